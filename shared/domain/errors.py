@@ -1,0 +1,252 @@
+"""Every error that planq raises on purpose.
+
+    PlanqError
+    ├── RequestRefused            the caller must change the request (HTTP 4xx)
+    │   ├── InvalidRequest        invalid_request       422
+    │   ├── PlanInvalid           plan_invalid          422, carries every defect found
+    │   ├── Unauthorized          unauthorized          401
+    │   ├── NotFound              not_found             404
+    │   ├── Conflict              conflict              409
+    │   └── TooLarge              too_large             413
+    ├── ExecutionFailed           a step or a stage ended without its result
+    │   ├── Transient             transient             retryable: connection, 5xx, a passing fault
+    │   ├── RateLimited           rate_limited          retryable, may carry `retry_after`
+    │   ├── TimedOut              timeout               retryable
+    │   ├── WorkerLost            worker_lost           retryable
+    │   ├── InvalidArguments      invalid_arguments     the resolved arguments break the input schema
+    │   ├── InvalidOutput         invalid_output        the result breaks the output schema or a size limit
+    │   ├── AuthFailed            auth                  a credential was refused
+    │   ├── PolicyDenied          policy                a rule of ours forbids it (SSRF guard, limits)
+    │   ├── UnknownTool           unknown_tool          no worker offers the tool
+    │   ├── ToolFailed            tool_error            the tool itself says that it failed
+    │   ├── OutcomeUnknown        outcome_unknown       an unsafe call may or may not have happened
+    │   └── InternalFault         internal              a defect of planq or of a tool's code
+    ├── Unavailable               try again later (HTTP 503)
+    │   ├── DatabaseUnavailable   database_unavailable
+    │   └── BrokerUnavailable     broker_unavailable
+    └── Misconfigured             misconfigured         the process refuses to start, and says where
+
+`code` is stable and part of the API; `retryable` is data (the Temporal vocabulary), read by `retry.py` and by nobody
+else. Text that came from a tool, a model or a user is quoted and capped by whoever puts it into a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, ClassVar
+
+MAX_MESSAGE_CHARS = 2_000
+"""Longest error message kept; what is longer is cut, and says so."""
+
+
+def capped(text: str, limit: int = MAX_MESSAGE_CHARS) -> str:
+    """Return `text`, cut to `limit` characters with a mark that says how much is missing."""
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]}… [{len(text) - limit} more characters]"
+
+
+class PlanqError(Exception):
+    """Base of every deliberate error; `message` is for people, `code` and `details` are for programs."""
+
+    code: ClassVar[str] = "internal"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.message = capped(message)
+        self.details: dict[str, Any] = details
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class RequestRefused(PlanqError):
+    """The request cannot be carried out as it stands; nothing was changed."""
+
+    code = "invalid_request"
+    status: ClassVar[int] = 422
+
+
+class InvalidRequest(RequestRefused):
+    """A field is missing, unknown, of the wrong type or out of range."""
+
+
+class PlanInvalid(RequestRefused):
+    """The plan has defects; `errors` lists all of them in the shape of `validation.PlanError.to_json`."""
+
+    code = "plan_invalid"
+
+    def __init__(self, message: str, errors: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__(message, errors=list(errors))
+        self.errors = list(errors)
+
+
+class Unauthorized(RequestRefused):
+    """No key, or a wrong one."""
+
+    code = "unauthorized"
+    status = 401
+
+
+class NotFound(RequestRefused):
+    """There is no such thing, or not for this tenant."""
+
+    code = "not_found"
+    status = 404
+
+
+class Conflict(RequestRefused):
+    """The thing exists, and its present state forbids the request."""
+
+    code = "conflict"
+    status = 409
+
+
+class TooLarge(RequestRefused):
+    """A body, an input or a plan is larger than its limit."""
+
+    code = "too_large"
+    status = 413
+
+
+class ExecutionFailed(PlanqError):
+    """A step or a stage ended without its result."""
+
+    code = "internal"
+
+
+class Transient(ExecutionFailed):
+    """A passing fault: the same call may succeed later."""
+
+    code = "transient"
+    retryable = True
+
+
+class RateLimited(ExecutionFailed):
+    """The other side asked for fewer calls; `retry_after` is its own wish, None when it named none."""
+
+    code = "rate_limited"
+    retryable = True
+
+    def __init__(self, message: str, retry_after: timedelta | None = None, **details: Any) -> None:
+        super().__init__(message, **details)
+        self.retry_after = retry_after
+
+
+class TimedOut(ExecutionFailed):
+    """The time allowed for the call ran out."""
+
+    code = "timeout"
+    retryable = True
+
+
+class WorkerLost(ExecutionFailed):
+    """The worker that ran the attempt died or lost its lease."""
+
+    code = "worker_lost"
+    retryable = True
+
+
+class InvalidArguments(ExecutionFailed):
+    """The resolved arguments do not satisfy the tool's input schema."""
+
+    code = "invalid_arguments"
+
+
+class InvalidOutput(ExecutionFailed):
+    """The result does not satisfy the declared output schema, is no JSON, or is too large."""
+
+    code = "invalid_output"
+
+
+class AuthFailed(ExecutionFailed):
+    """A credential was missing or refused by the other side."""
+
+    code = "auth"
+
+
+class PolicyDenied(ExecutionFailed):
+    """A rule forbids the call: a private address, a limit, an operator's choice."""
+
+    code = "policy"
+
+
+class UnknownTool(ExecutionFailed):
+    """No running worker offers the tool."""
+
+    code = "unknown_tool"
+
+
+class ToolFailed(ExecutionFailed):
+    """The tool reports that it could not do what was asked (MCP `isError`, or `ToolError` in Python)."""
+
+    code = "tool_error"
+
+
+class OutcomeUnknown(ExecutionFailed):
+    """An `unsafe` call was interrupted: whether its effect happened is not known, so it is not repeated."""
+
+    code = "outcome_unknown"
+
+
+class InternalFault(ExecutionFailed):
+    """A defect: an exception that nothing foresaw."""
+
+    code = "internal"
+
+
+class Unavailable(PlanqError):
+    """Something that planq stands on does not answer now; the same request may succeed later."""
+
+    code = "unavailable"
+    retryable = True
+
+
+class DatabaseUnavailable(Unavailable):
+    """PostgreSQL refuses or drops connections."""
+
+    code = "database_unavailable"
+
+
+class BrokerUnavailable(Unavailable):
+    """The broker refuses or drops connections."""
+
+    code = "broker_unavailable"
+
+
+class Misconfigured(PlanqError):
+    """The process cannot start as configured; the message names the place and what to do."""
+
+    code = "misconfigured"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRecord:
+    """An error as it is stored and shown: `{code, message, retryable, details}`.
+
+    `message` may quote text of tools or models; it is data and is never parsed again.
+    """
+
+    code: str
+    message: str
+    retryable: bool = False
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, error: BaseException) -> ErrorRecord:
+        """Describe any exception; one that is not ours becomes `internal` with its type named."""
+        if isinstance(error, PlanqError):
+            return cls(error.code, error.message, error.retryable, dict(error.details))
+        return cls(InternalFault.code, capped(f"{type(error).__name__}: {error}"))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the stored form."""
+        return {
+            "code": self.code,
+            "message": self.message,
+            "retryable": self.retryable,
+            "details": dict(self.details),
+        }

@@ -1,0 +1,117 @@
+"""What passes between the engine and a language model, free of any provider's vocabulary.
+
+A stage asks once and gets one reply and one `ModelCall`, the record that becomes a `model_calls` row, also when the
+call failed (`ModelFailed`). Readings rows 5, 6; specification S0 "Stage Details".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any
+
+from shared.domain.errors import ErrorRecord, ExecutionFailed
+
+
+class Purpose(StrEnum):
+    """Which stage a model call serves."""
+
+    PLAN = "plan"
+    RESPOND = "respond"
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """One message of a conversation; `role` is `system`, `user` or `assistant`."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a job asks of the model, the same in both stages.
+
+    `instructions` come first (skills, then the agent's prompt), then `history` (oldest first, without the current
+    message), then `input`. `model` is a full name such as `openai:gpt-5` or `offline`.
+    """
+
+    job_id: str
+    input: str
+    model: str
+    instructions: Sequence[str] = ()
+    history: Sequence[ChatMessage] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """One logical call to a model, whatever number of HTTP attempts it took.
+
+    `cost_usd` is None when the price of the model is not known. `exchange` is `{"request": …, "reply": …}`, or None
+    where the settings say that prompts and replies are not kept. `error` is None exactly when the call succeeded.
+    """
+
+    purpose: Purpose
+    model: str
+    latency_ms: int
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: Decimal | None = None
+    attempts: int = 1
+    error: ErrorRecord | None = None
+    exchange: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallRequest:
+    """A tool call as a provider returned it; `arguments` is raw when the provider sent no valid JSON object."""
+
+    name: str
+    arguments: Mapping[str, Any] | str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReply:
+    """What a model said: text, tool calls, or both; never neither (that is a `ModelFailed`)."""
+
+    text: str
+    tool_calls: Sequence[ToolCallRequest]
+    call: ModelCall
+
+
+class ModelFailed(Exception):
+    """A model call that ended without a usable reply; `error` says why, `call` is the record of what was spent."""
+
+    def __init__(self, error: ExecutionFailed, call: ModelCall) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.call = call
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """The outcome of one executed step, as RESPOND sees it.
+
+    `output` is the structured output (None on failure); `error` is None exactly when the step succeeded.
+    """
+
+    tool_name: str
+    arguments: Mapping[str, Any]
+    output: Any = None
+    error: str | None = None
+    duration_ms: int = 0
+
+    @property
+    def succeeded(self) -> bool:
+        """True when the step has an output."""
+        return self.error is None
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What the responding model is told: the results in plan order, or the defects of a plan that was refused."""
+
+    results: Sequence[StepResult] = ()
+    plan_errors: Sequence[Mapping[str, Any]] = field(default_factory=tuple)

@@ -1,0 +1,116 @@
+"""What the core needs from the world, as contracts.
+
+Adapters stand behind these Protocols: `shared/store` (PostgreSQL), `shared/broker` (Celery), `worker/llm` (models),
+`worker/tools` (Python functions, MCP servers). The engine knows nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol
+
+from shared.domain.model import Ask, Findings, ModelReply
+from shared.domain.tool import ToolDefinition
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """Who calls a tool, and under which key.
+
+    `idempotency_key` is `<job>/<step>`: the same for every attempt of the step, so that a receiver can tell a repeat.
+    The ids end up in the `_metadata` of artifacts (specification S0, "Standard Response Shape").
+    """
+
+    job_id: str
+    step_index: int
+    attempt: int
+    tool_name: str
+    tenant_id: str
+    user_id: str
+    context_id: str
+    request_id: str
+    trace_id: str
+
+    @property
+    def idempotency_key(self) -> str:
+        """Return the key that stays the same over all attempts of the step."""
+        return f"{self.job_id}/{self.step_index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """A tool's way to wait without holding a worker: the step succeeds with `output` once `delay` has passed."""
+
+    delay: timedelta
+    output: Any
+
+
+class Tool(Protocol):
+    """One callable tool."""
+
+    @property
+    def definition(self) -> ToolDefinition:
+        """The published definition; constant for the life of the process."""
+        ...
+
+    async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+        """Run once and return the structured output: a JSON object, or `Suspended`.
+
+        The caller has validated `arguments`, validates the output, and enforces the timeout by cancelling this call.
+        Raises only `ExecutionFailed` subclasses (and `asyncio.CancelledError`): foreign exceptions are mapped here.
+        """
+        ...
+
+
+class Toolbox(Protocol):
+    """The tools that this process can run."""
+
+    def definitions(self) -> Sequence[ToolDefinition]:
+        """Return every tool's definition, sorted by name."""
+        ...
+
+    def find(self, name: str) -> Tool | None:
+        """Return the tool of exactly this registered name, or None when this process does not offer it."""
+        ...
+
+
+class Planner(Protocol):
+    """The PLAN stage's model call."""
+
+    async def plan(self, ask: Ask, tools: Sequence[ToolDefinition]) -> ModelReply:
+        """Ask the model once for a direct answer or a plan over `tools`; the reply is not interpreted here.
+
+        Raises `ModelFailed` when the model cannot be reached, refuses, or says nothing at all.
+        """
+        ...
+
+
+class Responder(Protocol):
+    """The RESPOND stage's model call."""
+
+    async def respond(self, ask: Ask, findings: Findings) -> ModelReply:
+        """Ask the model once to answer from `findings`, with no tool offered; `text` of the reply is not empty.
+
+        Raises `ModelFailed` as `Planner.plan` does.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A piece of a document that matched a knowledge search; `score` grows with relevance."""
+
+    title: str
+    source: str
+    text: str
+    score: float
+
+
+class Knowledge(Protocol):
+    """Full-text search over loaded documents."""
+
+    async def search(self, tenant_id: str, query: str, limit: int) -> Sequence[Passage]:
+        """Return at most `limit` passages, best first; empty when nothing matches. `query` is plain text."""
+        ...
