@@ -1,0 +1,199 @@
+"""The grammar of references: `$<step>.output.<path>`, a typed pointer into an earlier step's structured output.
+
+What lives here: parsing, formatting and finding. What a reference yields is `resolution.py`; whether it may stand
+where it stands is `validation.py`. Specification S0 "Template System"; readings row 2 decides the grammar:
+
+    whole string   $0.output.artifact.title      alias  $step[0].output.artifact.title
+    array index    $0.output.items.0.id          also   $0.output.items[0].id
+    inside a text  Read {{ $0.output.title }}.   a literal {{ is written \\{{
+
+Nothing here recurses, so the depth of a value is limited by memory alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+MAX_STEP = 2**64 - 1
+"""Cases tr-010: an index beyond 64 bits is a syntax error."""
+
+_MAX_INDEX_DIGITS = 18
+
+_WHOLE = re.compile(r"\$(?:([0-9]+)|step\[([0-9]+)\])\.output\.([^\n]+)")
+_INDEXED = re.compile(r"([^\[\]]*)((?:\[[0-9]+\])+)")
+_EMBEDDED = re.compile(r"\\\{\{|\{\{((?:(?!\{\{|\}\})[^\n])*)\}\}")
+
+Tokens = tuple["Tokens", str | int] | None
+"""A place in a JSON value as a linked list from the leaf upwards: shared by siblings, rendered only where needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Points at `path` inside the structured output of step `step` (the index of a call in its plan).
+
+    Each element of `path` is an object key or, where it is decimal and the value is an array, an index. Brackets are
+    normalised away, so `str` gives the canonical form: `Reference.path` of `$1.output.a[0].b` is `("a", "0", "b")`.
+    """
+
+    step: int
+    path: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"${self.step}.output.{'.'.join(self.path)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """A reference, or something that claims to be one, at one place of a value.
+
+    `pointer` is the RFC 6901 pointer of the string that holds it; `template` is its text as written, with the braces
+    when `embedded` in a longer text. `reference` is None when the text is malformed.
+    """
+
+    pointer: str
+    template: str
+    reference: Reference | None
+    embedded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A piece of text that stands for itself, escapes already undone."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Insertion:
+    """A piece of text to be replaced by what `reference` yields; None when `template` is malformed."""
+
+    template: str
+    reference: Reference | None
+
+
+def parse(text: str) -> Reference | None:
+    """Return the reference that the whole of `text` is, or None when it is anything else.
+
+    Nothing is trimmed: surrounding blanks make it plain text. Leading zeros of the step are allowed. None does not
+    tell plain text from a malformed reference; `is_malformed` does.
+    """
+    match = _WHOLE.fullmatch(text)
+    if match is None:
+        return None
+    digits = (match[1] or match[2]).lstrip("0") or "0"
+    # The length is looked at first: int() refuses, with an exception, texts of thousands of digits.
+    if len(digits) > 20 or int(digits) > MAX_STEP:
+        return None
+    return Reference(int(digits), tuple(_segments(match[3])))
+
+
+def format_reference(step: int, path: tuple[str, ...]) -> str:
+    """Return the canonical text of a reference; `parse` undoes it for every path that `parse` can produce."""
+    return str(Reference(step, path))
+
+
+def is_malformed(text: str) -> bool:
+    """True when `text` claims to be a reference (begins with `$`, contains `.output.`) and does not parse."""
+    return text.startswith("$") and ".output." in text and parse(text) is None
+
+
+def pieces(text: str) -> tuple[Literal | Insertion, ...] | None:
+    """Cut a text at its `{{ $N.output.path }}` insertions; None when it holds neither insertion nor escape.
+
+    Blanks inside the braces do not count. Braces around anything that is no reference, well-formed or not, stay
+    literal; `\\{{` becomes `{{`. A text that is one insertion and nothing else is still a text: it yields a string,
+    while the bare `$N.output.path` keeps the JSON type.
+    """
+    if "{{" not in text:
+        return None
+    found: list[Literal | Insertion] = []
+    literal: list[str] = []
+    end = 0
+    for match in _EMBEDDED.finditer(text):
+        inner = match[1]
+        if inner is None:
+            literal += (text[end : match.start()], "{{")
+            end = match.end()
+            continue
+        inner = inner.strip(" \t")
+        reference = parse(inner)
+        if reference is None and not is_malformed(inner):
+            continue
+        found += _literal([*literal, text[end : match.start()]])
+        found.append(Insertion(match[0], reference))
+        literal, end = [], match.end()
+    if not found and not literal:
+        return None
+    return (*found, *_literal([*literal, text[end:]]))
+
+
+def find_references(value: Any) -> list[Occurrence]:
+    """Return every reference and every malformed one in `value`, in document order; keys are never scanned."""
+    return [found for tokens, text in walk_strings(value) for found in _occurrences(tokens, text)]
+
+
+def walk_strings(value: Any) -> Iterator[tuple[Tokens, str]]:
+    """Yield every string value inside `value` with its place, in document order."""
+    stack: list[tuple[Tokens, Any]] = [(None, value)]
+    while stack:
+        tokens, item = stack.pop()
+        if isinstance(item, str):
+            yield tokens, item
+        elif isinstance(item, dict):
+            stack.extend(((tokens, str(key)), item[key]) for key in reversed(item))
+        elif isinstance(item, (list, tuple)):
+            stack.extend(((tokens, index), item[index]) for index in range(len(item) - 1, -1, -1))
+
+
+def to_pointer(tokens: Tokens) -> str:
+    """Render a place as an RFC 6901 JSON pointer; the whole value is `""`."""
+    parts: list[str] = []
+    while tokens is not None:
+        tokens, last = tokens
+        parts.append(str(last).replace("~", "~0").replace("/", "~1"))
+    return "".join(f"/{part}" for part in reversed(parts))
+
+
+def from_pointer(pointer: str) -> tuple[str, ...]:
+    """Split an RFC 6901 JSON pointer into its unescaped tokens."""
+    return tuple(part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:])
+
+
+def array_index(segment: str) -> int | None:
+    """Return the index that a path segment means on an array, or None when it means none."""
+    if len(segment) > _MAX_INDEX_DIGITS or not (segment.isascii() and segment.isdigit()):
+        return None
+    return int(segment)
+
+
+def _segments(path: str) -> Iterator[str]:
+    for segment in path.split("."):
+        match = _INDEXED.fullmatch(segment)
+        if match is None:
+            yield segment
+            continue
+        if match[1]:
+            yield match[1]
+        yield from match[2][1:-1].split("][")
+
+
+def _literal(parts: list[str]) -> list[Literal | Insertion]:
+    text = "".join(parts)
+    return [Literal(text)] if text else []
+
+
+def _occurrences(tokens: Tokens, text: str) -> Iterator[Occurrence]:
+    if text.startswith("$"):
+        reference = parse(text)
+        if reference is not None or is_malformed(text):
+            yield Occurrence(to_pointer(tokens), text, reference)
+            return
+    cut = pieces(text)
+    if cut is None:
+        return
+    for piece in cut:
+        if isinstance(piece, Insertion):
+            yield Occurrence(to_pointer(tokens), piece.template, piece.reference, embedded=True)

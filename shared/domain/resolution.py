@@ -1,0 +1,152 @@
+"""Turning arguments as planned into arguments as called: every reference replaced by what it points at.
+
+One pass over the argument tree. JSON types are kept, and inserted text is never read again as a template, so no
+output of a tool can make planq fetch the output of another one. Readings row 3.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shared.domain.errors import InvalidArguments, capped
+from shared.domain.references import Insertion, Reference, Tokens, array_index, parse, pieces, to_pointer
+
+MAX_AVAILABLE = 50
+"""How many names of present fields a `Missing` carries; more would not help anybody who reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A reference that found nothing at run time, so that null was inserted.
+
+    `field` is the first path segment that was absent, `available` the names that were there instead: keys of the
+    object, at most `MAX_AVAILABLE`; empty when the value there was no object. `found` says what the value there was.
+    """
+
+    pointer: str
+    template: str
+    field: str
+    found: str
+    available: tuple[str, ...]
+
+    def render(self) -> str:
+        """Return the sentence that a step's error shows."""
+        names = ", ".join(repr(capped(name, 60)) for name in self.available) or "none"
+        return (
+            f"{capped(self.template, 200)} found no {capped(self.field, 60)!r} in {self.found} "
+            f"(fields there: {names}), so {self.pointer or 'the arguments'} became null"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The arguments to call with, and what was missing, in document order."""
+
+    arguments: Any
+    missing: tuple[Missing, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Absent:
+    field: str
+    found: str
+    available: tuple[str, ...]
+
+
+def resolve(arguments: Any, outputs: Mapping[int, Any]) -> Resolved:
+    """Replace every reference in `arguments` by the value it points at in `outputs` (step index → output).
+
+    A whole-string reference yields the value with its JSON type; one embedded as `{{ … }}` yields text: a string as
+    it is, anything else as compact JSON. What is absent, the step or the path, becomes null and is recorded. A
+    malformed reference stays as it is written. Neither argument is changed, and the result shares no container with
+    them, so a tool may do what it likes with it. Raises `InvalidArguments` when a value is nested too deeply (about
+    a thousand levels) to become text.
+    """
+    missing: list[Missing] = []
+    root: list[Any] = [None]
+    stack: list[tuple[Any, Any, Any, Tokens, bool]] = [(root, 0, arguments, None, False)]
+    while stack:
+        holder, key, value, tokens, verbatim = stack.pop()
+        if isinstance(value, str) and not verbatim:
+            value, verbatim = _resolve_text(value, outputs, tokens, missing), True
+        if isinstance(value, dict):
+            copy: Any = dict.fromkeys(value)
+            stack.extend((copy, name, value[name], (tokens, str(name)), verbatim) for name in reversed(value))
+        elif isinstance(value, (list, tuple)):
+            copy = [None] * len(value)
+            stack.extend(
+                (copy, index, value[index], (tokens, index), verbatim) for index in range(len(value) - 1, -1, -1)
+            )
+        else:
+            copy = value
+        holder[key] = copy
+    return Resolved(root[0], tuple(missing))
+
+
+def _resolve_text(text: str, outputs: Mapping[int, Any], tokens: Tokens, missing: list[Missing]) -> Any:
+    reference = parse(text) if text.startswith("$") else None
+    if reference is not None:
+        return _value(reference, text, outputs, tokens, missing)
+    cut = pieces(text)
+    if cut is None:
+        return text
+    parts: list[str] = []
+    for piece in cut:
+        if not isinstance(piece, Insertion):
+            parts.append(piece.text)
+        elif piece.reference is None:
+            parts.append(piece.template)
+        else:
+            parts.append(_as_text(_value(piece.reference, piece.template, outputs, tokens, missing)))
+    return "".join(parts)
+
+
+def _value(
+    reference: Reference, template: str, outputs: Mapping[int, Any], tokens: Tokens, missing: list[Missing]
+) -> Any:
+    if reference.step not in outputs:
+        found: Any = _Absent(reference.path[0], f"step {reference.step}, which has no output", ())
+    else:
+        found = _descend(outputs[reference.step], reference.path)
+    if isinstance(found, _Absent):
+        missing.append(Missing(to_pointer(tokens), template, found.field, found.found, found.available))
+        return None
+    return found
+
+
+def _descend(value: Any, path: Sequence[str]) -> Any:
+    for segment in path:
+        if isinstance(value, dict):
+            if segment not in value:
+                return _Absent(segment, "an object", tuple(str(name) for name in list(value)[:MAX_AVAILABLE]))
+            value = value[segment]
+        elif isinstance(value, (list, tuple)):
+            index = array_index(segment)
+            if index is None or index >= len(value):
+                return _Absent(segment, f"an array of {len(value)}", ())
+            value = value[index]
+        else:
+            return _Absent(segment, _kind(value), ())
+    return value
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "a boolean"
+    return "a text" if isinstance(value, str) else "a number"
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+    except RecursionError:
+        raise InvalidArguments(
+            "an output nested too deeply cannot be inserted into a text; refer to a part of it"
+        ) from None

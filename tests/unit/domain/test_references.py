@@ -1,0 +1,124 @@
+"""The grammar of references: readings row 2."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.domain.references import (
+    Insertion,
+    Literal,
+    Reference,
+    find_references,
+    format_reference,
+    from_pointer,
+    is_malformed,
+    parse,
+    pieces,
+    to_pointer,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "step", "path"),
+    [
+        ("$0.output.user.name", 0, ("user", "name")),
+        ("$00.output.v", 0, ("v",)),
+        ("$step[3].output.a.b", 3, ("a", "b")),
+        ("$0.output.items[0].id", 0, ("items", "0", "id")),
+        ("$0.output.a[0][12]", 0, ("a", "0", "12")),
+        ("$0.output.[4].x", 0, ("4", "x")),
+        ("$0.output.a[x]", 0, ("a[x]",)),
+        ("$0.output.a[0]b", 0, ("a[0]b",)),
+        ("$0.output.a..b", 0, ("a", "", "b")),
+        ("$18446744073709551615.output.a", 2**64 - 1, ("a",)),
+        ("$0.output.über.日本", 0, ("über", "日本")),
+    ],
+)
+def test_a_reference_is_read(text: str, step: int, path: tuple[str, ...]) -> None:
+    assert parse(text) == Reference(step, path)
+    assert not is_malformed(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "$x.output.value",
+        "$$0.output.v",
+        "$-1.output.v",
+        "$0.output.",
+        "$0.output.a\nb",
+        "$18446744073709551616.output.a",
+        "$" + "9" * 10_000 + ".output.a",
+        "$٣.output.a",
+        "$step[x].output.a",
+        "$ 0.output.a",
+    ],
+)
+def test_what_claims_to_be_a_reference_and_is_none_is_malformed(text: str) -> None:
+    assert parse(text) is None
+    assert is_malformed(text)
+
+
+@pytest.mark.parametrize("text", ["", "plain", "$literal", "$0.output", " $0.output.a", "see $0.output.v", "$5"])
+def test_other_text_is_plain(text: str) -> None:
+    assert parse(text) is None
+    assert not is_malformed(text)
+    assert find_references(text) == []
+
+
+def test_occurrences_come_in_document_order_with_pointers() -> None:
+    value = {"a/b": ["x", "$0.output.v"], "$0.output.key": {"~": "{{ $1.output.w }} and {{$x.output.y}}"}}
+
+    found = [(item.pointer, item.template, item.reference, item.embedded) for item in find_references(value)]
+
+    assert found == [
+        ("/a~1b/1", "$0.output.v", Reference(0, ("v",)), False),
+        ("/$0.output.key/~0", "{{ $1.output.w }}", Reference(1, ("w",)), True),
+        ("/$0.output.key/~0", "{{$x.output.y}}", None, True),
+    ]
+
+
+def test_braces_without_a_reference_stay_as_they_are() -> None:
+    assert pieces("{{ name }} {{ $HOME }} {{{{ }}") is None
+    assert pieces("no braces") is None
+
+
+def test_an_escape_gives_braces_and_hides_the_reference_behind_it() -> None:
+    assert pieces(r"\{{ $0.output.v }} {{ $0.output.v }}") == (
+        Literal("{{ $0.output.v }} "),
+        Insertion("{{ $0.output.v }}", Reference(0, ("v",))),
+    )
+
+
+def test_a_hundred_thousand_levels_and_unclosed_braces_are_walked() -> None:
+    deep: object = "$0.output.v"
+    for _ in range(100_000):
+        deep = [deep]
+    assert len(find_references(deep)) == 1
+    assert pieces("{{ $0.output." * 20_000) is None
+    assert pieces("{{ $" + " " * 200_000) is None
+
+
+@given(st.text(alphabet="$0123456789.output[]step{}a\\ \n", max_size=60))
+def test_the_canonical_form_of_what_parses_parses_to_the_same(text: str) -> None:
+    reference = parse(text)
+    if reference is not None:
+        assert parse(str(reference)) == reference
+
+
+_keys = st.text(alphabet=st.characters(codec="utf-8", exclude_characters=".\n[]"), min_size=1, max_size=8)
+
+
+@given(st.integers(0, 2**64 - 1), st.lists(_keys, min_size=1, max_size=5).map(tuple))
+def test_format_and_parse_undo_each_other(step: int, path: tuple[str, ...]) -> None:
+    assert parse(format_reference(step, path)) == Reference(step, path)
+
+
+@given(st.lists(st.text(max_size=6), max_size=5))
+def test_pointers_and_tokens_undo_each_other(tokens: list[str]) -> None:
+    place = None
+    for token in tokens:
+        place = (place, token)
+    assert list(from_pointer(to_pointer(place))) == tokens

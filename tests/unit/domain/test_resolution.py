@@ -1,0 +1,110 @@
+"""Resolution: one pass, JSON types kept, inserted text never read again (readings row 3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.domain.errors import InvalidArguments
+from shared.domain.resolution import resolve
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def test_a_whole_string_keeps_the_json_type_and_an_embedded_one_becomes_text() -> None:
+    outputs = {0: {"n": 7, "s": "a", "o": {"k": [1, None]}}}
+    arguments = {"a": "$0.output.o", "b": "{{ $0.output.o }}", "c": "{{ $0.output.n }}", "d": "<{{$0.output.s}}>"}
+
+    assert resolve(arguments, outputs).arguments == {
+        "a": {"k": [1, None]},
+        "b": '{"k":[1,null]}',
+        "c": "7",
+        "d": "<a>",
+    }
+
+
+def test_numeric_segments_index_arrays_and_are_keys_of_objects() -> None:
+    outputs = {0: {"items": [{"id": "x"}, {"id": "y"}], "map": {"0": "zero"}}}
+
+    resolved = resolve(["$0.output.items.1.id", "$0.output.items[0].id", "$0.output.map.0"], outputs)
+
+    assert resolved.arguments == ["y", "x", "zero"]
+    assert resolved.missing == ()
+
+
+@pytest.mark.parametrize(
+    ("template", "field", "available"),
+    [
+        ("$0.output.b.c", "b", ("a", "list")),
+        ("$0.output.list.2", "2", ()),
+        ("$0.output.list.x", "x", ()),
+        ("$0.output.a.b", "b", ()),
+        ("$5.output.z", "z", ()),
+        ("$0.output.list." + "9" * 5_000, "9" * 5_000, ()),
+    ],
+)
+def test_an_absent_path_is_null_and_named(template: str, field: str, available: tuple[str, ...]) -> None:
+    resolved = resolve({"v": template}, {0: {"a": "text", "list": [1, 2]}})
+
+    assert resolved.arguments == {"v": None}
+    (missing,) = resolved.missing
+    assert (missing.pointer, missing.template, missing.field) == ("/v", template, field)
+    assert missing.available == available
+    assert len(missing.render()) < 1_000
+
+
+def test_a_present_null_is_not_missing() -> None:
+    assert resolve("$0.output.a", {0: {"a": None}}).missing == ()
+
+
+def test_the_result_shares_nothing_with_the_outputs() -> None:
+    outputs: dict[int, Any] = {0: {"list": [1]}}
+    arguments = resolve({"a": "$0.output.list", "b": "$0.output.list"}, outputs).arguments
+
+    arguments["a"].append(2)
+
+    assert arguments["b"] == [1]
+    assert outputs == {0: {"list": [1]}}
+
+
+def test_depth_is_no_limit_except_in_text() -> None:
+    deep: Any = "end"
+    for _ in range(50_000):
+        deep = [deep]
+    resolved = resolve({"a": "$0.output.deep"}, {0: {"deep": deep}}).arguments["a"]
+    for _ in range(50_000):
+        (resolved,) = resolved
+    assert resolved == "end"
+    with pytest.raises(InvalidArguments):
+        resolve("{{ $0.output.deep }}", {0: {"deep": deep}})
+
+
+@given(json_values)
+def test_inserted_text_is_never_read_as_a_template(value: Any) -> None:
+    hostile = {
+        "text": "$1.output.secret {{ $1.output.secret }}",
+        "whole": "$1.output.secret",
+        "more": value,
+        "e": "\\{{",
+    }
+    outputs = {0: {"v": hostile}, 1: {"secret": "S3CRET"}}
+
+    resolved = resolve({"a": "$0.output.v", "b": "x {{ $0.output.v.text }} {{ $0.output.v.whole }}"}, outputs)
+
+    assert resolved.arguments["a"] == hostile
+    assert resolved.arguments["b"] == f"x {hostile['text']} {hostile['whole']}"
+    assert "S3CRET" not in str(resolved)
+
+
+@given(json_values, st.dictionaries(st.integers(0, 3), json_values, max_size=3))
+def test_any_arguments_resolve_and_keep_their_shape(arguments: Any, outputs: dict[int, Any]) -> None:
+    resolved = resolve(arguments, outputs).arguments
+    if "$" not in str(arguments) and "{{" not in str(arguments):
+        assert resolved == arguments
