@@ -19,6 +19,7 @@
     │   ├── PolicyDenied          policy                a rule of ours forbids it (SSRF guard, limits)
     │   ├── UnknownTool           unknown_tool          no worker offers the tool
     │   ├── ToolFailed            tool_error            the tool itself says that it failed
+    │   ├── ModelRefused          model_refused         the model or its provider refuses this very request
     │   ├── OutcomeUnknown        outcome_unknown       an unsafe call may or may not have happened
     │   └── InternalFault         internal              a defect of planq or of a tool's code
     ├── Unavailable               try again later (HTTP 503)
@@ -52,7 +53,7 @@ class PlanqError(Exception):
     """Base of every deliberate error; `message` is for people, `code` and `details` are for programs."""
 
     code: ClassVar[str] = "internal"
-    retryable: ClassVar[bool] = False
+    retryable: bool = False  # a constant of each class; only `ToolError` sets it per instance
 
     def __init__(self, message: str, **details: Any) -> None:
         super().__init__(message)
@@ -184,6 +185,12 @@ class ToolFailed(ExecutionFailed):
     """The tool reports that it could not do what was asked (MCP `isError`, or `ToolError` in Python)."""
 
     code = "tool_error"
+
+
+class ModelRefused(ExecutionFailed):
+    """The provider will not answer this request: unknown model, context too long, filtered content, quota used up."""
+
+    code = "model_refused"
 
 
 class OutcomeUnknown(ExecutionFailed):

@@ -1,0 +1,68 @@
+"""What the model gateway is told by whoever composes the process.
+
+Nothing in `worker/llm` reads the environment: keys and addresses come in here. The defaults are those of a process
+without any configuration, which speaks to no network (`offline`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from shared.domain.errors import InvalidRequest, Misconfigured
+from shared.domain.model_names import OFFLINE, Provider, parse_model_name
+
+OpenAIApi = Literal["auto", "chat", "responses"]
+"""`auto`: Responses on OpenAI's own address, Chat Completions (which every compatible server has) on another."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """How models are reached.
+
+    `base_urls` and `api_keys` are per provider; an OpenAI-compatible server is `base_urls={Provider.OPENAI: …}` and
+    may need no key. Times are in seconds. `max_attempts` counts the first try; the wait before try n+1 is drawn
+    between 0 and `backoff_base * 2**(n-1)`, at most `backoff_cap`. A server's `Retry-After` is obeyed up to
+    `retry_after_cap`; one that asks for longer ends the call at once instead of holding a worker.
+    `keep_exchanges` decides whether prompts and replies go into `ModelCall.exchange`. `temperature` None leaves the
+    provider's default, since some models refuse the setting. `record_path` appends every exchange to a cassette.
+    """
+
+    default_model: str = OFFLINE
+    base_urls: Mapping[Provider, str] = field(default_factory=dict)
+    api_keys: Mapping[Provider, str] = field(default_factory=dict, repr=False)
+    openai_api: OpenAIApi = "auto"
+    request_timeout: float = 60.0
+    max_attempts: int = 3
+    backoff_base: float = 0.5
+    backoff_cap: float = 10.0
+    retry_after_cap: float = 30.0
+    keep_exchanges: bool = True
+    max_output_tokens: int = 4096
+    temperature: float | None = None
+    record_path: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse values that could only fail later, at the first call."""
+        try:
+            parse_model_name(self.default_model)
+        except InvalidRequest as error:
+            raise Misconfigured(f"default model: {error.message}") from error
+        positive = {
+            "request_timeout": self.request_timeout,
+            "max_attempts": self.max_attempts,
+            "max_output_tokens": self.max_output_tokens,
+        }
+        for name, value in positive.items():
+            if value <= 0:
+                raise Misconfigured(f"model setting {name}: expected more than 0, found {value}")
+        waits = {
+            "backoff_base": self.backoff_base,
+            "backoff_cap": self.backoff_cap,
+            "retry_after_cap": self.retry_after_cap,
+        }
+        for name, value in waits.items():
+            if value < 0:
+                raise Misconfigured(f"model setting {name}: expected 0 or more seconds, found {value}")
