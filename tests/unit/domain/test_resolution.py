@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 
 from shared.domain.errors import InvalidArguments
 from shared.domain.resolution import resolve
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=8,
-)
+from tests.unit.domain.strategies import json_values
 
 
 def test_a_whole_string_keeps_the_json_type_and_an_embedded_one_becomes_text() -> None:

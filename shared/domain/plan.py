@@ -1,0 +1,99 @@
+"""The plan as its author wrote it: a list of calls. Specification S0 "PLAN Stage"; readings rows 1, 5, 9, 10.
+
+    {"type": "tool_calls", "reasoning": "…", "calls": [
+        {"tool_name": "search", "arguments": {"query": "rust"}},
+        {"tool_name": "write_report", "arguments": {"text": "$0.output.text"}, "depends_on": [0]}]}
+
+Only the structure is looked at here; whether the calls make sense is `validation.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from shared.domain.errors import PlanInvalid, capped
+from shared.domain.plan_errors import PlanError, format_plan_errors, invalid_plan
+from shared.domain.references import Tokens, to_pointer
+from shared.domain.tool import MAX_TIMEOUT_SECONDS
+
+MAX_RETRIES = 100
+MAX_TOOL_NAME_CHARS = 200
+
+_STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Call(BaseModel):
+    """One tool call of a plan.
+
+    `depends_on` (indices of calls; an empty list too) replaces the derived order, None keeps it. `retries` are extra
+    attempts, None for the tool's own number. `timeout_seconds` can only lower the tool's own timeout.
+    """
+
+    model_config = _STRICT
+
+    tool_name: Annotated[str, Field(min_length=1, max_length=MAX_TOOL_NAME_CHARS)]
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    depends_on: list[int] | None = None
+    retries: Annotated[int, Field(ge=0, le=MAX_RETRIES)] | None = None
+    timeout_seconds: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_SECONDS, allow_inf_nan=False)] | None = None
+
+
+class Plan(BaseModel):
+    """At least one call, in the order of the sequence that a parallel run must be equal to."""
+
+    model_config = _STRICT
+
+    type: Literal["tool_calls"] = "tool_calls"
+    reasoning: str | None = None
+    calls: Annotated[list[Call], Field(min_length=1)]
+
+
+class _ModelCall(Call):
+    arguments: dict[str, Any]
+
+
+class _ModelPlan(Plan):
+    """What a model must send: nothing is left out (case per-005)."""
+
+    type: Literal["tool_calls"]
+    reasoning: str
+    calls: Annotated[list[_ModelCall], Field(min_length=1)]  # type: ignore[assignment]
+
+
+def parse_plan(raw: Any, *, from_model: bool = False) -> Plan:
+    """Read a plan from decoded JSON.
+
+    A caller may leave out `type`, `reasoning` and `arguments`; with `from_model` all three are required.
+    Raises `PlanInvalid` with every structural defect, each of type `invalid_plan`, when it is no such plan.
+    """
+    errors = structural_errors(raw, from_model=from_model)
+    if isinstance(errors, Plan):
+        return errors
+    raise PlanInvalid(format_plan_errors(errors), [error.to_json() for error in errors])
+
+
+def structural_errors(raw: Any, *, from_model: bool = False) -> Plan | list[PlanError]:
+    """Return the plan that `raw` is, or all its structural defects; see `parse_plan`."""
+    if not isinstance(raw, Mapping):
+        return [invalid_plan(f"expected an object with calls, found {type(raw).__name__}")]
+    try:
+        plan = (_ModelPlan if from_model else Plan).model_validate(dict(raw))
+    except ValidationError as error:
+        return [
+            _to_error(item) for item in error.errors(include_url=False, include_context=False, include_input=False)
+        ]
+    except (RecursionError, ValueError) as error:
+        return [invalid_plan(f"the plan cannot be read: {capped(str(error), 200)}")]
+    return plan
+
+
+def _to_error(item: Mapping[str, Any]) -> PlanError:
+    tokens: Tokens = None
+    for token in item["loc"]:
+        tokens = (tokens, token)
+    place = item["loc"]
+    index = place[1] if len(place) > 1 and place[0] == "calls" and isinstance(place[1], int) else None
+    return invalid_plan(str(item["msg"]), to_pointer(tokens), index)

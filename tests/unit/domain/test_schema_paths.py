@@ -1,0 +1,101 @@
+"""How deep a path is followed through an output schema: as deep as the schema knows it (readings row 4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.domain.schema_paths import Absent, Known, declared_type, follow
+
+TITLED = {"type": "object", "properties": {"t": {"type": "integer"}}}
+
+
+def look(schema: dict[str, Any], path: str) -> Known | Absent:
+    return follow(schema, path.split("."), first_must_be_declared=True)
+
+
+def holding(inner: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {"a": inner}, **more}
+
+
+@pytest.mark.parametrize(
+    ("schema", "path", "type_"),
+    [
+        (holding({"type": "string"}), "a", "string"),
+        (holding({"type": ["string"]}), "a", "string"),
+        (holding({"type": ["string", "null"]}), "a", None),
+        (holding(TITLED), "a.t", "integer"),
+        (holding({"type": "object"}), "a.anything.at.all", None),
+        (holding({}), "a.anything", None),
+        (holding({"type": "array"}), "a.0.id", None),
+        (holding({"type": "array", "items": TITLED}), "a.7.t", "integer"),
+        (holding({"prefixItems": [{"type": "string"}, TITLED]}), "a.1.t", "integer"),
+        (holding({"$ref": "#/$defs/X", "description": "d"}, **{"$defs": {"X": TITLED}}), "a.t", "integer"),
+        (holding({"anyOf": [TITLED, {"type": "null"}]}), "a.t", "integer"),
+        (holding({"anyOf": [TITLED, {"type": "object"}]}), "a.u", None),
+        (holding({"anyOf": [TITLED, {}]}), "a.t", None),
+        (holding({"allOf": [{"properties": {"x": {}}}, TITLED]}), "a.t", "integer"),
+        (holding({"type": "object", "additionalProperties": {"type": "boolean"}}), "a.k", "boolean"),
+        (holding({"type": "object", "properties": {"k": {}}, "additionalProperties": True}), "a.z", None),
+        (holding({"type": "object", "patternProperties": {"^n": {"type": "number"}}}), "a.nine", "number"),
+        (holding({"type": "object", "properties": {"k": {}}, "then": TITLED}), "a.t", None),
+        (holding({"$ref": "https://elsewhere.example/x"}), "a.z", None),
+        ({"$ref": "#/$defs/X", "$defs": {"X": TITLED}}, "t", "integer"),
+        ({"type": "object", "properties": {"child": {"$ref": "#"}}}, "child.child.child", "object"),
+    ],
+)
+def test_a_possible_path_is_known_with_its_type(schema: dict[str, Any], path: str, type_: str | None) -> None:
+    found = look(schema, path)
+    assert isinstance(found, Known)
+    assert declared_type(schema, found.schemas) == type_
+
+
+@pytest.mark.parametrize(
+    ("schema", "path", "position", "available"),
+    [
+        ({"type": "object"}, "v", 0, ()),
+        ({}, "v", 0, ()),
+        (TITLED, "v", 0, ("t",)),
+        (holding(TITLED), "a.nope.more", 1, ("t",)),
+        (holding({"type": "string"}), "a.length", 1, ()),
+        (holding({"type": "array"}), "a.first", 1, ()),
+        (holding({"type": "array", "items": TITLED}), "a.0.nope", 2, ("t",)),
+        (holding({"prefixItems": [{}], "items": False}), "a.1", 1, ()),
+        (holding({"anyOf": [TITLED, {"type": "null"}]}), "a.u", 1, ("t",)),
+        (holding({"anyOf": [TITLED, {"properties": {"w": {}}}]}), "a.u", 1, ("t", "w")),
+        (holding({"$ref": "#/$defs/X"}, **{"$defs": {"X": TITLED}}), "a.u", 1, ("t",)),
+        (holding({"type": "object", "additionalProperties": False}), "a.u", 1, ()),
+        (holding({"type": ["object", "null"], "properties": {"t": {}}}), "a.u", 1, ("t",)),
+        ({"$ref": "#"}, "v", 0, ()),
+    ],
+)
+def test_an_impossible_path_is_absent_and_says_what_is_there(
+    schema: dict[str, Any], path: str, position: int, available: tuple[str, ...]
+) -> None:
+    assert look(schema, path) == Absent(position, available)
+
+
+def test_a_long_path_through_a_schema_that_branches_at_every_level_ends() -> None:
+    tree = {"properties": {"l": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}, "r": {"$ref": "#"}}}
+    assert isinstance(follow(tree, ["l", "r"] * 5_000), Known)
+
+
+_schemas = st.recursive(
+    st.booleans() | st.just({}) | st.sampled_from(["string", "object", "array", 5, None]).map(lambda t: {"type": t}),
+    lambda inner: st.dictionaries(
+        st.sampled_from(["properties", "anyOf", "allOf", "items", "$ref", "additionalProperties", "prefixItems"]),
+        inner | st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("ab0"), inner) | st.just("#"),
+        max_size=3,
+    ),
+    max_leaves=6,
+)
+
+
+@given(_schemas, st.lists(st.sampled_from("ab0"), max_size=4))
+def test_any_junk_in_place_of_a_schema_is_followed_without_failing(schema: Any, path: list[str]) -> None:
+    found = follow(schema if isinstance(schema, dict) else {"properties": schema}, path)
+    if isinstance(found, Known):
+        declared_type(schema if isinstance(schema, dict) else {}, found.schemas)

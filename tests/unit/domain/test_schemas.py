@@ -1,0 +1,147 @@
+"""JSON Schema: checked before use, never fetched, and safe on hostile values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.domain.errors import Misconfigured
+from shared.domain.schemas import (
+    MAX_DEPTH,
+    UNKNOWN,
+    check_schema,
+    compile_schema,
+    excerpt,
+    is_deeper_than,
+    rebase,
+    violations,
+)
+from tests.unit.domain.strategies import json_values
+
+SEARCH = {
+    "type": "object",
+    "properties": {"query": {"type": "string"}, "limit": {"type": "integer", "minimum": 1}},
+    "required": ["query"],
+    "additionalProperties": False,
+}
+
+
+def test_each_violation_names_its_place_and_what_was_found() -> None:
+    found = {item.pointer: item.message for item in violations(SEARCH, {"limit": 0, "more": 1})}
+    assert found["/limit"] == "expected minimum 1, found 0"
+    assert {item.keyword for item in violations(SEARCH, {"limit": 0, "more": 1})} == {
+        "minimum",
+        "required",
+        "additionalProperties",
+    }
+    assert violations(SEARCH, {"query": "x", "limit": 2}) == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "fault"),
+    [
+        ([], "expected a JSON Schema object"),
+        ({"type": "array"}, "at the top"),
+        ({"properties": {"a": {"type": 5}}}, "/properties/a/type"),
+        ({"properties": {"a": {"pattern": "("}}}, "/properties/a/pattern"),
+        ({"properties": {"a": {"$ref": "#/$defs/gone"}}}, "not in the schema"),
+        ({"$ref": "https://example.org/schema.json"}, "never followed"),
+    ],
+)
+def test_a_bad_schema_is_refused_with_its_place(schema: Any, fault: str) -> None:
+    with pytest.raises(Misconfigured) as refused:
+        check_schema(schema, "tool 'x' of mcp:y")
+    assert "tool 'x' of mcp:y" in refused.value.message
+    assert fault in refused.value.message
+
+
+def test_the_dialect_a_schema_names_is_used() -> None:
+    draft7 = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "type": "object",
+        "definitions": {"n": {"type": "integer"}},
+        "properties": {"a": {"items": [{"$ref": "#/definitions/n"}]}},
+    }
+    check_schema(draft7, "x")
+    assert [item.pointer for item in violations(draft7, {"a": ["no"]})] == ["/a/0"]
+
+
+def nested(levels: int) -> Any:
+    value: Any = {}
+    for _ in range(levels - 1):
+        value = {"c": value}
+    return value
+
+
+def test_depth_is_refused_before_anything_recurses() -> None:
+    tree = {"type": "object", "properties": {"c": {"$ref": "#"}}}
+    assert violations(tree, nested(MAX_DEPTH)) == []
+    assert violations(tree, nested(MAX_DEPTH + 1))[0].keyword == "depth"
+    assert violations(tree, nested(10_000))[0].keyword == "depth"
+    assert violations({"$ref": "#"}, {})[0].keyword == "depth"
+    with pytest.raises(Misconfigured, match="levels deep"):
+        check_schema({"properties": nested(10_000)}, "x")
+    with pytest.raises(Misconfigured):
+        compile_schema({"properties": nested(10_000)})
+
+
+@pytest.mark.parametrize("levels", [0, 1, 5])
+def test_depth_counts_containers(levels: int) -> None:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value, 2]
+    assert not is_deeper_than(value, levels)
+    assert levels == 0 or is_deeper_than(value, levels - 1)
+
+
+def test_large_values_are_checked_in_reasonable_time_and_quoted_briefly() -> None:
+    items = [{"a": index} for index in range(30_000)]
+    unique = {"properties": {"x": {"uniqueItems": True}}}
+    assert violations(unique, {"x": items}) == []
+    assert violations(unique, {"x": [*items, {"a": 5.0}]})[0].keyword == "uniqueItems"
+    assert violations(unique, {"x": [1, True, 0, False]}) == []
+    (violation,) = violations({"properties": {"x": {"type": "integer"}}}, {"x": "y" * 1_000_000})
+    assert len(violation.message) < 300
+    assert len(violations({"additionalProperties": {"type": "null"}}, dict.fromkeys(map(str, range(999)), 1))) == 20
+
+
+def test_parts_not_known_yet_are_excused_and_the_rest_is_checked() -> None:
+    schema = compile_schema(
+        {
+            "properties": {
+                "mode": {"enum": ["a", "b"]},
+                "list": {"type": "array", "items": {"type": "integer"}, "uniqueItems": True, "maxItems": 3},
+                "one": {"oneOf": [{"required": ["x"]}, {"required": ["y"]}]},
+                "const": {"const": {"k": 1}},
+            }
+        }
+    )
+    good = {"mode": UNKNOWN, "list": [UNKNOWN, UNKNOWN, 3], "one": {"x": UNKNOWN}, "const": {"k": UNKNOWN}}
+    assert schema.violations(good, partial=True) == []
+    bad = {"mode": "c", "list": [UNKNOWN, "x", 1, 2], "one": {"z": UNKNOWN}}
+    found = {(item.pointer, item.keyword) for item in schema.violations(bad, partial=True)}
+    assert found == {("/mode", "enum"), ("/list/1", "type"), ("/list", "maxItems"), ("/one", "oneOf")}
+
+
+def test_one_text_is_compiled_once() -> None:
+    assert compile_schema(dict(SEARCH)) is compile_schema(dict(SEARCH))
+
+
+def test_references_follow_a_schema_to_its_new_place() -> None:
+    moved = rebase({"$ref": "#/$defs/A", "$defs": {"A": {"properties": {"$ref": {"$ref": "#"}}}}}, "/properties/x")
+    assert moved["$ref"] == "#/properties/x/$defs/A"
+    assert moved["$defs"]["A"]["properties"]["$ref"] == {"$ref": "#/properties/x"}
+
+
+@given(json_values)
+def test_an_excerpt_is_short_whatever_the_value(value: Any) -> None:
+    assert len(excerpt(value)) < 400
+
+
+@given(json_values, st.sampled_from([SEARCH, {"anyOf": [SEARCH, {"type": "array"}]}, {"not": SEARCH}]))
+def test_any_value_is_either_valid_or_explained(value: Any, schema: dict[str, Any]) -> None:
+    for violation in violations(schema, value):
+        assert violation.render()
