@@ -14,6 +14,8 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Self
 
+import psutil
+
 from shared.domain.errors import Misconfigured
 
 LONGEST_SOCKET_PATH = 100
@@ -29,7 +31,7 @@ class FolderLock:
         self._file: int | None = None
 
     def acquire(self, patience: float) -> Self:
-        """Take the lock, waiting at most `patience` seconds for an earlier owner to finish.
+        """Take the lock, waiting at most `patience` seconds for the server of an owner that has died to finish.
 
         Raises `Misconfigured` that names the folder and the owner's pid when it stays taken.
         """
@@ -40,11 +42,11 @@ class FolderLock:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if monotonic() >= give_up:
-                    owner = os.pread(file, 20, 0).decode("ascii", "replace").strip() or "unknown"
+                owner = os.pread(file, 20, 0).decode("ascii", "replace").strip()
+                if monotonic() >= give_up or (owner.isdigit() and psutil.pid_exists(int(owner))):
                     os.close(file)
                     raise Misconfigured(
-                        f"{self._what} in {self._path.parent} is already in use by process {owner}. "
+                        f"{self._what} in {self._path.parent} is already in use by process {owner or 'unknown'}. "
                         "Stop that one, or choose another folder with --data or PLANQ_DATA."
                     ) from None
                 sleep(0.05)

@@ -127,7 +127,7 @@ class EmbeddedPostgres:
         if self._process is not None:
             self.stop()
         make_private(self._home)
-        self._lock.acquire(patience=5.0)
+        self._lock.acquire(patience=20.0)
         try:
             identity = choose_identity(binaries / "postgres", self._home)
             cluster = self._cluster(binaries, identity)

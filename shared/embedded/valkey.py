@@ -83,7 +83,7 @@ class EmbeddedValkey:
             self.stop()
         make_private(self._home)
         make_private(self._home / "data")
-        self._lock.acquire(patience=5.0)
+        self._lock.acquire(patience=20.0)
         try:
             self._socket = socket_folder(self._home, SOCKET_NAME) / SOCKET_NAME
             self._socket.unlink(missing_ok=True)

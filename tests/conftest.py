@@ -1,0 +1,114 @@
+"""Fixtures for tests that need real servers. A server starts once per session, when a test first asks for it.
+
+A missing service skips its tests on a laptop and fails them in CI (`CI=true`), where `.ci/run` has installed it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from shared.embedded.valkey import EmbeddedValkey
+from tests.support.rabbitmq import RabbitMQ, missing
+from tests.support.servers import TestPostgres
+from tests.support.stack import Stack
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestPostgres]:
+    """The session's PostgreSQL server."""
+    server = TestPostgres(tmp_path_factory.mktemp("pg"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def empty_database_url(postgres: TestPostgres) -> Iterator[str]:
+    """An empty database of the test's own."""
+    url = postgres.create()
+    yield url
+    postgres.drop(url)
+
+
+@pytest.fixture
+def database_url(postgres: TestPostgres) -> Iterator[str]:
+    """A database of the test's own with planq's schema."""
+    url = postgres.create_migrated()
+    yield url
+    postgres.drop(url)
+
+
+@pytest.fixture(scope="session")
+def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedValkey]:
+    """The session's Valkey server."""
+    server = EmbeddedValkey(tmp_path_factory.mktemp("vk"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def valkey_url(valkey: EmbeddedValkey) -> Iterator[str]:
+    """The broker URL of the session's Valkey, emptied before and after the test."""
+    import redis
+
+    with redis.Redis(unix_socket_path=str(valkey.socket_path)) as client:
+        client.flushall()
+        yield valkey.url
+        client.flushall()
+
+
+@pytest.fixture(scope="session")
+def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
+    """The session's RabbitMQ node."""
+    if lack := missing():
+        if os.environ.get("CI") == "true":
+            pytest.fail(lack)
+        pytest.skip(lack)
+    node = RabbitMQ(tmp_path_factory.mktemp("rq"))
+    node.start()
+    yield node
+    node.stop()
+
+
+@pytest.fixture
+def rabbitmq_url(rabbitmq: RabbitMQ) -> Iterator[str]:
+    """A virtual host of the test's own."""
+    url = rabbitmq.create()
+    yield url
+    rabbitmq.drop(url)
+
+
+@pytest.fixture(params=["valkey", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)])
+def broker_url(request: pytest.FixtureRequest) -> str:
+    """A broker of each kind in turn: the test runs once per kind."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+@pytest.fixture
+def make_stack(tmp_path: Path) -> Iterator[Callable[..., Stack]]:
+    """Make stacks, not yet started, stopped after the test: `make_stack(database_url, broker_url, env=…)`."""
+    stacks: list[Stack] = []
+
+    def make(database_url: str, broker_url: str, **options: dict[str, str]) -> Stack:
+        folder = tmp_path / f"stack-{len(stacks)}"
+        folder.mkdir()
+        stacks.append(Stack(folder, database_url, broker_url, **options))
+        return stacks[-1]
+
+    yield make
+    for stack in stacks:
+        stack.stop()
+
+
+@pytest.fixture
+def stack(make_stack: Callable[..., Stack], database_url: str, valkey_url: str) -> Stack:
+    """API, one io worker and one cpu worker on an empty migrated database and Valkey, ready."""
+    running = make_stack(database_url, valkey_url)
+    running.start()
+    return running

@@ -1,0 +1,1 @@
+"""What several tests need: waiting on conditions, real servers, real processes."""

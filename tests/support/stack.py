@@ -1,0 +1,104 @@
+"""The whole of planq as real processes: API, io worker, cpu worker, on a given database and broker.
+
+The processes die with the test session (parent-death signal), so that a killed run leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import httpx
+
+from shared.embedded.child import has_ended, reap, send, spawn, wait_ended
+from shared.embedded.folder import last_lines
+from tests.support.ports import free_port
+from tests.support.waiting import eventually
+
+ROOT = Path(__file__).parents[2]
+
+
+class Stack:
+    """API and workers on `database_url` and `broker_url`; logs lie in `folder`."""
+
+    def __init__(
+        self, folder: Path, database_url: str, broker_url: str, *, env: Mapping[str, str] | None = None
+    ) -> None:
+        self.port = free_port()
+        self._folder = folder
+        # Nothing of the developer's own settings and keys may reach a test.
+        clean = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PLANQ_", "CELERY_", "OPENAI_", "ANTHROPIC_", "GOOGLE_", "GEMINI_", "REDIS_"))
+        }
+        self._env = clean | {
+            "DATABASE_URL": database_url,
+            "BROKER_URL": broker_url,
+            "PLANQ_HOST": "127.0.0.1",
+            "PLANQ_PORT": str(self.port),
+            "PLANQ_DATA": str(folder),
+            **(env or {}),
+        }
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def url(self) -> str:
+        """The API's base URL."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self, *, io: int = 1, cpu: int = 1, ready: bool = True) -> None:
+        """Start the API and so many workers of each lane; wait until `/readyz` says yes unless `ready` is False."""
+        self.run("api", "-m", "api")
+        for lane, count in (("io", io), ("cpu", cpu)):
+            for number in range(1, count + 1):
+                self.run_worker(lane, number)
+        if ready:
+            self.wait_ready()
+
+    def run_worker(self, lane: str, number: int = 1, *, concurrency: int | None = None) -> subprocess.Popen[bytes]:
+        """Start worker `number` of a lane, without waiting for it."""
+        size = concurrency or (100 if lane == "io" else 2)
+        return self.run(f"{lane}-{number}", "-m", "worker", lane, "--concurrency", str(size))
+
+    def run(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        """Start `python ARGUMENTS` in the stack's environment under `name`, its output in `NAME.log`."""
+        with self.log(name).open("ab") as log:
+            process = spawn([sys.executable, *arguments], log=log, env=self._env, cwd=ROOT)
+        self.processes[name] = process
+        return process
+
+    def log(self, name: str) -> Path:
+        """Return the log file of the process called `name`."""
+        return self._folder / f"{name}.log"
+
+    def wait_ready(self, timeout: float = 60.0) -> None:
+        """Wait until the API says that database, broker and a worker are there; fails at once when a process ends."""
+
+        def is_ready() -> bool:
+            for name, process in self.processes.items():
+                if has_ended(process):
+                    raise RuntimeError(f"{name} ended while it was starting:\n{last_lines(self.log(name), 40)}")
+            try:
+                return httpx.get(f"{self.url}/readyz", timeout=2).status_code == httpx.codes.OK
+            except httpx.TransportError:
+                return False
+
+        eventually(is_ready, timeout, every=0.05, what="the stack is ready")
+
+    def kill(self, name: str) -> None:
+        """Kill one process and its children at once, as a power cut would."""
+        reap(self.processes.pop(name))
+
+    def stop(self) -> None:
+        """End all processes: politely, then for certain."""
+        for process in self.processes.values():
+            send(process, signal.SIGTERM)
+        while self.processes:
+            _, process = self.processes.popitem()
+            wait_ended(process, 10.0)
+            reap(process)
