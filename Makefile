@@ -1,0 +1,45 @@
+# planq needs Python 3.11 or newer, make, and a package index for the first installation; nothing else.
+#   make up      install, start everything, run the sample job, stay up (Ctrl-C stops it all)
+#   make test    install and run the tests           (PYTEST_ARGS="-k name" narrows them)
+#   make check   lint, formatting, types, import rules
+#   make bench   start-up time, idle memory and the other figures   (ARGS="--json")
+#   make clean   remove .venv and caches; the data in .planq stays
+# Ports and data folder: PLANQ_PORT, PLANQ_FLOWER_PORT, PLANQ_DATA, from the environment or as `make up PLANQ_PORT=9000`.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: up test check bench clean
+.DEFAULT_GOAL := up
+
+up: $(STAMP)
+	@exec $(BIN)/planq up --sample $(ARGS)
+
+test: $(STAMP)
+	@exec $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(STAMP)
+	@exec $(BIN)/python -m tests.bench $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find api worker shared tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	@echo "The data folder is kept; remove $${PLANQ_DATA:-.planq} yourself if its jobs may go."
+
+# Installed again only when the locked versions or the project's own metadata change. The second step builds with the
+# setuptools that the first one installed, so it asks no index.
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "planq needs Python 3.11 or newer; name one with PYTHON=...")'
+	@$(PYTHON) -m venv $(VENV) || { echo "No virtual environment could be made. On Debian: apt-get install python3-venv" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --no-index -e .
+	@touch $@
