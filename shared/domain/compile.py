@@ -1,0 +1,180 @@
+"""From a valid plan to the steps that the engine runs: names resolved, order derived, bounds applied.
+
+The result is what the store writes as rows; nothing in it refers to the plan's author. Readings rows 9–11, 24.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shared.domain.errors import PlanInvalid
+from shared.domain.graph import MAX_EDGES, Node, critical_path_length, cycles, dependencies, dependents
+from shared.domain.names import NameIndex
+from shared.domain.plan import Call, Plan
+from shared.domain.plan_errors import PlanError, format_plan_errors
+from shared.domain.references import Occurrence, find_references
+from shared.domain.states import Effect, Lane, StepKind
+from shared.domain.tool import MAX_TIMEOUT_SECONDS, ToolDefinition
+
+MAX_AVAILABLE_TOOLS = 100
+"""How many names an `unknown_tool` error carries."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """One step, ready to be stored.
+
+    `tool_name` is the registered name. `inputs` are the steps whose outputs the arguments reference; `depends_on` all
+    steps that must succeed first (it contains `inputs`), `dependents` the same edges turned round; all sorted.
+    `timeout_seconds` bounds one attempt; `retries` are extra attempts.
+    """
+
+    index: int
+    kind: StepKind
+    tool_name: str
+    lane: Lane
+    effect: Effect
+    arguments: Mapping[str, Any]
+    inputs: tuple[int, ...]
+    depends_on: tuple[int, ...]
+    dependents: tuple[int, ...]
+    timeout_seconds: float
+    retries: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledPlan:
+    """The steps in plan order; never empty and without a cycle."""
+
+    steps: tuple[PlannedStep, ...]
+
+    @property
+    def critical_path_length(self) -> int:
+        """Return the number of steps on the longest chain of waits."""
+        return critical_path_length([step.depends_on for step in self.steps])
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A call with what its names mean: `tool` is None when `error` says why there is none."""
+
+    call: Call
+    tool: ToolDefinition | None
+    error: PlanError | None
+
+
+def bind(plan: Plan, tools: Mapping[str, ToolDefinition]) -> list[Bound]:
+    """Find the tool of every call; `tools` maps registered names to definitions."""
+    index = NameIndex(tools)
+    available = sorted(tools)[:MAX_AVAILABLE_TOOLS]
+    bound: list[Bound] = []
+    for number, call in enumerate(plan.calls):
+        found = index.candidates(call.tool_name)
+        if len(found) == 1:
+            bound.append(Bound(call, tools[found[0]], None))
+            continue
+        details: dict[str, Any] = {"tool_name": call.tool_name}
+        details |= {"candidates": found} if found else {"available_tools": available}
+        kind = "ambiguous_tool" if found else "unknown_tool"
+        bound.append(Bound(call, None, PlanError(number, "", None, kind, details)))
+    return bound
+
+
+def earlier_steps(found: Iterable[Occurrence], number: int) -> tuple[int, ...]:
+    """Return the steps before `number` that the references in `found` point at, sorted."""
+    steps = {item.reference.step for item in found if item.reference is not None}
+    return tuple(sorted(step for step in steps if step < number))
+
+
+def order_errors(bound: Iterable[Bound], inputs: Iterable[tuple[int, ...]]) -> list[PlanError]:
+    """Return what is wrong with the order: dependencies that name no other call, cycles, more edges than allowed."""
+    bound = list(bound)
+    errors = [error for number, one in enumerate(bound) for error in _dependency_errors(number, one, len(bound))]
+    graph = _order(bound, inputs)
+    if graph is None:
+        return [*errors, PlanError(None, "", None, "too_many_dependencies", {"limit": MAX_EDGES})]
+    errors += [
+        PlanError(knot[0], "", None, "dependency_cycle", {"steps": list(knot)})
+        for knot in cycles(graph)
+        if len(knot) > 1
+    ]
+    return errors
+
+
+def compile_plan(
+    plan: Plan, tools: Mapping[str, ToolDefinition], *, step_timeout_seconds: float = MAX_TIMEOUT_SECONDS
+) -> CompiledPlan:
+    """Turn a plan into steps.
+
+    The timeout of a step is the least of the call's own, the tool's, and `step_timeout_seconds`: a request can only
+    lower a limit. Retries are the call's own, else the tool's.
+    Precondition: `validation.validate_plan` found nothing. Raises `PlanInvalid` where a plan could not run at all:
+    unknown or ambiguous tools, impossible dependencies, a cycle.
+    """
+    bound = bind(plan, tools)
+    inputs = [earlier_steps(find_references(one.call.arguments), number) for number, one in enumerate(bound)]
+    errors = [one.error for one in bound if one.error is not None] + order_errors(bound, inputs)
+    graph = _order(bound, inputs)
+    if errors or graph is None:
+        raise PlanInvalid(format_plan_errors(errors), [error.to_json() for error in errors])
+    turned = dependents(graph)
+    steps = tuple(
+        _step(number, one.call, one.tool, inputs[number], graph[number], turned[number], step_timeout_seconds)
+        for number, one in enumerate(bound)
+        if one.tool is not None
+    )
+    return CompiledPlan(steps)
+
+
+def _step(
+    number: int,
+    call: Call,
+    tool: ToolDefinition,
+    inputs: tuple[int, ...],
+    depends_on: tuple[int, ...],
+    turned: tuple[int, ...],
+    timeout_cap: float,
+) -> PlannedStep:
+    return PlannedStep(
+        index=number,
+        kind=StepKind.TOOL,
+        tool_name=tool.name,
+        lane=tool.lane,
+        effect=tool.effect,
+        arguments=call.arguments,
+        inputs=inputs,
+        depends_on=depends_on,
+        dependents=turned,
+        timeout_seconds=min(call.timeout_seconds or tool.timeout_seconds, tool.timeout_seconds, timeout_cap),
+        retries=tool.retries if call.retries is None else call.retries,
+    )
+
+
+def _order(bound: list[Bound], inputs: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]] | None:
+    """Derive the order; impossible dependencies are left out, and a call without a tool waits for its inputs only."""
+    size = len(bound)
+    return dependencies(
+        [
+            Node(
+                one.tool.effect if one.tool is not None else Effect.PURE,
+                needed,
+                None
+                if one.call.depends_on is None
+                else [step for step in one.call.depends_on if 0 <= step < size and step != number],
+            )
+            for number, (one, needed) in enumerate(zip(bound, inputs, strict=True))
+        ]
+    )
+
+
+def _dependency_errors(number: int, one: Bound, size: int) -> Iterable[PlanError]:
+    for step in dict.fromkeys(one.call.depends_on or ()):
+        if step == number:
+            reason = "a call cannot wait for itself"
+        elif not 0 <= step < size:
+            reason = f"the plan has the calls 0 to {size - 1}"
+        else:
+            continue
+        yield PlanError(number, "", None, "invalid_dependency", {"dependency": step, "reason": reason})

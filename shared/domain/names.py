@@ -1,0 +1,102 @@
+"""Names of tools: which spellings mean the same tool, and the two foreign conventions. Readings row 24.
+
+planq's registry name is `service_method` (`web_fetch`); `service.method`, `service-method` and `service/method` are
+accepted for it. `canonical`, `split`, `join` and `display` are the convention of specification S4's code
+(`service_path-method`), kept for what speaks it. Reserved names (`cp__…`, `__planning__`) are never converted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from shared.domain.errors import InvalidRequest
+from shared.domain.tool import RESERVED_NAME
+
+_SEPARATORS = str.maketrans(dict.fromkeys(".-/:", "_"))
+
+
+class NameIndex:
+    """Resolves spellings against a fixed set of registered names; making one is linear in their number."""
+
+    def __init__(self, registered: Iterable[str]) -> None:
+        self._exact = frozenset(registered)
+        self._folded: dict[str, list[str]] = {}
+        for name in sorted(self._exact):
+            if not is_reserved(name):
+                self._folded.setdefault(_fold(name), []).append(name)
+
+    def candidates(self, name: str) -> list[str]:
+        """Return the registered names that `name` may mean, sorted: none, exactly one, or several when ambiguous.
+
+        An exact match is the only candidate, whatever else is spelt alike.
+        """
+        if name in self._exact:
+            return [name]
+        return [] if is_reserved(name) else list(self._folded.get(_fold(name), ()))
+
+
+def resolve_name(name: str, registered: Iterable[str]) -> str | None:
+    """Return the registered name that `name` means, or None when there is none.
+
+    Raises `InvalidRequest` when several are spelt alike and none of them is exactly `name`.
+    """
+    found = NameIndex(registered).candidates(name)
+    if len(found) > 1:
+        raise InvalidRequest(f"tool name {name!r} is ambiguous; write one of {', '.join(found)}", candidates=found)
+    return found[0] if found else None
+
+
+def is_reserved(name: str) -> bool:
+    """True when the name belongs to planq itself."""
+    return RESERVED_NAME.match(name) is not None
+
+
+def to_registry(name: str) -> str:
+    """Return the spelling `service_method` of any accepted spelling; reserved names as they are."""
+    return name if is_reserved(name) else _fold(name)
+
+
+def to_dotted(name: str) -> str:
+    """Return the spelling `service.method`, split at the last separator; reserved names and single words stay."""
+    if is_reserved(name):
+        return name
+    service, separator, method = _fold(name).rpartition("_")
+    return f"{service}.{method}" if separator and service and method else _fold(name)
+
+
+def canonical(raw: str) -> str:
+    """Return the S4 form `service_path-method` of a name.
+
+    The method follows the last `.`, else the last `:`, else the last `-`, else the last `/`; in what precedes it `/`
+    becomes `_`. A name without any of them is returned as it is (cases tn-001…tn-015).
+    """
+    raw = raw.strip()
+    for separator in ".:-/":
+        service, found, method = raw.rpartition(separator)
+        if found:
+            return join(service, method)
+    return raw
+
+
+def join(service: str, method: str) -> str:
+    """Return `service_path-method`; just the method when there is no service, and the other way round."""
+    return "-".join(part for part in (service.replace("/", "_"), method) if part)
+
+
+def split(name: str) -> tuple[str, str]:
+    """Return service path and method of an S4 name; the service is `""` when there is none.
+
+    Lossy: an underscore in a service name comes back as `/` (case tn-020).
+    """
+    service, _, method = name.rpartition("-")
+    return service.replace("_", "/"), method
+
+
+def display(raw: str) -> str:
+    """Return `service/path/method` for people; a name without a service as it is."""
+    service, method = split(canonical(raw))
+    return f"{service}/{method}" if service else method
+
+
+def _fold(name: str) -> str:
+    return name.translate(_SEPARATORS)
