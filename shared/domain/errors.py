@@ -42,8 +42,16 @@ MAX_MESSAGE_CHARS = 2_000
 """Longest error message kept; what is longer is cut, and says so."""
 
 
+def storable(text: str) -> str:
+    """Return `text` with what neither UTF-8 nor PostgreSQL can hold (lone surrogates, NUL) replaced by U+FFFD."""
+    if "\x00" not in text and text.isascii():
+        return text
+    return text.replace("\x00", "\ufffd").encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+
+
 def capped(text: str, limit: int = MAX_MESSAGE_CHARS) -> str:
-    """Return `text`, cut to `limit` characters with a mark that says how much is missing."""
+    """Return `text` as storable Unicode, cut to `limit` characters with a mark that says how much is missing."""
+    text = storable(text)
     if len(text) <= limit:
         return text
     return f"{text[:limit]}… [{len(text) - limit} more characters]"

@@ -1,0 +1,11 @@
+"""The use cases of a worker, over ports only: plan, run a step, respond, go on, sweep.
+
+`Engine.run` takes one wake-up and carries it as far as this process can: claim, work, finish, continue. Nothing here
+knows PostgreSQL, Celery, a provider or HTTP.
+"""
+
+from worker.engine.carried import Carried
+from worker.engine.engine import Engine, EngineSettings
+from worker.engine.sweep import Sweeper, SweepSettings
+
+__all__ = ["Carried", "Engine", "EngineSettings", "SweepSettings", "Sweeper"]

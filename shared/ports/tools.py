@@ -1,8 +1,4 @@
-"""What the core needs from the world, as contracts.
-
-Adapters stand behind these Protocols: `shared/store` (PostgreSQL), `shared/broker` (Celery), `worker/llm` (models),
-`worker/tools` (Python functions, MCP servers). The engine knows nothing else.
-"""
+"""Tools, and what they may ask of the world."""
 
 from __future__ import annotations
 
@@ -11,7 +7,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
 
-from shared.domain.model import Ask, Findings, ModelReply
 from shared.domain.tool import ToolDefinition
 
 
@@ -73,28 +68,6 @@ class Toolbox(Protocol):
 
     def find(self, name: str) -> Tool | None:
         """Return the tool of exactly this registered name, or None when this process does not offer it."""
-        ...
-
-
-class Planner(Protocol):
-    """The PLAN stage's model call."""
-
-    async def plan(self, ask: Ask, tools: Sequence[ToolDefinition]) -> ModelReply:
-        """Ask the model once for a direct answer or a plan over `tools`; the reply is not interpreted here.
-
-        Raises `ModelFailed` when the model cannot be reached, refuses, or says nothing at all.
-        """
-        ...
-
-
-class Responder(Protocol):
-    """The RESPOND stage's model call."""
-
-    async def respond(self, ask: Ask, findings: Findings) -> ModelReply:
-        """Ask the model once to answer from `findings`, with no tool offered; `text` of the reply is not empty.
-
-        Raises `ModelFailed` as `Planner.plan` does.
-        """
         ...
 
 

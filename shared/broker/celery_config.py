@@ -1,0 +1,68 @@
+"""Celery's settings, each with its reason. The database is the truth; Celery carries wake-ups and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import Celery
+from kombu import Queue
+
+from shared.broker import names
+from shared.broker.transport import hardened
+from shared.domain.states import Lane
+
+VISIBILITY_TIMEOUT_SECONDS = 3_600
+"""Redis redelivers what is unacknowledged for so long: longer than any chain of fused steps, because leases in the
+database recover lost work much earlier."""
+
+
+def is_redis(broker_url: str) -> bool:
+    """True when the broker speaks the Redis protocol (Redis, Valkey)."""
+    return broker_url.startswith(("redis://", "rediss://", "redis+socket://"))
+
+
+def transport_options(broker_url: str) -> dict[str, Any]:
+    """Return the options of the broker's transport."""
+    if not is_redis(broker_url):
+        return {"confirm_publish": True}  # a publish that the broker did not take must not look like one that it took
+    return {
+        "visibility_timeout": VISIBILITY_TIMEOUT_SECONDS,
+        "socket_timeout": 10,  # None, the default, lets a publish hang for ever on a half-open connection
+        "socket_connect_timeout": 5,
+        "socket_keepalive": True,
+        "health_check_interval": 15,  # finds a half-open BRPOP
+        "client_name": "planq",
+    }
+
+
+def create_celery(broker_url: str, *, main: str = "planq") -> Celery:
+    """Return a Celery application for a broker; opens no connection."""
+    app = Celery(main, broker=hardened(broker_url), backend=None, set_as_current=False)
+    app.conf.update(
+        task_ignore_result=True,  # results live in the database
+        task_serializer="json",
+        accept_content=["json"],  # a message can never carry code
+        task_acks_late=True,  # bounds what a worker takes: one unacknowledged message per slot
+        task_acks_on_failure=True,  # the outcome is in the database; redelivery is the sweeper's business
+        task_acks_on_timeout=True,
+        task_reject_on_worker_lost=False,  # a poison step would loop; leases count losses and give up
+        worker_prefetch_multiplier=1,  # nothing waits behind a slow step in a worker's memory
+        task_publish_retry=False,  # the sweeper retries
+        task_create_missing_queues=False,
+        task_default_queue=names.queue(Lane.IO),
+        task_queues=[Queue(names.queue(lane), routing_key=names.queue(lane)) for lane in Lane],
+        task_queue_max_priority=None,
+        task_send_sent_event=False,
+        worker_send_task_events=False,  # costs half the throughput; Flower switches them on where it runs
+        worker_hijack_root_logger=False,
+        worker_enable_remote_control=True,  # Flower
+        worker_cancel_long_running_tasks_on_connection_loss=False,  # the lease decides, not the connection
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        broker_connection_timeout=5,
+        broker_pool_limit=4,
+        broker_pool_acquire_timeout=5,
+        broker_heartbeat=30,
+        broker_transport_options=transport_options(broker_url),
+    )
+    return app

@@ -1,0 +1,60 @@
+"""Wake-ups as messages and back: ids only, never results, never secrets.
+
+    {"job": "<uuid>"}                                   planq.job.plan.v1, planq.job.respond.v1
+    {"job": "<uuid>", "round": 0, "step": 2, "lane": "io", "tool": "calculate"}   planq.step.run.v1
+
+`lane` and `tool` are there for people who read them in Flower.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from shared.broker import names
+from shared.domain.ids import StepRef, plan_attempt_id, respond_attempt_id, step_attempt_id
+from shared.domain.states import Lane
+from shared.ports import PlanWake, RespondWake, StepWake, Wake
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A wake-up as Celery sends it; `kwargs_repr` is what Flower shows."""
+
+    task: str
+    task_id: str
+    kwargs: dict[str, Any]
+    queue: str
+
+    @property
+    def kwargs_repr(self) -> str:
+        """Return the arguments for people."""
+        return " ".join(f"{name}={value}" for name, value in self.kwargs.items())
+
+
+def encode(wake: Wake, attempt: int | None = None) -> Message:
+    """Return the message of a wake-up; its task id is that of the attempt it asks for (`attempt` overrides)."""
+    number = wake.attempt if attempt is None else attempt
+    match wake:
+        case PlanWake():
+            task_id = plan_attempt_id(wake.job_id, number)
+            return Message(names.PLAN, task_id, {"job": str(wake.job_id)}, names.queue(Lane.IO))
+        case RespondWake():
+            task_id = respond_attempt_id(wake.job_id, number)
+            return Message(names.RESPOND, task_id, {"job": str(wake.job_id)}, names.queue(Lane.IO))
+        case StepWake():
+            ref = wake.ref
+            kwargs = {
+                "job": str(ref.job_id),
+                "round": ref.round,
+                "step": ref.index,
+                "lane": str(wake.lane),
+                "tool": wake.tool_name,
+            }
+            return Message(names.STEP, step_attempt_id(ref, number), kwargs, names.queue(wake.lane))
+
+
+def decode_step(job: str, round: int, step: int, lane: str, tool: str) -> StepWake:
+    """Return the wake-up of a step message; raises ValueError for what is no such message."""
+    return StepWake(StepRef(UUID(job), round, step), Lane(lane), tool)

@@ -1,0 +1,163 @@
+"""The durable state of jobs, as the engine uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol
+from uuid import UUID
+
+from shared.domain.compile import PlannedStep
+from shared.domain.errors import ErrorRecord
+from shared.domain.ids import StepRef
+from shared.domain.limits import Limits
+from shared.domain.model import ModelCall, StepResult
+from shared.domain.states import Effect, JobStatus, Lane, StepStatus
+from shared.domain.tool import ToolDefinition
+
+
+@dataclass(frozen=True, slots=True)
+class StageClaim:
+    """The right to carry out the PLAN or RESPOND stage of a job once; `attempt` is its fencing token."""
+
+    job_id: UUID
+    tenant_id: str
+    status: JobStatus
+    round: int
+    attempt: int
+    model: str
+    input: str
+    tools: Sequence[str] | None
+    limits: Limits
+    plan_source: str | None
+    plan_body: Any
+    plan_errors: Sequence[Mapping[str, Any]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepClaim:
+    """The right to run a step once; `attempt` is its fencing token.
+
+    `outputs` holds the outputs of exactly the steps that the arguments reference. `tries` counts this attempt and the
+    earlier ones that ended by an error: attempts cut off by a lost or stopping worker do not use up retries.
+    """
+
+    ref: StepRef
+    tenant_id: str
+    tool_name: str
+    effect: Effect
+    lane: Lane
+    arguments: Mapping[str, Any]
+    outputs: Mapping[int, Any]
+    attempt: int
+    tries: int
+    retries: int
+    worker_losses: int
+    timeout_seconds: float
+    user_id: str
+    trace_id: str
+    context_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyStep:
+    """A step that became ready by a transition."""
+
+    index: int
+    lane: Lane
+    tool_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What a transition did. When it did not land, nothing changed: the attempt had expired or the job had ended.
+
+    `status` is the step's status after a step transition; `job_status` the job's; `ready` lists what to dispatch now.
+    """
+
+    landed: bool
+    ready: Sequence[ReadyStep] = ()
+    job_status: JobStatus | None = None
+    status: StepStatus | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactRecord:
+    """What is stored about an artifact beside its body, which is the step's output."""
+
+    id: str
+    skill_id: str | None
+    type: str | None
+
+
+class JobStore(Protocol):
+    """The durable state of jobs, as the engine uses it. Every transition is one commit and guarded by its attempt.
+
+    All methods raise `DatabaseUnavailable` when the database does not answer; the caller then lets go: the lease and
+    the sweeper decide what happens to the work.
+    """
+
+    async def claim_stage(self, job_id: UUID, statuses: Sequence[JobStatus]) -> StageClaim | None:
+        """Take the stage of a job that stands in one of `statuses`; None when it is taken, over or does not exist."""
+        ...
+
+    async def accept_plan(
+        self, claim: StageClaim, source: str, body: Any, steps: Sequence[PlannedStep], calls: Sequence[ModelCall]
+    ) -> Moved:
+        """Store a valid plan with its steps; `ready` holds those that nothing holds up."""
+        ...
+
+    async def refuse_plan(
+        self,
+        claim: StageClaim,
+        source: str,
+        body: Any,
+        errors: Sequence[Mapping[str, Any]],
+        calls: Sequence[ModelCall],
+    ) -> bool:
+        """Keep a defective plan with its defects and send the job on to RESPOND; True when it landed."""
+        ...
+
+    async def end_job(
+        self,
+        claim: StageClaim,
+        status: JobStatus,
+        answer: str | None,
+        error: ErrorRecord | None,
+        calls: Sequence[ModelCall],
+    ) -> bool:
+        """End the job from its stage, as completed with an answer or failed with an error; True when it landed."""
+        ...
+
+    async def release_stage(self, claim: StageClaim) -> bool:
+        """Give the stage back unfinished, for another worker to take at once; True when it landed."""
+        ...
+
+    async def results(self, claim: StageClaim) -> Sequence[StepResult]:
+        """Return the outcomes of the round's steps that were begun, in plan order, arguments resolved."""
+        ...
+
+    async def claim_step(self, ref: StepRef) -> StepClaim | None:
+        """Take a ready step whose time has come; None when it is taken, over, not ready or does not exist."""
+        ...
+
+    async def succeed_step(self, claim: StepClaim, output: Any, artifact: ArtifactRecord | None) -> Moved:
+        """Store the output of the attempt and unlock what waited for it."""
+        ...
+
+    async def fail_step(self, claim: StepClaim, error: ErrorRecord, retry_in: timedelta | None) -> Moved:
+        """Store the error of the attempt: `status` says whether it will be retried or has failed for good."""
+        ...
+
+    async def suspend_step(self, claim: StepClaim, delay: timedelta, output: Any) -> bool:
+        """Let the step wait: it succeeds with `output` after `delay`, without a worker; True when it landed."""
+        ...
+
+    async def release_step(self, claim: StepClaim) -> bool:
+        """Give a running step back unfinished, for another worker to take at once; True when it landed."""
+        ...
+
+    async def tool_definitions(self, tenant_id: str) -> Mapping[str, ToolDefinition]:
+        """Return the tools that workers have published, by name; at most a few seconds old."""
+        ...

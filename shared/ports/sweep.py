@@ -1,0 +1,107 @@
+"""What the sweeper needs: finding what was lost or is due, and putting it right, fenced like every transition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+from uuid import UUID
+
+from shared.domain.errors import ErrorRecord
+from shared.domain.ids import StepRef
+from shared.domain.states import Effect, JobStatus
+from shared.ports.jobs import Moved
+from shared.ports.wakes import Wake
+
+
+@dataclass(frozen=True, slots=True)
+class LostStep:
+    """A running step whose worker's lease has ended (`is_worker_lost`), or whose deadline passed unenforced."""
+
+    ref: StepRef
+    attempt: int
+    effect: Effect
+    tries: int
+    retries: int
+    worker_losses: int
+    tool_name: str
+    timeout_seconds: float
+    is_worker_lost: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LostStage:
+    """A PLAN or RESPOND stage whose worker's lease has ended."""
+
+    job_id: UUID
+    status: JobStatus
+    attempt: int
+    losses: int
+
+
+@dataclass(frozen=True, slots=True)
+class DueTimer:
+    """A waiting step whose timer has run out."""
+
+    ref: StepRef
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredPlan:
+    """An executing job whose plan has used up its time."""
+
+    job_id: UUID
+    plan_timeout_seconds: float
+
+
+class SweepStore(Protocol):
+    """The sweeper's side of the store. Finding is bounded by `limit`; acting is guarded and may not land.
+
+    All methods raise `DatabaseUnavailable`.
+    """
+
+    async def take_due_wakes(self, limit: int) -> Sequence[Wake]:
+        """Return wake-ups that are due and were not claimed; each is due again later, twice as long each time."""
+        ...
+
+    async def lost_steps(self, limit: int, deadline_grace: timedelta) -> Sequence[LostStep]:
+        """Return running steps whose worker is lost, or whose deadline passed `deadline_grace` ago unenforced."""
+        ...
+
+    async def take_back_step(self, step: LostStep, error: ErrorRecord, retry_in: timedelta | None) -> Moved:
+        """Fail or retry a lost attempt; a worker that did finish meanwhile wins."""
+        ...
+
+    async def lost_stages(self, limit: int) -> Sequence[LostStage]:
+        """Return stages whose worker is lost."""
+        ...
+
+    async def take_back_stage(self, stage: LostStage) -> bool:
+        """Free a stage and count the loss; True when it landed."""
+        ...
+
+    async def fail_stage(self, stage: LostStage, error: ErrorRecord) -> bool:
+        """Fail a job whose stage keeps losing its workers; True when it landed."""
+        ...
+
+    async def due_timers(self, limit: int) -> Sequence[DueTimer]:
+        """Return waiting steps whose timer has run out."""
+        ...
+
+    async def fire_timer(self, timer: DueTimer) -> Moved:
+        """Let the step succeed with the output it was suspended with."""
+        ...
+
+    async def expired_plans(self, limit: int) -> Sequence[ExpiredPlan]:
+        """Return executing jobs whose plan has used up its time."""
+        ...
+
+    async def expire_plan(self, plan: ExpiredPlan, error: ErrorRecord) -> bool:
+        """Fail what runs, skip the rest, send the job on to RESPOND; True when it landed."""
+        ...
+
+    async def tidy(self) -> None:
+        """Remove what nobody refers to any more: dead workers, tools that nobody offers."""
+        ...

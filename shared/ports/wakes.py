@@ -1,0 +1,69 @@
+"""Wake-ups and other signals between processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+from shared.domain.errors import ErrorRecord
+from shared.domain.ids import StepRef
+from shared.domain.states import Lane
+
+
+@dataclass(frozen=True, slots=True)
+class PlanWake:
+    """Carry out the PLAN stage of a job."""
+
+    job_id: UUID
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StepWake:
+    """Run a step. `lane`, `tool_name` and `attempt` only choose the queue and the name shown in Flower."""
+
+    ref: StepRef
+    lane: Lane
+    tool_name: str
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RespondWake:
+    """Carry out the RESPOND stage of a job."""
+
+    job_id: UUID
+    attempt: int = 1
+
+
+Wake = PlanWake | StepWake | RespondWake
+
+
+class Publisher(Protocol):
+    """Sends wake-ups to workers. They may be lost, doubled or late: the claim and the sweeper make that harmless."""
+
+    async def publish(self, wakes: Sequence[Wake]) -> bool:
+        """Send all wake-ups in one batch; True when the broker took them, False when it cannot be reached now."""
+        ...
+
+
+class Announcer(Protocol):
+    """Tells other processes, as a hint, that something changed."""
+
+    def job_ended(self, job_id: UUID) -> None:
+        """Wake whoever waits for the job; returns at once, coalesces, and may get lost (listeners also poll)."""
+        ...
+
+
+class Tracker(Protocol):
+    """Shows fused stages and steps to monitors as Celery tasks of their own."""
+
+    def started(self, wake: Wake, attempt: int) -> None:
+        """A stage or step begins inside another Celery task."""
+        ...
+
+    def ended(self, wake: Wake, attempt: int, error: ErrorRecord | None, runtime_seconds: float) -> None:
+        """It ended; `error` is None when it succeeded."""
+        ...

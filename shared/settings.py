@@ -1,0 +1,150 @@
+"""Every setting: its unit, its default, and why. Read by composition roots only; rooms get values as arguments.
+
+Environment variables are the field names in capitals after `PLANQ_`; `DATABASE_URL`, `BROKER_URL` and `REDIS_URL` are
+understood without the prefix, as hosting platforms set them.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+
+from pydantic import AliasChoices, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from shared.domain.errors import Misconfigured
+from shared.domain.limits import Limits
+
+VERSION = "0.1.0"
+
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+class Settings(BaseSettings):
+    """The configuration of one process."""
+
+    model_config = SettingsConfigDict(env_prefix="PLANQ_", extra="ignore", frozen=True, populate_by_name=True)
+
+    # Servers
+    database_url: str = Field(
+        default="",
+        validation_alias=AliasChoices("PLANQ_DATABASE_URL", "DATABASE_URL"),
+        description="libpq URL of PostgreSQL, postgresql://…",
+    )
+    broker_url: str = Field(
+        default="",
+        validation_alias=AliasChoices("PLANQ_BROKER_URL", "BROKER_URL", "REDIS_URL"),
+        description="redis://, rediss://, redis+socket:// or amqp:// URL",
+    )
+    database_connections: int = Field(default=10, ge=1, le=500)  # claims and commits are short: 10 serve 500 steps
+
+    # API
+    host: str = "127.0.0.1"
+    port: int = Field(default=8000, ge=0, le=65_535)
+    api_keys: str = ""  # comma separated; required when host is not loopback
+    max_body_bytes: int = Field(default=16 * 1024 * 1024, ge=1024)  # a caller's plan of 10 000 steps fits
+    max_input_bytes: int = Field(default=100_000, ge=1)
+    max_wait_seconds: float = Field(default=60.0, gt=0)  # below the idle time-out of common proxies
+
+    # Workers
+    io_concurrency: int = Field(default=300, ge=1)  # steps in flight in one process
+    cpu_concurrency: int = Field(default=2, ge=1)  # processes
+    heartbeat_seconds: float = Field(default=5.0, gt=0)
+    lease_seconds: float = Field(default=15.0, gt=0)  # three heartbeats: one may get lost without harm
+    sweep_seconds: float = Field(default=1.0, gt=0)  # the precision of timers and retries
+    drain_seconds: float = Field(default=10.0, ge=0)  # what a stopping worker gives its steps
+    max_worker_losses: int = Field(default=3, ge=1)  # a step that kills its worker so often is given up
+    max_output_bytes: int = Field(default=10 * 1024 * 1024, ge=1024)  # larger outputs fail the step
+
+    # Tools
+    tools: str = ""  # PLANQ_TOOLS=module:attribute,…
+    tools_file: Path | None = None  # YAML declarations
+    mcp_file: Path | None = None  # a standard mcp.json
+    http_fetch_max_bytes: int = Field(default=5 * 1024 * 1024, ge=1024)
+    http_fetch_allow_hosts: str = ""  # hosts exempt from the guard against private addresses, comma separated
+
+    # Models
+    model: str = "offline"
+    model_base_url: str | None = Field(  # an OpenAI-compatible server
+        default=None, validation_alias=AliasChoices("PLANQ_MODEL_BASE_URL", "OPENAI_BASE_URL")
+    )
+    anthropic_base_url: str | None = Field(default=None, validation_alias="ANTHROPIC_BASE_URL")
+    google_base_url: str | None = Field(default=None, validation_alias="GOOGLE_BASE_URL")
+    openai_api_key: SecretStr | None = Field(default=None, validation_alias="OPENAI_API_KEY")
+    anthropic_api_key: SecretStr | None = Field(default=None, validation_alias="ANTHROPIC_API_KEY")
+    google_api_key: SecretStr | None = Field(
+        default=None, validation_alias=AliasChoices("GOOGLE_API_KEY", "GEMINI_API_KEY")
+    )
+    model_timeout_seconds: float = Field(default=120.0, gt=0)
+    model_attempts: int = Field(default=4, ge=1)
+    keep_exchanges: bool = True  # prompts and replies in model_calls; off: redacted
+    record: Path | None = None  # PLANQ_RECORD=FILE records a cassette
+
+    # Limits (readings row 11)
+    max_tool_steps: int = Field(default=10, ge=1)
+    max_plan_steps: int = Field(default=10_000, ge=1)
+    plan_timeout_seconds: float = Field(default=300.0, gt=0)
+    step_timeout_seconds: float = Field(default=60.0, gt=0)
+
+    log_level: str = "INFO"
+    log_json: bool = True
+
+    @property
+    def lease(self) -> timedelta:
+        """How long a worker's right to its steps outlives its last heartbeat."""
+        return timedelta(seconds=self.lease_seconds)
+
+    @property
+    def is_loopback(self) -> bool:
+        """True when only this machine can reach the API."""
+        return self.host in LOOPBACK
+
+    @cached_property
+    def keys(self) -> frozenset[str]:
+        """The accepted API keys."""
+        return frozenset(split(self.api_keys))
+
+    @property
+    def limits(self) -> Limits:
+        """The bounds of a job that asks for none of its own."""
+        return Limits(
+            max_tool_steps=self.max_tool_steps,
+            max_plan_steps=self.max_plan_steps,
+            plan_timeout_seconds=self.plan_timeout_seconds,
+            step_timeout_seconds=self.step_timeout_seconds,
+        )
+
+    def require_database(self) -> str:
+        """Return the database URL; raises `Misconfigured` when it is missing or no PostgreSQL URL."""
+        return _require("DATABASE_URL", self.database_url, ("postgresql://", "postgres://"))
+
+    def require_broker(self) -> str:
+        """Return the broker URL; raises `Misconfigured` when it is missing or of a kind we do not know."""
+        return _require(
+            "BROKER_URL", self.broker_url, ("redis://", "rediss://", "redis+socket://", "amqp://", "amqps://")
+        )
+
+
+def split(text: str) -> list[str]:
+    """Return the non-empty parts of a comma-separated setting."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _require(name: str, url: str, prefixes: tuple[str, ...]) -> str:
+    expected = " or ".join(f"{prefix}…" for prefix in prefixes)
+    if not url:
+        raise Misconfigured(f"{name} is not set; expected {expected}; `planq up` starts embedded servers and sets it")
+    if not url.startswith(prefixes):
+        scheme = url.split("://")[0][:20]
+        raise Misconfigured(f"{name}: expected {expected}, found a URL of the kind {scheme!r}")
+    return url
+
+
+def load_settings() -> Settings:
+    """Read the environment; raises `Misconfigured` that names each bad variable."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        places = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise Misconfigured(f"bad settings: {places}") from error

@@ -1,0 +1,153 @@
+"""Workers and their leases, and the queries of the sweeper. Database time decides everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from uuid import UUID
+
+from shared.domain.errors import ErrorRecord
+from shared.domain.ids import StepRef
+from shared.domain.states import Effect, JobStatus, Lane
+from shared.domain.tool import ToolDefinition
+from shared.ports import DueTimer, ExpiredPlan, LostStage, LostStep, Moved, PlanWake, RespondWake, StepWake, Wake
+from shared.store.database import Database, Row, as_json
+from shared.store.rows import moved
+
+
+class Fleet:
+    """The worker processes as the database knows them, and what they may have left behind."""
+
+    def __init__(self, database: Database, lease: timedelta) -> None:
+        self._database = database
+        self._lease_seconds = lease.total_seconds()
+
+    async def register(
+        self, worker_id: UUID, name: str, lanes: Sequence[Lane], tools: Sequence[str], capacity: int, version: str
+    ) -> None:
+        """Announce a worker process, or refresh what it offers."""
+        await self._database.execute(
+            "register_worker",
+            id=worker_id,
+            name=name,
+            lanes=[str(lane) for lane in lanes],
+            tools=list(tools),
+            capacity=capacity,
+            version=version,
+        )
+
+    async def heartbeat(self, worker_id: UUID, lag: timedelta) -> bool:
+        """Renew a lease; False when the worker's row is gone, so that its lease cannot be renewed any more."""
+        row = await self._database.fetch_one("heartbeat", id=worker_id, lag_ms=round(lag.total_seconds() * 1000))
+        return row is not None
+
+    async def forget(self, worker_id: UUID) -> None:
+        """Give a lease up at once."""
+        await self._database.execute("forget_worker", id=worker_id)
+
+    async def live(self) -> Sequence[Row]:
+        """Return the workers whose lease is alive."""
+        return await self._database.fetch_all("live_workers", lease_seconds=self._lease_seconds)
+
+    async def publish_tools(self, tenant_id: str, definitions: Sequence[ToolDefinition]) -> None:
+        """Put tool definitions where the API and the planner read them; idempotent."""
+        tools = [{"name": d.name, "definition": d.model_dump(mode="json")} for d in definitions]
+        await self._database.execute("publish_tools", tenant_id=tenant_id, tools=as_json(tools))
+
+    async def unfinished(self) -> Sequence[Row]:
+        """Return counts (kind, status, n) of what is not finished."""
+        return await self._database.fetch_all("count_unfinished")
+
+    # The sweeper: port `SweepStore` -------------------------------------------------------------------------------
+
+    async def take_due_wakes(self, limit: int) -> Sequence[Wake]:
+        return [_wake(row) for row in await self._database.call_table("planq_take_due_wakes", limit)]
+
+    async def lost_steps(self, limit: int, deadline_grace: timedelta) -> Sequence[LostStep]:
+        rows = await self._database.fetch_all(
+            "lost_steps",
+            lease_seconds=self._lease_seconds,
+            deadline_grace_seconds=deadline_grace.total_seconds(),
+            limit=limit,
+        )
+        return [_lost_step(row) for row in rows]
+
+    async def take_back_step(self, step: LostStep, error: ErrorRecord, retry_in: timedelta | None) -> Moved:
+        value = await self._database.call(
+            "planq_finish_step",
+            step.ref.job_id,
+            step.ref.round,
+            step.ref.index,
+            step.attempt,
+            False,
+            None,
+            as_json(error.to_json()),
+            retry_in,
+            step.is_worker_lost,
+            None,
+        )
+        return moved(value)
+
+    async def lost_stages(self, limit: int) -> Sequence[LostStage]:
+        rows = await self._database.fetch_all("lost_stages", lease_seconds=self._lease_seconds, limit=limit)
+        return [
+            LostStage(row["job_id"], JobStatus(row["status"]), row["stage_attempt"], row["stage_losses"])
+            for row in rows
+        ]
+
+    async def take_back_stage(self, stage: LostStage) -> bool:
+        landed: bool = await self._database.call("planq_release_stage", stage.job_id, stage.attempt, True)
+        return landed
+
+    async def fail_stage(self, stage: LostStage, error: ErrorRecord) -> bool:
+        landed: bool = await self._database.call(
+            "planq_end_job", stage.job_id, stage.attempt, "failed", None, as_json(error.to_json()), None
+        )
+        return landed
+
+    async def due_timers(self, limit: int) -> Sequence[DueTimer]:
+        rows = await self._database.fetch_all("due_timers", limit=limit)
+        return [DueTimer(_ref(row), row["attempt"]) for row in rows]
+
+    async def fire_timer(self, timer: DueTimer) -> Moved:
+        ref = timer.ref
+        return moved(await self._database.call("planq_fire_timer", ref.job_id, ref.round, ref.index, timer.attempt))
+
+    async def expired_plans(self, limit: int) -> Sequence[ExpiredPlan]:
+        rows = await self._database.fetch_all("expired_plans", limit=limit)
+        return [ExpiredPlan(row["job_id"], row["plan_timeout_seconds"]) for row in rows]
+
+    async def expire_plan(self, plan: ExpiredPlan, error: ErrorRecord) -> bool:
+        landed: bool = await self._database.call("planq_expire_plan", plan.job_id, as_json(error.to_json()))
+        return landed
+
+    async def tidy(self) -> None:
+        await self._database.execute("forget_dead_workers")
+        await self._database.execute("retire_tools", lease_seconds=self._lease_seconds)
+
+
+def _ref(row: Row) -> StepRef:
+    return StepRef(row["job_id"], row["round"], row["index"])
+
+
+def _lost_step(row: Row) -> LostStep:
+    return LostStep(
+        ref=_ref(row),
+        attempt=row["attempt"],
+        effect=Effect(row["effect"]),
+        tries=row["attempt"] - row["worker_losses"] - row["releases"],
+        retries=row["retries"],
+        worker_losses=row["worker_losses"],
+        tool_name=row["tool_name"],
+        timeout_seconds=row["timeout_seconds"],
+        is_worker_lost=row["is_worker_lost"],
+    )
+
+
+def _wake(row: Row) -> Wake:
+    attempt = row["attempt"] + 1
+    if row["kind"] == "plan":
+        return PlanWake(row["job_id"], attempt)
+    if row["kind"] == "respond":
+        return RespondWake(row["job_id"], attempt)
+    return StepWake(_ref(row), Lane(row["lane"]), row["tool_name"], attempt)

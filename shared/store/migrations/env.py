@@ -1,0 +1,13 @@
+"""Alembic's environment: the connection comes from `shared.store.migrate`, the target from `shared.store.tables`."""
+
+from __future__ import annotations
+
+from alembic import context
+from sqlmodel import SQLModel
+
+from shared.store import tables  # noqa: F401  (fills the metadata)
+
+connection = context.config.attributes["connection"]
+context.configure(connection=connection, target_metadata=SQLModel.metadata, compare_server_default=True)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,18 @@
+-- StageClaimed: takes the PLAN or RESPOND stage by compare-and-set; no row when it is taken or over.
+WITH claimed AS (
+    UPDATE jobs SET
+        status = CASE status WHEN 'queued' THEN 'planning' ELSE status END,
+        stage_worker = %(worker_id)s,
+        stage_attempt = stage_attempt + 1,
+        started_at = coalesce(started_at, clock_timestamp()),
+        wake_at = NULL,
+        wakes = 0
+    WHERE id = %(job_id)s AND stage_worker IS NULL AND run_at <= now() AND status = ANY (%(statuses)s)
+    RETURNING *
+), told AS (
+    INSERT INTO events (tenant_id, job_id, kind, data)
+    SELECT tenant_id, id, 'stage_started', json_build_object('stage', status, 'attempt', stage_attempt) FROM claimed
+)
+SELECT c.id, c.tenant_id, c.status, c.round, c.strategy, c.model, c.input, c.tools, c.limits, c.stage_attempt,
+       p.source AS plan_source, p.body AS plan_body, p.errors AS plan_errors
+FROM claimed c LEFT JOIN plans p ON p.job_id = c.id AND p.round = c.round

@@ -1,0 +1,2 @@
+-- Renews a worker's lease; database time decides. A worker whose row was swept is not resurrected: no row comes back.
+UPDATE workers SET heartbeat_at = now(), lag_ms = %(lag_ms)s WHERE id = %(id)s RETURNING id

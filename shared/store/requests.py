@@ -1,0 +1,130 @@
+"""The API's side of the store: submit, read, list, cancel.
+
+Rows go out as plain mappings; `api/schemas.py` shapes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from shared.domain.errors import Conflict, NotFound
+from shared.domain.limits import Limits
+from shared.domain.states import JobStatus, StepStatus, Strategy
+from shared.domain.tool import ToolDefinition
+from shared.store.database import Database, Row, as_json
+from shared.store.jobs import list_tools
+from shared.store.rows import called_arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A request that has been checked and may become a job."""
+
+    id: UUID
+    tenant_id: str
+    input: str
+    strategy: Strategy
+    model: str
+    limits: Limits
+    plan: Mapping[str, Any] | None = None
+    tools: Sequence[str] | None = None
+    metadata: Mapping[str, Any] | None = None
+    user_id: str = ""
+    trace_id: str = ""
+    idempotency_key: str | None = None
+    request_hash: str | None = None
+
+
+class RequestStore:
+    """Jobs as callers see them."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def submit(self, submission: Submission) -> tuple[UUID, bool]:
+        """Store a job; return its id and whether it is new (False: the key was used before for the same request).
+
+        Raises `Conflict` when the idempotency key was used for another request.
+        """
+        row = await self._database.fetch_one(
+            "submit_job",
+            id=submission.id,
+            tenant_id=submission.tenant_id,
+            strategy=str(submission.strategy),
+            model=submission.model,
+            limits=as_json(submission.limits.to_json()),
+            tools=list(submission.tools) if submission.tools is not None else None,
+            metadata=as_json(submission.metadata),
+            input=submission.input,
+            user_id=submission.user_id,
+            trace_id=submission.trace_id,
+            idempotency_key=submission.idempotency_key,
+            request_hash=submission.request_hash,
+            plan=as_json(submission.plan),
+        )
+        if row is not None:
+            return submission.id, True
+        return await self._earlier(submission), False
+
+    async def _earlier(self, submission: Submission) -> UUID:
+        row = await self._database.fetch_one(
+            "job_by_key", tenant_id=submission.tenant_id, idempotency_key=submission.idempotency_key
+        )
+        if row is None or row["request_hash"] != submission.request_hash:
+            raise Conflict(
+                "the Idempotency-Key was used before with another request; expected the same body, "
+                "or a new key for a new job"
+            )
+        job_id: UUID = row["id"]
+        return job_id
+
+    async def job(self, tenant_id: str, job_id: UUID) -> tuple[Row, list[Mapping[str, Any]]]:
+        """Return a job's row (with `plan_source`, `plan_body`, `plan_errors`) and its steps in plan order.
+
+        Each step carries `called_arguments`: resolved once it has begun, as planned before. Raises `NotFound`.
+        """
+        job = await self._database.fetch_one("get_job", id=job_id, tenant_id=tenant_id)
+        if job is None:
+            raise NotFound(f"there is no job {job_id}")
+        rows = await self._database.fetch_all("get_steps", job_id=job_id, round=job["round"])
+        outputs = {row["index"]: row["output"] for row in rows if row["status"] == StepStatus.SUCCEEDED}
+        return job, [{**row, "called_arguments": called_arguments(row, outputs)} for row in rows]
+
+    async def status(self, tenant_id: str, job_id: UUID) -> JobStatus:
+        """Return where a job stands; raises `NotFound`."""
+        row = await self._database.fetch_one("get_status", id=job_id, tenant_id=tenant_id)
+        if row is None:
+            raise NotFound(f"there is no job {job_id}")
+        return JobStatus(row["status"])
+
+    async def jobs(
+        self, tenant_id: str, *, status: JobStatus | None, below: UUID | None, limit: int
+    ) -> Sequence[Row]:
+        """Return at most `limit` jobs, newest first, older than the job `below` if given."""
+        return await self._database.fetch_all(
+            "list_jobs", tenant_id=tenant_id, status=str(status) if status else None, below=below, limit=limit
+        )
+
+    async def cancel(self, tenant_id: str, job_id: UUID) -> tuple[bool, JobStatus]:
+        """End a job; return whether this call ended it, and its status. A finished job stays as it is.
+
+        Raises `NotFound`.
+        """
+        value = await self._database.call("planq_cancel_job", job_id, tenant_id)
+        if not value["found"]:
+            raise NotFound(f"there is no job {job_id}")
+        return value["landed"], JobStatus(value["status"])
+
+    async def artifact(self, tenant_id: str, artifact_id: str) -> Row:
+        """Return a stored artifact; raises `NotFound`."""
+        row = await self._database.fetch_one("get_artifact", tenant_id=tenant_id, id=artifact_id)
+        if row is None:
+            raise NotFound(f"there is no artifact {artifact_id!r:.100}")
+        return row
+
+    async def tools(self, tenant_id: str) -> Mapping[str, ToolDefinition]:
+        """Return the published tools by name."""
+        return await list_tools(self._database, tenant_id)

@@ -1,0 +1,78 @@
+"""Rows to records and back: the only place that knows both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shared.domain.compile import PlannedStep
+from shared.domain.model import ModelCall, StepResult
+from shared.domain.resolution import resolve
+from shared.domain.states import JobStatus, Lane, StepStatus
+from shared.ports import Moved, ReadyStep
+from shared.store.database import Row
+
+
+def step_to_json(step: PlannedStep) -> dict[str, Any]:
+    """Return the form in which `planq_accept_plan` takes a step."""
+    return {
+        "index": step.index,
+        "kind": str(step.kind),
+        "tool_name": step.tool_name,
+        "lane": str(step.lane),
+        "effect": str(step.effect),
+        "arguments": step.arguments,
+        "inputs": list(step.inputs),
+        "depends_on": list(step.depends_on),
+        "dependents": list(step.dependents),
+        "retries": step.retries,
+        "timeout_seconds": step.timeout_seconds,
+    }
+
+
+def call_to_json(call: ModelCall) -> dict[str, Any]:
+    """Return the form in which the transitions take a model call."""
+    return {
+        "purpose": str(call.purpose),
+        "model": call.model,
+        "attempts": call.attempts,
+        "latency_ms": call.latency_ms,
+        "input_tokens": call.input_tokens,
+        "output_tokens": call.output_tokens,
+        "cost_usd": None if call.cost_usd is None else str(call.cost_usd),
+        "error": call.error.to_json() if call.error else None,
+        "exchange": call.exchange,
+    }
+
+
+def called_arguments(row: Row, outputs: Mapping[int, Any]) -> Any:
+    """Return the arguments a step was called with, or those it was planned with if it was never begun.
+
+    `outputs` are the outputs of the succeeded steps of the round; resolution is pure, so nothing needs to be stored.
+    """
+    if row["attempt"] == 0 or not row["inputs"]:
+        return row["arguments"]
+    return resolve(row["arguments"], {index: outputs[index] for index in row["inputs"] if index in outputs}).arguments
+
+
+def step_result(row: Row, outputs: Mapping[int, Any]) -> StepResult:
+    """Return a begun step's outcome as RESPOND sees it."""
+    succeeded = row["status"] == StepStatus.SUCCEEDED
+    error = row["error"] or {}
+    duration = row["finished_at"] - row["started_at"] if row["finished_at"] and row["started_at"] else None
+    return StepResult(
+        tool_name=row["tool_name"],
+        arguments=called_arguments(row, outputs),
+        output=row["output"] if succeeded else None,
+        error=None if succeeded else str(error.get("message", "unknown error")),
+        duration_ms=round(duration.total_seconds() * 1000) if duration else 0,
+    )
+
+
+def moved(value: Mapping[str, Any]) -> Moved:
+    """Return what a transition did, from the JSON that the SQL functions return."""
+    if not value["landed"]:
+        return Moved(False)
+    ready = [ReadyStep(r["index"], Lane(r["lane"]), r["tool_name"]) for r in value["ready"]]
+    status = value.get("status")
+    return Moved(True, ready, JobStatus(value["job_status"]), StepStatus(status) if status else None)

@@ -1,0 +1,144 @@
+"""The PLAN stage: one model call at most, then the plan is accepted, refused, or the job is already answered.
+
+Readings rows 4–8: a caller's plan needs no call; a direct answer ends the job (1 call); a defective plan goes to
+RESPOND with all its errors (2 calls); a planner that cannot be reached fails the job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shared.domain.planning import Direct, Malformed, interpret
+
+from shared.domain.compile import PlannedStep, compile_plan
+from shared.domain.errors import ErrorRecord, InternalFault, PlanInvalid, storable
+from shared.domain.ids import StepRef
+from shared.domain.model import Ask, ModelCall, ModelFailed
+from shared.domain.plan import Plan, parse_plan
+from shared.domain.states import JobStatus
+from shared.domain.tool import ToolDefinition
+from shared.domain.validation import validate_plan
+from shared.ports import Announcer, JobStore, Planner, PlanWake, RespondWake, StageClaim, StepWake, Wake
+from worker.engine.carried import Carried
+from worker.engine.persist import persist
+
+_log = logging.getLogger("planq.engine")
+
+_INLINE_STEPS = 200
+"""Up to this many steps a plan is checked on the event loop (about 10 ms); longer ones go to a thread."""
+
+CALLER = "caller"
+MODEL = "model"
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """A plan after validation: `steps` when it is valid, `errors` otherwise."""
+
+    steps: Sequence[PlannedStep]
+    errors: Sequence[Mapping[str, Any]]
+
+
+class PlanStage:
+    """Carries out PLAN for one claim."""
+
+    def __init__(self, store: JobStore, planner: Planner, announcer: Announcer) -> None:
+        self._store = store
+        self._planner = planner
+        self._announcer = announcer
+
+    async def claim(self, wake: PlanWake) -> StageClaim | None:
+        """Take the stage; None when somebody else has it or it is over."""
+        return await self._store.claim_stage(wake.job_id, (JobStatus.QUEUED, JobStatus.PLANNING))
+
+    async def carry_out(self, claim: StageClaim) -> Carried:
+        """Plan, and store what came of it."""
+        known = await self._store.tool_definitions(claim.tenant_id)
+        tools = known if claim.tools is None else {name: known[name] for name in claim.tools if name in known}
+        if claim.plan_source == CALLER:
+            return await self._take_callers_plan(claim, tools)
+        ask = Ask(job_id=str(claim.job_id), input=claim.input, model=claim.model)
+        try:
+            reply = await self._planner.plan(ask, [tools[name] for name in sorted(tools)])
+        except ModelFailed as failure:
+            return await self._end(claim, None, ErrorRecord.of(failure.error), [failure.call])
+        draft = interpret(reply.text, reply.tool_calls)
+        if isinstance(draft, Direct):
+            return await self._end(claim, storable(draft.content), None, [reply.call])
+        if isinstance(draft, Malformed):
+            return await self._refuse(claim, MODEL, None, draft.errors, [reply.call])
+        return await self._take(claim, MODEL, draft.plan, tools, claim.limits.max_tool_steps, [reply.call])
+
+    async def _take_callers_plan(self, claim: StageClaim, tools: Mapping[str, ToolDefinition]) -> Carried:
+        # The API refused defective plans; what is left are tools that have changed since.
+        try:
+            plan = parse_plan(claim.plan_body)
+        except PlanInvalid as error:
+            return await self._refuse(claim, CALLER, claim.plan_body, error.errors, [])
+        return await self._take(claim, CALLER, plan, tools, claim.limits.max_plan_steps, [])
+
+    async def _take(
+        self,
+        claim: StageClaim,
+        source: str,
+        plan: Plan,
+        tools: Mapping[str, ToolDefinition],
+        max_steps: int,
+        calls: Sequence[ModelCall],
+    ) -> Carried:
+        work = (plan, tools, max_steps, claim.limits.step_timeout_seconds)
+        if len(plan.calls) <= _INLINE_STEPS:
+            checked = _check(*work)
+        else:
+            checked = await asyncio.to_thread(_check, *work)
+        body = plan.model_dump(mode="json", exclude_none=True)
+        if checked.errors:
+            return await self._refuse(claim, source, body, checked.errors, calls)
+        moved = await persist(lambda: self._store.accept_plan(claim, source, body, checked.steps, calls))
+        _log.info(
+            "plan_accepted", extra={"job": str(claim.job_id), "steps": len(checked.steps), "landed": moved.landed}
+        )
+        wakes: list[Wake] = [
+            StepWake(StepRef(claim.job_id, claim.round, step.index), step.lane, step.tool_name)
+            for step in moved.ready
+        ]
+        return Carried.landed(moved.landed, wakes, attempt=claim.attempt)
+
+    async def _refuse(
+        self,
+        claim: StageClaim,
+        source: str,
+        body: Any,
+        errors: Sequence[Mapping[str, Any]],
+        calls: Sequence[ModelCall],
+    ) -> Carried:
+        landed = await persist(lambda: self._store.refuse_plan(claim, source, body, errors, calls))
+        _log.info("plan_refused", extra={"job": str(claim.job_id), "errors": len(errors), "landed": landed})
+        wakes = [RespondWake(claim.job_id, claim.attempt + 1)]
+        return Carried.landed(landed, wakes, attempt=claim.attempt)
+
+    async def _end(
+        self, claim: StageClaim, answer: str | None, error: ErrorRecord | None, calls: Sequence[ModelCall]
+    ) -> Carried:
+        status = JobStatus.COMPLETED if error is None else JobStatus.FAILED
+        landed = await persist(lambda: self._store.end_job(claim, status, answer, error, calls))
+        if landed:
+            self._announcer.job_ended(claim.job_id)
+        _log.info("job_ended", extra={"job": str(claim.job_id), "status": str(status), "landed": landed})
+        return Carried.landed(landed, [], attempt=claim.attempt, error=error)
+
+
+def _check(plan: Plan, tools: Mapping[str, ToolDefinition], max_steps: int, step_timeout_seconds: float) -> _Checked:
+    errors = validate_plan(plan, tools, max_steps=max_steps)
+    if errors:
+        return _Checked((), [error.to_json() for error in errors])
+    return _Checked(compile_plan(plan, tools, step_timeout_seconds=step_timeout_seconds).steps, ())
+
+
+def stage_fault(error: BaseException) -> ErrorRecord:
+    """Describe a defect of ours that ended a stage, so that the job fails visibly instead of looping."""
+    return ErrorRecord.of(InternalFault(f"{type(error).__name__}: {error}"))

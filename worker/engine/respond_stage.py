@@ -1,0 +1,55 @@
+"""The RESPOND stage: one model call over the results, or over the defects of the plan (readings rows 6, 7)."""
+
+from __future__ import annotations
+
+import logging
+
+from shared.domain.results import failure_text
+
+from shared.domain.errors import ErrorRecord, storable
+from shared.domain.model import Ask, Findings, ModelFailed
+from shared.domain.states import JobStatus
+from shared.ports import Announcer, JobStore, Responder, RespondWake, StageClaim
+from worker.engine.carried import Carried
+from worker.engine.persist import persist
+
+_log = logging.getLogger("planq.engine")
+
+
+class RespondStage:
+    """Carries out RESPOND for one claim."""
+
+    def __init__(self, store: JobStore, responder: Responder, announcer: Announcer) -> None:
+        self._store = store
+        self._responder = responder
+        self._announcer = announcer
+
+    async def claim(self, wake: RespondWake) -> StageClaim | None:
+        """Take the stage; None when somebody else has it or it is over."""
+        return await self._store.claim_stage(wake.job_id, (JobStatus.RESPONDING,))
+
+    async def carry_out(self, claim: StageClaim) -> Carried:
+        """Answer from what was found. If the model fails, the job fails but keeps its results."""
+        findings = Findings(plan_errors=claim.plan_errors or ())
+        if not findings.plan_errors:
+            findings = Findings(results=await self._store.results(claim))
+        ask = Ask(job_id=str(claim.job_id), input=claim.input, model=claim.model)
+        answer: str | None = None
+        error: ErrorRecord | None = None
+        try:
+            reply = await self._responder.respond(ask, findings)
+            answer, call = storable(reply.text), reply.call
+        except ModelFailed as failure:
+            call = failure.call
+            error = ErrorRecord.of(failure.error)
+            told = failure_text(findings.results)
+            if told is not None:
+                error = ErrorRecord(
+                    error.code, f"{told} (and the answer failed: {error.message})", details=error.details
+                )
+        status = JobStatus.COMPLETED if error is None else JobStatus.FAILED
+        landed = await persist(lambda: self._store.end_job(claim, status, answer, error, [call]))
+        if landed:
+            self._announcer.job_ended(claim.job_id)
+        _log.info("job_ended", extra={"job": str(claim.job_id), "status": str(status), "landed": landed})
+        return Carried.landed(landed, [], attempt=claim.attempt, error=error)
