@@ -1,0 +1,549 @@
+"""From signature to schema, and from JSON arguments to JSON output."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import dataclasses
+import enum
+import threading
+from collections.abc import Callable
+from datetime import date, timedelta
+from typing import Annotated, Any
+
+import httpx
+import pytest
+from pydantic import BaseModel, Field
+from typing_extensions import TypedDict
+
+from shared.domain.errors import (
+    AuthFailed,
+    ExecutionFailed,
+    InvalidArguments,
+    InvalidOutput,
+    Misconfigured,
+    RateLimited,
+    TimedOut,
+    ToolFailed,
+    Transient,
+)
+from shared.domain.schemas import check_schema, violations
+from shared.domain.states import Effect, Lane
+from shared.domain.tool import TEXT_OUTPUT_SCHEMA
+from shared.ports import Suspended, ToolContext
+from worker.tools import ToolError, ToolServices, tool
+from worker.tools.declare import ToolOptions, options_of
+from worker.tools.function import FunctionTool
+from worker.tools.threads import ToolThreads
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Hit(BaseModel):
+    title: str
+    when: date
+
+
+class SearchResult(BaseModel):
+    hits: list[Hit]
+    total: int = 0
+
+
+class Pair(TypedDict):
+    left: int
+    right: int
+
+
+@dataclasses.dataclass
+class Point:
+    x: float
+    y: float
+
+
+class Node(BaseModel):
+    name: str
+    children: list[Node] = []
+
+
+Make = Callable[..., FunctionTool]
+
+
+@pytest.fixture
+def make(services: ToolServices) -> Make:
+    """Turn a function into a tool, decorated or not."""
+
+    def build(function: Callable[..., Any], threads: ToolThreads | None = None) -> FunctionTool:
+        options = options_of(function) or ToolOptions()
+        return FunctionTool(function, options, services=services, threads=threads or ToolThreads())
+
+    return build
+
+
+def test_signature_becomes_a_closed_object_schema(make: Make) -> None:
+    @tool
+    async def search(
+        query: Annotated[str, Field(description="What to look for.", min_length=1)],
+        limit: Annotated[int, Field(ge=1, le=20)] = 5,
+        colour: Colour | None = None,
+    ) -> SearchResult:
+        """Find documents.
+
+        More for people who read code.
+        """
+        raise AssertionError
+
+    definition = make(search).definition
+
+    assert definition.name == "search"
+    assert definition.description == "Find documents."
+    assert definition.input_schema["additionalProperties"] is False
+    assert definition.input_schema["required"] == ["query"]
+    properties = definition.input_schema["properties"]
+    assert properties["query"] == {"description": "What to look for.", "minLength": 1, "type": "string"}
+    assert properties["limit"] == {"default": 5, "maximum": 20, "minimum": 1, "type": "integer"}
+    assert list(properties) == ["query", "limit", "colour"]
+    check_schema(definition.input_schema, "input")
+    assert definition.output_schema is not None
+    assert definition.output_schema["type"] == "object"
+    assert set(definition.output_schema["properties"]) == {"hits", "total"}
+    check_schema(definition.output_schema, "output")
+
+
+def test_defaults_follow_function_and_effect(make: Make) -> None:
+    @tool
+    def crunch(number: int) -> int:
+        return number
+
+    @tool(effect="read", skill_id="research")
+    async def look() -> str:
+        return ""
+
+    plain, reading = make(crunch).definition, make(look).definition
+
+    assert (plain.effect, plain.lane, plain.retries) == (Effect.UNSAFE, Lane.CPU, 0)
+    assert (reading.effect, reading.lane, reading.retries) == (Effect.READ, Lane.IO, 2)
+    assert reading.skill_id == "research"
+    assert plain.source.startswith("python:")
+    assert plain.source.endswith("crunch")
+
+
+def test_parameter_names_that_pydantic_uses_itself_are_fine(make: Make, context: ToolContext) -> None:
+    @tool
+    async def odd(schema: str, model_config: int, json: bool, copy: list[str], _private: str = "p") -> dict[str, Any]:
+        return {"all": [schema, model_config, json, copy, _private]}
+
+    made = make(odd)
+
+    assert list(made.definition.input_schema["properties"]) == ["schema", "model_config", "json", "copy", "_private"]
+    output = asyncio.run(made.call({"schema": "s", "model_config": 1, "json": True, "copy": []}, context))
+    assert output == {"all": ["s", 1, True, [], "p"]}
+
+
+def test_context_and_services_are_injected_and_not_in_the_schema(
+    make: Make, context: ToolContext, services: ToolServices
+) -> None:
+    seen: list[Any] = []
+
+    @tool
+    async def ask(whoever: ToolContext, question: str, offered: ToolServices) -> str:
+        seen.extend([whoever, offered])
+        return f"{question} for {whoever.user_id}"
+
+    made = make(ask)
+
+    assert list(made.definition.input_schema["properties"]) == ["question"]
+    assert asyncio.run(made.call({"question": "why"}, context)) == {"text": "why for ada"}
+    assert seen == [context, services]
+
+
+def test_arguments_arrive_as_typed_values(make: Make, context: ToolContext) -> None:
+    @tool
+    async def take(hit: Hit, colour: Colour, point: Point, waits: list[date]) -> dict[str, Any]:
+        assert isinstance(hit, Hit)
+        assert isinstance(point, Point)
+        return {"title": hit.title, "colour": colour.name, "x": point.x, "day": waits[0].day}
+
+    arguments = {
+        "hit": {"title": "t", "when": "2026-11-21"},
+        "colour": "red",
+        "point": {"x": 1, "y": 2},
+        "waits": ["2026-11-21"],
+    }
+
+    assert asyncio.run(make(take).call(arguments, context)) == {"title": "t", "colour": "RED", "x": 1.0, "day": 21}
+
+
+@pytest.mark.parametrize("arguments", [{}, {"number": "many"}, {"number": 1, "extra": 2}])
+def test_arguments_that_do_not_fit_are_invalid_arguments(
+    make: Make, context: ToolContext, arguments: dict[str, Any]
+) -> None:
+    @tool
+    async def double(number: int) -> int:
+        raise AssertionError("must not be called")
+
+    with pytest.raises(InvalidArguments, match=r"double: (number|extra): "):
+        asyncio.run(make(double).call(arguments, context))
+
+
+async def _model() -> SearchResult:
+    return SearchResult(hits=[Hit(title="a", when=date(2026, 11, 21))], total=1)
+
+
+async def _model_as_dict() -> SearchResult:
+    return {"hits": [], "total": 3}  # type: ignore[return-value]
+
+
+async def _pair() -> Pair:
+    return {"left": 1, "right": 2}
+
+
+async def _point() -> Point:
+    return Point(1.5, 2)
+
+
+async def _tree() -> Node:
+    return Node(name="root", children=[Node(name="leaf")])
+
+
+async def _mapping() -> dict[str, list[int]]:
+    return {"a": [1]}
+
+
+async def _either() -> Hit | Pair:
+    return {"left": 1, "right": 2}
+
+
+async def _text() -> str:
+    return "hello"
+
+
+async def _nothing() -> None:
+    return None
+
+
+async def _unannotated():  # type: ignore[no-untyped-def]
+    return {"free": 1}
+
+
+async def _number() -> int:
+    return 7
+
+
+async def _listing() -> list[Hit]:
+    return [Hit(title="a", when=date(2026, 11, 21))]
+
+
+async def _whatever() -> Any:
+    return None
+
+
+async def _tuple_and_set() -> tuple[int, frozenset[str]]:
+    return (1, frozenset({"a"}))
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (_model, {"hits": [{"title": "a", "when": "2026-11-21"}], "total": 1}),
+        (_model_as_dict, {"hits": [], "total": 3}),
+        (_pair, {"left": 1, "right": 2}),
+        (_point, {"x": 1.5, "y": 2}),
+        (_tree, {"name": "root", "children": [{"name": "leaf", "children": []}]}),
+        (_mapping, {"a": [1]}),
+        (_either, {"left": 1, "right": 2}),
+        (_text, {"text": "hello"}),
+        (_nothing, {"text": ""}),
+        (_unannotated, {"text": '{"free": 1}'}),
+        (_number, {"result": 7}),
+        (_listing, {"result": [{"title": "a", "when": "2026-11-21"}]}),
+        (_whatever, {"result": None}),
+        (_tuple_and_set, {"result": [1, ["a"]]}),
+    ],
+)
+def test_output_is_an_object_that_fits_its_schema(
+    make: Make, context: ToolContext, function: Callable[..., Any], expected: Any
+) -> None:
+    made = make(function)
+    schema = made.definition.output_schema
+
+    output = asyncio.run(made.call({}, context))
+
+    assert output == expected
+    assert schema is not None
+    assert schema["type"] == "object"
+    check_schema(schema, "output")
+    assert violations(schema, output) == []
+
+
+def test_text_schema_is_the_common_one(make: Make) -> None:
+    assert make(_text).definition.output_schema == TEXT_OUTPUT_SCHEMA
+
+
+async def _not_a_number() -> dict[str, float]:
+    return {"a": float("nan")}
+
+
+async def _infinite() -> float:
+    return float("inf")
+
+
+async def _bytes() -> dict[str, Any]:
+    return {"raw": b"\xff\xfe"}
+
+
+async def _surrogate() -> str:
+    return "\ud800"
+
+
+async def _object() -> dict[str, Any]:
+    return {"it": object()}
+
+
+async def _cycle() -> dict[str, Any]:
+    loop: dict[str, Any] = {}
+    loop["self"] = loop
+    return loop
+
+
+async def _deep() -> Any:
+    value: Any = 1
+    for _ in range(150):
+        value = [value]
+    return value
+
+
+async def _list_instead() -> Pair:
+    return [1]  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (_not_a_number, "nan, which JSON cannot express"),
+        (_infinite, "inf, which JSON cannot express"),
+        (_bytes, "no JSON"),
+        (_surrogate, "(no valid Unicode|no JSON)"),
+        (_object, "no JSON"),
+        (_cycle, "no JSON"),
+        (_deep, "nested more than"),
+        (_list_instead, "promises a JSON object"),
+    ],
+)
+def test_output_that_is_no_json_is_refused(
+    make: Make, context: ToolContext, function: Callable[..., Any], words: str
+) -> None:
+    with pytest.raises(InvalidOutput, match=words):
+        asyncio.run(make(function).call({}, context))
+
+
+def test_output_schema_can_be_replaced(make: Make, context: ToolContext) -> None:
+    schema = {"type": "object", "required": ["a"]}
+
+    @tool(output_schema=schema)
+    async def free() -> Any:
+        return {"a": 1}
+
+    made = make(free)
+
+    assert made.definition.output_schema == schema
+    assert asyncio.run(made.call({}, context)) == {"a": 1}
+
+
+def test_suspension_passes_with_its_output_as_json(make: Make, context: ToolContext) -> None:
+    @tool
+    async def later() -> Pair | Suspended:
+        return Suspended(timedelta(seconds=3), Pair(left=1, right=2))
+
+    made = make(later)
+
+    assert made.definition.output_schema is not None
+    assert set(made.definition.output_schema["properties"]) == {"left", "right"}
+    assert asyncio.run(made.call({}, context)) == Suspended(timedelta(seconds=3), {"left": 1, "right": 2})
+
+
+def _status(code: int, **headers: str) -> httpx.HTTPStatusError:
+    request = httpx.Request("GET", "https://example.org/x")
+    response = httpx.Response(code, headers=headers, request=request)
+    return httpx.HTTPStatusError("bad", request=request, response=response)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "retryable", "words"),
+    [
+        (ToolError("no such book"), ToolError, False, "^no such book$"),
+        (ToolError("busy", retryable=True), ToolError, True, "^busy$"),
+        (ValueError("odd"), ToolFailed, False, "fails raised ValueError: odd"),
+        (ValueError("x" * 9_000), ToolFailed, False, "more characters"),
+        (FileNotFoundError(2, "No such file"), ToolFailed, False, "FileNotFoundError"),
+        (SystemExit(3), ToolFailed, False, "SystemExit: 3"),
+        (TimeoutError(), TimedOut, True, "time limit"),
+        (ConnectionResetError("gone"), Transient, True, "ConnectionResetError: gone"),
+        (OSError(113, "No route to host"), Transient, True, "No route"),
+        (httpx.ConnectError("refused"), Transient, True, "refused"),
+        (httpx.ReadTimeout("slow"), TimedOut, True, "slow"),
+        (_status(401), AuthFailed, False, "401"),
+        (_status(403), AuthFailed, False, "403"),
+        (_status(404), ToolFailed, False, "404"),
+        (_status(429, **{"retry-after": "7"}), RateLimited, True, "429"),
+        (_status(503), Transient, True, "503"),
+        (InvalidArguments("mine"), InvalidArguments, False, "mine"),
+        (ExceptionGroup("one", [ConnectionError("inner")]), Transient, True, "inner"),
+    ],
+)
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_exceptions_become_ours(
+    make: Make,
+    context: ToolContext,
+    error: BaseException,
+    expected: type[ExecutionFailed],
+    retryable: bool,
+    words: str,
+    in_thread: bool,
+) -> None:
+    async def fails() -> None:
+        raise error
+
+    def fails_sync() -> None:
+        raise error
+
+    fails_sync.__name__ = "fails"
+
+    with pytest.raises(expected, match=words) as caught:
+        asyncio.run(make(fails_sync if in_thread else fails).call({}, context))
+
+    assert type(caught.value) is expected
+    assert caught.value.retryable is retryable
+
+
+def test_wish_of_a_rate_limit_is_kept(make: Make, context: ToolContext) -> None:
+    async def fails() -> None:
+        raise _status(429, **{"retry-after": "7"})
+
+    with pytest.raises(RateLimited) as caught:
+        asyncio.run(make(fails).call({}, context))
+
+    assert caught.value.retry_after == timedelta(seconds=7)
+
+
+def test_sync_function_runs_beside_the_loop_with_context_variables(make: Make, context: ToolContext) -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
+
+    def blocking() -> str:
+        assert threading.current_thread() is not threading.main_thread()
+        return variable.get()
+
+    async def run() -> Any:
+        variable.set("carried")
+        return await make(blocking).call({}, context)
+
+    assert asyncio.run(run()) == {"text": "carried"}
+
+
+def test_cancelling_returns_although_a_sync_function_hangs(make: Make, context: ToolContext) -> None:
+    release = threading.Event()
+    started = threading.Event()
+
+    def hang() -> None:
+        started.set()
+        release.wait(60)
+
+    async def run() -> None:
+        async with asyncio.timeout(0.05):
+            await make(hang).call({}, context)
+
+    try:
+        with pytest.raises(TimeoutError):
+            asyncio.run(run())
+        assert started.is_set()
+    finally:
+        release.set()
+
+
+def test_too_many_hanging_threads_refuse_further_calls(make: Make, context: ToolContext) -> None:
+    release = threading.Event()
+    threads = ToolThreads(running=2, alive=3)
+
+    def hang() -> None:
+        release.wait(60)
+
+    async def run() -> None:
+        made = make(hang, threads)
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await made.call({}, context)
+        with pytest.raises(Transient, match="a tool hangs"):
+            await made.call({}, context)
+
+    try:
+        asyncio.run(run())
+    finally:
+        release.set()
+
+
+def test_tool_that_cancels_itself_fails_instead_of_cancelling_its_caller(make: Make, context: ToolContext) -> None:
+    async def odd() -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(ToolFailed, match="cancelled itself"):
+        asyncio.run(make(odd).call({}, context))
+
+
+def _no_annotation(query) -> str:  # type: ignore[no-untyped-def]
+    return ""
+
+
+def _star(*parts: str) -> str:
+    return ""
+
+
+def _keywords(**parts: str) -> str:
+    return ""
+
+
+def _opaque(handle: threading.Event) -> str:
+    return ""
+
+
+def _opaque_result() -> threading.Event:
+    raise AssertionError
+
+
+def _field_default(limit: int = Field(default=5, ge=1)) -> str:
+    return ""
+
+
+def _unresolvable(thing: Missing) -> str:  # type: ignore[name-defined]  # noqa: F821
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (_no_annotation, "'query' has no type annotation"),
+        (_star, "cannot be passed by name"),
+        (_keywords, "cannot be passed by name"),
+        (_opaque, "parameters have no JSON Schema"),
+        (_opaque_result, "return annotation has no JSON Schema"),
+        (_field_default, "Annotated"),
+        (_unresolvable, "cannot be resolved"),
+    ],
+)
+def test_function_without_a_schema_is_named_with_its_place(
+    make: Make, function: Callable[..., Any], words: str
+) -> None:
+    with pytest.raises(Misconfigured, match=words) as caught:
+        make(function)
+
+    assert f"test_function_tool.py:{function.__code__.co_firstlineno}" in caught.value.message
+    assert function.__name__ in caught.value.message
+
+
+def test_wrong_option_is_named_with_its_place() -> None:
+    with pytest.raises(Misconfigured, match=r"test_function_tool\.py.*effect: Input should be 'pure'"):
+
+        @tool(effect="writes")
+        def odd() -> str:
+            return ""

@@ -1,0 +1,108 @@
+"""How a typed Python function declares itself a tool.
+
+    @tool(effect="read")
+    async def search(query: str, limit: Annotated[int, Field(ge=1, le=20)] = 5) -> SearchResult: ...
+
+The function stays an ordinary function; the decorator only attaches its options, which `registry.load_registry`
+reads. What the options leave open is derived: name and description from the function, schemas from the signature,
+`io` lane for async functions and `cpu` for sync ones, retries from the effect class (readings row 10).
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, overload
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from shared.domain.errors import Misconfigured
+from shared.domain.states import Effect, Lane
+from shared.domain.tool import MAX_TIMEOUT_SECONDS
+
+ATTRIBUTE = "__planq_tool__"
+"""Where a decorated function carries its `ToolOptions`."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class ToolOptions(BaseModel):
+    """What an author or an operator says about a tool; None means: derive it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str | None = None
+    description: str | None = None
+    effect: Effect | None = None
+    lane: Lane | None = None
+    timeout_seconds: float | None = Field(default=None, gt=0, le=MAX_TIMEOUT_SECONDS)
+    retries: int | None = Field(default=None, ge=0, le=100)
+    skill_id: str | None = None
+    output_schema: dict[str, Any] | None = None
+
+    def overridden_by(self, other: ToolOptions) -> ToolOptions:
+        """Return these options with every one that `other` sets taken from there."""
+        said = {name: value for name, value in other if value is not None}
+        return self.model_copy(update=said)
+
+
+@overload
+def tool(function: F, /) -> F: ...
+
+
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    effect: Effect | str | None = None,
+    lane: Lane | str | None = None,
+    timeout_seconds: float | None = None,
+    retries: int | None = None,
+    skill_id: str | None = None,
+    output_schema: Mapping[str, Any] | None = None,
+) -> Callable[[F], F]: ...
+
+
+def tool(function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
+    """Declare a function a tool; usable bare (`@tool`) or with options.
+
+    `effect` is `pure`, `read`, `idempotent` or `unsafe` (the default: never repeated blindly). `timeout_seconds` is
+    at most 300, `retries` counts extra attempts. `output_schema` replaces what the return annotation says.
+    Raises `Misconfigured` naming the function when an option is wrong.
+    """
+
+    def declare(target: F) -> F:
+        if not inspect.isfunction(target):
+            raise Misconfigured(f"@tool expects a function, found {target!r}")
+        try:
+            declared = ToolOptions.model_validate(options)
+        except ValidationError as error:
+            raise Misconfigured(f"{place_of(target)}: @tool({describe(error)})") from error
+        setattr(target, ATTRIBUTE, declared)
+        return target
+
+    return declare if function is None else declare(function)
+
+
+def options_of(function: object) -> ToolOptions | None:
+    """Return what `@tool` attached; None when `function` was not decorated."""
+    options = getattr(function, ATTRIBUTE, None)
+    return options if isinstance(options, ToolOptions) else None
+
+
+def place_of(function: Callable[..., Any]) -> str:
+    """Return `file:line (module:function)`, the path relative to the working directory where it lies below it."""
+    code = inspect.unwrap(function).__code__
+    path = code.co_filename
+    relative = os.path.relpath(path)
+    shown = path if relative.startswith(os.pardir) else relative
+    return f"{shown}:{code.co_firstlineno} ({function.__module__}:{function.__qualname__})"
+
+
+def describe(error: ValidationError) -> str:
+    """Return the faults of a pydantic error in one line: `effect: Input should be …; …`."""
+    return "; ".join(
+        f"{'.'.join(str(part) for part in fault['loc']) or 'value'}: {fault['msg']}" for fault in error.errors()
+    )

@@ -1,0 +1,135 @@
+"""Foreign exceptions of tools become ours here, in one table (`as_execution_failed`).
+
+Whatever a tool's code raises, the engine sees an `ExecutionFailed`, whose class says whether a retry can help.
+`ToolError` is for tool authors: a failure in their own words.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+
+import httpx
+
+from shared.domain.errors import (
+    AuthFailed,
+    ExecutionFailed,
+    InvalidArguments,
+    PlanqError,
+    RateLimited,
+    TimedOut,
+    ToolFailed,
+    Transient,
+    capped,
+)
+
+MAX_QUOTE_CHARS = 500
+"""Longest quotation of a foreign exception's text in a message."""
+
+NETWORK_ERRNOS = frozenset(
+    {errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETRESET, errno.ENOBUFS}
+)
+"""`OSError` numbers of passing network faults that Python gives no class of their own."""
+
+
+class ToolError(ToolFailed):
+    """Raised by a tool to say that it could not do what was asked; `message` is shown to the model and the user.
+
+    `retryable=True` says that the same call may succeed later; the tool's effect class and `retries` still decide.
+    """
+
+    def __init__(self, message: str, retryable: bool = False) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+
+
+def as_execution_failed(error: BaseException, tool_name: str) -> ExecutionFailed:
+    """Return the failure that stands for `error`, which the code of `tool_name` raised; ours pass unchanged.
+
+    A group of exceptions that holds a single one is read as that one.
+    """
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    if isinstance(error, ExecutionFailed):
+        return error
+    for kind, translate in _TABLE:
+        if isinstance(error, kind):
+            return translate(error, tool_name)
+    if isinstance(error, OSError) and error.errno in NETWORK_ERRNOS:
+        return _transient(error, tool_name)
+    return ToolFailed(f"{tool_name} raised {quoted(error)}")
+
+
+def from_status(response: httpx.Response, tool_name: str) -> ExecutionFailed:
+    """Return the failure that an HTTP answer outside 2xx stands for; 408, 429 and 5xx are retryable."""
+    status = response.status_code
+    what = f"{tool_name}: {response.request.url.host} answered {status} {response.reason_phrase}".rstrip()
+    if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN, httpx.codes.PROXY_AUTHENTICATION_REQUIRED):
+        return AuthFailed(f"{what}; the address needs a credential that was not accepted", status=status)
+    if status == httpx.codes.TOO_MANY_REQUESTS:
+        return RateLimited(what, retry_after=retry_after(response), status=status)
+    if status >= 500 or status == httpx.codes.REQUEST_TIMEOUT:
+        return Transient(what, status=status)
+    return ToolFailed(what, status=status)
+
+
+def retry_after(response: httpx.Response, now: datetime | None = None) -> timedelta | None:
+    """Return the wait that `Retry-After` asks for (RFC 9110 §10.2.3: seconds or a date); None without a valid one."""
+    value = response.headers.get("retry-after", "").strip()
+    if value.isascii() and value.isdigit():
+        return timedelta(seconds=min(int(value), 86_400))
+    try:
+        moment = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return max(moment - (now or datetime.now(UTC)), timedelta())
+
+
+def quoted(error: BaseException) -> str:
+    """Return `Type: text` of an exception, capped."""
+    text = str(error).strip()
+    name = type(error).__name__
+    return f"{name}: {capped(text, MAX_QUOTE_CHARS)}" if text else name
+
+
+def _timed_out(error: BaseException, tool_name: str) -> ExecutionFailed:
+    return TimedOut(f"{tool_name}: a time limit inside the tool ran out ({quoted(error)})")
+
+
+def _transient(error: BaseException, tool_name: str) -> ExecutionFailed:
+    return Transient(f"{tool_name} could not be carried out now ({quoted(error)})")
+
+
+def _http_status(error: BaseException, tool_name: str) -> ExecutionFailed:
+    assert isinstance(error, httpx.HTTPStatusError)
+    return from_status(error.response, tool_name)
+
+
+def _invalid(error: BaseException, tool_name: str) -> ExecutionFailed:
+    return InvalidArguments(f"{tool_name} cannot use this address ({quoted(error)})")
+
+
+def _ours(error: BaseException, tool_name: str) -> ExecutionFailed:
+    assert isinstance(error, PlanqError)
+    if error.retryable:
+        return Transient(f"{tool_name}: {error.message}", cause=error.code)
+    return ToolFailed(f"{tool_name}: {error.message}", cause=error.code)
+
+
+_TABLE: tuple[tuple[type[BaseException], Callable[[BaseException, str], ExecutionFailed]], ...] = (
+    (PlanqError, _ours),
+    (httpx.HTTPStatusError, _http_status),
+    (httpx.UnsupportedProtocol, _invalid),
+    (httpx.InvalidURL, _invalid),
+    (httpx.TimeoutException, _timed_out),
+    (httpx.TransportError, _transient),
+    (TimeoutError, _timed_out),
+    (ConnectionError, _transient),
+    (socket.gaierror, _transient),
+)
+"""First match wins, so a subclass stands before its base."""

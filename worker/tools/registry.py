@@ -1,0 +1,216 @@
+"""The tools of this process: found by entry point, by `PLANQ_TOOLS` and in `tools.yaml`, checked once at start.
+
+Whatever is wrong with a tool (a name that clashes or is reserved, a bad schema, a module that cannot be imported)
+is a `Misconfigured` that names the place, so that the worker refuses to start instead of failing its first job.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from shared.domain.errors import Misconfigured
+from shared.domain.schemas import check_schema
+from shared.domain.tool import RESERVED_NAME, TOOL_NAME, ToolDefinition
+from shared.ports import Tool
+from worker.tools.declare import ToolOptions, options_of, place_of
+from worker.tools.errors import quoted
+from worker.tools.function import FunctionTool
+from worker.tools.overrides import FunctionOptions, read_tools_file
+from worker.tools.services import ToolServices
+from worker.tools.threads import ToolThreads
+
+ENTRY_POINT_GROUP = "planq.tools"
+
+
+class Registry:
+    """A `Toolbox` over tools of any kind; tools are added at start, and when an MCP server comes back."""
+
+    def __init__(self) -> None:
+        self._tools: dict[str, Tool] = {}
+
+    def definitions(self) -> Sequence[ToolDefinition]:
+        """Return every tool's definition, sorted by name."""
+        return [self._tools[name].definition for name in sorted(self._tools)]
+
+    def find(self, name: str) -> Tool | None:
+        """Return the tool of exactly this name, or None."""
+        return self._tools.get(name)
+
+    def extend(self, tools: Iterable[Tool]) -> None:
+        """Add tools, all or none; one that is already here (the same object) is passed over.
+
+        Raises `Misconfigured` naming both places on a clash, and the place of an invalid or reserved name or a schema
+        that is not valid JSON Schema 2020-12.
+        """
+        grown = dict(self._tools)
+        for tool in tools:
+            definition = tool.definition
+            known = grown.get(definition.name)
+            if known is tool:
+                continue
+            if known is not None:
+                raise Misconfigured(
+                    f"two tools are called {definition.name!r}: {_place(known)} and {_place(tool)}; "
+                    "rename one (name=… in @tool, or name: in tools.yaml)"
+                )
+            _check(definition, _place(tool))
+            grown[definition.name] = tool
+        self._tools = grown
+
+    def replace(self, source: str, tools: Iterable[Tool]) -> None:
+        """Put `tools` in the place of all tools whose definition names `source`; all or nothing, as `extend`."""
+        before = self._tools
+        self._tools = {name: tool for name, tool in before.items() if tool.definition.source != source}
+        try:
+            self.extend(tools)
+        except Misconfigured:
+            self._tools = before
+            raise
+
+
+def load_registry(
+    *,
+    services: ToolServices,
+    entry_point_group: str | None = ENTRY_POINT_GROUP,
+    modules: Sequence[str] = (),
+    yaml_path: Path | None = None,
+) -> Registry:
+    """Collect and check the tools of all installed entry points, of `modules` and of the YAML file.
+
+    `modules` holds `module` (all its `@tool` functions, or its factory `tools(services) -> list[Tool]`) or
+    `module:attribute` (a `@tool` function, such a factory, or a list). None as group loads no entry point. Two
+    distributions or modules that offer the very same function give one tool. Raises `Misconfigured`.
+    """
+    loader = _Loader(services, read_tools_file(yaml_path) if yaml_path else [], yaml_path)
+    if entry_point_group is not None:
+        for entry in sorted(importlib.metadata.entry_points(group=entry_point_group), key=lambda entry: entry.name):
+            loader.load(entry.value, f"entry point {entry_point_group}:{entry.name}")
+    for module in modules:
+        loader.load(module, "PLANQ_TOOLS")
+    loader.load_yaml()
+    registry = Registry()
+    registry.extend(loader.tools)
+    return registry
+
+
+class _Loader:
+    """One run of `load_registry`: what was found so far, and what the YAML file says about it."""
+
+    def __init__(self, services: ToolServices, entries: Sequence[FunctionOptions], yaml_path: Path | None) -> None:
+        self.tools: list[Tool] = []
+        self._services = services
+        self._threads = ToolThreads()
+        self._yaml_path = yaml_path
+        self._overrides: dict[Callable[..., Any], ToolOptions] = {}
+        for entry in entries:
+            function = _resolve(entry.function, f"{yaml_path}: function")
+            if not inspect.isfunction(function):
+                raise Misconfigured(f"{yaml_path}: {entry.function} is no function but {function!r}")
+            self._overrides[function] = entry.options()
+        self._functions: set[Callable[..., Any]] = set()
+
+    def load(self, reference: str, place: str) -> None:
+        """Add the tools behind `module` or `module:attribute`."""
+        found = _resolve(reference, place)
+        place = f"{place} ({reference})"
+        if isinstance(found, ModuleType):
+            factory = vars(found).get("tools")
+            if inspect.isfunction(factory) and options_of(factory) is None:
+                items = _call_factory(factory, self._services, place)
+            else:
+                items = [item for item in vars(found).values() if options_of(item) is not None]
+        elif isinstance(found, (list, tuple)):
+            items = list(found)
+        elif inspect.isfunction(found) and options_of(found) is None:
+            items = _call_factory(found, self._services, place)
+        else:
+            items = [found]
+        if not items:
+            raise Misconfigured(
+                f"{place} offers no tool; expected functions decorated with @tool, or a factory "
+                "`tools(services) -> list[Tool]`"
+            )
+        for item in items:
+            self._add(item, place)
+
+    def load_yaml(self) -> None:
+        """Add the functions that only the YAML file names."""
+        for function in self._overrides:
+            self._add_function(function, options_of(function) or ToolOptions())
+
+    def _add(self, found: Any, place: str) -> None:
+        options = options_of(found)
+        if options is not None:
+            self._add_function(found, options)
+        elif callable(getattr(found, "call", None)) and isinstance(
+            getattr(found, "definition", None), ToolDefinition
+        ):
+            self.tools.append(found)
+        else:
+            raise Misconfigured(f"{place}: expected a function decorated with @tool or a Tool, found {found!r}")
+
+    def _add_function(self, function: Callable[..., Any], options: ToolOptions) -> None:
+        if function in self._functions:
+            return
+        self._functions.add(function)
+        override = self._overrides.get(function)
+        if override is not None:
+            options = options.overridden_by(override)
+        self.tools.append(FunctionTool(function, options, services=self._services, threads=self._threads))
+
+
+def _call_factory(factory: Callable[..., Any], services: ToolServices, place: str) -> list[Any]:
+    try:
+        made = factory(services)
+    except Misconfigured:
+        raise
+    except Exception as error:
+        raise Misconfigured(f"{place}: the factory {place_of(factory)} failed: {quoted(error)}") from error
+    if not isinstance(made, (list, tuple)):
+        raise Misconfigured(
+            f"{place}: {place_of(factory)} returned {type(made).__name__}; expected a list of tools "
+            "(decorate it with @tool if it is a tool itself)"
+        )
+    return list(made)
+
+
+def _resolve(reference: str, place: str) -> Any:
+    """Import `module` or `module:attribute`."""
+    module_name, _, attribute = reference.strip().partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Misconfigured as error:
+        raise Misconfigured(f"{place}: {module_name}: {error.message}") from error
+    except Exception as error:
+        raise Misconfigured(f"{place} names {reference!r}, which cannot be imported: {quoted(error)}") from error
+    for part in attribute.split(".") if attribute else ():
+        try:
+            found = getattr(found, part)
+        except AttributeError as error:
+            raise Misconfigured(f"{place} names {reference!r}, but {module_name} has no {attribute!r}") from error
+    return found
+
+
+def _check(definition: ToolDefinition, place: str) -> None:
+    name = definition.name
+    if RESERVED_NAME.search(name):
+        raise Misconfigured(f"{place}: the tool name {name!r} is reserved for planq; choose another")
+    if not TOOL_NAME.fullmatch(name):
+        raise Misconfigured(
+            f"{place}: {name!r} is no valid tool name; expected a letter, then up to 127 letters, digits or _ . - /"
+        )
+    check_schema(definition.input_schema, f"{place}: input schema of {name!r}")
+    if definition.output_schema is None:
+        raise Misconfigured(f"{place}: {name!r} has no output schema; a registered tool always has one")
+    check_schema(definition.output_schema, f"{place}: output schema of {name!r}")
+
+
+def _place(tool: Tool) -> str:
+    """Return where a tool comes from, as exactly as it is known."""
+    return str(getattr(tool, "place", "") or tool.definition.source or type(tool).__qualname__)

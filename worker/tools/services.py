@@ -1,0 +1,45 @@
+"""What this process offers to tools that ask for it.
+
+A tool function that has a parameter annotated `ToolServices` gets this record; the parameter is not part of the
+tool's input schema. Built once by the composition root, constant for the life of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from shared.ports import Knowledge
+
+Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
+"""`(host, port) -> addresses`, as text; raises `OSError` when the name does not resolve."""
+
+
+async def resolve_with_system(host: str, port: int) -> Sequence[str]:
+    """Return the addresses of `host` as the operating system resolves it, in its order and without repeats."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def utc_now() -> datetime:
+    """Return the present moment, aware, in UTC."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolServices:
+    """What tools may use beside their arguments.
+
+    `allow_private_hosts` names hosts (`host` or `host:port`) that `http_fetch` may reach although they resolve to a
+    private address. `http_max_bytes` caps a fetched body, `http_timeout_seconds` a whole fetch with its redirects.
+    """
+
+    knowledge: Knowledge
+    allow_private_hosts: frozenset[str] = frozenset()
+    http_max_bytes: int = 2_000_000
+    http_timeout_seconds: float = 30.0
+    resolve: Resolver = resolve_with_system
+    now: Callable[[], datetime] = utc_now

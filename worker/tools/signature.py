@@ -1,0 +1,222 @@
+"""From a Python signature to JSON Schema 2020-12 and back: what goes into a tool function, what comes out.
+
+Input: one property per parameter, nothing extra; parameters annotated `ToolContext` or `ToolServices` are injected
+and appear in no schema. Output: an object type as it is; text (and a function without a return annotation) wrapped
+as `{"text": …}` (readings row 26); any other type wrapped as `{"result": …}`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import math
+import operator
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Union
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
+from pydantic.errors import PydanticUserError
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
+
+from shared.domain.errors import InvalidOutput, Misconfigured
+from shared.domain.schemas import MAX_DEPTH, is_deeper_than
+from shared.domain.tool import TEXT_OUTPUT_SCHEMA
+from shared.ports import Suspended, ToolContext
+from worker.tools.services import ToolServices
+
+INJECTED: Mapping[Any, str] = {ToolContext: "context", ToolServices: "services"}
+"""Annotations that ask for something beside the arguments."""
+
+Wrap = Literal["nothing", "text", "result"]
+
+
+class _SchemaGenerator(GenerateJsonSchema):
+    """JSON Schema without generated titles, which tell a model nothing that the property name does not."""
+
+    def emit_warning(self, kind: Any, detail: str) -> None:
+        """Say nothing: a default that is no JSON is left out of the schema, and that is all."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        """Say no for every field; a title that the author wrote is kept by pydantic all the same."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The arguments of a function: their schema, and the way from JSON to typed values."""
+
+    schema: dict[str, Any]
+    model: type[BaseModel]
+    names: Mapping[str, str]
+    injected: Mapping[str, str]
+
+    def bind(self, arguments: Mapping[str, Any], context: ToolContext, services: ToolServices) -> dict[str, Any]:
+        """Return the keyword arguments of the function: typed values and what is injected.
+
+        Raises `pydantic.ValidationError` when an argument does not fit its annotation.
+        """
+        typed = self.model.model_validate(dict(arguments), by_alias=True, by_name=False)
+        values = {name: getattr(typed, field) for field, name in self.names.items()}
+        offered = {"context": context, "services": services}
+        values.update({name: offered[what] for name, what in self.injected.items()})
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The result of a function: its schema, and the way from a Python value to the JSON object that is stored."""
+
+    schema: dict[str, Any]
+    adapter: TypeAdapter[Any]
+    wrap: Wrap
+
+    def dump(self, value: Any, tool_name: str) -> dict[str, Any]:
+        """Return `value` as a JSON object, wrapped where the schema says so.
+
+        Raises `InvalidOutput` when it holds what JSON cannot (NaN, undecodable bytes, a cycle), or is no object.
+        """
+        try:
+            plain = self.adapter.dump_python(value, mode="json", by_alias=True, warnings="none")
+        except (ValueError, TypeError, RecursionError) as error:
+            raise InvalidOutput(f"{tool_name} returned a {type(value).__name__} that is no JSON: {error}") from error
+        if is_deeper_than(plain, MAX_DEPTH):
+            raise InvalidOutput(f"{tool_name} returned a value nested more than {MAX_DEPTH} levels deep")
+        _check_json(plain, tool_name)
+        if self.wrap == "text":
+            return {"text": _as_text(plain)}
+        if self.wrap == "result":
+            return {"result": plain}
+        if not isinstance(plain, dict):
+            raise InvalidOutput(
+                f"{tool_name} returned a {type(value).__name__}; its output schema promises a JSON object"
+            )
+        return plain
+
+
+def read_inputs(function: Callable[..., Any], place: str) -> Inputs:
+    """Return the inputs of `function`; `Misconfigured` naming `place` where a parameter cannot be described."""
+    hints = _hints(function, place)
+    fields: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    injected: dict[str, str] = {}
+    for position, parameter in enumerate(inspect.signature(function).parameters.values()):
+        annotation = hints.get(parameter.name, inspect.Parameter.empty)
+        if isinstance(annotation, type) and annotation in INJECTED:
+            injected[parameter.name] = INJECTED[annotation]
+            continue
+        _check_parameter(parameter, annotation, place)
+        # Own field names with the parameter's name as alias: a parameter may be called `json`, `copy` or `model_x`.
+        field = f"argument_{position}"
+        names[field] = parameter.name
+        default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+        fields[field] = (annotation, Field(default=default, alias=parameter.name))
+    try:
+        model = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
+        schema = _object_at_top(model.model_json_schema(schema_generator=_SchemaGenerator, mode="validation"))
+    except (PydanticUserError, TypeError) as error:
+        raise Misconfigured(f"{place}: its parameters have no JSON Schema: {error}") from error
+    schema.pop("title", None)
+    return Inputs(schema, model, names, injected)
+
+
+def read_output(function: Callable[..., Any], place: str, override: Mapping[str, Any] | None = None) -> Output:
+    """Return the output of `function` by its return annotation; an `override` schema replaces the derived one."""
+    annotation = _without_suspended(_hints(function, place).get("return", None))
+    if override is not None:
+        return Output(dict(override), TypeAdapter(Any), "nothing")
+    if annotation is None or annotation is type(None) or annotation is str:
+        return Output(dict(TEXT_OUTPUT_SCHEMA), TypeAdapter(Any), "text")
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+        mode: JsonSchemaMode = "serialization"
+        schema = _object_at_top(adapter.json_schema(schema_generator=_SchemaGenerator, mode=mode))
+    except (PydanticUserError, TypeError) as error:
+        raise Misconfigured(f"{place}: its return annotation has no JSON Schema: {error}") from error
+    if schema.get("type") == "object":
+        return Output(schema, adapter, "nothing")
+    wrapped: dict[str, Any] = {"type": "object", "properties": {"result": schema}, "required": ["result"]}
+    if "$defs" in schema:
+        wrapped["$defs"] = schema.pop("$defs")
+    return Output(wrapped, adapter, "result")
+
+
+def _hints(function: Callable[..., Any], place: str) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except (NameError, TypeError, AttributeError) as error:
+        raise Misconfigured(
+            f"{place}: an annotation cannot be resolved ({error}); import its type at module level, "
+            "not under TYPE_CHECKING"
+        ) from error
+
+
+def _check_parameter(parameter: inspect.Parameter, annotation: Any, place: str) -> None:
+    if parameter.kind not in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
+        raise Misconfigured(
+            f"{place}: parameter {str(parameter)!r} cannot be passed by name; a tool has named ones only"
+        )
+    if annotation is inspect.Parameter.empty:
+        raise Misconfigured(f"{place}: parameter {parameter.name!r} has no type annotation; its schema comes from it")
+    if isinstance(parameter.default, FieldInfo):
+        raise Misconfigured(
+            f"{place}: parameter {parameter.name!r} has a Field as its default; "
+            "write `name: Annotated[int, Field(ge=1)] = 5`"
+        )
+
+
+def _without_suspended(annotation: Any) -> Any:
+    """Take `Suspended` out of a union: it says when the output comes, not what it is."""
+    if annotation is Suspended:
+        return None
+    if typing.get_origin(annotation) not in (Union, types.UnionType):
+        return annotation
+    members = tuple(member for member in typing.get_args(annotation) if member is not Suspended)
+    return functools.reduce(operator.or_, members) if members else None
+
+
+def _object_at_top(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return an equal schema that says `type: object` itself where pydantic says it behind a `$ref` or a union."""
+    schema = dict(schema)
+    definitions = schema.get("$defs", {})
+    reference = schema.get("$ref")
+    if reference is not None:
+        del schema["$ref"]
+        schema = {**_definition(reference, definitions), **schema}
+    branches = schema.get("anyOf") or schema.get("oneOf")
+    if "type" not in schema and branches:
+        resolved = [_definition(branch["$ref"], definitions) if "$ref" in branch else branch for branch in branches]
+        if all(branch.get("type") == "object" for branch in resolved):
+            schema["type"] = "object"
+    return schema
+
+
+def _definition(reference: str, definitions: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(definitions[reference.removeprefix("#/$defs/")])
+
+
+def _as_text(plain: Any) -> str:
+    if plain is None:
+        return ""
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+
+
+def _check_json(value: Any, tool_name: str) -> None:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _check_json(key, tool_name)
+            _check_json(item, tool_name)
+    elif isinstance(value, list):
+        for item in value:
+            _check_json(item, tool_name)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise InvalidOutput(f"{tool_name} returned {value}, which JSON cannot express; return null or text instead")
+    elif isinstance(value, str) and not value.isascii():
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InvalidOutput(f"{tool_name} returned text that is no valid Unicode ({error.reason})") from error

@@ -1,0 +1,61 @@
+"""Where synchronous tools run: threads, bounded, and never waited for once their caller has gone.
+
+A thread cannot be stopped. When a step's timeout cancels its call, the thread is abandoned and counted until it ends
+by itself; when too many hang, further calls are refused as a passing fault, so that a tool that hangs cannot eat the
+process. Threads are daemons: a hanging one does not hold up the worker's exit.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from anyio.lowlevel import RunVar
+
+from shared.domain.errors import Transient
+
+
+class ToolThreads:
+    """The threads of one registry: at most `running` calls at a time per event loop, further ones wait.
+
+    `alive` caps the threads that exist at all, the abandoned ones included.
+    """
+
+    def __init__(self, running: int = 32, alive: int = 128) -> None:
+        self._running = running
+        self._most_alive = alive
+        self._limiter: RunVar[anyio.CapacityLimiter] = RunVar("planq.tools.threads")
+        self._lock = threading.Lock()
+        self._alive = 0
+
+    async def call(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+        """Call `function(**arguments)` in a thread and return its result or raise its exception.
+
+        Context variables are carried over. Cancelling returns at once and leaves the thread behind. Raises
+        `Transient` when too many threads are alive already.
+        """
+        try:
+            limiter = self._limiter.get()
+        except LookupError:
+            limiter = anyio.CapacityLimiter(self._running)
+            self._limiter.set(limiter)
+        return await anyio.to_thread.run_sync(
+            self._counted, function, arguments, abandon_on_cancel=True, limiter=limiter
+        )
+
+    def _counted(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+        with self._lock:
+            if self._alive >= self._most_alive:
+                raise Transient(
+                    f"{self._most_alive} synchronous tool calls are still running in this worker, timed-out ones "
+                    "included: a tool hangs; look for steps that failed with `timeout`, and restart the worker"
+                )
+            self._alive += 1
+        try:
+            return function(**arguments)
+        finally:
+            with self._lock:
+                self._alive -= 1
