@@ -64,6 +64,7 @@ class FolderLock:
     def release(self) -> None:
         """Give up this process's share of the lock; harmless when it is not held."""
         if self._file is not None:
+            os.ftruncate(self._file, 0)  # a server that still holds its share has no owner from now on
             os.close(self._file)
             self._file = None
 

@@ -20,7 +20,7 @@ from urllib.parse import quote
 import psutil
 
 from shared.domain.errors import DatabaseUnavailable, Misconfigured
-from shared.embedded.child import Identity, has_ended, leashed, spawn, stop
+from shared.embedded.child import Identity, has_ended, leashed, send, spawn, stop
 from shared.embedded.folder import FolderLock, last_lines, make_private, socket_folder
 from shared.embedded.identity import choose_identity, give_to
 
@@ -172,6 +172,11 @@ class EmbeddedPostgres:
             stop(self._process, (signal.SIGINT, patience), (signal.SIGQUIT, 5.0))
             self._process = None
         self._lock.release()
+
+    def ask_to_stop(self) -> None:
+        """Ask for a fast shutdown without waiting for it; `stop` is still needed afterwards."""
+        if self._process is not None:
+            send(self._process, signal.SIGINT)
 
     def has_died(self) -> bool:
         """Say whether the server was launched and has ended without being asked to."""

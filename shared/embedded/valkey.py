@@ -18,7 +18,7 @@ from time import monotonic, sleep
 from urllib.parse import quote
 
 from shared.domain.errors import BrokerUnavailable, Misconfigured
-from shared.embedded.child import has_ended, spawn, stop
+from shared.embedded.child import has_ended, send, spawn, stop
 from shared.embedded.folder import FolderLock, last_lines, make_private, socket_folder
 
 SOCKET_NAME = "valkey.sock"
@@ -124,6 +124,11 @@ class EmbeddedValkey:
             stop(self._process, (signal.SIGTERM, patience))
             self._process = None
         self._lock.release()
+
+    def ask_to_stop(self) -> None:
+        """Ask for a shutdown without waiting for it; `stop` is still needed afterwards."""
+        if self._process is not None:
+            send(self._process, signal.SIGTERM)
 
     def has_died(self) -> bool:
         """Say whether the server was launched and has ended without being asked to."""

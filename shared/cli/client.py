@@ -1,0 +1,117 @@
+"""A thin client of planq's HTTP API, for the command line: one method per endpoint, JSON in and out.
+
+Refusals (problem+json) come back as the errors of `shared.domain.errors`, so that the command line prints the API's
+own message. Nothing is retried here: `submit` carries an idempotency key, and the caller decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import httpx
+
+from shared.domain.errors import (
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    PlanInvalid,
+    PlanqError,
+    TooLarge,
+    Unauthorized,
+    Unavailable,
+)
+
+Json = dict[str, Any]
+
+_BY_STATUS: Mapping[int, type[PlanqError]] = {
+    401: Unauthorized,
+    404: NotFound,
+    409: Conflict,
+    413: TooLarge,
+    422: InvalidRequest,
+}
+
+
+class Client:
+    """A connection to the API at `url`; use as a context manager. Every method raises as `_json` says."""
+
+    def __init__(self, url: str, api_key: str | None = None, *, timeout: float = 30.0) -> None:
+        """Open no connection yet; `timeout` is in seconds, for requests that do not wait by themselves."""
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self.url = url.rstrip("/")
+        self._timeout = timeout
+        # No proxy from the environment: the API is on this machine or in this network.
+        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout, trust_env=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def submit(self, body: Json, *, idempotency_key: str | None = None) -> Json:
+        """Create a job from `{input, strategy?, plan?, model?, tools?, metadata?, limits?}` and return it."""
+        headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
+        return self._json("POST", "/jobs", json=body, headers=headers)
+
+    def job(self, job_id: str, *, wait: float | None = None) -> Json:
+        """Return a job; with `wait` seconds, as soon as it has ended or the time is over."""
+        if wait is None:
+            return self._json("GET", f"/jobs/{job_id}")
+        return self._json("GET", f"/jobs/{job_id}", params={"wait": wait}, timeout=wait + self._timeout)
+
+    def jobs(self, *, status: str | None = None, cursor: str | None = None, limit: int | None = None) -> Json:
+        """Return one page of jobs, newest first: `{items, next_cursor?}`."""
+        given = {"status": status, "cursor": cursor, "limit": limit}
+        return self._json("GET", "/jobs", params={name: value for name, value in given.items() if value is not None})
+
+    def cancel(self, job_id: str) -> Json:
+        """Ask for a job's cancellation and return the job."""
+        return self._json("POST", f"/jobs/{job_id}/cancel")
+
+    def tools(self) -> list[Json]:
+        """Return the tools that workers have published."""
+        items: list[Json] = self._json("GET", "/tools")["items"]
+        return items
+
+    def validate(self, plan: Any) -> Json:
+        """Return `{valid, errors}` for a plan."""
+        return self._json("POST", "/plans/validate", json={"plan": plan})
+
+    def _json(self, method: str, path: str, **options: Any) -> Json:
+        """Send a request and return the JSON object of a good answer.
+
+        Raises the error that the API's answer stands for, or `Unavailable` when nothing answers or what answers is no
+        planq.
+        """
+        try:
+            response = self._http.request(method, path, **options)
+        except httpx.HTTPError as failure:
+            raise Unavailable(
+                f"no planq API answers at {self.url} ({failure}). Start one with `planq up`, or name another with "
+                "--url or PLANQ_URL."
+            ) from failure
+        try:
+            found = response.json()
+        except ValueError:
+            found = None
+        if response.is_success and isinstance(found, dict):
+            return found
+        raise _refusal(response.status_code, found, self.url)
+
+
+def _refusal(status: int, problem: Any, url: str) -> PlanqError:
+    """Return the error that a problem document (RFC 9457) stands for."""
+    if not isinstance(problem, dict):
+        return Unavailable(f"expected JSON from a planq API at {url}, found something else (status {status})")
+    message = str(problem.get("detail") or problem.get("title") or f"status {status}")
+    errors = problem.get("errors")
+    if problem.get("code") == PlanInvalid.code and isinstance(errors, list):
+        return PlanInvalid(message, errors)
+    kind = _BY_STATUS.get(status, Unavailable if status >= 500 else InvalidRequest)
+    return kind(message, errors=errors) if errors else kind(message)
