@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from shared.domain.errors import capped
 
@@ -49,6 +49,12 @@ class PlanError:
             "error": {"type": self.type, **self.details},
         }
 
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Self:
+        """Read what `to_json` wrote."""
+        details = dict(stored["error"])
+        return cls(stored["tool_index"], stored["argument"], stored["template"], details.pop("type"), details)
+
     def render(self) -> str:
         """Return one line of text; what came from a model or a user is quoted and cut."""
         place = "Plan" if self.tool_index is None else f"Call {self.tool_index}"
@@ -59,9 +65,13 @@ class PlanError:
         return f"{place}: {_SENTENCES[self.type](self.details)}"
 
 
-def format_plan_errors(errors: Sequence[PlanError], limit: int = MAX_RENDERED) -> str:
-    """Return `Plan validation failed:` and one bulleted line for each of the first `limit` errors (case per-050)."""
-    lines = ["Plan validation failed:", *(f"- {error.render()}" for error in errors[:limit])]
+def format_plan_errors(errors: Sequence[PlanError | Mapping[str, Any]], limit: int = MAX_RENDERED) -> str:
+    """Return `Plan validation failed:` and one bulleted line for each of the first `limit` errors (case per-050).
+
+    Takes the errors themselves or their JSON form, as it is stored.
+    """
+    shown = [error if isinstance(error, PlanError) else PlanError.from_json(error) for error in errors[:limit]]
+    lines = ["Plan validation failed:", *(f"- {error.render()}" for error in shown)]
     if len(errors) > limit:
         lines.append(f"- … and {len(errors) - limit} more")
     return "\n".join(lines)
