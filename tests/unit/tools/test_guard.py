@@ -1,0 +1,141 @@
+"""Which addresses the guard lets through, before any connection is made."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Sequence
+
+import httpx
+import pytest
+
+from shared.domain.errors import InvalidArguments, PolicyDenied, Transient
+from worker.tools.builtin.guard import GuardedTransport, why_refused
+from worker.tools.services import resolve_with_system
+
+PUBLIC = ["93.184.216.34", "8.8.8.8", "2606:2800:220:1::1", "::ffff:8.8.8.8", "2002:808:808::1", "64:ff9b::8.8.8.8"]
+
+REFUSED = [
+    "127.0.0.1",
+    "127.8.9.10",
+    "0.0.0.0",
+    "10.0.0.1",
+    "172.16.5.5",
+    "192.168.1.1",
+    "100.64.0.1",
+    "100.100.100.200",
+    "169.254.169.254",
+    "192.0.0.192",
+    "168.63.129.16",
+    "198.18.0.1",
+    "192.0.2.7",
+    "224.0.0.251",
+    "239.255.255.250",
+    "240.0.0.1",
+    "255.255.255.255",
+    "::",
+    "::1",
+    "::ffff:127.0.0.1",
+    "::ffff:10.1.2.3",
+    "::ffff:169.254.169.254",
+    "::127.0.0.1",
+    "fe80::1",
+    "fe80::1%2",
+    "fc00::1",
+    "fd00:ec2::254",
+    "ff02::1",
+    "2001:db8::1",
+    "2002:7f00:1::1",
+    "2002:a9fe:a9fe::",
+    "64:ff9b::127.0.0.1",
+    "64:ff9b::a9fe:a9fe",
+    "64:ff9b:1::1",
+    "2001:0:4136:e378:8000:63bf:f5ff:fffe",
+]
+
+
+@pytest.mark.parametrize("address", PUBLIC)
+def test_public_addresses_pass(address: str) -> None:
+    assert why_refused(ipaddress.ip_address(address)) is None
+
+
+@pytest.mark.parametrize("address", REFUSED)
+def test_other_addresses_are_refused(address: str) -> None:
+    assert why_refused(ipaddress.ip_address(address)) is not None
+
+
+def transport(*addresses: str, allow: Sequence[str] = ()) -> GuardedTransport:
+    """A guard whose every name resolves to `addresses`."""
+
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        return addresses
+
+    return GuardedTransport(resolve, frozenset(allow))
+
+
+@pytest.mark.parametrize("addresses", [["10.0.0.7"], ["93.184.216.34", "127.0.0.1"], ["::ffff:192.168.0.1"]])
+def test_name_with_any_private_address_is_refused(addresses: list[str]) -> None:
+    with pytest.raises(PolicyDenied, match=r"may not reach 'intranet\.example'"):
+        asyncio.run(transport(*addresses).checked_addresses(httpx.URL("http://intranet.example/")))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1/",
+        "http://2130706433/",
+        "http://0x7f000001/",
+        "http://0177.0.0.1/",
+        "http://127.1/",
+        "http://0/",
+        "http://localhost/",
+        "http://LOCALHOST./",
+        "http://[::1]/",
+        "http://[::ffff:127.0.0.1]/",
+        "http://[::ffff:7f00:1]/",
+        "http://169.254.169.254/latest/meta-data/",
+        "http://127。0。0。1/",
+        "http://①②⑦.0.0.1/",
+    ],
+)
+def test_every_spelling_of_this_machine_is_refused_with_the_real_resolver(url: str) -> None:
+    guard = GuardedTransport(resolve_with_system)
+
+    # A spelling that does not resolve at all, or is no URL, reaches nothing either.
+    with pytest.raises((PolicyDenied, Transient, httpx.InvalidURL)) as caught:
+        asyncio.run(guard.checked_addresses(httpx.URL(url)))
+
+    if "。" not in url and "①" not in url and "0177" not in url and not url.endswith("./"):
+        assert caught.type is PolicyDenied
+
+
+@pytest.mark.parametrize("allowed", ["intranet.example", "INTRANET.example:8080", "intranet.example:8080"])
+def test_allowed_host_may_be_private(allowed: str) -> None:
+    found = asyncio.run(
+        transport("10.0.0.7", allow=[allowed]).checked_addresses(httpx.URL("http://Intranet.example:8080/"))
+    )
+
+    assert [str(address) for address in found] == ["10.0.0.7"]
+
+
+def test_allowing_one_port_allows_no_other() -> None:
+    guard = transport("10.0.0.7", allow=["intranet.example:8080"])
+
+    with pytest.raises(PolicyDenied):
+        asyncio.run(guard.checked_addresses(httpx.URL("http://intranet.example/")))
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://example.org/", "file:///etc/passwd", "gopher://example.org/", "//example.org"]
+)
+def test_other_schemes_are_refused(url: str) -> None:
+    with pytest.raises(InvalidArguments, match="http and https"):
+        asyncio.run(transport("93.184.216.34").checked_addresses(httpx.URL(url)))
+
+
+def test_name_without_address_is_a_passing_fault() -> None:
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        raise OSError("Name or service not known")
+
+    with pytest.raises(Transient, match="does not resolve"):
+        asyncio.run(GuardedTransport(resolve).checked_addresses(httpx.URL("http://gone.example/")))

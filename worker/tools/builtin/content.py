@@ -1,0 +1,131 @@
+"""What a fetched body means: decompressed within a limit, decoded, and turned into readable text."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from bs4 import BeautifulSoup
+from bs4.dammit import UnicodeDammit
+
+from shared.domain.errors import ToolFailed
+from shared.domain.schemas import MAX_DEPTH, is_deeper_than
+
+TEXT_TYPES = frozenset(
+    {
+        "application/javascript",
+        "application/x-javascript",
+        "application/x-ndjson",
+        "application/x-yaml",
+        "application/yaml",
+        "application/toml",
+        "application/sql",
+        "application/x-www-form-urlencoded",
+    }
+)
+"""Types outside `text/` that are readable as they are."""
+
+HTML_TYPES = frozenset({"text/html", "application/xhtml+xml"})
+INVISIBLE = ("script", "style", "noscript", "template", "svg", "iframe")
+
+_XML_DECLARATION = re.compile(r"<\?xml[^>]*>", re.IGNORECASE)
+
+ENCODINGS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
+"""Content codings (RFC 9110 §8.4.1) that are understood, as zlib window sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A readable body; `json` holds the parsed value when `has_json`."""
+
+    title: str
+    text: str
+    json: Any = None
+    has_json: bool = False
+
+
+async def read_limited(chunks: AsyncIterator[bytes], encoding: str, limit: int) -> tuple[bytes, bool]:
+    """Return the decompressed body, at most `limit` bytes of it, and whether something was cut off.
+
+    Decompression is bounded too: a small body that unpacks to gigabytes costs `limit` bytes. Raises `ToolFailed` on a
+    content coding other than gzip and deflate, or on a damaged body.
+    """
+    coding = encoding.strip().lower()
+    if coding not in ("", "identity", *ENCODINGS):
+        raise ToolFailed(
+            f"http_fetch: the body has the content coding {coding[:40]!r}; expected none, gzip or deflate"
+        )
+    unpacker = zlib.decompressobj(ENCODINGS[coding]) if coding in ENCODINGS else None
+    body = bytearray()
+    async for chunk in chunks:
+        try:
+            body += chunk if unpacker is None else unpacker.decompress(chunk, limit + 1 - len(body))
+        except zlib.error as error:
+            raise ToolFailed(f"http_fetch: the body is no valid {coding} ({error})") from error
+        if len(body) > limit:
+            return bytes(body[:limit]), True
+    return bytes(body), False
+
+
+def media_type(content_type: str) -> str:
+    """Return the bare type, in lower case: `text/html` of `Text/HTML; charset=utf-8`."""
+    return content_type.partition(";")[0].strip().lower()
+
+
+def is_readable(kind: str, head: bytes) -> bool:
+    """True when a body of media type `kind` that begins with `head` is text of some form."""
+    if not kind:
+        return b"\x00" not in head
+    return kind.startswith("text/") or kind in TEXT_TYPES or _is_json(kind) or _is_xml(kind)
+
+
+def read_document(body: bytes, kind: str, charset: str | None) -> Document:
+    """Return the readable form of a body that `is_readable`, without NUL characters (PostgreSQL stores none)."""
+    if kind in HTML_TYPES:
+        return _read_html(body, charset)
+    text = _decode(body, charset)
+    if _is_json(kind):
+        try:
+            value = json.loads(text, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError):
+            return Document("", text)
+        if not is_deeper_than(value, MAX_DEPTH - 5):
+            return Document("", text, value, True)
+    return Document("", text)
+
+
+def _read_html(body: bytes, charset: str | None) -> Document:
+    decoded = UnicodeDammit(body, known_definite_encodings=[charset] if charset else [], is_html=True)
+    markup = decoded.unicode_markup or body.decode("utf-8", errors="replace")
+    # Without XML declarations, and ending in a newline: else the library warns about markup that it takes for XML,
+    # or for a file name.
+    page = BeautifulSoup(_XML_DECLARATION.sub("", markup) + "\n", "html.parser")
+    title = " ".join(page.title.get_text().split()) if page.title is not None else ""
+    for invisible in page.find_all([*INVISIBLE, "title"]):
+        invisible.decompose()
+    lines = (" ".join(line.split()) for line in page.get_text("\n").replace("\x00", "").splitlines())
+    return Document(title.replace("\x00", ""), "\n".join(line for line in lines if line))
+
+
+def _decode(body: bytes, charset: str | None) -> str:
+    try:
+        text = body.decode(charset or "utf-8-sig", errors="replace")
+    except LookupError:
+        text = body.decode("utf-8-sig", errors="replace")
+    return text.replace("\x00", "")
+
+
+def _is_json(kind: str) -> bool:
+    return kind in ("application/json", "text/json") or kind.endswith("+json")
+
+
+def _is_xml(kind: str) -> bool:
+    return kind == "application/xml" or kind.endswith("+xml")
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")

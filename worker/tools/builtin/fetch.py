@@ -1,0 +1,135 @@
+"""`http_fetch`: read one document over HTTP, within the guard (`guard.py`) and within limits of size and time."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Annotated, Any, Literal, NotRequired
+
+import httpx
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from shared.domain.errors import InvalidArguments, TimedOut, ToolFailed, capped
+from shared.domain.states import Effect
+from worker.tools.builtin.content import is_readable, media_type, read_document, read_limited
+from worker.tools.builtin.guard import GuardedTransport
+from worker.tools.declare import tool
+from worker.tools.errors import from_status
+from worker.tools.services import ToolServices
+
+MAX_REDIRECTS = 5
+_HOST = re.compile(rb"[A-Za-z0-9._:-]+")
+USER_AGENT = "planq-http-fetch/1"
+
+
+class Fetched(TypedDict):
+    """A document; `json` is there only when the body is JSON."""
+
+    url: Annotated[str, Field(description="The address that answered, after redirects.")]
+    status: int
+    content_type: Annotated[str, Field(description="The media type, such as text/html; empty when none was sent.")]
+    title: Annotated[str, Field(description="The title of an HTML page, else empty.")]
+    text: Annotated[str, Field(description="The readable text; of HTML without its markup.")]
+    json: NotRequired[Annotated[Any, Field(description="The parsed value, when the body is JSON.")]]
+    truncated: Annotated[bool, Field(description="True when the body was longer than the limit and was cut.")]
+
+
+@tool(effect=Effect.READ)
+async def http_fetch(
+    url: Annotated[str, Field(description="An http or https address.", min_length=1, max_length=4_000)],
+    services: ToolServices,
+    method: Annotated[Literal["GET", "HEAD"], Field(description="HEAD asks for the headers only.")] = "GET",
+    max_bytes: Annotated[
+        int | None, Field(description="Read no more than this of the body; an operator's limit applies too.", ge=1)
+    ] = None,
+) -> Fetched:
+    """Fetch a web page or a JSON document and return its text; private and local addresses are refused."""
+    limit = min(max_bytes or services.http_max_bytes, services.http_max_bytes)
+    transport = GuardedTransport(services.resolve, services.allow_private_hosts)
+    client = httpx.AsyncClient(
+        transport=transport,
+        follow_redirects=False,
+        timeout=services.http_timeout_seconds,
+        # Only codings that `read_limited` can unpack within a limit.
+        headers={"User-Agent": USER_AGENT, "Accept-Encoding": "gzip, deflate", "Accept": "*/*"},
+        trust_env=False,
+    )
+    try:
+        async with asyncio.timeout(services.http_timeout_seconds), client:
+            return await _fetch(client, method, _parsed(url), limit)
+    except TimeoutError as error:
+        raise TimedOut(
+            f"http_fetch: {capped(url, 200)} did not answer in full within {services.http_timeout_seconds:g} s"
+        ) from error
+
+
+async def _fetch(client: httpx.AsyncClient, method: str, url: httpx.URL, limit: int) -> Fetched:
+    for _ in range(MAX_REDIRECTS + 1):
+        # Cookies of one hop are no business of the next one.
+        client.cookies.clear()
+        async with client.stream(method, url) as response:
+            if not response.has_redirect_location:
+                return await _read(response, method, limit)
+            url = _redirected(response)
+    raise ToolFailed(f"http_fetch: more than {MAX_REDIRECTS} redirects, the last one to {capped(str(url), 200)}")
+
+
+async def _read(response: httpx.Response, method: str, limit: int) -> Fetched:
+    if not response.is_success:
+        raise from_status(response, "http_fetch")
+    kind = media_type(response.headers.get("content-type", ""))
+    if method == "HEAD":
+        body, truncated = b"", False
+    else:
+        if kind and not is_readable(kind, b""):
+            raise _unreadable(response.url, kind)
+        body, truncated = await read_limited(
+            response.aiter_raw(), response.headers.get("content-encoding", ""), limit
+        )
+        if not is_readable(kind, body):
+            raise _unreadable(response.url, "data without a media type")
+    document = await asyncio.to_thread(read_document, body, kind, response.charset_encoding)
+    fetched = Fetched(
+        url=str(response.url),
+        status=response.status_code,
+        content_type=kind,
+        title=document.title,
+        text=document.text,
+        truncated=truncated,
+    )
+    if document.has_json:
+        fetched["json"] = document.json
+    return fetched
+
+
+def _redirected(response: httpx.Response) -> httpx.URL:
+    location = capped(response.headers["location"], 200)
+    try:
+        return _parsed(str(response.url.join(response.headers["location"])))
+    except (httpx.InvalidURL, InvalidArguments) as error:
+        raise ToolFailed(
+            f"http_fetch: {response.url.host} redirects to {location!r}, which cannot be read"
+        ) from error
+
+
+def _parsed(url: str) -> httpx.URL:
+    try:
+        parsed = httpx.URL(url.strip())
+    except (httpx.InvalidURL, ValueError) as error:
+        raise InvalidArguments(f"http_fetch: {capped(url, 200)!r} is no valid address ({error})") from error
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise InvalidArguments(f"http_fetch expects http://… or https://…, found {capped(url, 200)!r}")
+    if not _HOST.fullmatch(parsed.raw_host):
+        raise InvalidArguments(f"http_fetch: {capped(url, 200)!r} has no valid host name")
+    if parsed.userinfo:
+        # The address is stored and shown; a password in it would be, too.
+        raise InvalidArguments("http_fetch takes no user name or password in an address; leave out the part before @")
+    return parsed.copy_with(fragment=None)
+
+
+def _unreadable(url: httpx.URL, kind: str) -> ToolFailed:
+    return ToolFailed(
+        f"http_fetch: {capped(str(url), 200)} is {capped(kind, 100)}, which has no readable text; "
+        "expected HTML, JSON, XML or plain text"
+    )
