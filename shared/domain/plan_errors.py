@@ -97,7 +97,7 @@ _SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     ),
     "self_reference": lambda _: "a call cannot reference itself; refer to an earlier call",
     "forward_reference": lambda d: (
-        f"cannot reference call {d['referenced_index']}, which comes later; refer to an earlier call"
+        f"forward reference: call {d['referenced_index']} comes later; refer to an earlier call"
     ),
     "index_out_of_bounds": lambda d: (
         f"call {d['referenced_index']} is out of bounds; the last valid index is {d['max_valid_index']}"

@@ -1,0 +1,212 @@
+"""Artifacts: the wrapper that tools return them in, their ids, types, parts and fingerprints.
+
+Specification S0 "Standard Response Shape" and "Skill ID Extraction"; readings row 22:
+
+    {"artifact_id": "…", "artifact": {…}, "_metadata": {"context_id": "…", "tool_name": "…", …}}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from shared.domain.schemas import rebase
+
+ENVELOPE_TYPES = frozenset({"cli"})
+"""Type tags that name a container and never what it contains (cases art-074, art-075)."""
+
+_METADATA_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "context_id": {"type": "string"},
+        "request_id": {"type": "string"},
+        "trace_id": {"type": "string"},
+        "user_id": {"type": "string"},
+        "tool_name": {"type": "string"},
+        "executed_at": {"type": "string", "format": "date-time"},
+    },
+}
+# Source: specification S0, "Standard Output Schema".
+
+
+class Provenance(Protocol):
+    """Who made an artifact; `ports.ToolContext` is one."""
+
+    @property
+    def context_id(self) -> str: ...
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def trace_id(self) -> str: ...
+    @property
+    def user_id(self) -> str: ...
+    @property
+    def tool_name(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapper:
+    """An output that is an artifact wrapper, taken apart."""
+
+    artifact: Any
+    metadata: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResponse:
+    """A wrapper of the strict form, which also carries `mcp_execution_id`."""
+
+    artifact_id: str
+    mcp_execution_id: str
+    artifact: Any
+    metadata: Mapping[str, Any]
+    skill_id: str | None
+    execution_id: str | None
+
+
+def tool_response_schema(artifact_schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the output schema of a tool whose artifacts have `artifact_schema`; references see into it."""
+    return {
+        "type": "object",
+        "properties": {
+            "artifact_id": {"type": "string", "description": "Unique identifier for the artifact"},
+            "artifact": rebase(dict(artifact_schema), "/properties/artifact"),
+            "_metadata": _METADATA_SCHEMA,
+        },
+        "required": ["artifact_id", "artifact", "_metadata"],
+    }
+
+
+def build_tool_response(
+    artifact_id: str, artifact: Mapping[str, Any], made_by: Provenance, executed_at: datetime
+) -> dict[str, Any]:
+    """Return the structured output for an artifact, valid under `tool_response_schema` of the artifact's schema.
+
+    `executed_at` is an aware time; it is written in UTC (ISO 8601).
+    """
+    return {
+        "artifact_id": artifact_id,
+        "artifact": dict(artifact),
+        "_metadata": {
+            "context_id": made_by.context_id,
+            "request_id": made_by.request_id,
+            "trace_id": made_by.trace_id,
+            "user_id": made_by.user_id,
+            "tool_name": made_by.tool_name,
+            "executed_at": executed_at.astimezone(UTC).isoformat().replace("+00:00", "Z"),
+        },
+    }
+
+
+def detect_wrapper(content: Any) -> Wrapper | None:
+    """Return the parts of an artifact wrapper; None when one of its three fields is not there (readings row 22)."""
+    if isinstance(content, Mapping) and all(key in content for key in ("artifact_id", "artifact", "_metadata")):
+        return Wrapper(content["artifact"], content["_metadata"])
+    return None
+
+
+def extract_skill_id(content: Any) -> str | None:
+    """Return the skill that made an artifact, None when nothing names one.
+
+    Looked for at the top level, then in `_metadata`, then, in a wrapper, in `artifact`; the first that is a text
+    counts, an empty one too.
+    """
+    wrapper = detect_wrapper(content)
+    places = [content, _field(content, "_metadata"), wrapper.artifact if wrapper is not None else None]
+    return _first_text(_field(place, "skill_id") for place in places)
+
+
+def extract_artifact_id(content: Any) -> str | None:
+    """Return the top-level `artifact_id`, None when it is no text; one inside `artifact` does not count (art-021)."""
+    return _first_text([_field(content, "artifact_id")])
+
+
+def extract_execution_id(content: Any) -> str | None:
+    """Return `_metadata.execution_id`, else the wrapper's `mcp_execution_id`; None when neither is a text."""
+    return _first_text([_field(_field(content, "_metadata"), "execution_id"), _field(content, "mcp_execution_id")])
+
+
+def parse_tool_response(content: Any) -> ToolResponse | None:
+    """Read the strict form; None unless both ids are texts, `artifact` is there and `_metadata` is an object.
+
+    In `_metadata`, `skill_id`, `skill_name` and `execution_id` may be absent or null but nothing else than texts.
+    """
+    wrapper = detect_wrapper(content)
+    if wrapper is None or not isinstance(wrapper.metadata, Mapping):
+        return None
+    artifact_id, mcp_execution_id = _field(content, "artifact_id"), _field(content, "mcp_execution_id")
+    named = [wrapper.metadata.get(name) for name in ("skill_id", "skill_name", "execution_id")]
+    if not isinstance(artifact_id, str) or not isinstance(mcp_execution_id, str):
+        return None
+    if not all(value is None or isinstance(value, str) for value in named):
+        return None
+    return ToolResponse(
+        artifact_id, mcp_execution_id, wrapper.artifact, wrapper.metadata, extract_skill_id(content), named[2]
+    )
+
+
+def infer_type(artifact: Any, schema: Mapping[str, Any] | None) -> str | None:
+    """Say of which type an artifact is (`table`, `chart`, `form`, or whatever a tag says); None when nothing tells.
+
+    An explicit tag wins: of the schema, then of the data; then the shape the schema describes, then that of the data.
+    """
+    tagged = _first_tag(_schema_tags(schema)) or _first_tag(_data_tags(artifact))
+    return tagged or _shape_of_schema(schema) or _shape_of_data(artifact)
+
+
+def build_parts(artifact: Any) -> list[dict[str, Any]] | None:
+    """Return the message parts of an artifact, `[{"kind": "data", "data": …}]`; None when it is no object."""
+    return [{"kind": "data", "data": dict(artifact)}] if isinstance(artifact, Mapping) else None
+
+
+def fingerprint(tool_name: str, arguments: Any) -> str:
+    """Return a hash of a call, equal exactly when name and JSON arguments are; key order does not count.
+
+    No arguments (None) and empty ones (`{}`) differ (art-093), unlike in the duplicate guard.
+    """
+    text = json.dumps([tool_name, arguments], sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _field(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else None
+
+
+def _first_text(values: Any) -> str | None:
+    return next((value for value in values if isinstance(value, str)), None)
+
+
+def _first_tag(values: Iterator[Any]) -> str | None:
+    return next((tag for tag in values if isinstance(tag, str) and tag and tag not in ENVELOPE_TYPES), None)
+
+
+def _schema_tags(schema: Any) -> Iterator[Any]:
+    yield _field(schema, "x-artifact-type")
+    yield _field(_field(_field(schema, "properties"), "artifact"), "x-artifact-type")
+
+
+def _data_tags(artifact: Any) -> Iterator[Any]:
+    inner = _field(artifact, "artifact")
+    for place in (artifact, inner, _field(inner, "card"), _field(artifact, "card")):
+        yield _field(place, "x-artifact-type")
+        yield _field(place, "artifact_type")
+
+
+def _shape_of_schema(schema: Any) -> str | None:
+    if _field(schema, "type") == "array" and _field(_field(schema, "items"), "type") == "object":
+        return "table"
+    properties = _field(schema, "properties")
+    if not isinstance(properties, Mapping):
+        return None
+    if "labels" in properties and "datasets" in properties:
+        return "chart"
+    return "form" if "fields" in properties else None
+
+
+def _shape_of_data(artifact: Any) -> str | None:
+    is_rows = isinstance(artifact, list) and artifact and all(isinstance(row, Mapping) for row in artifact)
+    return "table" if is_rows else None
