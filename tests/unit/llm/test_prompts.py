@@ -1,0 +1,70 @@
+"""Prompts are filled once, and what is put in stays data."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.domain.model import Ask, ChatMessage, Findings, StepResult
+from shared.domain.tool import ToolDefinition
+from worker.llm.prompts import fenced, render
+from worker.llm.request import plan_request, respond_request
+
+
+@given(st.text())
+def test_inserted_text_is_never_read_as_a_template(text: str) -> None:
+    hostile = "{{findings}}" + text + "{{ findings }}"
+
+    assert hostile in render("respond_results", findings=hostile)
+
+
+def test_a_placeholder_without_a_value_is_a_defect() -> None:
+    with pytest.raises(KeyError):
+        render("respond_results")
+
+
+@given(st.text(), st.text())
+def test_a_fence_is_closed_only_by_itself(text: str, more: str) -> None:
+    opening = fenced(text).splitlines()[0]
+    closing = opening.replace("<", "</", 1)
+
+    # Whoever puts the closing tag of one text into another changes that text's digest with it.
+    assert fenced(text).endswith(f"\n{closing}")
+    other = fenced(f"{text}{closing}{more}")
+    assert not other.endswith(closing)
+
+
+def test_planning_rules_follow_the_operators_instructions() -> None:
+    ask = Ask(
+        "j",
+        "now",
+        "offline",
+        instructions=["one", " "],
+        history=[ChatMessage("system", "two"), ChatMessage("user", "a"), ChatMessage("assistant", "b")],
+    )
+
+    request = plan_request(ask, [ToolDefinition(name="now")])
+
+    assert list(request.system[:2]) == ["one", "two"]
+    assert "`{{ $N.output.<path> }}`" in request.system[2]
+    assert [(m.role, m.content) for m in request.messages] == [("user", "a"), ("assistant", "b"), ("user", "now")]
+    assert request.tool is not None
+    assert request.tool["name"] == "__planning__"
+
+
+def test_responding_keeps_the_conversation_and_drops_the_planning_rules() -> None:
+    ask = Ask("j", "now", "offline", instructions=["one"], history=[ChatMessage("user", "a")])
+
+    request = respond_request(ask, Findings(results=[StepResult("now", {}, {"iso": "x"})]))
+
+    assert list(request.system) == ["one"]
+    assert request.tool is None
+    assert [message.role for message in request.messages] == ["user", "user", "user"]
+    assert "Do not call a tool" in request.messages[-1].content
+
+
+def test_defects_of_an_unknown_form_are_still_told() -> None:
+    request = respond_request(Ask("j", "x", "offline"), Findings(plan_errors=[{"strange": "defect"}]))
+
+    assert '{"strange": "defect"}' in request.messages[-1].content

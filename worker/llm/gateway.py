@@ -1,0 +1,163 @@
+"""The one door to language models: `ModelGateway` is the `Planner` and the `Responder` of a worker.
+
+It turns a stage's question into one logical call: build the request, find who answers (a provider, a cassette, or the
+offline rules), try as often as the settings allow, and return the reply with its `ModelCall`. The provider SDKs are
+imported at the first call that needs one: an `offline` worker never loads them. Issue 2, section 4; readings row 6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from shared.domain.errors import (
+    ErrorRecord,
+    ExecutionFailed,
+    InternalFault,
+    InvalidOutput,
+    InvalidRequest,
+    ModelRefused,
+    PolicyDenied,
+)
+from shared.domain.model import Ask, Findings, ModelCall, ModelFailed, ModelReply, Purpose
+from shared.domain.model_names import ModelName, parse_model_name
+from shared.domain.tool import ToolDefinition
+from worker.llm.backend import Completion
+from worker.llm.cassette import Recorder, replay
+from worker.llm.offline import answer_offline, plan_offline
+from worker.llm.request import ModelRequest, plan_request, respond_request
+from worker.llm.retrying import GaveUp, Patience
+from worker.llm.settings import ModelSettings
+
+if TYPE_CHECKING:
+    from worker.llm.providers import Providers
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A request together with what the offline rules would say to it."""
+
+    request: ModelRequest
+    offline: Callable[[], Completion]
+
+
+class ModelGateway:
+    """Implements `Planner` and `Responder`; one per process, usable from any event loop of that process.
+
+    Clients are made at first use, per event loop, so a gateway made before a fork is safe to use after it.
+    `patience` and `clock` (seconds, monotonic) replace waiting and measuring in tests.
+    """
+
+    def __init__(
+        self,
+        settings: ModelSettings,
+        *,
+        patience: Patience | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare the gateway without any I/O but one: `record_path` is opened, so that a bad one fails now.
+
+        Raises `Misconfigured` when the record file cannot be written.
+        """
+        self._settings = settings
+        self._patience = patience or Patience(settings)
+        self._clock = clock
+        self._recorder = Recorder(settings.record_path) if settings.record_path is not None else None
+        self._providers: Providers | None = None
+
+    async def plan(self, ask: Ask, tools: Sequence[ToolDefinition]) -> ModelReply:
+        """Do what `Planner.plan` promises."""
+        question = _Question(plan_request(ask, tools), lambda: plan_offline(ask, tools))
+        return await self._call(ask.model, question)
+
+    async def respond(self, ask: Ask, findings: Findings) -> ModelReply:
+        """Do what `Responder.respond` promises."""
+        question = _Question(respond_request(ask, findings), lambda: answer_offline(findings))
+        return await self._call(ask.model, question)
+
+    async def aclose(self) -> None:
+        """Close the clients of the running event loop; those of a loop that is gone went with it. May be repeated."""
+        if self._providers is not None:
+            await self._providers.aclose()
+
+    async def _call(self, model: str, question: _Question) -> ModelReply:
+        request = question.request
+        name = model or self._settings.default_model
+        started = self._clock()
+
+        def record(attempts: int, completion: Completion | None, error: ExecutionFailed | None) -> ModelCall:
+            known = completion or Completion()
+            return ModelCall(
+                purpose=request.purpose,
+                model=name,
+                latency_ms=round((self._clock() - started) * 1000),
+                input_tokens=known.input_tokens,
+                output_tokens=known.output_tokens,
+                cost_usd=known.cost_usd,
+                attempts=attempts,
+                error=None if error is None else ErrorRecord.of(error),
+                exchange=self._exchange(request, completion),
+            )
+
+        try:
+            completion, attempts = await self._patience.insist(lambda: self._complete(name, question))
+        except GaveUp as gave_up:
+            raise ModelFailed(gave_up.error, record(gave_up.attempts, None, gave_up.error)) from gave_up
+        try:
+            _check_says_something(request, completion)
+            await self._keep(name, request, completion)
+        except ExecutionFailed as error:
+            raise ModelFailed(error, record(attempts, completion, error)) from error
+        return ModelReply(completion.text, completion.tool_calls, record(attempts, completion, None))
+
+    async def _complete(self, name: str, question: _Question) -> Completion:
+        parsed = self._parsed(name)
+        if parsed.is_offline:
+            return question.offline()
+        if parsed.cassette:
+            return await asyncio.to_thread(replay, parsed.cassette, question.request)
+        if self._providers is None:
+            # The import takes seconds and tens of megabytes: in a thread, so that heartbeats go on meanwhile.
+            module = await asyncio.to_thread(importlib.import_module, "worker.llm.providers")
+            self._providers = self._providers or module.Providers(self._settings)
+        return await self._providers.complete(parsed, question.request)
+
+    def _parsed(self, name: str) -> ModelName:
+        try:
+            parsed = parse_model_name(name)
+        except InvalidRequest as error:
+            raise ModelRefused(error.message) from error
+        if parsed.cassette and name != self._settings.default_model:
+            # The API refuses it too; here it is the last door before a file is opened.
+            raise PolicyDenied("a cassette can only be the operator's default model, for its name is a path")
+        return parsed
+
+    async def _keep(self, name: str, request: ModelRequest, completion: Completion) -> None:
+        if self._recorder is None:
+            return
+        try:
+            await asyncio.to_thread(self._recorder.append, name, request, completion)
+        except OSError as error:
+            raise InternalFault(f"cannot record the exchange in {self._settings.record_path}: {error}") from error
+
+    def _exchange(self, request: ModelRequest, completion: Completion | None) -> dict[str, Any] | None:
+        if not self._settings.keep_exchanges:
+            return None
+        return {"request": request.to_json(), "reply": None if completion is None else completion.to_json()}
+
+
+def _check_says_something(request: ModelRequest, completion: Completion) -> None:
+    """Raise `InvalidOutput` when the stage cannot go on from this reply: RESPOND needs text, PLAN text or a call."""
+    if completion.text.strip() or (request.purpose is Purpose.PLAN and completion.tool_calls):
+        return
+    expected = "a text or a tool call" if request.purpose is Purpose.PLAN else "a text"
+    found = "only tool calls" if completion.tool_calls else "nothing"
+    reason = f" (finish reason: {completion.finish_reason})" if completion.finish_reason else ""
+    raise InvalidOutput(
+        f"the model answered with {found}{reason}; expected {expected}."
+        " Try again, or raise the limit of output tokens if that was the reason."
+    )

@@ -1,0 +1,146 @@
+"""The answer from the findings, by fixed rules: a paragraph per result, and the report itself where one was written.
+
+Whatever a tool returned is shown as it is, capped, and never interpreted; a result of an unexpected shape is shown as
+JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from shared.domain.errors import capped
+from shared.domain.model import Findings, StepResult
+from worker.llm.backend import FREE, Completion
+from worker.llm.offline.texts import SIGNATURE
+from worker.llm.plan_errors import told_plan_errors
+
+MAX_SNIPPET_CHARS = 300
+MAX_EXCERPT_CHARS = 1_500
+MAX_JSON_CHARS = 2_000
+MAX_REPORT_CHARS = 100_000
+MAX_HITS = 5
+
+
+def answer_offline(findings: Findings) -> Completion:
+    """Return the rules' answer; its text is never empty, and it costs nothing."""
+    if findings.plan_errors:
+        body = (
+            "I did not run anything, because the plan has errors:\n\n"
+            f"{told_plan_errors(findings.plan_errors)}\n\nNo tool was called."
+        )
+    else:
+        body = _tell(findings.results)
+    return Completion(text=f"{body}\n\n{SIGNATURE}", cost_usd=FREE)
+
+
+def _tell(results: Sequence[StepResult]) -> str:
+    failed = [(number, result) for number, result in enumerate(results, start=1) if not result.succeeded]
+    succeeded = [result for result in results if result.succeeded]
+    parts = [_failure(number, result) for number, result in failed]
+    reports = [text for result in succeeded if (text := _report(result))]
+    if reports and not failed:
+        # The report holds what the steps before it found; repeating them would bury it.
+        return "\n\n".join(reports)
+    told = [_describe(result) for result in succeeded]
+    if failed and told:
+        parts.append("What had been done by then:")
+    parts += told
+    return "\n\n".join(parts) or "No step was carried out, so there is nothing to tell."
+
+
+def _failure(number: int, result: StepResult) -> str:
+    return f"Step {number} ({result.tool_name}) failed: {capped(result.error or 'no reason was given', 1_000)}"
+
+
+def _describe(result: StepResult) -> str:
+    output = result.output
+    if isinstance(output, Mapping):
+        teller = _TELLERS.get(result.tool_name)
+        told = teller(result.arguments, output) if teller else None
+        if told:
+            return told
+    return f"{result.tool_name} returned:\n\n{_as_json(output)}"
+
+
+def _as_json(value: Any) -> str:
+    try:
+        text = json.dumps(value, ensure_ascii=False, indent=2, default=str)
+    except (ValueError, RecursionError):
+        text = "(a value that cannot be shown)"
+    shown = capped(text, MAX_JSON_CHARS)
+    # A fence longer than any run of backticks in the text cannot be closed by it (CommonMark 0.31, 4.5).
+    longest = max((len(run) for run in re.findall("`+", shown)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}json\n{shown}\n{fence}"
+
+
+def _text(mapping: Any, key: str) -> str:
+    value = mapping.get(key) if isinstance(mapping, Mapping) else None
+    return value.strip() if isinstance(value, str) else ""
+
+
+def _line(text: str, limit: int) -> str:
+    return capped(" ".join(text[: limit * 2].split()), limit)
+
+
+def _report(result: StepResult) -> str:
+    if result.tool_name != "write_report" or not isinstance(result.output, Mapping):
+        return ""
+    return capped(_text(result.output.get("artifact"), "markdown"), MAX_REPORT_CHARS)
+
+
+def _tell_report(_arguments: Mapping[str, Any], output: Mapping[str, Any]) -> str:
+    return capped(_text(output.get("artifact"), "markdown"), MAX_REPORT_CHARS)
+
+
+def _tell_search(arguments: Mapping[str, Any], output: Mapping[str, Any]) -> str:
+    hits = output.get("results")
+    if not isinstance(hits, Sequence) or isinstance(hits, str):
+        return ""
+    query = _line(str(arguments.get("query", "")), 200)
+    if not hits:
+        return f"I found nothing about “{query}”."
+    lines = [f"About “{query}” I found {len(hits)} passage{'s' if len(hits) > 1 else ''}:", ""]
+    for hit in hits[:MAX_HITS]:
+        title = _line(_text(hit, "title"), 120) or "untitled"
+        source = _line(_text(hit, "source"), 200)
+        where = f" ({source})" if source and source != title else ""
+        lines.append(f"- **{title}**{where}: {_line(_text(hit, 'text'), MAX_SNIPPET_CHARS)}")
+    return "\n".join(lines)
+
+
+def _tell_sum(arguments: Mapping[str, Any], output: Mapping[str, Any]) -> str:
+    if "result" not in output:
+        return ""
+    expression = _line(str(arguments.get("expression", "")), 500)
+    return f"{expression} = {_line(str(output['result']), 500)}"
+
+
+def _tell_fetch(arguments: Mapping[str, Any], output: Mapping[str, Any]) -> str:
+    url = _line(_text(output, "url") or str(arguments.get("url", "")), 500)
+    title = _line(_text(output, "title"), 200)
+    excerpt = capped(_text(output, "text"), MAX_EXCERPT_CHARS)
+    heading = f"**{title}** ({url})" if title else url
+    return f"{heading}\n\n{excerpt or 'The page holds no text.'}"
+
+
+def _tell_now(_arguments: Mapping[str, Any], output: Mapping[str, Any]) -> str:
+    iso = _text(output, "iso")
+    return f"It is {_line(iso, 100)}." if iso else ""
+
+
+def _tell_wait(arguments: Mapping[str, Any], _output: Mapping[str, Any]) -> str:
+    return f"I waited {_line(str(arguments.get('seconds', '?')), 40)} seconds."
+
+
+_TELLERS: dict[str, Callable[[Mapping[str, Any], Mapping[str, Any]], str]] = {
+    "knowledge_search": _tell_search,
+    "calculate": _tell_sum,
+    "http_fetch": _tell_fetch,
+    "now": _tell_now,
+    "wait": _tell_wait,
+    "write_report": _tell_report,
+}

@@ -1,0 +1,109 @@
+"""The one table from the providers' exceptions to ours (`shared/domain/errors.py`).
+
+pydantic-ai (2.68, `exceptions.py`) already sorts every provider's errors into categories; the table names ours for
+each. The first row that fits wins, so the more specific classes stand above the general ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import httpx2
+from pydantic import ValidationError
+from pydantic_ai import exceptions as foreign
+
+from shared.domain.errors import (
+    AuthFailed,
+    ExecutionFailed,
+    InvalidOutput,
+    ModelRefused,
+    RateLimited,
+    TimedOut,
+    Transient,
+)
+
+FOREIGN: tuple[type[Exception], ...] = (
+    foreign.AgentRunError,
+    foreign.UserError,
+    httpx2.HTTPError,
+    ValidationError,
+    # What the SDKs raise on a well-formed JSON body that is not of their provider's form.
+    AttributeError,
+    KeyError,
+    IndexError,
+    TypeError,
+    ValueError,
+)
+"""Everything that a call through pydantic-ai is known to raise; anything else is a defect and passes through."""
+
+
+def _limited(message: str, error: Exception) -> ExecutionFailed:
+    seconds = getattr(error, "retry_after", None)
+    return RateLimited(message, None if seconds is None else timedelta(seconds=max(0.0, float(seconds))))
+
+
+def _unavailable(message: str, error: Exception) -> ExecutionFailed:
+    return _limited(message, error) if getattr(error, "retry_after", None) is not None else Transient(message)
+
+
+def _by_status(message: str, error: Exception) -> ExecutionFailed:
+    status = getattr(error, "status_code", 0)
+    return _unavailable(message, error) if status >= 500 or status in {408, 409, 425} else ModelRefused(message)
+
+
+def _timed_out(message: str, _error: Exception) -> ExecutionFailed:
+    return TimedOut(message)
+
+
+def _transient(message: str, _error: Exception) -> ExecutionFailed:
+    return Transient(message)
+
+
+def _refused(message: str, _error: Exception) -> ExecutionFailed:
+    return ModelRefused(message)
+
+
+def _auth(message: str, _error: Exception) -> ExecutionFailed:
+    return AuthFailed(message)
+
+
+def _invalid(message: str, _error: Exception) -> ExecutionFailed:
+    return InvalidOutput(message)
+
+
+_TABLE: tuple[tuple[type[Exception], str, Callable[[str, Exception], ExecutionFailed]], ...] = (
+    (foreign.ModelRateLimitError, "the model provider limits the rate of calls", _limited),
+    (foreign.ModelQuotaExceededError, "the quota or credit with the model provider is used up", _refused),
+    (foreign.ModelTimeoutError, "the model did not answer in time", _timed_out),
+    (foreign.ModelRequestTimeout, "the model did not answer in time", _timed_out),
+    (foreign.ModelConnectionError, "the model provider cannot be reached", _transient),
+    (foreign.ModelUnavailableError, "the model provider is overloaded or down", _unavailable),
+    (foreign.ModelServerError, "the model provider failed", _unavailable),
+    (foreign.ModelAuthenticationError, "the model provider refused the API key; check it", _auth),
+    (foreign.ModelNotFoundError, "the provider knows no such model, or its address is wrong", _refused),
+    (foreign.ModelContextWindowExceededError, "the request is too long for the model", _refused),
+    (foreign.ModelRequestRejectedError, "the model provider rejected the request", _refused),
+    (foreign.ModelHTTPError, "the model provider answered with an error", _by_status),
+    (foreign.ContentFilterError, "the provider's content filter stopped the model", _refused),
+    (foreign.ModelAPIError, "the model provider's answer cannot be read", _transient),
+    (foreign.AgentRunError, "the model's reply is not of the provider's form", _invalid),
+    (foreign.UserError, "the request does not suit the model", _refused),
+    (httpx2.TimeoutException, "the model did not answer in time", _timed_out),
+    (httpx2.HTTPError, "the model provider cannot be reached", _transient),
+)
+_OTHER = "the model's reply is not of the provider's form"
+
+
+def translated(error: Exception, *, secret: str) -> ExecutionFailed:
+    """Return our error for `error`, one of `FOREIGN`; `secret` (the API key) is taken out of its message.
+
+    Servers are known to repeat a refused key in their answer, and the message is stored and shown.
+    """
+    detail = str(error) or type(error).__name__
+    if secret:
+        detail = detail.replace(secret, "[API key]")
+    for category, meaning, ours in _TABLE:
+        if isinstance(error, category):
+            return ours(f"{meaning}: {detail}", error)
+    return InvalidOutput(f"{_OTHER}: {type(error).__name__}: {detail}")
