@@ -85,7 +85,7 @@ class Settings(BaseSettings):
     max_tool_steps: int = Field(default=10, ge=1)
     max_plan_steps: int = Field(default=10_000, ge=1)
     plan_timeout_seconds: float = Field(default=300.0, gt=0)
-    step_timeout_seconds: float = Field(default=60.0, gt=0)
+    step_timeout_seconds: float = Field(default=300.0, gt=0)  # the cap; a tool's own default is 60
 
     log_level: str = "INFO"
     log_json: bool = True

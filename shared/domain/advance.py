@@ -18,13 +18,17 @@ from shared.domain.states import TERMINAL_JOB, TERMINAL_STEP, JobStatus, StepSta
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """The part of a job that transitions read: `open_steps` counts the steps of the round that are not terminal."""
+    """The part of a job that transitions read.
+
+    `open_steps` counts the steps of the round that are not terminal; `halt_index` is the earliest failed step.
+    """
 
     status: JobStatus
     stage_attempt: int = 0
     is_claimed: bool = False
     open_steps: int = 0
     failed_steps: int = 0
+    halt_index: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +124,7 @@ class StepSuspended:
 
 @dataclass(frozen=True, slots=True)
 class StepsSkipped:
-    """`SkipUnstarted` was carried out on `count` steps."""
+    """`SkipAfter` was carried out on `count` steps."""
 
     count: int
 
@@ -161,8 +165,14 @@ class DispatchRespond:
 
 
 @dataclass(frozen=True, slots=True)
-class SkipUnstarted:
-    """Turn every pending or ready step of the round into a skipped one, then report `StepsSkipped`."""
+class SkipAfter:
+    """Skip what the sequence would not have reached, then report `StepsSkipped`.
+
+    That is every pending or ready step after `index` in plan order, and every one that waits, however indirectly, for
+    a step that will not run. Earlier steps go on: the sequence would have run them before it came to the failure.
+    """
+
+    index: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +194,7 @@ class Rejected:
     reason: str
 
 
-Effect = DispatchStep | DispatchRespond | SkipUnstarted | CancelUnfinished | JobEnded | Rejected
+Effect = DispatchStep | DispatchRespond | SkipAfter | CancelUnfinished | JobEnded | Rejected
 Result = tuple[Neighbourhood, tuple[Effect, ...]]
 
 
@@ -224,7 +234,14 @@ def _stage_released(here: Neighbourhood, event: StageReleased, now: datetime) ->
 def _plan_accepted(here: Neighbourhood, event: PlanAccepted, now: datetime) -> Result:
     if not _holds_stage(here.job, event.attempt, JobStatus.PLANNING):
         return _reject(here, "another attempt holds the stage")
-    job = replace(here.job, status=JobStatus.EXECUTING, is_claimed=False, open_steps=len(event.steps), failed_steps=0)
+    job = replace(
+        here.job,
+        status=JobStatus.EXECUTING,
+        is_claimed=False,
+        open_steps=len(event.steps),
+        failed_steps=0,
+        halt_index=None,
+    )
     ready = tuple(DispatchStep(s.index) for s in event.steps if s.status is StepStatus.READY)
     return replace(here, job=job, dependents=event.steps), ready
 
@@ -280,9 +297,7 @@ def _step_succeeded(here: Neighbourhood, event: StepSucceeded, now: datetime) ->
     if here.step is None or not _holds_step(here, event.attempt, StepStatus.RUNNING, StepStatus.WAITING):
         return _reject(here, "another attempt holds the step")
     step = replace(here.step, status=StepStatus.SUCCEEDED)
-    dependents = tuple(
-        _unlocked(d) if d.status is StepStatus.PENDING and here.job.failed_steps == 0 else d for d in here.dependents
-    )
+    dependents = tuple(_unlocked(d) if d.status is StepStatus.PENDING else d for d in here.dependents)
     ready = tuple(
         DispatchStep(after.index)
         for before, after in zip(here.dependents, dependents, strict=True)
@@ -300,13 +315,14 @@ def _unlocked(step: StepView) -> StepView:
 def _step_failed(here: Neighbourhood, event: StepFailed, now: datetime) -> Result:
     if here.step is None or not _holds_step(here, event.attempt, StepStatus.RUNNING):
         return _reject(here, "another attempt holds the step")
-    if event.retry_at is not None and here.job.failed_steps == 0:
+    index, halt = here.step.index, here.job.halt_index
+    if event.retry_at is not None and (halt is None or index < halt):
         step = replace(here.step, status=StepStatus.READY, run_at=event.retry_at)
         return replace(here, step=step), ()
     step = replace(here.step, status=StepStatus.FAILED)
-    skip: tuple[Effect, ...] = (SkipUnstarted(),) if here.job.failed_steps == 0 else ()
-    job, effects = _close(here.job, 1, failed=1)
-    return replace(here, job=job, step=step), skip + effects
+    job = replace(here.job, halt_index=index if halt is None else min(halt, index))
+    job, effects = _close(job, 1, failed=1)
+    return replace(here, job=job, step=step), (SkipAfter(index), *effects)
 
 
 def _steps_skipped(here: Neighbourhood, event: StepsSkipped, now: datetime) -> Result:

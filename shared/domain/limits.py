@@ -15,12 +15,13 @@ class Limits:
 
     `max_tool_steps` bounds a plan made by a model; `max_plan_steps` bounds a plan sent by the caller.
     `plan_timeout_seconds` runs from the acceptance of the plan; the time that steps spend in durable timers is added.
+    `step_timeout_seconds` caps every step's own timeout (60 s where its tool names none).
     """
 
     max_tool_steps: int = 10
     max_plan_steps: int = 10_000
     plan_timeout_seconds: float = 300.0
-    step_timeout_seconds: float = 60.0
+    step_timeout_seconds: float = 300.0
 
     def lowered(self, wanted: Mapping[str, Any]) -> Self:
         """Return these limits with the given ones put lower.

@@ -1,0 +1,1 @@
+"""Logs: constant event names with fields, one line a transition, ids always, payloads never."""

@@ -73,7 +73,7 @@ BEGIN
         json_agg(json_build_object('index', n.index, 'lane', n.lane, 'tool_name', n.tool_name) ORDER BY n.index)
             FILTER (WHERE n.status = 'ready'), '[]')
     INTO v_count, v_ready FROM new_steps n;
-    UPDATE jobs SET status = 'executing', stage_worker = NULL, open_steps = v_count, failed_steps = 0,
+    UPDATE jobs SET status = 'executing', stage_worker = NULL, open_steps = v_count, failed_steps = 0, halt_index = NULL,
         deadline = now() + p_timeout, wake_at = NULL, wakes = 0
     WHERE id = j.id;
     PERFORM planq_tell(j.tenant_id, j.id, 'plan_accepted', json_build_object('round', j.round, 'steps', v_count));
@@ -151,7 +151,7 @@ CREATE FUNCTION planq_close_steps(p_job uuid, p_closed int, p_failed int) RETURN
 $$;
 
 -- StepSucceeded, StepFailed: stores the outcome of an attempt, unlocks dependents or skips what had not begun.
--- With `p_retry_in` a failed step becomes ready again after that time, unless the job has already halted.
+-- With `p_retry_in` a failed step becomes ready again after that time, unless an earlier step has failed for good.
 -- Returns {landed, status, job_status, ready: [{index, lane, tool_name}]}; status is the step's.
 CREATE FUNCTION planq_finish_step(
     p_job uuid, p_round int, p_index int, p_attempt int, p_succeeded boolean, p_output json, p_error json,
@@ -171,7 +171,7 @@ BEGIN
     END IF;
     v_status := CASE
         WHEN p_succeeded THEN 'succeeded'
-        WHEN p_retry_in IS NOT NULL AND j.failed_steps = 0 THEN 'ready'
+        WHEN p_retry_in IS NOT NULL AND coalesce(p_index < j.halt_index, true) THEN 'ready'
         ELSE 'failed' END;
     UPDATE steps SET
         status = v_status,
@@ -196,7 +196,8 @@ BEGIN
         RETURN json_build_object('landed', true, 'status', v_status, 'job_status', j.status, 'ready', v_ready);
     END IF;
     IF v_status = 'failed' THEN
-        v_skipped := planq_skip_unstarted(p_job, p_round);
+        v_skipped := planq_skip_after(p_job, p_round, p_index);
+        UPDATE jobs SET halt_index = least(halt_index, p_index) WHERE id = p_job;
     ELSE
         IF p_artifact IS NOT NULL THEN
             INSERT INTO artifacts (tenant_id, id, job_id, step_index, tool_name, skill_id, type, body)
@@ -206,7 +207,7 @@ BEGIN
                 skill_id = excluded.skill_id
             WHERE artifacts.job_id = excluded.job_id;
         END IF;
-        IF j.failed_steps = 0 AND cardinality(s.dependents) > 0 THEN
+        IF cardinality(s.dependents) > 0 THEN
             v_ready := planq_unlock(p_job, p_round, s.dependents);
         END IF;
     END IF;
@@ -230,7 +231,28 @@ CREATE FUNCTION planq_unlock(p_job uuid, p_round int, p_dependents int[]) RETURN
     FROM unlocked
 $$;
 
--- SkipUnstarted: returns how many steps were skipped. The caller holds the job's row.
+-- SkipAfter: the sequence would have halted at `p_index`, so nothing later starts; neither does what waits for a step
+-- that will not run (only an explicit depends_on can name a later step). Returns how many steps were skipped.
+-- The caller holds the job's row.
+CREATE FUNCTION planq_skip_after(p_job uuid, p_round int, p_index int) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+    v_count int;
+BEGIN
+    WITH RECURSIVE doomed (index) AS (
+        SELECT index FROM steps
+        WHERE job_id = p_job AND round = p_round AND (index = p_index OR (index > p_index AND status IN ('pending', 'ready')))
+        UNION
+        SELECT unnest(s.dependents) FROM doomed d
+        JOIN steps s ON s.job_id = p_job AND s.round = p_round AND s.index = d.index
+    )
+    UPDATE steps SET status = 'skipped', finished_at = clock_timestamp(), wake_at = NULL
+    WHERE job_id = p_job AND round = p_round AND status IN ('pending', 'ready')
+      AND index IN (SELECT index FROM doomed);
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    RETURN v_count;
+END $$;
+
+-- Skips whatever has not begun. Returns how many steps were skipped. The caller holds the job's row.
 CREATE FUNCTION planq_skip_unstarted(p_job uuid, p_round int) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
     v_count int;

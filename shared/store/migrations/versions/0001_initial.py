@@ -82,6 +82,7 @@ def upgrade() -> None:
         sa.Column("stage_losses", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("open_steps", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("failed_steps", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("halt_index", sa.Integer(), nullable=True),
         sa.Column("limits", postgresql.JSON(astext_type=Text()), nullable=False),
         sa.Column("budget", postgresql.JSON(astext_type=Text()), nullable=True),
         sa.Column("priority", sa.Integer(), server_default=sa.text("0"), nullable=False),

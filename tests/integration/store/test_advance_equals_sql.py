@@ -1,0 +1,226 @@
+"""The SQL transitions do what `advance` says: both get the same events, both end in the same state."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shared.domain.advance import (
+    CancelRequested,
+    Event,
+    PlanAccepted,
+    Rejected,
+    StageClaimed,
+    StepClaimed,
+    StepFailed,
+    StepSucceeded,
+    StepSuspended,
+)
+from shared.domain.compile import PlannedStep
+from shared.domain.errors import ErrorRecord
+from shared.domain.ids import StepRef
+from shared.domain.limits import Limits
+from shared.domain.plan import Plan
+from shared.domain.states import Effect, JobStatus, Lane, StepStatus, Strategy
+from shared.ports import DueTimer, StageClaim, StepClaim
+from shared.store.database import Database
+from shared.store.fleet import Fleet
+from shared.store.ids import new_id
+from shared.store.jobs import PostgresJobStore
+from shared.store.requests import RequestStore, Submission
+from tests.support.plans import compiled, plans
+from tests.support.simulation import NOW, SimulatedJob, initial_steps
+
+BOOM = ErrorRecord("tool_error", "boom")
+
+
+class StoredJob:
+    """One job in PostgreSQL, moved by the same events as the simulation; `apply` says whether the event landed."""
+
+    def __init__(self, database: Database, steps: tuple[PlannedStep, ...]) -> None:
+        self._database = database
+        self._store = PostgresJobStore(database, new_id())
+        self._fleet = Fleet(database, timedelta(seconds=15))
+        self._steps = steps
+        self.id = new_id()
+
+    async def begin(self) -> None:
+        submission = Submission(self.id, "default", "x", Strategy.PLAN, "offline", Limits())
+        await RequestStore(self._database).submit(submission)
+        claim = await self._store.claim_stage(self.id, [JobStatus.QUEUED])
+        assert claim is not None
+        assert await self._store.claim_stage(self.id, [JobStatus.QUEUED, JobStatus.PLANNING]) is None
+        moved = await self._store.accept_plan(claim, "model", {}, self._steps, [])
+        assert moved.landed
+        again = await self._store.accept_plan(claim, "model", {}, self._steps, [])
+        assert not again.landed
+
+    def _claim(self, index: int, attempt: int) -> StepClaim:
+        ref = StepRef(self.id, 0, index)
+        return StepClaim(
+            ref, "default", "x", Effect.PURE, Lane.IO, {}, {}, attempt, attempt, 0, 0, 60.0, "", "", str(self.id)
+        )
+
+    async def apply(self, event: Event, index: int) -> bool:
+        match event:
+            case StepClaimed():
+                return await self._store.claim_step(StepRef(self.id, 0, index)) is not None
+            case StepSucceeded(attempt):
+                moved = await self._store.succeed_step(self._claim(index, attempt), {"value": "v"}, None)
+                return moved.landed
+            case StepFailed(attempt, retry_at):
+                delay = timedelta(0) if retry_at is not None else None
+                return (await self._store.fail_step(self._claim(index, attempt), BOOM, delay)).landed
+            case StepSuspended(attempt):
+                return await self._store.suspend_step(self._claim(index, attempt), timedelta(0), {"value": "v"})
+            case CancelRequested():
+                landed, _ = await RequestStore(self._database).cancel("default", self.id)
+                return landed
+            case _:
+                raise AssertionError(event)
+
+    async def fire_timer(self, index: int, attempt: int) -> bool:
+        timers = await self._fleet.due_timers(100)
+        assert DueTimer(StepRef(self.id, 0, index), attempt) in timers
+        return (await self._fleet.fire_timer(DueTimer(StepRef(self.id, 0, index), attempt))).landed
+
+    async def state(self) -> tuple[Any, ...]:
+        job, steps = await RequestStore(self._database).job("default", self.id)
+        counters = (job["status"], job["open_steps"], job["failed_steps"], job["halt_index"])
+        return counters, [(s["status"], s["attempt"], s["pending"]) for s in steps]
+
+
+def simulated_state(job: SimulatedJob) -> tuple[Any, ...]:
+    view = job.job
+    counters = (str(view.status), view.open_steps, view.failed_steps, view.halt_index)
+    return counters, [(str(s.status), s.attempt, s.pending) for _, s in sorted(job.steps.items())]
+
+
+def choose(job: SimulatedJob, draw: Callable[[Any], Any]) -> tuple[Event, int]:
+    running = job.in_status(StepStatus.RUNNING)
+    index = draw(st.sampled_from(job.in_status(StepStatus.READY, StepStatus.WAITING) + running))
+    step = job.steps[index]
+    if step.status is StepStatus.READY:
+        return StepClaimed(), index
+    if step.status is StepStatus.WAITING:
+        return StepSucceeded(step.attempt), index
+    choices: list[Event] = [
+        StepSucceeded(step.attempt),
+        StepSucceeded(step.attempt),
+        StepFailed(step.attempt),
+        StepSuspended(step.attempt),
+    ]
+    if step.attempt < 3:
+        choices.append(StepFailed(step.attempt, retry_at=NOW))
+    return draw(st.sampled_from(choices)), index
+
+
+async def run_both(database_url: str, plan: Plan, data: st.DataObject) -> None:
+    steps = compiled(plan)
+    simulated = SimulatedJob({s.index: s.dependents for s in steps})
+    simulated.apply(StageClaimed())
+    simulated.steps = {s.index: s for s in initial_steps(steps)}
+    simulated.apply(PlanAccepted(1, initial_steps(steps)))
+    database = Database(database_url, max_connections=1)
+    await database.open()
+    try:
+        stored = StoredJob(database, steps)
+        await stored.begin()
+        past: list[tuple[Event, int]] = [(StepSucceeded(7), 0)]
+        while simulated.job.status is JobStatus.EXECUTING:
+            assert await stored.state() == simulated_state(simulated)
+            if data.draw(st.integers(0, 29)) == 0:
+                simulated.apply(CancelRequested())
+                assert await stored.apply(CancelRequested(), 0)
+                break
+            late, where = data.draw(st.sampled_from(past))
+            rejected = isinstance(next(iter(simulated.apply(late, where)), None), Rejected)
+            assert rejected
+            assert await stored.apply(late, where) is not rejected
+            event, index = choose(simulated, data.draw)
+            was_waiting = simulated.steps[index].status is StepStatus.WAITING
+            attempt = simulated.steps[index].attempt
+            simulated.apply(event, index)
+            assert await (stored.fire_timer(index, attempt) if was_waiting else stored.apply(event, index))
+            if not isinstance(event, StepClaimed):
+                past.append((event, index))
+        assert await stored.state() == simulated_state(simulated)
+    finally:
+        await database.close()
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(work)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(plan=plans(max_steps=8, explicit=True), data=st.data())
+def test_sql_and_advance_agree_on_any_history(database_url: str, plan: Plan, data: st.DataObject) -> None:
+    run(run_both(database_url, plan, data))
+
+
+@pytest.mark.parametrize("order", ["finish_first", "fail_first"])
+def test_two_finishers_at_once_count_every_step_once(database_url: str, order: str) -> None:
+    """Thirty steps end at the same moment from ten connections; the last one, whichever it is, opens RESPOND."""
+
+    async def scenario() -> None:
+        calls = [{"tool_name": "sim_pure", "arguments": {}} for _ in range(30)]
+        steps = compiled(Plan.model_validate({"calls": calls}))
+        database = Database(database_url, max_connections=10)
+        await database.open()
+        stored = StoredJob(database, steps)
+        await stored.begin()
+        await asyncio.gather(*(stored.apply(StepClaimed(), n) for n in range(30)))
+        last: list[Event] = [StepSucceeded(1) for _ in range(30)]
+        last[17 if order == "fail_first" else 0] = StepFailed(1)
+        landed = await asyncio.gather(*(stored.apply(last[n], n) for n in range(30)))
+        assert all(landed)
+        counters, _ = await stored.state()
+        assert counters[:3] == ("responding", 0, 1)
+        await database.close()
+
+    run(scenario())
+
+
+def test_a_claim_is_made_once_whoever_asks(database_url: str) -> None:
+    async def scenario() -> None:
+        steps = compiled(Plan.model_validate({"calls": [{"tool_name": "sim_pure", "arguments": {}}]}))
+        database = Database(database_url, max_connections=10)
+        await database.open()
+        stored = StoredJob(database, steps)
+        await stored.begin()
+        claims = await asyncio.gather(*(stored.apply(StepClaimed(), 0) for _ in range(20)))
+        assert sum(claims) == 1
+        await database.close()
+
+    run(scenario())
+
+
+def test_a_stage_is_claimed_once_and_fenced_after_it_was_released(database_url: str) -> None:
+    async def scenario() -> None:
+        database = Database(database_url, max_connections=4)
+        await database.open()
+        store = PostgresJobStore(database, new_id())
+        job_id = new_id()
+        await RequestStore(database).submit(Submission(job_id, "default", "x", Strategy.PLAN, "offline", Limits()))
+        statuses = [JobStatus.QUEUED, JobStatus.PLANNING]
+        claims = await asyncio.gather(*(store.claim_stage(job_id, statuses) for _ in range(10)))
+        first = [c for c in claims if c is not None]
+        assert len(first) == 1
+        assert await store.release_stage(first[0])
+        second = await store.claim_stage(job_id, statuses)
+        assert isinstance(second, StageClaim)
+        assert second.attempt == 2
+        assert not await store.end_job(first[0], JobStatus.COMPLETED, "late", None, [])
+        assert await store.end_job(second, JobStatus.COMPLETED, "right", None, [])
+        job, _ = await RequestStore(database).job("default", job_id)
+        assert (job["status"], job["answer"]) == ("completed", "right")
+        await database.close()
+
+    run(scenario())

@@ -1,0 +1,99 @@
+"""A job in memory that moves only by `advance`: the store's part is played by a dictionary.
+
+Tests drive it with events in any order; it carries out the bulk effects as the store does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from shared.domain.advance import (
+    CancelUnfinished,
+    DispatchStep,
+    Effect,
+    Event,
+    JobView,
+    Neighbourhood,
+    Rejected,
+    SkipAfter,
+    StepsSkipped,
+    StepView,
+    advance,
+)
+from shared.domain.compile import PlannedStep
+from shared.domain.states import TERMINAL_STEP, JobStatus, StepStatus
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def initial_steps(planned: Sequence[PlannedStep]) -> tuple[StepView, ...]:
+    """The steps of an accepted plan before anything has run."""
+    return tuple(
+        StepView(s.index, StepStatus.PENDING if s.depends_on else StepStatus.READY, pending=len(s.depends_on))
+        for s in planned
+    )
+
+
+@dataclass
+class SimulatedJob:
+    """The state of one job, and everything that was dispatched."""
+
+    dependents: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    job: JobView = field(default_factory=lambda: JobView(JobStatus.QUEUED))
+    steps: dict[int, StepView] = field(default_factory=dict)
+    dispatched: list[int] = field(default_factory=list)
+
+    def apply(self, event: Event, index: int | None = None) -> tuple[Effect, ...]:
+        """Advance by one event, on the step `index` if given; returns the effects."""
+        step = None if index is None else self.steps[index]
+        dependents = () if index is None else tuple(self.steps[d] for d in self.dependents.get(index, ()))
+        after, effects = advance(Neighbourhood(self.job, step, dependents), event, NOW)
+        if effects and isinstance(effects[0], Rejected):
+            assert after == Neighbourhood(self.job, step, dependents), "a rejected event changes nothing"
+            return effects
+        self.job = after.job
+        for changed in (after.step, *after.dependents):
+            if changed is not None:
+                self.steps[changed.index] = changed
+        for effect in effects:
+            self._carry_out(effect)
+        return effects
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case DispatchStep(index):
+                self.dispatched.append(index)
+            case SkipAfter(index):
+                self._skip(self._doomed(index), StepStatus.SKIPPED)
+            case CancelUnfinished():
+                for index, step in self.steps.items():
+                    if step.status not in TERMINAL_STEP:
+                        self.steps[index] = replace(step, status=StepStatus.CANCELLED)
+            case _:
+                pass
+
+    def _doomed(self, halted_at: int) -> set[int]:
+        unstarted = (StepStatus.PENDING, StepStatus.READY)
+        doomed = {i for i, s in self.steps.items() if i > halted_at and s.status in unstarted} | {halted_at}
+        frontier = list(doomed)
+        while frontier:
+            for index in self.dependents.get(frontier.pop(), ()):
+                if index not in doomed:
+                    doomed.add(index)
+                    frontier.append(index)
+        return {i for i in doomed if self.steps[i].status in unstarted}
+
+    def _skip(self, indices: set[int], status: StepStatus) -> None:
+        for index in indices:
+            self.steps[index] = replace(self.steps[index], status=status)
+        self.apply(StepsSkipped(len(indices)))
+
+    def open_steps(self) -> int:
+        """Count the steps that are not terminal, which the job's counter must equal."""
+        return sum(step.status not in TERMINAL_STEP for step in self.steps.values())
+
+    def in_status(self, *statuses: StepStatus) -> list[int]:
+        """The indices of the steps that stand in one of `statuses`."""
+        return sorted(i for i, step in self.steps.items() if step.status in statuses)

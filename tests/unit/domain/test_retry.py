@@ -1,0 +1,70 @@
+"""Retries: bounds, jitter, and what is never repeated."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.domain.errors import (
+    AuthFailed,
+    ErrorRecord,
+    InvalidArguments,
+    InvalidOutput,
+    PolicyDenied,
+    RateLimited,
+    TimedOut,
+    ToolFailed,
+    Transient,
+)
+from shared.domain.retry import RetryPolicy, retry_delay, runs_again_after_loss
+from shared.domain.states import Effect
+
+
+@given(attempt=st.integers(1, 10_000), jitter=st.floats(0, 1, exclude_max=True))
+def test_the_delay_stays_between_zero_and_the_cap(attempt: int, jitter: float) -> None:
+    policy = RetryPolicy()
+    assert timedelta(0) <= policy.delay_before(attempt, jitter) <= policy.cap
+
+
+def test_the_bound_doubles_from_the_base() -> None:
+    policy = RetryPolicy(base=timedelta(seconds=1), cap=timedelta(seconds=5))
+    assert [policy.delay_before(n, 1.0).total_seconds() for n in (1, 2, 3, 4, 5)] == [0, 1, 2, 4, 5]
+
+
+@pytest.mark.parametrize("error", [Transient("x"), RateLimited("x"), TimedOut("x")])
+def test_retryable_errors_are_tried_again_until_the_retries_are_used_up(error: Exception) -> None:
+    record = ErrorRecord.of(error)
+    delays = [
+        retry_delay(record, effect=Effect.READ, attempt=n, retries=2, jitter=0.5) is not None for n in (1, 2, 3)
+    ]
+    assert delays == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    "error", [InvalidArguments("x"), InvalidOutput("x"), AuthFailed("x"), PolicyDenied("x"), ToolFailed("x")]
+)
+def test_other_errors_are_never_tried_again(error: Exception) -> None:
+    assert retry_delay(ErrorRecord.of(error), effect=Effect.PURE, attempt=1, retries=5, jitter=0.5) is None
+
+
+def test_an_unsafe_call_that_timed_out_is_not_repeated_even_with_retries() -> None:
+    record = ErrorRecord.of(TimedOut("x"))
+    assert retry_delay(record, effect=Effect.UNSAFE, attempt=1, retries=5, jitter=0.5) is None
+
+
+def test_the_other_sides_wish_is_a_floor() -> None:
+    record = ErrorRecord.of(RateLimited("x"))
+    wish = timedelta(seconds=7)
+    delay = retry_delay(record, effect=Effect.READ, attempt=1, retries=1, jitter=0.0, retry_after=wish)
+    assert delay == wish
+
+
+@pytest.mark.parametrize(
+    ("effect", "losses", "again"),
+    [(Effect.READ, 1, True), (Effect.IDEMPOTENT, 2, True), (Effect.PURE, 3, False), (Effect.UNSAFE, 1, False)],
+)
+def test_a_lost_worker_repeats_what_is_safe_until_it_is_given_up(effect: Effect, losses: int, again: bool) -> None:
+    assert runs_again_after_loss(effect, losses, 3) is again

@@ -1,0 +1,39 @@
+"""`python -m worker io|cpu`: one worker process (and, for `cpu`, its children)."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from shared.domain.errors import PlanqError
+from shared.domain.states import Lane
+
+_MISCONFIGURED = 2
+
+
+def main() -> int:
+    """Parse the command line and run; returns the exit code, 2 with a sentence on standard error for a bad start."""
+    parser = argparse.ArgumentParser(prog="planq worker", description="Run a planq worker.")
+    parser.add_argument("lane", type=Lane, choices=list(Lane), help="io waits (asyncio), cpu computes (processes)")
+    parser.add_argument("--concurrency", type=int, default=None, help="steps in flight (io) or processes (cpu)")
+    given = parser.parse_args()
+    if given.lane is Lane.IO:
+        os.environ["CELERY_CUSTOM_WORKER_POOL"] = "worker.pool:AsyncioPool"
+    try:
+        from shared.settings import load_settings
+        from shared.telemetry.logs import configure_logging
+
+        settings = load_settings()
+        configure_logging(settings.log_level, as_json=settings.log_json)
+        from worker.main import run
+
+        run(given.lane, given.concurrency)
+    except PlanqError as error:
+        sys.stderr.write(f"planq worker {given.lane}: {error.message}\n")
+        return _MISCONFIGURED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""The Celery instance of a worker process, and tasks that are coroutines.
+
+`app` is made from the environment when this module is imported, as `celery -A worker.main` expects; it opens no
+connection. `worker/main.py` hangs the composed runtime on it as `app.planq_lane`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+from celery import Celery, Task
+
+from shared.broker.celery_config import create_celery
+from shared.settings import load_settings
+from worker.container import LaneRuntime
+from worker.engine import Carried, Engine
+
+_POISONED_EXIT = 70
+"""Exit code of a `cpu` process that replaces itself (EX_SOFTWARE of sysexits.h)."""
+
+settings = load_settings()
+app: Celery = create_celery(settings.require_broker())
+app.planq_lane = None
+app.planq_runner = None
+
+
+class WorkFailed(Exception):
+    """Ends a Celery task whose stage or step failed, so that monitors show it as failed; nothing is retried."""
+
+
+class CoroutineTask(Task):
+    """A task whose `run` is a coroutine function: the asyncio pool awaits it, a prefork child runs it on its loop."""
+
+    abstract = True
+    throws = (WorkFailed,)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run to the end on this process's own loop (stock pools call tasks)."""
+        return _process_runner().run(self.run(*args, **kwargs))
+
+
+def engine() -> Engine:
+    """Return the engine of this process; raises RuntimeError in a process that was not composed."""
+    lane: LaneRuntime | None = app.planq_lane
+    if lane is None or lane.engine is None:
+        raise RuntimeError(
+            "this process runs no planq lane; start workers with `planq worker io` or `planq worker cpu`"
+        )
+    return lane.engine
+
+
+def conclude(carried: Carried) -> str:
+    """Turn what became of a wake-up into the Celery task's end: its result, or `WorkFailed`.
+
+    A process in which a tool cannot be stopped ends here: its outcome is stored, its parent replaces it.
+    """
+    if carried.poisoned:
+        os._exit(_POISONED_EXIT)
+    if carried.error is not None:
+        raise WorkFailed(f"{carried.error.code}: {carried.error.message}")
+    return carried.text
+
+
+def _process_runner() -> asyncio.Runner:
+    """Return this child's loop, with the lane opened on it at first use."""
+    runner: asyncio.Runner | None = app.planq_runner
+    if runner is None:
+        runner = app.planq_runner = asyncio.Runner()
+        runner.run(app.planq_lane.open())
+    return runner

@@ -1,0 +1,201 @@
+"""The composition root of a worker process: which adapter stands behind which port.
+
+A `LaneRuntime` lives on one event loop, where `open` builds everything that owns connections. In the `io` lane that
+loop belongs to the pool; in the `cpu` lane every child process has one of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import SystemRandom
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from celery import Celery
+
+from shared.broker.publisher import CeleryPublisher
+from shared.domain.errors import Misconfigured
+from shared.domain.model_names import Provider
+from shared.domain.states import Lane
+from shared.domain.tool import ToolDefinition
+from shared.ports import Knowledge, Passage, Tracker
+from shared.settings import VERSION, Settings, split
+from shared.store.database import Database
+from shared.store.fleet import Fleet
+from shared.store.jobs import PostgresJobStore
+from shared.store.knowledge import PostgresKnowledge
+from shared.store.signals import ENDED, Notifier
+from worker.engine import Engine, EngineSettings
+from worker.llm.gateway import ModelGateway
+from worker.llm.settings import ModelSettings
+from worker.tools.registry import Registry, load_registry
+from worker.tools.services import ToolServices
+
+if TYPE_CHECKING:
+    from worker.tools.mcp import McpToolbox
+
+_log = logging.getLogger("planq.worker")
+
+TENANT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this worker process is; children of a `cpu` worker share their parent's."""
+
+    id: UUID
+    name: str
+    lane: Lane
+    capacity: int
+
+
+class _LateKnowledge:
+    """`Knowledge` for tools that are registered before the database is open."""
+
+    def __init__(self) -> None:
+        self.behind: Knowledge | None = None
+
+    async def search(self, tenant_id: str, query: str, limit: int) -> Sequence[Passage]:
+        if self.behind is None:
+            raise RuntimeError("a tool was called before its worker had opened")
+        return await self.behind.search(tenant_id, query, limit)
+
+
+@dataclass(slots=True)
+class Tools:
+    """The registry of a process and the knowledge port that its tools were given."""
+
+    registry: Registry
+    knowledge: _LateKnowledge = field(default_factory=_LateKnowledge)
+
+    @classmethod
+    def load(cls, settings: Settings) -> Tools:
+        """Collect and check all Python tools; raises `Misconfigured` that names the place of a defect."""
+        knowledge = _LateKnowledge()
+        services = ToolServices(
+            knowledge=knowledge,
+            allow_private_hosts=frozenset(split(settings.http_fetch_allow_hosts)),
+            http_max_bytes=settings.http_fetch_max_bytes,
+        )
+        registry = load_registry(services=services, modules=split(settings.tools), yaml_path=settings.tools_file)
+        return cls(registry, knowledge)
+
+
+def model_settings(settings: Settings) -> ModelSettings:
+    """Return what the gateway needs of the settings."""
+    keys = {
+        Provider.OPENAI: settings.openai_api_key,
+        Provider.ANTHROPIC: settings.anthropic_api_key,
+        Provider.GOOGLE: settings.google_api_key,
+    }
+    urls = {
+        Provider.OPENAI: settings.model_base_url,
+        Provider.ANTHROPIC: settings.anthropic_base_url,
+        Provider.GOOGLE: settings.google_base_url,
+    }
+    return ModelSettings(
+        default_model=settings.model,
+        base_urls={provider: url for provider, url in urls.items() if url},
+        api_keys={provider: key.get_secret_value() for provider, key in keys.items() if key},
+        request_timeout=settings.model_timeout_seconds,
+        max_attempts=settings.model_attempts,
+        keep_exchanges=settings.keep_exchanges,
+        record_path=settings.record,
+    )
+
+
+class LaneRuntime:
+    """Everything that carries out wake-ups on one event loop."""
+
+    def __init__(self, settings: Settings, identity: Identity, tools: Tools, app: Celery, tracker: Tracker) -> None:
+        self._settings = settings
+        self._identity = identity
+        self._tools = tools
+        self._publisher = CeleryPublisher(app)
+        self._tracker = tracker
+        self._database: Database | None = None
+        self._gateway: ModelGateway | None = None
+        self._mcp: McpToolbox | None = None
+        self._notifier: Notifier | None = None
+        self.engine: Engine | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def drain_seconds(self) -> float:
+        """What running steps get when the worker stops."""
+        return self._settings.drain_seconds
+
+    async def open(self) -> None:
+        """Build the engine on the running loop. Raises `Misconfigured` or `DatabaseUnavailable`."""
+        settings = self._settings
+        lane = self._identity.lane
+        self.loop = asyncio.get_running_loop()
+        connections = settings.database_connections if lane is Lane.IO else 2
+        database = self._database = Database(settings.require_database(), max_connections=connections)
+        await database.open()
+        self._tools.knowledge.behind = PostgresKnowledge(database)
+        if settings.mcp_file is not None and lane is Lane.IO:
+            await self._connect_mcp()
+        self._gateway = ModelGateway(model_settings(settings))
+        self._notifier = Notifier(database, ENDED)
+        self.engine = Engine(
+            # A fused `cpu` step would be invisible to monitors: only the parent process can send their events.
+            EngineSettings(
+                lane, max_output_bytes=settings.max_output_bytes, fuse_seconds=60.0 if lane is Lane.IO else 0.0
+            ),
+            store=PostgresJobStore(database, self._identity.id),
+            publisher=self._publisher,
+            planner=self._gateway,
+            responder=self._gateway,
+            toolbox=self._tools.registry,
+            announcer=_Announcer(self._notifier),
+            tracker=self._tracker,
+            draw=SystemRandom().random,
+        )
+
+    async def _connect_mcp(self) -> None:
+        from worker.tools.mcp import connect_mcp  # the SDK costs memory, so only where it is used
+
+        path = self._settings.mcp_file
+        if path is None or self._database is None:
+            raise Misconfigured("MCP needs PLANQ_MCP_FILE and a database")
+        self._mcp = await connect_mcp(path)
+        self._tools.registry.extend(self._mcp.tools())
+        fleet = Fleet(self._database, self._settings.lease)
+        await announce(fleet, self._identity, self._tools.registry.definitions())
+
+    async def close(self) -> None:
+        """Close what `open` opened; idempotent."""
+        if self._notifier is not None:
+            await self._notifier.flush()
+        if self._mcp is not None:
+            await self._mcp.aclose()
+        if self._gateway is not None:
+            await self._gateway.aclose()
+        await asyncio.to_thread(self._publisher.close)
+        if self._database is not None:
+            await self._database.close()
+
+
+class _Announcer:
+    def __init__(self, notifier: Notifier) -> None:
+        self._notifier = notifier
+
+    def job_ended(self, job_id: UUID) -> None:
+        self._notifier.send(job_id)
+
+
+async def announce(fleet: Fleet, identity: Identity, definitions: Sequence[ToolDefinition]) -> None:
+    """Register the worker and publish its tools."""
+    await fleet.register(
+        identity.id,
+        identity.name,
+        [identity.lane],
+        [definition.name for definition in definitions],
+        identity.capacity,
+        VERSION,
+    )
+    await fleet.publish_tools(TENANT, definitions)

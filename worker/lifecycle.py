@@ -1,0 +1,133 @@
+"""What every worker process does beside its work: renew its lease, sweep, and hear of cancelled jobs.
+
+It runs in a thread with a loop and connections of its own, so that a step which blocks the lane's loop cannot stop
+the heartbeat. The thread also measures how late the lane's loop is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from datetime import timedelta
+from random import SystemRandom
+from typing import Any
+from uuid import UUID
+
+from celery import Celery
+
+from shared.broker.publisher import CeleryPublisher
+from shared.domain.errors import DatabaseUnavailable
+from shared.settings import Settings
+from shared.store.database import Database
+from shared.store.fleet import Fleet
+from shared.store.signals import CANCELLED, ENDED, Notifier, listen
+from worker.container import Identity, LaneRuntime, Tools, announce
+from worker.engine import Sweeper, SweepSettings
+
+_log = logging.getLogger("planq.lifecycle")
+
+_STOP_SECONDS = 5.0
+
+
+class Lifecycle:
+    """The companion thread of one worker process. `runtime` is None where children run the steps (`cpu`)."""
+
+    def __init__(
+        self, settings: Settings, identity: Identity, tools: Tools, app: Celery, runtime: LaneRuntime | None
+    ) -> None:
+        self._settings = settings
+        self._identity = identity
+        self._tools = tools
+        self._runtime = runtime
+        self._publisher = CeleryPublisher(app)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run_loop, name="planq-lifecycle", daemon=True)
+        self._database = Database(settings.require_database(), max_connections=2)
+        self._fleet = Fleet(self._database, settings.lease)
+        self._work: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Open the database, register the worker, publish its tools, begin to beat and sweep.
+
+        Returns once the worker is registered, so that no claim is ever made without a lease. Raises
+        `DatabaseUnavailable`.
+        """
+        self._thread.start()
+        self._submit(self._open()).result()
+
+    def stop(self) -> None:
+        """End the thread and give the lease up, so that what this worker still holds is taken back at once."""
+        if not self._thread.is_alive():
+            return
+        with contextlib.suppress(Exception):
+            self._submit(self._close()).result(_STOP_SECONDS)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_STOP_SECONDS)
+        self._publisher.close()
+
+    def _run_loop(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def _submit(self, work: Coroutine[Any, Any, None]) -> Future[None]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    async def _open(self) -> None:
+        await self._database.open()
+        await announce(self._fleet, self._identity, self._tools.registry.definitions())
+        notifier = Notifier(self._database, ENDED)
+        settings = SweepSettings(max_worker_losses=self._settings.max_worker_losses)
+        sweeper = Sweeper(settings, self._fleet, self._publisher, notifier.send, SystemRandom().random)
+        self._start(self._every(self._settings.heartbeat_seconds, self._beat))
+        self._start(self._every(self._settings.sweep_seconds, sweeper.sweep))
+        if self._runtime is not None:
+            self._start(listen(self._settings.require_database(), CANCELLED, self._heard_cancel))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        self._work.append(self._loop.create_task(work))
+
+    async def _close(self) -> None:
+        for task in self._work:
+            task.cancel()
+        await asyncio.gather(*self._work, return_exceptions=True)
+        await self._fleet.forget(self._identity.id)
+        await self._database.close()
+
+    async def _every(self, seconds: float, action: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        while True:
+            try:
+                await action()
+            except DatabaseUnavailable as error:
+                _log.warning("database_unavailable", extra={"cause": error.message})
+            except Exception:
+                _log.exception("companion_failed")
+            await asyncio.sleep(seconds)
+
+    async def _beat(self) -> None:
+        lag = await self._lag()
+        if not await self._fleet.heartbeat(self._identity.id, lag):
+            # The row was removed: a sweep took this worker for dead. What it held is fenced off; it goes on afresh.
+            await announce(self._fleet, self._identity, self._tools.registry.definitions())
+
+    async def _lag(self) -> timedelta:
+        """Return how long the lane's loop takes to run a callback, at most one heartbeat."""
+        loop = self._runtime.loop if self._runtime is not None else None
+        if loop is None or not loop.is_running():
+            return timedelta(0)
+        answered = asyncio.Event()
+        asked = time.monotonic()
+        loop.call_soon_threadsafe(lambda: self._loop.call_soon_threadsafe(answered.set))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(answered.wait(), self._settings.heartbeat_seconds)
+        return timedelta(seconds=time.monotonic() - asked)
+
+    def _heard_cancel(self, job_id: UUID | None) -> None:
+        runtime = self._runtime
+        if job_id is None or runtime is None or runtime.engine is None or runtime.loop is None:
+            return
+        runtime.loop.call_soon_threadsafe(runtime.engine.interrupt, job_id)

@@ -1,0 +1,76 @@
+"""Starts a worker: composes the process, then hands it to Celery.
+
+`celery -A worker.main inspect …` finds the application here; workers are started by `planq worker io|cpu`, because
+they need a lease before they take their first message.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+from celery.signals import worker_ready
+
+from shared.domain.errors import Misconfigured
+from shared.domain.states import Lane
+from shared.settings import Settings
+from shared.store import migrate
+from shared.store.ids import new_id
+from worker.celery_app import app, settings
+from worker.container import Identity, LaneRuntime, Tools
+from worker.lifecycle import Lifecycle
+from worker.tasks import plan, respond, step
+from worker.tracker import CeleryTracker, SilentTracker
+
+__all__ = ["app", "plan", "respond", "run", "step", "worker_argv"]
+
+
+def worker_argv(lane: Lane, name: str, concurrency: int, log_level: str) -> list[str]:
+    """Return Celery's command line for a lane: the asyncio pool for `io`, stock prefork for `cpu`."""
+    pool = "custom" if lane is Lane.IO else "prefork"
+    return [
+        *("worker", "--pool", pool, "--concurrency", str(concurrency)),
+        *("--queues", f"planq.{lane}", "--hostname", name, "--loglevel", log_level),
+        # Chatter between workers that nothing here needs; on Redis it leaks lists and slows the start.
+        *("--without-gossip", "--without-mingle"),
+    ]
+
+
+def run(lane: Lane, concurrency: int | None = None) -> None:
+    """Run a worker until it is told to stop.
+
+    Raises `Misconfigured` for a bad setting, a tool clash or a foreign schema, `DatabaseUnavailable` when there is
+    no database; both before any message is taken.
+    """
+    require_schema(settings)
+    default = settings.io_concurrency if lane is Lane.IO else settings.cpu_concurrency
+    capacity = concurrency or default
+    name = f"planq-{lane}-{os.getpid()}@{socket.gethostname()}"
+    identity = Identity(new_id(), name, lane, capacity)
+    tools = Tools.load(settings)
+    tracker = CeleryTracker() if lane is Lane.IO else None
+    runtime = LaneRuntime(settings, identity, tools, app, tracker or SilentTracker())
+    lifecycle = Lifecycle(settings, identity, tools, app, runtime if lane is Lane.IO else None)
+    app.planq_lane = runtime
+
+    def attach(sender: Any, **_: Any) -> None:
+        if tracker is not None:
+            tracker.attach(sender)
+
+    worker_ready.connect(attach, weak=False)
+    lifecycle.start()
+    try:
+        app.worker_main(worker_argv(lane, name, capacity, "WARNING"))
+    finally:
+        lifecycle.stop()
+
+
+def require_schema(settings: Settings) -> None:
+    """Raise `Misconfigured` unless the database has the schema of this release."""
+    have, need = migrate.current(settings.require_database()), migrate.head()
+    if have != need:
+        raise Misconfigured(
+            f"the database has schema {have or 'none'}, this release needs {need}; run `planq migrate` "
+            "(or, if the database is newer, start the newer release)"
+        )

@@ -1,0 +1,218 @@
+"""A Celery pool with one asyncio loop: hundreds of waiting steps in one process.
+
+Stock pools call tasks synchronously, so an `async def` task never runs in them. This one decodes the message itself
+and awaits the task's coroutine on a loop in its own thread; Celery's consumer, prefetch window, acknowledgements,
+remote control and monitors work unchanged. What Celery's tracer does otherwise (retries, results, canvas) is not
+needed: that state lives in the database.
+
+Celery loads it by `CELERY_CUSTOM_WORKER_POOL=worker.pool:AsyncioPool` and `-P custom`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import signal as signals
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from billiard.einfo import ExceptionInfo
+from celery.concurrency.base import BasePool
+from celery.exceptions import SoftTimeLimitExceeded, Terminated
+from kombu.serialization import loads, prepare_accept_content
+
+_log = logging.getLogger("planq.pool")
+
+_CANCEL_SECONDS = 5.0
+"""What cancelled work gets to give itself back after the drain, and on a cold stop."""
+
+_TICK_SECONDS = 0.01
+
+
+@dataclass(eq=False)
+class Job:
+    """One message in the pool; Celery keeps it as the request's apply result and may `terminate` it."""
+
+    number: int
+    pool: AsyncioPool
+    task: asyncio.Task[None] | None = None
+    stop_signal: int | None = None
+    timed_out: bool = False
+    timers: list[asyncio.TimerHandle] = field(default_factory=list)
+
+    def terminate(self, signal: int | None = None) -> None:
+        """Cancel the coroutine."""
+        self.pool.terminate_job(self.number, signal)
+
+
+class AsyncioPool(BasePool):
+    """Runs coroutine tasks on one loop; `on_loop_start` and `on_loop_stop` open and close what lives on it.
+
+    The hooks are attributes of the Celery application (`app.planq_lane`), because Celery constructs the pool itself.
+    """
+
+    body_can_be_buffer = True
+    signal_safe = False
+    task_join_will_block = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._numbers = itertools.count(1)
+        self._jobs: dict[int, Job] = {}
+        self._hub: Any = None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run_loop, name="planq-loop", daemon=True)
+        self._accept: Any = None
+
+    # Life ---------------------------------------------------------------------------------------------------------
+
+    def on_start(self) -> None:
+        """Start the loop and open what lives on it; an error there ends the worker before it takes any message."""
+        self._accept = prepare_accept_content(self.app.conf.accept_content)
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self.app.planq_lane.open(), self._loop).result()
+
+    def _run_loop(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def register_with_event_loop(self, hub: Any) -> None:
+        """Keep Celery's hub: while the pool drains, acknowledgements still have to flow through it."""
+        self._hub = hub
+
+    def on_stop(self) -> None:
+        """Warm stop: take nothing new, let work end within the drain time, then have it given back."""
+        until = time.monotonic() + self.app.planq_lane.drain_seconds
+        self._wait(until)
+        for number in list(self._jobs):
+            self.terminate_job(number)
+        self._wait(time.monotonic() + _CANCEL_SECONDS)
+        self._finish()
+
+    def on_terminate(self) -> None:
+        """Cold stop: work is given back at once."""
+        for number in list(self._jobs):
+            self.terminate_job(number)
+        self._wait(time.monotonic() + _CANCEL_SECONDS)
+        self._finish()
+
+    def _wait(self, until: float) -> None:
+        while (self._jobs or (self._hub is not None and self._hub._ready)) and time.monotonic() < until:
+            self._pump()
+            time.sleep(_TICK_SECONDS)
+
+    def _pump(self) -> None:
+        """Run what the hub has queued (acknowledgements above all), except reading new messages."""
+        if self._hub is None:
+            return
+        ready = self._hub._pop_ready()
+        while ready:
+            callback = ready.pop()
+            if getattr(getattr(callback, "fun", None), "__name__", "") == "on_readable":
+                continue
+            try:
+                callback()
+            except Exception:
+                _log.exception("hub_callback_failed")
+        self._hub.fire_timers()
+
+    def _finish(self) -> None:
+        if self._loop.is_running():
+            closing = asyncio.run_coroutine_threadsafe(self.app.planq_lane.close(), self._loop)
+            try:
+                closing.result(_CANCEL_SECONDS)
+            except Exception:
+                _log.exception("loop_not_closed_cleanly")
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(_CANCEL_SECONDS)
+
+    # Work ---------------------------------------------------------------------------------------------------------
+
+    def on_apply(
+        self,
+        target: Callable[..., Any],
+        args: Any = None,
+        kwargs: Any = None,
+        callback: Callable[..., Any] | None = None,
+        accept_callback: Callable[..., Any] | None = None,
+        timeout_callback: Callable[..., Any] | None = None,
+        soft_timeout: float | None = None,
+        timeout: float | None = None,
+        **_: Any,
+    ) -> Job:
+        """Take one message: `args` begin with task name, task id, request, body, content type and encoding."""
+        job = Job(next(self._numbers), self)
+        self._jobs[job.number] = job
+        if accept_callback is not None:
+            accept_callback(job.number, time.monotonic())
+        self._loop.call_soon_threadsafe(self._spawn, job, args, callback, timeout_callback, soft_timeout, timeout)
+        return job
+
+    def _spawn(
+        self, job: Job, args: Any, callback: Any, timeout_callback: Any, soft: float | None, hard: float | None
+    ) -> None:
+        job.task = self._loop.create_task(self._run(job, args, callback, timeout_callback, soft or hard))
+        if job.stop_signal is not None:
+            job.task.cancel()
+        limit = soft or hard
+        if limit:
+            job.timers.append(self._loop.call_later(limit, self._time_out, job))
+
+    def _time_out(self, job: Job) -> None:
+        job.timed_out = True
+        if job.task is not None:
+            job.task.cancel()
+
+    async def _run(self, job: Job, args: Any, callback: Any, timeout_callback: Any, limit: float | None) -> None:
+        started = time.monotonic()
+        try:
+            value = await self._call(args)
+            outcome = (0, value, time.monotonic() - started)
+        except asyncio.CancelledError:
+            reason = SoftTimeLimitExceeded(limit) if job.timed_out else Terminated(job.stop_signal or signals.SIGTERM)
+            outcome = (1, _info(reason), time.monotonic() - started)
+        except Exception:
+            outcome = (1, ExceptionInfo(), time.monotonic() - started)
+        finally:
+            for timer in job.timers:
+                timer.cancel()
+        # From this thread and not through the hub: a callback queued there queues the acknowledgement behind the next
+        # poll, which costs up to a second a message.
+        try:
+            callback(outcome)
+        except Exception:
+            _log.exception("pool_callback_failed")
+        finally:
+            self._jobs.pop(job.number, None)
+
+    async def _call(self, args: Any) -> Any:
+        name, _, _, body, content_type, encoding = args[:6]
+        if content_type:
+            arguments, keywords, _ = loads(body, content_type, encoding, accept=self._accept)
+        else:
+            arguments, keywords, _ = body
+        return await self.app.tasks[name].run(*arguments, **keywords)
+
+    def terminate_job(self, pid: int, signal: int | None = None) -> None:
+        """Cancel one message's coroutine; `pid` is the number that Celery was told when it was accepted."""
+        job = self._jobs.get(pid)
+        if job is None:
+            return
+        job.stop_signal = int(signal or signals.SIGTERM)
+        self._loop.call_soon_threadsafe(lambda: job.task and job.task.cancel())
+
+    def _get_info(self) -> dict[str, Any]:
+        info: dict[str, Any] = super()._get_info()
+        info["in-flight"] = len(self._jobs)
+        return info
+
+
+def _info(error: Exception) -> ExceptionInfo:
+    try:
+        raise error
+    except Exception:
+        return ExceptionInfo()
