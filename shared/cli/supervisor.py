@@ -160,6 +160,10 @@ class Supervisor:
         part.start()
         self._watches.append(_Watch(part, started_at=monotonic()))
 
+    def most_deaths(self) -> int:
+        """Return how often in a row the part that dies most often has died."""
+        return max((watch.deaths for watch in self._watches), default=0)
+
     def tend(self) -> None:
         """Look after every part once: note the dead, start again those whose pause is over."""
         for watch in self._watches:

@@ -15,7 +15,6 @@ from time import monotonic
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from shared.cli.console import out
 from shared.cli.parts import PLANQ, Place, ServerPart, child_environment, given_url, planq_parts
@@ -29,6 +28,9 @@ from shared.embedded.valkey import EmbeddedValkey
 
 HEALTH_PATIENCE_SECONDS = 120.0
 MIGRATE_PATIENCE_SECONDS = 300.0
+HOPELESS_DEATHS = 3
+"""A part that died so often in a row before it was ever healthy will not get well by itself."""
+
 STOP_ORDER: Sequence[Sequence[str]] = (("worker-io", "worker-cpu"), ("api",), ("flower",))
 """Workers first, while the API still tells how their jobs end; servers last, because all the others write to them."""
 
@@ -61,11 +63,11 @@ def up(
     place = Place(host, port, flower_port if flower else None, data.absolute())
     interrupts = Interrupts()
     interrupts.listen()
-    check_ports(place)
     place.data.mkdir(parents=True, exist_ok=True)
     (place.data / "logs").mkdir(exist_ok=True, mode=0o700)
     lock = FolderLock(place.data, "planq").acquire(patience=5.0)
     try:
+        check_ports(place)
         Session(place, interrupts).run(sample=sample)
     finally:
         lock.release()
@@ -170,27 +172,28 @@ class Session:
             checks[:] = [check for check in checks if not answers(*check)]
             return not checks
 
-        if self._supervisor.tend_until(all_answer, HEALTH_PATIENCE_SECONDS):
+        def is_decided() -> bool:
+            return all_answer() or self._supervisor.most_deaths() >= HOPELESS_DEATHS
+
+        if self._supervisor.tend_until(is_decided, HEALTH_PATIENCE_SECONDS) and not checks:
             return
         self._check_interrupts()
         silent = ", ".join(f"http://{host}:{port}{path}" for host, port, path in checks)
         logs = "\n\n".join(f"{part.name} ({part.log}):\n{last_lines(part.log)}" for part in parts)
-        raise Unavailable(f"not healthy within {HEALTH_PATIENCE_SECONDS:g} s: no good answer from {silent}\n\n{logs}")
+        waited = monotonic() - self._begun
+        raise Unavailable(f"not healthy after {waited:.0f} s: no good answer from {silent}\n\n{logs}")
 
     def _show(self, database_url: str, broker_url: str) -> None:
         self._say(f"healthy in {monotonic() - self._begun:.1f} s")
-        table = Table(show_header=False, box=None, pad_edge=False)
-        table.add_row("API", self._place.url)
-        table.add_row("docs", f"{self._place.url}/docs")
+        rows = {"API": self._place.url, "docs": f"{self._place.url}/docs"}
         if self._place.flower_port is not None:
             password = flower_password(self._place.data)
-            table.add_row(
-                "Flower", f"http://127.0.0.1:{self._place.flower_port}  user {FLOWER_USER}, password {password}"
-            )
-        table.add_row("database", _without_password(database_url))
-        table.add_row("broker", _without_password(broker_url))
-        table.add_row("data, logs", str(self._place.data))
-        out.print(table)
+            rows["Flower"] = f"http://127.0.0.1:{self._place.flower_port}  user {FLOWER_USER}, password {password}"
+        rows |= {"database": _without_password(database_url), "broker": _without_password(broker_url)}
+        rows["data, logs"] = str(self._place.data)
+        for label, value in rows.items():
+            # Not a table: its cells would be cut to the terminal's width, and these lines are there to be copied.
+            self._say(f"  {label:<11} {value}")
 
     def _run_sample(self, env: dict[str, str]) -> None:
         """Run the sample in a child that writes to our own output; the parts are watched meanwhile."""

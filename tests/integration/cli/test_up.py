@@ -1,0 +1,185 @@
+"""`planq up` as a process: it starts, watches, restarts, resumes, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.support.ports import free_port
+from tests.support.waiting import eventually
+
+GRANDCHILD = "import signal; signal.pause()"
+ROOT = Path(__file__).parents[3]
+
+
+class Up:
+    """A running `planq up` with stand-ins for the API and the worker."""
+
+    def __init__(self, folder: Path, port: int, **env: str) -> None:
+        self.output = folder / "output.txt"
+        self.port = port
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("PLANQ_") and not k.endswith("_URL")}
+        command = [sys.executable, "-m", "tests.support.fake_up", "up", "--no-flower"]
+        with self.output.open("ab") as out:
+            self.process = psutil.Popen(
+                [*command, "--port", str(port), "--data", str(folder / "data")],
+                cwd=ROOT,
+                env=kept | env,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+
+    def text(self) -> str:
+        return self.output.read_text()
+
+    def wait_up(self, times: int = 1) -> None:
+        eventually(lambda: self.text().count("planq is up") == times, 60, what="planq is up")
+
+    def family(self) -> list[psutil.Process]:
+        return self.process.children(recursive=True)
+
+    def named(self, part: str) -> psutil.Process:
+        return next(one for one in self.family() if part in " ".join(one.cmdline()))
+
+    def leave(self, number: signal.Signals = signal.SIGINT) -> int:
+        family = self.family()
+        self.process.send_signal(number)
+        code: int = self.process.wait(60)
+        assert alive(family) == []
+        return code
+
+
+def alive(family: list[psutil.Process]) -> list[list[str]]:
+    """Return the command lines of those that still run; one that only waits to be reaped by init does not."""
+    _, running = psutil.wait_procs(family, timeout=2)
+    return [one.cmdline() for one in running if one.status() != psutil.STATUS_ZOMBIE]
+
+
+@contextmanager
+def planq_up(folder: Path, **env: str) -> Iterator[Up]:
+    running = Up(folder, free_port(), **env)
+    try:
+        yield running
+    finally:
+        if running.process.is_running():
+            running.process.kill()
+            running.process.wait(10)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_says_when_it_is_healthy_and_one_signal_stops_every_process(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with planq_up(tmp_path) as running:
+        running.wait_up()
+        assert httpx.get(f"http://127.0.0.1:{running.port}/readyz").status_code == 200
+        assert len(running.family()) >= 5  # two servers with children, API, worker with a child
+
+        assert running.leave(number) == 0
+
+    assert "healthy in" in running.text()
+    assert "nothing of planq is left running" in running.text()
+
+
+def test_a_second_run_resumes_on_the_same_data(tmp_path: Path) -> None:
+    for run in (1, 2):
+        with planq_up(tmp_path) as running:
+            running.wait_up(run)
+            assert running.leave() == 0
+
+    assert "up to date" in (tmp_path / "data/logs/migrate.log").read_text()
+
+
+@pytest.mark.parametrize("part", ["http.server", "signal.pause", "bin/postgres", "valkey-server"])
+def test_a_part_that_is_killed_is_said_and_started_again(tmp_path: Path, part: str) -> None:
+    with planq_up(tmp_path) as running:
+        running.wait_up()
+        victim = running.named(part)
+
+        victim.kill()
+
+        eventually(lambda: "ended unexpectedly" in running.text() and "was started again" in running.text(), 20)
+        eventually(lambda: running.named(part).pid != victim.pid, 20)
+        assert running.leave() == 0
+
+
+def test_a_killed_supervisor_takes_every_process_with_it(tmp_path: Path) -> None:
+    with planq_up(tmp_path) as running:
+        running.wait_up()
+        family = running.family()
+
+        running.process.kill()
+
+        assert eventually(lambda: [one for one in alive(family) if GRANDCHILD not in one] == [], 30)
+        for grandchild in family:  # the stand-in does not pass its signal on; a real worker does
+            if grandchild.is_running():
+                grandchild.kill()
+
+
+def test_a_second_interrupt_hastens_a_stubborn_worker(tmp_path: Path) -> None:
+    with planq_up(tmp_path, FAKE_WORKER="stubborn") as running:
+        running.wait_up()
+        family = running.family()
+
+        running.process.send_signal(signal.SIGINT)
+        eventually(lambda: "stopping" in running.text())
+        running.process.send_signal(signal.SIGINT)
+
+        assert running.process.wait(20) == 0
+        assert alive(family) == []
+    assert "worker-io did not stop" in running.text()
+
+
+def test_a_part_that_never_gets_well_ends_the_start_with_its_log(tmp_path: Path) -> None:
+    with planq_up(tmp_path, FAKE_API="dies") as running:
+        assert running.process.wait(60) == 1
+
+    assert "the API has a bad day" in running.text()
+    assert "not healthy" in running.text()
+    assert "nothing of planq is left running" in running.text()
+
+
+def test_a_busy_port_is_named_with_its_option_and_nothing_is_started(tmp_path: Path) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+
+        running = Up(tmp_path, port)
+
+        assert running.process.wait(20) == 1
+    assert f"port {port}" in running.text()
+    assert "--port or PLANQ_PORT" in running.text()
+    assert not (tmp_path / "data" / "postgres").exists()
+
+
+def test_two_at_once_on_the_same_data_are_refused(tmp_path: Path) -> None:
+    with planq_up(tmp_path) as first:
+        first.wait_up()
+
+        second = Up(tmp_path, free_port())
+
+        assert second.process.wait(20) == 1
+        assert f"already in use by process {first.process.pid}" in second.text()
+        assert first.leave() == 0
+
+
+def test_a_database_that_does_not_answer_is_said(tmp_path: Path) -> None:
+    url = f"postgresql://nobody:secret@127.0.0.1:{free_port()}/none"
+
+    with planq_up(tmp_path, DATABASE_URL=url) as running:
+        assert running.process.wait(60) == 1
+
+    assert "the database could not be migrated" in running.text()
+    assert not (tmp_path / "data" / "postgres").exists()
