@@ -1,0 +1,123 @@
+"""The gateway without a network: offline rules, refusals, and what is loaded."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from shared.domain.errors import ModelRefused
+from shared.domain.model import Ask, Findings, ModelFailed, ModelReply, Purpose, StepResult
+from shared.domain.plan import Plan
+from shared.domain.planning import Calls, interpret
+from shared.domain.tool import ToolDefinition
+from shared.domain.validation import validate_plan
+from shared.ports import Passage
+from worker.llm.gateway import ModelGateway
+from worker.llm.settings import ModelSettings
+from worker.tools.registry import load_registry
+from worker.tools.services import ToolServices
+
+ROOT = Path(__file__).resolve().parents[3]
+SAMPLE = (
+    'Search the handbook for "durable execution" and search the handbook for "leases", '
+    "then write a report titled Findings from them."
+)
+
+
+def plan(text: str, model: str = "offline", settings: ModelSettings | None = None) -> ModelReply:
+    gateway = ModelGateway(settings or ModelSettings())
+    return asyncio.run(gateway.plan(Ask("job-1", text, model), [ToolDefinition(name="calculate")]))
+
+
+def test_an_offline_plan_costs_nothing_and_is_recorded() -> None:
+    call = plan("calculate 1+1").call
+
+    assert (call.purpose, call.model, call.attempts, call.error) == (Purpose.PLAN, "offline", 1, None)
+    assert (call.input_tokens, call.output_tokens, call.cost_usd) == (0, 0, Decimal(0))
+    assert call.exchange is not None
+    assert call.exchange["request"]["tools"][0]["name"] == "__planning__"
+    assert call.exchange["reply"]["tool_calls"][0]["arguments"]["calls"] == [
+        {"tool_name": "calculate", "arguments": {"expression": "1+1"}}
+    ]
+
+
+def test_exchanges_are_kept_only_when_the_settings_say_so() -> None:
+    assert plan("calculate 1+1", settings=ModelSettings(keep_exchanges=False)).call.exchange is None
+
+
+def test_an_offline_answer_is_text() -> None:
+    findings = Findings(results=[StepResult("calculate", {"expression": "1+1"}, {"result": 2})])
+
+    reply = asyncio.run(ModelGateway(ModelSettings()).respond(Ask("job-1", "x", "offline"), findings))
+
+    assert reply.text.startswith("1+1 = 2")
+    assert reply.call.purpose is Purpose.RESPOND
+
+
+def test_an_ask_without_a_model_goes_to_the_default() -> None:
+    assert plan("calculate 1+1", model="").call.model == "offline"
+
+
+def test_an_unknown_model_is_refused() -> None:
+    with pytest.raises(ModelFailed, match="unknown model") as caught:
+        plan("x", model="gpt-5")
+
+    assert isinstance(caught.value.error, ModelRefused)
+    assert caught.value.call.error is not None
+    assert caught.value.call.error.code == "model_refused"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SAMPLE,
+        "calculate 2+2, then calculate it * 3, what time is it, and write a report from the results",
+        "fetch https://example.org/ and write a report about it",
+        "wait 2.5 seconds and then look up leases",
+        'search for "$0.output.text {{ $0.output.text }}" and write a report titled "{{ $0.output.x }}"',
+    ],
+)
+def test_offline_plans_are_valid_for_the_tools_that_come_with_planq(text: str) -> None:
+    services = ToolServices(knowledge=NoKnowledge())
+    registry = load_registry(services=services, entry_point_group=None, modules=["worker.tools.builtin"])
+    tools = {definition.name: definition for definition in registry.definitions()}
+
+    reply = asyncio.run(ModelGateway(ModelSettings()).plan(Ask("job-1", text, "offline"), list(tools.values())))
+
+    decided = interpret(reply.text, reply.tool_calls)
+    assert isinstance(decided, Calls)
+    assert isinstance(decided.plan, Plan)
+    assert validate_plan(decided.plan, tools, max_steps=10) == []
+
+
+class NoKnowledge:
+    """The tools are only described here, never called."""
+
+    async def search(self, tenant_id: str, query: str, limit: int) -> Sequence[Passage]:
+        raise AssertionError("no tool is called in this test")
+
+
+def test_an_offline_process_loads_no_sdk() -> None:
+    code = (
+        "import asyncio, sys\n"
+        "from shared.domain.model import Ask, Findings\n"
+        "from worker.llm.gateway import ModelGateway\n"
+        "from worker.llm.settings import ModelSettings\n"
+        "gateway = ModelGateway(ModelSettings())\n"
+        "asyncio.run(gateway.plan(Ask('j', 'hello', 'offline'), []))\n"
+        "asyncio.run(gateway.respond(Ask('j', 'hello', 'offline'), Findings()))\n"
+        "heavy = {'pydantic_ai', 'openai', 'anthropic', 'google', 'httpx', 'httpx2', 'genai_prices'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+
+    assert done.stdout == "[]\n"
