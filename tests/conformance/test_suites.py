@@ -1,0 +1,30 @@
+"""Conformance of the pure core: one test per case of five suites, as readings.md decides it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.adapters import ADAPTERS
+from tests.conformance.cases import Case, load, mismatches, params
+from tests.conformance.overrides import RULES, expectation
+
+NEEDS_THE_ENGINE = {("plan_execute_respond", "run")}
+CASES = [case for suite in ADAPTERS for case in load(suite) if (suite, case.op) not in NEEDS_THE_ENGINE]
+
+
+@pytest.mark.parametrize("case", params(CASES))
+def test_case(case: Case) -> None:
+    assert case.op in ADAPTERS[case.suite], f"no adapter for operation {case.op!r} of suite {case.suite!r}"
+    expected, used = expectation(case)
+
+    actual = ADAPTERS[case.suite][case.op](case.input)
+
+    by = "; ".join(f"row {rule.row}: {rule.name}" for rule in used) or "the case itself"
+    assert mismatches(expected, actual) == [], f"expected by {by}"
+
+
+def test_a_rule_names_a_row_of_readings_and_an_operation_that_exists() -> None:
+    operations = {op for adapters in ADAPTERS.values() for op in adapters}
+    for rule in RULES:
+        assert 1 <= rule.row <= 27
+        assert rule.op in operations
