@@ -16,6 +16,7 @@ from shared.broker.celery_config import create_celery
 from shared.settings import load_settings
 from worker.container import LaneRuntime
 from worker.engine import Carried, Engine
+from worker.pool import WorkFailed
 
 _POISONED_EXIT = 70
 """Exit code of a `cpu` process that replaces itself (EX_SOFTWARE of sysexits.h)."""
@@ -24,10 +25,6 @@ settings = load_settings()
 app: Celery = create_celery(settings.require_broker())
 app.planq_lane = None
 app.planq_runner = None
-
-
-class WorkFailed(Exception):
-    """Ends a Celery task whose stage or step failed, so that monitors show it as failed; nothing is retried."""
 
 
 class CoroutineTask(Task):

@@ -10,13 +10,11 @@ import os
 import socket
 from typing import Any
 
-from celery.signals import worker_ready
+from celery.signals import setup_logging, worker_ready
 
-from shared.domain.errors import Misconfigured
 from shared.domain.states import Lane
-from shared.settings import Settings
-from shared.store import migrate
 from shared.store.ids import new_id
+from shared.store.schema import require_schema
 from worker.celery_app import app, settings
 from worker.container import Identity, LaneRuntime, Tools
 from worker.lifecycle import Lifecycle
@@ -30,7 +28,7 @@ def worker_argv(lane: Lane, name: str, concurrency: int, log_level: str) -> list
     """Return Celery's command line for a lane: the asyncio pool for `io`, stock prefork for `cpu`."""
     pool = "custom" if lane is Lane.IO else "prefork"
     return [
-        *("worker", "--pool", pool, "--concurrency", str(concurrency)),
+        *("--quiet", "worker", "--pool", pool, "--concurrency", str(concurrency)),
         *("--queues", f"planq.{lane}", "--hostname", name, "--loglevel", log_level),
         # Chatter between workers that nothing here needs; on Redis it leaks lists and slows the start.
         *("--without-gossip", "--without-mingle"),
@@ -43,7 +41,7 @@ def run(lane: Lane, concurrency: int | None = None) -> None:
     Raises `Misconfigured` for a bad setting, a tool clash or a foreign schema, `DatabaseUnavailable` when there is
     no database; both before any message is taken.
     """
-    require_schema(settings)
+    require_schema(settings.require_database())
     default = settings.io_concurrency if lane is Lane.IO else settings.cpu_concurrency
     capacity = concurrency or default
     name = f"planq-{lane}-{os.getpid()}@{socket.gethostname()}"
@@ -58,19 +56,13 @@ def run(lane: Lane, concurrency: int | None = None) -> None:
         if tracker is not None:
             tracker.attach(sender)
 
+    def keep_logging(**_: Any) -> None:
+        """Leave the logging that `worker/__main__.py` has set up; without a receiver Celery replaces it."""
+
+    setup_logging.connect(keep_logging, weak=False)
     worker_ready.connect(attach, weak=False)
     lifecycle.start()
     try:
         app.worker_main(worker_argv(lane, name, capacity, "WARNING"))
     finally:
         lifecycle.stop()
-
-
-def require_schema(settings: Settings) -> None:
-    """Raise `Misconfigured` unless the database has the schema of this release."""
-    have, need = migrate.current(settings.require_database()), migrate.head()
-    if have != need:
-        raise Misconfigured(
-            f"the database has schema {have or 'none'}, this release needs {need}; run `planq migrate` "
-            "(or, if the database is newer, start the newer release)"
-        )

@@ -25,6 +25,11 @@ from celery.concurrency.base import BasePool
 from celery.exceptions import SoftTimeLimitExceeded, Terminated
 from kombu.serialization import loads, prepare_accept_content
 
+
+class WorkFailed(Exception):
+    """Ends a Celery task whose stage or step failed, so that monitors show it as failed; nothing is retried."""
+
+
 _log = logging.getLogger("planq.pool")
 
 _CANCEL_SECONDS = 5.0
@@ -175,7 +180,10 @@ class AsyncioPool(BasePool):
         except asyncio.CancelledError:
             reason = SoftTimeLimitExceeded(limit) if job.timed_out else Terminated(job.stop_signal or signals.SIGTERM)
             outcome = (1, _info(reason), time.monotonic() - started)
+        except WorkFailed:
+            outcome = (1, ExceptionInfo(), time.monotonic() - started)
         except Exception:
+            _log.exception("celery_task_failed", extra={"task": args[0], "task_id": args[1]})
             outcome = (1, ExceptionInfo(), time.monotonic() - started)
         finally:
             for timer in job.timers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from shared.broker.messages import Message, encode
@@ -42,7 +43,7 @@ class CeleryTracker:
         hub = getattr(consumer, "hub", None)
         if hub is not None:
             # A broker channel belongs to the consumer's thread.
-            hub.call_soon(dispatcher.send, kind, uuid=message.task_id, **fields)
+            hub.call_soon(partial(dispatcher.send, kind, uuid=message.task_id, **fields))
 
 
 class SilentTracker:

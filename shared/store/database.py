@@ -19,7 +19,7 @@ from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import Json
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from shared.domain.errors import DatabaseUnavailable
+from shared.domain.errors import DatabaseUnavailable, Misconfigured
 
 Row = Mapping[str, Any]
 
@@ -46,6 +46,11 @@ class Database:
     """A pool of autocommit connections, opened inside the event loop that uses it."""
 
     def __init__(self, database_url: str, *, max_connections: int, timeout_seconds: float = 10.0) -> None:
+        """Open no connection yet; raises `Misconfigured` when libpq cannot read the URL."""
+        try:
+            psycopg.conninfo.conninfo_to_dict(database_url)
+        except psycopg.ProgrammingError as error:
+            raise Misconfigured(f"DATABASE_URL: expected a URL that libpq can read, found {error}") from error
         self._pool: AsyncConnectionPool[psycopg.AsyncConnection[DictRow]] = AsyncConnectionPool(
             database_url,
             connection_class=psycopg.AsyncConnection[DictRow],
@@ -55,11 +60,19 @@ class Database:
             timeout=timeout_seconds,
             # A connection that the server closed while it lay idle is replaced before it is handed out.
             check=AsyncConnectionPool.check_connection,
+            # The pause between attempts doubles until this is over; a later request then tries afresh, at once.
+            reconnect_timeout=3.0,
             open=False,
         )
 
-    async def open(self) -> None:
-        """Open the pool and wait for a first connection; raises `DatabaseUnavailable` when none comes."""
+    async def open(self, *, wait: bool = True) -> None:
+        """Open the pool and wait for a first connection; raises `DatabaseUnavailable` when none comes.
+
+        Without `wait` it returns at once, and whoever needs a connection waits for it.
+        """
+        if not wait:
+            await self._pool.open(wait=False)
+            return
         try:
             await self._pool.open(wait=True, timeout=self._pool.timeout)
         except PoolTimeout as error:

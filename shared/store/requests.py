@@ -5,14 +5,15 @@ Rows go out as plain mappings; `api/schemas.py` shapes them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from shared.domain.errors import Conflict, NotFound
 from shared.domain.limits import Limits
-from shared.domain.states import JobStatus, StepStatus, Strategy
+from shared.domain.states import TERMINAL_JOB, JobStatus, StepStatus, Strategy
 from shared.domain.tool import ToolDefinition
 from shared.store.database import Database, Row, as_json
 from shared.store.jobs import list_tools
@@ -44,10 +45,11 @@ class RequestStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def submit(self, submission: Submission) -> tuple[UUID, bool]:
-        """Store a job; return its id and whether it is new (False: the key was used before for the same request).
+    async def submit(self, submission: Submission) -> tuple[UUID, datetime | None]:
+        """Store a job; return its id and when it was made.
 
-        Raises `Conflict` when the idempotency key was used for another request.
+        The time is None when the idempotency key was used before for the same request: the id is then that of the
+        earlier job, and nothing is stored. Raises `Conflict` when the key was used for another request.
         """
         row = await self._database.fetch_one(
             "submit_job",
@@ -66,14 +68,22 @@ class RequestStore:
             plan=as_json(submission.plan),
         )
         if row is not None:
-            return submission.id, True
-        return await self._earlier(submission), False
+            return submission.id, row["created_at"]
+        key, digest = submission.idempotency_key or "", submission.request_hash or ""
+        earlier = await self.earlier(submission.tenant_id, key, digest)
+        if earlier is None:
+            raise Conflict("the job of this Idempotency-Key has just been removed; send the request again")
+        return earlier, None
 
-    async def _earlier(self, submission: Submission) -> UUID:
-        row = await self._database.fetch_one(
-            "job_by_key", tenant_id=submission.tenant_id, idempotency_key=submission.idempotency_key
-        )
-        if row is None or row["request_hash"] != submission.request_hash:
+    async def earlier(self, tenant_id: str, idempotency_key: str, request_hash: str) -> UUID | None:
+        """Return the job that was submitted under a key, None when the key is new.
+
+        Raises `Conflict` when the key was used for another request.
+        """
+        row = await self._database.fetch_one("job_by_key", tenant_id=tenant_id, idempotency_key=idempotency_key)
+        if row is None:
+            return None
+        if row["request_hash"] != request_hash:
             raise Conflict(
                 "the Idempotency-Key was used before with another request; expected the same body, "
                 "or a new key for a new job"
@@ -99,6 +109,12 @@ class RequestStore:
         if row is None:
             raise NotFound(f"there is no job {job_id}")
         return JobStatus(row["status"])
+
+    async def ended(self, job_ids: Collection[UUID]) -> set[UUID]:
+        """Return those of the given jobs that have ended."""
+        statuses = [str(status) for status in TERMINAL_JOB]
+        rows = await self._database.fetch_all("ended_jobs", ids=list(job_ids), statuses=statuses)
+        return {row["id"] for row in rows}
 
     async def jobs(
         self, tenant_id: str, *, status: JobStatus | None, below: UUID | None, limit: int

@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-_QUIET = ("amqp", "httpx", "httpcore", "kombu", "celery.redirected", "asyncio")
+_QUIET = ("amqp", "httpx", "httpcore", "kombu", "celery.redirected", "asyncio", "alembic")
 
 
 def configure_logging(level: str, *, as_json: bool) -> None:

@@ -131,10 +131,10 @@ class Engine:
         tasks = self._running.setdefault(job_id, set())
         tasks.add(task)
         started = self._clock()
-        if tracked:
-            self._tracker.started(wake, claim.attempt)
         carried = Carried(attempt=claim.attempt)
         try:
+            if tracked:
+                self._tracker.started(wake, claim.attempt)
             carried = await self._work(claim)
         except asyncio.CancelledError:
             if job_id not in self._cancelled:

@@ -12,13 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shared.domain.planning import Direct, Malformed, interpret
-
 from shared.domain.compile import PlannedStep, compile_plan
 from shared.domain.errors import ErrorRecord, InternalFault, PlanInvalid, storable
 from shared.domain.ids import StepRef
 from shared.domain.model import Ask, ModelCall, ModelFailed
 from shared.domain.plan import Plan, parse_plan
+from shared.domain.planning import Direct, Malformed, interpret
 from shared.domain.states import JobStatus
 from shared.domain.tool import ToolDefinition
 from shared.domain.validation import validate_plan

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shared.domain.artifacts import detect_wrapper, extract_skill_id, infer_type
-
 from shared.domain.errors import (
     ErrorRecord,
     ExecutionFailed,

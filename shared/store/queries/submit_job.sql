@@ -6,11 +6,11 @@ WITH new_job AS (
     VALUES (%(id)s, %(tenant_id)s, %(id)s, %(strategy)s, 'queued', %(model)s, %(limits)s, %(tools)s, %(metadata)s,
             %(input)s, %(user_id)s, %(trace_id)s, %(idempotency_key)s, %(request_hash)s, now() + planq_wake_grace())
     ON CONFLICT (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
-    RETURNING id, tenant_id
+    RETURNING id, tenant_id, created_at
 ), new_plan AS (
     INSERT INTO plans (job_id, round, tenant_id, source, body)
     SELECT id, 0, tenant_id, 'caller', %(plan)s::json FROM new_job WHERE %(plan)s::json IS NOT NULL
 ), told AS (
     INSERT INTO events (tenant_id, job_id, kind) SELECT tenant_id, id, 'job_submitted' FROM new_job
 )
-SELECT id FROM new_job
+SELECT id, created_at FROM new_job

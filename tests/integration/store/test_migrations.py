@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import create_engine, text
 from sqlmodel import SQLModel
 
+from shared.domain.errors import Misconfigured
 from shared.domain.states import JobStatus, StepStatus
-from shared.store import migrate, tables
+from shared.store import migrate, schema, tables
 from shared.store.database import query
 
 
@@ -21,6 +23,15 @@ def test_migrations_and_metadata_give_the_same_schema(empty_database_url: str) -
         assert compare_metadata(context, SQLModel.metadata) == []
     engine.dispose()
     assert tables.Job.__tablename__ == "jobs"
+
+
+def test_the_constant_is_the_newest_migration(empty_database_url: str, database_url: str) -> None:
+    assert migrate.head() == schema.HEAD
+    assert schema.current(empty_database_url) is None
+    assert schema.current(database_url) == schema.HEAD
+    schema.require_schema(database_url)
+    with pytest.raises(Misconfigured, match="planq migrate"):
+        schema.require_schema(empty_database_url)
 
 
 def test_a_second_migration_does_nothing(database_url: str) -> None:

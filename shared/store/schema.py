@@ -1,0 +1,32 @@
+"""Which schema a database has, without the weight of Alembic: workers and the API ask at every start."""
+
+from __future__ import annotations
+
+import psycopg
+
+from shared.domain.errors import DatabaseUnavailable, Misconfigured
+
+HEAD = "0001"
+"""The revision that this release needs; a test holds it equal to the newest migration."""
+
+
+def current(database_url: str) -> str | None:
+    """Return the database's revision, None for a database without planq's tables; raises `DatabaseUnavailable`."""
+    try:
+        with psycopg.connect(database_url, connect_timeout=10, application_name="planq-schema") as connection:
+            if connection.execute("SELECT to_regclass('alembic_version')").fetchone() == (None,):
+                return None
+            row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+            return str(row[0]) if row else None
+    except psycopg.Error as error:
+        raise DatabaseUnavailable(f"cannot read the database's schema version: {error}") from error
+
+
+def require_schema(database_url: str) -> None:
+    """Raise `Misconfigured` unless the database has the schema of this release."""
+    have = current(database_url)
+    if have != HEAD:
+        raise Misconfigured(
+            f"the database has schema {have or 'none'}, this release needs {HEAD}; run `planq migrate` "
+            "(or, if the database is newer, start the newer release)"
+        )
