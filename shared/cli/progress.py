@@ -16,6 +16,7 @@ from rich.markdown import Markdown
 from rich.panel import Panel
 
 from shared.cli.client import Client, Json
+from shared.cli.console import plain
 from shared.domain.states import JobStatus
 
 POLL_SECONDS = 0.15
@@ -95,10 +96,12 @@ def print_outcome(job: Json, console: Console) -> None:
     """Print a finished job's answer, or why there is none, and what it cost."""
     if job.get("answer"):
         # The answer is a model's or a tool's text: rendered as Markdown, it can draw but not act.
-        console.print(Panel(Markdown(str(job["answer"]), hyperlinks=False), title="answer", title_align="left"))
+        console.print(
+            Panel(Markdown(plain(str(job["answer"])), hyperlinks=False), title="answer", title_align="left")
+        )
     if job.get("error"):
         error = job["error"]
-        console.print(f"{error.get('code')}: {error.get('message')}", style="red")
+        console.print(plain(f"{error.get('code')}: {error.get('message')}"), style="red")
     usage = job.get("usage") or {}
     tokens = f"{usage.get('input_tokens', 0)} + {usage.get('output_tokens', 0)} tokens"
     cost = usage.get("cost_usd")
@@ -115,5 +118,5 @@ def _took(step: Json) -> str:
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
+    text = plain(json.dumps(value, ensure_ascii=False))
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"

@@ -1,0 +1,141 @@
+"""The HTTP client: what it sends, and which error a refusal becomes."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from shared.cli.client import Client
+from shared.domain.errors import (
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    PlanInvalid,
+    PlanqError,
+    TooLarge,
+    Unauthorized,
+    Unavailable,
+)
+from tests.support.ports import free_port
+
+
+class Recorder(ThreadingHTTPServer):
+    """A server that answers every request with `reply` and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.reply: tuple[int, bytes] = (200, b"{}")
+        self.asked: list[tuple[str, str, dict[str, str], Any]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def answer(self, status: int, body: Any) -> None:
+        self.reply = (status, body if isinstance(body, bytes) else json.dumps(body).encode())
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Recorder
+
+    def _any(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.server.asked.append((self.command, self.path, headers, json.loads(body) if body else None))
+        status, text = self.server.reply
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    do_GET = do_POST = _any
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Recorder]:
+    with Recorder() as recorder:
+        thread = threading.Thread(target=recorder.serve_forever, args=(0.01,))
+        thread.start()
+        yield recorder
+        recorder.shutdown()
+        thread.join()
+
+
+def test_it_sends_what_the_api_expects(server: Recorder) -> None:
+    server.answer(200, {"id": "1", "items": [{"name": "now"}]})
+
+    with Client(server.url + "/", "key") as client:
+        client.submit({"input": "hi"}, idempotency_key="once")
+        client.job("1")
+        client.job("1", wait=2.5)
+        client.jobs(status="failed", limit=3)
+        client.cancel("1")
+        tools = client.tools()
+        client.validate({"calls": []})
+
+    assert tools == [{"name": "now"}]
+    assert [(method, path, body) for method, path, _, body in server.asked] == [
+        ("POST", "/jobs", {"input": "hi"}),
+        ("GET", "/jobs/1", None),
+        ("GET", "/jobs/1?wait=2.5", None),
+        ("GET", "/jobs?status=failed&limit=3", None),
+        ("POST", "/jobs/1/cancel", None),
+        ("GET", "/tools", None),
+        ("POST", "/plans/validate", {"plan": {"calls": []}}),
+    ]
+    assert all(headers["authorization"] == "Bearer key" for _, _, headers, _ in server.asked)
+    assert server.asked[0][2]["idempotency-key"] == "once"
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (401, Unauthorized),
+        (404, NotFound),
+        (409, Conflict),
+        (413, TooLarge),
+        (422, InvalidRequest),
+        (400, InvalidRequest),
+        (503, Unavailable),
+    ],
+)
+def test_a_problem_becomes_our_error_with_the_apis_message(
+    server: Recorder, status: int, kind: type[PlanqError]
+) -> None:
+    server.answer(status, {"title": "short", "detail": "the whole story", "status": status})
+
+    with Client(server.url) as client, pytest.raises(kind, match=r"^the whole story$"):
+        client.job("1")
+
+
+def test_an_invalid_plan_keeps_its_errors(server: Recorder) -> None:
+    errors = [{"tool_index": 0, "error": {"type": "unknown_tool"}}]
+    server.answer(422, {"code": "plan_invalid", "detail": "1 defect", "errors": errors})
+
+    with Client(server.url) as client, pytest.raises(PlanInvalid) as caught:
+        client.submit({"input": "x"})
+
+    assert caught.value.errors == errors
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[1]", b""])
+def test_an_answer_that_is_no_planq_says_so(server: Recorder, body: bytes) -> None:
+    server.answer(200, body)
+
+    with Client(server.url) as client, pytest.raises(Unavailable, match="expected JSON from a planq API"):
+        client.job("1")
+
+
+def test_no_answer_names_the_url_and_what_to_do() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+
+    with Client(url) as client, pytest.raises(Unavailable, match=rf"no planq API answers at {url} .*planq up.*--url"):
+        client.job("1")
