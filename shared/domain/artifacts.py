@@ -82,7 +82,7 @@ def tool_response_schema(artifact_schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build_tool_response(
-    artifact_id: str, artifact: Mapping[str, Any], made_by: Provenance, executed_at: datetime
+    artifact_id: str, artifact: Mapping[str, object], made_by: Provenance, executed_at: datetime
 ) -> dict[str, Any]:
     """Return the structured output for an artifact, valid under `tool_response_schema` of the artifact's schema.
 

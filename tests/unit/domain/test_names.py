@@ -1,0 +1,42 @@
+"""Spellings of tool names: readings row 24."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.domain.errors import InvalidRequest
+from shared.domain.names import canonical, display, join, resolve_name, split, to_dotted, to_registry
+
+
+@pytest.mark.parametrize("spelling", ["web_fetch", "web.fetch", "web-fetch", "web/fetch"])
+def test_every_spelling_finds_the_registered_name(spelling: str) -> None:
+    assert resolve_name(spelling, ["web_fetch", "other"]) == "web_fetch"
+    assert to_registry(spelling) == "web_fetch"
+    assert to_dotted(spelling) == "web.fetch"
+
+
+def test_an_exact_name_wins_and_otherwise_ambiguity_is_an_error() -> None:
+    registered = {"web_fetch": 1, "web-fetch": 2}
+    assert resolve_name("web-fetch", registered) == "web-fetch"
+    with pytest.raises(InvalidRequest, match="ambiguous") as refused:
+        resolve_name("web.fetch", registered)
+    assert refused.value.details["candidates"] == ["web-fetch", "web_fetch"]
+
+
+def test_unknown_and_reserved_names_are_not_guessed() -> None:
+    assert resolve_name("ghost", ["web_fetch"]) is None
+    assert resolve_name("cp..agent", ["cp__agent"]) is None
+    assert resolve_name("cp__agent", ["cp__agent"]) == "cp__agent"
+    assert to_dotted("__planning__") == "__planning__"
+
+
+@given(st.from_regex(r"[ab_]{1,3}(-[ab_]{1,3}){0,3}", fullmatch=True))
+def test_canonical_names_stay_as_they_are(name: str) -> None:
+    assert canonical(name) == name
+
+
+@given(st.text(alphabet="ab/", min_size=1, max_size=6), st.text(alphabet="ab", min_size=1, max_size=4))
+def test_joining_and_splitting_undo_each_other(service: str, method: str) -> None:
+    assert split(join(service, method)) == (service, method)

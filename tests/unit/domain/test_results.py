@@ -1,0 +1,69 @@
+"""Results as they leave the EXECUTE stage; the exact texts are in the conformance cases."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.domain.model import StepResult
+from shared.domain.results import (
+    execution_state,
+    failure_text,
+    format_summary,
+    response_strategy,
+    to_mcp_result,
+    tool_outcome,
+)
+from tests.unit.domain.strategies import json_values
+
+
+def test_the_failure_text_joins_all_errors_and_is_none_without_one() -> None:
+    done, broken, worse = (
+        StepResult("a", {}, {"x": 1}),
+        StepResult("b", {}, error="boom"),
+        StepResult("c", {}, error="!"),
+    )
+    assert failure_text([done, broken, worse]) == "Tool execution failed: boom; !"
+    assert failure_text([done]) is None
+    assert format_summary([]) == ""
+
+
+def test_an_empty_error_is_still_a_failure() -> None:
+    state = execution_state([StepResult("a", {}, error="")])
+    assert (state.halted, state.halt_reason, state.failures) == (True, "", 1)
+
+
+def test_texts_of_a_tool_without_output_schema_become_its_output() -> None:
+    result = {
+        "content": [{"type": "text", "text": "a"}, {"type": "image", "data": "…"}, {"type": "text", "text": "b"}]
+    }
+    assert tool_outcome("t", result).output == {"text": "a\nb"}
+    assert tool_outcome("t", {"content": []}).output == {"text": ""}
+    assert tool_outcome("t", {"content": None, "structuredContent": {}}).output == {}
+
+
+def test_a_tool_that_declares_an_output_and_returns_none_has_failed() -> None:
+    assert "no structured_content" in (tool_outcome("t", {"content": []}, declares_output=True).error or "")
+    assert "no result" in (tool_outcome("t", None).error or "")
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_blank_content_is_no_answer(text: str) -> None:
+    assert response_strategy(text, 1, [(False, False)]) == "tools_only"
+
+
+@given(json_values)
+def test_every_output_is_shown_as_the_json_that_it_is(output: object) -> None:
+    result = StepResult("t", {}, output)
+    assert json.loads(format_summary([result]).split("Result: ", 1)[1]) == output
+    assert json.loads(to_mcp_result(result)["text"]) == output
+
+
+@given(st.lists(st.builds(StepResult, st.just("t"), st.just({}), json_values, st.none() | st.text(max_size=3))))
+def test_the_state_counts_every_result_once(results: list[StepResult]) -> None:
+    state = execution_state(results)
+    assert state.stored == len(results)
+    assert state.halted == (state.failures > 0)
