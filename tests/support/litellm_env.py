@@ -41,9 +41,9 @@ def ensure() -> Path:
         if not complete.exists():
             for old in target.parent.glob("litellm-*"):
                 shutil.rmtree(old)
-            venv.EnvBuilder(with_pip=True, clear=True, symlinks=True).create(target)
+            venv.EnvBuilder(clear=True, symlinks=True).create(target)
             # The lock lists every package that is needed and, on purpose, not all that LiteLLM names.
-            pip = [str(target / "bin/python"), "-m", "pip", "install", "--quiet", "--no-compile"]
+            pip = [sys.executable, "-m", "pip", "--python", str(target), "install", "--quiet", "--no-compile"]
             subprocess.run([*pip, "--no-deps", "--require-hashes", "-r", str(LOCK)], check=True)
             complete.touch()
     return target

@@ -76,8 +76,16 @@ class ModelGateway:
 
     async def respond(self, ask: Ask, findings: Findings) -> ModelReply:
         """Do what `Responder.respond` promises."""
-        question = _Question(respond_request(ask, findings), lambda: answer_offline(findings))
+        question = _Question(
+            respond_request(ask, findings, self._settings.max_findings_chars), lambda: answer_offline(findings)
+        )
         return await self._call(ask.model, question)
+
+    async def warm_up(self) -> None:
+        """Load the default model's SDK, so that the first call does not wait for it; nothing is sent."""
+        name = parse_model_name(self._settings.default_model)
+        if name.provider is not None:
+            await self._loaded(name)
 
     async def aclose(self) -> None:
         """Close the clients of the running event loop; those of a loop that is gone went with it. May be repeated."""
@@ -120,11 +128,14 @@ class ModelGateway:
             return question.offline()
         if parsed.cassette:
             return await asyncio.to_thread(replay, parsed.cassette, question.request)
-        if self._providers is None:
-            # The import takes seconds and tens of megabytes: in a thread, so that heartbeats go on meanwhile.
-            module = await asyncio.to_thread(importlib.import_module, "worker.llm.providers")
-            self._providers = self._providers or module.Providers(self._settings)
-        return await self._providers.complete(parsed, question.request)
+        return await (await self._loaded(parsed)).complete(parsed, question.request)
+
+    async def _loaded(self, name: ModelName) -> Providers:
+        # The import takes seconds and tens of megabytes: in a thread, so that heartbeats go on meanwhile.
+        module = await asyncio.to_thread(importlib.import_module, "worker.llm.providers")
+        await asyncio.to_thread(module.load_sdk, name.provider)
+        self._providers = self._providers or module.Providers(self._settings)
+        return self._providers
 
     def _parsed(self, name: str) -> ModelName:
         try:

@@ -8,6 +8,7 @@ variables.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 from collections.abc import Callable, Mapping
 from decimal import Decimal
@@ -32,7 +33,7 @@ from pydantic_ai.settings import ModelSettings as WireSettings
 from pydantic_ai.tools import ToolDefinition as WireTool
 
 from shared.domain.errors import AuthFailed
-from shared.domain.model import ChatMessage, ToolCallRequest
+from shared.domain.model import ToolCallRequest
 from shared.domain.model_names import ModelName, Provider
 from worker.llm.backend import Completion
 from worker.llm.provider_errors import FOREIGN, translated
@@ -46,6 +47,19 @@ NO_KEY = "no-key"
 """Sent to a compatible server that was configured without a key; the SDK refuses to send none."""
 
 MakeModel = Callable[[str], Model]
+
+
+_SDK_MODULES = {
+    Provider.OPENAI: ("pydantic_ai.models.openai", "pydantic_ai.providers.openai"),
+    Provider.ANTHROPIC: ("pydantic_ai.models.anthropic", "pydantic_ai.providers.anthropic"),
+    Provider.GOOGLE: ("pydantic_ai.models.google", "pydantic_ai.providers.google"),
+}
+
+
+def load_sdk(provider: Provider) -> None:
+    """Import what speaks to `provider`; takes a second the first time, hence made for a thread of its own."""
+    for module in _SDK_MODULES[provider]:
+        importlib.import_module(module)
 
 
 class Providers:
@@ -155,20 +169,21 @@ def _missing_key(provider: Provider) -> str:
 def _messages(request: ModelRequest) -> list[ModelMessage]:
     """Return the conversation as pydantic-ai's messages: consecutive user texts share one request."""
     wire: list[ModelMessage] = []
-    pending: list[Any] = [SystemPromptPart(content=text) for text in request.system]
+    pending: list[Any] = [SystemPromptPart(content=_sendable(text)) for text in request.system]
     for message in request.messages:
         if message.role == "assistant":
             if pending:
                 wire.append(WireRequest(parts=pending))
                 pending = []
-            wire.append(ModelResponse(parts=[TextPart(content=message.content)]))
+            wire.append(ModelResponse(parts=[TextPart(content=_sendable(message.content))]))
         else:
-            pending.append(_user_part(message))
+            pending.append(UserPromptPart(content=_sendable(message.content)))
     return [*wire, WireRequest(parts=pending)]
 
 
-def _user_part(message: ChatMessage) -> UserPromptPart:
-    return UserPromptPart(content=message.content)
+def _sendable(text: str) -> str:
+    """Return `text` without lone surrogates, which JSON can bring in and UTF-8 cannot carry out."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _parameters(request: ModelRequest) -> ModelRequestParameters:

@@ -7,11 +7,13 @@ further user message with two headed parts: the findings, and what to do with th
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from shared.domain.model import Ask, ChatMessage, Findings, Purpose
+from shared.domain.errors import capped
+from shared.domain.model import Ask, ChatMessage, Findings, Purpose, StepResult
 from shared.domain.planning import planning_tool
 from shared.domain.results import format_summary
 from shared.domain.tool import ToolDefinition
@@ -47,14 +49,39 @@ def plan_request(ask: Ask, tools: Sequence[ToolDefinition]) -> ModelRequest:
     return ModelRequest(Purpose.PLAN, [*system, rules], messages, planning_tool(tools))
 
 
-def respond_request(ask: Ask, findings: Findings) -> ModelRequest:
-    """Return the RESPOND stage's request; `plan_errors` win over `results`, for a refused plan has none."""
+def respond_request(ask: Ask, findings: Findings, max_chars: int) -> ModelRequest:
+    """Return the RESPOND stage's request; `plan_errors` win over `results`, for a refused plan has none.
+
+    Results that are longer than `max_chars` together are shortened, the longest ones first, and say so.
+    """
     system, messages = _conversation(ask)
     if findings.plan_errors:
         told = render("respond_errors", findings=fenced(told_plan_errors(findings.plan_errors)))
     else:
-        told = render("respond_results", findings=fenced(format_summary(findings.results)))
+        told = render("respond_results", findings=fenced(format_summary(shortened(findings.results, max_chars))))
     return ModelRequest(Purpose.RESPOND, system, [*messages, ChatMessage("user", told)])
+
+
+def shortened(results: Sequence[StepResult], max_chars: int) -> list[StepResult]:
+    """Return the results with the longest outputs cut, so that all their JSON together has about `max_chars`."""
+    texts = [json.dumps(result.output, ensure_ascii=False, default=str) for result in results]
+    share = _fair_share([len(text) for text in texts], max_chars)
+    return [
+        replace(result, output={"shortened": capped(text, share)}) if len(text) > share else result
+        for result, text in zip(results, texts, strict=True)
+    ]
+
+
+def _fair_share(lengths: Sequence[int], total: int) -> int:
+    """Return the length to cut to: what the short ones leave unused goes to the long ones."""
+    left = total
+    ascending = sorted(lengths)
+    for position, length in enumerate(ascending):
+        share = left // (len(ascending) - position)
+        if length > share:
+            return share
+        left -= length
+    return max(ascending, default=0)
 
 
 def _conversation(ask: Ask) -> tuple[list[str], list[ChatMessage]]:

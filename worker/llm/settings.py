@@ -27,7 +27,8 @@ class ModelSettings:
     between 0 and `backoff_base * 2**(n-1)`, at most `backoff_cap`. A server's `Retry-After` is obeyed up to
     `retry_after_cap`; one that asks for longer ends the call at once instead of holding a worker.
     `keep_exchanges` decides whether prompts and replies go into `ModelCall.exchange`. `temperature` None leaves the
-    provider's default, since some models refuse the setting. `record_path` appends every exchange to a cassette.
+    provider's default, since some models refuse the setting. `max_findings_chars` bounds the results that the
+    responding model is shown (about 50 000 tokens); `record_path` appends every exchange to a cassette.
     """
 
     default_model: str = OFFLINE
@@ -41,6 +42,7 @@ class ModelSettings:
     retry_after_cap: float = 30.0
     keep_exchanges: bool = True
     max_output_tokens: int = 4096
+    max_findings_chars: int = 200_000
     temperature: float | None = None
     record_path: Path | None = None
 
@@ -54,6 +56,7 @@ class ModelSettings:
             "request_timeout": self.request_timeout,
             "max_attempts": self.max_attempts,
             "max_output_tokens": self.max_output_tokens,
+            "max_findings_chars": self.max_findings_chars,
         }
         for name, value in positive.items():
             if value <= 0:

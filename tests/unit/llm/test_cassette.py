@@ -28,7 +28,9 @@ def planned(text: str = "calculate 1+1", model: str = "offline") -> ModelRequest
 
 
 def responded(output: Any, text: str = "write") -> ModelRequest:
-    return respond_request(Ask("job-1", text, "offline"), Findings(results=[StepResult("write_report", {}, output)]))
+    return respond_request(
+        Ask("job-1", text, "offline"), Findings(results=[StepResult("write_report", {}, output)]), 10_000
+    )
 
 
 def artifact(identity: str, executed_at: str, title: str = "T") -> dict[str, Any]:

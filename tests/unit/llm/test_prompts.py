@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from shared.domain.model import Ask, ChatMessage, Findings, StepResult
 from shared.domain.tool import ToolDefinition
 from worker.llm.prompts import fenced, render
-from worker.llm.request import plan_request, respond_request
+from worker.llm.request import plan_request, respond_request, shortened
 
 
 @given(st.text())
@@ -56,7 +58,7 @@ def test_planning_rules_follow_the_operators_instructions() -> None:
 def test_responding_keeps_the_conversation_and_drops_the_planning_rules() -> None:
     ask = Ask("j", "now", "offline", instructions=["one"], history=[ChatMessage("user", "a")])
 
-    request = respond_request(ask, Findings(results=[StepResult("now", {}, {"iso": "x"})]))
+    request = respond_request(ask, Findings(results=[StepResult("now", {}, {"iso": "x"})]), 1_000)
 
     assert list(request.system) == ["one"]
     assert request.tool is None
@@ -65,6 +67,30 @@ def test_responding_keeps_the_conversation_and_drops_the_planning_rules() -> Non
 
 
 def test_defects_of_an_unknown_form_are_still_told() -> None:
-    request = respond_request(Ask("j", "x", "offline"), Findings(plan_errors=[{"strange": "defect"}]))
+    request = respond_request(Ask("j", "x", "offline"), Findings(plan_errors=[{"strange": "defect"}]), 1_000)
 
     assert '{"strange": "defect"}' in request.messages[-1].content
+
+
+def test_long_results_are_shortened_and_short_ones_kept_whole() -> None:
+    results = [
+        StepResult("a", {}, {"text": "x" * 900}),
+        StepResult("b", {}, {"text": "short"}),
+        StepResult("c", {}, error="failed"),
+        StepResult("d", {}, {"text": "y" * 5_000}),
+    ]
+
+    kept = shortened(results, 2_000)
+
+    assert kept[:3] == results[:3]
+    assert kept[3].output["shortened"].startswith('{"text": "yyy')
+    assert "more characters]" in kept[3].output["shortened"]
+    assert 1_900 < sum(len(json.dumps(result.output)) for result in kept) < 2_100
+
+
+@given(st.lists(st.text(max_size=200), max_size=6), st.integers(min_value=1, max_value=500))
+def test_results_that_fit_are_untouched(texts: list[str], budget: int) -> None:
+    results = [StepResult("a", {}, {"text": text}) for text in texts]
+    length = sum(len(json.dumps(result.output, ensure_ascii=False)) for result in results)
+
+    assert (shortened(results, budget) == results) == (length <= budget)

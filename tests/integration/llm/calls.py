@@ -1,0 +1,94 @@
+"""Calls through the gateway to the wire server, shared by the tests of what is sent and of what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from shared.domain.model import Ask, ChatMessage, Findings, ModelCall, ModelFailed, ModelReply, StepResult
+from shared.domain.tool import ToolDefinition
+from tests.integration.llm.dialects import DIALECTS, KEY, Dialect
+from tests.integration.llm.wire import Received, WireServer
+from worker.llm.gateway import ModelGateway
+from worker.llm.retrying import Patience
+from worker.llm.settings import ModelSettings
+
+PLAN = {
+    "type": "tool_calls",
+    "reasoning": "arithmetic",
+    "calls": [{"tool_name": "calculate", "arguments": {"expression": "2+2"}}],
+}
+TOOLS = [
+    ToolDefinition(
+        name="calculate",
+        description="Evaluate an expression.",
+        input_schema={"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]},
+        output_schema={"type": "object", "properties": {"result": {"type": "number"}}, "required": ["result"]},
+    )
+]
+RESULTS = Findings(results=[StepResult("calculate", {"expression": "2+2"}, {"result": 4})])
+every_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
+
+
+@dataclass
+class Waits:
+    """A sleep that takes no time and remembers what it was asked for."""
+
+    seconds: list[float] = field(default_factory=list)
+
+    async def __call__(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+
+def settings_for(dialect: Dialect, server: WireServer, **changes: Any) -> ModelSettings:
+    base = ModelSettings(
+        default_model=dialect.model,
+        base_urls={dialect.provider: server.url + dialect.base_path},
+        api_keys={dialect.provider: KEY},
+        openai_api=dialect.api,
+        request_timeout=10,
+    )
+    return replace(base, **changes)
+
+
+def ask_for(dialect: Dialect) -> Ask:
+    history = [ChatMessage("user", "Hello"), ChatMessage("assistant", "Good day"), ChatMessage("user", " ")]
+    return Ask("job-1", "What is 2+2?", dialect.model, instructions=["Be brief.", "Be kind."], history=history)
+
+
+def plan(settings: ModelSettings, dialect: Dialect, waits: Waits | None = None) -> ModelReply:
+    async def run() -> ModelReply:
+        gateway = ModelGateway(settings, patience=Patience(settings, waits or Waits(), lambda: 0.5))
+        try:
+            return await gateway.plan(ask_for(dialect), TOOLS)
+        finally:
+            await gateway.aclose()
+
+    return asyncio.run(run())
+
+
+def respond(settings: ModelSettings, dialect: Dialect, findings: Findings = RESULTS) -> ModelReply:
+    async def run() -> ModelReply:
+        gateway = ModelGateway(settings, patience=Patience(settings, Waits()))
+        try:
+            return await gateway.respond(ask_for(dialect), findings)
+        finally:
+            await gateway.aclose()
+
+    return asyncio.run(run())
+
+
+def failure(settings: ModelSettings, dialect: Dialect, waits: Waits | None = None) -> tuple[str, str, ModelCall]:
+    with pytest.raises(ModelFailed) as caught:
+        plan(settings, dialect, waits)
+    assert caught.value.call.error is not None
+    assert caught.value.call.error.code == caught.value.error.code
+    return caught.value.error.code, caught.value.error.message, caught.value.call
+
+
+def received(server: WireServer) -> Received:
+    assert len(server.requests) == 1
+    return server.requests[0]

@@ -1,0 +1,184 @@
+"""The gateway against a server that speaks the providers' formats: what becomes of everything that goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from shared.domain.model import ModelFailed
+from shared.domain.model_names import Provider
+from tests.integration.llm.calls import (
+    PLAN,
+    TOOLS,
+    Waits,
+    ask_for,
+    every_dialect,
+    failure,
+    plan,
+    respond,
+    settings_for,
+)
+from tests.integration.llm.dialects import ANTHROPIC, GOOGLE, KEY, OPENAI_CHAT, OPENAI_RESPONSES, Dialect
+from tests.integration.llm.wire import Reply, WireServer
+from worker.llm.gateway import ModelGateway
+
+
+@every_dialect
+def test_prose_instead_of_the_tool_is_a_text_reply(server: WireServer, dialect: Dialect) -> None:
+    server.script(Reply(dialect.reply("I would rather chat.", None)))
+
+    reply = plan(settings_for(dialect, server), dialect)
+
+    assert (reply.text, list(reply.tool_calls)) == ("I would rather chat.", [])
+
+
+@pytest.mark.parametrize("dialect", [OPENAI_CHAT, OPENAI_RESPONSES], ids=repr)
+@pytest.mark.parametrize("raw", ['{"type": "tool_calls", "calls": [', "[1, 2]", "not JSON", "[" * 5000])
+def test_arguments_that_are_no_object_arrive_raw(server: WireServer, dialect: Dialect, raw: str) -> None:
+    server.script(Reply(dialect.reply("", raw)))
+
+    reply = plan(settings_for(dialect, server), dialect)
+
+    assert [call.arguments for call in reply.tool_calls] == [raw]
+
+
+@every_dialect
+def test_an_empty_reply_is_an_error_and_is_not_repeated(server: WireServer, dialect: Dialect) -> None:
+    server.script(Reply(dialect.reply("", None)))
+
+    code, message, call = failure(settings_for(dialect, server), dialect)
+
+    assert code == "invalid_output"
+    assert "answered with nothing" in message
+    assert (call.attempts, call.input_tokens, call.output_tokens) == (1, 100, 20)
+
+
+@every_dialect
+def test_a_tool_call_without_text_is_no_answer(server: WireServer, dialect: Dialect) -> None:
+    server.script(Reply(dialect.reply("", PLAN)))
+
+    with pytest.raises(ModelFailed, match="only tool calls"):
+        respond(settings_for(dialect, server), dialect)
+
+
+@every_dialect
+def test_a_rate_limit_is_waited_out_as_long_as_the_server_asks(server: WireServer, dialect: Dialect) -> None:
+    limited = Reply({"error": {"message": "slow down", "type": "rate_limit_error"}}, 429, {"retry-after": "7"})
+    server.script(limited, Reply(dialect.reply("", PLAN)))
+    waits = Waits()
+
+    reply = plan(settings_for(dialect, server, backoff_base=0.0), dialect, waits)
+
+    assert (reply.call.attempts, len(server.requests), waits.seconds) == (2, 2, [7.0])
+
+
+@every_dialect
+def test_a_wait_beyond_the_cap_ends_the_call(server: WireServer, dialect: Dialect) -> None:
+    server.script(Reply({"error": {"message": "slow down"}}, 429, {"retry-after": "31"}))
+    waits = Waits()
+
+    code, _, call = failure(settings_for(dialect, server, retry_after_cap=30.0), dialect, waits)
+
+    assert (code, call.attempts, waits.seconds) == ("rate_limited", 1, [])
+
+
+@every_dialect
+@pytest.mark.parametrize("status", [500, 502, 503, 529])
+def test_server_errors_are_tried_again_with_growing_waits(server: WireServer, dialect: Dialect, status: int) -> None:
+    server.script(Reply({"error": {"message": "broken"}}, status))
+    waits = Waits()
+
+    code, _, call = failure(settings_for(dialect, server, backoff_base=1.0, max_attempts=4), dialect, waits)
+
+    assert (code, call.attempts, len(server.requests)) == ("transient", 4, 4)
+    assert waits.seconds == [0.5, 1.0, 2.0]
+
+
+@every_dialect
+@pytest.mark.parametrize(
+    ("status", "code"), [(401, "auth"), (403, "auth"), (400, "model_refused"), (404, "model_refused")]
+)
+def test_a_refusal_is_final_and_hides_the_key(server: WireServer, dialect: Dialect, status: int, code: str) -> None:
+    server.script(Reply({"error": {"message": f"no, {KEY}!"}}, status))
+
+    found, message, call = failure(settings_for(dialect, server), dialect)
+
+    assert (found, call.attempts, len(server.requests)) == (code, 1, 1)
+    assert "no, [API key]!" in message
+    assert KEY not in message
+
+
+@every_dialect
+def test_a_used_up_quota_is_final(server: WireServer, dialect: Dialect) -> None:
+    server.script(Reply({"error": {"message": "pay first"}}, 402))
+
+    code, message, call = failure(settings_for(dialect, server), dialect)
+
+    assert (code, call.attempts) == ("model_refused", 1)
+    assert "quota" in message
+
+
+@every_dialect
+def test_a_silent_server_times_out(server: WireServer, dialect: Dialect) -> None:
+    server.script(Reply(hang=True))
+
+    code, _, call = failure(settings_for(dialect, server, request_timeout=0.2, max_attempts=2), dialect)
+
+    assert (code, call.attempts) == ("timeout", 2)
+    assert call.error is not None
+    assert call.error.retryable
+
+
+@every_dialect
+def test_a_dropped_connection_is_tried_again(server: WireServer, dialect: Dialect) -> None:
+    server.script(Reply(drop=True), Reply(dialect.reply("", PLAN)))
+
+    assert plan(settings_for(dialect, server), dialect).call.attempts == 2
+
+
+@every_dialect
+def test_a_closed_port_is_transient(server: WireServer, dialect: Dialect) -> None:
+    server.close()
+
+    code, _, call = failure(settings_for(dialect, server, max_attempts=2), dialect)
+
+    assert (code, call.attempts) == ("transient", 2)
+
+
+@every_dialect
+@pytest.mark.parametrize("body", ["<html>gateway</html>", {}, [], None, {"error": {"message": "oops"}}])
+def test_a_body_of_another_form_is_an_error_of_ours(server: WireServer, dialect: Dialect, body: Any) -> None:
+    server.script(Reply(body))
+
+    code, _, call = failure(settings_for(dialect, server, max_attempts=2), dialect)
+
+    assert code in {"invalid_output", "transient"}
+    assert call.attempts == (2 if code == "transient" else 1)
+
+
+@pytest.mark.parametrize("dialect", [OPENAI_CHAT, ANTHROPIC, GOOGLE], ids=repr)
+def test_a_missing_key_is_said_before_anything_is_sent(server: WireServer, dialect: Dialect) -> None:
+    urls = {} if dialect.provider is Provider.OPENAI else {dialect.provider: server.url}
+
+    code, message, _ = failure(settings_for(dialect, server, api_keys={}, base_urls=urls), dialect)
+
+    assert code == "auth"
+    assert f"{dialect.provider.value.upper()}_API_KEY" in message
+    assert server.requests == []
+
+
+def test_a_cancelled_call_is_cancelled(server: WireServer) -> None:
+    server.script(Reply(hang=True))
+    gateway = ModelGateway(settings_for(OPENAI_CHAT, server))
+
+    async def run() -> None:
+        try:
+            async with asyncio.timeout(0.5):
+                await gateway.plan(ask_for(OPENAI_CHAT), TOOLS)
+        finally:
+            await gateway.aclose()
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(run())
