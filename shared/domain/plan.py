@@ -9,6 +9,7 @@ Only the structure is looked at here; whether the calls make sense is `validatio
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -17,10 +18,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from shared.domain.errors import PlanInvalid, capped
 from shared.domain.plan_errors import PlanError, format_plan_errors, invalid_plan
 from shared.domain.references import Tokens, to_pointer
+from shared.domain.schemas import MAX_DEPTH, excerpt, is_deeper_than
 from shared.domain.tool import MAX_TIMEOUT_SECONDS
 
 MAX_RETRIES = 100
 MAX_TOOL_NAME_CHARS = 200
+
+_MAX_PLAN_DEPTH = MAX_DEPTH + 3
+"""The plan, its list of calls and a call stand around the arguments."""
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -67,7 +72,8 @@ def parse_plan(raw: Any, *, from_model: bool = False) -> Plan:
     """Read a plan from decoded JSON.
 
     A caller may leave out `type`, `reasoning` and `arguments`; with `from_model` all three are required.
-    Raises `PlanInvalid` with every structural defect, each of type `invalid_plan`, when it is no such plan.
+    Raises `PlanInvalid` with every structural defect, of type `invalid_plan`, when it is no such plan; a plan nested
+    too deeply has the one defect `too_deep`.
     """
     errors = structural_errors(raw, from_model=from_model)
     if isinstance(errors, Plan):
@@ -78,15 +84,20 @@ def parse_plan(raw: Any, *, from_model: bool = False) -> Plan:
 def structural_errors(raw: Any, *, from_model: bool = False) -> Plan | list[PlanError]:
     """Return the plan that `raw` is, or all its structural defects; see `parse_plan`."""
     if not isinstance(raw, Mapping):
-        return [invalid_plan(f"expected an object with calls, found {type(raw).__name__}")]
+        return [invalid_plan(f"expected an object with calls, found {excerpt(raw)}")]
+    if is_deeper_than(raw, _MAX_PLAN_DEPTH):
+        # Deeper ones can be neither checked nor written out again: the libraries recurse.
+        return [PlanError(None, "", None, "too_deep", {"limit": MAX_DEPTH})]
     try:
+        # NaN and the infinities, which Python's decoder lets pass, are no JSON.
+        json.dumps(raw, allow_nan=False)
         plan = (_ModelPlan if from_model else Plan).model_validate(dict(raw))
     except ValidationError as error:
         return [
             _to_error(item) for item in error.errors(include_url=False, include_context=False, include_input=False)
         ]
-    except (RecursionError, ValueError) as error:
-        return [invalid_plan(f"the plan cannot be read: {capped(str(error), 200)}")]
+    except (TypeError, ValueError) as error:
+        return [invalid_plan(f"the plan is no JSON: {capped(str(error), 200)}")]
     return plan
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.domain.errors import InvalidRequest
-from shared.domain.names import canonical, display, join, resolve_name, split, to_dotted, to_registry
+from shared.domain.names import canonical, join, resolve_name, split, to_dotted, to_registry
 
 
 @pytest.mark.parametrize("spelling", ["web_fetch", "web.fetch", "web-fetch", "web/fetch"])

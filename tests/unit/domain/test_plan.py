@@ -17,6 +17,17 @@ from shared.domain.tool import ToolDefinition
 from tests.unit.domain.strategies import json_values
 
 
+def test_what_no_json_text_can_say_is_refused() -> None:
+    deep: Any = 1
+    for _ in range(300):
+        deep = [deep]
+    with pytest.raises(PlanInvalid) as refused:
+        parse_plan({"calls": [{"tool_name": "a", "arguments": {"a": deep}}]})
+    assert refused.value.errors[0]["error"]["type"] == "too_deep"
+    assert defects({"calls": [{"tool_name": "a", "arguments": {"a": float("nan")}}]}) == [""]
+    assert defects({"calls": [{"tool_name": "a", "arguments": {"a": {1, 2}}}]}) == [""]
+
+
 def defects(raw: Any, *, from_model: bool = False) -> list[str]:
     with pytest.raises(PlanInvalid) as refused:
         parse_plan(raw, from_model=from_model)
@@ -33,7 +44,7 @@ def test_a_caller_may_leave_out_what_a_model_may_not() -> None:
 def test_all_defects_are_reported_with_their_places() -> None:
     calls = [
         {"tool_name": 5, "arguments": [], "retries": -1, "x": 1},
-        {"tool_name": "", "depends_on": ["a", True], "timeout_seconds": float("nan")},
+        {"tool_name": "", "depends_on": ["a", True], "timeout_seconds": -1.0},
         "call",
     ]
     assert defects({"type": "other", "calls": calls, "more": 1}) == [

@@ -122,7 +122,8 @@ def test_the_whole_argument_tree_is_bounded() -> None:
     deep: Any = "$0.output.n"
     for _ in range(5_000):
         deep = [deep]
-    assert shapes(check({"tool_name": "opaque", "arguments": {"a": deep}})) == [(0, "", "too_deep")]
+    plan = Plan(calls=[Call(tool_name="opaque", arguments={"a": deep})])
+    assert shapes(validate_plan(plan, TOOLS, max_steps=10)) == [(0, "", "too_deep")]
     large = {"tool_name": "opaque", "arguments": {"a": "x" * MAX_ARGUMENTS_BYTES}}
     assert shapes(check(large)) == [(0, "", "too_large")]
     fits: Any = 1

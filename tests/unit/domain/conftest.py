@@ -1,0 +1,9 @@
+"""Settings of the property tests."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+# Without a deadline per example: the machine is shared, and a pause of another process is no fault of the code.
+settings.register_profile("planq", deadline=None)
+settings.load_profile("planq")
