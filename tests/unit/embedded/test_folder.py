@@ -1,0 +1,92 @@
+"""The folder of an embedded server: its lock outlives its owner only with the server, its socket place is private."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from shared.domain.errors import Misconfigured
+from shared.embedded.folder import LONGEST_SOCKET_PATH, FolderLock, last_lines, make_private, socket_folder
+
+
+def test_a_lock_is_taken_once_and_can_be_taken_again_after_release(tmp_path: Path) -> None:
+    first, second = FolderLock(tmp_path, "a server"), FolderLock(tmp_path, "a server")
+    first.acquire(patience=0)
+
+    with pytest.raises(Misconfigured, match=f"a server in {tmp_path} is already in use by process {os.getpid()}"):
+        second.acquire(patience=30)  # its owner lives, so nothing is waited for
+
+    first.release()
+    second.acquire(patience=0)
+    second.release()
+
+
+def test_a_lock_waits_for_the_server_of_a_released_owner(tmp_path: Path) -> None:
+    owner = FolderLock(tmp_path, "a server")
+    owner.acquire(patience=0)
+    server = subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[owner.fileno()], text=True
+    )
+    owner.release()
+    with pytest.raises(Misconfigured, match="process unknown"):
+        FolderLock(tmp_path, "a server").acquire(patience=0.1)
+
+    threading.Timer(0.2, server.communicate, ["\n"]).start()
+    successor = FolderLock(tmp_path, "a server").acquire(patience=20)
+
+    assert server.wait(10) == 0
+    successor.release()
+
+
+def test_a_short_path_keeps_its_sockets_inside(tmp_path: Path) -> None:
+    make_private(tmp_path / "x")
+
+    place = socket_folder(tmp_path / "x", "s")
+
+    assert place == tmp_path / "x" / "run"
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700
+
+
+def test_a_remembered_socket_folder_that_others_could_enter_is_not_used_again(tmp_path: Path) -> None:
+    home = tmp_path / ("d" * LONGEST_SOCKET_PATH)
+    make_private(home)
+    first = socket_folder(home, "s")
+    assert socket_folder(home, "s") == first
+    first.chmod(0o755)
+
+    second = socket_folder(home, "s")
+
+    assert second != first
+    assert len(os.fsencode(second / "s")) <= LONGEST_SOCKET_PATH
+    first.rmdir()
+    second.rmdir()
+
+
+def test_a_remembered_socket_folder_that_became_a_link_is_not_followed(tmp_path: Path) -> None:
+    home = tmp_path / ("d" * LONGEST_SOCKET_PATH)
+    make_private(home)
+    first = socket_folder(home, "s")
+    first.rmdir()
+    make_private(tmp_path / "elsewhere")
+    first.symlink_to(tmp_path / "elsewhere")
+
+    second = socket_folder(home, "s")
+
+    assert second != first
+    first.unlink()
+    second.rmdir()
+
+
+def test_the_end_of_a_log_is_shown_whatever_it_holds(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert last_lines(log) == "(its log is empty)"
+
+    log.write_bytes(b"x" * 50_000 + b"\nlast but one\n\xff last\n")
+
+    assert last_lines(log, 2) == "last but one\n\ufffd last"
