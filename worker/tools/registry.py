@@ -59,7 +59,7 @@ class Registry:
                     f"two tools are called {definition.name!r}: {_place(known)} and {_place(tool)}; "
                     "rename one (name=… in @tool, or name: in tools.yaml)"
                 )
-            _check(definition, _place(tool))
+            check_definition(definition, _place(tool))
             grown[definition.name] = tool
         self._tools = grown
 
@@ -197,7 +197,8 @@ def _resolve(reference: str, place: str) -> Any:
     return found
 
 
-def _check(definition: ToolDefinition, place: str) -> None:
+def check_definition(definition: ToolDefinition, place: str) -> None:
+    """Raise `Misconfigured` naming `place` when a name or a schema of `definition` cannot be registered."""
     name = definition.name
     if RESERVED_NAME.search(name):
         raise Misconfigured(f"{place}: the tool name {name!r} is reserved for planq; choose another")

@@ -1,0 +1,93 @@
+"""An MCP server written with the SDK as its users do: `probe.py` (stdio) or `probe.py PORT` (streamable HTTP).
+
+`PROBE_FOLDER` is where `hang` leaves the process id, so that a test can end the process in the middle of a call.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import anyio
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp_types import ToolAnnotations
+from pydantic import BaseModel
+
+server = MCPServer("probe")
+arrived = 0
+everybody = anyio.Event()
+
+
+class Sum(BaseModel):
+    """What comes of an addition."""
+
+    total: int
+    parts: list[int]
+
+
+@server.tool(annotations=ToolAnnotations(read_only_hint=True))
+def add(numbers: list[int]) -> Sum:
+    """Add numbers."""
+    return Sum(total=sum(numbers), parts=numbers)
+
+
+@server.tool(annotations=ToolAnnotations(idempotent_hint=True, destructive_hint=True), structured_output=False)
+def shout(text: str) -> str:
+    """Say it louder."""
+    return text.upper()
+
+
+@server.tool(name="fails-always.now", structured_output=False)
+def fails() -> str:
+    """Fail."""
+    raise ToolError("the cupboard is bare")
+
+
+@server.tool(structured_output=False)
+def key(ctx: Context) -> str:
+    """Tell the idempotency key of this call."""
+    return str((ctx.request_context.meta or {}).get("dev.planq/idempotencyKey"))
+
+
+@server.tool(structured_output=False)
+def environment(name: str) -> str:
+    """Tell a variable of the environment, or where the process runs."""
+    return os.getcwd() if name == "cwd" else os.environ.get(name, "")
+
+
+@server.tool(structured_output=False)
+def header(name: str, ctx: Context) -> str:
+    """Tell a header of this request."""
+    return (ctx.headers or {}).get(name, "")
+
+
+@server.tool()
+async def meet(parties: int) -> int:
+    """Return once `parties` calls of this tool are here at the same time."""
+    global arrived
+    arrived += 1
+    if arrived >= parties:
+        everybody.set()
+    await everybody.wait()
+    return arrived
+
+
+@server.tool(annotations=ToolAnnotations(read_only_hint=True))
+async def hang() -> int:
+    """Never return."""
+    folder = Path(os.environ["PROBE_FOLDER"])
+    (folder / "hanging").write_text(str(os.getpid()), encoding="utf-8")
+    try:
+        await anyio.sleep_forever()
+    finally:
+        (folder / "cancelled").touch()
+    return 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        server.run("streamable-http", host="127.0.0.1", port=int(sys.argv[1]))
+    else:
+        server.run()

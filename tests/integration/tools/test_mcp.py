@@ -1,0 +1,409 @@
+"""MCP servers as real processes, over stdio and streamable HTTP: listed, called, broken, killed, brought back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from shared.domain.errors import (
+    InvalidArguments,
+    InvalidOutput,
+    Misconfigured,
+    ToolFailed,
+    Transient,
+)
+from shared.domain.schemas import violations
+from shared.domain.states import Effect, Lane
+from shared.domain.tool import TEXT_OUTPUT_SCHEMA
+from shared.ports import Tool, ToolContext
+from tests.support.ports import free_port
+from tests.support.waiting import eventually
+from worker.tools.mcp import McpToolbox, connect_mcp
+from worker.tools.registry import Registry
+
+SERVERS = Path(__file__).parent / "servers"
+
+Entry = dict[str, Any]
+
+
+def stdio(script: str, folder: Path, **more: Any) -> Entry:
+    """An entry that starts a server of `servers/` over stdio."""
+    env = {"PROBE_FOLDER": str(folder), "GREETING": "hello ${PQ_TEST_NAME:-nobody}"}
+    return {"command": sys.executable, "args": [str(SERVERS / script)], "env": env, "cwd": str(folder), **more}
+
+
+class HttpProbe:
+    """The probe server over streamable HTTP, which a test may end and start again on the same port."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        self.folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def entry(self) -> Entry:
+        return {
+            "type": "http",
+            "url": f"http://127.0.0.1:{self.port}/mcp",
+            "headers": {"X-Probe": "${PQ_TEST_NAME:-x}"},
+        }
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(SERVERS / "probe.py"), str(self.port)],
+            env={**os.environ, "PROBE_FOLDER": str(self.folder)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        eventually(self._answers, 30, what="the MCP server answers")
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _answers(self) -> bool:
+        try:
+            return httpx.get(f"http://127.0.0.1:{self.port}/").status_code == 404
+        except httpx.TransportError:
+            return False
+
+
+@pytest.fixture
+def http_probe(tmp_path: Path) -> Iterator[HttpProbe]:
+    """A running HTTP server."""
+    probe = HttpProbe(tmp_path)
+    probe.start()
+    yield probe
+    probe.kill()
+
+
+@contextlib.asynccontextmanager
+async def connected(
+    folder: Path, on_change: Callable[[str, Sequence[Tool]], None] | None = None, **entries: Entry
+) -> AsyncIterator[McpToolbox]:
+    """A toolbox over an `mcp.json` with these servers."""
+    path = folder / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": entries}), encoding="utf-8")
+    toolbox = await connect_mcp(path, on_change)
+    try:
+        yield toolbox
+    finally:
+        await toolbox.aclose()
+
+
+def tool(toolbox: McpToolbox, name: str) -> Tool:
+    """The tool of a registered name."""
+    return {found.definition.name: found for found in toolbox.tools()}[name]
+
+
+async def until(condition: Callable[[], Any], what: str) -> None:
+    """Wait for a condition without holding up the loop."""
+    await asyncio.to_thread(eventually, condition, 20.0, what=what)
+
+
+Scenario = Callable[[McpToolbox], Awaitable[None]]
+
+
+@pytest.fixture(params=["stdio", "http"])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Scenario], None]:
+    """Run a scenario against the probe server, once over each transport."""
+
+    def play(scenario: Scenario) -> None:
+        if request.param == "http":
+            entry = request.getfixturevalue("http_probe").entry
+        else:
+            entry = stdio("probe.py", tmp_path)
+
+        async def whole() -> None:
+            async with connected(tmp_path, probe=entry) as toolbox:
+                await scenario(toolbox)
+
+        asyncio.run(whole())
+
+    return play
+
+
+def test_tools_are_listed_with_schemas_and_effects(run: Callable[[Scenario], None]) -> None:
+    async def scenario(toolbox: McpToolbox) -> None:
+        registry = Registry()
+        registry.extend(toolbox.tools())
+        found = {definition.name: definition for definition in registry.definitions()}
+
+        assert {"probe_add", "probe_shout", "probe_fails_always_now", "probe_hang"} <= set(found)
+        assert found["probe_add"].effect is Effect.READ
+        assert found["probe_add"].retries == 2
+        assert found["probe_shout"].effect is Effect.IDEMPOTENT
+        assert (found["probe_fails_always_now"].effect, found["probe_fails_always_now"].retries) == (Effect.UNSAFE, 0)
+        assert found["probe_add"].description == "Add numbers."
+        assert found["probe_add"].lane is Lane.IO
+        assert found["probe_add"].source == "mcp:probe"
+        assert found["probe_add"].input_schema["required"] == ["numbers"]
+        assert found["probe_add"].output_schema is not None
+        assert set(found["probe_add"].output_schema["properties"]) == {"total", "parts"}
+        assert found["probe_shout"].output_schema == TEXT_OUTPUT_SCHEMA
+
+    run(scenario)
+
+
+def test_calls_give_structured_content_or_wrapped_text(run: Callable[[Scenario], None], context: ToolContext) -> None:
+    async def scenario(toolbox: McpToolbox) -> None:
+        assert await tool(toolbox, "probe_add").call({"numbers": [1, 2]}, context) == {"total": 3, "parts": [1, 2]}
+        assert await tool(toolbox, "probe_shout").call({"text": "hé"}, context) == {"text": "HÉ"}
+
+    run(scenario)
+
+
+def test_error_of_a_tool_fails_the_step_with_its_text(run: Callable[[Scenario], None], context: ToolContext) -> None:
+    async def scenario(toolbox: McpToolbox) -> None:
+        with pytest.raises(ToolFailed, match="the cupboard is bare") as caught:
+            await tool(toolbox, "probe_fails_always_now").call({}, context)
+        assert caught.value.retryable is False
+
+    run(scenario)
+
+
+def test_idempotency_key_is_the_same_for_every_attempt(run: Callable[[Scenario], None], context: ToolContext) -> None:
+    async def scenario(toolbox: McpToolbox) -> None:
+        key = tool(toolbox, "probe_key")
+        again = dataclasses.replace(context, attempt=2)
+
+        assert await key.call({}, context) == {"text": context.idempotency_key}
+        assert await key.call({}, again) == {"text": context.idempotency_key}
+
+    run(scenario)
+
+
+def test_calls_run_at_the_same_time(run: Callable[[Scenario], None], context: ToolContext) -> None:
+    async def scenario(toolbox: McpToolbox) -> None:
+        meet = tool(toolbox, "probe_meet")
+        async with asyncio.timeout(20):
+            outputs = await asyncio.gather(*(meet.call({"parties": 8}, context) for _ in range(8)))
+        assert outputs == [{"result": 8}] * 8
+
+    run(scenario)
+
+
+def test_cancelled_call_is_cancelled_on_the_server_and_the_next_works(
+    run: Callable[[Scenario], None], context: ToolContext, tmp_path: Path
+) -> None:
+    async def scenario(toolbox: McpToolbox) -> None:
+        call = asyncio.create_task(tool(toolbox, "probe_hang").call({}, context))
+        await until((tmp_path / "hanging").exists, "the call has begun")
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await until((tmp_path / "cancelled").exists, "the server has stopped the call")
+        assert await tool(toolbox, "probe_shout").call({"text": "a"}, context) == {"text": "A"}
+
+    run(scenario)
+
+
+def test_stdio_server_killed_in_the_middle_is_a_passing_fault_and_comes_back(
+    tmp_path: Path, context: ToolContext
+) -> None:
+    changes: list[str] = []
+
+    async def scenario() -> None:
+        def on_change(source: str, tools: Sequence[Tool]) -> None:
+            changes.append(source)
+
+        async with connected(tmp_path, on_change, probe=stdio("probe.py", tmp_path)) as toolbox:
+            call = asyncio.create_task(tool(toolbox, "probe_hang").call({}, context))
+            await until((tmp_path / "hanging").exists, "the call has begun")
+            os.kill(int((tmp_path / "hanging").read_text("utf-8")), signal.SIGKILL)
+            with pytest.raises(Transient, match="ended before the answer came"):
+                await call
+            assert await tool(toolbox, "probe_shout").call({"text": "back"}, context) == {"text": "BACK"}
+
+    asyncio.run(scenario())
+    assert changes == []
+
+
+def test_http_server_killed_in_the_middle_is_a_passing_fault_and_comes_back(
+    tmp_path: Path, context: ToolContext, http_probe: HttpProbe
+) -> None:
+    async def scenario() -> None:
+        async with connected(tmp_path, probe=http_probe.entry) as toolbox:
+            shout = tool(toolbox, "probe_shout")
+            call = asyncio.create_task(tool(toolbox, "probe_hang").call({}, context))
+            await until((tmp_path / "hanging").exists, "the call has begun")
+            await asyncio.to_thread(http_probe.kill)
+            with pytest.raises(Transient):
+                await call
+            with pytest.raises(Transient):
+                await shout.call({"text": "away"}, context)
+            await asyncio.to_thread(http_probe.start)
+
+            async def back() -> Any:
+                async with asyncio.timeout(20):
+                    while True:
+                        try:
+                            return await shout.call({"text": "back"}, context)
+                        except Transient:
+                            await until(lambda: True, "another moment")
+
+            assert await back() == {"text": "BACK"}
+
+    asyncio.run(scenario())
+
+
+def test_http_server_started_anew_between_calls_needs_no_restart_of_ours(
+    tmp_path: Path, context: ToolContext, http_probe: HttpProbe
+) -> None:
+    async def scenario() -> None:
+        async with connected(tmp_path, probe=http_probe.entry) as toolbox:
+            shout = tool(toolbox, "probe_shout")
+            assert await shout.call({"text": "a"}, context) == {"text": "A"}
+            await asyncio.to_thread(http_probe.kill)
+            await asyncio.to_thread(http_probe.start)
+            with contextlib.suppress(Transient):
+                await shout.call({"text": "b"}, context)
+            assert await shout.call({"text": "c"}, context) == {"text": "C"}
+
+    asyncio.run(scenario())
+
+
+def test_odd_results_are_judged(tmp_path: Path, context: ToolContext) -> None:
+    async def scenario() -> None:
+        async with connected(tmp_path, odd=stdio("odd.py", tmp_path)) as toolbox:
+            assert len(toolbox.tools()) == 10
+
+            async def call(name: str) -> Any:
+                found = tool(toolbox, f"odd_{name}")
+                output = await found.call({}, context)
+                assert violations(found.definition.output_schema or {}, output) == []
+                return output
+
+            with pytest.raises(InvalidOutput, match="structured content"):
+                await call("breaks")
+            with pytest.raises(InvalidOutput, match="did not return structured content"):
+                await call("silent")
+            assert await call("undeclared") == {"text": "said", "n": 1}
+            assert await call("undeclared_list") == {"text": "said", "result": [1, 2]}
+            assert await call("two_texts") == {"text": "said\nsaid"}
+            assert await call("picture") == {"text": ""}
+            with pytest.raises(ToolFailed, match="Unknown error"):
+                await call("wordless")
+            with pytest.raises(ToolFailed, match="quota used up"):
+                await call("refuses")
+            with pytest.raises(InvalidArguments, match="no such place"):
+                await call("wrong")
+
+    asyncio.run(scenario())
+
+
+def test_result_of_another_type_than_object_is_put_under_result(tmp_path: Path, context: ToolContext) -> None:
+    async def scenario() -> None:
+        async with connected(tmp_path, odd=stdio("odd.py", tmp_path)) as toolbox:
+            listing = tool(toolbox, "odd_listing")
+            assert listing.definition.output_schema is not None
+            assert listing.definition.output_schema["required"] == ["result"]
+            assert await listing.call({}, context) == {"result": [1, 2]}
+
+    asyncio.run(scenario())
+
+
+def test_server_of_the_first_protocol_version_is_spoken_to(tmp_path: Path, context: ToolContext) -> None:
+    async def scenario() -> None:
+        async with connected(tmp_path, elder=stdio("elder.py", tmp_path)) as toolbox:
+            assert await tool(toolbox, "elder_age").call({}, context) == {"text": "2024-11-05"}
+
+    asyncio.run(scenario())
+
+
+def test_environment_and_folder_reach_a_stdio_server(
+    tmp_path: Path, context: ToolContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PQ_TEST_NAME", "Ada")
+    monkeypatch.setenv("PQ_TEST_SECRET", "not for servers")
+
+    async def scenario() -> None:
+        async with connected(tmp_path, probe=stdio("probe.py", tmp_path)) as toolbox:
+            look = tool(toolbox, "probe_environment")
+            assert await look.call({"name": "GREETING"}, context) == {"text": "hello Ada"}
+            assert await look.call({"name": "PQ_TEST_SECRET"}, context) == {"text": ""}
+            assert await look.call({"name": "cwd"}, context) == {"text": str(tmp_path)}
+
+    asyncio.run(scenario())
+
+
+def test_headers_reach_an_http_server(
+    tmp_path: Path, context: ToolContext, http_probe: HttpProbe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PQ_TEST_NAME", "Ada")
+
+    async def scenario() -> None:
+        async with connected(tmp_path, probe=http_probe.entry) as toolbox:
+            assert await tool(toolbox, "probe_header").call({"name": "x-probe"}, context) == {"text": "Ada"}
+
+    asyncio.run(scenario())
+
+
+def test_server_that_is_away_at_start_is_left_out_and_comes_later(tmp_path: Path, context: ToolContext) -> None:
+    registry = Registry()
+    probe = HttpProbe(tmp_path)
+
+    async def scenario() -> None:
+        async with connected(
+            tmp_path, registry.replace, late=probe.entry, elder=stdio("elder.py", tmp_path)
+        ) as toolbox:
+            registry.extend(toolbox.tools())
+            assert [definition.name for definition in registry.definitions()] == ["elder_age"]
+            await asyncio.to_thread(probe.start)
+            await until(lambda: registry.find("late_shout") is not None, "the late server's tools are registered")
+            found = registry.find("late_shout")
+            assert found is not None
+            assert await found.call({"text": "here"}, context) == {"text": "HERE"}
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        probe.kill()
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"command": "planq-no-such-command"}, "FileNotFoundError"),
+        ({"command": sys.executable, "args": ["-c", "raise SystemExit(3)"]}, "required"),
+        ({"command": sys.executable, "args": ["-c", "import sys; sys.stdin.read()"]}, "did not answer in time"),
+        ({"url": "http://127.0.0.1:9/mcp"}, "ConnectError"),
+    ],
+)
+def test_required_server_that_is_away_stops_the_worker(tmp_path: Path, entry: Entry, words: str) -> None:
+    options = {"required": True, "connect_timeout_seconds": 1.5}
+
+    async def scenario() -> None:
+        async with connected(tmp_path, probe={**entry, "planq": options}):
+            raise AssertionError("must not connect")
+
+    with pytest.raises(Misconfigured, match=f"(?s)'probe' is required.*{words}"):
+        asyncio.run(scenario())
+
+
+def test_no_file_gives_no_tools_and_imports_no_sdk() -> None:
+    code = (
+        "import asyncio, sys\n"
+        "from worker.tools.mcp import connect_mcp\n"
+        "toolbox = asyncio.run(connect_mcp(None))\n"
+        "assert toolbox.tools() == []\n"
+        "assert not [name for name in sys.modules if name.split('.')[0] in ('mcp', 'mcp_types')]\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr

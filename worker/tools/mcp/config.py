@@ -1,0 +1,125 @@
+"""`mcp.json`, the file that MCP clients share, and the little that planq adds to it.
+
+    {"mcpServers": {
+        "files":  {"command": "files-mcp", "args": ["--root", "data"], "env": {"TOKEN": "${FILES_TOKEN}"}},
+        "search": {"type": "http", "url": "https://search.example/mcp", "headers": {"Authorization": "Bearer ${KEY}"},
+                   "planq": {"required": true, "timeout_seconds": 20}}}}
+
+`${NAME}` and `${NAME:-default}` are replaced from the environment in the values of `env` and `headers`, nowhere else.
+Keys of other clients are passed over; `"disabled": true` is honoured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from shared.domain.errors import Misconfigured
+from shared.domain.tool import DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS
+from worker.tools.declare import describe
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_HTTP_TYPES = frozenset({"http", "streamable-http", "streamable_http", "streamableHttp"})
+
+
+class PlanqOptions(BaseModel):
+    """What planq adds to a server's entry.
+
+    `required`: the worker does not start without this server. `timeout_seconds`: of each call of its tools.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    required: bool = False
+    timeout_seconds: float = Field(default=DEFAULT_TIMEOUT_SECONDS, gt=0, le=MAX_TIMEOUT_SECONDS)
+    connect_timeout_seconds: float = Field(default=20.0, gt=0, le=300)
+
+
+class McpServer(BaseModel):
+    """One server: `command` for stdio or `url` for streamable HTTP, exactly one of them."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: str = Field(min_length=1)
+    type: str | None = None
+    command: str | None = None
+    args: list[str] = Field(default_factory=list)
+    env: dict[str, str] = Field(default_factory=dict)
+    cwd: Path | None = None
+    url: str | None = Field(default=None, pattern=r"^https?://")
+    headers: dict[str, str] = Field(default_factory=dict)
+    disabled: bool = False
+    planq: PlanqOptions = PlanqOptions()
+
+    @property
+    def source(self) -> str:
+        """What the definitions of its tools name as their source."""
+        return f"mcp:{self.name}"
+
+    @property
+    def transport(self) -> Literal["stdio", "http"]:
+        """Which of the two ways to speak to it."""
+        return "stdio" if self.command is not None else "http"
+
+
+def read_mcp_file(path: Path, environment: Mapping[str, str] | None = None) -> list[McpServer]:
+    """Return the servers of the file that are not disabled, in its order.
+
+    Raises `Misconfigured` naming the file and the key on unreadable or invalid JSON, a wrong entry, a transport that
+    is not supported, or a variable that is not set.
+    """
+    try:
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise Misconfigured(f"{path}: cannot be read as MCP configuration: {error}") from error
+    entries = content.get("mcpServers") if isinstance(content, dict) else None
+    if not isinstance(entries, dict):
+        raise Misconfigured(f'{path}: expected {{"mcpServers": {{"name": {{…}}}}}}')
+    variables = os.environ if environment is None else environment
+    servers = [_server(path, name, entry, variables) for name, entry in entries.items()]
+    return [server for server in servers if not server.disabled]
+
+
+def _server(path: Path, name: str, entry: Any, variables: Mapping[str, str]) -> McpServer:
+    place = f"{path}: mcpServers.{name}"
+    if not isinstance(entry, dict):
+        raise Misconfigured(f"{place}: expected an object with `command` or `url`")
+    try:
+        server = McpServer.model_validate({**entry, "name": name})
+    except ValidationError as error:
+        raise Misconfigured(f"{place}: {describe(error)}") from error
+    if server.disabled:
+        return server
+    if (server.command is None) == (server.url is None):
+        raise Misconfigured(f"{place}: expected either `command` (stdio) or `url` (streamable HTTP), and not both")
+    expected = {"stdio"} if server.command is not None else _HTTP_TYPES
+    if server.type is not None and server.type not in expected:
+        raise Misconfigured(
+            f"{place}.type: found {server.type!r}; expected {' or '.join(sorted(expected))} "
+            "(the former SSE transport is not supported)"
+        )
+    return server.model_copy(
+        update={
+            "env": _expanded(server.env, f"{place}.env", variables),
+            "headers": _expanded(server.headers, f"{place}.headers", variables),
+        }
+    )
+
+
+def _expanded(values: Mapping[str, str], place: str, variables: Mapping[str, str]) -> dict[str, str]:
+    def replace(match: re.Match[str]) -> str:
+        name, default = match.group(1), match.group(2)
+        value = variables.get(name, default)
+        if value is None:
+            raise Misconfigured(
+                f"{place}: the environment variable {name} is not set; set it, or give ${{{name}:-…}}"
+            )
+        return value
+
+    return {key: _VARIABLE.sub(replace, value) for key, value in values.items()}

@@ -1,0 +1,86 @@
+"""What the SDK raises, as our errors: one table for calls over either transport. Imported only with the SDK."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import anyio
+import httpx2
+import mcp_types as types
+from mcp.client import InputRequiredRoundsExceededError
+from mcp.shared.exceptions import MCPError
+from pydantic import ValidationError
+
+from shared.domain.errors import (
+    AuthFailed,
+    ExecutionFailed,
+    InvalidArguments,
+    InvalidOutput,
+    RateLimited,
+    TimedOut,
+    ToolFailed,
+    Transient,
+    capped,
+)
+from worker.tools.errors import MAX_QUOTE_CHARS, quoted
+
+SESSION_ENDED = "Session terminated"
+"""The SDK's text for HTTP 404 within a session: the server has forgotten it (it was started anew)."""
+
+_CLOSED = "Connection closed"
+_LEFT = "Client must be used within an async context manager"
+_STREAM_ENDED = "SSE stream"
+_BROKEN_OUTPUT = ("Invalid structured content returned", "Invalid schema for tool")
+_NO_OUTPUT = "has an output schema but did not return structured content"
+
+
+def is_connection_lost(error: Exception) -> bool:
+    """True when the connection that a call used can serve no further call."""
+    if isinstance(error, MCPError):
+        return (error.code == types.CONNECTION_CLOSED and error.message == _CLOSED) or error.message == SESSION_ENDED
+    if isinstance(error, RuntimeError) and str(error) == _LEFT:
+        return True
+    return isinstance(error, (anyio.ClosedResourceError, anyio.BrokenResourceError))
+
+
+def failure_of(error: Exception, server: str, tool: str, answers: Sequence[httpx2.Response]) -> ExecutionFailed:
+    """Return the failure that an exception of `Client.call_tool` stands for.
+
+    `answers` are the refusing HTTP answers that came during the call, the last one counting.
+    """
+    what = f"MCP server {server!r}, tool {tool!r}"
+    if is_connection_lost(error):
+        return Transient(f"{what}: the connection ended before the answer came")
+    if isinstance(error, MCPError):
+        return _from_protocol(error, what, answers)
+    if isinstance(error, TimeoutError):
+        return TimedOut(f"{what}: no answer in time")
+    if isinstance(error, ValidationError):
+        return InvalidOutput(f"{what}: the answer is no valid MCP result ({error.error_count()} faults)")
+    if isinstance(error, InputRequiredRoundsExceededError):
+        return ToolFailed(f"{what} keeps asking for further input, which planq cannot give")
+    text = str(error)
+    if isinstance(error, RuntimeError) and (text.startswith(_BROKEN_OUTPUT) or _NO_OUTPUT in text):
+        return InvalidOutput(f"{what}: {capped(text.partition(chr(10))[0], MAX_QUOTE_CHARS)}")
+    return ToolFailed(f"{what}: {quoted(error)}")
+
+
+def _from_protocol(error: MCPError, what: str, answers: Sequence[httpx2.Response]) -> ExecutionFailed:
+    message = f"{what}: {capped(error.message, MAX_QUOTE_CHARS)}"
+    if error.code == types.REQUEST_TIMEOUT:
+        return TimedOut(message)
+    if error.code == types.CONNECTION_CLOSED and error.message.startswith(_STREAM_ENDED):
+        return Transient(message)
+    if answers and error.code == types.INTERNAL_ERROR:
+        return _from_status(answers[-1].status_code, f"{message} (HTTP {answers[-1].status_code})")
+    if error.code == types.INVALID_PARAMS:
+        return InvalidArguments(message)
+    return ToolFailed(message)
+
+
+def _from_status(status: int, message: str) -> ExecutionFailed:
+    if status in (401, 403, 407):
+        return AuthFailed(message)
+    if status == 429:
+        return RateLimited(message)
+    return Transient(message) if status >= 500 or status == 408 else ToolFailed(message)

@@ -1,0 +1,131 @@
+"""The tools of all MCP servers of one worker, and their life from start to end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from shared.domain.errors import Misconfigured
+from shared.domain.tool import ToolDefinition
+from shared.ports import Tool, ToolContext
+from worker.tools.declare import describe
+from worker.tools.mcp.config import McpServer
+from worker.tools.mcp.definitions import definition_of, output_of
+from worker.tools.registry import check_definition
+
+if TYPE_CHECKING:
+    from worker.tools.mcp.connection import ServerConnection
+
+log = logging.getLogger("planq.tools")
+
+OnChange = Callable[[str, Sequence[Tool]], None]
+"""`(source, tools)`: the tools of this source are now exactly these; `Registry.replace` is one."""
+
+
+class McpTool:
+    """One tool of an MCP server."""
+
+    def __init__(self, connection: ServerConnection, listed: Mapping[str, Any], definition: ToolDefinition) -> None:
+        self._connection = connection
+        self._tool: str = listed["name"]
+        self._declared: Mapping[str, Any] | None = listed.get("outputSchema")
+        self._definition = definition
+        self.place = f"{definition.source} (tool {self._tool!r})"
+
+    @property
+    def definition(self) -> ToolDefinition:
+        """The published definition."""
+        return self._definition
+
+    async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+        """Call the server once; see `shared.ports.Tool.call`."""
+        result = await self._connection.call(self._tool, arguments, context.idempotency_key)
+        return output_of(self._definition.name, self._declared, result)
+
+
+class McpToolbox:
+    """The servers of an `mcp.json`; made by `connect_mcp`."""
+
+    def __init__(self, servers: Sequence[McpServer], on_change: OnChange | None = None) -> None:
+        self._servers = servers
+        self._on_change = on_change
+        self._connections: list[ServerConnection] = []
+        self._tools: dict[str, list[Tool]] = {}
+        self._refused: dict[str, str] = {}
+        self._is_open = False
+
+    async def open(self) -> None:
+        """Connect to all servers at once; raises `Misconfigured` for a required one that gives no usable tools."""
+        if not self._servers:
+            return
+        from worker.tools.mcp.connection import ServerConnection
+
+        for server in self._servers:
+            self._connections.append(self._connection(ServerConnection, server))
+        try:
+            connected = await asyncio.gather(*(connection.open() for connection in self._connections))
+            for connection, is_connected in zip(self._connections, connected, strict=True):
+                self._check_required(connection, is_connected)
+        except BaseException:
+            await self.aclose()
+            raise
+        self._is_open = True
+
+    def tools(self) -> list[Tool]:
+        """Return the tools of every server that has been reached, also of one that is away just now."""
+        return [tool for tools in self._tools.values() for tool in tools]
+
+    async def aclose(self) -> None:
+        """Close all connections and end the stdio servers."""
+        await asyncio.gather(*(connection.aclose() for connection in self._connections))
+
+    def _connection(self, kind: type[ServerConnection], server: McpServer) -> ServerConnection:
+        def on_tools(listed: Sequence[Mapping[str, Any]]) -> None:
+            self._take(connection, listed)
+
+        connection = kind(server, on_tools)
+        return connection
+
+    def _check_required(self, connection: ServerConnection, is_connected: bool) -> None:
+        server = connection.server
+        refused = self._refused.get(server.source)
+        if not server.planq.required or (is_connected and refused is None):
+            return
+        raise Misconfigured(
+            f"MCP server {server.name!r} is required: {refused or connection.problem}; "
+            'start it, correct its entry in mcp.json, or remove "required"'
+        )
+
+    def _take(self, connection: ServerConnection, listed: Sequence[Mapping[str, Any]]) -> None:
+        """Replace the tools of a server by what it lists now; unusable ones are logged and left out."""
+        server = connection.server
+        tools: dict[str, Tool] = {}
+        for entry in listed:
+            try:
+                tool = McpTool(connection, entry, definition_of(server, entry))
+                check_definition(tool.definition, tool.place)
+                _refuse_double(tools, tool)
+            except (Misconfigured, ValidationError) as error:
+                problem = describe(error) if isinstance(error, ValidationError) else error.message
+                self._refused[server.source] = problem
+                log.warning("mcp_tool_refused", extra={"server": server.name, "reason": problem})
+                continue
+            tools[tool.definition.name] = tool
+        before = {tool.definition.name: tool.definition for tool in self._tools.get(server.source, ())}
+        if self._is_open and before == {name: tool.definition for name, tool in tools.items()}:
+            return
+        self._tools[server.source] = list(tools.values())
+        if self._is_open and self._on_change is not None:
+            try:
+                self._on_change(server.source, self._tools[server.source])
+            except Misconfigured as error:
+                log.warning("mcp_tools_refused", extra={"server": server.name, "reason": error.message})
+
+
+def _refuse_double(tools: Mapping[str, Tool], tool: McpTool) -> None:
+    if tool.definition.name in tools:
+        raise Misconfigured(f"{tool.place}: another tool of this server is also called {tool.definition.name!r}")

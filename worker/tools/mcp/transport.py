@@ -1,0 +1,107 @@
+"""The two transports of the SDK, wrapped so that planq learns when a connection ends and why HTTP refused.
+
+Imported only when a server is configured.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import Context, ContextVar
+from types import TracebackType
+from typing import Any
+
+import anyio
+import httpx2
+from mcp.client._transport import ReadStream, TransportStreams
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+
+from shared.domain.tool import MAX_TIMEOUT_SECONDS
+from worker.tools.mcp.config import McpServer
+
+http_answers: ContextVar[list[httpx2.Response] | None] = ContextVar("planq.mcp.http_answers", default=None)
+"""Where the HTTP answers of 400 and above to a call are noted for its caller.
+
+The SDK reports all of them with one text, but runs each POST in a copy of its caller's context.
+"""
+
+
+@asynccontextmanager
+async def open_transport(server: McpServer, ended: Callable[[], None]) -> AsyncIterator[TransportStreams]:
+    """Open the server's transport; `ended` is called when no message can come from it any more."""
+    async with _transport(server) as (read, write):
+        yield _WatchedStream(read, ended), write
+
+
+@asynccontextmanager
+async def _transport(server: McpServer) -> AsyncIterator[TransportStreams]:
+    if server.command is not None:
+        async with _stdio(server) as streams:
+            yield streams
+        return
+    assert server.url is not None
+    # A call's own limit is the step's timeout; this one only has to be longer.
+    timeout = httpx2.Timeout(30.0, read=MAX_TIMEOUT_SECONDS + 30.0)
+    hooks: dict[str, list[Callable[..., Any]]] = {"response": [_note_refusal]}
+    async with (
+        httpx2.AsyncClient(headers=server.headers, timeout=timeout, event_hooks=hooks) as client,
+        streamable_http_client(server.url, http_client=client) as streams,
+    ):
+        yield streams
+
+
+def _stdio(server: McpServer) -> AbstractAsyncContextManager[TransportStreams]:
+    assert server.command is not None
+    parameters = StdioServerParameters(command=server.command, args=server.args, env=server.env, cwd=server.cwd)
+    # Not `sys.stderr`: Celery puts a logger in its place, which is no file that a child process could write to.
+    return stdio_client(parameters, errlog=sys.__stderr__ or sys.stderr)
+
+
+async def _note_refusal(response: httpx2.Response) -> None:
+    answers = http_answers.get()
+    if answers is not None and response.status_code >= 400:
+        answers.append(response)
+
+
+class _WatchedStream:
+    """A read stream that tells when it has ended; else the stream that it wraps."""
+
+    def __init__(self, inner: ReadStream[SessionMessage | Exception], ended: Callable[[], None]) -> None:
+        self._inner = inner
+        self._ended = ended
+
+    @property
+    def last_context(self) -> Context | None:
+        """The sender's context of the last message, where the inner stream keeps it."""
+        context: Context | None = getattr(self._inner, "last_context", None)
+        return context
+
+    async def receive(self) -> SessionMessage | Exception:
+        try:
+            return await self._inner.receive()
+        except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
+            self._ended()
+            raise
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    def __aiter__(self) -> _WatchedStream:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def __aenter__(self) -> _WatchedStream:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
