@@ -1,0 +1,197 @@
+"""Jobs from submission to answer: call counts, partial results, misbehaving models, callers' plans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from shared.domain.errors import InvalidOutput, Transient
+from shared.domain.limits import Limits
+from shared.domain.model import ToolCallRequest
+from tests.support.harness import Harness, ScriptedModel, make_tool
+from worker.tools import ToolError, tool
+
+Play = Callable[..., Any]
+
+
+@tool(effect="pure")
+async def double(number: float) -> dict[str, float]:
+    """Return twice the number."""
+    return {"result": number * 2}
+
+
+@tool(effect="read")
+async def broken(why: str = "boom") -> dict[str, str]:
+    """Fail."""
+    raise ToolError(why)
+
+
+@tool(effect="unsafe", output_schema={"type": "object", "properties": {"said": {"type": "string"}}})
+async def say(text: str) -> dict[str, str]:
+    """Say the text."""
+    return {"said": text}
+
+
+TOOLS = [make_tool(double), make_tool(broken), make_tool(say)]
+
+
+async def default(harness: Harness) -> Any:
+    job, steps = await harness.run()
+    calls = await harness.database.fetch_all("model_calls_of_job", job_id=job["id"])
+    return job, steps, calls
+
+
+def statuses(steps: Any) -> list[str]:
+    return [step["status"] for step in steps]
+
+
+def test_a_direct_answer_takes_one_model_call(play: Play) -> None:
+    job, steps, calls = play(default, ScriptedModel("Hello!"), TOOLS)
+    assert (job["status"], job["answer"], steps) == ("completed", "Hello!", [])
+    assert [c["purpose"] for c in calls] == ["plan"]
+    assert job["model_calls"] == 1
+
+
+def test_a_plan_that_succeeds_takes_two(play: Play) -> None:
+    model = ScriptedModel.planning(("double", {"number": 4}), ("double", {"number": "$0.output.result"}))
+    job, steps, calls = play(default, model, TOOLS)
+    assert job["status"] == "completed"
+    assert steps[1]["called_arguments"] == {"number": 8}
+    assert steps[1]["output"] == {"result": 16}
+    assert [c["purpose"] for c in calls] == ["plan", "respond"]
+    assert (job["model_calls"], job["input_tokens"], job["output_tokens"]) == (2, 24, 10)
+
+
+def test_a_tool_failure_takes_two_and_keeps_the_partial_results(play: Play) -> None:
+    model = ScriptedModel.planning(
+        ("double", {"number": 4}), ("broken", {}), ("say", {"text": "never"}), answered="sorry"
+    )
+    job, steps, calls = play(default, model, TOOLS)
+    assert (job["status"], job["answer"]) == ("completed", "sorry")
+    assert statuses(steps) == ["succeeded", "failed", "skipped"]
+    assert steps[1]["error"]["code"] == "tool_error"
+    findings = model.asked[1][1]
+    assert [(r.tool_name, r.succeeded) for r in findings.results] == [("double", True), ("broken", False)]
+    assert len(calls) == job["model_calls"] == 2
+
+
+def test_an_invalid_plan_takes_two_and_runs_nothing(play: Play) -> None:
+    model = ScriptedModel.planning(("double", {"number": "$3.output.result"}), ("nowhere", {}), answered="explained")
+    job, steps, calls = play(default, model, TOOLS)
+    assert (job["status"], job["answer"], steps) == ("completed", "explained", [])
+    types = {error["error"]["type"] for error in job["plan_errors"]}
+    assert types == {"forward_reference", "unknown_tool"}
+    assert model.asked[1][1].plan_errors == job["plan_errors"]
+    assert len(calls) == 2
+
+
+def test_a_planner_that_cannot_be_reached_fails_the_job_with_its_error(play: Play) -> None:
+    job, _, calls = play(default, ScriptedModel(Transient("provider 500")), TOOLS)
+    assert (job["status"], job["error"]["code"], job["error"]["message"]) == ("failed", "transient", "provider 500")
+    assert (len(calls), calls[0]["attempts"], calls[0]["error"]["code"]) == (1, 3, "transient")
+
+
+def test_a_responder_that_fails_keeps_the_results(play: Play) -> None:
+    model = ScriptedModel.planning(("double", {"number": 1}), ("broken", {}), answered=Transient("gone"))
+    job, steps, _ = play(default, model, TOOLS)
+    assert job["status"] == "failed"
+    assert "Tool execution failed: boom" in job["error"]["message"]
+    assert steps[0]["output"] == {"result": 2}
+
+
+@pytest.mark.parametrize(
+    ("planned", "calls"),
+    [
+        ([ToolCallRequest("__planning__", "{not json")], 2),
+        ([ToolCallRequest("__planning__", {"type": "tool_calls", "reasoning": "r", "calls": []})], 2),
+        ([ToolCallRequest("__planning__", {"type": "sing"})], 2),
+        ([ToolCallRequest("unheard_of", {"a": 1})], 2),
+        (InvalidOutput("the model said nothing"), 1),
+    ],
+    ids=["broken-json", "empty-plan", "unknown-type", "unknown-tool", "nothing"],
+)
+def test_a_misbehaving_model_never_leaves_a_job_open(play: Play, planned: Any, calls: int) -> None:
+    job, steps, recorded = play(default, ScriptedModel(planned, "explained"), TOOLS)
+    assert steps == []
+    assert job["status"] == ("completed" if calls == 2 else "failed")
+    assert len(recorded) == calls
+
+
+def test_text_that_the_database_cannot_hold_is_made_storable(play: Play) -> None:
+    job, _, _ = play(default, ScriptedModel("a\x00b\ud800c"), TOOLS)
+    assert job["status"] == "completed"
+    assert job["answer"].startswith("a\ufffdb")
+
+
+def test_a_callers_plan_needs_no_planning_call(play: Play) -> None:
+    plan = {"calls": [{"tool_name": "double", "arguments": {"number": 21}}]}
+
+    async def scenario(harness: Harness) -> Any:
+        return await harness.run("", plan=plan)
+
+    job, steps = play(scenario, ScriptedModel(), TOOLS)
+    assert (job["model_calls"], job["plan_source"], steps[0]["output"]) == (1, "caller", {"result": 42})
+
+
+def test_a_model_may_not_plan_more_steps_than_the_limit(play: Play) -> None:
+    async def scenario(harness: Harness) -> Any:
+        return await harness.run(limits=Limits(max_tool_steps=2))
+
+    model = ScriptedModel.planning(*[("double", {"number": n}) for n in range(3)])
+    job, steps = play(scenario, model, TOOLS)
+    assert steps == []
+    assert [e["error"]["type"] for e in job["plan_errors"]] == ["too_many_steps"]
+
+
+def test_a_job_may_name_the_tools_it_wants(play: Play) -> None:
+    async def scenario(harness: Harness) -> Any:
+        return await harness.run(tools=["double"])
+
+    model = ScriptedModel.planning(("say", {"text": "x"}))
+    job, _ = play(scenario, model, TOOLS)
+    assert [d.name for d in model.asked[0][1]] == ["double"]
+    assert job["plan_errors"][0]["error"] == {
+        "type": "unknown_tool",
+        "tool_name": "say",
+        "available_tools": ["double"],
+    }
+
+
+def test_inserted_text_is_never_read_again_as_a_reference(play: Play) -> None:
+    attack = "$0.output.said and {{ $0.output.said }}"
+    model = ScriptedModel.planning(("say", {"text": attack.replace("$0", "$9")}), ("say", {"text": "$0.output.said"}))
+
+    @tool(effect="unsafe", output_schema={"type": "object", "properties": {"said": {"type": "string"}}})
+    async def say(text: str) -> dict[str, str]:
+        """Say the text, or the attack first."""
+        return {"said": text}
+
+    plan = {
+        "calls": [
+            {"tool_name": "say", "arguments": {"text": "plain"}},
+            {"tool_name": "say", "arguments": {"text": "\\{{ $0.output.said }}"}},
+            {"tool_name": "say", "arguments": {"text": "$1.output.said"}},
+        ]
+    }
+
+    async def scenario(harness: Harness) -> Any:
+        return await harness.run("", plan=plan)
+
+    _, steps = play(scenario, model, [make_tool(say)])
+    assert [s["output"]["said"] for s in steps] == ["plain", "{{ $0.output.said }}", "{{ $0.output.said }}"]
+
+
+def test_a_duplicate_wake_up_changes_nothing(play: Play) -> None:
+    model = ScriptedModel.planning(("say", {"text": "once"}))
+
+    async def scenario(harness: Harness) -> Any:
+        job_id = await harness.submit()
+        harness.published *= 5
+        await harness.drain()
+        return await harness.requests.job("default", job_id)
+
+    job, steps = play(scenario, model, TOOLS)
+    assert (job["status"], job["model_calls"], steps[0]["attempt"]) == ("completed", 2, 1)
+    assert len(model.asked) == 2

@@ -1,0 +1,164 @@
+"""The real engine over the real store, in one event loop: only the models are scripted and the broker is a list.
+
+Wake-ups are carried out as a worker would, one after the other or several at once, until none is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from shared.domain.errors import ErrorRecord, ExecutionFailed
+from shared.domain.limits import Limits
+from shared.domain.model import Ask, Findings, ModelCall, ModelFailed, ModelReply, Purpose, ToolCallRequest
+from shared.domain.states import Lane, Strategy
+from shared.domain.tool import ToolDefinition
+from shared.ports import PlanWake, Tool, Wake
+from shared.store.database import Database
+from shared.store.fleet import Fleet
+from shared.store.ids import new_id
+from shared.store.jobs import PostgresJobStore
+from shared.store.requests import RequestStore, Submission
+from worker.engine import Carried, Engine, EngineSettings, Sweeper, SweepSettings
+from worker.tools.declare import ToolOptions, options_of
+from worker.tools.function import FunctionTool
+from worker.tools.registry import Registry
+from worker.tools.services import ToolServices
+from worker.tools.threads import ToolThreads
+
+LEASE = timedelta(seconds=15)
+
+
+@dataclass
+class ScriptedModel:
+    """Planner and responder that say what the test wants, and keep what they were asked."""
+
+    planned: str | Sequence[ToolCallRequest] | ExecutionFailed = "hello"
+    answered: str | ExecutionFailed = "the answer"
+    asked: list[tuple[Ask, Any]] = field(default_factory=list)
+
+    @classmethod
+    def planning(cls, *calls: tuple[str, Mapping[str, Any]], answered: str | ExecutionFailed = "the answer") -> Any:
+        """A model that emits these calls through the planning tool."""
+        arguments = {
+            "type": "tool_calls",
+            "reasoning": "because",
+            "calls": [{"tool_name": name, "arguments": arguments} for name, arguments in calls],
+        }
+        return cls([ToolCallRequest("__planning__", arguments)], answered)
+
+    async def plan(self, ask: Ask, tools: Sequence[ToolDefinition]) -> ModelReply:
+        self.asked.append((ask, tools))
+        call = ModelCall(Purpose.PLAN, ask.model, 5, 11, 7)
+        if isinstance(self.planned, ExecutionFailed):
+            raise ModelFailed(self.planned, _failed(call, self.planned))
+        if isinstance(self.planned, str):
+            return ModelReply(self.planned, (), call)
+        return ModelReply("", self.planned, call)
+
+    async def respond(self, ask: Ask, findings: Findings) -> ModelReply:
+        self.asked.append((ask, findings))
+        call = ModelCall(Purpose.RESPOND, ask.model, 5, 13, 3)
+        if isinstance(self.answered, ExecutionFailed):
+            raise ModelFailed(self.answered, _failed(call, self.answered))
+        return ModelReply(self.answered, (), call)
+
+
+def _failed(call: ModelCall, error: ExecutionFailed) -> ModelCall:
+    return ModelCall(call.purpose, call.model, call.latency_ms, attempts=3, error=ErrorRecord.of(error))
+
+
+class _NoKnowledge:
+    async def search(self, tenant_id: str, query: str, limit: int) -> Sequence[Any]:
+        return []
+
+
+def make_tool(function: Callable[..., Any]) -> Tool:
+    """A tool of a function declared with `@tool`."""
+    options = options_of(function) or ToolOptions()
+    return FunctionTool(
+        function, options, services=ToolServices(knowledge=_NoKnowledge()), threads=ToolThreads("test", 4)
+    )
+
+
+class _Silent:
+    def __init__(self) -> None:
+        self.ended_jobs: list[UUID] = []
+
+    def job_ended(self, job_id: UUID) -> None:
+        self.ended_jobs.append(job_id)
+
+    def started(self, wake: Wake, attempt: int) -> None: ...
+
+    def ended(self, wake: Wake, attempt: int, error: ErrorRecord | None, runtime_seconds: float) -> None: ...
+
+
+class Harness:
+    """One worker's engine. `published` is what it handed to the broker and nobody has taken yet."""
+
+    def __init__(
+        self, database: Database, model: ScriptedModel, tools: Sequence[Tool], *, lane: Lane = Lane.IO
+    ) -> None:
+        self.database = database
+        self.model = model
+        self.worker_id = new_id()
+        self.registry = Registry()
+        self.registry.extend(tools)
+        self.fleet = Fleet(database, LEASE)
+        self.store = PostgresJobStore(database, self.worker_id)
+        self.requests = RequestStore(database)
+        self.published: list[Wake] = []
+        self.silent = _Silent()
+        self.engine = Engine(
+            EngineSettings(lane, max_output_bytes=1_000_000),
+            store=self.store,
+            publisher=self,
+            planner=model,
+            responder=model,
+            toolbox=self.registry,
+            announcer=self.silent,
+            tracker=self.silent,
+            draw=lambda: 0.0,
+        )
+        self.sweeper = Sweeper(SweepSettings(), self.fleet, self, self.silent.job_ended, lambda: 0.0)
+
+    async def open(self) -> None:
+        """Register the worker and publish its tools."""
+        definitions = self.registry.definitions()
+        await self.fleet.register(self.worker_id, "test", list(Lane), [d.name for d in definitions], 10, "test")
+        await self.fleet.publish_tools("default", definitions)
+
+    async def publish(self, wakes: Sequence[Wake]) -> bool:
+        """The port `Publisher`."""
+        self.published += wakes
+        return True
+
+    async def submit(self, text: str = "do it", **fields: Any) -> UUID:
+        """Store a job and its wake-up."""
+        job_id = new_id()
+        limits = fields.pop("limits", Limits())
+        await self.requests.submit(
+            Submission(job_id, "default", text, Strategy.PLAN, fields.pop("model", "offline"), limits, **fields)
+        )
+        self.published.append(PlanWake(job_id))
+        return job_id
+
+    async def drain(self) -> None:
+        """Carry out wake-ups, all published ones at once, until none is left."""
+        while self.published:
+            wakes, self.published = self.published, []
+            await asyncio.gather(*(self.engine.run(wake) for wake in wakes))
+
+    async def run(self, text: str = "do it", **fields: Any) -> tuple[Any, list[Any]]:
+        """Submit, drain, and return the job's row and its steps."""
+        job_id = await self.submit(text, **fields)
+        await self.drain()
+        return await self.requests.job("default", job_id)
+
+    async def run_one(self, wake: Wake) -> Carried:
+        """Carry out a single wake-up."""
+        return await self.engine.run(wake)
