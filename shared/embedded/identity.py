@@ -23,7 +23,7 @@ from pathlib import Path
 from shared.domain.errors import Misconfigured
 from shared.embedded.child import Identity, leashed
 
-PROBE = '"$1" --version >/dev/null && : > "$2/probe" && rm "$2/probe"'
+PROBE = 'test -x "$1" && "$1" --version >/dev/null && : > "$2/probe" && rm "$2/probe"'
 
 
 def choose_identity(binary: Path, folder: Path) -> Identity | None:

@@ -13,9 +13,11 @@ import ctypes
 import os
 import sys
 
-# <linux/prctl.h>, <linux/sched.h>, <linux/capability.h>
+# <linux/prctl.h>, <linux/securebits.h>, <linux/sched.h>, <linux/capability.h>
 PR_SET_PDEATHSIG = 1
 PR_SET_KEEPCAPS = 8
+PR_SET_SECUREBITS = 28
+SECBIT_NO_SETUID_FIXUP = 1 << 2
 PR_CAP_AMBIENT = 47
 PR_CAP_AMBIENT_RAISE = 2
 CLONE_NEWUSER = 0x10000000
@@ -67,6 +69,8 @@ def become_with_reach(uid: int, gid: int) -> None:
     """Change to another user who may still pass through folders that are closed to it, and keeps no other power."""
     libc = _libc()
     _checked(libc.prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0), "prctl(PR_SET_KEEPCAPS)")
+    # Without this, access(2) disregards the capabilities of all but root, and PostgreSQL asks it for its programs.
+    _checked(libc.prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0), "prctl(PR_SET_SECUREBITS)")
     become(uid, gid)
     kept = _keep_first(libc, (CAP_DAC_READ_SEARCH, CAP_DAC_OVERRIDE))
     _checked(libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, kept, 0, 0), "prctl(PR_CAP_AMBIENT)")
