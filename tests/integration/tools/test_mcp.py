@@ -10,7 +10,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,12 @@ import httpx
 import pytest
 
 from shared.domain.errors import (
+    AuthFailed,
+    ExecutionFailed,
     InvalidArguments,
     InvalidOutput,
     Misconfigured,
+    RateLimited,
     ToolFailed,
     Transient,
 )
@@ -103,6 +108,62 @@ async def connected(
         yield toolbox
     finally:
         await toolbox.aclose()
+
+
+class _Gate(BaseHTTPRequestHandler):
+    """A server by hand that answers a call with the HTTP status that the call asks for."""
+
+    def do_POST(self) -> None:
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        arguments = request.get("params", {}).get("arguments", {})
+        if "id" not in request:
+            self._answer(202, None)
+        elif self.path == "/closed":
+            self._answer(401, None)
+        elif arguments.get("status", 200) != 200:
+            self._answer(arguments["status"], None)
+        else:
+            result = _GATE.get(request["method"], {"error": {"code": -32601, "message": "Method not found"}})
+            self._answer(200, {"jsonrpc": "2.0", "id": request["id"], **result})
+
+    def _answer(self, status: int, body: Any) -> None:
+        data = b"" if body is None else json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+_GATE: dict[str, Any] = {
+    "initialize": {
+        "result": {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "gate", "version": "1"},
+        }
+    },
+    "tools/list": {"result": {"tools": [{"name": "enter", "inputSchema": {"type": "object"}}]}},
+    "tools/call": {"result": {"content": [{"type": "text", "text": "in"}]}},
+}
+
+
+@contextlib.contextmanager
+def gate() -> Iterator[ThreadingHTTPServer]:
+    """The server by hand, running."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Gate)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def tool(toolbox: McpToolbox, name: str) -> Tool:
@@ -339,6 +400,58 @@ def test_environment_and_folder_reach_a_stdio_server(
             assert await look.call({"name": "cwd"}, context) == {"text": str(tmp_path)}
 
     asyncio.run(scenario())
+
+
+def test_closing_ends_a_stdio_server(tmp_path: Path, context: ToolContext) -> None:
+    async def scenario() -> int:
+        async with connected(tmp_path, probe=stdio("probe.py", tmp_path)) as toolbox:
+            output = await tool(toolbox, "probe_environment").call({"name": "pid"}, context)
+            pid = int(output["text"])
+            os.kill(pid, 0)
+        with pytest.raises(Transient, match="closed its connection"):
+            await tool(toolbox, "probe_shout").call({"text": "a"}, context)
+        return pid
+
+    pid = asyncio.run(scenario())
+
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+@pytest.mark.parametrize(
+    ("status", "expected", "retryable"),
+    [
+        (400, ToolFailed, False),
+        (401, AuthFailed, False),
+        (403, AuthFailed, False),
+        (429, RateLimited, True),
+        (500, Transient, True),
+        (503, Transient, True),
+    ],
+)
+def test_http_status_of_a_refused_call_decides_the_failure(
+    tmp_path: Path, context: ToolContext, status: int, expected: type[ExecutionFailed], retryable: bool
+) -> None:
+    async def scenario(port: int) -> None:
+        async with connected(tmp_path, gate={"url": f"http://127.0.0.1:{port}/mcp"}) as toolbox:
+            enter = tool(toolbox, "gate_enter")
+            with pytest.raises(expected, match=f"HTTP {status}") as caught:
+                await enter.call({"status": status}, context)
+            assert caught.value.retryable is retryable
+            assert await enter.call({"status": 200}, context) == {"text": "in"}
+
+    with gate() as server:
+        asyncio.run(scenario(server.server_port))
+
+
+def test_http_status_that_refuses_the_connection_is_named(tmp_path: Path) -> None:
+    async def scenario(port: int) -> None:
+        entry = {"url": f"http://127.0.0.1:{port}/closed", "planq": {"required": True}}
+        async with connected(tmp_path, gate=entry):
+            raise AssertionError("must not connect")
+
+    with gate() as server, pytest.raises(Misconfigured, match="HTTP 401"):
+        asyncio.run(scenario(server.server_port))
 
 
 def test_headers_reach_an_http_server(

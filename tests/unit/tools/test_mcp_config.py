@@ -139,5 +139,5 @@ def test_undeclared_structured_content_whose_text_is_no_text_is_kept_apart() -> 
 def test_error_of_a_result_carries_its_first_text() -> None:
     result = {"content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}], "isError": True}
 
-    with pytest.raises(ToolError, match="one$"):
+    with pytest.raises(ToolError, match=r"one$"):
         output_of("t", None, result)

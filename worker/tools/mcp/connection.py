@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -21,7 +22,7 @@ from shared.domain.errors import Transient
 from worker.tools.errors import quoted
 from worker.tools.mcp.config import McpServer
 from worker.tools.mcp.failures import failure_of, is_connection_lost
-from worker.tools.mcp.transport import http_answers, open_transport
+from worker.tools.mcp.transport import http_refusal, open_transport
 
 log = logging.getLogger("planq.tools")
 
@@ -84,16 +85,16 @@ class ServerConnection:
         client = await self._connected()
         # The SDK's type is an open map, which mypy cannot yet express (PEP 728).
         meta = cast("types.RequestParamsMeta", {IDEMPOTENCY_KEY: idempotency_key})
-        answers: list[Any] = []
-        token = http_answers.set(answers)
+        refusal: deque[int] = deque(maxlen=1)
+        token = http_refusal.set(refusal)
         try:
             result = await client.call_tool(tool, dict(arguments), meta=meta)
         except Exception as error:
             if is_connection_lost(error) and client is self._client:
                 self._lost.set()
-            raise failure_of(error, self.server.name, tool, answers) from error
+            raise failure_of(error, self.server.name, tool, refusal) from error
         finally:
-            http_answers.reset(token)
+            http_refusal.reset(token)
         return {
             "content": [block.model_dump(mode="json", by_alias=True) for block in result.content],
             "structuredContent": result.structured_content,
@@ -130,6 +131,8 @@ class ServerConnection:
         loop = asyncio.get_running_loop()
         connected_at: float | None = None
         reason = ENDED
+        refusal: deque[int] = deque(maxlen=1)
+        http_refusal.set(refusal)
         self._lost.clear()
         try:
             async with asyncio.timeout(self.server.planq.connect_timeout_seconds) as limit:
@@ -141,7 +144,7 @@ class ServerConnection:
                     await self._lost.wait()
                     self._client = None
         except Exception as error:
-            reason = _reason(error)
+            reason = _reason(error) + "".join(f" (HTTP {status})" for status in refusal)
         finally:
             self._client = None
         if self._stopping.is_set():

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import anyio
-import httpx2
 import mcp_types as types
 from mcp.client import InputRequiredRoundsExceededError
 from mcp.shared.exceptions import MCPError
@@ -43,16 +42,16 @@ def is_connection_lost(error: Exception) -> bool:
     return isinstance(error, (anyio.ClosedResourceError, anyio.BrokenResourceError))
 
 
-def failure_of(error: Exception, server: str, tool: str, answers: Sequence[httpx2.Response]) -> ExecutionFailed:
+def failure_of(error: Exception, server: str, tool: str, refusal: Sequence[int]) -> ExecutionFailed:
     """Return the failure that an exception of `Client.call_tool` stands for.
 
-    `answers` are the refusing HTTP answers that came during the call, the last one counting.
+    `refusal` holds the HTTP status with which the call was refused, if it was.
     """
     what = f"MCP server {server!r}, tool {tool!r}"
     if is_connection_lost(error):
         return Transient(f"{what}: the connection ended before the answer came")
     if isinstance(error, MCPError):
-        return _from_protocol(error, what, answers)
+        return _from_protocol(error, what, refusal)
     if isinstance(error, TimeoutError):
         return TimedOut(f"{what}: no answer in time")
     if isinstance(error, ValidationError):
@@ -65,14 +64,14 @@ def failure_of(error: Exception, server: str, tool: str, answers: Sequence[httpx
     return ToolFailed(f"{what}: {quoted(error)}")
 
 
-def _from_protocol(error: MCPError, what: str, answers: Sequence[httpx2.Response]) -> ExecutionFailed:
+def _from_protocol(error: MCPError, what: str, refusal: Sequence[int]) -> ExecutionFailed:
     message = f"{what}: {capped(error.message, MAX_QUOTE_CHARS)}"
     if error.code == types.REQUEST_TIMEOUT:
         return TimedOut(message)
     if error.code == types.CONNECTION_CLOSED and error.message.startswith(_STREAM_ENDED):
         return Transient(message)
-    if answers and error.code == types.INTERNAL_ERROR:
-        return _from_status(answers[-1].status_code, f"{message} (HTTP {answers[-1].status_code})")
+    if refusal and error.code == types.INTERNAL_ERROR:
+        return _from_status(refusal[-1], f"{message} (HTTP {refusal[-1]})")
     if error.code == types.INVALID_PARAMS:
         return InvalidArguments(message)
     return ToolFailed(message)

@@ -6,6 +6,7 @@ Imported only when a server is configured.
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import Context, ContextVar
@@ -22,8 +23,8 @@ from mcp.shared.message import SessionMessage
 from shared.domain.tool import MAX_TIMEOUT_SECONDS
 from worker.tools.mcp.config import McpServer
 
-http_answers: ContextVar[list[httpx2.Response] | None] = ContextVar("planq.mcp.http_answers", default=None)
-"""Where the HTTP answers of 400 and above to a call are noted for its caller.
+http_refusal: ContextVar[deque[int] | None] = ContextVar("planq.mcp.http_refusal", default=None)
+"""Where the last HTTP status of 400 or above that answered a call is noted for its caller.
 
 The SDK reports all of them with one text, but runs each POST in a copy of its caller's context.
 """
@@ -61,9 +62,9 @@ def _stdio(server: McpServer) -> AbstractAsyncContextManager[TransportStreams]:
 
 
 async def _note_refusal(response: httpx2.Response) -> None:
-    answers = http_answers.get()
-    if answers is not None and response.status_code >= 400:
-        answers.append(response)
+    noted = http_refusal.get()
+    if noted is not None and response.status_code >= 400:
+        noted.append(response.status_code)
 
 
 class _WatchedStream:

@@ -54,7 +54,8 @@ def key(ctx: Context) -> str:
 @server.tool(structured_output=False)
 def environment(name: str) -> str:
     """Tell a variable of the environment, or where the process runs."""
-    return os.getcwd() if name == "cwd" else os.environ.get(name, "")
+    known = {"cwd": os.getcwd(), "pid": str(os.getpid())}
+    return known.get(name) or os.environ.get(name, "")
 
 
 @server.tool(structured_output=False)
