@@ -46,6 +46,8 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(default=16 * 1024 * 1024, ge=1024)  # a caller's plan of 10 000 steps fits
     max_input_bytes: int = Field(default=100_000, ge=1)
     max_wait_seconds: float = Field(default=60.0, gt=0)  # below the idle time-out of common proxies
+    wait_poll_seconds: float = Field(default=3.0, gt=0)  # what a lost notification may delay a waiting client
+    database_timeout_seconds: float = Field(default=5.0, gt=0)  # then a request is answered with 503
 
     # Workers
     io_concurrency: int = Field(default=300, ge=1)  # steps in flight in one process

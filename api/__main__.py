@@ -1,0 +1,117 @@
+"""`python -m api`: the API process on PLANQ_HOST and PLANQ_PORT.
+
+Exit codes: 0 after SIGTERM or Ctrl-C, 2 with one sentence on standard error when it cannot start as configured. A
+stop answers every waiting client at once, finishes the requests under way, and closes what is open.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+import signal
+import socket
+import sys
+from types import FrameType
+
+_log = logging.getLogger("planq.api")
+
+_MISCONFIGURED = 2
+_BACKLOG = 2_048
+_MAX_FILES = 65_536
+_DRAIN_SECONDS = 10
+
+_KEEP_ALIVE_SECONDS = 65
+"""Longer than the 60 s of common proxies, so that they, not we, close idle connections."""
+
+
+def main() -> int:
+    """Serve until told to stop; returns the exit code."""
+    # Until the server listens, and again when it has stopped, SIGTERM just ends the process in order.
+    signal.signal(signal.SIGTERM, _leave)
+    from shared.domain.errors import PlanqError
+
+    try:
+        _serve()
+    except PlanqError as error:
+        sys.stderr.write(f"planq api: {error.message}\n")
+        return _MISCONFIGURED
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+def _serve() -> None:
+    import uvicorn
+
+    from api.app import create_app
+    from shared.settings import load_settings
+    from shared.telemetry.logs import configure_logging
+
+    settings = load_settings()
+    configure_logging(settings.log_level, as_json=settings.log_json)
+    app = create_app(settings)
+    _check_schema(settings.require_database())
+    _allow_many_connections()
+
+    class Server(uvicorn.Server):
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            app.state.services.waiters.close()  # before the server waits for its clients
+            await super().shutdown(sockets)
+
+    config = uvicorn.Config(
+        app,
+        lifespan="on",
+        ws="none",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        backlog=_BACKLOG,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=_DRAIN_SECONDS,
+    )
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    with _listen(settings.host, settings.port) as listener:
+        host, port = listener.getsockname()[:2]
+        _log.info("api_listening", extra={"host": host, "port": port, "needs_key": bool(settings.keys)})
+        Server(config).run(sockets=[listener])
+
+
+def _check_schema(database_url: str) -> None:
+    """Raise `Misconfigured` for a foreign schema; a database that does not answer yet is only reported."""
+    from shared.domain.errors import DatabaseUnavailable
+    from shared.store.schema import require_schema
+
+    try:
+        require_schema(database_url)
+    except DatabaseUnavailable as error:
+        _log.error("database_unavailable", extra={"cause": error.message})
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket; raises `Misconfigured` when the address cannot be had."""
+    from shared.domain.errors import Misconfigured
+
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise Misconfigured(
+            f"cannot listen on {host} port {port}: {reason}; set PLANQ_HOST and PLANQ_PORT to a free address"
+        ) from error
+
+
+def _allow_many_connections() -> None:
+    """Every waiting client holds a file descriptor: take what the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _leave(_: int, __: FrameType | None) -> None:
+    raise SystemExit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""The composition root of the API process: which adapter stands behind which name.
+
+    create_app(settings)      an ASGI application; its lifespan opens and closes what owns connections
+
+The application starts without its servers and answers 503 until they are there: a supervisor sees why at `/readyz`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+from fastapi import FastAPI
+
+from api import errors, openapi
+from api.deps import Services
+from api.guard import Guard
+from api.metrics import Metrics, Observed
+from api.readiness import BrokerProbe, Readiness
+from api.routes.catalogue import catalogue
+from api.routes.jobs import jobs
+from api.routes.operations import operations
+from api.waiting import Waiters
+from shared.broker.celery_config import create_celery
+from shared.broker.publisher import CeleryPublisher
+from shared.domain.errors import Misconfigured
+from shared.settings import VERSION, Settings
+from shared.store.database import Database
+from shared.store.fleet import Fleet
+from shared.store.requests import RequestStore
+from shared.store.signals import CANCELLED, ENDED, Notifier, listen
+
+_log = logging.getLogger("planq.api")
+
+_DESCRIPTION = "A durable backend for agentic jobs: plan, execute on Celery, answer."
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """Return the application; opens no connection yet.
+
+    Raises `Misconfigured` when a server's URL is missing or cannot be read, and when others than this machine could
+    reach the API without a key.
+    """
+    if not settings.is_loopback and not settings.keys:
+        raise Misconfigured(
+            f"PLANQ_HOST is {settings.host!r}, which other machines may reach: set PLANQ_API_KEYS to one or more "
+            "keys (comma separated), or PLANQ_HOST to 127.0.0.1"
+        )
+    database = Database(
+        settings.require_database(),
+        max_connections=settings.database_connections,
+        timeout_seconds=settings.database_timeout_seconds,
+    )
+    services = _compose(settings, database)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with _running(settings, services, database):
+            yield
+
+    app = FastAPI(
+        title="planq",
+        version=VERSION,
+        description=_DESCRIPTION,
+        lifespan=lifespan,
+        redirect_slashes=False,
+        redoc_url=None,
+        swagger_ui_oauth2_redirect_url=None,
+    )
+    app.state.services = services
+    for router in (jobs, catalogue, operations):
+        app.include_router(router)
+    errors.install(app)
+    openapi.describe(app, with_keys=bool(settings.keys))
+    # The last one added is the outermost.
+    app.add_middleware(errors.Faults)
+    app.add_middleware(Guard, keys=settings.keys, max_body_bytes=settings.max_body_bytes)
+    app.add_middleware(Observed, metrics=services.metrics)
+    return app
+
+
+def _compose(settings: Settings, database: Database) -> Services:
+    celery = create_celery(settings.require_broker())
+    requests = RequestStore(database)
+    fleet = Fleet(database, settings.lease)
+    waiters = Waiters(requests.ended, settings.wait_poll_seconds)
+    return Services(
+        settings=settings,
+        requests=requests,
+        publisher=CeleryPublisher(celery),
+        ended=Notifier(database, ENDED),
+        cancelled=Notifier(database, CANCELLED),
+        waiters=waiters,
+        readiness=Readiness(fleet, BrokerProbe(celery)),
+        metrics=Metrics(fleet, waiters),
+    )
+
+
+@contextlib.asynccontextmanager
+async def _running(settings: Settings, services: Services, database: Database) -> AsyncIterator[None]:
+    await database.open(wait=False)
+    companions = [
+        _start(listen(settings.require_database(), ENDED, services.waiters.heard)),
+        _start(services.waiters.poll()),
+    ]
+    try:
+        yield
+    finally:
+        services.waiters.close()
+        for companion in companions:
+            companion.cancel()
+        await asyncio.gather(*companions, return_exceptions=True)
+        await services.ended.flush()
+        await services.cancelled.flush()
+        await asyncio.to_thread(services.publisher.close)
+        await database.close()
+
+
+def _start(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    task = asyncio.create_task(work)
+    task.add_done_callback(_report)
+    return task
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("companion_failed", exc_info=error)

@@ -1,0 +1,90 @@
+"""JSON in and out of the API: strict on the way in (RFC 8259), exact on the way out.
+
+What is not JSON (NaN, lone surrogates, a byte order mark) is refused with its line and column. Integers beyond
+64 bits are refused too: a decoder that turned them silently into floats would change what a caller sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Any
+
+import orjson
+from starlette.responses import Response
+
+from api.problems import Refusal
+from shared.domain.errors import InvalidRequest
+
+_LONG_DIGITS = re.compile(rb"[0-9]{19,}")
+_MAX_DIGITS = 20  # of 2^64 - 1
+
+
+def decode(body: bytes) -> Any:
+    """Return the value of a JSON text; raises `Refusal` (400, 422) that says where and why it cannot be read."""
+    if not body:
+        raise Refusal(400, "malformed_json", "expected a JSON document, found an empty body")
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        # The message of the decoder ends with its own rendering of the place.
+        reason = error.msg.partition(": line ")[0]
+        raise Refusal(
+            400,
+            "malformed_json",
+            f"the body is no valid JSON (RFC 8259): {reason} at line {error.lineno}, column {error.colno}",
+            line=error.lineno,
+            column=error.colno,
+        ) from error
+    if _LONG_DIGITS.search(body):
+        _refuse_long_integers(body)
+    return value
+
+
+def encode(value: Any) -> bytes:
+    """Return JSON text in UTF-8 for what the store holds: integers of any size, and strings of any code points."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        # Tools may return integers beyond 64 bits and lone surrogates; both have a JSON form, only not in orjson.
+        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode("ascii")
+
+
+def digest(value: Any) -> str:
+    """Return the SHA-256 of a decoded body, the same for every spelling of it (order of keys, white space, escapes).
+
+    Raises `InvalidRequest` when it is nested too deeply to be written again.
+    """
+    try:
+        text = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError as error:
+        raise InvalidRequest("the body is nested too deeply; expected at most 100 levels") from error
+    return hashlib.sha256(text).hexdigest()
+
+
+class JsonResponse(Response):
+    """A response whose content is encoded by `encode`."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """Return the body."""
+        return encode(content)
+
+
+def _refuse_long_integers(body: bytes) -> None:
+    try:
+        json.loads(body, parse_int=_checked_integer)
+    except RecursionError as error:
+        raise Refusal(400, "malformed_json", "the body is nested too deeply") from error
+
+
+def _checked_integer(text: str) -> int:
+    value = int(text) if len(text) <= _MAX_DIGITS else 2**64
+    if not -(2**63) <= value < 2**64:
+        shown = text if len(text) <= 40 else f"{text[:40]}…"
+        raise Refusal(
+            422, "invalid_request", f"expected integers of at most 64 bits, found {shown}; send it as a string"
+        )
+    return value

@@ -1,0 +1,83 @@
+"""Rows of the store as the documents that callers get; `api/schemas.py` describes the same shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from shared.domain.states import JobStatus, StepStatus
+from shared.store.database import Row
+from shared.store.requests import Submission
+
+Document = dict[str, Any]
+
+
+def job_document(row: Row, steps: Sequence[Mapping[str, Any]]) -> Document:
+    """Return a `JobDocument`."""
+    return {
+        **job_summary(row),
+        "plan": row["plan_body"],
+        "plan_errors": row["plan_errors"],
+        "steps": [_step(step) for step in steps],
+    }
+
+
+def job_summary(row: Row) -> Document:
+    """Return a `JobSummary`."""
+    cost = row["cost_usd"]
+    return {
+        "id": str(row["id"]),
+        "status": row["status"],
+        "strategy": row["strategy"],
+        "input": row["input"],
+        "answer": row["answer"],
+        "error": row["error"],
+        "model_calls": row["model_calls"],
+        "usage": {
+            "input_tokens": row["input_tokens"],
+            "output_tokens": row["output_tokens"],
+            "cost_usd": None if cost is None else float(cost),
+        },
+        "created_at": _time(row["created_at"]),
+        "started_at": _time(row["started_at"]),
+        "finished_at": _time(row["finished_at"]),
+        "metadata": row["metadata"],
+    }
+
+
+def new_job_document(submission: Submission, created_at: datetime) -> Document:
+    """Return the `JobDocument` of a job that has just been stored, without reading it back."""
+    row: dict[str, Any] = {
+        "id": submission.id,
+        "status": JobStatus.QUEUED.value,
+        "strategy": submission.strategy.value,
+        "input": submission.input,
+        "metadata": submission.metadata,
+        "plan_body": submission.plan,
+        "created_at": created_at,
+    }
+    nothing_yet = ("answer", "error", "cost_usd", "started_at", "finished_at", "plan_errors")
+    none_yet = ("model_calls", "input_tokens", "output_tokens")
+    return job_document({**dict.fromkeys(nothing_yet), **dict.fromkeys(none_yet, 0), **row}, [])
+
+
+def _step(row: Mapping[str, Any]) -> Document:
+    succeeded = row["status"] == StepStatus.SUCCEEDED
+    return {
+        "index": row["index"],
+        "tool_name": row["tool_name"],
+        "status": row["status"],
+        "attempt": row["attempt"],
+        "arguments": row["called_arguments"],
+        # A waiting step already holds what it will succeed with; it is no output before that.
+        "output": row["output"] if succeeded else None,
+        "error": row["error"],
+        "depends_on": row["depends_on"],
+        "started_at": _time(row["started_at"]),
+        "finished_at": _time(row["finished_at"]),
+    }
+
+
+def _time(value: datetime | None) -> str | None:
+    return None if value is None else value.astimezone(UTC).isoformat()

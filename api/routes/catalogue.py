@@ -1,0 +1,45 @@
+"""What jobs are made of and what they leave: tools, plans to be checked, artifacts. Issue 2, sections 3 and 6."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Path
+from starlette.responses import Response
+
+from api.body import JsonResponse
+from api.deps import Use, router
+from api.problems import error_responses
+from api.schemas import ArtifactDocument, ToolList, ValidationRequest, ValidationResult
+from api.submission import TENANT, allowed_tools, check_plan, known_names
+from shared.domain.errors import NotFound
+from shared.domain.plan import Plan
+
+catalogue = router("catalogue")
+
+
+@catalogue.get("/tools", response_model=ToolList)
+async def tools(services: Use) -> Response:
+    """List the tools that workers have published."""
+    known = await services.requests.tools(TENANT)
+    return JsonResponse({"items": [definition.model_dump(mode="json") for definition in known.values()]})
+
+
+@catalogue.post("/plans/validate", response_model=ValidationResult, responses=error_responses(400, 413, 415))
+async def validate(body: ValidationRequest, services: Use) -> Response:
+    """Check a plan against the published tools and report everything that is wrong with it; nothing is stored."""
+    known = await services.requests.tools(TENANT)
+    allowed = allowed_tools(None if body.tools is None else known_names(body.tools, known), known)
+    checked = await check_plan(body.plan, allowed, max_steps=services.settings.max_plan_steps)
+    errors = [] if isinstance(checked, Plan) else [error.to_json() for error in checked]
+    return JsonResponse({"valid": not errors, "errors": errors})
+
+
+@catalogue.get("/artifacts/{artifact_id}", response_model=ArtifactDocument, responses=error_responses(404))
+async def artifact(
+    artifact_id: Annotated[str, Path(description="`artifact_id` of a step's output.")], services: Use
+) -> Response:
+    """Return an artifact as its tool produced it."""
+    if "\x00" in artifact_id:
+        raise NotFound("there is no artifact whose id contains the character NUL")
+    return JsonResponse((await services.requests.artifact(TENANT, artifact_id))["body"])

@@ -1,0 +1,212 @@
+"""What goes over the wire: requests as they are checked, answers as they are described in `/openapi.json`.
+
+Separate from the tables on purpose. Requests refuse unknown fields; answers list every field, null where there is
+nothing yet. Issue 2, section 6.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+
+from shared.domain.plan import Plan
+from shared.domain.states import JobStatus, StepStatus, Strategy
+from shared.domain.tool import ToolDefinition
+
+MAX_METADATA_BYTES = 16 * 1024
+MAX_PAGE = 100
+
+
+def _inlined(model: type[BaseModel]) -> dict[str, Any]:
+    """Return a model's JSON Schema without `$defs`, so that it can stand inside another document."""
+    schema = model.model_json_schema()
+    definitions = schema.pop("$defs", {})
+
+    def inline(value: Any) -> Any:
+        if isinstance(value, dict):
+            if "$ref" in value:
+                return inline(definitions[value["$ref"].rpartition("/")[2]])
+            return {key: inline(item) for key, item in value.items()}
+        return [inline(item) for item in value] if isinstance(value, list) else value
+
+    inlined: dict[str, Any] = inline(schema)
+    return inlined
+
+
+_PLAN_SCHEMA = _inlined(Plan)
+_OPTIONAL_PLAN_SCHEMA: dict[str, Any] = {
+    "anyOf": [_PLAN_SCHEMA, {"type": "null"}],
+    "description": "A plan to run as it is, without a planning call.",
+}
+_TIME = {"type": "string", "format": "date-time"}
+_UUID = {"type": "string", "format": "uuid"}
+
+Time = Annotated[str, WithJsonSchema(_TIME)]
+Id = Annotated[str, WithJsonSchema(_UUID)]
+ToolNames = Annotated[list[str], Field(max_length=1_000)]
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class LimitsRequest(_Request):
+    """Bounds of one job; each can only be lower than the server's own, and zero is refused."""
+
+    max_tool_steps: Annotated[float, Field(gt=0)] | None = None
+    max_plan_steps: Annotated[float, Field(gt=0)] | None = None
+    plan_timeout_seconds: Annotated[float, Field(gt=0)] | None = None
+    step_timeout_seconds: Annotated[float, Field(gt=0)] | None = None
+
+
+class JobRequest(_Request):
+    """A request that shall become a job. `input` may be left out only where `plan` is given."""
+
+    input: str | None = Field(default=None, description="What is asked, at most 100 kB of UTF-8.")
+    strategy: str = Field(
+        default=Strategy.PLAN.value,
+        description="Who makes the next plan.",
+        json_schema_extra={"enum": [strategy.value for strategy in Strategy]},
+    )
+    plan: Annotated[Any, WithJsonSchema(_OPTIONAL_PLAN_SCHEMA)] = None
+    model: str | None = Field(default=None, description="`offline` or `provider:model`; the server's own by default.")
+    tools: ToolNames | None = Field(default=None, description="The only tools this job may use; all by default.")
+    metadata: dict[str, Any] | None = Field(default=None, description="Kept and returned as it is; at most 16 kB.")
+    limits: LimitsRequest | None = None
+
+
+class ValidationRequest(_Request):
+    """A plan to be checked against the published tools."""
+
+    plan: Annotated[Any, WithJsonSchema({"description": "Any JSON; what is wrong with it comes back as errors."})]
+    tools: ToolNames | None = Field(default=None, description="The only tools the plan may use; all by default.")
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class ErrorDocument(_Answer):
+    """Why a job or a step failed."""
+
+    code: str
+    message: str
+    retryable: bool
+    details: dict[str, Any]
+
+
+class StepDocument(_Answer):
+    """One step. `arguments` are those it was called with, or as planned while it has not begun."""
+
+    index: int
+    tool_name: str
+    status: StepStatus
+    attempt: int = Field(description="How many attempts have begun.")
+    arguments: dict[str, Any]
+    output: Any = Field(description="The structured output, null unless the step succeeded.")
+    error: ErrorDocument | None
+    depends_on: list[int]
+    started_at: Time | None
+    finished_at: Time | None
+
+
+class UsageDocument(_Answer):
+    """What the model calls of a job used; the cost is null where a model's price is not known."""
+
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float | None
+
+
+class PlanDocument(BaseModel):
+    """The plan of a job."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: Literal["tool_calls"]
+    reasoning: str | None = None
+    calls: list[dict[str, Any]]
+
+
+class PlanErrorDocument(_Answer):
+    """One defect of a plan; `error.type` names its kind."""
+
+    tool_index: int | None
+    argument: str
+    template: str | None
+    error: dict[str, Any]
+
+
+class JobSummary(_Answer):
+    """A job without its plan and its steps."""
+
+    id: Id
+    status: JobStatus
+    strategy: Strategy
+    input: str
+    answer: str | None
+    error: ErrorDocument | None
+    model_calls: int = Field(description="How many calls to a model the job has made.")
+    usage: UsageDocument
+    created_at: Time
+    started_at: Time | None
+    finished_at: Time | None
+    metadata: dict[str, Any] | None
+
+
+class JobDocument(JobSummary):
+    """A job with its plan and its steps. `plan_errors` is null unless the plan was refused."""
+
+    plan: PlanDocument | None
+    plan_errors: list[PlanErrorDocument] | None
+    steps: list[StepDocument]
+
+
+class JobPage(_Answer):
+    """Jobs, newest first; `next_cursor` is null on the last page."""
+
+    items: list[JobSummary]
+    next_cursor: str | None
+
+
+class ToolList(_Answer):
+    """The tools that workers have published, by name."""
+
+    items: list[ToolDefinition]
+
+
+class ValidationResult(_Answer):
+    """Whether a plan could run, and everything that is wrong with it."""
+
+    valid: bool
+    errors: list[PlanErrorDocument]
+
+
+class ArtifactDocument(BaseModel):
+    """An artifact as its tool produced it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    artifact_id: str
+    artifact: Any
+
+
+class Health(_Answer):
+    """The process is alive."""
+
+    status: Literal["ok"]
+
+
+class Check(_Answer):
+    """One thing that planq stands on; `detail` says what is there, or what to do."""
+
+    ok: bool
+    detail: str
+
+
+class Readiness(_Answer):
+    """Whether jobs that are submitted now would run."""
+
+    status: Literal["ready", "not_ready"]
+    checks: dict[str, Check]
