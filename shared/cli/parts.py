@@ -90,6 +90,9 @@ def child_environment(place: Place, database_url: str, broker_url: str) -> dict[
         name: value for name, value in os.environ.items() if name not in ("PLANQ_DATABASE_URL", "PLANQ_BROKER_URL")
     }
     path = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")]), os.getcwd()]
+    if place.flower_port is not None:
+        # Flower asks for task events every five seconds; the first jobs would be over by then and never be seen.
+        env.setdefault("PLANQ_TASK_EVENTS", "true")
     return env | {
         "DATABASE_URL": database_url,
         "BROKER_URL": broker_url,

@@ -1,12 +1,13 @@
 """Telling how a job goes, line by line: its plan, its steps as they run, its answer.
 
-Each change is one line with the time since the beginning, so that the same output serves a terminal and a log.
+Each change of a step is one line with the time since the job's creation, so that the same output serves a terminal
+and a log, and steps that ran side by side are seen to have done so.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from time import monotonic, sleep
 from typing import Any
@@ -17,11 +18,11 @@ from rich.panel import Panel
 
 from shared.cli.client import Client, Json
 from shared.cli.console import plain
-from shared.domain.states import JobStatus
+from shared.domain.states import JobStatus, StepStatus
 
 POLL_SECONDS = 0.15
 LONGEST_VALUE = 100
-STEP_STYLES = {"succeeded": "green", "failed": "red", "skipped": "dim", "cancelled": "dim", "running": "cyan"}
+STEP_STYLES = {"succeeded": "green", "failed": "red", "skipped": "dim", "cancelled": "dim"}
 
 
 def follow(
@@ -37,59 +38,65 @@ def follow(
 
     After `timeout` seconds the job is returned as it stands, unfinished. Raises as `Client.job` does.
     """
-    story = Story(console, begun=clock(), clock=clock)
+    story = Story(console)
+    begun = clock()
     while True:
         job = client.job(job_id)
         story.tell(job)
-        if JobStatus(job["status"]).is_terminal or (timeout is not None and clock() - story.begun >= timeout):
+        if JobStatus(job["status"]).is_terminal or (timeout is not None and clock() - begun >= timeout):
             return job
         pause(POLL_SECONDS)
 
 
 class Story:
-    """What has been told of a job already; `tell` prints only what is new."""
+    """What has been told of a job already; `tell` prints only what is new, in the order in which it happened."""
 
-    def __init__(self, console: Console, *, begun: float, clock: Callable[[], float]) -> None:
-        self.begun = begun
+    def __init__(self, console: Console) -> None:
         self._console = console
-        self._clock = clock
         self._status: str | None = None
         self._plan_told = False
-        self._steps: dict[int, tuple[str, int]] = {}
+        self._begun: set[tuple[int, int]] = set()
+        self._ended: set[int] = set()
 
     def tell(self, job: Json) -> None:
-        """Print what changed since the last call."""
+        """Print what changed since the last call. Times count from the job's creation, by the database's clock."""
+        zero = datetime.fromisoformat(job["created_at"])
         if job.get("plan") and not self._plan_told:
             self._plan_told = True
             self._tell_plan(job)
-        for step in job.get("steps") or []:
-            self._tell_step(step)
+        news = [event for step in job.get("steps") or [] for event in self._news(step)]
+        # Steps that ran side by side between two looks are told as they ran, not in the order of the plan.
+        for at, text, style in sorted(news, key=lambda event: event[0]):
+            self._console.print(f"{(at - zero).total_seconds():6.2f} s  {text}", style=style)
         if job["status"] != self._status:
             self._status = job["status"]
-            self._line(f"job {self._status}", style="bold")
+            self._console.print(f"          job {self._status}", style="bold")
 
     def _tell_plan(self, job: Json) -> None:
         self._console.print("plan", style="bold")
+        calls = job["plan"].get("calls") or []
         for step in job.get("steps") or []:
+            # As planned, with its references: the step's own arguments may be resolved already.
+            planned = calls[step["index"]] if step["index"] < len(calls) else step
             after = ", ".join(f"${index}" for index in step.get("depends_on") or [])
-            arguments = ", ".join(f"{name}={_short(value)}" for name, value in (step.get("arguments") or {}).items())
+            given = planned.get("arguments") or {}
+            arguments = ", ".join(f"{plain(name)}={_short(value)}" for name, value in given.items())
             waits = f"  (after {after})" if after else ""
-            self._console.print(f"  ${step['index']} {step['tool_name']}({arguments}){waits}")
+            self._console.print(f"  {_name(step)}({arguments}){waits}")
 
-    def _tell_step(self, step: Json) -> None:
-        state = (step["status"], step.get("attempt") or 0)
-        if self._steps.get(step["index"]) == state:
-            return
-        self._steps[step["index"]] = state
-        status, attempt = state
-        if status in ("pending", "ready"):
-            return
-        again = f" (attempt {attempt})" if attempt > 1 else ""
-        error = f": {_short(step['error'].get('message'))}" if step.get("error") else _took(step)
-        self._line(f"step ${step['index']} {step['tool_name']} {status}{again}{error}", style=STEP_STYLES.get(status))
-
-    def _line(self, text: str, *, style: str | None = None) -> None:
-        self._console.print(f"{self._clock() - self.begun:6.2f} s  {text}", style=style)
+    def _news(self, step: Json) -> Iterator[tuple[datetime, str, str | None]]:
+        """Yield what is new about a step: when it happened, what to print, and how."""
+        index, attempt, status = step["index"], step.get("attempt") or 0, step["status"]
+        started, finished = _time(step.get("started_at")), _time(step.get("finished_at"))
+        if started and attempt and (index, attempt) not in self._begun:
+            self._begun.add((index, attempt))
+            again = f" again (attempt {attempt})" if attempt > 1 else ""
+            yield started, f"step {_name(step)} started{again}", "cyan"
+        if finished and index not in self._ended and StepStatus(status).is_terminal:
+            self._ended.add(index)
+            took = f" after {(finished - started).total_seconds() * 1000:.0f} ms" if started else ""
+            error = f": {_short(step['error'].get('message'))}" if step.get("error") else ""
+            yield finished, f"step {_name(step)} {status}{took}{error}", STEP_STYLES.get(status)
 
 
 def print_outcome(job: Json, console: Console) -> None:
@@ -109,12 +116,12 @@ def print_outcome(job: Json, console: Console) -> None:
     console.print(f"{job.get('model_calls', 0)} model calls, {tokens}{price}", style="dim")
 
 
-def _took(step: Json) -> str:
-    started, finished = step.get("started_at"), step.get("finished_at")
-    if not started or not finished:
-        return ""
-    seconds = (datetime.fromisoformat(finished) - datetime.fromisoformat(started)).total_seconds()
-    return f" in {seconds * 1000:.0f} ms"
+def _name(step: Json) -> str:
+    return f"${step['index']} {plain(str(step['tool_name']))}"
+
+
+def _time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
 
 
 def _short(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from datetime import datetime, timedelta
 from typing import Any, cast
 
 from rich.console import Console
@@ -21,18 +22,29 @@ class Replay:
         return self._states.pop(0) if len(self._states) > 1 else self._states[0]
 
 
+ZERO = "2026-01-01T00:00:00+00:00"
+
+
+def at(seconds: float) -> str:
+    return (datetime.fromisoformat(ZERO) + timedelta(seconds=seconds)).isoformat()
+
+
+def job(status: str, *steps: Json, plan: Json | None = None) -> Json:
+    return {"status": status, "created_at": ZERO, "plan": plan, "steps": list(steps)}
+
+
 def step(index: int, status: str, **fields: Any) -> Json:
     return {
         "index": index,
         "tool_name": "search",
         "status": status,
         "attempt": 1,
-        "arguments": {"q": "[b]x"},
+        "arguments": {"q": "got"},
         **fields,
     }
 
 
-def told(*states: Json, timeout: float | None = None) -> str:
+def told(*states: Json, timeout: float | None = None) -> list[str]:
     output = io.StringIO()
     console = Console(file=output, markup=False, emoji=False, highlight=False, width=200)
     ticks = iter(range(1000))
@@ -44,52 +56,73 @@ def told(*states: Json, timeout: float | None = None) -> str:
         clock=lambda: float(next(ticks)),
         pause=lambda _: None,
     )
-    return output.getvalue()
+    return [line.strip() for line in output.getvalue().splitlines()]
 
 
 def test_plan_steps_and_states_are_told_once_and_in_order() -> None:
-    plan: Json = {"calls": []}
-    done = {"started_at": "2026-01-01T00:00:00+00:00", "finished_at": "2026-01-01T00:00:00.250000+00:00"}
-
-    text = told(
-        {"status": "planning", "plan": None, "steps": []},
-        {"status": "executing", "plan": plan, "steps": [step(0, "running"), step(1, "pending", depends_on=[0])]},
-        {"status": "executing", "plan": plan, "steps": [step(0, "running"), step(1, "pending", depends_on=[0])]},
-        {"status": "executing", "plan": plan, "steps": [step(0, "succeeded", **done), step(1, "running")]},
-        {
-            "status": "failed",
-            "plan": plan,
-            "steps": [step(0, "succeeded", **done), step(1, "failed", error={"message": "no"})],
-        },
+    plan = {"calls": [{"tool_name": "search", "arguments": {"q": "[b]x"}}, {"arguments": {"q": "$0.output.text"}}]}
+    first = step(0, "succeeded", started_at=at(0.1), finished_at=at(0.35))
+    running = job(
+        "executing", step(0, "running", started_at=at(0.1)), step(1, "pending", attempt=0, depends_on=[0]), plan=plan
     )
 
-    lines = [line.split("s  ", 1)[-1].strip() for line in text.splitlines()]
+    lines = told(
+        job("planning"),
+        running,
+        running,
+        job("executing", first, step(1, "running", started_at=at(0.4)), plan=plan),
+        job(
+            "failed",
+            first,
+            step(1, "failed", started_at=at(0.4), finished_at=at(0.5), error={"message": "no"}),
+            plan=plan,
+        ),
+    )
+
     assert lines == [
         "job planning",
         "plan",
         '$0 search(q="[b]x")',
-        '$1 search(q="[b]x")  (after $0)',
-        "step $0 search running",
+        '$1 search(q="$0.output.text")  (after $0)',
+        "0.10 s  step $0 search started",
         "job executing",
-        "step $0 search succeeded in 250 ms",
-        "step $1 search running",
-        'step $1 search failed: "no"',
+        "0.35 s  step $0 search succeeded after 250 ms",
+        "0.40 s  step $1 search started",
+        '0.50 s  step $1 search failed after 100 ms: "no"',
         "job failed",
     ]
 
 
-def test_a_retry_is_told_with_its_attempt() -> None:
-    text = told(
-        {"status": "executing", "steps": [step(0, "running")]},
-        {"status": "executing", "steps": [step(0, "running") | {"attempt": 2}]},
-        {"status": "completed", "steps": []},
+def test_steps_that_ran_side_by_side_between_two_looks_are_told_as_they_ran() -> None:
+    lines = told(
+        job(
+            "completed",
+            step(0, "succeeded", started_at=at(0.2), finished_at=at(0.5)),
+            step(1, "succeeded", started_at=at(0.1), finished_at=at(0.4)),
+        )
     )
 
-    assert "step $0 search running (attempt 2)" in text
+    assert [line.split("step ")[1][:20] for line in lines[:4]] == [
+        "$1 search started",
+        "$0 search started",
+        "$1 search succeeded ",
+        "$0 search succeeded ",
+    ]
+
+
+def test_a_retry_is_told_with_its_attempt_and_a_skipped_step_without_a_start() -> None:
+    lines = told(
+        job("executing", step(0, "running", started_at=at(1))),
+        job("executing", step(0, "running", started_at=at(2), attempt=2)),
+        job("completed", step(0, "skipped", attempt=2, started_at=None, finished_at=at(3))),
+    )
+
+    assert "2.00 s  step $0 search started again (attempt 2)" in lines
+    assert "3.00 s  step $0 search skipped" in lines
 
 
 def test_following_ends_at_its_timeout_with_the_job_unfinished() -> None:
-    assert "job queued" in told({"status": "queued", "steps": []}, timeout=3)
+    assert told(job("queued"), timeout=3) == ["job queued"]
 
 
 def test_the_outcome_shows_answer_error_and_cost_without_reading_markup() -> None:
