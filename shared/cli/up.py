@@ -149,6 +149,9 @@ class Session:
         return database_url, broker_url
 
     def _migrate(self, env: dict[str, str]) -> None:
+        """Bring the schema up to date; a child does it, since Alembic is heavy, and only where there is work."""
+        if has_schema(env["DATABASE_URL"]):
+            return
         log_path = self._place.log("migrate")
         with log_path.open("wb") as log:
             process = spawn([*PLANQ, "migrate"], log=log, env=env)
@@ -211,6 +214,17 @@ class Session:
     def _check_interrupts(self) -> None:
         if self._interrupts.count:
             raise Stopped
+
+
+def has_schema(database_url: str) -> bool:
+    """Say whether a database has this release's schema; False too when it cannot be asked: the migration says why."""
+    # Imported late: no other command needs the driver.
+    from shared.store.schema import HEAD, current
+
+    try:
+        return current(database_url) == HEAD
+    except DatabaseUnavailable:
+        return False
 
 
 def answers(host: str, port: int, path: str) -> bool:
