@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Self
+from urllib.parse import quote
 
 import httpx
 
@@ -62,8 +63,8 @@ class Client:
     def job(self, job_id: str, *, wait: float | None = None) -> Json:
         """Return a job; with `wait` seconds, as soon as it has ended or the time is over."""
         if wait is None:
-            return self._json("GET", f"/jobs/{job_id}")
-        return self._json("GET", f"/jobs/{job_id}", params={"wait": wait}, timeout=wait + self._timeout)
+            return self._json("GET", _job(job_id))
+        return self._json("GET", _job(job_id), params={"wait": wait}, timeout=wait + self._timeout)
 
     def jobs(self, *, status: str | None = None, cursor: str | None = None, limit: int | None = None) -> Json:
         """Return one page of jobs, newest first: `{items, next_cursor?}`."""
@@ -72,7 +73,7 @@ class Client:
 
     def cancel(self, job_id: str) -> Json:
         """Ask for a job's cancellation and return the job."""
-        return self._json("POST", f"/jobs/{job_id}/cancel")
+        return self._json("POST", f"{_job(job_id)}/cancel")
 
     def tools(self) -> list[Json]:
         """Return the tools that workers have published."""
@@ -83,12 +84,26 @@ class Client:
         """Return `{valid, errors}` for a plan."""
         return self._json("POST", "/plans/validate", json={"plan": plan})
 
+    def readiness(self) -> Json:
+        """Return `{status, checks}` of `/readyz`, whether planq is ready or not."""
+        response, found = self._exchange("GET", "/readyz")
+        if isinstance(found, dict) and "checks" in found:
+            return found
+        raise _refusal(response.status_code, found, self.url)
+
     def _json(self, method: str, path: str, **options: Any) -> Json:
         """Send a request and return the JSON object of a good answer.
 
         Raises the error that the API's answer stands for, or `Unavailable` when nothing answers or what answers is no
         planq.
         """
+        response, found = self._exchange(method, path, **options)
+        if response.is_success and isinstance(found, dict):
+            return found
+        raise _refusal(response.status_code, found, self.url)
+
+    def _exchange(self, method: str, path: str, **options: Any) -> tuple[httpx.Response, Any]:
+        """Send a request and return the answer and its JSON, None when it has none."""
         try:
             response = self._http.request(method, path, **options)
         except httpx.HTTPError as failure:
@@ -97,21 +112,25 @@ class Client:
                 "--url or PLANQ_URL."
             ) from failure
         try:
-            found = response.json()
-        except ValueError:
-            found = None
-        if response.is_success and isinstance(found, dict):
-            return found
-        raise _refusal(response.status_code, found, self.url)
+            return response, response.json()
+        except (ValueError, RecursionError):
+            return response, None
+
+
+def _job(job_id: str) -> str:
+    return f"/jobs/{quote(job_id, safe='')}"
 
 
 def _refusal(status: int, problem: Any, url: str) -> PlanqError:
-    """Return the error that a problem document (RFC 9457) stands for."""
+    """Return the error that a problem document (RFC 9457) stands for; its title goes into the details."""
     if not isinstance(problem, dict):
         return Unavailable(f"expected JSON from a planq API at {url}, found something else (status {status})")
     message = str(problem.get("detail") or problem.get("title") or f"status {status}")
+    title = {"title": problem["title"]} if problem.get("title") and problem.get("detail") else {}
     errors = problem.get("errors")
     if problem.get("code") == PlanInvalid.code and isinstance(errors, list):
-        return PlanInvalid(message, errors)
+        invalid = PlanInvalid(message, errors)
+        invalid.details.update(title)
+        return invalid
     kind = _BY_STATUS.get(status, Unavailable if status >= 500 else InvalidRequest)
-    return kind(message, errors=errors) if errors else kind(message)
+    return kind(message, **title, errors=errors) if isinstance(errors, list) else kind(message, **title)

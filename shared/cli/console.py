@@ -1,18 +1,39 @@
-"""Where the command line writes: answers to standard output, everything said along the way to standard error."""
+"""Where the command line writes: answers to standard output, everything said along the way to standard error.
+
+What is printed here may come from a job, a tool or a model. It can draw nothing but text: no control characters, no
+text direction that hides what follows, no markup and no emoji codes are read in it.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 
-# Text from jobs, tools and models passes through here: no markup is read in it, and no emoji codes.
-out = Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
-err = Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=True)
+_BIDIRECTIONAL = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_C1_AND_DELETE = range(0x7F, 0xA0)
+_SURROGATES = range(0xD800, 0xE000)
+
+_CONTROLS = {
+    code: None for code in (*range(0x20), *_C1_AND_DELETE, *_BIDIRECTIONAL, *_SURROGATES) if chr(code) not in "\n\t"
+}
+_JSON_ESCAPES = {code: f"\\u{code:04x}" for code in (*_C1_AND_DELETE, *_BIDIRECTIONAL, *_SURROGATES)}
+"""What JSON would let through as it is; inside its strings the escape means the same."""
 
 
-_CONTROLS = {code: None for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+class PlainConsole(Console):
+    """A console that prints strings through `plain`; renderables are their makers' business."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print as rich does, after `plain`."""
+        super().print(*(plain(one) if isinstance(one, str) else one for one in objects), **options)
+
+
+out = PlainConsole(markup=False, emoji=False, highlight=False, soft_wrap=True)
+err = PlainConsole(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def plain(text: str) -> str:
@@ -20,7 +41,25 @@ def plain(text: str) -> str:
     return text.translate(_CONTROLS)
 
 
+def one_line(text: Any, longest: int = 100) -> str:
+    """Return any text as one line of at most `longest` characters and a mark, with `plain` applied."""
+    line = " ".join(plain(str(text)).split())
+    return line if len(line) <= longest else f"{line[:longest]}…"
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows as lines with aligned columns.
+
+    Not a table: a table's cells are cut to the terminal's width, and these are there to be copied and piped.
+    """
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
 def print_json(value: Any) -> None:
     """Print a value as JSON for programs: one document, keys in the order given, no colour."""
-    out.file.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+    out.file.write(json.dumps(value, ensure_ascii=False, indent=2).translate(_JSON_ESCAPES) + "\n")
     out.file.flush()

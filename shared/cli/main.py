@@ -5,15 +5,28 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 import typer
 
-from shared.cli import processes, sample, up
-from shared.cli.console import err
+from shared.cli import (
+    cancel,
+    doctor,
+    jobs,
+    knowledge,
+    processes,
+    sample,
+    status,
+    submit,
+    tools,
+    up,
+    validate,
+)
+from shared.cli.outcome import exit_code, report
 from shared.domain.errors import PlanqError
 
-GROUPS = (up, processes, sample)
+GROUPS = (up, submit, status, jobs, cancel, validate, tools, knowledge, doctor, processes, sample)
 
 
 def create_app() -> typer.Typer:
@@ -24,6 +37,7 @@ def create_app() -> typer.Typer:
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # rich's help takes a third of the time that `planq --help` may take
     )
     for group in GROUPS:
         group.add_to(app)
@@ -31,12 +45,16 @@ def create_app() -> typer.Typer:
 
 
 def main() -> None:
-    """Run the command line; a deliberate error becomes one message and exit code 1."""
+    """Run the command line; a deliberate error becomes one message and the exit code that `outcome` gives it."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that cannot show a character gets its escape, not a crash in the middle of an answer.
+            stream.reconfigure(errors="backslashreplace")
     try:
         create_app()()
     except PlanqError as error:
-        err.print(f"planq: {error.message}", style="red")
-        sys.exit(1)
+        report(error, as_json=False)
+        sys.exit(exit_code(error))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from shared.cli.connection import require_database
 from shared.cli.console import out
 
 FLOWER_USER = "planq"
@@ -53,10 +54,9 @@ def worker(
 
 def migrate() -> None:
     """Bring the database to this release's schema; finds nothing to do the second time."""
-    from shared.settings import load_settings
     from shared.store.migrate import upgrade
 
-    before, after = upgrade(load_settings().require_database())
+    before, after = upgrade(require_database())
     if before == after:
         out.print(f"the schema is up to date ({after})")
     else:

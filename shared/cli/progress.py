@@ -102,10 +102,7 @@ class Story:
 def print_outcome(job: Json, console: Console) -> None:
     """Print a finished job's answer, or why there is none, and what it cost."""
     if job.get("answer"):
-        # The answer is a model's or a tool's text: rendered as Markdown, it can draw but not act.
-        console.print(
-            Panel(Markdown(plain(str(job["answer"])), hyperlinks=False), title="answer", title_align="left")
-        )
+        _print_answer(plain(str(job["answer"])), console)
     if job.get("error"):
         error = job["error"]
         console.print(plain(f"{error.get('code')}: {error.get('message')}"), style="red")
@@ -127,3 +124,12 @@ def _time(text: str | None) -> datetime | None:
 def _short(value: Any) -> str:
     text = plain(json.dumps(value, ensure_ascii=False))
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
+
+
+def _print_answer(answer: str, console: Console) -> None:
+    """Print a model's or a tool's text: as it is for programs, rendered as Markdown for people (it cannot act)."""
+    if not console.is_terminal:
+        console.print(answer)
+        return
+    panel = Panel(Markdown(answer, hyperlinks=False), title="answer", title_align="left")
+    console.print(panel, soft_wrap=False)  # wrapped inside its frame, not cut off at it

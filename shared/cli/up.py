@@ -7,6 +7,7 @@ process only watches, so it stays small; whatever needs planq's heavy libraries 
 from __future__ import annotations
 
 import http.client
+import os
 import socket
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from typing import Annotated
 
 import typer
 
+from shared.cli import runtime
+from shared.cli.connection import without_password
 from shared.cli.console import out
 from shared.cli.parts import PLANQ, Place, ServerPart, child_environment, given_url, planq_parts
 from shared.cli.processes import FLOWER_USER, flower_password
@@ -107,6 +110,7 @@ class Session:
         """Start, stay up until an interrupt, stop. Nothing is left running, however this ends."""
         try:
             database_url, broker_url = self._start_servers()
+            runtime.publish(self._place.data, runtime.Runtime(os.getpid(), self._place.url, database_url, broker_url))
             env = child_environment(self._place, database_url, broker_url)
             self._migrate(env)
             parts = planq_parts(self._place, env)
@@ -121,6 +125,7 @@ class Session:
         except Stopped:
             pass
         finally:
+            runtime.withdraw(self._place.data)
             self._say("stopping (Ctrl-C again: at once) …")
             self._supervisor.stop(*STOP_ORDER)
             self._say("stopped; nothing of planq is left running.")
@@ -192,7 +197,7 @@ class Session:
         if self._place.flower_port is not None:
             password = flower_password(self._place.data)
             rows["Flower"] = f"http://127.0.0.1:{self._place.flower_port}  user {FLOWER_USER}, password {password}"
-        rows |= {"database": _without_password(database_url), "broker": _without_password(broker_url)}
+        rows |= {"database": without_password(database_url), "broker": without_password(broker_url)}
         rows["data, logs"] = str(self._place.data)
         for label, value in rows.items():
             # Not a table: its cells would be cut to the terminal's width, and these lines are there to be copied.
@@ -237,11 +242,3 @@ def answers(host: str, port: int, path: str) -> bool:
         return False
     finally:
         connection.close()
-
-
-def _without_password(url: str) -> str:
-    scheme, separator, rest = url.partition("://")
-    credentials, at, where = rest.rpartition("@")
-    if ":" not in credentials:
-        return url
-    return f"{scheme}{separator}{credentials.split(':')[0]}:…{at}{where}"

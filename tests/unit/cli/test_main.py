@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from shared.cli.connection import without_password
 from shared.cli.parts import Place, child_environment, planq_parts
 from shared.cli.processes import flower_password
-from shared.cli.up import _without_password, check_ports
+from shared.cli.up import check_ports
 from shared.domain.errors import Misconfigured
 
 ROOT = Path(__file__).parents[3]
@@ -29,12 +30,12 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_a_deliberate_error_is_one_message_and_exit_code_1(tmp_path: Path) -> None:
+def test_a_deliberate_error_is_one_message_and_an_exit_code(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "shared.cli.main", "up", "--port", "8123", "--flower-port", "8123"]
 
     done = subprocess.run([*command, "--data", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False)
 
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.startswith("planq: the API and Flower cannot share port 8123")
     assert "Traceback" not in done.stderr
 
@@ -70,7 +71,7 @@ def test_a_password_file_left_empty_by_a_crash_is_filled(tmp_path: Path, monkeyp
     ],
 )
 def test_passwords_are_not_shown(url: str, shown: str) -> None:
-    assert _without_password(url) == shown
+    assert without_password(url) == shown
 
 
 def test_children_get_the_resolved_urls_and_no_competing_ones(

@@ -1,0 +1,245 @@
+"""What `planq doctor` looks at: each check finds one fact and, where it is not as it should be, says what to do.
+
+A check never raises for what it looks for: a server that does not answer is a finding. Nothing is changed anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shared.cli.connection import TENANT, connect, located_settings, without_password
+from shared.domain.errors import BrokerUnavailable, Misconfigured, PlanqError
+from shared.domain.states import Lane
+
+if TYPE_CHECKING:
+    from kombu import Connection
+
+    from shared.settings import Settings
+    from shared.store.database import Row
+
+PATIENCE_SECONDS = 3
+START = "start `planq up`"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report; `ok` None: not looked at. `advice` says what to do, `""` for nothing."""
+
+    name: str
+    ok: bool | None
+    found: str
+    advice: str = ""
+
+
+def examine(url: str | None, api_key: str | None) -> Iterator[Finding]:
+    """Yield the findings, one after the other as they are made."""
+    yield _python()
+    try:
+        settings = located_settings()
+    except Misconfigured as error:
+        yield Finding("settings", False, error.message, "correct the environment variables that are named")
+        yield from _unseen(("database", "schema", "broker", "queues", "workers", "tools", "jobs"), "settings")
+    else:
+        yield Finding("settings", True, f"model {settings.model}, log level {settings.log_level}")
+        yield from _embedded(settings)
+        yield from _stores(settings)
+    yield _api(url, api_key)
+
+
+def _python() -> Finding:
+    # Always well: an older Python could not have come so far.
+    return Finding("python", True, f"{platform.python_version()}, {platform.system()} {platform.machine()}")
+
+
+def _embedded(settings: Settings) -> Iterator[Finding]:
+    """Look for the embedded servers' programs; they are needed only where no URL names a server."""
+    from shared.embedded.postgres import installed_binaries
+    from shared.embedded.valkey import installed_binary
+
+    finders: Sequence[tuple[str, Callable[[], Path], str]] = (
+        ("embedded PostgreSQL", installed_binaries, settings.database_url),
+        ("embedded Valkey", installed_binary, settings.broker_url),
+    )
+    for name, find, given in finders:
+        try:
+            yield Finding(name, True, f"installed ({_package(find())})")
+        except Misconfigured as missing:
+            yield Finding(name, bool(given), "not installed", "" if given else missing.message)
+
+
+def _package(path: Path) -> str:
+    """Return the package that a program came with, or its own place."""
+    parts = path.parts
+    return parts[parts.index("site-packages") + 1] if "site-packages" in parts else str(path)
+
+
+def _stores(settings: Settings) -> Iterator[Finding]:
+    database = _database(settings)
+    yield database
+    if database.ok:
+        yield (schema := _schema(settings))
+    else:
+        yield from _unseen(("schema",), "database")
+    broker = _broker(settings)
+    yield from broker
+    if database.ok and schema.ok:
+        yield from _fleet(settings)
+    else:
+        yield from _unseen(("workers", "tools", "jobs"), "database with this release's schema")
+
+
+def _unseen(names: Iterable[str], lacking: str) -> Iterator[Finding]:
+    for name in names:
+        yield Finding(name, None, f"not looked at: needs the {lacking}")
+
+
+def _database(settings: Settings) -> Finding:
+    import psycopg
+
+    try:
+        if not settings.database_url:
+            raise Misconfigured("DATABASE_URL is not set, and no `planq up` runs here")
+        with psycopg.connect(settings.require_database(), connect_timeout=PATIENCE_SECONDS) as connection:
+            version = connection.info.parameter_status("server_version")
+    except Misconfigured as error:
+        return Finding("database", False, error.message, f"{START}, or set DATABASE_URL")
+    except psycopg.Error as error:
+        place = without_password(settings.database_url)
+        advice = f"check DATABASE_URL and that the server runs, or unset it and {START}"
+        return Finding("database", False, f"no answer from {place}: {_first_line(error)}", advice)
+    return Finding("database", True, f"PostgreSQL {version} at {without_password(settings.database_url)}")
+
+
+def _schema(settings: Settings) -> Finding:
+    from shared.store.schema import HEAD, current
+
+    try:
+        have = current(settings.database_url)
+    except PlanqError as error:
+        return Finding("schema", False, error.message, "check that the server runs")
+    if have == HEAD:
+        return Finding("schema", True, f"version {have}, as this release needs")
+    advice = "run `planq migrate` (or, if the database is newer, use the newer release)"
+    return Finding("schema", False, f"version {have or 'none'}, this release needs {HEAD}", advice)
+
+
+def _broker(settings: Settings) -> Iterator[Finding]:
+    """Connect once, with little patience, and count what waits in the queues."""
+    if not settings.broker_url:
+        yield Finding(
+            "broker", False, "BROKER_URL is not set, and no `planq up` runs here", f"{START}, or set BROKER_URL"
+        )
+        yield from _unseen(("queues",), "broker")
+        return
+    place = without_password(settings.broker_url)
+    try:
+        waiting = _queue_lengths(settings.require_broker())
+    except Misconfigured as error:
+        yield Finding("broker", False, error.message, "correct BROKER_URL")
+    except BrokerUnavailable as error:
+        advice = f"check BROKER_URL and that the server runs, or unset it and {START}"
+        yield Finding("broker", False, f"no answer from {place}: {error.message}", advice)
+    else:
+        yield Finding("broker", True, f"answers at {place}")
+        yield Finding("queues", True, ", ".join(f"{name}: {n} waiting" for name, n in waiting.items()))
+        return
+    yield from _unseen(("queues",), "broker")
+
+
+def _queue_lengths(broker_url: str) -> dict[str, int]:
+    """Return how many messages wait in each lane's queue; 0 where no worker has declared it yet.
+
+    Raises `BrokerUnavailable` when the broker does not answer, `Misconfigured` when its URL cannot be read.
+    """
+    from kombu.exceptions import OperationalError
+
+    from shared.broker import names
+    from shared.broker.celery_config import create_celery
+
+    try:
+        connection = create_celery(broker_url).connection_for_write(connect_timeout=PATIENCE_SECONDS)
+        if "socket_timeout" in connection.transport_options:  # the Redis protocol
+            patience = {"socket_connect_timeout": PATIENCE_SECONDS, "socket_timeout": PATIENCE_SECONDS}
+            connection.transport_options.update(patience)
+    except (ValueError, KeyError, ImportError) as error:
+        raise Misconfigured(f"BROKER_URL: expected a URL that Celery can read, found {error}") from error
+    try:
+        with connection:
+            connection.ensure_connection(max_retries=1, interval_start=0, timeout=PATIENCE_SECONDS)
+            return {queue: _queue_length(connection, queue) for queue in map(names.queue, Lane)}
+    except (OperationalError, OSError, *connection.connection_errors) as error:
+        raise BrokerUnavailable(_first_line(error)) from error
+
+
+def _queue_length(connection: Connection, queue: str) -> int:
+    # A channel each: a passive declaration of what is not there closes the channel (AMQP 0-9-1, reply code 404).
+    with connection.channel() as channel:
+        try:
+            return int(channel.queue_declare(queue, passive=True).message_count)
+        except connection.channel_errors:
+            return 0
+
+
+def _fleet(settings: Settings) -> Iterator[Finding]:
+    from shared.store.database import Database
+    from shared.store.fleet import Fleet
+    from shared.store.jobs import list_tools
+
+    async def ask() -> tuple[Sequence[Row], Sequence[str], Sequence[Row]]:
+        database = Database(settings.database_url, max_connections=1, timeout_seconds=PATIENCE_SECONDS)
+        await database.open()
+        try:
+            fleet = Fleet(database, settings.lease)
+            return await fleet.live(), list(await list_tools(database, TENANT)), await fleet.unfinished()
+        finally:
+            await database.close()
+
+    try:
+        workers, tools, unfinished = asyncio.run(ask())
+    except PlanqError as error:
+        for name in ("workers", "tools", "jobs"):
+            yield Finding(name, False, error.message, "check that the database runs")
+        return
+    yield _workers(workers)
+    yield _tools(tools)
+    yield _jobs(unfinished)
+
+
+def _workers(workers: Sequence[Row]) -> Finding:
+    lanes = {lane: sum(lane in worker["lanes"] for worker in workers) for lane in Lane}
+    found = ", ".join(f"{lane}: {n} live" for lane, n in lanes.items())
+    missing = [f"`planq worker {lane}`" for lane, n in lanes.items() if n == 0]
+    return Finding("workers", not missing, found, f"{START}, or {' and '.join(missing)}" if missing else "")
+
+
+def _tools(tools: Sequence[str]) -> Finding:
+    if not tools:
+        return Finding("tools", False, "none published", "start a worker: it publishes its tools")
+    return Finding("tools", True, f"{len(tools)} published")
+
+
+def _jobs(unfinished: Sequence[Row]) -> Finding:
+    counts = [f"{row['n']} {row['status']}" for row in unfinished if row["kind"] == "job"]
+    return Finding("jobs", True, f"unfinished: {', '.join(counts)}" if counts else "none unfinished")
+
+
+def _api(url: str | None, api_key: str | None) -> Finding:
+    try:
+        with connect(url, api_key) as client:
+            answer: dict[str, Any] = client.readiness()
+    except PlanqError as error:
+        return Finding("api", False, error.message, f"{START}, or name another with --url or PLANQ_URL")
+    checks = answer.get("checks") or {}
+    if answer.get("status") == "ready":
+        return Finding("api", True, f"ready at {client.url}")
+    bad = "; ".join(f"{name}: {check.get('detail')}" for name, check in checks.items() if not check.get("ok"))
+    return Finding("api", False, f"at {client.url}, but not ready: {bad}", "see the lines above")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,71 @@
+"""`planq status`: one job with its steps and its answer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from uuid import UUID
+
+import typer
+
+from shared.cli.connection import ApiKey, AsJson, Url, connect
+from shared.cli.console import columns, one_line, out, print_json
+from shared.cli.outcome import describe, end, reported
+from shared.cli.submit import code_of, watch
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command()(status)
+
+
+def status(
+    job_id: Annotated[UUID, typer.Argument(metavar="ID", help="The job's id.")],
+    wait: Annotated[bool, typer.Option("--wait", help="Tell its progress and wait for its end.")] = False,
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a job: its steps, answer and cost.
+
+    Exit code 1 when the job failed or was cancelled.
+    """
+    with reported(as_json=as_json), connect(url, api_key) as client:
+        job = client.job(str(job_id))
+        if wait:
+            watch(client, job, as_json=as_json)
+    if as_json:
+        print_json(job)
+    else:
+        show(job)
+    end(code_of(job))
+
+
+def show(job: dict[str, Any]) -> None:
+    """Print a job as it stands."""
+    from shared.cli.progress import print_outcome
+
+    out.print(f"job {job['id']} {job['status']}", style="bold")
+    if job.get("input"):
+        out.print(f"input: {one_line(job['input'], 200)}")
+    for defect in job.get("plan_errors") or []:
+        out.print(f"- {describe(defect)}", style="red")
+    steps = job.get("steps") or []
+    if steps:
+        for line in columns([_row(step) for step in steps]):
+            out.print(line)
+    print_outcome(job, out)
+
+
+def _row(step: dict[str, Any]) -> list[str]:
+    after = ", ".join(f"${index}" for index in step.get("depends_on") or [])
+    error = step.get("error") or {}
+    note = one_line(error["message"], 120) if error.get("message") else ""
+    attempt = step.get("attempt") or 0
+    return [
+        f"${step['index']}",
+        one_line(step["tool_name"]),
+        step["status"],
+        f"attempt {attempt}" if attempt > 1 else "",
+        f"after {after}" if after else "",
+        note,
+    ]

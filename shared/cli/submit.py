@@ -1,0 +1,143 @@
+"""`planq submit`: hands a request, or a plan, to planq, and tells how it goes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from shared.cli.connection import ApiKey, AsJson, Url, connect
+from shared.cli.console import err, out, print_json
+from shared.cli.outcome import INTERRUPTED, NOT_OK, OK, end, reported
+from shared.domain.states import JobStatus
+
+LONG_POLL_SECONDS = 20.0
+ENDED_BADLY = frozenset({JobStatus.FAILED, JobStatus.CANCELLED})
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command()(submit)
+
+
+def submit(
+    text: Annotated[
+        str | None, typer.Argument(help="What is asked; - reads it from standard input.", show_default=False)
+    ] = None,
+    plan: Annotated[
+        str | None, typer.Option(metavar="FILE|-", help="Run this plan (JSON) as it is, without a planning call.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="offline, or provider:model; else the server's own.")] = None,
+    tool: Annotated[
+        list[str] | None, typer.Option(help="A tool that the job may use; repeatable. All by default.")
+    ] = None,
+    limit: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=NUMBER", help="A lower bound for this job; repeatable.")
+    ] = None,
+    metadata: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Kept with the job; repeatable.")
+    ] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="Submitting again with the same key gives the same job.")
+    ] = None,
+    wait: Annotated[bool, typer.Option(help="Tell its progress and wait for its end.")] = True,
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Submit a job and follow it to its answer.
+
+    Exit code 1 when the job fails. With --no-wait it prints the job's id and returns at once.
+    """
+    with reported(as_json=as_json):
+        if text == plan == "-":
+            raise typer.BadParameter("the text and the plan cannot both come from standard input")
+        body = _body(text, plan, model, tool, limit, metadata)
+        with connect(url, api_key) as client:
+            job = client.submit(body, idempotency_key=idempotency_key)
+            if not wait:
+                show_submitted(job, as_json=as_json)
+                return
+            watch(client, job, as_json=as_json)
+
+
+def show_submitted(job: dict[str, Any], *, as_json: bool) -> None:
+    """Print a job that was just accepted: its id, ready for a script."""
+    if as_json:
+        print_json(job)
+    else:
+        out.print(job["id"])
+        err.print(f"submitted; `planq status {job['id']} --wait` follows it", style="dim")
+
+
+def watch(client: Any, job: dict[str, Any], *, as_json: bool) -> None:
+    """Follow a job to its end, print it, and end with the exit code of its status.
+
+    Progress goes to standard error, the answer to standard output; as JSON nothing but the finished job is printed.
+    """
+    from shared.cli.progress import follow, print_outcome
+
+    try:
+        if as_json:
+            while not JobStatus(job["status"]).is_terminal:
+                job = client.job(job["id"], wait=LONG_POLL_SECONDS)
+            print_json(job)
+        else:
+            err.print(f"job {job['id']}")
+            job = follow(client, job["id"], err)
+            print_outcome(job, out)
+    except KeyboardInterrupt:
+        err.print(f"\njob {job['id']} goes on; `planq status {job['id']} --wait` follows it, `planq cancel` ends it")
+        end(INTERRUPTED)
+    end(code_of(job))
+
+
+def code_of(job: dict[str, Any]) -> int:
+    """Return the exit code that a job's status stands for."""
+    return NOT_OK if job["status"] in ENDED_BADLY else OK
+
+
+def _body(
+    text: str | None,
+    plan: str | None,
+    model: str | None,
+    tools: list[str] | None,
+    limits: list[str] | None,
+    metadata: list[str] | None,
+) -> dict[str, Any]:
+    from shared.cli.inputs import STANDARD_INPUT, read_json, read_text
+
+    if text is None and plan is None:
+        raise typer.BadParameter("expected a text that says what to do, or --plan")
+    body: dict[str, Any] = {}
+    if text is not None:
+        body["input"] = read_text(STANDARD_INPUT, "the text") if text == STANDARD_INPUT else text
+    if plan is not None:
+        body["plan"] = read_json(plan, "the plan")
+    if model is not None:
+        body["model"] = model
+    if tools:
+        body["tools"] = tools
+    if limits:
+        body["limits"] = {name: _number(name, value) for name, value in _pairs(limits, "--limit")}
+    if metadata:
+        body["metadata"] = dict(_pairs(metadata, "--metadata"))
+    return body
+
+
+def _pairs(given: list[str], option: str) -> list[tuple[str, str]]:
+    pairs = [tuple(item.partition("=")[::2]) for item in given]
+    for item, (name, _) in zip(given, pairs, strict=True):
+        if not name or "=" not in item:
+            raise typer.BadParameter(f"expected NAME=VALUE, found {item[:80]!r}", param_hint=option)
+    return [(name, value) for name, value in pairs]
+
+
+def _number(name: str, value: str) -> int | float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = float("nan")
+    if not abs(number) < float("inf"):
+        raise typer.BadParameter(f"{name}: expected a number, found {value[:80]!r}", param_hint="--limit")
+    return int(number) if number.is_integer() else number
