@@ -91,8 +91,11 @@ def broker_url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def make_stack(tmp_path: Path) -> Iterator[Callable[..., Stack]]:
-    """Make stacks, not yet started, stopped after the test: `make_stack(database_url, broker_url, env=…)`."""
+def make_stack(tmp_path: Path, database_url: str) -> Iterator[Callable[..., Stack]]:
+    """Make stacks, not yet started, stopped after the test: `make_stack(database_url, broker_url, env=…)`.
+
+    It asks for the database so that the processes end before it is dropped: their last act is to give their lease up.
+    """
     stacks: list[Stack] = []
 
     def make(database_url: str, broker_url: str, **options: dict[str, str]) -> Stack:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import warnings
 
 from shared.domain.errors import PlanqError
 from shared.domain.states import Lane
@@ -28,6 +29,8 @@ def main() -> int:
         configure_logging(settings.log_level, as_json=settings.log_json)
         from worker.main import run
 
+        # Celery warns of root (containers run as nobody) and of a default of its next major version (set on purpose).
+        warnings.filterwarnings("ignore", module="celery")
         run(given.lane, given.concurrency)
     except PlanqError as error:
         sys.stderr.write(f"planq worker {given.lane}: {error.message}\n")

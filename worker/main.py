@@ -21,6 +21,9 @@ from worker.lifecycle import Lifecycle
 from worker.tasks import plan, respond, step
 from worker.tracker import CeleryTracker, SilentTracker
 
+_CELERY_READS = ("APP", "BROKER_URL", "RESULT_BACKEND", "LOADER", "CONFIG_MODULE")
+"""Environment variables that Celery's command line would put above the application's own configuration."""
+
 __all__ = ["app", "plan", "respond", "run", "step", "worker_argv"]
 
 
@@ -61,6 +64,8 @@ def run(lane: Lane, concurrency: int | None = None) -> None:
 
     setup_logging.connect(keep_logging, weak=False)
     worker_ready.connect(attach, weak=False)
+    for variable in _CELERY_READS:
+        os.environ.pop(variable, None)
     lifecycle.start()
     try:
         app.worker_main(worker_argv(lane, name, capacity, "WARNING"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-_QUIET = ("amqp", "httpx", "httpcore", "kombu", "celery.redirected", "asyncio", "alembic")
+_QUIET = ("amqp", "celery.app.trace", "celery.worker.strategy", "httpx", "httpcore", "kombu", "celery.redirected", "asyncio", "alembic")
 
 
 def configure_logging(level: str, *, as_json: bool) -> None:

@@ -1,0 +1,83 @@
+"""Publishing wake-ups to Valkey and RabbitMQ, and what is on the wire."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+from celery import Celery
+
+from shared.broker import names
+from shared.broker.celery_config import create_celery
+from shared.broker.publisher import CeleryPublisher
+from shared.domain.ids import StepRef
+from shared.domain.states import Lane
+from shared.ports import PlanWake, RespondWake, StepWake
+from tests.support.waiting import eventually
+
+JOB = UUID("01900000-0000-7000-8000-000000000001")
+
+
+@pytest.fixture
+def app(broker_url: str) -> Iterator[Celery]:
+    celery = create_celery(broker_url)
+    yield celery
+    celery.close()
+
+
+def take(app: Celery, queue: str, count: int) -> list[Any]:
+    """Take `count` messages off a queue."""
+    taken: list[Any] = []
+    with app.connection_for_read() as connection, connection.channel() as channel:
+        bound = app.amqp.queues[queue](channel)
+        bound.declare()
+
+        def more() -> bool:
+            while (message := bound.get(no_ack=True)) is not None:
+                taken.append(message)
+            return len(taken) >= count
+
+        eventually(more, what=f"{count} messages in {queue}")
+        assert bound.get(no_ack=True) is None
+    return taken
+
+
+def test_a_wake_up_carries_ids_and_the_id_of_its_attempt(app: Celery) -> None:
+    publisher = CeleryPublisher(app)
+    step = StepWake(StepRef(JOB, 0, 3), Lane.CPU, "crunch", attempt=2)
+    assert publisher.publish_soon([PlanWake(JOB)]).result(10)
+    assert publisher.publish_soon([step, RespondWake(JOB, 4)]).result(10)
+    publisher.close()
+
+    plan, respond = take(app, names.queue(Lane.IO), 2)
+    [crunch] = take(app, names.queue(Lane.CPU), 1)
+    assert (plan.headers["task"], plan.headers["id"]) == (names.PLAN, f"{JOB}.plan.1")
+    assert (respond.headers["task"], respond.headers["id"]) == (names.RESPOND, f"{JOB}.respond.4")
+    assert (crunch.headers["task"], crunch.headers["id"]) == (names.STEP, f"{JOB}.r0.s3.2")
+    assert crunch.headers["kwargsrepr"] == f"job={JOB} round=0 step=3 lane=cpu tool=crunch"
+    _, keywords, _ = crunch.decode()
+    assert keywords == {"job": str(JOB), "round": 0, "step": 3, "lane": "cpu", "tool": "crunch"}
+
+
+def test_a_large_fan_out_arrives_whole(app: Celery) -> None:
+    publisher = CeleryPublisher(app)
+    wakes = [StepWake(StepRef(JOB, 0, n), Lane.IO, "leaf") for n in range(2500)]
+    assert publisher.publish_soon(wakes).result(60)
+    publisher.close()
+    ids = {message.headers["id"] for message in take(app, names.queue(Lane.IO), 2500)}
+    assert len(ids) == 2500
+
+
+def test_an_unreachable_broker_is_reported_and_not_raised() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    for url in (f"redis://127.0.0.1:{port}/0", f"amqp://guest:guest@127.0.0.1:{port}//"):
+        celery = create_celery(url)
+        publisher = CeleryPublisher(celery)
+        assert publisher.publish_soon([PlanWake(JOB)]).result(30) is False
+        publisher.close()
+        celery.close()
