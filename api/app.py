@@ -115,7 +115,7 @@ async def _running(settings: Settings, services: Services, database: Database) -
         await asyncio.gather(*companions, return_exceptions=True)
         await services.ended.flush()
         await services.cancelled.flush()
-        await asyncio.to_thread(services.publisher.close)
+        await asyncio.to_thread(services.publisher.close, 2.0)  # the sweeper publishes what the broker did not take
         await database.close()
 
 

@@ -167,7 +167,10 @@ def _defect(request: Request, item: Mapping[str, Any]) -> dict[str, str]:
     elif item["type"] == "missing":
         message = "is required" if path else "expected a JSON body, found none"
     else:
-        message = f"{item['msg']}; found {_kind(item.get('input'))}"
+        given = item.get("input")
+        # Outside of a body everything is text: then the text itself tells more than its type.
+        found = _kind(given) if place == "body" else repr(capped(str(given), 80))
+        message = f"{item['msg']}; found {found}"
     return {"in": str(place), "field": capped(field, 200), "message": message}
 
 

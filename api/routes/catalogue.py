@@ -35,7 +35,7 @@ async def validate(body: ValidationRequest, services: Use) -> Response:
     return JsonResponse({"valid": not errors, "errors": errors})
 
 
-@catalogue.get("/artifacts/{artifact_id}", response_model=ArtifactDocument, responses=error_responses(404))
+@catalogue.get("/artifacts/{artifact_id:path}", response_model=ArtifactDocument, responses=error_responses(404))
 async def artifact(
     artifact_id: Annotated[str, Path(description="`artifact_id` of a step's output.")], services: Use
 ) -> Response:

@@ -1,0 +1,241 @@
+"""The real API on a real database: uvicorn in a thread of the test process, asked over HTTP.
+
+No worker runs here. Jobs are moved by the store that workers use, so that every state can be had at will.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import httpx
+import pytest
+import uvicorn
+
+from api.app import create_app
+from shared.domain.compile import compile_plan
+from shared.domain.errors import ErrorRecord
+from shared.domain.ids import StepRef
+from shared.domain.plan import Plan
+from shared.domain.states import Effect, JobStatus, Lane
+from shared.domain.tool import ToolDefinition
+from shared.embedded.valkey import EmbeddedValkey
+from shared.ports import ArtifactRecord
+from shared.settings import Settings
+from shared.store.database import Database
+from shared.store.fleet import Fleet
+from shared.store.ids import new_id
+from shared.store.jobs import PostgresJobStore
+from tests.support.servers import TestPostgres
+from tests.support.waiting import eventually
+
+JSON = {"Content-Type": "application/json"}
+
+
+def _schema(required: dict[str, str]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {name: {"type": kind} for name, kind in required.items()},
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+TOOLS = [
+    ToolDefinition(
+        name="text_search",
+        description="Searches.",
+        input_schema=_schema({"query": "string"}),
+        output_schema=_schema({"text": "string", "count": "integer"}),
+        effect=Effect.READ,
+    ),
+    ToolDefinition(
+        name="report_write",
+        description="Writes.",
+        input_schema=_schema({"title": "string"}),
+        output_schema=_schema({"text": "string"}),
+        effect=Effect.UNSAFE,
+        lane=Lane.CPU,
+    ),
+]
+
+
+def search(query: str = "rust") -> dict[str, Any]:
+    """A call that is valid."""
+    return {"tool_name": "text_search", "arguments": {"query": query}}
+
+
+class Jobs:
+    """Moves jobs as workers do."""
+
+    def __init__(self, database_url: str) -> None:
+        self._database_url = database_url
+
+    def run(self, work: Callable[[Database], Awaitable[Any]]) -> Any:
+        """Do something with the database."""
+
+        async def inside() -> Any:
+            database = Database(self._database_url, max_connections=2)
+            await database.open()
+            try:
+                return await work(database)
+            finally:
+                await database.close()
+
+        return asyncio.run(inside())
+
+    def execute(self, statement: str, *parameters: Any) -> list[dict[str, Any]]:
+        """Run one SQL statement and return its rows, if it has any."""
+
+        async def work(database: Database) -> list[dict[str, Any]]:
+            async with database.connection() as connection:
+                cursor = await connection.execute(statement, parameters)
+                return list(await cursor.fetchall()) if cursor.description else []
+
+        return self.run(work)
+
+    def publish_tools(self) -> None:
+        """Publish `TOOLS`."""
+        self.run(lambda database: Fleet(database, timedelta(seconds=15)).publish_tools("default", TOOLS))
+
+    def register_worker(self, *lanes: Lane) -> UUID:
+        """Announce a live worker of these lanes."""
+        worker = new_id()
+        fleet = lambda database: Fleet(database, timedelta(seconds=15))  # noqa: E731
+        self.run(lambda database: fleet(database).register(worker, f"test-{worker}", lanes, ["text_search"], 1, "0"))
+        return worker
+
+    def complete(self, job_id: str, answer: str = "done", *, notify: bool = False) -> None:
+        """Answer a queued job directly, without a step; tell listeners only if asked to."""
+
+        async def work(database: Database) -> None:
+            store = PostgresJobStore(database, new_id())
+            claim = await store.claim_stage(UUID(job_id), [JobStatus.QUEUED])
+            assert claim is not None
+            assert await store.end_job(claim, JobStatus.COMPLETED, answer, None, [])
+            if notify:
+                await database.call("pg_notify", "planq_ended", job_id)
+
+        self.run(work)
+
+    def run_plan(self, job_id: str, plan: dict[str, Any], outputs: dict[int, Any]) -> None:
+        """Accept a plan for a queued job and end the steps for which there is an output, or an error text."""
+
+        async def work(database: Database) -> None:
+            store = PostgresJobStore(database, new_id())
+            claim = await store.claim_stage(UUID(job_id), [JobStatus.QUEUED])
+            assert claim is not None
+            compiled = compile_plan(Plan.model_validate(plan), {tool.name: tool for tool in TOOLS})
+            await store.accept_plan(claim, "caller", plan, compiled.steps, [])
+            for index, output in outputs.items():
+                step = await store.claim_step(StepRef(UUID(job_id), 0, index))
+                assert step is not None
+                if isinstance(output, str):
+                    await store.fail_step(step, ErrorRecord("tool_error", output), None)
+                else:
+                    found = output.get("artifact_id")
+                    record = ArtifactRecord(found, None, None) if found else None
+                    await store.succeed_step(step, output, record)
+
+        self.run(work)
+
+
+class Api:
+    """One running application."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.app = create_app(settings)
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=1_024)
+        self.port: int = self._listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        config = uvicorn.Config(self.app, lifespan="on", ws="none", access_log=False, log_config=None)
+        config.timeout_graceful_shutdown = 5
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._listener]})
+        self.http = httpx.Client(base_url=self.url, timeout=30, trust_env=False)
+        self.jobs = Jobs(settings.database_url)
+
+    def start(self) -> None:
+        """Start, and return once requests are answered."""
+        self._thread.start()
+        eventually(lambda: self._server.started, what="the API has started")
+
+    def stop(self) -> None:
+        """Stop in order."""
+        self.http.close()
+        self.app.state.services.waiters.close()
+        self._server.should_exit = True
+        self._thread.join(15)
+        assert not self._thread.is_alive()
+
+    def submit(self, body: dict[str, Any] | None = None, **headers: str) -> dict[str, Any]:
+        """Submit a job that must be accepted, and return it."""
+        response = self.http.post("/jobs", json=body or {"input": "say hello"}, headers=headers)
+        assert response.status_code == 202, response.text
+        job: dict[str, Any] = response.json()
+        return job
+
+    def waiting(self) -> float:
+        """Return how many clients wait, as the metrics say."""
+        lines = self.http.get("/metrics").text.splitlines()
+        return next(float(line.split()[1]) for line in lines if line.startswith("planq_waiting_clients "))
+
+
+@pytest.fixture(scope="session")
+def api_valkey(valkey: EmbeddedValkey) -> str:
+    """The broker that the API publishes to."""
+    return valkey.url
+
+
+MakeApi = Callable[..., Api]
+
+
+@pytest.fixture
+def make_api(database_url: str, api_valkey: str) -> Iterator[MakeApi]:
+    """Start applications with settings of their own on a database of the test's own; stopped after the test."""
+    running: list[Api] = []
+
+    def make(**changed: Any) -> Api:
+        api = Api(Settings(**{"database_url": database_url, "broker_url": api_valkey, **changed}))
+        api.start()
+        running.append(api)
+        return api
+
+    yield make
+    for api in running:
+        api.stop()
+
+
+@pytest.fixture(scope="session")
+def shared_api(postgres: TestPostgres, api_valkey: str) -> Iterator[Api]:
+    """One application for all tests that only look at their own jobs; `TOOLS` are published."""
+    url = postgres.create_migrated()
+    api = Api(Settings(database_url=url, broker_url=api_valkey, wait_poll_seconds=0.2, max_body_bytes=2_000_000))
+    api.jobs.publish_tools()
+    api.start()
+    yield api
+    api.stop()
+    postgres.drop(url)
+
+
+@pytest.fixture
+def api(shared_api: Api) -> Api:
+    """The shared application."""
+    return shared_api
+
+
+def problem_of(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    """Return the problem that a response must be."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    problem: dict[str, Any] = response.json()
+    assert problem["status"] == status
+    assert problem["code"] == code, problem
+    assert {"type", "title", "detail"} <= problem.keys()
+    return problem

@@ -1,0 +1,95 @@
+"""Generated requests against the description in `/openapi.json`: no 500, and every answer is as described.
+
+The operations are asked for one by one, because schemathesis' own pytest plugin does not know this pytest.
+"""
+
+from __future__ import annotations
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from tests.integration.api.conftest import Api
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+
+OPERATIONS = [
+    ("POST", "/jobs"),
+    ("GET", "/jobs"),
+    ("GET", "/jobs/{job_id}"),
+    ("POST", "/jobs/{job_id}/cancel"),
+    ("GET", "/tools"),
+    ("POST", "/plans/validate"),
+    ("GET", "/artifacts/{artifact_id}"),
+    ("GET", "/healthz"),
+    ("GET", "/metrics"),
+]
+
+BOUNDED = settings(
+    max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
+
+REFUSING = [operation for operation in OPERATIONS if operation[0] == "POST" or operation[1].startswith("/jobs")]
+"""Those that take something which can be wrong; any text may be the id of an artifact."""
+
+
+@pytest.fixture(scope="session")
+def described(shared_api: Api) -> schemathesis.BaseSchema:
+    """The API as it describes itself, holding a few jobs."""
+    shared_api.jobs.complete(shared_api.submit()["id"])
+    return schemathesis.openapi.from_url(f"{shared_api.url}/openapi.json")
+
+
+@pytest.mark.parametrize(("method", "path"), OPERATIONS, ids=[" ".join(operation) for operation in OPERATIONS])
+def test_every_answer_to_a_good_request_is_as_described(
+    described: schemathesis.BaseSchema, method: str, path: str
+) -> None:
+    statuses = ask(described, method, path, GenerationMode.POSITIVE)
+
+    assert statuses & {200, 202, 404}
+
+
+@pytest.mark.parametrize(("method", "path"), REFUSING, ids=[" ".join(operation) for operation in REFUSING])
+def test_every_answer_to_a_bad_request_is_as_described(
+    described: schemathesis.BaseSchema, method: str, path: str
+) -> None:
+    statuses = ask(described, method, path, GenerationMode.NEGATIVE)
+
+    assert statuses & {400, 404, 415, 422}
+
+
+def ask(described: schemathesis.BaseSchema, method: str, path: str, mode: GenerationMode) -> set[int]:
+    """Send generated requests, check every answer, and return the statuses that were seen."""
+    statuses: set[int] = set()
+
+    @given(described[path][method].as_strategy(generation_mode=mode))
+    @BOUNDED
+    def run(case: schemathesis.Case) -> None:
+        wait = (case.query or {}).get("wait")
+        if isinstance(wait, (int, float)) and wait > 0:
+            case.query = {**case.query, "wait": 0.01}  # nobody ends these jobs
+        statuses.add(case.call_and_validate(checks=CHECKS).status_code)
+
+    run()
+    return statuses
+
+
+def test_no_operation_is_left_out(described: schemathesis.BaseSchema) -> None:
+    known = {(operation.ok().method.upper(), operation.ok().path) for operation in described.get_all_operations()}
+
+    # `/readyz` answers 503 while no worker runs, which is no fault: test_operations looks at it.
+    assert known == {*OPERATIONS, ("GET", "/readyz")}

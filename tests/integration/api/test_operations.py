@@ -1,0 +1,194 @@
+"""Probes, metrics, tools, plans to be checked, artifacts, and what happens while a server is away."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from shared.domain.states import Lane
+from tests.integration.api.conftest import JSON, TOOLS, Api, MakeApi, problem_of, search
+from tests.support.ports import free_port
+from tests.support.waiting import eventually
+
+
+def test_the_process_says_that_it_is_alive(api: Api) -> None:
+    assert api.http.get("/healthz").json() == {"status": "ok"}
+
+
+def test_ready_needs_a_live_worker_for_each_lane(make_api: MakeApi) -> None:
+    api = make_api()
+    api.jobs.register_worker(Lane.IO)
+
+    half = api.http.get("/readyz")
+    api.jobs.register_worker(Lane.CPU)
+
+    assert half.status_code == 503
+    assert {name: check["ok"] for name, check in half.json()["checks"].items()} == {
+        "database": True,
+        "broker": True,
+        "worker_io": True,
+        "worker_cpu": False,
+    }
+    assert half.json()["checks"]["worker_cpu"]["detail"] == "none alive; start one with `planq worker cpu`"
+    ready = eventually(lambda: (r := api.http.get("/readyz")).status_code == 200 and r)
+    assert ready.json()["status"] == "ready"
+
+
+@pytest.mark.parametrize("kind", ["redis", "amqp"])
+def test_ready_names_a_broker_that_is_away(make_api: MakeApi, kind: str) -> None:
+    api = make_api(broker_url=f"{kind}://127.0.0.1:{free_port()}//")
+    api.jobs.register_worker(Lane.IO, Lane.CPU)
+
+    begun = monotonic()
+    response = api.http.get("/readyz")
+
+    assert response.status_code == 503
+    assert [name for name, check in response.json()["checks"].items() if not check["ok"]] == ["broker"]
+    assert "BROKER_URL" in response.json()["checks"]["broker"]["detail"]
+    assert monotonic() - begun < 8
+
+
+def test_ready_knows_every_kind_of_broker(make_api: MakeApi, broker_url: str) -> None:
+    api = make_api(broker_url=broker_url)
+
+    assert api.http.get("/readyz").json()["checks"]["broker"] == {"ok": True, "detail": "answers"}
+
+
+def test_a_database_that_is_away_is_a_503_and_comes_back_by_itself(make_api: MakeApi) -> None:
+    api = make_api(database_timeout_seconds=0.3, wait_poll_seconds=0.1)
+    job = api.submit()
+    name = psycopg.conninfo.conninfo_to_dict(api.settings.database_url)["dbname"]
+    server = psycopg.conninfo.make_conninfo(api.settings.database_url, dbname="postgres")
+    allow = sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS {}")
+
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(allow.format(sql.Identifier(str(name)), sql.SQL("false")))
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
+
+        for response in (
+            api.http.get(f"/jobs/{job['id']}"),
+            api.http.get(f"/jobs/{job['id']}?wait=5"),
+            api.http.post("/jobs", json={"input": "a"}),
+            api.http.get("/tools"),
+        ):
+            problem_of(response, 503, "database_unavailable")
+            assert int(response.headers["retry-after"]) > 0
+        assert api.http.get("/healthz").status_code == 200
+        assert not api.http.get("/readyz").json()["checks"]["database"]["ok"]
+        metrics = api.http.get("/metrics").text
+        assert "planq_database_up 0.0" in metrics
+        assert "planq_unfinished_jobs{" not in metrics
+        connection.execute(allow.format(sql.Identifier(str(name)), sql.SQL("true")))
+
+    eventually(lambda: api.http.get(f"/jobs/{job['id']}").status_code == 200, what="the database is used again")
+    assert "planq_database_up 1.0" in api.http.get("/metrics").text
+
+
+def test_an_application_without_a_database_starts_and_says_so(make_api: MakeApi) -> None:
+    api = make_api(database_url=f"postgresql://127.0.0.1:{free_port()}/x", database_timeout_seconds=0.2)
+
+    problem_of(api.http.get("/jobs"), 503, "database_unavailable")
+    assert api.http.get("/healthz").status_code == 200
+
+
+def test_metrics_count_requests_by_route_and_unfinished_work(make_api: MakeApi) -> None:
+    api = make_api()
+    api.jobs.publish_tools()
+    api.jobs.register_worker(Lane.IO)
+    job = api.submit({"plan": {"calls": [search()]}})
+    api.jobs.run_plan(job["id"], {"calls": [search()]}, {})
+    api.http.get(f"/jobs/{job['id']}?wait=0.3")
+    api.http.get("/nothing/at/all")
+
+    lines = api.http.get("/metrics").text.splitlines()
+
+    assert 'planq_http_requests_total{method="GET",route="/jobs/{job_id}",status="200"} 1.0' in lines
+    assert 'planq_http_requests_total{method="POST",route="/jobs",status="202"} 1.0' in lines
+    assert 'planq_http_requests_total{method="GET",route="none",status="404"} 1.0' in lines
+    assert 'planq_http_request_seconds_bucket{le="0.25",method="GET",route="/jobs/{job_id}"} 1.0' in lines
+    assert 'planq_unfinished_jobs{status="executing"} 1.0' in lines
+    assert 'planq_unfinished_jobs{status="queued"} 0.0' in lines
+    assert 'planq_unfinished_steps{status="ready"} 1.0' in lines
+    assert 'planq_live_workers{lane="io"} 1.0' in lines
+    assert 'planq_live_workers{lane="cpu"} 0.0' in lines
+    assert "planq_waiting_clients 0.0" in lines
+
+
+def test_tools_are_listed_as_published(api: Api) -> None:
+    assert api.http.get("/tools").json() == {
+        "items": [tool.model_dump(mode="json") for tool in sorted(TOOLS, key=lambda tool: tool.name)]
+    }
+
+
+def test_an_artifact_is_returned_as_its_tool_made_it(api: Api) -> None:
+    job = api.submit({"plan": {"calls": [search()]}})
+    wrapper = {"artifact_id": f"art/{job['id']}", "artifact": {"b": [1.50], "a": None}, "_metadata": {"x": "\x00"}}
+    api.jobs.run_plan(job["id"], {"calls": [search()]}, {0: wrapper})
+
+    response = api.http.get(f"/artifacts/art%2F{job['id']}")
+
+    assert response.status_code == 200
+    assert response.json() == wrapper
+
+
+DEEP: Any = "x"
+for _ in range(400):
+    DEEP = {"a": [DEEP]}
+
+PLANS: list[tuple[str, Any, list[str]]] = [
+    ("valid", {"calls": [search()]}, []),
+    ("valid and complete", {"type": "tool_calls", "reasoning": "r", "calls": [search()]}, []),
+    ("null", None, ["invalid_plan"]),
+    ("a number", 5, ["invalid_plan"]),
+    ("an array", [[]], ["invalid_plan"]),
+    ("empty", {}, ["invalid_plan"]),
+    ("no calls", {"calls": []}, ["invalid_plan"]),
+    ("unknown field", {"calls": [search()], "x": 1}, ["invalid_plan"]),
+    ("two defects", {"calls": [{"tool_name": "", "arguments": []}]}, ["invalid_plan", "invalid_plan"]),
+    ("unknown tool", {"calls": [{"tool_name": "x\x00"}]}, ["unknown_tool"]),
+    ("self reference", {"calls": [search("$0.output.text")]}, ["self_reference"]),
+    ("forward", {"calls": [search("$1.output.text"), search()]}, ["forward_reference"]),
+    ("syntax", {"calls": [search("$x.output.")]}, ["invalid_template_syntax"]),
+    ("cycle", {"calls": [{**search(), "depends_on": [1]}, {**search(), "depends_on": [0]}]}, ["dependency_cycle"]),
+    ("deep", {"calls": [{"tool_name": "text_search", "arguments": {"query": DEEP}}]}, ["too_deep"]),
+    ("long", {"calls": [search("x" * 1_000_001)]}, ["too_large"]),
+]
+
+
+@pytest.mark.parametrize(("plan", "kinds"), [p[1:] for p in PLANS], ids=[p[0] for p in PLANS])
+def test_any_plan_can_be_checked(api: Api, plan: Any, kinds: list[str]) -> None:
+    response = api.http.post("/plans/validate", json={"plan": plan})
+
+    assert response.status_code == 200, response.text
+    assert response.json()["valid"] is not kinds
+    assert response.json()["valid"] == (not kinds)
+    assert [error["error"]["type"] for error in response.json()["errors"]] == kinds
+
+
+def test_checking_a_plan_can_be_confined_to_some_tools(api: Api) -> None:
+    found = api.http.post("/plans/validate", json={"plan": {"calls": [search()]}, "tools": ["report.write"]}).json()
+    unknown = api.http.post("/plans/validate", json={"plan": {}, "tools": ["nobody"]})
+
+    assert found["errors"][0]["error"]["available_tools"] == ["report_write"]
+    assert "nobody" in problem_of(unknown, 422, "invalid_request")["detail"]
+
+
+def test_checking_needs_a_plan(api: Api) -> None:
+    assert "plan" in problem_of(api.http.post("/plans/validate", json={}), 422, "invalid_request")["detail"]
+    problem_of(api.http.post("/plans/validate", content=b"{", headers=JSON), 400, "malformed_json")
+
+
+def test_the_documentation_is_there(api: Api) -> None:
+    assert "swagger" in api.http.get("/docs").text.lower()
+    document = api.http.get("/openapi.json").json()
+    refused = document["paths"]["/jobs"]["post"]["responses"]
+    assert {"202", "400", "409", "413", "415", "422", "503"} <= refused.keys()
+    for status, response in refused.items():
+        if status >= "400":
+            assert list(response["content"]) == ["application/problem+json"]
+    assert "HTTPValidationError" not in document["components"]["schemas"]
+    assert "$defs" not in str(document)

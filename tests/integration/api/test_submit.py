@@ -1,0 +1,295 @@
+"""Submitting jobs over HTTP: what is accepted, exactly once, and what is refused with a clear problem."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import kombu
+import pytest
+
+from tests.integration.api.conftest import JSON, Api, MakeApi, problem_of, search
+from tests.support.ports import free_port
+from tests.support.waiting import eventually
+
+
+def test_a_job_is_accepted_stored_and_located(api: Api) -> None:
+    response = api.http.post("/jobs", json={"input": " Grüße ", "metadata": {"a": [1, None]}})
+
+    job = response.json()
+    assert response.status_code == 202
+    assert response.headers["location"] == f"/jobs/{job['id']}"
+    assert job["status"] == "queued"
+    assert job["input"] == " Grüße "
+    assert job["metadata"] == {"a": [1, None]}
+    assert api.http.get(response.headers["location"]).json() == job
+
+
+def test_a_wake_up_is_published_after_the_commit(make_api: MakeApi, valkey_url: str) -> None:
+    api = make_api(broker_url=valkey_url)
+
+    job = api.submit()
+
+    with kombu.Connection(valkey_url) as connection, connection.SimpleQueue("planq.io") as queue:
+        message = queue.get(timeout=10)
+        message.ack()
+    assert message.headers["task"] == "planq.job.plan.v1"
+    assert message.payload[1] == {"job": job["id"]}
+
+
+def test_a_broker_that_is_down_at_submit_does_not_lose_the_job(make_api: MakeApi) -> None:
+    api = make_api(broker_url=f"redis://127.0.0.1:{free_port()}/0")
+
+    job = api.submit()
+
+    (row,) = api.jobs.execute("SELECT status, wake_at IS NOT NULL AS swept FROM jobs WHERE id = %s", job["id"])
+    assert row == {"status": "queued", "swept": True}
+
+
+def test_the_same_key_and_body_are_the_same_job(api: Api) -> None:
+    key = {"Idempotency-Key": "k1"}
+    first = api.http.post("/jobs", json={"input": "a", "metadata": {"x": 1, "y": 2}}, headers=key)
+    again = api.http.post(
+        "/jobs",
+        content=b'{ "metadata" : {"y": 2, "x": 1}, "input": "\\u0061" }',
+        headers={**key, **JSON},
+    )
+
+    assert (first.status_code, again.status_code) == (202, 202)
+    assert first.json() == again.json()
+    assert again.headers["location"] == first.headers["location"]
+    assert "idempotency-replayed" not in first.headers
+    assert again.headers["idempotency-replayed"] == "true"
+
+
+def test_the_same_key_with_another_body_is_a_conflict(api: Api) -> None:
+    api.submit({"input": "a"}, **{"Idempotency-Key": "k2"})
+
+    response = api.http.post("/jobs", json={"input": "b"}, headers={"Idempotency-Key": "k2"})
+
+    assert "another request" in problem_of(response, 409, "conflict")["detail"]
+
+
+def test_one_key_used_many_times_at_once_makes_one_job(api: Api) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        jobs = list(pool.map(lambda _: api.submit({"input": "race"}, **{"Idempotency-Key": "k3"})["id"], range(32)))
+
+    assert len(set(jobs)) == 1
+    assert len(api.jobs.execute("SELECT 1 FROM jobs WHERE idempotency_key = 'k3'")) == 1
+
+
+def test_a_replay_is_answered_even_when_its_tools_are_gone(make_api: MakeApi) -> None:
+    api = make_api()
+    api.jobs.publish_tools()
+    body = {"plan": {"calls": [search()]}}
+    first = api.submit(body, **{"Idempotency-Key": "k"})
+    api.jobs.execute("DELETE FROM tools")
+
+    assert api.submit(body, **{"Idempotency-Key": "k"})["id"] == first["id"]
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "two words", "caf\xe9"])
+def test_a_bad_idempotency_key_is_refused(api: Api, key: str) -> None:
+    response = api.http.post("/jobs", json={"input": "a"}, headers={"Idempotency-Key": key.encode("latin-1")})
+
+    problem_of(response, 400, "invalid_idempotency_key")
+
+
+def test_the_trace_of_the_caller_is_kept_and_a_missing_one_is_made(api: Api) -> None:
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    given = api.submit(traceparent=f"00-{trace}-00f067aa0ba902b7-01")
+    missing = api.submit(traceparent="00-00000000000000000000000000000000-00f067aa0ba902b7-01")
+
+    def stored(job: dict[str, Any]) -> str:
+        return str(api.jobs.execute("SELECT trace_id FROM jobs WHERE id = %s", job["id"])[0]["trace_id"])
+
+    assert stored(given) == trace
+    assert len(stored(missing)) == 32
+    assert stored(missing) != "0" * 32
+
+
+def test_a_plan_needs_no_input_and_is_kept_as_sent(api: Api) -> None:
+    plan = {"calls": [{"tool_name": "text.search", "arguments": {"query": "x"}, "depends_on": []}]}
+
+    job = api.submit({"plan": plan})
+
+    assert job["input"] == ""
+    assert job["plan"] == {"type": "tool_calls", **plan}
+    assert api.http.get(f"/jobs/{job['id']}").json() == job
+
+
+def test_limits_tools_and_model_are_stored(api: Api) -> None:
+    job = api.submit(
+        {
+            "input": "a",
+            "model": "openai:gpt-5",
+            "tools": ["text.search", "text_search"],
+            "limits": {"max_tool_steps": 3, "step_timeout_seconds": 1.5},
+        }
+    )
+
+    (row,) = api.jobs.execute("SELECT model, tools, limits FROM jobs WHERE id = %s", job["id"])
+    assert row["model"] == "openai:gpt-5"
+    assert row["tools"] == ["text_search"]
+    assert row["limits"]["max_tool_steps"] == 3
+    assert row["limits"]["step_timeout_seconds"] == 1.5
+    assert row["limits"]["max_plan_steps"] == 10_000
+
+
+REFUSED: list[tuple[str, Any, int, str, str]] = [
+    ("no body", b"", 422, "invalid_request", "JSON body"),
+    ("no JSON", b"hello", 400, "malformed_json", "line 1, column 1"),
+    ("cut off", b'{\n  "input": "a"', 400, "malformed_json", "line 2"),
+    ("NaN", b'{"input": "a", "metadata": {"x": NaN}}', 400, "malformed_json", "line 1, column 34"),
+    ("infinity", b'{"input": "a", "metadata": {"x": 1e999}}', 400, "malformed_json", "column"),
+    ("lone surrogate", b'{"input": "\\ud800"}', 400, "malformed_json", "surrogate"),
+    ("no UTF-8", b'{"input": "\xff"}', 400, "malformed_json", "line 1"),
+    ("2 000 levels", b'{"metadata": ' + b"[" * 2000 + b"]" * 2000 + b"}", 400, "malformed_json", "depth"),
+    ("huge integer", b'{"input": "a", "metadata": {"x": 18446744073709551616}}', 422, "invalid_request", "64 bits"),
+    ("very huge integer", b'{"metadata": ' + b"1" * 10_000 + b"}", 400, "malformed_json", "number"),
+    ("deep, huge", b'{"m": 99999999999999999999, "x": ' + b"[" * 1000 + b"]" * 1000 + b"}", 422, "", "64 bits"),
+    ("an array", [], 422, "invalid_request", "found an array"),
+    ("null", None, 422, "invalid_request", "found null"),
+    ("no input", {}, 422, "invalid_request", "input"),
+    ("null input", {"input": None}, 422, "invalid_request", "found none"),
+    ("empty input", {"input": ""}, 422, "invalid_request", "an empty one"),
+    ("blank input", {"input": " \n\t\u2003"}, 422, "invalid_request", "white space"),
+    ("empty input with a plan", {"input": "", "plan": {"calls": [search()]}}, 422, "invalid_request", "empty"),
+    ("NUL", {"input": "a\x00b"}, 422, "invalid_request", "NUL"),
+    ("long input", {"input": "é" * 50_001}, 413, "too_large", "at most 100000 bytes of UTF-8, found 100002"),
+    ("input of a wrong type", {"input": 5}, 422, "invalid_request", "found a number"),
+    ("unknown field", {"input": "a", "promt": 1}, 422, "invalid_request", "known fields are input, limits"),
+    ("unknown strategy", {"input": "a", "strategy": "x"}, 422, "invalid_request", "known strategies are plan"),
+    ("unknown model", {"input": "a", "model": "gpt"}, 422, "invalid_request", "openai:<model>"),
+    ("a cassette", {"input": "a", "model": "cassette:/etc/passwd"}, 422, "invalid_request", "operator"),
+    ("empty model", {"input": "a", "model": ""}, 422, "invalid_request", "unknown model"),
+    ("unknown tool", {"input": "a", "tools": ["rm"]}, 422, "invalid_request", "'report_write', 'text_search'"),
+    ("tools of a wrong type", {"input": "a", "tools": "text_search"}, 422, "invalid_request", "found a string"),
+    ("metadata of a wrong type", {"input": "a", "metadata": [1]}, 422, "invalid_request", "found an array"),
+    ("large metadata", {"input": "a", "metadata": {"x": "y" * 16_384}}, 413, "too_large", "16384"),
+    ("a zero limit", {"input": "a", "limits": {"max_tool_steps": 0}}, 422, "invalid_request", "greater than 0"),
+    ("a raised limit", {"input": "a", "limits": {"max_tool_steps": 11}}, 422, "invalid_request", "at most 10"),
+    ("half a step", {"input": "a", "limits": {"max_tool_steps": 1.5}}, 422, "invalid_request", "whole number"),
+    ("a boolean limit", {"input": "a", "limits": {"max_tool_steps": True}}, 422, "invalid_request", "a boolean"),
+    ("unknown limit", {"input": "a", "limits": {"steps": 1}}, 422, "invalid_request", "max_plan_steps"),
+    ("a plan of a wrong type", {"plan": "search"}, 422, "plan_invalid", "expected an object"),
+    ("a plan without calls", {"plan": {"calls": []}}, 422, "plan_invalid", "calls"),
+]
+
+
+@pytest.mark.parametrize(("body", "status", "code", "text"), [r[1:] for r in REFUSED], ids=[r[0] for r in REFUSED])
+def test_bad_input_is_refused_with_a_clear_problem(api: Api, body: Any, status: int, code: str, text: str) -> None:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+
+    problem = problem_of(api.http.post("/jobs", content=content, headers=JSON), status, code or "invalid_request")
+
+    assert text in problem["detail"]
+
+
+def test_nothing_of_a_refused_request_is_stored(make_api: MakeApi) -> None:
+    api = make_api()
+
+    api.http.post("/jobs", json={"input": ""}, headers={"Idempotency-Key": "k"})
+    api.http.post("/jobs", json={"plan": {"calls": [search()]}}, headers={"Idempotency-Key": "k"})
+
+    assert api.jobs.execute("SELECT 1 FROM jobs") == []
+
+
+def test_deeply_nested_metadata_is_refused(api: Api) -> None:
+    nested: Any = 1
+    for _ in range(500):
+        nested = {"a": nested}
+
+    response = api.http.post("/jobs", json={"input": "a", "metadata": nested}, headers={"Idempotency-Key": "deep"})
+    without_key = api.http.post("/jobs", json={"input": "a", "metadata": nested})
+
+    assert "levels" in problem_of(response, 422, "invalid_request")["detail"]
+    assert "levels" in problem_of(without_key, 422, "invalid_request")["detail"]
+
+
+def test_a_body_is_refused_by_its_declared_length_before_it_is_sent(api: Api) -> None:
+    head = f"POST /jobs HTTP/1.1\r\nHost: 127.0.0.1:{api.port}\r\nContent-Type: application/json\r\n"
+
+    with socket.create_connection(("127.0.0.1", api.port), timeout=10) as connection:
+        connection.sendall(f"{head}Content-Length: 10000000000\r\n\r\n".encode())
+        answer = connection.recv(65_536)
+
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"application/problem+json" in answer
+
+
+def test_a_body_without_a_length_is_refused_once_it_is_too_long(api: Api) -> None:
+    def pieces() -> Iterator[bytes]:
+        yield b'{"input": "'
+        for _ in range(300):
+            yield b"x" * 10_000
+        yield b'"}'
+
+    response = api.http.post("/jobs", content=pieces(), headers=JSON)
+
+    assert "at most 2000000 bytes" in problem_of(response, 413, "too_large")["detail"]
+
+
+CALL = {"tool_name": "text_search", "arguments": {"query": "x"}}
+
+
+def test_all_defects_of_a_plan_are_reported_at_once(api: Api) -> None:
+    calls = [
+        {"tool_name": "nobody", "arguments": {}},
+        {"tool_name": "text_search", "arguments": {"query": "$2.output.text"}},
+        {"tool_name": "text_search", "arguments": {"query": "$1.output.count"}},
+        {"tool_name": "text_search", "arguments": {"query": 5}},
+        {"tool_name": "text_search", "arguments": {"query": "$1.output.nothing"}},
+        {"tool_name": "text_search", "arguments": {"query": "a"}, "depends_on": [6]},
+        {"tool_name": "text_search", "arguments": {"query": "b"}, "depends_on": [5]},
+    ]
+
+    problem = problem_of(api.http.post("/jobs", json={"input": "a", "plan": {"calls": calls}}), 422, "plan_invalid")
+
+    found = [(error["tool_index"], error["error"]["type"]) for error in problem["errors"]]
+    assert found == [
+        (0, "unknown_tool"),
+        (1, "forward_reference"),
+        (2, "type_mismatch"),
+        (3, "invalid_argument"),
+        (4, "field_not_found"),
+        (5, "dependency_cycle"),
+    ]
+    assert "unknown tool 'nobody'; available tools: 'report_write', 'text_search'" in problem["detail"]
+
+
+def test_a_plan_may_only_use_the_tools_that_the_request_allows(api: Api) -> None:
+    body = {"plan": {"calls": [search()]}, "tools": ["report_write"]}
+
+    (error,) = problem_of(api.http.post("/jobs", json=body), 422, "plan_invalid")["errors"]
+
+    assert error["error"] == {"type": "unknown_tool", "tool_name": "text_search", "available_tools": ["report_write"]}
+
+
+@pytest.mark.parametrize("size", [10_001, 20_001])
+def test_a_plan_of_too_many_steps_is_refused(api: Api, size: int) -> None:
+    response = api.http.post("/jobs", json={"plan": {"calls": [CALL] * size}})
+
+    (error,) = problem_of(response, 422, "plan_invalid")["errors"]
+    assert error["error"] == {"type": "too_many_steps", "limit": 10_000, "actual": size}
+
+
+def test_a_lowered_limit_counts_for_the_plan_of_the_same_request(api: Api) -> None:
+    body = {"plan": {"calls": [CALL] * 3}, "limits": {"max_plan_steps": 2}}
+
+    (error,) = problem_of(api.http.post("/jobs", json=body), 422, "plan_invalid")["errors"]
+
+    assert error["error"] == {"type": "too_many_steps", "limit": 2, "actual": 3}
+
+
+def test_the_largest_plan_is_accepted_while_others_are_answered(api: Api) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        large = pool.submit(lambda: api.http.post("/jobs", json={"plan": {"calls": [CALL] * 10_000}}))
+        eventually(lambda: api.http.get("/healthz").status_code == 200)
+        response = large.result()
+
+    assert response.status_code == 202
+    assert len(response.json()["plan"]["calls"]) == 10_000

@@ -1,0 +1,151 @@
+"""Long polls: woken by NOTIFY, by the poll where a notification is lost, and freed when the client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from concurrent.futures import Future, ThreadPoolExecutor
+from time import monotonic
+
+import httpx
+import pytest
+
+from tests.integration.api.conftest import Api, MakeApi, problem_of
+from tests.support.waiting import eventually
+
+NEVER = 3_600.0
+"""A poll interval that plays no part within a test."""
+
+
+def wait_in_background(api: Api, job_id: str, pool: ThreadPoolExecutor) -> Future[httpx.Response]:
+    """Begin a long poll and return once the API waits."""
+    before = api.waiting()
+    response = pool.submit(lambda: httpx.get(f"{api.url}/jobs/{job_id}?wait=30", timeout=40, trust_env=False))
+    eventually(lambda: api.waiting() == before + 1, what="the API waits")
+    return response
+
+
+def listeners(api: Api) -> list[int]:
+    """Return the server processes that listen for this application."""
+    rows = api.jobs.execute(
+        "SELECT pid FROM pg_stat_activity WHERE application_name = 'planq-listen' AND datname = current_database()"
+        " AND state = 'idle' AND query LIKE 'LISTEN%%'"
+    )
+    return [row["pid"] for row in rows]
+
+
+def test_a_notification_ends_the_wait(make_api: MakeApi) -> None:
+    api = make_api(wait_poll_seconds=NEVER)
+    job = api.submit()
+    eventually(lambda: listeners(api))
+    with ThreadPoolExecutor() as pool:
+        response = wait_in_background(api, job["id"], pool)
+
+        api.jobs.complete(job["id"], notify=True)
+
+        assert response.result(timeout=10).json()["status"] == "completed"
+    assert api.waiting() == 0
+
+
+def test_an_ending_whose_notification_is_lost_is_found_by_the_poll(make_api: MakeApi) -> None:
+    api = make_api(wait_poll_seconds=0.1)
+    job = api.submit()
+    with ThreadPoolExecutor() as pool:
+        response = wait_in_background(api, job["id"], pool)
+
+        api.jobs.complete(job["id"], notify=False)
+
+        assert response.result(timeout=10).json()["status"] == "completed"
+
+
+def test_after_the_listening_connection_is_lost_everything_is_looked_at_and_heard_again(make_api: MakeApi) -> None:
+    api = make_api(wait_poll_seconds=NEVER)
+    first, second = api.submit(), api.submit()
+    (listener,) = eventually(lambda: listeners(api))
+    with ThreadPoolExecutor() as pool:
+        missed = wait_in_background(api, first["id"], pool)
+        heard = wait_in_background(api, second["id"], pool)
+
+        api.jobs.execute("SELECT pg_terminate_backend(%s)", listener)
+        api.jobs.complete(first["id"], notify=False)
+
+        assert missed.result(timeout=10).json()["status"] == "completed"
+        assert eventually(lambda: listeners(api)) != [listener]
+        api.jobs.complete(second["id"], notify=True)
+        assert heard.result(timeout=10).json()["status"] == "completed"
+
+
+def test_cancelling_ends_the_wait(make_api: MakeApi) -> None:
+    api = make_api(wait_poll_seconds=NEVER)
+    job = api.submit()
+    with ThreadPoolExecutor() as pool:
+        response = wait_in_background(api, job["id"], pool)
+
+        api.http.post(f"/jobs/{job['id']}/cancel")
+
+        assert response.result(timeout=10).json()["status"] == "cancelled"
+
+
+def test_a_finished_job_is_answered_without_a_wait(api: Api) -> None:
+    job = api.submit()
+    api.jobs.complete(job["id"])
+
+    begun = monotonic()
+    response = api.http.get(f"/jobs/{job['id']}?wait=30")
+
+    assert response.json()["status"] == "completed"
+    assert monotonic() - begun < 10
+
+
+def test_when_the_time_is_over_the_job_is_shown_as_it_stands(api: Api) -> None:
+    job = api.submit()
+
+    begun = monotonic()
+    response = api.http.get(f"/jobs/{job['id']}?wait=0.2")
+
+    assert response.json()["status"] == "queued"
+    assert monotonic() - begun >= 0.2
+
+
+def test_the_server_caps_the_wait(make_api: MakeApi) -> None:
+    api = make_api(max_wait_seconds=0.1)
+    job = api.submit()
+
+    assert api.http.get(f"/jobs/{job['id']}?wait=86400", timeout=10).json()["status"] == "queued"
+
+
+@pytest.mark.parametrize("wait", ["-1", "-0.001", "nan", "inf", "1e999", "soon", "", "1,5"])
+def test_a_wait_that_is_no_time_is_refused(api: Api, wait: str) -> None:
+    job = api.submit()
+
+    problem = problem_of(api.http.get(f"/jobs/{job['id']}", params={"wait": wait}), 422, "invalid_request")
+
+    assert problem["errors"][0]["field"] == "wait"
+
+
+def test_a_client_that_leaves_frees_its_place(api: Api) -> None:
+    job = api.submit()
+    before = api.waiting()
+    with socket.create_connection(("127.0.0.1", api.port)) as connection:
+        connection.sendall(f"GET /jobs/{job['id']}?wait=30 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        eventually(lambda: api.waiting() == before + 1)
+
+    eventually(lambda: api.waiting() == before, what="the place is free")
+
+
+def test_hundreds_wait_without_a_database_connection_each(make_api: MakeApi) -> None:
+    api = make_api(database_connections=3, wait_poll_seconds=0.2)
+    job = api.submit()
+
+    async def wait_together(count: int) -> list[httpx.Response]:
+        limits = httpx.Limits(max_connections=count)
+        async with httpx.AsyncClient(base_url=api.url, timeout=60, limits=limits, trust_env=False) as client:
+            waiting = [asyncio.ensure_future(client.get(f"/jobs/{job['id']}?wait=30")) for _ in range(count)]
+            await asyncio.to_thread(lambda: eventually(lambda: api.waiting() == count, 30))
+            await asyncio.to_thread(lambda: api.jobs.complete(job["id"]))
+            return await asyncio.gather(*waiting)
+
+    responses = asyncio.run(wait_together(200))
+
+    assert {response.json()["status"] for response in responses} == {"completed"}
+    assert api.waiting() == 0

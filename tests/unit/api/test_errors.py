@@ -1,0 +1,75 @@
+"""The table from the domain's errors to HTTP is complete, and says what the tree says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from api.errors import STATUS_OF, respond
+from api.problems import Problem, Refusal
+from shared.domain import errors as domain
+from shared.domain.errors import PlanqError, RequestRefused
+
+
+def leaves(kind: type[PlanqError]) -> Iterator[type[PlanqError]]:
+    below = [one for one in kind.__subclasses__() if one.__module__ == domain.__name__]
+    if not below:
+        yield kind
+    for one in below:
+        yield from leaves(one)
+
+
+def make(kind: type[PlanqError]) -> PlanqError:
+    return domain.PlanInvalid("m", [{"a": 1}]) if kind is domain.PlanInvalid else kind("m")
+
+
+LEAVES = sorted(leaves(PlanqError), key=lambda kind: kind.__name__)
+
+
+def test_every_leaf_of_the_tree_has_a_row_and_every_row_is_a_leaf() -> None:
+    assert set(STATUS_OF) == set(LEAVES)
+
+
+@pytest.mark.parametrize("kind", LEAVES, ids=lambda kind: kind.__name__)
+def test_every_error_becomes_problem_details(kind: type[PlanqError]) -> None:
+    response = respond(make(kind))
+
+    problem = json.loads(bytes(response.body))
+    assert Problem.model_validate(problem)
+    assert response.media_type == "application/problem+json"
+    assert response.status_code == problem["status"] == STATUS_OF[kind]
+    if issubclass(kind, RequestRefused):
+        assert STATUS_OF[kind] == kind.status
+    assert problem["code"] == ("internal" if response.status_code == 500 else kind.code)
+    assert ("retry-after" in response.headers) == issubclass(kind, domain.Unavailable)
+
+
+def test_details_are_members_that_never_replace_the_standard_ones() -> None:
+    error = domain.InvalidRequest("expected a", status="x", type="y", detail="z", candidates=["a"])
+
+    problem = json.loads(bytes(respond(error).body))
+
+    assert problem == {
+        "type": "about:blank",
+        "title": "Unprocessable Entity",
+        "status": 422,
+        "detail": "expected a",
+        "code": "invalid_request",
+        "candidates": ["a"],
+    }
+
+
+def test_a_fault_keeps_its_text_to_itself() -> None:
+    problem = json.loads(bytes(respond(domain.InternalFault("password=x")).body))
+
+    assert "password" not in json.dumps(problem)
+    assert problem["instance"].startswith("urn:uuid:")
+
+
+def test_a_refusal_keeps_its_headers_and_members() -> None:
+    response = respond(Refusal(400, "malformed_json", "m", headers={"X-A": "b"}, line=3))
+
+    assert response.headers["x-a"] == "b"
+    assert json.loads(bytes(response.body))["line"] == 3
