@@ -59,7 +59,7 @@ def test_tools_are_known_in_every_spelling_once_and_in_order() -> None:
 
 
 def test_tools_that_are_unknown_or_ambiguous_are_refused() -> None:
-    with pytest.raises(InvalidRequest, match="'a', 'b'; known tools are 'text_search', 'web.fetch', 'web_fetch'"):
+    with pytest.raises(InvalidRequest, match=r"'a', 'b'; known tools are 'text_search', 'web\.fetch', 'web_fetch'"):
         known_names(["a", "text_search", "b"], TOOLS)
     with pytest.raises(InvalidRequest, match="ambiguous"):
         known_names(["web-fetch"], TOOLS)
