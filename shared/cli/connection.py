@@ -37,14 +37,15 @@ def connect(url: str | None, api_key: str | None) -> Client:
     from shared.cli.client import Client
 
     place = url or default_url()
-    if not place.startswith(("http://", "https://")):
+    try:
+        parsed = httpx.URL(place)
+    except httpx.InvalidURL as invalid:
+        raise Misconfigured(f"--url or PLANQ_URL: {place[:100]!r} is no URL ({invalid})") from invalid
+    if parsed.scheme not in ("http", "https") or not parsed.host:
         raise Misconfigured(f"--url or PLANQ_URL: expected http://… or https://…, found {place[:100]!r}")
     if api_key and not (api_key.isascii() and api_key.isprintable() and " " not in api_key):
         raise Misconfigured("--api-key or PLANQ_API_KEY: expected visible ASCII characters only")
-    try:
-        return Client(place, api_key)
-    except httpx.InvalidURL as invalid:
-        raise Misconfigured(f"--url or PLANQ_URL: {place[:100]!r} is no URL ({invalid})") from invalid
+    return Client(place, api_key)
 
 
 def default_url() -> str:

@@ -41,12 +41,12 @@ class Unreadable(Exception):
 
 def find_files(paths: Iterable[Path], prefix: str = "") -> Iterator[Found]:
     """Yield every file under the given files and folders, each once, in the order of their names."""
-    sources: dict[str, Path] = {}
-    seen: set[Path] = set()
+    sources: dict[str, str] = {}
+    seen: set[str] = set()
     for root in paths:
         for found in _walk(root) if root.is_dir() else [Found(root.name, root)]:
             source = storable(prefix + found.source)
-            real = found.path.resolve()
+            real = os.path.realpath(found.path)  # unlike Path.resolve, it bears a link to itself
             if found.reason is None and real in seen:
                 continue  # named twice, or a link to what is loaded anyway
             seen.add(real)
@@ -90,10 +90,7 @@ def _walk(root: Path) -> Iterator[Found]:
 
 
 def _is_inside(link: Path, inside: Path) -> bool:
-    try:
-        return link.resolve().is_relative_to(inside)
-    except (OSError, RuntimeError):  # a link to itself
-        return False
+    return Path(os.path.realpath(link)).is_relative_to(inside)
 
 
 def _below(path: Path, root: Path) -> str:

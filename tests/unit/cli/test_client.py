@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 
@@ -22,51 +18,13 @@ from shared.domain.errors import (
     Unavailable,
 )
 from tests.support.ports import free_port
-
-
-class Recorder(ThreadingHTTPServer):
-    """A server that answers every request with `reply` and keeps what it was asked."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.reply: tuple[int, bytes] = (200, b"{}")
-        self.asked: list[tuple[str, str, dict[str, str], Any]] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-    def answer(self, status: int, body: Any) -> None:
-        self.reply = (status, body if isinstance(body, bytes) else json.dumps(body).encode())
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Recorder
-
-    def _any(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        headers = {name.lower(): value for name, value in self.headers.items()}
-        self.server.asked.append((self.command, self.path, headers, json.loads(body) if body else None))
-        status, text = self.server.reply
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-    do_GET = do_POST = _any
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+from tests.support.recorder import Recorder, recorder
 
 
 @pytest.fixture
 def server() -> Iterator[Recorder]:
-    with Recorder() as recorder:
-        thread = threading.Thread(target=recorder.serve_forever, args=(0.01,))
-        thread.start()
-        yield recorder
-        recorder.shutdown()
-        thread.join()
+    with recorder() as running:
+        yield running
 
 
 def test_it_sends_what_the_api_expects(server: Recorder) -> None:

@@ -1,0 +1,324 @@
+"""The commands against an API that says what it is told: what they send, print, and how they end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from shared.cli import progress
+from shared.cli.main import create_app
+from tests.support.ports import free_port
+from tests.support.recorder import Recorder, recorder
+
+ID = "01a1fc26-aa7a-7082-9f4d-2dd23711ed45"
+USAGE = {"input_tokens": 3, "output_tokens": 4, "cost_usd": None}
+ESCAPE = "\x1b]0;owned\x07[red]"
+
+Planq = Callable[..., Result]
+
+
+def job(status: str, **fields: Any) -> dict[str, Any]:
+    return {
+        "id": ID,
+        "status": status,
+        "input": "hello",
+        "answer": None,
+        "error": None,
+        "plan": None,
+        "steps": [],
+        "model_calls": 1,
+        "usage": USAGE,
+        "created_at": "2026-01-01T00:00:00+00:00",
+        **fields,
+    }
+
+
+TOOL = {
+    "name": "web_fetch",
+    "description": f"Fetch {ESCAPE}",
+    "input_schema": {"type": "object"},
+    "output_schema": None,
+    "effect": "read",
+    "lane": "io",
+    "timeout_seconds": 60.0,
+    "retries": 2,
+    "skill_id": None,
+    "source": "mcp:web",
+}
+
+
+@pytest.fixture
+def server() -> Iterator[Recorder]:
+    with recorder() as running:
+        yield running
+
+
+@pytest.fixture
+def planq(server: Recorder, monkeypatch: pytest.MonkeyPatch) -> Planq:
+    monkeypatch.setenv("PLANQ_URL", server.url)
+    monkeypatch.delenv("PLANQ_API_KEY", raising=False)
+
+    def run(*arguments: str, given: str | bytes = "") -> Result:
+        return CliRunner().invoke(create_app(), arguments, input=given)
+
+    return run
+
+
+def test_submit_sends_all_it_was_given_and_prints_the_id(planq: Planq, server: Recorder, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text('{"calls": []}')
+    server.answer(202, job("queued"))
+
+    options = ["--model", "offline", "--tool", "a", "--tool", "b", "--limit", "max_tool_steps=3", "--limit", "x=0.5"]
+    more = ["--metadata", "k=v=w", "--metadata", "e=", "--idempotency-key", "once", "--api-key", "key", "--no-wait"]
+    result = planq("submit", "do it", "--plan", str(plan), *options, *more)
+
+    assert (result.exit_code, result.stdout) == (0, f"{ID}\n")
+    method, path, headers, body = server.asked[0]
+    assert (method, path, headers["idempotency-key"], headers["authorization"]) == (
+        "POST",
+        "/jobs",
+        "once",
+        "Bearer key",
+    )
+    assert body == {
+        "input": "do it",
+        "plan": {"calls": []},
+        "model": "offline",
+        "tools": ["a", "b"],
+        "limits": {"max_tool_steps": 3, "x": 0.5},
+        "metadata": {"k": "v=w", "e": ""},
+    }
+
+
+def test_submit_tells_progress_beside_and_the_answer_on_standard_output(planq: Planq, server: Recorder) -> None:
+    step = {"index": 0, "tool_name": f"t{ESCAPE}", "status": "running", "attempt": 1, "arguments": {"q": ESCAPE}}
+    server.answer_in_turn("/jobs", job("queued"), status=202)
+    server.answer_in_turn(
+        f"/jobs/{ID}",
+        job("executing", plan={"calls": []}, steps=[step]),
+        job("completed", plan={"calls": []}, steps=[step | {"status": "succeeded"}], answer=f"42 {ESCAPE}"),
+    )
+
+    result = planq("submit", "hello")
+
+    assert result.exit_code == 0
+    assert result.stdout.startswith("42 ]0;owned[red]\n")
+    assert "job completed" in result.stderr
+    assert "\x1b" not in result.output
+    assert "\x07" not in result.output
+
+
+@pytest.mark.parametrize(("status", "code"), [("completed", 0), ("failed", 1), ("cancelled", 1)])
+def test_submit_and_status_end_as_the_job_did(planq: Planq, server: Recorder, status: str, code: int) -> None:
+    server.answer_in_turn("/jobs", job("queued"), status=202)
+    server.answer_in_turn(f"/jobs/{ID}", job("executing"), job(status))
+
+    submitted = planq("submit", "hello", "--json")
+    shown = planq("status", ID, "--json")
+
+    assert submitted.exit_code == shown.exit_code == code
+    assert json.loads(submitted.stdout) == json.loads(shown.stdout) == job(status)
+    assert submitted.stderr == shown.stderr == ""
+    assert "wait=" in server.asked[1][1]
+
+
+def test_an_interrupt_says_that_the_job_goes_on(
+    planq: Planq, server: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(progress, "follow", interrupted)
+    server.answer(202, job("queued"))
+
+    result = planq("submit", "hello")
+
+    assert result.exit_code == 130
+    assert f"planq status {ID} --wait" in result.stderr
+
+
+def test_text_and_plan_come_from_standard_input_too(planq: Planq, server: Recorder) -> None:
+    server.answer(202, job("completed"))
+
+    planq("submit", "-", "--no-wait", given="größer\n")
+    planq("submit", "--plan", "-", "--no-wait", given='{"calls": [1]}')
+
+    assert [body for *_, body in server.asked] == [{"input": "größer\n"}, {"plan": {"calls": [1]}}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["submit"], 2, "expected a text"),
+        (["submit", "-", "--plan", "-"], 2, "cannot both come from standard input"),
+        (["submit", "x", "--limit", "a"], 2, "expected NAME=VALUE"),
+        (["submit", "x", "--limit", "a=nan"], 2, "expected a number"),
+        (["submit", "x", "--metadata", "=v"], 2, "expected NAME=VALUE"),
+        (["submit", "--plan", "no/such/file"], 2, "the plan: cannot read 'no/such/file'"),
+        (["submit", "x", "--url", "nonsense"], 2, "--url or PLANQ_URL"),
+        (["status", "nonsense"], 2, "UUID"),
+        (["jobs", "--status", "nonsense"], 2, "nonsense"),
+        (["jobs", "--limit", "0"], 2, "--limit"),
+        (["nonsense"], 2, "No such command"),
+    ],
+)
+def test_wrong_usage_is_said_and_nothing_is_sent(
+    planq: Planq, server: Recorder, arguments: list[str], code: int, said: str
+) -> None:
+    result = planq(*arguments)
+
+    assert result.exit_code == code
+    assert said in result.stderr
+    assert result.stdout == ""
+    assert server.asked == []
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("{", "line 1, column 2"),
+        ('{"a": NaN}', "found NaN, which is none"),
+        ("[" * 100_000, "nested too deeply"),
+        (b"\xff", "expected UTF-8"),
+        ("", "expected JSON"),
+    ],
+)
+def test_a_plan_that_is_no_json_is_invalid_with_its_place(
+    planq: Planq, server: Recorder, given: str | bytes, said: str
+) -> None:
+    result = planq("validate", "-", given=given)
+
+    assert result.exit_code == 1
+    assert said in result.stderr
+    assert server.asked == []
+
+
+def test_validate_prints_every_error_with_its_place(planq: Planq, server: Recorder) -> None:
+    errors = [
+        {"tool_index": 0, "argument": "", "template": None, "error": {"type": "self_reference"}},
+        {"tool_index": 1, "argument": "/q", "template": f"$0.{ESCAPE}", "error": {"type": "self_reference"}},
+    ]
+    server.answer(200, {"valid": False, "errors": errors})
+
+    told, data = planq("validate", "-", given="{}"), planq("validate", "-", "--json", given="{}")
+
+    assert told.exit_code == data.exit_code == 1
+    assert "2 errors" in told.stdout
+    assert "- Call 0: " in told.stdout
+    assert "- Call 1, argument '/q'" in told.stdout
+    assert "\x1b" not in told.output
+    assert json.loads(data.stdout) == {"valid": False, "errors": errors}
+
+
+def test_a_valid_plan_ends_well(planq: Planq, server: Recorder) -> None:
+    server.answer(200, {"valid": True, "errors": []})
+
+    result = planq("validate", "-", given="{}")
+
+    assert (result.exit_code, result.stdout) == (0, "the plan is valid\n")
+
+
+def test_jobs_reads_page_after_page_up_to_its_limit(planq: Planq, server: Recorder) -> None:
+    page = [job("completed", input=f"line\n{ESCAPE}")] * 100
+    server.answer_in_turn(
+        "/jobs", {"items": page, "next_cursor": "c"}, {"items": page[:50], "next_cursor": "d"}, {"never": "asked"}
+    )
+
+    result = planq("jobs", "--limit", "150", "--status", "completed", "--json")
+
+    assert result.exit_code == 0
+    assert len(json.loads(result.stdout)["items"]) == 150
+    assert json.loads(result.stdout)["next_cursor"] == "d"
+    assert [path for _, path, _, _ in server.asked] == [
+        "/jobs?status=completed&limit=100",
+        "/jobs?status=completed&cursor=c&limit=50",
+    ]
+
+
+def test_jobs_are_one_line_each(planq: Planq, server: Recorder) -> None:
+    server.answer(200, {"items": [job("failed", input=f"a\nb {ESCAPE}")], "next_cursor": None})
+
+    lines = planq("jobs").stdout.splitlines()
+
+    assert len(lines) == 1
+    assert lines[0].startswith(ID)
+    assert lines[0].endswith("failed  a b ]0;owned[red]")
+
+
+def test_status_shows_steps_and_defects(planq: Planq, server: Recorder) -> None:
+    steps = [
+        {"index": 0, "tool_name": "a", "status": "succeeded", "attempt": 2, "depends_on": []},
+        {"index": 1, "tool_name": "b", "status": "failed", "depends_on": [0], "error": {"message": f"no {ESCAPE}"}},
+    ]
+    defect = {"tool_index": 1, "argument": "", "template": None, "error": {"type": "self_reference"}}
+    server.answer(200, job("completed", steps=steps, plan_errors=[defect]))
+
+    shown = planq("status", ID)
+
+    assert "$0  a  succeeded  attempt 2" in shown.stdout
+    assert "after $0  no ]0;owned[red]" in shown.stdout
+    assert "Call 1: a call cannot reference itself" in shown.stdout
+    assert "\x1b" not in shown.output
+
+
+def test_cancel_asks_and_tells_the_state(planq: Planq, server: Recorder) -> None:
+    server.answer(200, job("cancelled"))
+
+    result = planq("cancel", ID)
+
+    assert (result.exit_code, result.stdout) == (0, f"job {ID} cancelled\n")
+    assert server.asked[0][:2] == ("POST", f"/jobs/{ID}/cancel")
+
+
+def test_tools_are_listed_and_one_is_shown_under_any_spelling(planq: Planq, server: Recorder) -> None:
+    server.answer(200, {"items": [TOOL]})
+
+    listed, shown = planq("tools"), planq("tools", "web.fetch")
+    data, one, unknown = planq("tools", "--json"), planq("tools", "web_fetch", "--json"), planq("tools", "nope")
+
+    assert listed.stdout == "web_fetch  read  io  Fetch ]0;owned[red]\n"
+    assert "effect class  read" in shown.stdout
+    assert json.loads(data.stdout) == {"items": [TOOL]}
+    assert json.loads(one.stdout) == TOOL
+    assert (unknown.exit_code, unknown.stdout) == (1, "")
+    assert "published are web_fetch" in unknown.stderr
+
+
+@pytest.mark.parametrize("command", [["jobs"], ["tools"], ["status", ID], ["cancel", ID], ["submit", "x"]])
+def test_an_api_that_does_not_answer_is_named_with_what_to_do(planq: Planq, command: list[str]) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+
+    told, data = planq(*command, "--url", url), planq(*command, "--url", url, "--json")
+
+    assert told.exit_code == data.exit_code == 2
+    assert url in told.stderr
+    assert "planq up" in told.stderr
+    assert json.loads(data.stdout)["error"]["code"] == "unavailable"
+    assert data.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("status", "problem", "code"),
+    [
+        (401, {"title": "Unauthorized", "detail": "expected a key", "code": "unauthorized"}, 2),
+        (404, {"title": "Not Found", "detail": "there is no job", "code": "not_found"}, 1),
+        (409, {"title": "Conflict", "detail": "it has ended", "code": "conflict"}, 1),
+        (503, {"title": "Service Unavailable", "detail": "no database", "code": "database_unavailable"}, 2),
+    ],
+)
+def test_a_refusal_is_printed_with_title_and_detail(
+    planq: Planq, server: Recorder, status: int, problem: dict[str, Any], code: int
+) -> None:
+    server.answer(status, problem)
+
+    result = planq("cancel", ID)
+
+    assert result.exit_code == code
+    assert result.stderr == f"planq: {problem['title']}: {problem['detail']}\n"
+    assert result.stdout == ""
