@@ -19,6 +19,7 @@ up: $(STAMP)
 	@exec $(BIN)/planq up --sample $(ARGS)
 
 test: $(STAMP)
+	@$(BIN)/python -m tests.support.litellm_env
 	@exec $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 check: $(STAMP)
@@ -31,7 +32,7 @@ bench: $(STAMP)
 	@exec $(BIN)/python -m tests.bench $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .planq-test-envs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find api worker shared tests -name __pycache__ -type d -prune -exec rm -rf {} +
 	@echo "The data folder is kept; remove $${PLANQ_DATA:-.planq} yourself if its jobs may go."
 

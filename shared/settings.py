@@ -57,6 +57,7 @@ class Settings(BaseSettings):
     sweep_seconds: float = Field(default=1.0, gt=0)  # the precision of timers and retries
     drain_seconds: float = Field(default=10.0, ge=0)  # what a stopping worker gives its steps
     max_worker_losses: int = Field(default=3, ge=1)  # a step that kills its worker so often is given up
+    task_events: bool = False  # for Flower; costs throughput, and Flower switches them on itself a few seconds late
     max_output_bytes: int = Field(default=10 * 1024 * 1024, ge=1024)  # larger outputs fail the step
 
     # Tools
@@ -148,5 +149,10 @@ def load_settings() -> Settings:
     try:
         return Settings()
     except ValidationError as error:
-        places = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        places = "; ".join(f"{_variable(str(e['loc'][0]))}: {e['msg']}" for e in error.errors())
         raise Misconfigured(f"bad settings: {places}") from error
+
+
+def _variable(place: str) -> str:
+    """Return the environment variable behind a field's name; an alias is one already."""
+    return place if place.isupper() else f"PLANQ_{place.upper()}"

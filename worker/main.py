@@ -27,14 +27,15 @@ _CELERY_READS = ("APP", "BROKER_URL", "RESULT_BACKEND", "LOADER", "CONFIG_MODULE
 __all__ = ["app", "plan", "respond", "run", "step", "worker_argv"]
 
 
-def worker_argv(lane: Lane, name: str, concurrency: int, log_level: str) -> list[str]:
+def worker_argv(lane: Lane, name: str, concurrency: int, *, task_events: bool) -> list[str]:
     """Return Celery's command line for a lane: the asyncio pool for `io`, stock prefork for `cpu`."""
     pool = "custom" if lane is Lane.IO else "prefork"
     return [
         *("--quiet", "worker", "--pool", pool, "--concurrency", str(concurrency)),
-        *("--queues", f"planq.{lane}", "--hostname", name, "--loglevel", log_level),
+        *("--queues", f"planq.{lane}", "--hostname", name, "--loglevel", "WARNING"),
         # Chatter between workers that nothing here needs; on Redis it leaks lists and slows the start.
         *("--without-gossip", "--without-mingle"),
+        *(["--task-events"] if task_events else []),
     ]
 
 
@@ -68,6 +69,6 @@ def run(lane: Lane, concurrency: int | None = None) -> None:
         os.environ.pop(variable, None)
     lifecycle.start()
     try:
-        app.worker_main(worker_argv(lane, name, capacity, "WARNING"))
+        app.worker_main(worker_argv(lane, name, capacity, task_events=settings.task_events))
     finally:
         lifecycle.stop()

@@ -8,7 +8,10 @@ from typing import Any
 
 import structlog
 
-_QUIET = ("amqp", "celery.app.trace", "celery.worker.strategy", "httpx", "httpcore", "kombu", "celery.redirected", "asyncio", "alembic")
+_QUIET = (
+    *("alembic", "amqp", "asyncio", "httpx", "httpcore", "kombu"),
+    *("celery.app.trace", "celery.redirected", "celery.worker.strategy"),
+)
 
 
 def configure_logging(level: str, *, as_json: bool) -> None:

@@ -94,6 +94,10 @@ class Stack:
         """Kill one process and its children at once, as a power cut would."""
         reap(self.processes.pop(name))
 
+    def terminate(self, name: str) -> None:
+        """Ask one process to stop, as a deployment does."""
+        send(self.processes[name], signal.SIGTERM)
+
     def stop(self) -> None:
         """End all processes: politely, then for certain."""
         for process in self.processes.values():
