@@ -12,8 +12,10 @@ from pathlib import Path
 
 import httpx
 import psutil
+import psycopg
 import pytest
 
+from shared.cli import runtime
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
 
@@ -48,7 +50,9 @@ class Up:
         return self.process.children(recursive=True)
 
     def named(self, part: str) -> psutil.Process:
-        return next(one for one in self.family() if part in " ".join(one.cmdline()))
+        found = [one for one in self.family() if part in " ".join(one.cmdline())]
+        assert found, f"no process of {part}"  # it may not have become its program yet: `eventually` asks again
+        return found[0]
 
     def leave(self, number: signal.Signals = signal.SIGINT) -> int:
         family = self.family()
@@ -98,6 +102,20 @@ def test_a_second_run_resumes_on_the_same_data(tmp_path: Path) -> None:
 
     # Migrated once: the second run found nothing to do.
     assert "migrated the schema from nothing" in (tmp_path / "data/logs/migrate.log").read_text()
+
+
+def test_commands_beside_it_find_its_servers_as_long_as_it_runs(tmp_path: Path) -> None:
+    with planq_up(tmp_path) as running:
+        running.wait_up()
+        found = runtime.find(tmp_path / "data")
+
+        assert found is not None
+        assert (found.pid, found.api_url) == (running.process.pid, f"http://127.0.0.1:{running.port}")
+        with psycopg.connect(found.database_url) as connection:
+            assert connection.execute("SELECT count(*) FROM jobs").fetchone() == (0,)
+        assert running.leave() == 0
+
+    assert runtime.find(tmp_path / "data") is None
 
 
 @pytest.mark.parametrize("part", ["http.server", "signal.pause", "bin/postgres", "valkey-server"])

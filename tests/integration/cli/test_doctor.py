@@ -1,0 +1,118 @@
+"""`planq doctor`: against nothing, against servers without planq, and against a planq that is well."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from shared.cli.main import create_app
+from tests.support.ports import free_port
+from tests.support.stack import Stack
+
+Doctor = Callable[..., Result]
+
+
+@pytest.fixture
+def doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Doctor:
+    for name in ("DATABASE_URL", "BROKER_URL", "REDIS_URL", "PLANQ_PORT", "PLANQ_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PLANQ_DATA", str(tmp_path / "no-data"))
+    monkeypatch.setenv("PLANQ_URL", f"http://127.0.0.1:{free_port()}")
+
+    def run(*arguments: str, **env: str) -> Result:
+        return CliRunner().invoke(create_app(), ["doctor", *arguments], env=env)
+
+    return run
+
+
+def checks(result: Result) -> dict[str, dict[str, Any]]:
+    document = json.loads(result.stdout)
+    assert document["ok"] == (result.exit_code == 0)
+    return {one["name"]: one for one in document["checks"]}
+
+
+def test_against_nothing_every_line_says_what_to_do(doctor: Doctor) -> None:
+    found = checks(result := doctor("--json"))
+
+    assert result.exit_code == 1
+    assert {name for name, one in found.items() if one["ok"]} == {
+        "python",
+        "settings",
+        "embedded PostgreSQL",
+        "embedded Valkey",
+    }
+    assert {name for name, one in found.items() if one["ok"] is False} == {"database", "broker", "api"}
+    assert all("planq up" in one["advice"] for one in found.values() if one["ok"] is False)
+    assert found["workers"]["ok"] is None
+
+
+def test_servers_that_do_not_answer_are_named_without_their_passwords(doctor: Doctor) -> None:
+    port = free_port()
+    urls = {
+        "DATABASE_URL": f"postgresql://me:secret@127.0.0.1:{port}/x",
+        "BROKER_URL": f"redis://:secret@127.0.0.1:{port}/0",
+    }
+
+    found = checks(result := doctor("--json", **urls))
+
+    assert str(port) in found["database"]["found"]
+    assert str(port) in found["broker"]["found"]
+    assert "DATABASE_URL" in found["database"]["advice"]
+    assert "secret" not in result.output
+
+
+@pytest.mark.parametrize("url", ["nonsense://x", "redis+nonsense://", "http://127.0.0.1"])
+def test_a_broker_of_an_unknown_kind_is_a_finding(doctor: Doctor, url: str) -> None:
+    found = checks(doctor("--json", BROKER_URL=url))
+
+    assert found["broker"]["ok"] is False
+    assert "expected redis://" in found["broker"]["found"]
+
+
+def test_bad_settings_are_named_and_the_rest_is_not_looked_at(doctor: Doctor) -> None:
+    found = checks(doctor("--json", PLANQ_IO_CONCURRENCY="many"))
+
+    assert "IO_CONCURRENCY" in found["settings"]["found"].upper()
+    assert found["database"]["ok"] is None
+
+
+def test_an_empty_database_lacks_the_schema(doctor: Doctor, empty_database_url: str, broker_url: str) -> None:
+    found = checks(doctor("--json", DATABASE_URL=empty_database_url, BROKER_URL=broker_url))
+
+    assert found["database"]["ok"]
+    assert found["database"]["found"].startswith("PostgreSQL 18")
+    assert found["schema"]["ok"] is False
+    assert "planq migrate" in found["schema"]["advice"]
+    assert found["broker"]["ok"]
+    assert found["queues"]["found"] == "planq.io: 0 waiting, planq.cpu: 0 waiting"
+    assert found["workers"]["ok"] is None
+
+
+def test_a_database_without_workers_says_which_lanes_to_start(
+    doctor: Doctor, database_url: str, valkey_url: str
+) -> None:
+    found = checks(doctor("--json", DATABASE_URL=database_url, BROKER_URL=valkey_url))
+
+    assert found["schema"]["ok"]
+    assert found["workers"]["found"] == "io: 0 live, cpu: 0 live"
+    assert "`planq worker io` and `planq worker cpu`" in found["workers"]["advice"]
+    assert found["tools"]["ok"] is False
+    assert found["jobs"]["found"] == "none unfinished"
+
+
+def test_a_planq_that_is_well_is_all_ok(doctor: Doctor, stack: Stack, database_url: str, valkey_url: str) -> None:
+    env = {"DATABASE_URL": database_url, "BROKER_URL": valkey_url, "PLANQ_URL": stack.url}
+
+    told = doctor(**env)
+    found = checks(doctor("--json", **env))
+
+    assert told.exit_code == 0, told.stdout
+    assert all(line.startswith("ok ") for line in told.stdout.splitlines())
+    assert all(one["ok"] and one["advice"] == "" for one in found.values())
+    assert found["workers"]["found"] == "io: 1 live, cpu: 1 live"
+    assert found["api"]["found"] == f"ready at {stack.url}"

@@ -1,0 +1,143 @@
+"""The commands of a job's life against the real API and real workers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from shared.cli.main import create_app
+from shared.embedded.valkey import EmbeddedValkey
+from tests.support.servers import TestPostgres
+from tests.support.stack import Stack
+
+Planq = Callable[..., Result]
+
+PLAN = {
+    "calls": [
+        {"tool_name": "calculate", "arguments": {"expression": "6*7"}},
+        {"tool_name": "json_query", "arguments": {"data": {"n": "$0.output.result"}, "expression": "n"}},
+    ]
+}
+BAD_PLAN = {
+    "calls": [
+        {"tool_name": "calculate", "arguments": {"expression": "$1.output.result"}},
+        {"tool_name": "nope", "arguments": {}},
+    ]
+}
+
+
+@pytest.fixture(scope="module")
+def stack(
+    postgres: TestPostgres, valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stack]:
+    """One planq for all tests here: they do not disturb each other, and each start takes seconds."""
+    database_url = postgres.create_migrated()
+    running = Stack(tmp_path_factory.mktemp("stack"), database_url, valkey.url)
+    try:
+        running.start()
+        yield running
+    finally:
+        running.stop()
+        postgres.drop(database_url)
+
+
+@pytest.fixture
+def planq(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> Planq:
+    monkeypatch.setenv("PLANQ_URL", stack.url)
+    monkeypatch.delenv("PLANQ_API_KEY", raising=False)
+
+    def run(*arguments: str, given: str = "") -> Result:
+        return CliRunner().invoke(create_app(), arguments, input=given)
+
+    return run
+
+
+def parsed(result: Result) -> dict[str, Any]:
+    assert result.stderr == ""
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+def test_a_job_from_submission_to_answer(planq: Planq) -> None:
+    told = planq("submit", "calculate 6*7", "--metadata", "who=me")
+    job = parsed(planq("jobs", "--json"))["items"][0]
+    shown = planq("status", job["id"])
+
+    assert told.exit_code == shown.exit_code == 0
+    assert "42" in told.stdout
+    assert "step $0 calculate succeeded" in told.stderr
+    assert job["metadata"] == {"who": "me"}
+    assert f"job {job['id']} completed" in shown.stdout
+    assert "$0  calculate  succeeded" in shown.stdout
+
+
+def test_a_plan_of_the_callers_own_needs_no_planning_call(planq: Planq) -> None:
+    job = parsed(planq("submit", "--plan", "-", "--json", given=json.dumps(PLAN)))
+
+    assert job["status"] == "completed"
+    assert job["steps"][0]["output"] == {"result": 42}
+    assert job["model_calls"] == 1
+
+
+def test_the_same_key_gives_the_same_job_and_another_body_is_a_conflict(planq: Planq) -> None:
+    first = planq("submit", "calculate 1", "--idempotency-key", "k", "--no-wait")
+    again = planq("submit", "calculate 1", "--idempotency-key", "k", "--no-wait")
+    other = planq("submit", "calculate 2", "--idempotency-key", "k", "--no-wait")
+
+    assert first.stdout == again.stdout
+    assert (other.exit_code, other.stdout) == (1, "")
+    assert "Conflict" in other.stderr
+
+
+def test_an_invalid_plan_is_refused_with_all_its_errors_by_submit_and_validate(planq: Planq) -> None:
+    refused = planq("submit", "--plan", "-", given=json.dumps(BAD_PLAN))
+    checked = planq("validate", "-", given=json.dumps(BAD_PLAN))
+    good = planq("validate", "-", given=json.dumps(PLAN))
+
+    assert refused.exit_code == checked.exit_code == 1
+    for told in (refused.stderr, checked.stdout):
+        assert "Call 0, argument '/expression'" in told
+        assert "unknown tool 'nope'" in told
+    assert (good.exit_code, good.stdout) == (0, "the plan is valid\n")
+
+
+def test_cancelling_ends_a_job_that_waits(planq: Planq) -> None:
+    job_id = planq("submit", "wait 300 seconds", "--no-wait").stdout.strip()
+
+    cancelled = planq("cancel", job_id)
+    followed = planq("status", job_id, "--wait")
+
+    assert (cancelled.exit_code, followed.exit_code) == (0, 1)
+    assert "job cancelled" in followed.stderr
+    assert [one["id"] for one in parsed(planq("jobs", "--status", "cancelled", "--json"))["items"]] == [job_id]
+
+
+def test_what_has_ended_cannot_be_cancelled_and_what_is_not_there_is_not_found(planq: Planq) -> None:
+    job_id = parsed(planq("submit", "calculate 1", "--json"))["id"]
+
+    assert planq("cancel", job_id).exit_code == 1
+    unknown = planq("status", "00000000-0000-7000-8000-000000000000")
+    assert unknown.exit_code == 1
+    assert "Not Found" in unknown.stderr
+
+
+def test_refused_fields_are_named(planq: Planq) -> None:
+    unknown_tool = planq("submit", "x", "--tool", "nope")
+    unknown_limit = planq("submit", "x", "--limit", "steps=1")
+    empty = planq("submit", " ")
+
+    assert unknown_tool.exit_code == unknown_limit.exit_code == empty.exit_code == 1
+    assert "'nope'" in unknown_tool.stderr
+    assert "limits.steps" in unknown_limit.stderr
+    assert "white space" in empty.stderr
+
+
+def test_tools_are_those_that_the_workers_published(planq: Planq) -> None:
+    names = {tool["name"] for tool in parsed(planq("tools", "--json"))["items"]}
+
+    assert {"calculate", "knowledge_search", "write_report", "now", "wait", "json_query", "http_fetch"} <= names
+    assert "effect class  pure" in planq("tools", "calculate").stdout
