@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from shared.domain.errors import DatabaseUnavailable, OutcomeUnknown
+from shared.domain.errors import DatabaseUnavailable, ErrorRecord, InternalFault, OutcomeUnknown
 from shared.domain.states import Effect, JobStatus, Lane
 from shared.ports import (
     Announcer,
@@ -32,7 +32,7 @@ from shared.ports import (
 )
 from worker.engine.carried import Carried
 from worker.engine.persist import persist
-from worker.engine.plan_stage import PlanStage, stage_fault
+from worker.engine.plan_stage import PlanStage
 from worker.engine.respond_stage import RespondStage
 from worker.engine.step import StepRunner
 
@@ -161,20 +161,25 @@ class Engine:
                 return await self._steps.claim(wake)
 
     async def _work(self, claim: Claim) -> Carried:
-        if isinstance(claim, StepClaim):
-            return await self._steps.carry_out(claim)
-        stage = self._respond if claim.status is JobStatus.RESPONDING else self._plan
+        """Carry out what was claimed. A defect of ours ends it with a reason: left alone it would only recur."""
         try:
+            if isinstance(claim, StepClaim):
+                return await self._steps.carry_out(claim)
+            stage = self._respond if claim.status is JobStatus.RESPONDING else self._plan
             return await stage.carry_out(claim)
         except DatabaseUnavailable:
             raise
         except Exception as error:
-            # A defect in a stage fails its job with a reason; released, it would only fail again and again.
-            _log.exception("stage_defect", extra={"job": str(claim.job_id)})
-            record = stage_fault(error)
-            if await persist(lambda: self._store.end_job(claim, JobStatus.FAILED, None, record, [])):
-                self._announcer.job_ended(claim.job_id)
-            return Carried(attempt=claim.attempt, error=record)
+            _log.exception("defect", extra={"attempt": claim.attempt})
+            fault = InternalFault(f"{type(error).__name__}: {error}")
+            if isinstance(claim, StepClaim):
+                return await self._steps.fail_for_good(claim, fault)
+            return await self._fail_job(claim, ErrorRecord.of(fault))
+
+    async def _fail_job(self, claim: StageClaim, record: ErrorRecord) -> Carried:
+        if await persist(lambda: self._store.end_job(claim, JobStatus.FAILED, None, record, [])):
+            self._announcer.job_ended(claim.job_id)
+        return Carried(attempt=claim.attempt, error=record)
 
     async def _give_back(self, claim: Claim) -> None:
         """This process stops in the middle: let another one continue at once, unless a repeat could do harm."""
@@ -187,7 +192,7 @@ class Engine:
                     f"the worker stopped while the unsafe tool {claim.tool_name!r} ran; whether it took effect is "
                     "unknown, so it is not repeated"
                 )
-                carried = await self._steps.fail_unknown(claim, unknown)
+                carried = await self._steps.fail_for_good(claim, unknown)
                 await self._publisher.publish(carried.wakes)
             elif await self._store.release_step(claim):
                 await self._publisher.publish([StepWake(claim.ref, claim.lane, claim.tool_name, claim.attempt + 1)])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shared.domain.compile import PlannedStep, compile_plan
-from shared.domain.errors import ErrorRecord, InternalFault, PlanInvalid, storable
+from shared.domain.errors import ErrorRecord, PlanInvalid, storable
 from shared.domain.ids import StepRef
 from shared.domain.model import Ask, ModelCall, ModelFailed
 from shared.domain.plan import Plan, parse_plan
@@ -136,8 +136,3 @@ def _check(plan: Plan, tools: Mapping[str, ToolDefinition], max_steps: int, step
     if errors:
         return _Checked((), [error.to_json() for error in errors])
     return _Checked(compile_plan(plan, tools, step_timeout_seconds=step_timeout_seconds).steps, ())
-
-
-def stage_fault(error: BaseException) -> ErrorRecord:
-    """Describe a defect of ours that ended a stage, so that the job fails visibly instead of looping."""
-    return ErrorRecord.of(InternalFault(f"{type(error).__name__}: {error}"))

@@ -13,7 +13,6 @@ from shared.domain.artifacts import detect_wrapper, extract_skill_id, infer_type
 from shared.domain.errors import (
     ErrorRecord,
     ExecutionFailed,
-    InternalFault,
     InvalidArguments,
     InvalidOutput,
     RateLimited,
@@ -44,6 +43,10 @@ _log = logging.getLogger("planq.engine")
 
 _ABANDON_SECONDS = 2.0
 """How long a cancelled tool may take to clean up before its step goes on without it."""
+
+
+_MAX_ARTIFACT_ID = 255
+"""Longer ids do not fit an index entry of PostgreSQL for certain; such an output is kept, but not as an artifact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,7 @@ class StepRunner:
         _tell("step_succeeded", claim, moved.landed)
         return Carried.landed(moved.landed, follow(claim, moved), attempt=claim.attempt)
 
-    async def fail_unknown(self, claim: StepClaim, failure: ExecutionFailed) -> Carried:
+    async def fail_for_good(self, claim: StepClaim, failure: ExecutionFailed) -> Carried:
         """End the attempt with an error that is not retried."""
         record = ErrorRecord.of(failure)
         moved = await persist(lambda: self._store.fail_step(claim, record, None))
@@ -119,10 +122,6 @@ class StepRunner:
             return called
         except ExecutionFailed as failure:
             return _Outcome(failure=failure)
-        except Exception as error:
-            # A defect in our own code must end the step, not leave it running until its lease is lost.
-            _log.exception("step_defect", extra={"job": str(claim.ref.job_id), "step": claim.ref.index})
-            return _Outcome(failure=InternalFault(f"{type(error).__name__}: {error}"))
 
     def _check_output(self, tool: Tool, output: Any) -> None:
         name = tool.definition.name
@@ -194,7 +193,7 @@ def describe_artifact(output: Any) -> ArtifactRecord | None:
     if not detect_wrapper(output) or not isinstance(output, Mapping):
         return None
     artifact_id = output["artifact_id"]
-    if not isinstance(artifact_id, str) or not artifact_id or "\x00" in artifact_id:
+    if not isinstance(artifact_id, str) or not 0 < len(artifact_id) <= _MAX_ARTIFACT_ID or "\x00" in artifact_id:
         return None
     return ArtifactRecord(artifact_id, extract_skill_id(output), infer_type(output["artifact"], None))
 

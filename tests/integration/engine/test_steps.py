@@ -82,6 +82,31 @@ def test_an_output_over_the_limit_fails_the_step_and_is_not_stored(play: Play) -
     assert steps[0]["output"] is None
 
 
+def test_text_that_utf8_cannot_carry_fails_the_step_and_nul_does_not(play: Play) -> None:
+    @tool(effect="pure")
+    async def odd(text: str) -> dict[str, str]:
+        """Return what stands in for the text."""
+        return {"text": {"nul": "a\x00b", "surrogate": "a\ud800b"}[text]}
+
+    _, steps = run_plan(play, [odd], ("odd", {"text": "nul"}), ("odd", {"text": "surrogate"}))
+    assert (steps[0]["status"], steps[0]["output"]) == ("succeeded", {"text": "a\x00b"})
+    assert (steps[1]["status"], steps[1]["error"]["code"]) == ("failed", "invalid_output")
+
+
+def test_a_defect_while_storing_ends_the_step_with_a_reason(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    @tool(effect="pure")
+    async def fine() -> dict[str, int]:
+        """Return something."""
+        return {"n": 1}
+
+    async def refuse(*_: Any) -> Any:
+        raise KeyError("a defect")
+
+    monkeypatch.setattr("shared.store.jobs.PostgresJobStore.succeed_step", refuse)
+    job, steps = run_plan(play, [fine], ("fine", {}))
+    assert (job["status"], steps[0]["status"], steps[0]["error"]["code"]) == ("completed", "failed", "internal")
+
+
 def test_a_missing_field_names_the_reference_and_what_was_there(play: Play) -> None:
     @tool(effect="pure", output_schema={"type": "object", "properties": {"a": {}, "b": {}}})
     async def give() -> dict[str, int]:
