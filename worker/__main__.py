@@ -31,11 +31,10 @@ def main() -> int:
 
         # Celery warns of root (containers run as nobody) and of a default of its next major version (set on purpose).
         warnings.filterwarnings("ignore", module="celery")
-        run(given.lane, given.concurrency)
+        return run(given.lane, given.concurrency)
     except PlanqError as error:
         sys.stderr.write(f"planq worker {given.lane}: {error.message}\n")
         return _MISCONFIGURED
-    return 0
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -17,11 +18,11 @@ from uuid import UUID
 from celery import Celery
 
 from shared.broker.publisher import CeleryPublisher
-from shared.domain.errors import Misconfigured
+from shared.domain.errors import PlanqError
 from shared.domain.model_names import Provider
 from shared.domain.states import Lane
 from shared.domain.tool import ToolDefinition
-from shared.ports import Knowledge, Passage, Tracker
+from shared.ports import Knowledge, Passage, Tool, Tracker
 from shared.settings import VERSION, Settings, split
 from shared.store.database import Database
 from shared.store.fleet import Fleet
@@ -120,8 +121,10 @@ class LaneRuntime:
         self._gateway: ModelGateway | None = None
         self._mcp: McpToolbox | None = None
         self._notifier: Notifier | None = None
+        self._publishing: asyncio.Task[None] | None = None
         self.engine: Engine | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.failure: PlanqError | None = None
 
     @property
     def drain_seconds(self) -> float:
@@ -129,7 +132,18 @@ class LaneRuntime:
         return self._settings.drain_seconds
 
     async def open(self) -> None:
-        """Build the engine on the running loop. Raises `Misconfigured` or `DatabaseUnavailable`."""
+        """Build the engine on the running loop.
+
+        Raises `Misconfigured` or `DatabaseUnavailable`, and keeps the error as `failure`: Celery swallows what its
+        pool raises while it starts.
+        """
+        try:
+            await self._open()
+        except PlanqError as error:
+            self.failure = error
+            raise
+
+    async def _open(self) -> None:
         settings = self._settings
         lane = self._identity.lane
         self.loop = asyncio.get_running_loop()
@@ -138,7 +152,7 @@ class LaneRuntime:
         await database.open()
         self._tools.knowledge.behind = PostgresKnowledge(database)
         if settings.mcp_file is not None and lane is Lane.IO:
-            await self._connect_mcp()
+            await self._connect_mcp(database, settings.mcp_file)
         self._gateway = ModelGateway(model_settings(settings))
         self._notifier = Notifier(database, ENDED)
         self.engine = Engine(
@@ -156,16 +170,21 @@ class LaneRuntime:
             draw=SystemRandom().random,
         )
 
-    async def _connect_mcp(self) -> None:
+    async def _connect_mcp(self, database: Database, path: Path) -> None:
         from worker.tools.mcp import connect_mcp  # the SDK costs memory, so only where it is used
 
-        path = self._settings.mcp_file
-        if path is None or self._database is None:
-            raise Misconfigured("MCP needs PLANQ_MCP_FILE and a database")
-        self._mcp = await connect_mcp(path)
+        fleet = Fleet(database, self._settings.lease)
+
+        async def publish() -> None:
+            await announce(fleet, self._identity, self._tools.registry.definitions())
+
+        def changed(source: str, tools: Sequence[Tool]) -> None:
+            self._tools.registry.replace(source, tools)
+            self._publishing = asyncio.get_running_loop().create_task(publish())
+
+        self._mcp = await connect_mcp(path, changed)
         self._tools.registry.extend(self._mcp.tools())
-        fleet = Fleet(self._database, self._settings.lease)
-        await announce(fleet, self._identity, self._tools.registry.definitions())
+        await publish()
 
     async def close(self) -> None:
         """Close what `open` opened; idempotent."""

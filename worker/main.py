@@ -39,25 +39,38 @@ def worker_argv(lane: Lane, name: str, concurrency: int, *, task_events: bool) -
     ]
 
 
-def run(lane: Lane, concurrency: int | None = None) -> None:
-    """Run a worker until it is told to stop.
+def run(lane: Lane, concurrency: int | None = None) -> int:
+    """Run a worker until it is told to stop; returns Celery's exit code.
 
     Raises `Misconfigured` for a bad setting, a tool clash or a foreign schema, `DatabaseUnavailable` when there is
     no database; both before any message is taken.
     """
     require_schema(settings.require_database())
-    default = settings.io_concurrency if lane is Lane.IO else settings.cpu_concurrency
-    capacity = concurrency or default
-    name = f"planq-{lane}-{os.getpid()}@{socket.gethostname()}"
-    identity = Identity(new_id(), name, lane, capacity)
+    capacity = concurrency or (settings.io_concurrency if lane is Lane.IO else settings.cpu_concurrency)
+    identity = Identity(new_id(), f"planq-{lane}-{os.getpid()}@{socket.gethostname()}", lane, capacity)
     tools = Tools.load(settings)
-    tracker = CeleryTracker() if lane is Lane.IO else None
-    runtime = LaneRuntime(settings, identity, tools, app, tracker or SilentTracker())
+    tracker = CeleryTracker() if lane is Lane.IO else SilentTracker()
+    runtime = app.planq_lane = LaneRuntime(settings, identity, tools, app, tracker)
     lifecycle = Lifecycle(settings, identity, tools, app, runtime if lane is Lane.IO else None)
-    app.planq_lane = runtime
+    _connect_signals(tracker)
+    for variable in _CELERY_READS:
+        os.environ.pop(variable, None)
+    code: Any = 0
+    lifecycle.start()
+    try:
+        app.worker_main(worker_argv(lane, identity.name, capacity, task_events=settings.task_events))
+    except SystemExit as end:
+        code = end.code
+    finally:
+        lifecycle.stop()
+    if runtime.failure is not None:
+        raise runtime.failure
+    return code if isinstance(code, int) else int(code is not None)
 
+
+def _connect_signals(tracker: CeleryTracker | SilentTracker) -> None:
     def attach(sender: Any, **_: Any) -> None:
-        if tracker is not None:
+        if isinstance(tracker, CeleryTracker):
             tracker.attach(sender)
 
     def keep_logging(**_: Any) -> None:
@@ -65,10 +78,3 @@ def run(lane: Lane, concurrency: int | None = None) -> None:
 
     setup_logging.connect(keep_logging, weak=False)
     worker_ready.connect(attach, weak=False)
-    for variable in _CELERY_READS:
-        os.environ.pop(variable, None)
-    lifecycle.start()
-    try:
-        app.worker_main(worker_argv(lane, name, capacity, task_events=settings.task_events))
-    finally:
-        lifecycle.stop()

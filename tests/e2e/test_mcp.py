@@ -1,0 +1,84 @@
+"""Tools of MCP servers in a running planq: listed, planned over, called, and called again after their server died."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from tests.e2e.test_main_job import plan, submit, wait_for
+from tests.support.stack import ROOT, Stack
+from tests.support.waiting import eventually
+
+MakeStack = Callable[..., Stack]
+PROBE = ROOT / "tests" / "integration" / "tools" / "servers" / "probe.py"
+
+
+def write_config(folder: Path, **servers: Any) -> str:
+    path = folder / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": servers}))
+    return str(path)
+
+
+def probe(folder: Path) -> dict[str, Any]:
+    return {"command": sys.executable, "args": [str(PROBE)], "env": {"PROBE_FOLDER": str(folder)}}
+
+
+def test_a_plan_joins_mcp_tools_and_python_tools(
+    database_url: str, valkey_url: str, make_stack: MakeStack, tmp_path: Path
+) -> None:
+    stack = make_stack(
+        database_url, valkey_url, env={"PLANQ_MCP_FILE": write_config(tmp_path, probe=probe(tmp_path))}
+    )
+    stack.start()
+
+    def listed() -> dict[str, Any]:
+        return {tool["name"]: tool for tool in httpx.get(f"{stack.url}/tools").json()["items"]}
+
+    eventually(lambda: "probe_add" in listed(), 30, what="the server's tools are published")
+    assert listed()["probe_add"]["effect"] == "read"
+    chain = plan(
+        ("probe_add", {"numbers": [2, 3]}),
+        ("calculate", {"expression": "{{ $0.output.total }} * 2"}),
+        ("probe_add", {"numbers": ["$0.output.total", 1]}),
+    )
+    job = wait_for(stack, submit(stack, plan=chain)["id"])
+    assert [s["status"] for s in job["steps"]] == ["succeeded"] * 3, job
+    first, doubled, last = (s["output"] for s in job["steps"])
+    assert (first["total"], doubled["result"], last["total"]) == (5, 10, 6)
+
+    worker = psutil.Process(stack.processes["io-1"].pid)
+    servers = [child for child in worker.children(recursive=True) if str(PROBE) in child.cmdline()]
+    assert servers
+    for server in servers:
+        server.kill()
+    again = wait_for(stack, submit(stack, plan=chain)["id"])
+    assert [s["status"] for s in again["steps"]] == ["succeeded"] * 3, again
+
+
+def test_a_required_server_that_cannot_be_reached_stops_the_worker(
+    database_url: str, valkey_url: str, tmp_path: Path
+) -> None:
+    lost = {"command": "/no/such/program", "planq": {"required": True}}
+    done = subprocess.run(
+        [sys.executable, "-m", "worker", "io"],
+        env={
+            "PATH": "/usr/bin:/bin",
+            "DATABASE_URL": database_url,
+            "BROKER_URL": valkey_url,
+            "PLANQ_MCP_FILE": write_config(tmp_path, lost=lost),
+        },
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "lost" in done.stderr.splitlines()[-1]
