@@ -1,0 +1,189 @@
+"""The README does not rot: its settings, endpoints, fields, commands and examples are those of the code."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import AliasChoices
+from typer.main import get_command
+
+from api.app import create_app
+from api.schemas import JobDocument, JobRequest, LimitsRequest, StepDocument, UsageDocument, ValidationRequest
+from shared.cli.main import create_app as create_cli
+from shared.domain.plan import Plan, structural_errors
+from shared.settings import Settings
+from worker.tools.declare import options_of
+from worker.tools.mcp.config import read_mcp_file
+from worker.tools.overrides import read_tools_file
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text("utf-8")
+OUTSIDE_OF_SETTINGS = {
+    "PLANQ_DATA",
+    "PLANQ_FLOWER_PORT",
+    "PLANQ_FLOWER_PASSWORD",
+    "PLANQ_URL",
+    "PLANQ_API_KEY",
+    "PLANQ_CASES",
+}
+
+
+def section(heading: str) -> str:
+    """The text under a heading, up to the next one of its level or above."""
+    found = re.search(rf"^(#+) {re.escape(heading)}\n(.*?)(?=^#{{1,2}} |\Z)", README, re.MULTILINE | re.DOTALL)
+    assert found, f"README has no section {heading!r}"
+    return found[2]
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of every table row, without the heads."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    table = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return [row for n, row in enumerate(table) if not set(lines[n]) <= set("|- ") and not _is_head(lines, n)]
+
+
+def _is_head(lines: list[str], n: int) -> bool:
+    return n + 1 < len(lines) and set(lines[n + 1]) <= set("|- ")
+
+
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def shown(default: Any) -> str:
+    """A default as the table writes it."""
+    if default in ("", None):
+        return ""
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    return f"`{default:g}`" if isinstance(default, float) else f"`{default}`"
+
+
+def environment_names(field: str) -> list[str]:
+    alias = Settings.model_fields[field].validation_alias
+    if isinstance(alias, AliasChoices):
+        return [str(choice) for choice in alias.choices]
+    return [str(alias) if alias else f"PLANQ_{field.upper()}"]
+
+
+def test_the_table_of_settings_is_the_settings() -> None:
+    table = {row[0]: row[1] for row in rows(section("Settings"))}
+    expected = {
+        ", ".join(f"`{name}`" for name in environment_names(field)): shown(info.default)
+        for field, info in Settings.model_fields.items()
+    }
+
+    assert table == expected
+
+
+def test_every_variable_that_is_named_exists() -> None:
+    known = {name for field in Settings.model_fields for name in environment_names(field)} | OUTSIDE_OF_SETTINGS
+
+    assert set(re.findall(r"\bPLANQ_[A-Z_]*[A-Z]", README)) <= known
+
+
+def test_the_table_of_endpoints_is_the_api() -> None:
+    api = create_app(Settings(database_url="postgresql://none", broker_url="redis://none"))
+    served = {
+        (method, re.sub(r":\w+}", "}", path))
+        for path, methods in api.openapi()["paths"].items()
+        for method in (name.upper() for name in methods)
+    }
+
+    first_cells = " ".join(row[0] for row in rows(section("HTTP API"))[: len(served)])
+
+    assert set(re.findall(r"`(GET|POST) (/[^`]*)`", first_cells)) == served
+    assert {"/docs", "/openapi.json"} <= {getattr(route, "path", "") for route in api.routes}
+
+
+def test_the_fields_of_requests_and_answers_are_those_of_the_schemas() -> None:
+    text = section("HTTP API")
+    request = [row[0].strip("`") for row in rows(text) if not row[0].startswith(("`GET", "`POST"))]
+    sentence = " ".join(text[text.index("A job carries") :].split())
+    job, _, step = sentence.partition("; a step ")
+
+    assert request == list(JobRequest.model_fields)
+    assert set(LimitsRequest.model_fields) <= set(re.findall(r"\w+", text))
+    assert set(re.findall(r"\w+", job)) >= set(JobDocument.model_fields) | set(UsageDocument.model_fields)
+    named = re.findall(r"`([a-z_, ]+)`", step)[0].split(", ")
+    assert named == list(StepDocument.model_fields)
+
+
+def cli_commands() -> dict[str, Any]:
+    """Every command by its words: `jobs`, `knowledge load`."""
+    found: dict[str, Any] = {}
+    for name, command in get_command(create_cli()).commands.items():  # type: ignore[attr-defined]
+        for below, inner in getattr(command, "commands", {"": command}).items():
+            found[f"{name} {below}".strip()] = inner
+    return found
+
+
+def test_the_table_of_commands_is_the_command_line_and_its_options_exist() -> None:
+    known = cli_commands()
+    named: set[str] = set()
+    for first, *rest in rows(section("Command line")):
+        commands = [
+            max((name for name in known if f"{words} ".startswith(f"{name} ")), key=len)
+            for words in re.findall(r"`planq ([^`]+)`", first)
+        ]
+        named |= set(commands)
+        options = {option for name in commands for p in known[name].params for option in (*p.opts, *p.secondary_opts)}
+        assert set(re.findall(r"(--[a-z-]+)", " ".join(rest))) <= options, first
+
+    assert named == set(known)
+
+
+def test_every_command_that_is_mentioned_anywhere_exists() -> None:
+    known = {name.split()[0] for name in cli_commands()}
+
+    assert set(re.findall(r"(?:`|bin/|\$ )planq ([a-z]+)", README)) <= known
+
+
+def test_every_make_target_that_is_mentioned_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+    assert set(re.findall(r"(?:`|^    |\bfolder )make ([a-z]+)", README, re.MULTILINE)) <= targets
+
+
+def test_the_examples_in_json_are_a_plan_and_an_mcp_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, servers = blocks("json")
+    monkeypatch.setenv("FILES_TOKEN", "token")
+    (tmp_path / "mcp.json").write_text(servers)
+
+    assert isinstance(structural_errors(json.loads(plan)), Plan)
+    assert [server.name for server in read_mcp_file(tmp_path / "mcp.json")] == ["files", "search"]
+
+
+def test_the_examples_of_a_tool_work(tmp_path: Path) -> None:
+    (code,), (declaration,) = blocks("python"), blocks("yaml")
+    space: dict[str, Any] = {"__name__": "mypackage.prices"}
+    exec(compile(code, "README.md", "exec"), space)
+    (tmp_path / "tools.yaml").write_text(declaration)
+
+    options = options_of(space["stock_price"])
+
+    assert options is not None
+    assert options.effect == "read"
+    assert read_tools_file(tmp_path / "tools.yaml")[0].function == "mypackage.prices:stock_price"
+    assert yaml.safe_load(declaration)["tools"][0]["effect"] in {"pure", "read", "idempotent", "unsafe"}
+
+
+def test_what_curl_sends_fits_the_api() -> None:
+    sent = re.findall(r"curl -s http://127\.0\.0\.1:8000(/\S+) .*-d '([^']+)'", "\n".join(blocks("console")))
+
+    assert {path for path, _ in sent} == {"/jobs", "/plans/validate"}
+    for path, body in sent:
+        schema = JobRequest if path == "/jobs" else ValidationRequest
+        assert schema.model_validate_json(body).plan != {}
+
+
+def test_every_folder_of_the_layout_exists() -> None:
+    rooms = re.findall(r"`((?:api|shared|worker|deploy)/[\w./]*)`", section("Layout"))
+
+    assert len(rooms) > 10
+    assert [room for room in rooms if not (ROOT / room).exists()] == []
