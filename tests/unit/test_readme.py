@@ -15,8 +15,11 @@ from typer.main import get_command
 from api.app import create_app
 from api.schemas import JobDocument, JobRequest, LimitsRequest, StepDocument, UsageDocument, ValidationRequest
 from shared.cli.main import create_app as create_cli
+from shared.domain.model import Ask
 from shared.domain.plan import Plan, structural_errors
+from shared.domain.tool import ToolDefinition
 from shared.settings import Settings
+from worker.llm.offline import plan_offline
 from worker.tools.declare import options_of
 from worker.tools.mcp.config import read_mcp_file
 from worker.tools.overrides import read_tools_file
@@ -180,6 +183,25 @@ def test_what_curl_sends_fits_the_api() -> None:
     for path, body in sent:
         schema = JobRequest if path == "/jobs" else ValidationRequest
         assert schema.model_validate_json(body).plan != {}
+
+
+def test_what_the_offline_table_says_is_what_runs() -> None:
+    names = ["calculate", "http_fetch", "json_query", "knowledge_search", "now", "wait", "write_report"]
+    tools = [ToolDefinition(name=name) for name in names]
+    sample = {"X": "2 + 3", "URL": "https://example.org/", "N": "5", "TOOL": "json_query", "{JSON}": '{"data": 1}'}
+    said = 0
+    for phrases, tool in rows(section("Models")):
+        for phrase in re.findall(r"`([^`]+)`", phrases):
+            text = re.sub(r"\{JSON\}|\b(?:X|URL|N|TOOL)\b", lambda found: sample[found[0]], phrase)
+            text = text.replace("(titled T) ", 'titled "T" ')
+            text = f"write a report {text}" if text.startswith(("about", "from it")) else text
+            (call,) = plan_offline(Ask("job", f"search for z. {text}", "offline"), tools).tool_calls
+            assert isinstance(call.arguments, dict)
+            used = [one["tool_name"] for one in call.arguments["calls"]]
+            assert used[-1] == (re.findall(r"`([a-z_]+)`", tool) or ["json_query"])[0], text
+            said += 1
+
+    assert said > 10
 
 
 def test_every_folder_of_the_layout_exists() -> None:

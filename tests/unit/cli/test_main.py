@@ -16,7 +16,20 @@ from shared.cli.up import check_ports
 from shared.domain.errors import Misconfigured
 
 ROOT = Path(__file__).parents[3]
-HEAVY = ("celery", "kombu", "fastapi", "sqlalchemy", "pydantic", "httpx", "psycopg", "redis", "mcp", "alembic")
+HEAVY = (
+    "celery",
+    "kombu",
+    "fastapi",
+    "sqlalchemy",
+    "pydantic",
+    "httpx",
+    "psycopg",
+    "redis",
+    "mcp",
+    "alembic",
+    "bs4",
+    "markdown_it",
+)
 
 
 def test_help_imports_nothing_heavy() -> None:

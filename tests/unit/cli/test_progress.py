@@ -144,3 +144,15 @@ def test_the_outcome_shows_answer_error_and_cost_without_reading_markup() -> Non
     assert "\x1b" not in text
     assert "timeout: too late" in text
     assert "2 model calls, 3 + 4 tokens, 0.5000 USD" in text
+
+
+def test_on_a_terminal_an_answer_is_wrapped_and_never_cut() -> None:
+    output = io.StringIO()
+    console = Console(file=output, markup=False, soft_wrap=True, width=40, force_terminal=True, color_system=None)
+
+    print_outcome({"answer": "\x1b[2J" + " ".join(f"word{number}" for number in range(40))}, console)
+
+    text = output.getvalue()
+    assert all(f"word{number}" in text for number in range(40))
+    assert "\x1b" not in text
+    assert max(map(len, text.splitlines())) <= 40
