@@ -18,7 +18,8 @@ MARK = "--- next ---"
 
 def steps() -> list[tuple[str, str]]:
     """Every command of the walk-through with the output that is printed under it."""
-    text = README.read_text("utf-8").partition("## First job")[2].partition("\n## Durable execution in one picture")[0]
+    text = README.read_text("utf-8")
+    text = text[text.index("## First job\n") : text.index("## Durable execution in one picture\n")]
     found: list[tuple[str, str]] = []
     for block in re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         for one in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
