@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +16,8 @@ from typer.testing import CliRunner, Result
 from shared.cli.main import create_app
 from shared.embedded.valkey import EmbeddedValkey
 from tests.support.servers import TestPostgres
-from tests.support.stack import Stack
+from tests.support.stack import ROOT, Stack
+from tests.support.waiting import eventually
 
 Planq = Callable[..., Result]
 
@@ -113,7 +118,23 @@ def test_cancelling_ends_a_job_that_waits(planq: Planq) -> None:
 
     assert (cancelled.exit_code, followed.exit_code) == (0, 1)
     assert "job cancelled" in followed.stderr
-    assert [one["id"] for one in parsed(planq("jobs", "--status", "cancelled", "--json"))["items"]] == [job_id]
+    assert job_id in [one["id"] for one in parsed(planq("jobs", "--status", "cancelled", "--json"))["items"]]
+
+
+def test_an_interrupt_leaves_the_job_running(planq: Planq, stack: Stack, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    command = [sys.executable, "-m", "shared.cli.main", "submit", "wait 299 seconds", "--url", stack.url]
+    with told.open("wb") as err:
+        process = subprocess.Popen(command, cwd=ROOT, stderr=err)
+    eventually(lambda: "job executing" in told.read_text(), 20)
+
+    process.send_signal(signal.SIGINT)
+
+    assert process.wait(20) == 130
+    assert "goes on" in told.read_text()
+    job = parsed(planq("jobs", "--status", "executing", "--json"))["items"][0]
+    assert job["input"] == "wait 299 seconds"
+    assert planq("cancel", job["id"]).exit_code == 0
 
 
 def test_what_has_ended_cannot_be_cancelled_and_what_is_not_there_is_not_found(planq: Planq) -> None:
