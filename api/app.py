@@ -21,6 +21,7 @@ from api.guard import Guard
 from api.metrics import Metrics, Observed
 from api.readiness import BrokerProbe, Readiness
 from api.routes.catalogue import catalogue
+from api.routes.docs import ASSETS, assets, docs
 from api.routes.jobs import jobs
 from api.routes.operations import operations
 from api.waiting import Waiters
@@ -67,12 +68,14 @@ def create_app(settings: Settings) -> FastAPI:
         description=_DESCRIPTION,
         lifespan=lifespan,
         redirect_slashes=False,
+        docs_url=None,
         redoc_url=None,
         swagger_ui_oauth2_redirect_url=None,
     )
     app.state.services = services
-    for router in (jobs, catalogue, operations):
+    for router in (jobs, catalogue, operations, docs):
         app.include_router(router)
+    app.mount(ASSETS, assets())
     errors.install(app)
     openapi.describe(app, with_keys=bool(settings.keys))
     # The last one added is the outermost.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from time import monotonic
 from typing import Any
 
@@ -182,7 +183,12 @@ def test_checking_needs_a_plan(api: Api) -> None:
 
 
 def test_the_documentation_is_there(api: Api) -> None:
-    assert "swagger" in api.http.get("/docs").text.lower()
+    page = api.http.get("/docs").text
+    addresses = re.findall(r'(?:src|href)="([^"]+)"', page)
+    assert len(addresses) >= 2
+    for address in addresses:
+        assert address.startswith("/docs/assets/"), "the page asks nobody else for its parts"
+        assert api.http.get(address).status_code == 200
     document = api.http.get("/openapi.json").json()
     refused = document["paths"]["/jobs"]["post"]["responses"]
     assert {"202", "400", "409", "413", "415", "422", "503"} <= refused.keys()
