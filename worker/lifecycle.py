@@ -46,7 +46,9 @@ class Lifecycle:
         self._runtime = runtime
         self._publisher = CeleryPublisher(app)
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run_loop, name="planq-lifecycle", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="planq-lifecycle", daemon=True)
+        self._opened: Future[None] = Future()
+        self._stopping = asyncio.Event()
         self._database = Database(settings.require_database(), max_connections=2)
         self._fleet = Fleet(self._database, settings.lease)
         self._work: list[asyncio.Task[None]] = []
@@ -58,24 +60,31 @@ class Lifecycle:
         `DatabaseUnavailable`.
         """
         self._thread.start()
-        self._submit(self._open()).result()
+        self._opened.result()
 
     def stop(self) -> None:
         """End the thread and give the lease up, so that what this worker still holds is taken back at once."""
-        if not self._thread.is_alive():
-            return
-        with contextlib.suppress(Exception):
-            self._submit(self._close()).result(_STOP_SECONDS)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_STOP_SECONDS)
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stopping.set)
+            self._thread.join(2 * _STOP_SECONDS)
         self._publisher.close()
 
-    def _run_loop(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._live())
 
-    def _submit(self, work: Coroutine[Any, Any, None]) -> Future[None]:
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+    async def _live(self) -> None:
+        try:
+            await self._open()
+        except Exception as error:
+            await self._database.close()
+            self._opened.set_exception(error)
+            return
+        self._opened.set_result(None)
+        await self._stopping.wait()
+        with contextlib.suppress(TimeoutError, DatabaseUnavailable):
+            async with asyncio.timeout(_STOP_SECONDS):
+                await self._close()
 
     async def _open(self) -> None:
         await self._database.open()
@@ -95,8 +104,10 @@ class Lifecycle:
         for task in self._work:
             task.cancel()
         await asyncio.gather(*self._work, return_exceptions=True)
-        await self._fleet.forget(self._identity.id)
-        await self._database.close()
+        try:
+            await self._fleet.forget(self._identity.id)
+        finally:
+            await self._database.close()
 
     async def _every(self, seconds: float, action: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         while True:

@@ -71,6 +71,7 @@ class AsyncioPool(BasePool):
         self._hub: Any = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run_loop, name="planq-loop", daemon=True)
+        self._stopping = asyncio.Event()
         self._accept: Any = None
 
     # Life ---------------------------------------------------------------------------------------------------------
@@ -82,8 +83,9 @@ class AsyncioPool(BasePool):
         asyncio.run_coroutine_threadsafe(self.app.planq_lane.open(), self._loop).result()
 
     def _run_loop(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        # The runner cancels whatever is left on the loop when it closes it.
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._stopping.wait())
 
     def register_with_event_loop(self, hub: Any) -> None:
         """Keep Celery's hub: while the pool drains, acknowledgements still have to flow through it."""
@@ -132,7 +134,7 @@ class AsyncioPool(BasePool):
                 closing.result(_CANCEL_SECONDS)
             except Exception:
                 _log.exception("loop_not_closed_cleanly")
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop.call_soon_threadsafe(self._stopping.set)
             self._thread.join(_CANCEL_SECONDS)
 
     # Work ---------------------------------------------------------------------------------------------------------
