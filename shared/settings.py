@@ -81,6 +81,7 @@ class Settings(BaseSettings):
     )
     model_timeout_seconds: float = Field(default=120.0, gt=0)
     model_attempts: int = Field(default=4, ge=1)
+    model_max_output_tokens: int = Field(default=4096, ge=1)
     keep_exchanges: bool = True  # prompts and replies in model_calls; off: redacted
     record: Path | None = None  # PLANQ_RECORD=FILE records a cassette
 

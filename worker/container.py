@@ -103,6 +103,7 @@ def model_settings(settings: Settings) -> ModelSettings:
         api_keys={provider: key.get_secret_value() for provider, key in keys.items() if key},
         request_timeout=settings.model_timeout_seconds,
         max_attempts=settings.model_attempts,
+        max_output_tokens=settings.model_max_output_tokens,
         keep_exchanges=settings.keep_exchanges,
         record_path=settings.record,
     )

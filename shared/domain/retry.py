@@ -9,8 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from shared.domain.errors import ErrorRecord, TimedOut
+from shared.domain.errors import ErrorRecord, RateLimited, ToolFailed
 from shared.domain.states import Effect
+
+_WITHOUT_EFFECT = frozenset({RateLimited.code, ToolFailed.code})
+"""Retryable errors after which an unsafe call is known not to have taken effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +43,14 @@ def retry_delay(
 ) -> timedelta | None:
     """Return how long to wait before the next attempt, or None when the step has failed for good.
 
-    None when the error is not retryable, when `attempt` was the last of `1 + retries`, or when an `unsafe` call timed
-    out: whether its effect happened is unknown. `retry_after`, the other side's wish, is a floor. Attempts cut off by
+    None when the error is not retryable, when `attempt` was the last of `1 + retries`, or when an `unsafe` call broke
+    off and its effect may have happened: such a call is repeated only where the other side refused it (a rate limit)
+    or the tool itself says that it may be. `retry_after`, the other side's wish, is a floor. Attempts cut off by
     a lost worker are judged by `runs_again_after_loss` and do not count in `attempt`.
     """
     if not error.retryable or attempt > retries:
         return None
-    if effect is Effect.UNSAFE and error.code == TimedOut.code:
+    if effect is Effect.UNSAFE and error.code not in _WITHOUT_EFFECT:
         return None
     delay = (policy or RetryPolicy()).delay_before(attempt + 1, jitter)
     return max(delay, retry_after) if retry_after is not None else delay

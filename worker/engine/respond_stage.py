@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from shared.domain.results import failure_text
-
 from shared.domain.errors import ErrorRecord, storable
 from shared.domain.model import Ask, Findings, ModelFailed
+from shared.domain.results import failure_text
 from shared.domain.states import JobStatus
 from shared.ports import Announcer, JobStore, Responder, RespondWake, StageClaim
 from worker.engine.carried import Carried

@@ -18,6 +18,7 @@ from shared.domain.errors import (
     TimedOut,
     ToolFailed,
     Transient,
+    WorkerLost,
 )
 from shared.domain.retry import RetryPolicy, retry_delay, runs_again_after_loss
 from shared.domain.states import Effect
@@ -50,9 +51,13 @@ def test_other_errors_are_never_tried_again(error: Exception) -> None:
     assert retry_delay(ErrorRecord.of(error), effect=Effect.PURE, attempt=1, retries=5, jitter=0.5) is None
 
 
-def test_an_unsafe_call_that_timed_out_is_not_repeated_even_with_retries() -> None:
-    record = ErrorRecord.of(TimedOut("x"))
-    assert retry_delay(record, effect=Effect.UNSAFE, attempt=1, retries=5, jitter=0.5) is None
+@pytest.mark.parametrize(
+    ("error", "again"),
+    [(TimedOut("x"), False), (Transient("x"), False), (WorkerLost("x"), False), (RateLimited("x"), True)],
+)
+def test_an_unsafe_call_is_repeated_only_where_it_cannot_have_taken_effect(error: Exception, again: bool) -> None:
+    delay = retry_delay(ErrorRecord.of(error), effect=Effect.UNSAFE, attempt=1, retries=5, jitter=0.5)
+    assert (delay is not None) is again
 
 
 def test_the_other_sides_wish_is_a_floor() -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from shared.ports import Passage, ToolContext
+from worker.tools.declare import ToolOptions, options_of
+from worker.tools.function import FunctionTool
 from worker.tools.services import ToolServices
+from worker.tools.threads import ToolThreads
+
+Make = Callable[..., FunctionTool]
 
 NOW = datetime(2026, 11, 21, 2, 31, 7, 250_000, tzinfo=UTC)
 
@@ -57,3 +63,14 @@ def knowledge() -> ShelfKnowledge:
 def services(knowledge: ShelfKnowledge) -> ToolServices:
     """Services at a fixed moment."""
     return ToolServices(knowledge=knowledge, now=lambda: NOW)
+
+
+@pytest.fixture
+def make(services: ToolServices) -> Make:
+    """Turn a function into a tool, decorated or not."""
+
+    def build(function: Callable[..., Any], threads: ToolThreads | None = None) -> FunctionTool:
+        options = options_of(function) or ToolOptions()
+        return FunctionTool(function, options, services=services, threads=threads or ToolThreads())
+
+    return build

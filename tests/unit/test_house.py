@@ -1,0 +1,110 @@
+"""The house rules that no linter knows: sizes, sleeps, names on the wire, the drawn tree of errors."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+import api
+import shared
+import worker
+from shared.broker import names
+from shared.domain import errors
+
+ROOT = Path(__file__).parents[2]
+MAX_FILE = 400
+MAX_FUNCTION = 50
+
+# One line an exception, with its reason.
+LONG_FILES: dict[str, str] = {}
+LONG_FUNCTIONS = {"shared/store/migrations/versions/0001_initial.py": "a migration is a list of statements"}
+
+
+def sources(*folders: str) -> Iterator[Path]:
+    for folder in folders:
+        yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
+
+
+def size(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def test_files_and_functions_keep_their_size() -> None:
+    found = []
+    for path in sources("api", "worker", "shared", "tests"):
+        name = str(path.relative_to(ROOT))
+        text = path.read_text(encoding="utf-8")
+        if text.count("\n") > MAX_FILE and name not in LONG_FILES:
+            found.append(f"{name}: {text.count(chr(10))} lines")
+        if name not in LONG_FUNCTIONS:
+            long = [f for f in functions(ast.parse(text)) if size(f) > MAX_FUNCTION]
+            found += [f"{name}:{f.lineno}: {f.name} has {size(f)} lines" for f in long]
+    assert found == []
+
+
+def test_every_module_says_what_lives_in_it() -> None:
+    silent = [
+        str(path.relative_to(ROOT))
+        for path in sources("api", "worker", "shared")
+        if path.stat().st_size and not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert silent == []
+
+
+def test_tests_wait_on_conditions_and_never_sleep() -> None:
+    slept = []
+    for path in sources("tests/unit", "tests/integration", "tests/conformance", "tests/e2e", "tests/contract"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("time.sleep", "sleep", "asyncio.sleep"):
+                waits = [ast.unparse(a) for a in node.args]
+                if waits != ["0"]:
+                    slept.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert slept == []
+
+
+def test_nothing_committed_names_this_machine_or_a_registry() -> None:
+    forbidden = re.compile(r"/work/|/root/\.|files\.pythonhosted|pypi\.org/simple")
+    named = [
+        str(path.relative_to(ROOT))
+        for pattern in ("*.py", "*.md", "*.toml", "*.lock", "*.yml", "*.yaml", "Makefile", "Dockerfile", "run")
+        for path in ROOT.rglob(pattern)
+        if not {".venv", ".planq", ".planq-test-envs", ".git"} & set(path.parts)
+        and path != Path(__file__)
+        and forbidden.search(path.read_text(encoding="utf-8", errors="replace"))
+    ]
+    assert named == []
+
+
+def leaves(base: type[errors.PlanqError]) -> Iterator[type[errors.PlanqError]]:
+    for child in base.__subclasses__():
+        if child.__module__ == errors.__name__:
+            yield child
+            yield from leaves(child)
+
+
+def test_the_drawn_tree_of_errors_is_the_real_one() -> None:
+    drawn = dict(re.findall(r"[├└]── (\w+) +(\w+)", errors.__doc__ or ""))
+    assert set(drawn) == {leaf.__name__ for leaf in leaves(errors.PlanqError)}
+    for leaf in leaves(errors.PlanqError):
+        if not leaf.__subclasses__():
+            assert drawn[leaf.__name__] == leaf.code
+
+
+@pytest.mark.parametrize("name", [names.PLAN, names.STEP, names.RESPOND])
+def test_names_on_the_wire_begin_with_the_project_and_follow_no_module(name: str) -> None:
+    assert re.fullmatch(r"planq\.[a-z]+\.[a-z]+\.v\d+", name)
+
+
+def test_the_packages_are_ours_alone() -> None:
+    for package in (api, worker, shared):
+        assert Path(package.__file__ or "").parents[1] == ROOT
+        assert set(packages_distributions().get(package.__name__, ["planq"])) == {"planq"}

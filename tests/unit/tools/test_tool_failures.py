@@ -1,0 +1,154 @@
+"""What tools raise, and sync functions in threads: every failure becomes one of ours, nothing holds up the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from shared.domain.errors import (
+    AuthFailed,
+    ExecutionFailed,
+    InvalidArguments,
+    RateLimited,
+    TimedOut,
+    ToolFailed,
+    Transient,
+)
+from shared.ports import ToolContext
+from tests.unit.tools.conftest import Make
+from worker.tools import ToolError
+from worker.tools.threads import ToolThreads
+
+
+def _status(code: int, **headers: str) -> httpx.HTTPStatusError:
+    request = httpx.Request("GET", "https://example.org/x")
+    response = httpx.Response(code, headers=headers, request=request)
+    return httpx.HTTPStatusError("bad", request=request, response=response)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "retryable", "words"),
+    [
+        (ToolError("no such book"), ToolError, False, "^no such book$"),
+        (ToolError("busy", retryable=True), ToolError, True, "^busy$"),
+        (ValueError("odd"), ToolFailed, False, "fails raised ValueError: odd"),
+        (ValueError("x" * 9_000), ToolFailed, False, "more characters"),
+        (FileNotFoundError(2, "No such file"), ToolFailed, False, "FileNotFoundError"),
+        (SystemExit(3), ToolFailed, False, "SystemExit: 3"),
+        (TimeoutError(), TimedOut, True, "time limit"),
+        (ConnectionResetError("gone"), Transient, True, "ConnectionResetError: gone"),
+        (OSError(113, "No route to host"), Transient, True, "No route"),
+        (httpx.ConnectError("refused"), Transient, True, "refused"),
+        (httpx.ReadTimeout("slow"), TimedOut, True, "slow"),
+        (_status(401), AuthFailed, False, "401"),
+        (_status(403), AuthFailed, False, "403"),
+        (_status(404), ToolFailed, False, "404"),
+        (_status(429, **{"retry-after": "7"}), RateLimited, True, "429"),
+        (_status(503), Transient, True, "503"),
+        (InvalidArguments("mine"), InvalidArguments, False, "mine"),
+        (ExceptionGroup("one", [ConnectionError("inner")]), Transient, True, "inner"),
+    ],
+)
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_exceptions_become_ours(
+    make: Make,
+    context: ToolContext,
+    error: BaseException,
+    expected: type[ExecutionFailed],
+    retryable: bool,
+    words: str,
+    in_thread: bool,
+) -> None:
+    async def fails() -> None:
+        raise error
+
+    def fails_sync() -> None:
+        raise error
+
+    fails_sync.__name__ = "fails"
+
+    with pytest.raises(expected, match=words) as caught:
+        asyncio.run(make(fails_sync if in_thread else fails).call({}, context))
+
+    assert type(caught.value) is expected
+    assert caught.value.retryable is retryable
+
+
+def test_wish_of_a_rate_limit_is_kept(make: Make, context: ToolContext) -> None:
+    async def fails() -> None:
+        raise _status(429, **{"retry-after": "7"})
+
+    with pytest.raises(RateLimited) as caught:
+        asyncio.run(make(fails).call({}, context))
+
+    assert caught.value.retry_after == timedelta(seconds=7)
+
+
+def test_sync_function_runs_beside_the_loop_with_context_variables(make: Make, context: ToolContext) -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
+
+    def blocking() -> str:
+        assert threading.current_thread() is not threading.main_thread()
+        return variable.get()
+
+    async def run() -> Any:
+        variable.set("carried")
+        return await make(blocking).call({}, context)
+
+    assert asyncio.run(run()) == {"text": "carried"}
+
+
+def test_cancelling_returns_although_a_sync_function_hangs(make: Make, context: ToolContext) -> None:
+    release = threading.Event()
+    started = threading.Event()
+
+    def hang() -> None:
+        started.set()
+        release.wait(60)
+
+    async def run() -> None:
+        async with asyncio.timeout(0.05):
+            await make(hang).call({}, context)
+
+    try:
+        with pytest.raises(TimeoutError):
+            asyncio.run(run())
+        assert started.is_set()
+    finally:
+        release.set()
+
+
+def test_too_many_hanging_threads_refuse_further_calls(make: Make, context: ToolContext) -> None:
+    release = threading.Event()
+    threads = ToolThreads(running=2, alive=3)
+
+    def hang() -> None:
+        release.wait(60)
+
+    async def run() -> None:
+        made = make(hang, threads)
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await made.call({}, context)
+        with pytest.raises(Transient, match="a tool hangs"):
+            await made.call({}, context)
+
+    try:
+        asyncio.run(run())
+    finally:
+        release.set()
+
+
+def test_tool_that_cancels_itself_fails_instead_of_cancelling_its_caller(make: Make, context: ToolContext) -> None:
+    async def odd() -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(ToolFailed, match="cancelled itself"):
+        asyncio.run(make(odd).call({}, context))
