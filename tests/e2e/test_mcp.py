@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ import httpx
 import psutil
 
 from tests.e2e.test_main_job import plan, submit, wait_for
-from tests.support.stack import ROOT, Stack
+from tests.support.stack import ROOT, Stack, refused_start
 from tests.support.waiting import eventually
 
 MakeStack = Callable[..., Stack]
@@ -66,19 +65,11 @@ def test_a_required_server_that_cannot_be_reached_stops_the_worker(
     database_url: str, valkey_url: str, tmp_path: Path
 ) -> None:
     lost = {"command": "/no/such/program", "planq": {"required": True}}
-    done = subprocess.run(
-        [sys.executable, "-m", "worker", "io"],
-        env={
-            "PATH": "/usr/bin:/bin",
-            "DATABASE_URL": database_url,
-            "BROKER_URL": valkey_url,
-            "PLANQ_MCP_FILE": write_config(tmp_path, lost=lost),
-        },
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    done = refused_start(
+        *("-m", "worker", "io"),
+        DATABASE_URL=database_url,
+        BROKER_URL=valkey_url,
+        PLANQ_MCP_FILE=write_config(tmp_path, lost=lost),
     )
     assert done.returncode == 2, done.stderr
     assert "lost" in done.stderr.splitlines()[-1]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ import pytest
 from shared.embedded.valkey import EmbeddedValkey
 from tests.e2e.test_main_job import SAMPLE, load_handbook, plan, submit, wait_for
 from tests.support.ports import free_port
-from tests.support.stack import ROOT, Stack
+from tests.support.stack import Stack, refused_start
 from tests.support.waiting import eventually
 
 MakeStack = Callable[..., Stack]
@@ -112,36 +110,14 @@ def test_a_process_that_cannot_run_says_why_and_ends(
     database_url: str, valkey_url: str, tmp_path: Path, program: list[str], env: dict[str, str], expected: str
 ) -> None:
     (tmp_path / "clashing_tools.py").write_text(BAD_TOOLS)
-    done = subprocess.run(
-        [sys.executable, *program],
-        env={
-            "PATH": "/usr/bin:/bin",
-            "DATABASE_URL": database_url,
-            "BROKER_URL": valkey_url,
-            "PLANQ_PORT": str(free_port()),
-            "PYTHONPATH": str(tmp_path),
-            **env,
-        },
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    given = {"DATABASE_URL": database_url, "BROKER_URL": valkey_url, "PYTHONPATH": str(tmp_path), **env}
+    done = refused_start(*program, **given)
     assert done.returncode == 2, done.stderr
     assert expected in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_a_worker_refuses_a_database_of_another_release(empty_database_url: str, valkey_url: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "worker", "io"],
-        env={"PATH": "/usr/bin:/bin", "DATABASE_URL": empty_database_url, "BROKER_URL": valkey_url},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = refused_start("-m", "worker", "io", DATABASE_URL=empty_database_url, BROKER_URL=valkey_url)
     assert done.returncode == 2
     assert "planq migrate" in done.stderr

@@ -106,3 +106,16 @@ class Stack:
             _, process = self.processes.popitem()
             wait_ended(process, 10.0)
             reap(process)
+
+
+def refused_start(*program: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run `python PROGRAM` with nothing but `env`, and return how it ended: for processes that refuse to start."""
+    return subprocess.run(
+        [sys.executable, *program],
+        env={"PATH": "/usr/bin:/bin", "PLANQ_PORT": str(free_port()), **env},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )

@@ -31,6 +31,7 @@ from shared.ports import (
     Wake,
 )
 from worker.engine.carried import Carried
+from worker.engine.follow import stage_again
 from worker.engine.persist import persist
 from worker.engine.plan_stage import PlanStage
 from worker.engine.respond_stage import RespondStage
@@ -186,7 +187,7 @@ class Engine:
         try:
             if isinstance(claim, StageClaim):
                 await self._store.release_stage(claim)
-                await self._publisher.publish([_stage_wake(claim)])
+                await self._publisher.publish([stage_again(claim.job_id, claim.status, claim.attempt)])
             elif claim.effect is Effect.UNSAFE:
                 unknown = OutcomeUnknown(
                     f"the worker stopped while the unsafe tool {claim.tool_name!r} ran; whether it took effect is "
@@ -202,9 +203,3 @@ class Engine:
 
 def _job_of(wake: Wake) -> UUID:
     return wake.ref.job_id if isinstance(wake, StepWake) else wake.job_id
-
-
-def _stage_wake(claim: StageClaim) -> Wake:
-    if claim.status is JobStatus.RESPONDING:
-        return RespondWake(claim.job_id, claim.attempt + 1)
-    return PlanWake(claim.job_id, claim.attempt + 1)

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from shared.domain.artifacts import detect_wrapper, extract_skill_id, infer_type
@@ -22,21 +22,19 @@ from shared.domain.errors import (
 from shared.domain.resolution import resolve
 from shared.domain.retry import retry_delay
 from shared.domain.schemas import violations
-from shared.domain.states import JobStatus, Lane
+from shared.domain.states import Lane
 from shared.ports import (
     ArtifactRecord,
     JobStore,
-    Moved,
-    RespondWake,
     StepClaim,
     StepWake,
     Suspended,
     Tool,
     Toolbox,
     ToolContext,
-    Wake,
 )
 from worker.engine.carried import Carried
+from worker.engine.follow import after_step
 from worker.engine.persist import persist
 
 _log = logging.getLogger("planq.engine")
@@ -84,13 +82,13 @@ class StepRunner:
         artifact = describe_artifact(outcome.output)
         moved = await persist(lambda: self._store.succeed_step(claim, outcome.output, artifact))
         _tell("step_succeeded", claim, moved.landed)
-        return Carried.landed(moved.landed, follow(claim, moved), attempt=claim.attempt)
+        return Carried.landed(moved.landed, after_step(claim.ref, moved), attempt=claim.attempt)
 
     async def fail_for_good(self, claim: StepClaim, failure: ExecutionFailed) -> Carried:
         """End the attempt with an error that is not retried."""
         record = ErrorRecord.of(failure)
         moved = await persist(lambda: self._store.fail_step(claim, record, None))
-        return Carried.landed(moved.landed, follow(claim, moved), attempt=claim.attempt, error=record)
+        return Carried.landed(moved.landed, after_step(claim.ref, moved), attempt=claim.attempt, error=record)
 
     async def _fail(self, claim: StepClaim, failure: ExecutionFailed, *, poisoned: bool) -> Carried:
         record = ErrorRecord.of(failure)
@@ -104,7 +102,7 @@ class StepRunner:
         )
         moved = await persist(lambda: self._store.fail_step(claim, record, delay))
         _tell(f"step_{moved.status}", claim, moved.landed, code=record.code)
-        wakes = follow(claim, moved)
+        wakes = after_step(claim.ref, moved)
         return Carried.landed(moved.landed, wakes, attempt=claim.attempt, error=record, poisoned=poisoned)
 
     async def _attempt(self, claim: StepClaim) -> _Outcome:
@@ -196,15 +194,6 @@ def describe_artifact(output: Any) -> ArtifactRecord | None:
     if not isinstance(artifact_id, str) or not 0 < len(artifact_id) <= _MAX_ARTIFACT_ID or "\x00" in artifact_id:
         return None
     return ArtifactRecord(artifact_id, extract_skill_id(output), infer_type(output["artifact"], None))
-
-
-def follow(claim: StepClaim, moved: Moved) -> list[Wake]:
-    """Return the wake-ups that a landed step transition asks for."""
-    ref = claim.ref
-    wakes: list[Wake] = [StepWake(replace(ref, index=s.index), s.lane, s.tool_name) for s in moved.ready]
-    if moved.job_status is JobStatus.RESPONDING:
-        wakes.append(RespondWake(ref.job_id))
-    return wakes
 
 
 def _tell(event: str, claim: StepClaim, landed: bool, **fields: Any) -> None:

@@ -7,16 +7,15 @@ sweepers at once do no harm. Each pass is bounded.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
 from shared.domain.errors import ErrorRecord, OutcomeUnknown, TimedOut, WorkerLost
-from shared.domain.ids import StepRef
 from shared.domain.retry import retry_delay, runs_again_after_loss
-from shared.domain.states import JobStatus
-from shared.ports import LostStage, LostStep, Moved, PlanWake, Publisher, RespondWake, StepWake, SweepStore, Wake
+from shared.ports import LostStage, LostStep, Publisher, RespondWake, SweepStore, Wake
+from worker.engine.follow import after_step, stage_again
 
 _log = logging.getLogger("planq.sweep")
 
@@ -72,7 +71,7 @@ class Sweeper:
         for timer in await self._store.due_timers(self._settings.batch):
             moved = await self._store.fire_timer(timer)
             count += moved.landed
-            wakes += _after(timer.ref, moved)
+            wakes += after_step(timer.ref, moved)
         return count, wakes
 
     async def _take_back_steps(self) -> tuple[int, list[Wake]]:
@@ -93,7 +92,7 @@ class Sweeper:
                     "to": str(moved.status),
                 },
             )
-            wakes += _after(step.ref, moved)
+            wakes += after_step(step.ref, moved)
         return count, wakes
 
     def _judge(self, step: LostStep) -> tuple[ErrorRecord, timedelta | None]:
@@ -126,7 +125,7 @@ class Sweeper:
             elif await self._store.take_back_stage(stage):
                 count += 1
                 _log.warning("stage_taken_back", extra={"job": str(stage.job_id), "stage": str(stage.status)})
-                wakes.append(_stage_wake(stage))
+                wakes.append(stage_again(stage.job_id, stage.status, stage.attempt))
         return count, wakes
 
     async def _give_up(self, stage: LostStage) -> int:
@@ -147,17 +146,3 @@ class Sweeper:
                 _log.warning("plan_expired", extra={"job": str(plan.job_id)})
                 wakes.append(RespondWake(plan.job_id))
         return len(wakes), wakes
-
-
-def _after(ref: StepRef, moved: Moved) -> Sequence[Wake]:
-    wakes: list[Wake] = [StepWake(StepRef(ref.job_id, ref.round, s.index), s.lane, s.tool_name) for s in moved.ready]
-    if moved.job_status is JobStatus.RESPONDING:
-        wakes.append(RespondWake(ref.job_id))
-    return wakes
-
-
-def _stage_wake(stage: LostStage) -> Wake:
-    attempt = stage.attempt + 1
-    if stage.status is JobStatus.RESPONDING:
-        return RespondWake(stage.job_id, attempt)
-    return PlanWake(stage.job_id, attempt)

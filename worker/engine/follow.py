@@ -1,0 +1,25 @@
+"""What has to be woken after a transition."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+from shared.domain.ids import StepRef
+from shared.domain.states import JobStatus
+from shared.ports import Moved, PlanWake, RespondWake, StepWake, Wake
+
+
+def after_step(ref: StepRef, moved: Moved) -> list[Wake]:
+    """Return the wake-ups that a landed transition of the step `ref` asks for."""
+    wakes: list[Wake] = [StepWake(replace(ref, index=s.index), s.lane, s.tool_name) for s in moved.ready]
+    if moved.job_status is JobStatus.RESPONDING:
+        wakes.append(RespondWake(ref.job_id))
+    return wakes
+
+
+def stage_again(job_id: UUID, status: JobStatus, attempt: int) -> Wake:
+    """Return the wake-up for another try at the stage in which a job stands, after `attempt`."""
+    if status is JobStatus.RESPONDING:
+        return RespondWake(job_id, attempt + 1)
+    return PlanWake(job_id, attempt + 1)
