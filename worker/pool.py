@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 import signal as signals
 import threading
 import time
@@ -36,6 +37,9 @@ _CANCEL_SECONDS = 5.0
 """What cancelled work gets to give itself back after the drain, and on a cold stop."""
 
 _TICK_SECONDS = 0.01
+
+_LOOP_ENDED = 70
+"""Exit code: EX_SOFTWARE of sysexits.h."""
 
 
 @dataclass(eq=False)
@@ -83,9 +87,15 @@ class AsyncioPool(BasePool):
         asyncio.run_coroutine_threadsafe(self.app.planq_lane.open(), self._loop).result()
 
     def _run_loop(self) -> None:
-        # The runner cancels whatever is left on the loop when it closes it.
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(self._stopping.wait())
+        try:
+            # The runner cancels whatever is left on the loop when it closes it.
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(self._stopping.wait())
+        except BaseException:
+            # Without its loop the process would hold its leases and carry out nothing, for ever: better it ends, and
+            # a supervisor starts another one.
+            _log.critical("loop_ended", exc_info=True)
+            os._exit(_LOOP_ENDED)
 
     def register_with_event_loop(self, hub: Any) -> None:
         """Keep Celery's hub: while the pool drains, acknowledgements still have to flow through it."""

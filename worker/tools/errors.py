@@ -92,8 +92,11 @@ def retry_after(response: httpx.Response, now: datetime | None = None) -> timede
 
 def quoted(error: BaseException) -> str:
     """Return `Type: text` of an exception, capped."""
-    text = str(error).strip()
     name = type(error).__name__
+    try:
+        text = str(error).strip()
+    except Exception:  # foreign code, which may be broken as well
+        return name
     return f"{name}: {capped(text, MAX_QUOTE_CHARS)}" if text else name
 
 

@@ -64,7 +64,8 @@ class FunctionTool:
             if current is not None and not current.cancelling():
                 raise ToolFailed(f"{name} cancelled itself") from error
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            # Not Exception alone: SystemExit and KeyboardInterrupt would end the event loop and every step on it.
             raise as_execution_failed(error, name) from error
         if isinstance(result, Suspended):
             return replace(result, output=self._output.dump(result.output, name))

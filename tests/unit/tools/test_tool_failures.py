@@ -32,6 +32,13 @@ def _status(code: int, **headers: str) -> httpx.HTTPStatusError:
     return httpx.HTTPStatusError("bad", request=request, response=response)
 
 
+class Unprintable(Exception):
+    """An exception whose text cannot be had."""
+
+    def __str__(self) -> str:
+        raise ValueError
+
+
 @pytest.mark.parametrize(
     ("error", "expected", "retryable", "words"),
     [
@@ -41,6 +48,10 @@ def _status(code: int, **headers: str) -> httpx.HTTPStatusError:
         (ValueError("x" * 9_000), ToolFailed, False, "more characters"),
         (FileNotFoundError(2, "No such file"), ToolFailed, False, "FileNotFoundError"),
         (SystemExit(3), ToolFailed, False, "SystemExit: 3"),
+        (KeyboardInterrupt(), ToolFailed, False, "KeyboardInterrupt"),
+        (BaseExceptionGroup("all", [KeyboardInterrupt()]), ToolFailed, False, "KeyboardInterrupt"),
+        (GeneratorExit(), ToolFailed, False, "GeneratorExit"),
+        (Unprintable(), ToolFailed, False, "fails raised Unprintable$"),
         (TimeoutError(), TimedOut, True, "time limit"),
         (ConnectionResetError("gone"), Transient, True, "ConnectionResetError: gone"),
         (OSError(113, "No route to host"), Transient, True, "No route"),
