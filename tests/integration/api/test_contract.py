@@ -60,7 +60,9 @@ def test_every_answer_to_a_good_request_is_as_described(
 ) -> None:
     statuses = ask(described, method, path, GenerationMode.POSITIVE)
 
-    assert statuses & {200, 202, 404}
+    # No schema knows which tools and models there are, so a well-formed job may still be refused; test_jobs.py has
+    # those that are accepted.
+    assert statuses & ({200, 202, 404} | ({422} if path == "/jobs" else set()))
 
 
 @pytest.mark.parametrize(("method", "path"), REFUSING, ids=[" ".join(operation) for operation in REFUSING])
