@@ -29,10 +29,11 @@ def as_json(value: Any) -> Json | None:
 
     NUL characters are kept as escapes, which the `json` type stores as they are; NaN and infinities raise ValueError.
     """
-    return None if value is None else Json(value, dumps=_dumps)
+    return None if value is None else Json(value, dumps=json_text)
 
 
-def _dumps(value: Any) -> str:
+def json_text(value: Any) -> str:
+    """Return JSON text in ASCII, what UTF-8 cannot carry as escapes; NaN and infinities raise ValueError."""
     return json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
 
 

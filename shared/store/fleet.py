@@ -11,7 +11,7 @@ from shared.domain.ids import StepRef
 from shared.domain.states import Effect, JobStatus, Lane
 from shared.domain.tool import ToolDefinition
 from shared.ports import DueTimer, ExpiredPlan, LostStage, LostStep, Moved, PlanWake, RespondWake, StepWake, Wake
-from shared.store.database import Database, Row, as_json
+from shared.store.database import Database, Row, as_json, json_text
 from shared.store.rows import moved
 
 
@@ -51,7 +51,7 @@ class Fleet:
 
     async def publish_tools(self, tenant_id: str, definitions: Sequence[ToolDefinition]) -> None:
         """Put tool definitions where the API and the planner read them; idempotent."""
-        tools = [{"name": d.name, "definition": d.model_dump(mode="json")} for d in definitions]
+        tools = [{"name": d.name, "definition": json_text(d.model_dump(mode="json"))} for d in definitions]
         await self._database.execute("publish_tools", tenant_id=tenant_id, tools=as_json(tools))
 
     async def unfinished(self) -> Sequence[Row]:

@@ -10,7 +10,7 @@ from shared.domain.model import ModelCall, StepResult
 from shared.domain.resolution import resolve
 from shared.domain.states import JobStatus, Lane, StepStatus
 from shared.ports import Moved, ReadyStep
-from shared.store.database import Row
+from shared.store.database import Row, json_text
 
 
 def step_to_json(step: PlannedStep) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def step_to_json(step: PlannedStep) -> dict[str, Any]:
         "tool_name": step.tool_name,
         "lane": str(step.lane),
         "effect": str(step.effect),
-        "arguments": step.arguments,
+        "arguments": json_text(step.arguments),
         "inputs": list(step.inputs),
         "depends_on": list(step.depends_on),
         "dependents": list(step.dependents),
@@ -40,8 +40,8 @@ def call_to_json(call: ModelCall) -> dict[str, Any]:
         "input_tokens": call.input_tokens,
         "output_tokens": call.output_tokens,
         "cost_usd": None if call.cost_usd is None else str(call.cost_usd),
-        "error": call.error.to_json() if call.error else None,
-        "exchange": call.exchange,
+        "error": json_text(call.error.to_json()) if call.error else None,
+        "exchange": None if call.exchange is None else json_text(call.exchange),
     }
 
 

@@ -53,7 +53,8 @@ class ScriptedModel:
 
     async def plan(self, ask: Ask, tools: Sequence[ToolDefinition]) -> ModelReply:
         self.asked.append((ask, tools))
-        call = ModelCall(Purpose.PLAN, ask.model, 5, 11, 7)
+        said = self.planned if isinstance(self.planned, str) else _kept(self.planned)
+        call = ModelCall(Purpose.PLAN, ask.model, 5, 11, 7, exchange={"reply": said})
         if isinstance(self.planned, ExecutionFailed):
             raise ModelFailed(self.planned, _failed(call, self.planned))
         if isinstance(self.planned, str):
@@ -66,6 +67,13 @@ class ScriptedModel:
         if isinstance(self.answered, ExecutionFailed):
             raise ModelFailed(self.answered, _failed(call, self.answered))
         return ModelReply(self.answered, (), call)
+
+
+def _kept(planned: Sequence[ToolCallRequest] | ExecutionFailed) -> Any:
+    """Return what the exchange of a model call keeps of its tool calls."""
+    if isinstance(planned, ExecutionFailed):
+        return None
+    return [{"name": call.name, "arguments": call.arguments} for call in planned]
 
 
 def _failed(call: ModelCall, error: ExecutionFailed) -> ModelCall:
@@ -81,7 +89,7 @@ def make_tool(function: Callable[..., Any]) -> Tool:
     """A tool of a function declared with `@tool`."""
     options = options_of(function) or ToolOptions()
     return FunctionTool(
-        function, options, services=ToolServices(knowledge=_NoKnowledge()), threads=ToolThreads("test", 4)
+        function, options, services=ToolServices(knowledge=_NoKnowledge()), threads=ToolThreads(running=4)
     )
 
 

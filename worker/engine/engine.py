@@ -172,7 +172,8 @@ class Engine:
             raise
         except Exception as error:
             _log.exception("defect", extra={"attempt": claim.attempt})
-            fault = InternalFault(f"{type(error).__name__}: {error}")
+            # The text of a foreign exception may hold anything, so it stays in the log.
+            fault = InternalFault(f"planq failed here ({type(error).__name__}); the cause is in the worker's log")
             if isinstance(claim, StepClaim):
                 return await self._steps.fail_for_good(claim, fault)
             return await self._fail_job(claim, ErrorRecord.of(fault))

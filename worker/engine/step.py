@@ -18,6 +18,7 @@ from shared.domain.errors import (
     RateLimited,
     TimedOut,
     UnknownTool,
+    storable,
 )
 from shared.domain.resolution import resolve
 from shared.domain.retry import retry_delay
@@ -191,9 +192,13 @@ def describe_artifact(output: Any) -> ArtifactRecord | None:
     if not detect_wrapper(output) or not isinstance(output, Mapping):
         return None
     artifact_id = output["artifact_id"]
-    if not isinstance(artifact_id, str) or not 0 < len(artifact_id) <= _MAX_ARTIFACT_ID or "\x00" in artifact_id:
+    if not isinstance(artifact_id, str) or not 0 < len(artifact_id) <= _MAX_ARTIFACT_ID:
         return None
-    return ArtifactRecord(artifact_id, extract_skill_id(output), infer_type(output["artifact"], None))
+    if artifact_id != storable(artifact_id):
+        return None
+    skill_id = extract_skill_id(output)
+    kind = infer_type(output["artifact"], None)
+    return ArtifactRecord(artifact_id, skill_id and storable(skill_id), kind and storable(kind))
 
 
 def _tell(event: str, claim: StepClaim, landed: bool, **fields: Any) -> None:

@@ -125,6 +125,23 @@ def test_text_that_the_database_cannot_hold_is_made_storable(play: Play) -> None
     assert job["answer"].startswith("a\ufffdb")
 
 
+def test_what_text_cannot_hold_is_carried_as_json(play: Play) -> None:
+    model = ScriptedModel.planning(("say", {"text": "a\x00b"}), ("say", {"text": "$0.output.said"}))
+    job, steps, calls = play(default, model, TOOLS)
+    assert statuses(steps) == ["succeeded", "succeeded"], steps
+    assert [s["output"]["said"] for s in steps] == ["a\x00b", "a\x00b"]
+    assert job["model_calls"] == 2
+    assert calls[0]["exchange"]["reply"][0]["arguments"]["calls"][0]["arguments"] == {"text": "a\x00b"}
+
+
+@pytest.mark.parametrize("text", ["\ud800", "\udfff\ud800", "a\x00\udc00"])
+def test_a_lone_surrogate_fails_no_more_than_its_step(play: Play, text: str) -> None:
+    job, steps, calls = play(default, ScriptedModel.planning(("say", {"text": text})), TOOLS)
+    assert job["status"] == "completed"
+    assert steps[0]["error"]["code"] in ("invalid_arguments", "invalid_output")
+    assert len(calls) == 2
+
+
 def test_a_callers_plan_needs_no_planning_call(play: Play) -> None:
     plan = {"calls": [{"tool_name": "double", "arguments": {"number": 21}}]}
 

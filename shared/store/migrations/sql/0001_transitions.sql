@@ -11,6 +11,8 @@ CREATE FUNCTION planq_tell(p_tenant text, p_job uuid, p_kind text, p_data json) 
 $$;
 
 -- Records model calls, also those of a stage whose attempt has expired: what was spent was spent.
+-- `error` and `exchange` arrive as texts that hold JSON: functions that take JSON apart refuse \u0000 and lone surrogates
+-- anywhere in it, which the type json itself stores as they are.
 CREATE FUNCTION planq_record_calls(p_job uuid, p_calls json) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF p_calls IS NULL OR json_array_length(p_calls) = 0 THEN
@@ -19,13 +21,13 @@ BEGIN
     WITH calls AS (
         SELECT * FROM json_to_recordset(p_calls) AS c (
             purpose text, model text, attempts int, latency_ms int, input_tokens int, output_tokens int,
-            cost_usd numeric, error json, exchange json
+            cost_usd numeric, error text, exchange text
         )
     ), kept AS (
         INSERT INTO model_calls (tenant_id, job_id, round, purpose, model, attempts, latency_ms, input_tokens,
                                  output_tokens, cost_usd, error, exchange)
         SELECT j.tenant_id, j.id, j.round, c.purpose, c.model, c.attempts, c.latency_ms, c.input_tokens,
-               c.output_tokens, c.cost_usd, c.error, c.exchange
+               c.output_tokens, c.cost_usd, c.error::json, c.exchange::json
         FROM calls c, jobs j WHERE j.id = p_job
     )
     UPDATE jobs j SET
@@ -38,7 +40,8 @@ BEGIN
     WHERE j.id = p_job;
 END $$;
 
--- PlanAccepted: stores the plan and its steps; returns {landed, ready: [{index, lane, tool_name}]}.
+-- PlanAccepted: stores the plan and its steps; returns {landed, ready: [{index, lane, tool_name}]}. The `arguments` of
+-- a step arrive as a text that holds JSON, for the same reason as above.
 CREATE FUNCTION planq_accept_plan(
     p_job uuid, p_attempt int, p_source text, p_body json, p_steps json, p_timeout interval, p_calls json
 ) RETURNS json LANGUAGE plpgsql AS $$
@@ -60,11 +63,11 @@ BEGIN
                            depends_on, dependents, pending, retries, timeout_seconds, wake_at)
         SELECT j.id, j.round, s.index, j.tenant_id, s.kind, s.tool_name, s.lane, s.effect,
                CASE WHEN cardinality(s.depends_on) = 0 THEN 'ready' ELSE 'pending' END,
-               s.arguments, s.inputs, s.depends_on, s.dependents, cardinality(s.depends_on), s.retries,
+               s.arguments::json, s.inputs, s.depends_on, s.dependents, cardinality(s.depends_on), s.retries,
                s.timeout_seconds,
                CASE WHEN cardinality(s.depends_on) = 0 THEN now() + planq_wake_grace() END
         FROM json_to_recordset(p_steps) AS s (
-            index int, kind text, tool_name text, lane text, effect text, arguments json, inputs int[],
+            index int, kind text, tool_name text, lane text, effect text, arguments text, inputs int[],
             depends_on int[], dependents int[], retries int, timeout_seconds float8
         )
         RETURNING steps.index, steps.lane, steps.tool_name, steps.status
