@@ -7,6 +7,7 @@ JSON in a text), the check of what it says is strict. Nothing a model says raise
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -104,13 +105,13 @@ def interpret_json(document: Any) -> Direct | Calls | Malformed:
 def _from_tool_calls(text: str, tool_calls: Sequence[ToolCallRequest]) -> Direct | Calls | Malformed:
     forced = [call for call in tool_calls if call.name == PLANNING_TOOL_NAME]
     if not forced:
-        calls = [{"tool_name": call.name, "arguments": _decoded(call.arguments)} for call in tool_calls]
+        calls = [{"tool_name": call.name, "arguments": decoded(call.arguments)} for call in tool_calls]
         return _plan({"type": TOOL_CALLS, "reasoning": text, "calls": calls})
     if len(tool_calls) > 1:
         return _malformed(
             invalid_plan(f"expected exactly one call of {PLANNING_TOOL_NAME}, found {len(tool_calls)} tool calls")
         )
-    arguments = _decoded(forced[0].arguments)
+    arguments = decoded(forced[0].arguments)
     if isinstance(arguments, str):
         return _malformed(
             invalid_plan(f"the arguments of {PLANNING_TOOL_NAME} are no JSON object; found {excerpt(arguments)}")
@@ -134,7 +135,7 @@ def _from_json(document: Any) -> Direct | Calls | Malformed:
     if content != "":
         errors.append(invalid_plan(f"content belongs to {DIRECT} only; answer or call tools, not both", "/content"))
     if isinstance(given.get("calls"), str):
-        given["calls"] = _decoded(given["calls"])
+        given["calls"] = decoded(given["calls"])
     if isinstance(given.get("calls"), list):
         given["calls"] = [_with_decoded_arguments(call) for call in given["calls"]]
     return _plan(given, errors)
@@ -169,24 +170,32 @@ def _malformed(*errors: PlanError) -> Malformed:
 
 def _with_decoded_arguments(call: Any) -> Any:
     if isinstance(call, Mapping) and isinstance(call.get("arguments"), str):
-        return {**call, "arguments": _decoded(call["arguments"])}
+        return {**call, "arguments": decoded(call["arguments"])}
     return call
 
 
-def _decoded(value: Any) -> Any:
-    """Return what a JSON text says, or the text itself when it is no JSON; blank arguments are none (`{}`)."""
+def decoded(value: Any) -> Any:
+    """Return what a JSON text says, or the text itself when it is no JSON; blank arguments are none (`{}`).
+
+    Numbers beyond a float (NaN, infinities, 1e999) are no JSON.
+    """
     if not isinstance(value, str):
         return dict(value) if isinstance(value, Mapping) else value
     if not value.strip():
         return {}
     try:
-        return json.loads(value, parse_constant=_refuse_constant)
+        return json.loads(value, parse_constant=_refuse_number, parse_float=_finite)
     except (ValueError, RecursionError):
         return value
 
 
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+def _refuse_number(text: str) -> Any:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _refuse_number(text)
 
 
 def _plan_in(text: str) -> Any:
@@ -197,9 +206,9 @@ def _plan_in(text: str) -> Any:
     start, end = text.find("{"), text.rfind("}")
     candidates.append(text[start : end + 1] if end > start else text[start:])
     for candidate in candidates:
-        decoded = _decoded(candidate)
-        if _has_marks_of_a_plan(decoded):
-            return decoded
+        found = decoded(candidate)
+        if _has_marks_of_a_plan(found):
+            return found
     stripped = text.strip().removeprefix("```json").removeprefix("```").lstrip()
     return candidates[-1] if _is_broken_plan(stripped) else None
 

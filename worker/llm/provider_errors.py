@@ -22,10 +22,12 @@ from shared.domain.errors import (
     TimedOut,
     Transient,
 )
+from worker.llm.bounded import ReplyTooLarge
 
 FOREIGN: tuple[type[Exception], ...] = (
     foreign.AgentRunError,
     foreign.UserError,
+    ReplyTooLarge,
     httpx2.HTTPError,
     ValidationError,
     # What the SDKs raise on a well-formed JSON body that is not of their provider's form.
@@ -34,13 +36,20 @@ FOREIGN: tuple[type[Exception], ...] = (
     IndexError,
     TypeError,
     ValueError,
+    ArithmeticError,
+    RuntimeError,  # a reply that is nested too deeply (RecursionError), a kind of tool call that was never offered
 )
 """Everything that a call through pydantic-ai is known to raise; anything else is a defect and passes through."""
 
 
+_LONGEST_WISH_SECONDS = 86_400.0
+"""A server may ask for any number; beyond a day they all mean the same."""
+
+
 def _limited(message: str, error: Exception) -> ExecutionFailed:
     seconds = getattr(error, "retry_after", None)
-    return RateLimited(message, None if seconds is None else timedelta(seconds=max(0.0, float(seconds))))
+    wish = None if seconds is None else timedelta(seconds=min(max(0.0, float(seconds)), _LONGEST_WISH_SECONDS))
+    return RateLimited(message, wish)
 
 
 def _unavailable(message: str, error: Exception) -> ExecutionFailed:
@@ -100,6 +109,9 @@ def translated(error: Exception, *, secret: str) -> ExecutionFailed:
 
     Servers are known to repeat a refused key in their answer, and the message is stored and shown.
     """
+    too_large = _too_large(error)
+    if too_large is not None:
+        return InvalidOutput(f"the model's reply cannot be taken: {too_large}")
     detail = str(error) or type(error).__name__
     if secret:
         detail = detail.replace(secret, "[API key]")
@@ -107,3 +119,10 @@ def translated(error: Exception, *, secret: str) -> ExecutionFailed:
         if isinstance(error, category):
             return ours(f"{meaning}: {detail}", error)
     return InvalidOutput(f"{_OTHER}: {type(error).__name__}: {detail}")
+
+
+def _too_large(error: BaseException | None) -> ReplyTooLarge | None:
+    """Return the cause that the SDKs have wrapped into a connection error."""
+    while error is not None and not isinstance(error, ReplyTooLarge):
+        error = error.__cause__
+    return error

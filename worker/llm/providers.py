@@ -35,7 +35,9 @@ from pydantic_ai.tools import ToolDefinition as WireTool
 from shared.domain.errors import AuthFailed
 from shared.domain.model import ToolCallRequest
 from shared.domain.model_names import ModelName, Provider
+from shared.domain.planning import decoded
 from worker.llm.backend import Completion
+from worker.llm.bounded import bound
 from worker.llm.provider_errors import FOREIGN, translated
 from worker.llm.request import ModelRequest
 from worker.llm.settings import ModelSettings
@@ -45,6 +47,8 @@ ANTHROPIC_URL = "https://api.anthropic.com"
 GOOGLE_URL = "https://generativelanguage.googleapis.com"
 NO_KEY = "no-key"
 """Sent to a compatible server that was configured without a key; the SDK refuses to send none."""
+
+_MOST_TOKENS = 2**31 - 1
 
 MakeModel = Callable[[str], Model]
 
@@ -97,7 +101,8 @@ class Providers:
     def _maker(self, provider: Provider) -> MakeModel:
         opened = self._open.setdefault(asyncio.get_running_loop(), {})
         if provider not in opened:
-            client = create_async_httpx2_client(timeout=httpx2.Timeout(self._settings.request_timeout, connect=5))
+            timeout = httpx2.Timeout(self._settings.request_timeout, connect=5)
+            client = bound(create_async_httpx2_client(timeout=timeout))
             opened[provider] = (_MAKERS[provider](self._settings, client), client)
         return opened[provider][0]
 
@@ -206,23 +211,29 @@ def _completion(response: ModelResponse) -> Completion:
     return Completion(
         text="\n\n".join(texts),
         tool_calls=[ToolCallRequest(call.tool_name, _arguments(call.args)) for call in calls],
-        input_tokens=response.usage.input_tokens,
-        output_tokens=response.usage.output_tokens,
+        input_tokens=_count(response.usage.input_tokens),
+        output_tokens=_count(response.usage.output_tokens),
         cost_usd=_cost(response),
         finish_reason=response.finish_reason,
     )
 
 
+def _count(tokens: int) -> int:
+    """Return a number of tokens that can be stored, whatever the server claims."""
+    return min(max(tokens, 0), _MOST_TOKENS)
+
+
 def _arguments(raw: Any) -> Mapping[str, Any] | str:
-    """Return a JSON object, or the provider's text where it is none; the planning extractor judges it."""
-    if isinstance(raw, Mapping):
-        return dict(raw)
-    text = raw or ""
+    """Return a JSON object, or the provider's text where it is none; the planning extractor judges it.
+
+    Some SDKs decode the arguments themselves, and let NaN and infinities pass.
+    """
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return str(text)
-    return value if isinstance(value, dict) else str(text)
+        text = json.dumps(raw) if isinstance(raw, Mapping) else str(raw or "")
+    except RecursionError:
+        return "{… nested too deeply"
+    value = decoded(text)
+    return value if isinstance(value, dict) else text
 
 
 def _cost(response: ModelResponse) -> Decimal | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from tests.integration.llm.calls import (
 )
 from tests.integration.llm.dialects import ANTHROPIC, GOOGLE, KEY, OPENAI_CHAT, OPENAI_RESPONSES, Dialect
 from tests.integration.llm.wire import Reply, WireServer
+from worker.llm.bounded import MAX_REPLY_BYTES
 from worker.llm.gateway import ModelGateway
 
 
@@ -167,6 +170,71 @@ def test_a_missing_key_is_said_before_anything_is_sent(server: WireServer, diale
     assert code == "auth"
     assert f"{dialect.provider.value.upper()}_API_KEY" in message
     assert server.requests == []
+
+
+@every_dialect
+@pytest.mark.parametrize("wish", ["9" * 30, "1e30", "nan", "inf", "-5", "tomorrow"])
+def test_an_absurd_wish_to_wait_is_an_error_of_ours(server: WireServer, dialect: Dialect, wish: str) -> None:
+    server.script(Reply({"error": {"message": "slow down"}}, 429, {"retry-after": wish}))
+
+    code, _, call = failure(settings_for(dialect, server, max_attempts=2), dialect)
+
+    assert code == "rate_limited"
+    assert call.attempts in (1, 2)
+
+
+@pytest.mark.parametrize("body", ["[" * 100_000, '{"choices": ' + "[" * 100_000 + "]" * 100_000 + "}"])
+@every_dialect
+def test_a_body_nested_too_deeply_is_an_error_of_ours(server: WireServer, dialect: Dialect, body: str) -> None:
+    server.script(Reply(body, headers={"content-type": "application/json"}))
+
+    code, _, _ = failure(settings_for(dialect, server, max_attempts=1), dialect)
+
+    assert code in {"invalid_output", "transient"}
+
+
+@every_dialect
+@pytest.mark.parametrize("is_packed", [False, True], ids=["plain", "packed"])
+def test_a_reply_without_an_end_is_cut_off(server: WireServer, dialect: Dialect, is_packed: bool) -> None:
+    body = b" " * (MAX_REPLY_BYTES + 1)
+    if is_packed:
+        server.script(Reply(gzip.compress(body, 1), headers={"content-encoding": "gzip"}))
+    else:
+        server.script(Reply(body))
+
+    code, message, call = failure(settings_for(dialect, server), dialect)
+
+    assert (code, call.attempts) == ("invalid_output", 1)
+    assert f"at most {MAX_REPLY_BYTES} bytes" in message
+
+
+@every_dialect
+def test_a_packed_reply_is_read(server: WireServer, dialect: Dialect) -> None:
+    body = gzip.compress(json.dumps(dialect.reply("hello", None)).encode())
+    server.script(Reply(body, headers={"content-encoding": "gzip", "content-type": "application/json"}))
+
+    assert plan(settings_for(dialect, server), dialect).text == "hello"
+    assert server.requests[0].headers["accept-encoding"] == "gzip, deflate"
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+@every_dialect
+def test_numbers_that_json_does_not_know_are_no_arguments(server: WireServer, dialect: Dialect, number: str) -> None:
+    body = json.dumps(dialect.reply("", {"type": "tool_calls", "calls": 0.125}))
+    server.script(Reply(body.replace("0.125", number), headers={"content-type": "application/json"}))
+
+    (call,) = plan(settings_for(dialect, server), dialect).tool_calls
+
+    assert isinstance(call.arguments, str)
+
+
+@pytest.mark.parametrize(("claimed", "kept"), [(2**31 - 1, 2**31 - 1), (10**10, 2**31 - 1), (10**18, 2**31 - 1)])
+def test_a_claimed_usage_is_kept_within_what_can_be_stored(server: WireServer, claimed: int, kept: int) -> None:
+    reply = OPENAI_CHAT.reply("hello", None)
+    reply["usage"]["prompt_tokens"] = claimed
+    server.script(Reply(reply))
+
+    assert plan(settings_for(OPENAI_CHAT, server), OPENAI_CHAT).call.input_tokens == kept
 
 
 def test_a_cancelled_call_is_cancelled(server: WireServer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections import deque
@@ -12,7 +13,10 @@ from typing import Any
 
 @dataclass
 class Reply:
-    """One HTTP answer; a dict is sent as JSON. `hang`: read the request, answer nothing until the test ends."""
+    """One HTTP answer; a dict is sent as JSON, bytes as they are.
+
+    `hang`: read the request, answer nothing until the test ends.
+    """
 
     body: Any = None
     status: int = 200
@@ -69,13 +73,15 @@ class WireServer:
             handler.close_connection = True
             return
         text = isinstance(reply.body, str)
-        payload = (reply.body if text else json.dumps(reply.body)).encode()
+        raw_body = isinstance(reply.body, bytes)
+        payload = reply.body if raw_body else (reply.body if text else json.dumps(reply.body)).encode()
         handler.send_response(reply.status)
         kind = "text/html" if text else "application/json"
         for name, value in {"content-type": kind, "content-length": str(len(payload)), **reply.headers}.items():
             handler.send_header(name, value)
         handler.end_headers()
-        handler.wfile.write(payload)
+        with contextlib.suppress(ConnectionError):  # a client may refuse to read it all
+            handler.wfile.write(payload)
 
     def close(self) -> None:
         self.released.set()
