@@ -134,6 +134,16 @@ def test_what_text_cannot_hold_is_carried_as_json(play: Play) -> None:
     assert calls[0]["exchange"]["reply"][0]["arguments"]["calls"][0]["arguments"] == {"text": "a\x00b"}
 
 
+def test_an_artifact_with_names_that_text_cannot_hold_ends_its_step(play: Play) -> None:
+    @tool(description="Describes itself\x00 badly", output_schema={"type": "object"})
+    async def odd(name: str) -> dict[str, Any]:
+        return {"artifact_id": name, "artifact": {"type": "a\x00"}, "_metadata": {"skill_id": "b\x00"}}
+
+    model = ScriptedModel.planning(("odd", {"name": "fine"}), ("odd", {"name": "c\x00"}))
+    job, steps, _ = play(default, model, [make_tool(odd)])
+    assert (job["status"], statuses(steps)) == ("completed", ["succeeded", "succeeded"]), steps
+
+
 @pytest.mark.parametrize("text", ["\ud800", "\udfff\ud800", "a\x00\udc00"])
 def test_a_lone_surrogate_fails_no_more_than_its_step(play: Play, text: str) -> None:
     job, steps, calls = play(default, ScriptedModel.planning(("say", {"text": text})), TOOLS)
