@@ -18,6 +18,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="planq worker", description="Run a planq worker.")
     parser.add_argument("lane", type=Lane, choices=list(Lane), help="io waits (asyncio), cpu computes (processes)")
     parser.add_argument("--concurrency", type=int, default=None, help="steps in flight (io) or processes (cpu)")
+    parser.add_argument("--health", action="store_true", help="only tell, by the exit code, whether one lives here")
     given = parser.parse_args()
     if given.lane is Lane.IO:
         os.environ["CELERY_CUSTOM_WORKER_POOL"] = "worker.pool:AsyncioPool"
@@ -26,6 +27,10 @@ def main() -> int:
         from shared.telemetry.logs import configure_logging
 
         settings = load_settings()
+        if given.health:
+            from worker.health import is_alive
+
+            return 0 if is_alive(settings, given.lane) else 1
         configure_logging(settings.log_level, as_json=settings.log_json)
         from worker.main import run
 

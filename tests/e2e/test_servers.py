@@ -117,6 +117,17 @@ def test_a_process_that_cannot_run_says_why_and_ends(
     assert "Traceback" not in done.stderr
 
 
+def test_health_of_a_worker_is_that_of_its_lease(stack: Stack, database_url: str, valkey_url: str) -> None:
+    def health(lane: str) -> int:
+        env = {"DATABASE_URL": database_url, "BROKER_URL": valkey_url, "PLANQ_LEASE_SECONDS": "6"}
+        return refused_start("-m", "worker", lane, "--health", **env).returncode
+
+    assert [health("io"), health("cpu")] == [0, 0]
+    stack.kill("cpu-1")
+    eventually(lambda: health("cpu") == 1, 30, what="the lease of the killed worker has run out")
+    assert health("io") == 0
+
+
 def test_a_worker_refuses_a_database_of_another_release(empty_database_url: str, valkey_url: str) -> None:
     done = refused_start("-m", "worker", "io", DATABASE_URL=empty_database_url, BROKER_URL=valkey_url)
     assert done.returncode == 2

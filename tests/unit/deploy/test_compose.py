@@ -63,6 +63,8 @@ def test_everything_that_serves_has_a_health_check() -> None:
         "redis",
         "api",
         "flower",
+        "worker-io",
+        "worker-cpu",
     }
 
 
