@@ -36,8 +36,8 @@ class Finding:
     advice: str = ""
 
 
-def examine(url: str | None, api_key: str | None) -> Iterator[Finding]:
-    """Yield the findings, one after the other as they are made."""
+def examine(url: str | None, api_key: str | None, *, invariants: bool = False) -> Iterator[Finding]:
+    """Yield the findings, one after the other as they are made; `invariants` reads the whole stored history too."""
     yield _python()
     try:
         settings = located_settings()
@@ -48,6 +48,8 @@ def examine(url: str | None, api_key: str | None) -> Iterator[Finding]:
         yield Finding("settings", True, f"model {settings.model}, log level {settings.log_level}")
         yield from _embedded(settings)
         yield from _stores(settings)
+        if invariants:
+            yield _invariants(settings)
     yield _api(url, api_key)
 
 
@@ -226,6 +228,35 @@ def _tools(tools: Sequence[str]) -> Finding:
 def _jobs(unfinished: Sequence[Row]) -> Finding:
     counts = [f"{row['n']} {row['status']}" for row in unfinished if row["kind"] == "job"]
     return Finding("jobs", True, f"unfinished: {', '.join(counts)}" if counts else "none unfinished")
+
+
+def _invariants(settings: Settings) -> Finding:
+    from shared.store.database import Database
+    from shared.store.fleet import Fleet
+
+    async def ask() -> Sequence[Row]:
+        database = Database(settings.require_database(), max_connections=1, timeout_seconds=PATIENCE_SECONDS)
+        await database.open()
+        try:
+            return await Fleet(database, settings.lease).broken_invariants()
+        finally:
+            await database.close()
+
+    try:
+        broken = asyncio.run(ask())
+    except PlanqError as error:
+        return Finding("invariants", False, error.message, "check that the database runs")
+    told = [f"{row['invariant']} {row['job_id']} {_step(row)}".strip() for row in broken[:5]]
+    more = f" and {len(broken) - 5} more" if len(broken) > 5 else ""
+    if broken:
+        return Finding(
+            "invariants", False, "; ".join(told) + more, "run it again in a minute; if it stays, report it"
+        )
+    return Finding("invariants", True, "all hold")
+
+
+def _step(row: Row) -> str:
+    return "" if row["step_index"] is None else f"step {row['step_index']}"
 
 
 def _api(url: str | None, api_key: str | None) -> Finding:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,7 +20,14 @@ def add_to(app: typer.Typer) -> None:
     app.command()(doctor)
 
 
-def doctor(url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+def doctor(
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+    invariants: Annotated[
+        bool, typer.Option("--invariants", help="Also check the stored history; reads all of it.")
+    ] = False,
+) -> None:
     """Check that planq has all it needs.
 
     Environment, settings, servers, schema, queues, workers and API; exit code 1 unless all are ok.
@@ -29,7 +36,7 @@ def doctor(url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> 
 
     findings: list[Finding] = []
     with reported(as_json=as_json):
-        for finding in examine(url, api_key):
+        for finding in examine(url, api_key, invariants=invariants):
             findings.append(finding)
             if not as_json:
                 _tell(finding)

@@ -58,6 +58,13 @@ class Fleet:
         """Return counts (kind, status, n) of what is not finished."""
         return await self._database.fetch_all("count_unfinished")
 
+    async def broken_invariants(self, limit: int = 100) -> Sequence[Row]:
+        """Return rows (invariant, job_id, step_index) of what must never be; reads the whole history.
+
+        `running_without_lease` is expected between the death of a worker and the next sweep, nothing else ever is.
+        """
+        return await self._database.fetch_all("broken_invariants", lease_seconds=self._lease_seconds, limit=limit)
+
     # The sweeper: port `SweepStore` -------------------------------------------------------------------------------
 
     async def take_due_wakes(self, limit: int) -> Sequence[Wake]:

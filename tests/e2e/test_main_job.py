@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from shared.store.database import Database
+from shared.store.fleet import Fleet
 from shared.store.knowledge import Piece, PostgresKnowledge
 from tests.support.stack import Stack
 from tests.support.waiting import eventually
@@ -39,6 +40,18 @@ def load_handbook(database_url: str) -> None:
         await database.close()
 
     asyncio.run(load())
+
+
+def broken_invariants(database_url: str) -> list[Any]:
+    async def ask() -> list[Any]:
+        database = Database(database_url, max_connections=1)
+        await database.open()
+        try:
+            return list(await Fleet(database, timedelta(seconds=15)).broken_invariants())
+        finally:
+            await database.close()
+
+    return asyncio.run(ask())
 
 
 def submit(stack: Stack, **body: Any) -> Any:
@@ -118,6 +131,7 @@ def test_two_hundred_jobs_at_once_leave_exactly_the_expected_rows(stack: Stack, 
         ):
             assert count(f"SELECT count(*) FROM events WHERE kind = '{kind}'") == times, kind
         assert count("SELECT count(*) FROM events") == 1800
+    assert broken_invariants(database_url) == []
 
 
 def plan(*calls: tuple[str, dict[str, Any]]) -> dict[str, Any]:
@@ -207,3 +221,4 @@ def test_a_killed_worker_loses_nothing_and_repeats_nothing_unsafe(
     assert (job["steps"][0]["status"], job["steps"][0]["error"]["code"]) == ("failed", "outcome_unknown")
     assert job["steps"][1]["status"] == "skipped"
     assert ledger.read_text() == f"{unsafe}/0 paid\n"
+    assert broken_invariants(database_url) == []
