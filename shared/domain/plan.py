@@ -89,8 +89,8 @@ def structural_errors(raw: Any, *, from_model: bool = False) -> Plan | list[Plan
         # Deeper ones can be neither checked nor written out again: the libraries recurse.
         return [PlanError(None, "", None, "too_deep", {"limit": MAX_DEPTH})]
     try:
-        # NaN and the infinities, which Python's decoder lets pass, are no JSON.
-        json.dumps(raw, allow_nan=False)
+        # Python's decoder lets NaN, infinities and lone surrogates pass; the first two are no JSON, the last no text.
+        json.dumps(raw, allow_nan=False, ensure_ascii=False).encode()
         plan = (_ModelPlan if from_model else Plan).model_validate(dict(raw))
     except ValidationError as error:
         return [

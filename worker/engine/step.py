@@ -17,6 +17,7 @@ from shared.domain.errors import (
     InvalidOutput,
     RateLimited,
     TimedOut,
+    ToolFailed,
     UnknownTool,
     storable,
 )
@@ -158,6 +159,9 @@ async def _call(tool: Tool, arguments: dict[str, Any], claim: StepClaim) -> _Out
     except asyncio.CancelledError:
         await _abandon(call)
         raise
+    if call.cancelled():
+        # Not from here: passed on, it would look like this process stopping, and be repeated for ever.
+        raise ToolFailed(f"tool {claim.tool_name!r} cancelled itself")
     if done:
         value = call.result()
         return _Outcome(suspended=value) if isinstance(value, Suspended) else _Outcome(output=value)

@@ -107,6 +107,21 @@ def test_a_defect_while_storing_ends_the_step_with_a_reason(play: Play, monkeypa
     assert (job["status"], steps[0]["status"], steps[0]["error"]["code"]) == ("completed", "failed", "internal")
 
 
+def test_a_tool_that_cancels_its_own_task_fails_once(play: Play) -> None:
+    @tool(effect="pure")
+    async def odd() -> dict[str, int]:
+        """Cancel whatever runs this."""
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.Event().wait()
+        return {"n": 1}
+
+    job, steps = run_plan(play, [odd], ("odd", {}))
+    assert (job["status"], steps[0]["status"], steps[0]["attempt"]) == ("completed", "failed", 1)
+    assert (steps[0]["error"]["code"], steps[0]["releases"]) == ("tool_error", 0)
+
+
 def test_a_missing_field_names_the_reference_and_what_was_there(play: Play) -> None:
     @tool(effect="pure", output_schema={"type": "object", "properties": {"a": {}, "b": {}}})
     async def give() -> dict[str, int]:
