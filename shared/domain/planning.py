@@ -7,12 +7,12 @@ JSON in a text), the check of what it says is strict. Nothing a model says raise
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from shared.domain import strict_json
 from shared.domain.model import ToolCallRequest
 from shared.domain.plan import Plan, structural_errors
 from shared.domain.plan_errors import PlanError, invalid_plan
@@ -184,18 +184,9 @@ def decoded(value: Any) -> Any:
     if not value.strip():
         return {}
     try:
-        return json.loads(value, parse_constant=_refuse_number, parse_float=_finite)
+        return strict_json.loads(value)
     except (ValueError, RecursionError):
         return value
-
-
-def _refuse_number(text: str) -> Any:
-    raise ValueError(f"{text} is no number of JSON")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    return value if math.isfinite(value) else _refuse_number(text)
 
 
 def _plan_in(text: str) -> Any:

@@ -323,7 +323,7 @@ def test_connection_goes_to_the_address_that_was_checked(
 
 
 @pytest.mark.parametrize(
-    "url", ["", " ", "site.example", "http://", "mailto:a@b", "http://u:p@site.example/", "http://[1"]
+    "url", ["", " ", "site.example", "http://", "mailto:a@b", "http://u:p@site.example/", "http://[1", "http://xn--/"]
 )
 def test_address_that_is_none_is_invalid(fetch: Fetch, url: str) -> None:
     with pytest.raises(InvalidArguments):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import zlib
 from collections.abc import AsyncIterator
@@ -11,7 +10,9 @@ from typing import Any
 
 from bs4 import BeautifulSoup
 from bs4.dammit import UnicodeDammit
+from bs4.exceptions import ParserRejectedMarkup
 
+from shared.domain import strict_json
 from shared.domain.errors import ToolFailed
 from shared.domain.schemas import MAX_DEPTH, is_deeper_than
 
@@ -32,6 +33,7 @@ TEXT_TYPES = frozenset(
 HTML_TYPES = frozenset({"text/html", "application/xhtml+xml"})
 INVISIBLE = ("script", "style", "noscript", "template", "svg", "iframe")
 
+_TAG_BEGINS = re.compile(r"<[!?/a-zA-Z]")
 _XML_DECLARATION = re.compile(r"<\?xml[^>]*>", re.IGNORECASE)
 
 ENCODINGS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
@@ -61,6 +63,7 @@ async def read_limited(chunks: AsyncIterator[bytes], encoding: str, limit: int) 
         )
     unpacker = zlib.decompressobj(ENCODINGS[coding]) if coding in ENCODINGS else None
     body = bytearray()
+    is_whole = True
     async for chunk in chunks:
         try:
             body += chunk if unpacker is None else unpacker.decompress(chunk, limit + 1 - len(body))
@@ -68,7 +71,9 @@ async def read_limited(chunks: AsyncIterator[bytes], encoding: str, limit: int) 
             raise ToolFailed(f"http_fetch: the body is no valid {coding} ({error})") from error
         if len(body) > limit:
             return bytes(body[:limit]), True
-    return bytes(body), False
+        is_whole = unpacker is None or unpacker.eof
+    # A packed body that stops in the middle was cut off by somebody else.
+    return bytes(body), not is_whole
 
 
 def media_type(content_type: str) -> str:
@@ -90,7 +95,7 @@ def read_document(body: bytes, kind: str, charset: str | None) -> Document:
     text = _decode(body, charset)
     if _is_json(kind):
         try:
-            value = json.loads(text, parse_constant=_refuse_constant)
+            value = strict_json.loads(text)
         except (ValueError, RecursionError):
             return Document("", text)
         if not is_deeper_than(value, MAX_DEPTH - 5):
@@ -103,7 +108,10 @@ def _read_html(body: bytes, charset: str | None) -> Document:
     markup = decoded.unicode_markup or body.decode("utf-8", errors="replace")
     # Without XML declarations, and ending in a newline: else the library warns about markup that it takes for XML,
     # or for a file name.
-    page = BeautifulSoup(_XML_DECLARATION.sub("", markup) + "\n", "html.parser")
+    try:
+        page = BeautifulSoup(_finished(_XML_DECLARATION.sub("", markup)) + "\n", "html.parser")
+    except ParserRejectedMarkup:
+        return Document("", _decode(body, charset))
     title = " ".join(page.title.get_text().split()) if page.title is not None else ""
     for invisible in page.find_all([*INVISIBLE, "title"]):
         invisible.decompose()
@@ -111,10 +119,22 @@ def _read_html(body: bytes, charset: str | None) -> Document:
     return Document(title.replace("\x00", ""), "\n".join(line for line in lines if line))
 
 
+def _finished(markup: str) -> str:
+    """Return `markup` without a comment or tag at its end that is never closed; nothing in there is visible anyway.
+
+    The parser looks for the end of every one that begins in there: a megabyte of `<a ` would take it hours.
+    """
+    comment = markup.find("<!--", markup.rfind("-->") + 1)
+    if comment >= 0:
+        markup = markup[:comment]
+    tag = _TAG_BEGINS.search(markup, markup.rfind(">") + 1)
+    return markup if tag is None else markup[: tag.start()]
+
+
 def _decode(body: bytes, charset: str | None) -> str:
     try:
         text = body.decode(charset or "utf-8-sig", errors="replace")
-    except LookupError:
+    except (LookupError, UnicodeError):  # a charset that nobody knows, or that is none of text
         text = body.decode("utf-8-sig", errors="replace")
     return text.replace("\x00", "")
 
@@ -125,7 +145,3 @@ def _is_json(kind: str) -> bool:
 
 def _is_xml(kind: str) -> bool:
     return kind == "application/xml" or kind.endswith("+xml")
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")

@@ -118,14 +118,22 @@ def _parsed(url: str) -> httpx.URL:
         parsed = httpx.URL(url.strip())
     except (httpx.InvalidURL, ValueError) as error:
         raise InvalidArguments(f"http_fetch: {capped(url, 200)!r} is no valid address ({error})") from error
-    if parsed.scheme not in ("http", "https") or not parsed.host:
+    if parsed.scheme not in ("http", "https") or not parsed.raw_host:
         raise InvalidArguments(f"http_fetch expects http://… or https://…, found {capped(url, 200)!r}")
-    if not _HOST.fullmatch(parsed.raw_host):
+    if not _HOST.fullmatch(parsed.raw_host) or not _is_decodable(parsed):
         raise InvalidArguments(f"http_fetch: {capped(url, 200)!r} has no valid host name")
     if parsed.userinfo:
         # The address is stored and shown; a password in it would be, too.
         raise InvalidArguments("http_fetch takes no user name or password in an address; leave out the part before @")
     return parsed.copy_with(fragment=None)
+
+
+def _is_decodable(url: httpx.URL) -> bool:
+    """True unless the host only looks like an internationalised name (`xn--…`); httpx decodes it when it is asked."""
+    try:
+        return bool(url.host)
+    except UnicodeError:
+        return False
 
 
 def _unreadable(url: httpx.URL, kind: str) -> ToolFailed:

@@ -43,6 +43,8 @@ def why_refused(address: IPAddress) -> str | None:
             return "a loopback address"
         if inner.is_link_local:
             return "a link-local address"
+        if isinstance(inner, ipaddress.IPv6Address) and inner.is_site_local:
+            return "a site-local address"
         if inner.is_multicast:
             return "a multicast address"
         if any(inner in network for network in RESERVED):
