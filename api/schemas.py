@@ -97,7 +97,7 @@ class ErrorDocument(_Answer):
 
 
 class StepDocument(_Answer):
-    """One step. `arguments` are those it was called with, or as planned while it has not begun."""
+    """One step. `arguments` are those it was called with; as planned while it has not begun, or where too large."""
 
     index: int
     tool_name: str

@@ -18,6 +18,10 @@ MAX_AVAILABLE = 50
 """How many names of present fields a `Missing` carries; more would not help anybody who reads it."""
 
 
+MAX_SIZE = 16 * 1024 * 1024
+"""Most characters and values that a resolution puts together: a short plan can name a large output many times."""
+
+
 @dataclass(frozen=True, slots=True)
 class Missing:
     """A reference that found nothing at run time, so that null was inserted.
@@ -43,10 +47,29 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The arguments to call with, and what was missing, in document order."""
+    """The arguments to call with, what was missing, in document order, and their size in characters and values."""
 
     arguments: Any
     missing: tuple[Missing, ...]
+    size: int = 0
+
+
+class _Budget:
+    """What may still be put together."""
+
+    def __init__(self, size: int) -> None:
+        self.limit = self.left = size
+
+    def spend(self, size: int) -> None:
+        self.check(size)
+        self.left -= size
+
+    def check(self, size: int) -> None:
+        if size > self.left:
+            raise InvalidArguments(
+                f"with their references replaced, the arguments would hold more than {self.limit} characters; "
+                "refer to smaller parts of the outputs, or to each less often"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +79,27 @@ class _Absent:
     available: tuple[str, ...]
 
 
-def resolve(arguments: Any, outputs: Mapping[int, Any]) -> Resolved:
+def resolve(arguments: Any, outputs: Mapping[int, Any], *, max_size: int = MAX_SIZE) -> Resolved:
     """Replace every reference in `arguments` by the value it points at in `outputs` (step index → output).
 
     A whole-string reference yields the value with its JSON type; one embedded as `{{ … }}` yields text: a string as
     it is, anything else as compact JSON. What is absent, the step or the path, becomes null and is recorded. A
     malformed reference stays as it is written. Neither argument is changed, and the result shares no container with
-    them, so a tool may do what it likes with it. Raises `InvalidArguments` when a value is nested too deeply (about
-    a thousand levels) to become text.
+    them, so a tool may do what it likes with it. Raises `InvalidArguments` when the result would be larger than
+    `max_size`, and when a value is nested too deeply (about a thousand levels) to become text.
     """
+    budget = _Budget(max_size)
     missing: list[Missing] = []
     root: list[Any] = [None]
     stack: list[tuple[Any, Any, Any, Tokens, bool]] = [(root, 0, arguments, None, False)]
     while stack:
         holder, key, value, tokens, verbatim = stack.pop()
         if isinstance(value, str) and not verbatim:
-            value, verbatim = _resolve_text(value, outputs, tokens, missing), True
+            value, verbatim = _resolve_text(value, outputs, tokens, missing, budget), True
+        budget.spend(1 + len(value) if isinstance(value, str) else 1)
         if isinstance(value, dict):
             copy: Any = dict.fromkeys(value)
+            budget.spend(sum(map(len, value)))
             stack.extend((copy, name, value[name], (tokens, str(name)), verbatim) for name in reversed(value))
         elif isinstance(value, (list, tuple)):
             copy = [None] * len(value)
@@ -83,10 +109,12 @@ def resolve(arguments: Any, outputs: Mapping[int, Any]) -> Resolved:
         else:
             copy = value
         holder[key] = copy
-    return Resolved(root[0], tuple(missing))
+    return Resolved(root[0], tuple(missing), max_size - budget.left)
 
 
-def _resolve_text(text: str, outputs: Mapping[int, Any], tokens: Tokens, missing: list[Missing]) -> Any:
+def _resolve_text(
+    text: str, outputs: Mapping[int, Any], tokens: Tokens, missing: list[Missing], budget: _Budget
+) -> Any:
     reference = parse(text) if text.startswith("$") else None
     if reference is not None:
         return _value(reference, text, outputs, tokens, missing)
@@ -94,6 +122,7 @@ def _resolve_text(text: str, outputs: Mapping[int, Any], tokens: Tokens, missing
     if cut is None:
         return text
     parts: list[str] = []
+    size = 0
     for piece in cut:
         if not isinstance(piece, Insertion):
             parts.append(piece.text)
@@ -101,6 +130,8 @@ def _resolve_text(text: str, outputs: Mapping[int, Any], tokens: Tokens, missing
             parts.append(piece.template)
         else:
             parts.append(_as_text(_value(piece.reference, piece.template, outputs, tokens, missing)))
+        size += len(parts[-1])
+        budget.check(size)  # before they are joined
     return "".join(parts)
 
 

@@ -17,7 +17,7 @@ from shared.domain.states import Effect, JobStatus, Lane, StepStatus
 from shared.domain.tool import ToolDefinition
 from shared.ports import ArtifactRecord, Moved, StageClaim, StepClaim
 from shared.store.database import Database, Row, as_json
-from shared.store.rows import call_to_json, moved, step_result, step_to_json
+from shared.store.rows import CalledArguments, call_to_json, moved, step_result, step_to_json
 
 _CATALOGUE_SECONDS = 2.0
 """How long a worker trusts its copy of the tool catalogue; a plan over a newer tool waits at most this long."""
@@ -96,9 +96,9 @@ class PostgresJobStore:
 
     async def results(self, claim: StageClaim) -> Sequence[StepResult]:
         rows = await self._database.fetch_all("get_steps", job_id=claim.job_id, round=claim.round)
-        outputs = {row["index"]: row["output"] for row in rows if row["status"] == StepStatus.SUCCEEDED}
+        called = CalledArguments({r["index"]: r["output"] for r in rows if r["status"] == StepStatus.SUCCEEDED})
         begun = (StepStatus.SUCCEEDED, StepStatus.FAILED)
-        return [step_result(row, outputs) for row in rows if row["status"] in begun]
+        return [step_result(row, called) for row in rows if row["status"] in begun]
 
     async def claim_step(self, ref: StepRef) -> StepClaim | None:
         row = await self._database.fetch_one(

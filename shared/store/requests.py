@@ -17,7 +17,7 @@ from shared.domain.states import TERMINAL_JOB, JobStatus, StepStatus, Strategy
 from shared.domain.tool import ToolDefinition
 from shared.store.database import Database, Row, as_json
 from shared.store.jobs import list_tools
-from shared.store.rows import called_arguments
+from shared.store.rows import CalledArguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +94,15 @@ class RequestStore:
     async def job(self, tenant_id: str, job_id: UUID) -> tuple[Row, list[Mapping[str, Any]]]:
         """Return a job's row (with `plan_source`, `plan_body`, `plan_errors`) and its steps in plan order.
 
-        Each step carries `called_arguments`: resolved once it has begun, as planned before. Raises `NotFound`.
+        Each step carries `called_arguments`: resolved once it has begun, as planned before
+        or where they are too large to show (`CalledArguments`). Raises `NotFound`.
         """
         job = await self._database.fetch_one("get_job", id=job_id, tenant_id=tenant_id)
         if job is None:
             raise NotFound(f"there is no job {job_id}")
         rows = await self._database.fetch_all("get_steps", job_id=job_id, round=job["round"])
-        outputs = {row["index"]: row["output"] for row in rows if row["status"] == StepStatus.SUCCEEDED}
-        return job, [{**row, "called_arguments": called_arguments(row, outputs)} for row in rows]
+        called = CalledArguments({r["index"]: r["output"] for r in rows if r["status"] == StepStatus.SUCCEEDED})
+        return job, [{**row, "called_arguments": called.of(row)} for row in rows]
 
     async def status(self, tenant_id: str, job_id: UUID) -> JobStatus:
         """Return where a job stands; raises `NotFound`."""

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from shared.domain.compile import PlannedStep
+from shared.domain.errors import InvalidArguments
 from shared.domain.model import ModelCall, StepResult
-from shared.domain.resolution import resolve
+from shared.domain.resolution import MAX_SIZE, resolve
 from shared.domain.states import JobStatus, Lane, StepStatus
 from shared.ports import Moved, ReadyStep
 from shared.store.database import Row, json_text
@@ -45,24 +46,38 @@ def call_to_json(call: ModelCall) -> dict[str, Any]:
     }
 
 
-def called_arguments(row: Row, outputs: Mapping[int, Any]) -> Any:
-    """Return the arguments a step was called with, or those it was planned with if it was never begun.
+class CalledArguments:
+    """The arguments that the steps of one round were called with; resolution is pure, so nothing needs to be stored.
 
-    `outputs` are the outputs of the succeeded steps of the round; resolution is pure, so nothing needs to be stored.
+    `outputs` are the outputs of its succeeded steps. All arguments together are bounded (`MAX_SIZE`): a plan of a few
+    kilobytes can name one large output in every one of its steps.
     """
-    if row["attempt"] == 0 or not row["inputs"]:
-        return row["arguments"]
-    return resolve(row["arguments"], {index: outputs[index] for index in row["inputs"] if index in outputs}).arguments
+
+    def __init__(self, outputs: Mapping[int, Any]) -> None:
+        self._outputs = outputs
+        self._left = MAX_SIZE
+
+    def of(self, row: Row) -> Any:
+        """Return a step's arguments; those it was planned with if it was never begun, or if too many are large."""
+        if row["attempt"] == 0 or not row["inputs"]:
+            return row["arguments"]
+        inputs = {index: self._outputs[index] for index in row["inputs"] if index in self._outputs}
+        try:
+            resolved = resolve(row["arguments"], inputs, max_size=self._left)
+        except InvalidArguments:
+            return row["arguments"]
+        self._left -= resolved.size
+        return resolved.arguments
 
 
-def step_result(row: Row, outputs: Mapping[int, Any]) -> StepResult:
+def step_result(row: Row, called: CalledArguments) -> StepResult:
     """Return a begun step's outcome as RESPOND sees it."""
     succeeded = row["status"] == StepStatus.SUCCEEDED
     error = row["error"] or {}
     duration = row["finished_at"] - row["started_at"] if row["finished_at"] and row["started_at"] else None
     return StepResult(
         tool_name=row["tool_name"],
-        arguments=called_arguments(row, outputs),
+        arguments=called.of(row),
         output=row["output"] if succeeded else None,
         error=None if succeeded else str(error.get("message", "unknown error")),
         duration_ms=round(duration.total_seconds() * 1000) if duration else 0,

@@ -152,6 +152,18 @@ def test_a_plan_with_a_lone_surrogate_is_refused(play: Play, text: str) -> None:
         assert "surrogates" in job["plan_errors"][0]["error"]["message"]
 
 
+def test_arguments_that_are_too_large_to_show_are_shown_as_planned(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shared.store.rows.MAX_SIZE", 400)
+    model = ScriptedModel.planning(("say", {"text": "x" * 300}), *[("say", {"text": "$0.output.said"})] * 2)
+    _, steps, _ = play(default, model, TOOLS)
+    assert statuses(steps) == ["succeeded"] * 3
+    shown = [step["called_arguments"]["text"] for step in steps[1:]]
+    assert shown == ["x" * 300, "$0.output.said"]
+    assert [r.arguments["text"] for r in model.asked[1][1].results][1:] == shown
+
+
 def test_a_callers_plan_needs_no_planning_call(play: Play) -> None:
     plan = {"calls": [{"tool_name": "double", "arguments": {"number": 21}}]}
 

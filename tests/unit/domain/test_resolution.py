@@ -103,3 +103,24 @@ def test_any_arguments_resolve_and_keep_their_shape(arguments: Any, outputs: dic
     resolved = resolve(arguments, outputs).arguments
     if "$" not in str(arguments) and "{{" not in str(arguments):
         assert resolved == arguments
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "{{ $0.output.text }}" * 11,
+        ["$0.output.text"] * 11,
+        {"a": ["$0.output.many"] * 11},
+        {"a": "$0.output.keys", "b": "$0.output.keys"},
+    ],
+    ids=["embedded", "whole", "values", "keys"],
+)
+def test_a_short_plan_cannot_put_together_a_huge_value(arguments: Any) -> None:
+    outputs = {0: {"text": "x" * 1_000, "many": [0] * 1_000, "keys": {"k" * 6_000: 1}}}
+
+    with pytest.raises(InvalidArguments, match="more than 10000 characters"):
+        resolve(arguments, outputs, max_size=10_000)
+
+
+def test_the_size_counts_characters_and_values() -> None:
+    assert resolve({"a": ["$0.output.t", 1, None]}, {0: {"t": "xyz"}}).size == 1 + 1 + 1 + (1 + 3) + 1 + 1
