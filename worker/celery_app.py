@@ -25,12 +25,14 @@ settings = load_settings()
 app: Celery = create_celery(settings.require_broker())
 app.planq_lane = None
 app.planq_runner = None
+app.planq_lifecycle = None
 
 
 class CoroutineTask(Task):
     """A task whose `run` is a coroutine function: the asyncio pool awaits it, a prefork child runs it on its loop."""
 
     abstract = True
+    Request = "worker.request:StepRequest"
     throws = (WorkFailed,)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -61,9 +63,17 @@ def conclude(carried: Carried) -> str:
 
 
 def _process_runner() -> asyncio.Runner:
-    """Return this child's loop, with the lane opened on it at first use."""
+    """Return this child's loop, with the lane opened on it at first use.
+
+    Raises what opening raises; the next task then tries again, for the database may be back.
+    """
     runner: asyncio.Runner | None = app.planq_runner
     if runner is None:
-        runner = app.planq_runner = asyncio.Runner()
-        runner.run(app.planq_lane.open())
+        runner = asyncio.Runner()
+        try:
+            runner.run(app.planq_lane.open())
+        except BaseException:
+            runner.close()
+            raise
+        app.planq_runner = runner
     return runner

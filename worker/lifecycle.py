@@ -22,6 +22,7 @@ from celery import Celery
 
 from shared.broker.publisher import CeleryPublisher
 from shared.domain.errors import DatabaseUnavailable
+from shared.domain.ids import StepRef
 from shared.settings import Settings
 from shared.store.database import Database
 from shared.store.fleet import Fleet
@@ -68,6 +69,18 @@ class Lifecycle:
             self._loop.call_soon_threadsafe(self._stopping.set)
             self._thread.join(2 * _STOP_SECONDS)
         self._publisher.close()
+
+    def disown(self, ref: StepRef) -> None:
+        """Let a step whose process has died be taken back by the next sweep; returns at once, callable anywhere."""
+        asyncio.run_coroutine_threadsafe(self._disown(ref), self._loop)
+
+    async def _disown(self, ref: StepRef) -> None:
+        try:
+            disowned = await self._fleet.disown(self._identity.id, ref)
+        except DatabaseUnavailable:
+            return  # the step's deadline ends it later
+        if disowned:
+            _log.warning("step_process_died", extra={"job": str(ref.job_id), "step": ref.index})
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:

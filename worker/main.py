@@ -51,7 +51,7 @@ def run(lane: Lane, concurrency: int | None = None) -> int:
     tools = Tools.load(settings)
     tracker = CeleryTracker() if lane is Lane.IO else SilentTracker()
     runtime = app.planq_lane = LaneRuntime(settings, identity, tools, app, tracker)
-    lifecycle = Lifecycle(settings, identity, tools, app, runtime if lane is Lane.IO else None)
+    lifecycle = app.planq_lifecycle = Lifecycle(settings, identity, tools, app, runtime if lane is Lane.IO else None)
     _connect_signals(tracker)
     for variable in _CELERY_READS:
         os.environ.pop(variable, None)

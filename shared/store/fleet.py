@@ -45,6 +45,13 @@ class Fleet:
         """Give a lease up at once."""
         await self._database.execute("forget_worker", id=worker_id)
 
+    async def disown(self, worker_id: UUID, ref: StepRef) -> bool:
+        """Say that the process of this worker that ran a step has died; False when it runs no such step."""
+        touched = await self._database.execute(
+            "disown_step", job_id=ref.job_id, round=ref.round, index=ref.index, worker_id=worker_id
+        )
+        return touched == 1
+
     async def live(self) -> Sequence[Row]:
         """Return the workers whose lease is alive."""
         return await self._database.fetch_all("live_workers", lease_seconds=self._lease_seconds)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import psycopg
 import pytest
 
@@ -153,6 +154,26 @@ def test_cpu_steps_run_in_processes_and_a_hanging_one_is_replaced(
     for _ in range(4):
         again = wait_for(stack, submit(stack, plan=plan(("test_crunch", {"seconds": 0.0})))["id"])
         assert again["steps"][0]["status"] == "succeeded", again
+
+
+def test_a_killed_process_of_a_cpu_worker_loses_nothing(
+    database_url: str, valkey_url: str, make_stack: MakeStack
+) -> None:
+    """As the kernel does when memory runs out: the parent lives on, so no lease ends."""
+    stack = make_stack(database_url, valkey_url, env={"PLANQ_TOOLS": "tests.support.tools"})
+    stack.start()
+    job_id = submit(stack, plan=plan(("test_crunch", {"seconds": 4.0})))["id"]
+    url = f"{stack.url}/jobs/{job_id}"
+    eventually(lambda: [s["status"] for s in httpx.get(url).json()["steps"]] == ["running"], 30)
+    parent = psutil.Process(stack.processes["cpu-1"].pid)
+    eventually(
+        lambda: next((child for child in parent.children() if child.cpu_percent(0.1) > 40), None),
+        15,
+        what="the process that crunches",
+    ).kill()
+    job = wait_for(stack, job_id, 25)
+    assert [(s["status"], s["attempt"]) for s in job["steps"]] == [("succeeded", 2)], job
+    assert parent.is_running()
 
 
 def test_a_tool_that_raises_what_nobody_foresaw_fails_its_step(
