@@ -32,16 +32,22 @@ class CeleryPublisher:
         self._app = app
         self._inbox: queue.SimpleQueue[tuple[Sequence[Wake], Future[bool]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._closed = False
         self._lock = threading.Lock()
 
     def publish_soon(self, wakes: Sequence[Wake]) -> Future[bool]:
         """Hand wake-ups to the thread and return at once; the future says whether the broker took them.
 
-        When it did not, the sweeper publishes them once their `wake_at` has come. Callable from any thread.
+        When it did not, or after `close`, the sweeper publishes them once their `wake_at` has come. Callable from any
+        thread.
         """
         outcome: Future[bool] = Future()
-        self._start()
-        self._inbox.put((wakes, outcome))
+        with self._lock:
+            if self._closed:
+                outcome.set_result(False)
+            else:
+                self._start()
+                self._inbox.put((wakes, outcome))
         return outcome
 
     async def publish(self, wakes: Sequence[Wake]) -> bool:
@@ -52,27 +58,34 @@ class CeleryPublisher:
 
     def close(self, timeout_seconds: float = 5.0) -> None:
         """Publish what was handed over and end the thread, waiting at most `timeout_seconds`."""
-        thread = self._thread
-        if thread is not None:
+        with self._lock:
+            self._closed = True
+            thread = self._thread
             self._inbox.put(None)
+        if thread is not None:
             thread.join(timeout_seconds)
 
     def _start(self) -> None:
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="planq-publisher", daemon=True)
-                self._thread.start()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="planq-publisher", daemon=True)
+            self._thread.start()
 
     def _run(self) -> None:
         while (item := self._inbox.get()) is not None:
             wakes, outcome = item
-            try:
-                self._send([encode(wake) for wake in wakes])
-            except Exception as error:  # every client library has errors of its own here; all mean "not taken"
-                _log.warning("publish_failed", extra={"count": len(wakes), "cause": repr(error)})
-                outcome.set_result(False)
-            else:
-                outcome.set_result(True)
+            # Whoever waited may have been cancelled; the wake-ups are wanted all the same.
+            is_awaited = outcome.set_running_or_notify_cancel()
+            taken = self._try_send(wakes)
+            if is_awaited:
+                outcome.set_result(taken)
+
+    def _try_send(self, wakes: Sequence[Wake]) -> bool:
+        try:
+            self._send([encode(wake) for wake in wakes])
+        except Exception as error:  # every client library has errors of its own here; all mean "not taken"
+            _log.warning("publish_failed", extra={"count": len(wakes), "cause": repr(error)})
+            return False
+        return True
 
     def _send(self, messages: Sequence[Message]) -> None:
         with self._app.producer_pool.acquire(block=True, timeout=5) as producer:

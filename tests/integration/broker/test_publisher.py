@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -12,6 +14,7 @@ from celery import Celery
 
 from shared.broker import names
 from shared.broker.celery_config import create_celery
+from shared.broker.messages import Message
 from shared.broker.publisher import CeleryPublisher
 from shared.domain.ids import StepRef
 from shared.domain.states import Lane
@@ -81,3 +84,43 @@ def test_an_unreachable_broker_is_reported_and_not_raised() -> None:
         assert publisher.publish_soon([PlanWake(JOB)]).result(30) is False
         publisher.close()
         celery.close()
+
+
+class GatedPublisher(CeleryPublisher):
+    """A publisher whose broker answers when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__(Celery("gated"))
+        self.asked = threading.Event()
+        self.answers = threading.Event()
+        self.sent: list[str] = []
+
+    def _send(self, messages: Sequence[Message]) -> None:
+        self.asked.set()
+        assert self.answers.wait(10)
+        self.sent += [message.task_id for message in messages]
+
+
+def test_a_cancelled_wait_neither_unsends_nor_stops_the_publisher() -> None:
+    async def scenario() -> bool:
+        waits = [asyncio.create_task(publisher.publish([PlanWake(JOB, n)])) for n in (1, 2)]
+        assert await asyncio.to_thread(publisher.asked.wait, 10)
+        for wait in waits:
+            wait.cancel()
+        assert await asyncio.gather(*waits, return_exceptions=True)
+        publisher.answers.set()
+        return await asyncio.wait_for(publisher.publish([PlanWake(JOB, 3)]), 10)
+
+    publisher = GatedPublisher()
+    assert asyncio.run(scenario())
+    publisher.close()
+    assert publisher.sent == [f"{JOB}.plan.{n}" for n in (1, 2, 3)]
+
+
+def test_a_closed_publisher_takes_nothing_and_says_so() -> None:
+    publisher = GatedPublisher()
+    publisher.answers.set()
+    assert publisher.publish_soon([PlanWake(JOB)]).result(10)
+    publisher.close()
+    assert publisher.publish_soon([PlanWake(JOB, 2)]).result(10) is False
+    assert publisher.sent == [f"{JOB}.plan.1"]
