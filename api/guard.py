@@ -95,7 +95,8 @@ class Guard:
 
 
 def _check_host(headers: Headers) -> None:
-    host = headers.get("host", "")
+    # Several Host headers become one that is no host; which of them others would believe is not ours to guess.
+    host = ",".join(headers.getlist("host"))
     if _hostname(host) not in _LOCAL_HOSTS:
         raise Refusal(
             421,
@@ -121,7 +122,8 @@ def _hostname(host: str) -> str | None:
         _ = parts.port
     except ValueError:
         return None
-    return parts.hostname if parts.username is None and not parts.path else None
+    is_host_alone = parts.username is None and not (parts.path or parts.query or parts.fragment)
+    return parts.hostname if is_host_alone else None
 
 
 def _hash(key: bytes) -> bytes:

@@ -43,7 +43,18 @@ def test_without_keys_this_machine_may_ask(api: Api, host: str) -> None:
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "localhost.evil.example", "127.0.0.1.nip.io:8000", "a@localhost", "[::1", "localhost:x", "::1"],
+    [
+        "evil.example",
+        "localhost.evil.example",
+        "127.0.0.1.nip.io:8000",
+        "a@localhost",
+        "[::1",
+        "localhost:x",
+        "::1",
+        "localhost#evil.example",
+        "localhost?evil.example",
+        "localhost/evil.example",
+    ],
 )
 def test_without_keys_other_names_for_this_machine_are_refused(api: Api, host: str) -> None:
     for path in (*PATHS, "/healthz", "/readyz"):
@@ -53,6 +64,14 @@ def test_without_keys_other_names_for_this_machine_are_refused(api: Api, host: s
 def test_without_keys_a_request_that_names_no_host_is_refused(api: Api) -> None:
     with socket.create_connection(("127.0.0.1", api.port), timeout=10) as connection:
         connection.sendall(b"GET /jobs HTTP/1.0\r\n\r\n")
+        assert connection.recv(100).startswith(b"HTTP/1.1 421 ")
+
+
+@pytest.mark.parametrize("hosts", [("localhost", "evil.example"), ("evil.example", "localhost")])
+def test_without_keys_a_second_host_is_refused(api: Api, hosts: tuple[str, str]) -> None:
+    lines = "".join(f"Host: {host}\r\n" for host in hosts)
+    with socket.create_connection(("127.0.0.1", api.port), timeout=10) as connection:
+        connection.sendall(f"GET /jobs HTTP/1.1\r\n{lines}\r\n".encode())
         assert connection.recv(100).startswith(b"HTTP/1.1 421 ")
 
 
