@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from billiard.einfo import ExceptionInfo
@@ -48,7 +49,7 @@ class Job:
 
     number: int
     pool: AsyncioPool
-    task: asyncio.Task[None] | None = None
+    task: asyncio.Task[Any] | None = None
     stop_signal: int | None = None
     timed_out: bool = False
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
@@ -156,7 +157,6 @@ class AsyncioPool(BasePool):
         kwargs: Any = None,
         callback: Callable[..., Any] | None = None,
         accept_callback: Callable[..., Any] | None = None,
-        timeout_callback: Callable[..., Any] | None = None,
         soft_timeout: float | None = None,
         timeout: float | None = None,
         **_: Any,
@@ -166,16 +166,15 @@ class AsyncioPool(BasePool):
         self._jobs[job.number] = job
         if accept_callback is not None:
             accept_callback(job.number, time.monotonic())
-        self._loop.call_soon_threadsafe(self._spawn, job, args, callback, timeout_callback, soft_timeout, timeout)
+        self._loop.call_soon_threadsafe(self._spawn, job, args, callback, soft_timeout or timeout)
         return job
 
-    def _spawn(
-        self, job: Job, args: Any, callback: Any, timeout_callback: Any, soft: float | None, hard: float | None
-    ) -> None:
-        job.task = self._loop.create_task(self._run(job, args, callback, timeout_callback, soft or hard))
+    def _spawn(self, job: Job, args: Any, callback: Any, limit: float | None) -> None:
+        job.task = self._loop.create_task(self._call(args))
+        # A callback and not a `finally`: a task that is cancelled before its first step never runs a line.
+        job.task.add_done_callback(partial(self._conclude, job, args, callback, limit, time.monotonic()))
         if job.stop_signal is not None:
             job.task.cancel()
-        limit = soft or hard
         if limit:
             job.timers.append(self._loop.call_later(limit, self._time_out, job))
 
@@ -184,22 +183,12 @@ class AsyncioPool(BasePool):
         if job.task is not None:
             job.task.cancel()
 
-    async def _run(self, job: Job, args: Any, callback: Any, timeout_callback: Any, limit: float | None) -> None:
-        started = time.monotonic()
-        try:
-            value = await self._call(args)
-            outcome = (0, value, time.monotonic() - started)
-        except asyncio.CancelledError:
-            reason = SoftTimeLimitExceeded(limit) if job.timed_out else Terminated(job.stop_signal or signals.SIGTERM)
-            outcome = (1, _info(reason), time.monotonic() - started)
-        except WorkFailed:
-            outcome = (1, ExceptionInfo(), time.monotonic() - started)
-        except Exception:
-            _log.exception("celery_task_failed", extra={"task": args[0], "task_id": args[1]})
-            outcome = (1, ExceptionInfo(), time.monotonic() - started)
-        finally:
-            for timer in job.timers:
-                timer.cancel()
+    def _conclude(
+        self, job: Job, args: Any, callback: Any, limit: float | None, started: float, task: asyncio.Task[Any]
+    ) -> None:
+        for timer in job.timers:
+            timer.cancel()
+        outcome = (*self._outcome(job, args, limit, task), time.monotonic() - started)
         # From this thread and not through the hub: a callback queued there queues the acknowledgement behind the next
         # poll, which costs up to a second a message.
         try:
@@ -208,6 +197,18 @@ class AsyncioPool(BasePool):
             _log.exception("pool_callback_failed")
         finally:
             self._jobs.pop(job.number, None)
+
+    def _outcome(self, job: Job, args: Any, limit: float | None, task: asyncio.Task[Any]) -> tuple[int, Any]:
+        """Return how Celery wants to hear of an ended task: whether it failed, and its value or error."""
+        if task.cancelled():
+            reason = SoftTimeLimitExceeded(limit) if job.timed_out else Terminated(job.stop_signal or signals.SIGTERM)
+            return 1, _info(reason)
+        error = task.exception()
+        if error is None:
+            return 0, task.result()
+        if not isinstance(error, WorkFailed):
+            _log.error("celery_task_failed", exc_info=error, extra={"task": args[0], "task_id": args[1]})
+        return 1, _info(error)
 
     async def _call(self, args: Any) -> Any:
         name, _, _, body, content_type, encoding = args[:6]
@@ -231,8 +232,8 @@ class AsyncioPool(BasePool):
         return info
 
 
-def _info(error: Exception) -> ExceptionInfo:
+def _info(error: BaseException) -> ExceptionInfo:
     try:
         raise error
-    except Exception:
+    except BaseException:
         return ExceptionInfo()

@@ -1,9 +1,20 @@
-"""The asyncio pool: a process whose loop has ended must not stay behind."""
+"""The asyncio pool: each message is concluded once, and a process whose loop has ended does not stay behind."""
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery.exceptions import SoftTimeLimitExceeded, Terminated
+
+from tests.support.waiting import eventually
+from worker.pool import AsyncioPool, WorkFailed
 
 _POOL_WITH_A_BROKEN_LOOP = """
 import threading
@@ -30,3 +41,98 @@ def test_a_process_whose_loop_has_ended_ends_and_says_so() -> None:
 
     assert ended.returncode == 70, ended.stderr
     assert "loop_ended" in ended.stderr
+
+
+class Lane:
+    drain_seconds = 0.0
+
+    async def open(self) -> None:
+        """Nothing to open."""
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+async def give(value: str) -> str:
+    return value
+
+
+async def fail(error: Exception) -> None:
+    raise error
+
+
+async def wait() -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.fixture
+def pool() -> Iterator[AsyncioPool]:
+    tasks = {function.__name__: SimpleNamespace(run=function) for function in (give, fail, wait)}
+    app = SimpleNamespace(conf=SimpleNamespace(accept_content=["json"]), planq_lane=Lane(), tasks=tasks)
+    running = AsyncioPool(app=app)
+    running.on_start()
+    yield running
+    running.on_terminate()
+
+
+def apply(pool: AsyncioPool, name: str, *arguments: Any, **options: Any) -> tuple[Any, list[Any]]:
+    """Hand a message to the pool; returns its job and the list that its outcomes go to."""
+    told: list[Any] = []
+    body: Any = (arguments, {}, {})
+    job = pool.on_apply(print, (name, "id", {}, body, None, None), callback=told.append, **options)
+    return job, told
+
+
+def error_of(told: list[Any]) -> BaseException:
+    [(failed, info, runtime)] = told
+    assert failed == 1
+    assert runtime >= 0
+    error: BaseException = info.exception.exc
+    return error
+
+
+def test_a_value_and_every_kind_of_failure_are_told_once(pool: AsyncioPool) -> None:
+    _, given = apply(pool, "give", "v")
+    _, failed = apply(pool, "fail", WorkFailed("no"))
+    _, broken = apply(pool, "fail", KeyError("odd"))
+    _, late = apply(pool, "wait", soft_timeout=0.01)
+    eventually(lambda: given and failed and broken and late, 10, what="four outcomes")
+    assert given[0][:2] == (0, "v")
+    assert len(given) == 1
+    assert isinstance(error_of(failed), WorkFailed)
+    assert isinstance(error_of(broken), KeyError)
+    assert isinstance(error_of(late), SoftTimeLimitExceeded)
+    eventually(lambda: pool.info["in-flight"] == 0, 10, what="an empty pool")
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_terminated_message_is_told_once_even_before_its_first_step(pool: AsyncioPool, begun: bool) -> None:
+    hold, held = threading.Event(), threading.Event()
+    if not begun:
+
+        def stand_still() -> None:
+            """Let the message be accepted and terminated before the loop sees either."""
+            held.set()
+            hold.wait(10)
+
+        pool._loop.call_soon_threadsafe(stand_still)
+        assert held.wait(10)
+    job, told = apply(pool, "wait")
+    if begun:
+        eventually(lambda: job.task is not None, 10, what="a begun task")
+    job.terminate()
+    hold.set()
+    eventually(lambda: told, 10, what="an outcome")
+    assert isinstance(error_of(told), Terminated)
+    eventually(lambda: pool.info["in-flight"] == 0, 10, what="an empty pool")
+
+
+def test_a_callback_that_raises_leaves_nothing_behind(pool: AsyncioPool) -> None:
+    def refuse(outcome: Any) -> None:
+        raise RuntimeError("the consumer is gone")
+
+    pool.on_apply(print, ("give", "id", {}, (("v",), {}, {}), None, None), callback=refuse)
+    eventually(lambda: pool.info["in-flight"] == 0, 10, what="an empty pool")
+    _, told = apply(pool, "give", "still here")
+    eventually(lambda: told, 10, what="an outcome")
+    assert told[0][:2] == (0, "still here")
