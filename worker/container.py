@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("planq.worker")
 
 TENANT = "default"
+
+_BESIDE_THE_MODEL = timedelta(minutes=10)
+"""What a stage may take beside its model call: loading an SDK, checking a long plan, waiting for the database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,14 +158,17 @@ class LaneRuntime:
         self._tools.knowledge.behind = PostgresKnowledge(database)
         if settings.mcp_file is not None and lane is Lane.IO:
             await self._connect_mcp(database, settings.mcp_file)
-        self._gateway = ModelGateway(model_settings(settings))
+        models = model_settings(settings)
+        self._gateway = ModelGateway(models)
         self._notifier = Notifier(database, ENDED)
         self.engine = Engine(
             # A fused `cpu` step would be invisible to monitors: only the parent process can send their events.
             EngineSettings(
                 lane, max_output_bytes=settings.max_output_bytes, fuse_seconds=60.0 if lane is Lane.IO else 0.0
             ),
-            store=PostgresJobStore(database, self._identity.id),
+            store=PostgresJobStore(
+                database, self._identity.id, timedelta(seconds=models.longest_call) + _BESIDE_THE_MODEL
+            ),
             publisher=self._publisher,
             planner=self._gateway,
             responder=self._gateway,
@@ -186,6 +193,11 @@ class LaneRuntime:
         self._mcp = await connect_mcp(path, changed)
         self._tools.registry.extend(self._mcp.tools())
         await publish()
+
+    def wind_down(self) -> None:
+        """Begin no further step here; callable from any thread."""
+        if self.engine is not None:
+            self.engine.wind_down()
 
     async def close(self) -> None:
         """Close what `open` opened; idempotent."""

@@ -70,13 +70,13 @@ class Lifecycle:
             self._thread.join(2 * _STOP_SECONDS)
         self._publisher.close()
 
-    def disown(self, ref: StepRef) -> None:
-        """Let a step whose process has died be taken back by the next sweep; returns at once, callable anywhere."""
-        asyncio.run_coroutine_threadsafe(self._disown(ref), self._loop)
+    def disown(self, ref: StepRef, attempt: int) -> None:
+        """Let an attempt whose process has died be taken back by the next sweep; returns at once, from any thread."""
+        asyncio.run_coroutine_threadsafe(self._disown(ref, attempt), self._loop)
 
-    async def _disown(self, ref: StepRef) -> None:
+    async def _disown(self, ref: StepRef, attempt: int) -> None:
         try:
-            disowned = await self._fleet.disown(self._identity.id, ref)
+            disowned = await self._fleet.disown(self._identity.id, ref, attempt)
         except DatabaseUnavailable:
             return  # the step's deadline ends it later
         if disowned:

@@ -104,6 +104,7 @@ class AsyncioPool(BasePool):
 
     def on_stop(self) -> None:
         """Warm stop: take nothing new, let work end within the drain time, then have it given back."""
+        self.app.planq_lane.wind_down()
         until = time.monotonic() + self.app.planq_lane.drain_seconds
         self._wait(until)
         for number in list(self._jobs):

@@ -9,6 +9,7 @@ from celery.worker.request import Request
 
 from shared.broker import names
 from shared.broker.messages import decode_step
+from shared.domain.ids import attempt_of
 
 
 class StepRequest(Request):
@@ -20,4 +21,5 @@ class StepRequest(Request):
         error = getattr(exc_info.exception, "exc", exc_info.exception)
         lifecycle = getattr(self.app, "planq_lifecycle", None)
         if isinstance(error, (WorkerLostError, SystemExit)) and self.name == names.STEP and lifecycle is not None:
-            lifecycle.disown(decode_step(**self.kwargs).ref)
+            # Celery hears of it up to ten seconds late: another process may run a later attempt by then.
+            lifecycle.disown(decode_step(**self.kwargs).ref, attempt_of(self.id))

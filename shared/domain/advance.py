@@ -123,6 +123,20 @@ class StepSuspended:
 
 
 @dataclass(frozen=True, slots=True)
+class StepReleased:
+    """The worker of the attempt stops and gives the step back; it is ready again at once."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanExpired:
+    """The plan has used up its time; `failed` is how many steps `ExpireUnfinished` turns into failed ones."""
+
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepsSkipped:
     """`SkipAfter` was carried out on `count` steps."""
 
@@ -145,6 +159,8 @@ Event = (
     | StepSucceeded
     | StepFailed
     | StepSuspended
+    | StepReleased
+    | PlanExpired
     | StepsSkipped
     | CancelRequested
 )
@@ -176,6 +192,11 @@ class SkipAfter:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpireUnfinished:
+    """Fail every ready, running or waiting step, so that the answer tells of it, and skip the pending ones."""
+
+
+@dataclass(frozen=True, slots=True)
 class CancelUnfinished:
     """Turn every step that is not terminal into a cancelled one and interrupt those that run."""
 
@@ -194,7 +215,7 @@ class Rejected:
     reason: str
 
 
-Effect = DispatchStep | DispatchRespond | SkipAfter | CancelUnfinished | JobEnded | Rejected
+Effect = DispatchStep | DispatchRespond | SkipAfter | ExpireUnfinished | CancelUnfinished | JobEnded | Rejected
 Result = tuple[Neighbourhood, tuple[Effect, ...]]
 
 
@@ -276,12 +297,8 @@ def _step_claimed(here: Neighbourhood, event: StepClaimed, now: datetime) -> Res
 
 def _holds_step(here: Neighbourhood, attempt: int, *statuses: StepStatus) -> bool:
     step = here.step
-    return (
-        here.job.status is JobStatus.EXECUTING
-        and step is not None
-        and step.status in statuses
-        and step.attempt == attempt
-    )
+    is_held = step is not None and step.status in statuses and step.attempt == attempt
+    return is_held and here.job.status is JobStatus.EXECUTING
 
 
 def _close(job: JobView, closed: int, *, failed: int = 0) -> tuple[JobView, tuple[Effect, ...]]:
@@ -338,6 +355,19 @@ def _step_suspended(here: Neighbourhood, event: StepSuspended, now: datetime) ->
     return replace(here, step=replace(here.step, status=StepStatus.WAITING)), ()
 
 
+def _step_released(here: Neighbourhood, event: StepReleased, now: datetime) -> Result:
+    if here.step is None or not _holds_step(here, event.attempt, StepStatus.RUNNING):
+        return _reject(here, "another attempt holds the step")
+    return replace(here, step=replace(here.step, status=StepStatus.READY, run_at=now)), ()
+
+
+def _plan_expired(here: Neighbourhood, event: PlanExpired, now: datetime) -> Result:
+    if here.job.status is not JobStatus.EXECUTING:
+        return _reject(here, "no plan is being executed")
+    job, effects = _close(here.job, here.job.open_steps, failed=event.failed)
+    return replace(here, job=job), (ExpireUnfinished(), *effects)
+
+
 def _cancel_requested(here: Neighbourhood, event: CancelRequested, now: datetime) -> Result:
     if here.job.status in TERMINAL_JOB:
         return _reject(here, "the job has ended")
@@ -359,6 +389,8 @@ _HANDLERS: dict[type, Callable[[Neighbourhood, Any, datetime], Result]] = {
     StepSucceeded: _step_succeeded,
     StepFailed: _step_failed,
     StepSuspended: _step_suspended,
+    StepReleased: _step_released,
+    PlanExpired: _plan_expired,
     StepsSkipped: _steps_skipped,
     CancelRequested: _cancel_requested,
 }

@@ -7,7 +7,7 @@
                       ▲        │  ▲
                       └────────┤  └── waiting (a person, a timer, a child job; holds no worker)
                        (retry) └──────▶
-          pending, ready → skipped;  everything unfinished → cancelled
+          pending, ready → skipped;  everything unfinished → cancelled;  ready → failed when the plan's time is over
 
 The database carries the same names as check constraints, generated from these enums; a test compares them.
 """
@@ -128,7 +128,7 @@ JOB_TRANSITIONS: Mapping[JobStatus, frozenset[JobStatus]] = {
 
 STEP_TRANSITIONS: Mapping[StepStatus, frozenset[StepStatus]] = {
     StepStatus.PENDING: frozenset({StepStatus.READY, StepStatus.SKIPPED, StepStatus.CANCELLED}),
-    StepStatus.READY: frozenset({StepStatus.RUNNING, StepStatus.SKIPPED, StepStatus.CANCELLED}),
+    StepStatus.READY: frozenset({StepStatus.RUNNING, StepStatus.FAILED, StepStatus.SKIPPED, StepStatus.CANCELLED}),
     StepStatus.RUNNING: frozenset(
         {
             StepStatus.SUCCEEDED,

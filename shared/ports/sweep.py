@@ -32,7 +32,7 @@ class LostStep:
 
 @dataclass(frozen=True, slots=True)
 class LostStage:
-    """A PLAN or RESPOND stage whose worker's lease has ended."""
+    """A PLAN or RESPOND stage whose worker's lease has ended, or that has taken longer than any stage can."""
 
     job_id: UUID
     status: JobStatus
@@ -66,6 +66,10 @@ class SweepStore(Protocol):
         """Return wake-ups that are due and were not claimed; each is due again later, twice as long each time."""
         ...
 
+    async def return_wakes(self, wakes: Sequence[Wake]) -> None:
+        """Make wake-ups that the broker did not take due at once, as if they had not been taken."""
+        ...
+
     async def lost_steps(self, limit: int, deadline_grace: timedelta) -> Sequence[LostStep]:
         """Return running steps whose worker is lost, or whose deadline passed `deadline_grace` ago unenforced."""
         ...
@@ -75,7 +79,7 @@ class SweepStore(Protocol):
         ...
 
     async def lost_stages(self, limit: int) -> Sequence[LostStage]:
-        """Return stages whose worker is lost."""
+        """Return stages whose worker is lost, or holds them for longer than any stage can take."""
         ...
 
     async def take_back_stage(self, stage: LostStage) -> bool:
@@ -99,7 +103,7 @@ class SweepStore(Protocol):
         ...
 
     async def expire_plan(self, plan: ExpiredPlan, error: ErrorRecord) -> bool:
-        """Fail what runs, skip the rest, send the job on to RESPOND; True when it landed."""
+        """Fail what has begun or could have, skip the rest, send the job on to RESPOND; True when it landed."""
         ...
 
     async def tidy(self) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -15,12 +16,44 @@ from shared.store.database import Database, Row, as_json, json_text
 from shared.store.rows import moved
 
 
+class _Silence:
+    """How long this process could not beat itself, and for how long that still counts.
+
+    After such a gap perhaps nobody could: the leases of others get as much time again before they are judged, or the
+    first worker to reach a database that was away would take everybody for dead.
+    """
+
+    def __init__(self, lease_seconds: float, clock: Callable[[], float]) -> None:
+        self._lease_seconds = lease_seconds
+        self._clock = clock
+        self._beat_at: float | None = None  # a process that has never beaten has missed none
+        self._gap_seconds = 0.0
+        self._gap_until = 0.0
+
+    def beat(self) -> None:
+        """Take note of a heartbeat that landed."""
+        now = self._clock()
+        if self._beat_at is not None and now - self._beat_at > self._lease_seconds:
+            self._gap_seconds, self._gap_until = now - self._beat_at, now + self._lease_seconds
+        self._beat_at = now
+
+    @property
+    def seconds(self) -> float:
+        """Return by how much to lengthen the leases of others."""
+        now = self._clock()
+        if self._beat_at is not None and now - self._beat_at > self._lease_seconds:
+            return now - self._beat_at
+        return self._gap_seconds if now < self._gap_until else 0.0
+
+
 class Fleet:
     """The worker processes as the database knows them, and what they may have left behind."""
 
-    def __init__(self, database: Database, lease: timedelta) -> None:
+    def __init__(self, database: Database, lease: timedelta, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` (seconds, monotonic) only measures this process's own silence; database time decides the rest."""
         self._database = database
         self._lease_seconds = lease.total_seconds()
+        self._silence = _Silence(self._lease_seconds, clock)
 
     async def register(
         self, worker_id: UUID, name: str, lanes: Sequence[Lane], tools: Sequence[str], capacity: int, version: str
@@ -39,16 +72,17 @@ class Fleet:
     async def heartbeat(self, worker_id: UUID, lag: timedelta) -> bool:
         """Renew a lease; False when the worker's row is gone, so that its lease cannot be renewed any more."""
         row = await self._database.fetch_one("heartbeat", id=worker_id, lag_ms=round(lag.total_seconds() * 1000))
+        self._silence.beat()
         return row is not None
 
     async def forget(self, worker_id: UUID) -> None:
         """Give a lease up at once."""
         await self._database.execute("forget_worker", id=worker_id)
 
-    async def disown(self, worker_id: UUID, ref: StepRef) -> bool:
-        """Say that the process of this worker that ran a step has died; False when it runs no such step."""
+    async def disown(self, worker_id: UUID, ref: StepRef, attempt: int) -> bool:
+        """Say that the process of this worker that ran an attempt has died; False when that attempt does not run."""
         touched = await self._database.execute(
-            "disown_step", job_id=ref.job_id, round=ref.round, index=ref.index, worker_id=worker_id
+            "disown_step", job_id=ref.job_id, round=ref.round, index=ref.index, attempt=attempt, worker_id=worker_id
         )
         return touched == 1
 
@@ -77,10 +111,16 @@ class Fleet:
     async def take_due_wakes(self, limit: int) -> Sequence[Wake]:
         return [_wake(row) for row in await self._database.call_table("planq_take_due_wakes", limit)]
 
+    async def return_wakes(self, wakes: Sequence[Wake]) -> None:
+        stages = [wake.job_id for wake in wakes if not isinstance(wake, StepWake)]
+        refs = [wake.ref for wake in wakes if isinstance(wake, StepWake)]
+        steps = [{"job_id": str(ref.job_id), "round": ref.round, "index": ref.index} for ref in refs]
+        await self._database.execute("return_wakes", stages=stages, steps=as_json(steps))
+
     async def lost_steps(self, limit: int, deadline_grace: timedelta) -> Sequence[LostStep]:
         rows = await self._database.fetch_all(
             "lost_steps",
-            lease_seconds=self._lease_seconds,
+            lease_seconds=self._lease_seconds + self._silence.seconds,
             deadline_grace_seconds=deadline_grace.total_seconds(),
             limit=limit,
         )
@@ -103,7 +143,8 @@ class Fleet:
         return moved(value)
 
     async def lost_stages(self, limit: int) -> Sequence[LostStage]:
-        rows = await self._database.fetch_all("lost_stages", lease_seconds=self._lease_seconds, limit=limit)
+        lease_seconds = self._lease_seconds + self._silence.seconds
+        rows = await self._database.fetch_all("lost_stages", lease_seconds=lease_seconds, limit=limit)
         return [
             LostStage(row["job_id"], JobStatus(row["status"]), row["stage_attempt"], row["stage_losses"])
             for row in rows

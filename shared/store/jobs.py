@@ -26,14 +26,20 @@ _CATALOGUE_SECONDS = 2.0
 class PostgresJobStore:
     """`JobStore` for one worker process, whose id it writes into every claim."""
 
-    def __init__(self, database: Database, worker_id: UUID) -> None:
+    def __init__(self, database: Database, worker_id: UUID, stage_timeout: timedelta = timedelta(minutes=15)) -> None:
+        """`stage_timeout` is more than any stage takes: what is claimed for longer is taken back from this worker."""
         self._database = database
         self._worker_id = worker_id
+        self._stage_timeout = stage_timeout
         self._catalogue: dict[str, tuple[float, Mapping[str, ToolDefinition]]] = {}
 
     async def claim_stage(self, job_id: UUID, statuses: Sequence[JobStatus]) -> StageClaim | None:
         row = await self._database.fetch_one(
-            "claim_stage", job_id=job_id, worker_id=self._worker_id, statuses=[str(s) for s in statuses]
+            "claim_stage",
+            job_id=job_id,
+            worker_id=self._worker_id,
+            statuses=[str(s) for s in statuses],
+            timeout_seconds=self._stage_timeout.total_seconds(),
         )
         return None if row is None else _stage_claim(row)
 

@@ -90,7 +90,8 @@ class Job(SQLModel, table=True):
     """One request, from submission to answer.
 
     `stage_worker` and `stage_attempt` are the claim on the PLAN or RESPOND stage. `wake_at` is when the sweeper has
-    to publish the job's wake-up again unless it has moved on; `deadline` bounds the execution of its plan.
+    to publish the job's wake-up again unless it has moved on; `deadline` bounds the execution of its plan, and a
+    claimed stage.
     `halt_index` is the earliest failed step: nothing after it starts any more.
     """
 

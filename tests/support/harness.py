@@ -17,7 +17,7 @@ from shared.domain.limits import Limits
 from shared.domain.model import Ask, Findings, ModelCall, ModelFailed, ModelReply, Purpose, ToolCallRequest
 from shared.domain.states import Lane, Strategy
 from shared.domain.tool import ToolDefinition
-from shared.ports import PlanWake, Tool, Wake
+from shared.ports import PlanWake, StepWake, Tool, Wake
 from shared.store.database import Database
 from shared.store.fleet import Fleet
 from shared.store.ids import new_id
@@ -160,6 +160,16 @@ class Harness:
         while self.published:
             wakes, self.published = self.published, []
             await asyncio.gather(*(self.engine.run(wake) for wake in wakes))
+
+    async def drain_lane(self, lane: Lane) -> None:
+        """Carry out the wake-ups of one lane until only those of the other are left."""
+
+        def is_ours(wake: Wake) -> bool:
+            return not isinstance(wake, StepWake) or wake.lane is lane
+
+        while ours := [wake for wake in self.published if is_ours(wake)]:
+            self.published = [wake for wake in self.published if not is_ours(wake)]
+            await asyncio.gather(*(self.engine.run(wake) for wake in ours))
 
     async def run(self, text: str = "do it", **fields: Any) -> tuple[Any, list[Any]]:
         """Submit, drain, and return the job's row and its steps."""

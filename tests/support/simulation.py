@@ -14,6 +14,7 @@ from shared.domain.advance import (
     DispatchStep,
     Effect,
     Event,
+    ExpireUnfinished,
     JobView,
     Neighbourhood,
     Rejected,
@@ -68,11 +69,17 @@ class SimulatedJob:
             case SkipAfter(index):
                 self._skip(self._doomed(index), StepStatus.SKIPPED)
             case CancelUnfinished():
-                for index, step in self.steps.items():
-                    if step.status not in TERMINAL_STEP:
-                        self.steps[index] = replace(step, status=StepStatus.CANCELLED)
+                self._end_unfinished(StepStatus.CANCELLED, StepStatus.CANCELLED)
+            case ExpireUnfinished():
+                self._end_unfinished(StepStatus.SKIPPED, StepStatus.FAILED)
             case _:
                 pass
+
+    def _end_unfinished(self, pending: StepStatus, others: StepStatus) -> None:
+        for index, step in self.steps.items():
+            if step.status not in TERMINAL_STEP:
+                end = pending if step.status is StepStatus.PENDING else others
+                self.steps[index] = replace(step, status=end)
 
     def _doomed(self, halted_at: int) -> set[int]:
         unstarted = (StepStatus.PENDING, StepStatus.READY)

@@ -79,6 +79,7 @@ class Engine:
         self._steps = StepRunner(store, toolbox, max_output_bytes=settings.max_output_bytes, draw=draw)
         self._running: dict[UUID, set[asyncio.Task[object]]] = {}
         self._cancelled: set[UUID] = set()
+        self._is_winding_down = False
 
     async def run(self, wake: Wake) -> Carried:
         """Carry out a wake-up and its follow-ups; returns the outcome of the wake-up itself.
@@ -89,7 +90,9 @@ class Engine:
         until = self._clock() + self._settings.fuse_seconds
         outcome = carried = await self._carry_out(wake)
         while carried.wakes:
-            following, others = self._split(carried.wakes, may_fuse=self._clock() < until)
+            following, others = self._split(
+                carried.wakes, may_fuse=self._clock() < until and not self._is_winding_down
+            )
             await self._publisher.publish(others)
             if following is None:
                 break
@@ -103,6 +106,10 @@ class Engine:
             self._cancelled.add(job_id)
             for task in tuple(tasks):
                 task.cancel()
+
+    def wind_down(self) -> None:
+        """Begin nothing new here: follow-ups are published from now on, for workers that stay."""
+        self._is_winding_down = True
 
     @property
     def in_flight(self) -> int:

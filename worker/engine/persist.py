@@ -1,10 +1,11 @@
-"""Keeping an outcome through a short loss of the database."""
+"""Keeping an outcome through a loss of the database."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from time import monotonic
 from typing import TypeVar
 
 from shared.domain.errors import DatabaseUnavailable
@@ -12,21 +13,30 @@ from shared.domain.errors import DatabaseUnavailable
 _log = logging.getLogger("planq.engine")
 
 _PAUSES_SECONDS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""15.6 s in all: about one lease, after which another worker may have taken the work anyway."""
+"""The pauses between tries; the last one repeats."""
+
+_PATIENCE_SECONDS = 300.0
+"""Longer than a database takes to restart or fail over. Once the heartbeat is back nobody else takes the work, so an
+outcome that is dropped earlier would leave it lying until its deadline."""
 
 T = TypeVar("T")
 
 
-async def persist(write: Callable[[], Awaitable[T]]) -> T:
-    """Carry out a fenced write, trying again while the database does not answer.
+async def persist(ask: Callable[[], Awaitable[T]]) -> T:
+    """Carry out a read or a fenced write of work at hand, trying again while the database does not answer.
 
     A repeat of a write that did commit does not land; the sweeper then dispatches what it unlocked. Raises
-    `DatabaseUnavailable` when the database stays away.
+    `DatabaseUnavailable` when the database stays away for five minutes.
     """
-    for pause in _PAUSES_SECONDS:
+    until = monotonic() + _PATIENCE_SECONDS
+    tries = 0
+    while True:
         try:
-            return await write()
+            return await ask()
         except DatabaseUnavailable:
-            _log.warning("outcome_not_stored_yet", extra={"pause_seconds": pause})
-            await asyncio.sleep(pause)
-    return await write()
+            pause = _PAUSES_SECONDS[min(tries, len(_PAUSES_SECONDS) - 1)]
+            if monotonic() + pause > until:
+                raise
+        tries += 1
+        _log.warning("database_awaited", extra={"pause_seconds": pause})
+        await asyncio.sleep(pause)

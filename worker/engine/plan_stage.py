@@ -56,7 +56,7 @@ class PlanStage:
 
     async def carry_out(self, claim: StageClaim) -> Carried:
         """Plan, and store what came of it."""
-        known = await self._store.tool_definitions(claim.tenant_id)
+        known = await persist(lambda: self._store.tool_definitions(claim.tenant_id))
         tools = known if claim.tools is None else {name: known[name] for name in claim.tools if name in known}
         if claim.plan_source == CALLER:
             return await self._take_callers_plan(claim, tools)

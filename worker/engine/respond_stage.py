@@ -31,7 +31,7 @@ class RespondStage:
         """Answer from what was found. If the model fails, the job fails but keeps its results."""
         findings = Findings(plan_errors=claim.plan_errors or ())
         if not findings.plan_errors:
-            findings = Findings(results=await self._store.results(claim))
+            findings = Findings(results=await persist(lambda: self._store.results(claim)))
         ask = Ask(job_id=str(claim.job_id), input=claim.input, model=claim.model)
         answer: str | None = None
         error: ErrorRecord | None = None

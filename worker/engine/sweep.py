@@ -15,7 +15,7 @@ from uuid import UUID
 from shared.domain.errors import ErrorRecord, OutcomeUnknown, TimedOut, WorkerLost
 from shared.domain.retry import retry_delay, runs_again_after_loss
 from shared.ports import LostStage, LostStep, Publisher, RespondWake, SweepStore, Wake
-from worker.engine.follow import after_step, stage_again
+from worker.engine.follow import after_step
 
 _log = logging.getLogger("planq.sweep")
 
@@ -47,6 +47,7 @@ class Sweeper:
         self._job_ended = job_ended
         self._draw = draw
         self._passes = 0
+        self._is_broker_there = True
 
     async def sweep(self) -> int:
         """Make one pass; returns how many things were put right or woken. Raises `DatabaseUnavailable`."""
@@ -56,10 +57,14 @@ class Sweeper:
             count, more = await find()
             acted += count
             wakes += more
-        wakes += await self._store.take_due_wakes(self._settings.batch)
+        # While the broker is away one wake-up of a kind tries it; a batch would only be taken and returned.
+        due = await self._store.take_due_wakes(self._settings.batch if self._is_broker_there else 1)
+        wakes += due
         if wakes:
-            taken = await self._publisher.publish(wakes)
-            _log.info("wakes_published", extra={"count": len(wakes), "taken": taken})
+            self._is_broker_there = await self._publisher.publish(wakes)
+            _log.info("wakes_published", extra={"count": len(wakes), "taken": self._is_broker_there})
+            if not self._is_broker_there:
+                await self._store.return_wakes(due)
         self._passes += 1
         if self._passes % self._settings.tidy_every == 1:
             await self._store.tidy()
@@ -117,7 +122,6 @@ class Sweeper:
         return ErrorRecord.of(OutcomeUnknown(unknown)), None
 
     async def _take_back_stages(self) -> tuple[int, list[Wake]]:
-        wakes: list[Wake] = []
         count = 0
         for stage in await self._store.lost_stages(self._settings.batch):
             if stage.losses + 1 >= self._settings.max_worker_losses:
@@ -125,12 +129,13 @@ class Sweeper:
             elif await self._store.take_back_stage(stage):
                 count += 1
                 _log.warning("stage_taken_back", extra={"job": str(stage.job_id), "stage": str(stage.status)})
-                wakes.append(stage_again(stage.job_id, stage.status, stage.attempt))
-        return count, wakes
+        return count, []  # it is due at once, so this very pass publishes it
 
     async def _give_up(self, stage: LostStage) -> int:
         error = ErrorRecord.of(
-            WorkerLost(f"the workers of {stage.losses + 1} attempts were lost in the {stage.status} stage")
+            WorkerLost(
+                f"{stage.losses + 1} attempts at the {stage.status} stage were lost with their workers or hung"
+            )
         )
         if not await self._store.fail_stage(stage, error):
             return 0

@@ -46,6 +46,12 @@ class ModelSettings:
     temperature: float | None = None
     record_path: Path | None = None
 
+    @property
+    def longest_call(self) -> float:
+        """Seconds that a logical call takes at most: every attempt times out, every wait is the longest."""
+        longest_wait = max(self.backoff_cap, self.retry_after_cap)
+        return self.max_attempts * self.request_timeout + (self.max_attempts - 1) * longest_wait
+
     def __post_init__(self) -> None:
         """Refuse values that could only fail later, at the first call."""
         try:

@@ -1,10 +1,12 @@
--- StageClaimed: takes the PLAN or RESPOND stage by compare-and-set; no row when it is taken or over.
+-- StageClaimed: takes the PLAN or RESPOND stage by compare-and-set; no row when it is taken or over. The deadline is
+-- for a worker that lives but has lost the claim, because the answer to this very statement got lost, say.
 WITH claimed AS (
     UPDATE jobs SET
         status = CASE status WHEN 'queued' THEN 'planning' ELSE status END,
         stage_worker = %(worker_id)s,
         stage_attempt = stage_attempt + 1,
         started_at = coalesce(started_at, clock_timestamp()),
+        deadline = now() + make_interval(secs => %(timeout_seconds)s),
         wake_at = NULL,
         wakes = 0
     WHERE id = %(job_id)s AND stage_worker IS NULL AND run_at <= now() AND status = ANY (%(statuses)s)

@@ -221,6 +221,20 @@ def test_artifacts_are_stored_in_the_commit_of_their_step(play: Play) -> None:
     assert (artifact["job_id"], artifact["skill_id"], artifact["body"]) == (job["id"], "blog", wrapper)
 
 
+def test_an_artifact_that_a_later_step_makes_again_belongs_to_that_step(play: Play) -> None:
+    @tool(effect="idempotent")
+    async def draft(text: str) -> dict[str, Any]:
+        """Write the draft."""
+        return {"artifact_id": "draft", "artifact": {"text": text}, "_metadata": {"skill_id": "blog"}}
+
+    async def scenario(harness: Harness) -> Any:
+        await harness.run("", plan=plan(("draft", {"text": "first"}), ("draft", {"text": "second"})))
+        return await harness.requests.artifact("default", "draft")
+
+    kept = play(scenario, ScriptedModel(), [make_tool(draft)])
+    assert (kept["step_index"], kept["body"]["artifact"]) == (1, {"text": "second"})
+
+
 def test_a_cancelled_job_stops_what_runs_and_takes_no_late_result(play: Play) -> None:
     started = asyncio.Event()
     stopped = []

@@ -15,10 +15,12 @@ from shared.domain.advance import (
     CancelRequested,
     Event,
     PlanAccepted,
+    PlanExpired,
     Rejected,
     StageClaimed,
     StepClaimed,
     StepFailed,
+    StepReleased,
     StepSucceeded,
     StepSuspended,
 )
@@ -28,7 +30,7 @@ from shared.domain.ids import StepRef
 from shared.domain.limits import Limits
 from shared.domain.plan import Plan
 from shared.domain.states import Effect, JobStatus, Lane, StepStatus, Strategy
-from shared.ports import DueTimer, StageClaim, StepClaim
+from shared.ports import DueTimer, ExpiredPlan, StageClaim, StepClaim
 from shared.store.database import Database
 from shared.store.fleet import Fleet
 from shared.store.ids import new_id
@@ -79,6 +81,12 @@ class StoredJob:
                 return (await self._store.fail_step(self._claim(index, attempt), BOOM, delay)).landed
             case StepSuspended(attempt):
                 return await self._store.suspend_step(self._claim(index, attempt), timedelta(0), {"value": "v"})
+            case StepReleased(attempt):
+                return await self._store.release_step(self._claim(index, attempt))
+            case PlanExpired():
+                async with self._database.connection() as connection:
+                    await connection.execute("UPDATE jobs SET deadline = now() WHERE id = %s", [self.id])
+                return await self._fleet.expire_plan(ExpiredPlan(self.id, 300.0), BOOM)
             case CancelRequested():
                 landed, _ = await RequestStore(self._database).cancel("default", self.id)
                 return landed
@@ -117,7 +125,7 @@ def choose(job: SimulatedJob, draw: Callable[[Any], Any]) -> tuple[Event, int]:
         StepSuspended(step.attempt),
     ]
     if step.attempt < 3:
-        choices.append(StepFailed(step.attempt, retry_at=NOW))
+        choices += [StepFailed(step.attempt, retry_at=NOW), StepReleased(step.attempt)]
     return draw(st.sampled_from(choices)), index
 
 
@@ -135,9 +143,13 @@ async def run_both(database_url: str, plan: Plan, data: st.DataObject) -> None:
         past: list[tuple[Event, int]] = [(StepSucceeded(7), 0)]
         while simulated.job.status is JobStatus.EXECUTING:
             assert await stored.state() == simulated_state(simulated)
-            if data.draw(st.integers(0, 29)) == 0:
-                simulated.apply(CancelRequested())
-                assert await stored.apply(CancelRequested(), 0)
+            if data.draw(st.integers(0, 19)) == 0:
+                begun = simulated.in_status(StepStatus.READY, StepStatus.RUNNING, StepStatus.WAITING)
+                ends: list[Event] = [CancelRequested(), PlanExpired(len(begun))]
+                last = data.draw(st.sampled_from(ends))
+                simulated.apply(last)
+                assert await stored.apply(last, 0)
+                assert not await stored.apply(PlanExpired(0), 0)
                 break
             late, where = data.draw(st.sampled_from(past))
             rejected = isinstance(next(iter(simulated.apply(late, where)), None), Rejected)

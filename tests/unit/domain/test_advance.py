@@ -18,6 +18,7 @@ from shared.domain.advance import (
     JobView,
     Neighbourhood,
     PlanAccepted,
+    PlanExpired,
     PlanRefused,
     Rejected,
     StageClaimed,
@@ -25,6 +26,7 @@ from shared.domain.advance import (
     StageReleased,
     StepClaimed,
     StepFailed,
+    StepReleased,
     StepsSkipped,
     StepSucceeded,
     StepSuspended,
@@ -180,7 +182,9 @@ EVENTS: list[Event] = [
     StepFailed(1),
     StepFailed(1, retry_at=NOW),
     StepSuspended(1),
+    StepReleased(1),
     StepsSkipped(1),
+    PlanExpired(1),
     CancelRequested(),
 ]
 

@@ -98,7 +98,8 @@ BEGIN
     INSERT INTO plans (job_id, round, tenant_id, source, body, errors)
     VALUES (j.id, j.round, j.tenant_id, p_source, p_body, p_errors)
     ON CONFLICT (job_id, round) DO UPDATE SET source = excluded.source, body = excluded.body, errors = excluded.errors;
-    UPDATE jobs SET status = 'responding', stage_worker = NULL, wake_at = now() + planq_wake_grace(), wakes = 0
+    UPDATE jobs SET status = 'responding', stage_worker = NULL, deadline = NULL, wake_at = now() + planq_wake_grace(),
+        wakes = 0
     WHERE id = j.id;
     PERFORM planq_tell(j.tenant_id, j.id, 'plan_refused', p_errors);
     RETURN true;
@@ -117,8 +118,8 @@ BEGIN
        OR j.stage_attempt <> p_attempt THEN
         RETURN false;
     END IF;
-    UPDATE jobs SET status = p_status, answer = p_answer, error = p_error, stage_worker = NULL, wake_at = NULL,
-        finished_at = clock_timestamp()
+    UPDATE jobs SET status = p_status, answer = p_answer, error = p_error, stage_worker = NULL, deadline = NULL,
+        wake_at = NULL, finished_at = clock_timestamp()
     WHERE id = j.id;
     PERFORM planq_tell(j.tenant_id, j.id, 'job_' || p_status, p_error);
     RETURN true;
@@ -129,7 +130,7 @@ CREATE FUNCTION planq_release_stage(p_job uuid, p_attempt int, p_lost boolean) R
 DECLARE
     v_tenant text;
 BEGIN
-    UPDATE jobs SET stage_worker = NULL, wake_at = now(), wakes = 0,
+    UPDATE jobs SET stage_worker = NULL, deadline = NULL, wake_at = now(), wakes = 0,
         stage_losses = stage_losses + CASE WHEN p_lost THEN 1 ELSE 0 END
     WHERE id = p_job AND status IN ('planning', 'responding') AND stage_worker IS NOT NULL
       AND stage_attempt = p_attempt
@@ -207,7 +208,7 @@ BEGIN
             VALUES (j.tenant_id, p_artifact->>'id', p_job, p_index, s.tool_name, p_artifact->>'skill_id',
                     p_artifact->>'type', p_output)
             ON CONFLICT (tenant_id, id) DO UPDATE SET body = excluded.body, type = excluded.type,
-                skill_id = excluded.skill_id
+                skill_id = excluded.skill_id, step_index = excluded.step_index, tool_name = excluded.tool_name
             WHERE artifacts.job_id = excluded.job_id;
         END IF;
         IF cardinality(s.dependents) > 0 THEN
@@ -255,17 +256,6 @@ BEGIN
     RETURN v_count;
 END $$;
 
--- Skips whatever has not begun. Returns how many steps were skipped. The caller holds the job's row.
-CREATE FUNCTION planq_skip_unstarted(p_job uuid, p_round int) RETURNS int LANGUAGE plpgsql AS $$
-DECLARE
-    v_count int;
-BEGIN
-    UPDATE steps SET status = 'skipped', finished_at = clock_timestamp(), wake_at = NULL
-    WHERE job_id = p_job AND round = p_round AND status IN ('pending', 'ready');
-    GET DIAGNOSTICS v_count = ROW_COUNT;
-    RETURN v_count;
-END $$;
-
 -- StepSuspended: the step waits for a timer and will succeed with `p_output`; the plan's time is extended by the wait.
 -- Returns whether it landed.
 CREATE FUNCTION planq_suspend_step(
@@ -297,7 +287,8 @@ CREATE FUNCTION planq_fire_timer(p_job uuid, p_round int, p_index int, p_attempt
     FROM (SELECT (SELECT output FROM steps WHERE job_id = p_job AND round = p_round AND index = p_index) AS output) s
 $$;
 
--- A worker that stops gives a running step back, so that another one continues at once. Returns whether it landed.
+-- StepReleased: a worker that stops gives a running step back, so that another one continues at once. Returns whether
+-- it landed.
 CREATE FUNCTION planq_release_step(p_job uuid, p_round int, p_index int, p_attempt int) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -337,24 +328,32 @@ BEGIN
     RETURN json_build_object('found', true, 'landed', true, 'status', 'cancelled');
 END $$;
 
--- The plan's time is over: what runs or waits fails with `p_error`, the rest is skipped, the job goes on to RESPOND.
+-- PlanExpired: what runs, waits or could have run fails with `p_error`, so that the answer tells of it; the rest is
+-- skipped; the job goes on to RESPOND. One statement for all steps: a claim or a release slips in between two.
 -- Returns whether it landed.
 CREATE FUNCTION planq_expire_plan(p_job uuid, p_error json) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     j jobs%ROWTYPE;
+    v_closed int;
     v_failed int;
-    v_skipped int;
 BEGIN
     SELECT * INTO j FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
     IF j.id IS NULL OR j.status <> 'executing' OR j.deadline IS NULL OR j.deadline > now() THEN
         RETURN false;
     END IF;
-    UPDATE steps SET status = 'failed', error = p_error, output = NULL, finished_at = clock_timestamp(),
-        wake_at = NULL, deadline = NULL
-    WHERE job_id = p_job AND round = j.round AND status IN ('running', 'waiting');
-    GET DIAGNOSTICS v_failed = ROW_COUNT;
-    v_skipped := planq_skip_unstarted(p_job, j.round);
-    PERFORM planq_close_steps(p_job, v_failed + v_skipped, greatest(v_failed, 1));
+    WITH closed AS (
+        UPDATE steps SET
+            status = CASE status WHEN 'pending' THEN 'skipped' ELSE 'failed' END,
+            error = CASE status WHEN 'pending' THEN NULL ELSE p_error END,
+            output = NULL,
+            finished_at = clock_timestamp(),
+            wake_at = NULL,
+            deadline = NULL
+        WHERE job_id = p_job AND round = j.round AND status IN ('pending', 'ready', 'running', 'waiting')
+        RETURNING steps.status
+    )
+    SELECT count(*), count(*) FILTER (WHERE closed.status = 'failed') INTO v_closed, v_failed FROM closed;
+    PERFORM planq_close_steps(p_job, v_closed, v_failed);
     PERFORM planq_tell(j.tenant_id, p_job, 'plan_expired', p_error);
     RETURN true;
 END $$;

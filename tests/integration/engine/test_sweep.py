@@ -1,0 +1,251 @@
+"""Recovery: whatever a job stands before, something moves it on, also when a worker, a server or a word is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from shared.domain.errors import DatabaseUnavailable, ErrorRecord
+from shared.domain.ids import StepRef, attempt_of, step_attempt_id
+from shared.domain.states import JobStatus, Lane, StepStatus
+from shared.ports import ExpiredPlan, PlanWake, RespondWake, StepWake, Wake
+from shared.store.database import query
+from shared.store.fleet import Fleet
+from tests.support.harness import LEASE, Harness, ScriptedModel, make_tool
+from worker.engine import Sweeper, SweepSettings
+from worker.tools import tool
+
+Play = Callable[..., Any]
+LATE = ErrorRecord("timeout", "the plan did not end within 300 s")
+
+
+@tool(effect="pure")
+async def double(number: float) -> dict[str, float]:
+    """Return twice the number."""
+    return {"result": number * 2}
+
+
+@tool(effect="pure", lane="cpu")
+async def crunch(number: float) -> dict[str, float]:
+    """Return the number; only `cpu` workers take it."""
+    return {"result": number}
+
+
+CHAIN: list[tuple[str, dict[str, Any]]] = [("double", {"number": 4}), ("double", {"number": "$0.output.result"})]
+TOOLS = [make_tool(double), make_tool(crunch)]
+
+
+async def set_back(harness: Harness, job_id: UUID, column: str) -> None:
+    """Let a time of a job have passed."""
+    async with harness.database.connection() as connection:
+        await connection.execute(f"UPDATE jobs SET {column} = now() - interval '1 second' WHERE id = %s", [job_id])
+
+
+async def accepted(harness: Harness, **fields: Any) -> UUID:
+    """Submit a job and carry out its PLAN stage only."""
+    job_id = await harness.submit(**fields)
+    claim = await harness.store.claim_stage(job_id, [JobStatus.QUEUED])
+    assert claim is not None
+    await harness.engine._work(claim)
+    harness.published.clear()
+    return job_id
+
+
+def test_the_answer_tells_of_a_step_that_no_worker_took_in_time(play: Play) -> None:
+    async def scenario(harness: Harness) -> Any:
+        job_id = await harness.submit()
+        await harness.drain_lane(Lane.IO)
+        assert await harness.requests.status("default", job_id) == JobStatus.EXECUTING
+        await set_back(harness, job_id, "deadline")
+        await harness.sweeper.sweep()
+        harness.published = [wake for wake in harness.published if isinstance(wake, RespondWake)]
+        await harness.drain()
+        return await harness.requests.job("default", job_id)
+
+    model = ScriptedModel.planning(("double", {"number": 4}), ("crunch", {"number": "$0.output.result"}))
+    job, steps = play(scenario, model, TOOLS)
+    assert [step["status"] for step in steps] == ["succeeded", "failed"]
+    assert (job["status"], job["open_steps"], job["failed_steps"]) == ("completed", 0, 1)
+    told = model.asked[1][1].results
+    assert [result.error for result in told] == [None, "the plan did not end within 300 s"]
+
+
+@pytest.mark.parametrize("move", ["claim", "release"])
+def test_a_plan_expires_whole_while_a_step_moves(play: Play, move: str) -> None:
+    """The step's row is locked by a claim or a release that commits while the plan expires."""
+
+    async def scenario(harness: Harness) -> Any:
+        job_id = await accepted(harness)
+        claim = {"job_id": job_id, "round": 0, "index": 0, "worker_id": harness.worker_id}
+        if move == "release":
+            assert await harness.store.claim_step(StepRef(job_id, 0, 0)) is not None
+        await set_back(harness, job_id, "deadline")
+        async with harness.database.connection() as connection, connection.transaction():
+            if move == "claim":
+                await connection.execute(query("claim_step"), claim)
+            else:
+                await connection.execute("SELECT planq_release_step(%s, 0, 0, 1)", [job_id])
+            expiring = asyncio.create_task(harness.fleet.expire_plan(ExpiredPlan(job_id, 300.0), LATE))
+            await _until_somebody_waits_for_a_lock(harness)
+        assert await expiring
+        return await harness.requests.job("default", job_id)
+
+    job, steps = play(scenario, ScriptedModel.planning(*CHAIN), TOOLS)
+    assert (job["status"], job["open_steps"], job["failed_steps"]) == ("responding", 0, 1)
+    assert [step["status"] for step in steps] == ["failed", "skipped"]
+
+
+async def _until_somebody_waits_for_a_lock(harness: Harness) -> None:
+    async with asyncio.timeout(10):
+        while True:
+            async with harness.database.connection() as connection:
+                cursor = await connection.execute("SELECT count(*) AS n FROM pg_locks WHERE NOT granted")
+                row = await cursor.fetchone()
+                if row is not None and row["n"]:
+                    return
+
+
+def test_a_stage_whose_claim_never_arrived_is_taken_back_from_a_living_worker(play: Play) -> None:
+    async def scenario(harness: Harness) -> Any:
+        job_id = await harness.submit()
+        harness.published.clear()
+        lost = await harness.store.claim_stage(job_id, [JobStatus.QUEUED])
+        assert lost is not None
+        await harness.sweeper.sweep()
+        assert harness.published == [], "the worker lives and has time left"
+        await set_back(harness, job_id, "deadline")
+        await harness.sweeper.sweep()
+        assert harness.published == [PlanWake(job_id, 2)]
+        await harness.drain()
+        assert not await harness.store.end_job(lost, JobStatus.COMPLETED, "late", None, [])
+        return await harness.requests.job("default", job_id)
+
+    job, _ = play(scenario, ScriptedModel("Hello!"), TOOLS)
+    assert (job["status"], job["answer"], job["deadline"]) == ("completed", "Hello!", None)
+
+
+@pytest.mark.parametrize("method", ["tool_definitions", "results", "accept_plan", "succeed_step", "end_job"])
+def test_a_short_loss_of_the_database_ends_no_work(play: Play, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    async def scenario(harness: Harness) -> Any:
+        real = getattr(harness.store, method)
+        calls: list[int] = []
+
+        async def away_at_first(*arguments: Any) -> Any:
+            calls.append(1)
+            if len(calls) == 1:
+                raise DatabaseUnavailable("the database does not answer")
+            return await real(*arguments)
+
+        monkeypatch.setattr(harness.store, method, away_at_first)
+        return await harness.run()
+
+    job, steps = play(scenario, ScriptedModel.planning(*CHAIN), TOOLS)
+    assert job["status"] == "completed"
+    assert [step["attempt"] for step in steps] == [1, 1]
+
+
+def test_wake_ups_go_out_at_once_when_the_broker_is_back(play: Play) -> None:
+    class Broker:
+        """A broker that may be away; keeps what each batch held."""
+
+        is_there = False
+
+        def __init__(self) -> None:
+            self.batches: list[list[Wake]] = []
+
+        async def publish(self, wakes: Sequence[Wake]) -> bool:
+            self.batches.append(list(wakes))
+            return self.is_there
+
+    async def scenario(harness: Harness) -> Any:
+        broker = Broker()
+        sweeper = Sweeper(SweepSettings(), harness.fleet, broker, harness.silent.job_ended, lambda: 0.0)
+        queued = [await harness.submit() for _ in range(3)]
+        executing = await accepted(harness)
+        for job_id in queued:
+            await set_back(harness, job_id, "wake_at")
+        async with harness.database.connection() as connection:
+            await connection.execute("UPDATE steps SET wake_at = now() WHERE status = 'ready'")
+        for _ in range(12):
+            await sweeper.sweep()
+        broker.is_there = True
+        for _ in range(2):
+            await sweeper.sweep()
+        await sweeper.sweep()
+        return broker.batches, queued, executing
+
+    batches, queued, executing = play(scenario, ScriptedModel.planning(*CHAIN), TOOLS)
+    assert [len(batch) for batch in batches] == [4, *[2] * 11, 2, 2]
+    delivered = [wake for batch in batches[12:] for wake in batch]
+    assert {wake.job_id for wake in delivered if isinstance(wake, PlanWake)} == set(queued)
+    assert StepWake(StepRef(executing, 0, 0), Lane.IO, "double", 1) in delivered
+    assert len(delivered) == 4, "once each"
+
+
+def test_who_was_cut_off_gives_the_others_time_before_taking_them_for_dead(play: Play) -> None:
+    """The database was away for a minute: the first sweeper that is back finds every heartbeat old."""
+
+    async def scenario(harness: Harness) -> list[int]:
+        now = [1000.0]
+        other = Fleet(harness.database, LEASE, clock=lambda: now[0])
+        await harness.fleet.heartbeat(harness.worker_id, timedelta(0))
+        await other.heartbeat(harness.worker_id, timedelta(0))
+        job_id = await accepted(harness)
+        assert await harness.store.claim_step(StepRef(job_id, 0, 0)) is not None
+        found = []
+
+        async def look(heartbeat_age: int) -> None:
+            async with harness.database.connection() as connection:
+                await connection.execute(
+                    "UPDATE workers SET heartbeat_at = now() - make_interval(secs => %s)", [heartbeat_age]
+                )
+            found.append(len(await other.lost_steps(10, timedelta(0))))
+
+        now[0] += 60
+        await look(60)
+        await other.heartbeat(harness.worker_id, timedelta(0))
+        await look(61)
+        now[0] += 10
+        await other.heartbeat(harness.worker_id, timedelta(0))
+        await look(71)
+        now[0] += 10
+        await other.heartbeat(harness.worker_id, timedelta(0))
+        await look(81)
+        return found
+
+    assert play(scenario, ScriptedModel.planning(*CHAIN), TOOLS) == [0, 0, 0, 1]
+
+
+def test_a_late_word_of_a_dead_process_leaves_the_next_attempt_alone(play: Play) -> None:
+    async def scenario(harness: Harness) -> Any:
+        job_id = await accepted(harness)
+        ref = StepRef(job_id, 0, 0)
+        first = await harness.store.claim_step(ref)
+        assert first is not None
+        moved = await harness.store.fail_step(first, LATE, timedelta(0))
+        assert moved.status is StepStatus.READY
+        assert await harness.store.claim_step(ref) is not None
+        late = await harness.fleet.disown(harness.worker_id, ref, attempt_of(step_attempt_id(ref, 1)))
+        assert await harness.fleet.lost_steps(10, timedelta(0)) == []
+        right = await harness.fleet.disown(harness.worker_id, ref, attempt_of(step_attempt_id(ref, 2)))
+        return late, right, len(await harness.fleet.lost_steps(10, timedelta(0)))
+
+    assert play(scenario, ScriptedModel.planning(*CHAIN), TOOLS) == (False, True, 1)
+
+
+def test_a_worker_that_winds_down_leaves_the_next_step_to_others(play: Play) -> None:
+    async def scenario(harness: Harness) -> Any:
+        job_id = await accepted(harness)
+        harness.engine.wind_down()
+        carried = await harness.run_one(StepWake(StepRef(job_id, 0, 0), Lane.IO, "double"))
+        _, steps = await harness.requests.job("default", job_id)
+        return carried.text, [step["status"] for step in steps], harness.published, job_id
+
+    text, statuses, published, job_id = play(scenario, ScriptedModel.planning(*CHAIN), TOOLS)
+    assert (text, statuses) == ("succeeded", ["succeeded", "ready"])
+    assert published == [StepWake(StepRef(job_id, 0, 1), Lane.IO, "double")]
