@@ -1,4 +1,4 @@
-"""LISTEN and NOTIFY between processes: hints only, every listener also polls.
+"""LISTEN and NOTIFY between processes: hints only. Whoever waits also polls; what is cancelled is fenced off anyway.
 
 NOTIFY takes a database-wide lock at commit, so it never rides in a transition: each process sends one coalesced
 NOTIFY after its commits.
@@ -21,7 +21,8 @@ ENDED = "planq_ended"
 """Channel: ids of jobs that have ended, separated by commas."""
 
 CANCELLED = "planq_cancelled"
-"""Channel: ids of jobs that were cancelled, for workers that run their steps."""
+"""Channel: ids of jobs that were cancelled, for workers that run their steps. When one gets lost the step runs to its
+end, and its result is rejected."""
 
 _IDS_PER_NOTIFY = 200
 """A NOTIFY payload is limited to 8000 bytes; 200 ids of 36 characters and commas need 7400."""

@@ -96,7 +96,7 @@ class Engine:
             await self._publisher.publish(others)
             if following is None:
                 break
-            carried = await self._carry_out_fused(following)
+            carried = await self._carry_out(following, tracked=True)
         return outcome
 
     def interrupt(self, job_id: UUID) -> None:
@@ -125,10 +125,8 @@ class Engine:
                     return wake, [*wakes[:position], *wakes[position + 1 :]]
         return None, list(wakes)
 
-    async def _carry_out_fused(self, wake: Wake) -> Carried:
-        return await self._carry_out(wake, tracked=True)
-
     async def _carry_out(self, wake: Wake, *, tracked: bool = False) -> Carried:
+        """Claim a wake-up's work and do it; a fused one is `tracked`, for it has no Celery task of its own."""
         claim = await self._claim(wake)
         if claim is None:
             return Carried()
