@@ -51,5 +51,6 @@ class Limits:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
-        """Read the stored form; an unknown name is an error, a missing one gets its default."""
-        return cls(**stored)
+        """Read the stored form; a missing name gets its default, one of a newer release is not ours to enforce."""
+        known = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in stored.items() if name in known})

@@ -24,6 +24,16 @@ from shared.domain.errors import DatabaseUnavailable, Misconfigured
 Row = Mapping[str, Any]
 
 
+KEEPALIVE: dict[str, Any] = {
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+}
+"""libpq's defaults leave a connection whose other end vanished without a word for a quarter of an hour; here it is
+given up after some 15 s (tcp_user_timeout in ms, the others in s). Without meaning on a Unix socket."""
+
+
 def as_json(value: Any) -> Json | None:
     """Wrap a value as a `json` parameter; None stays SQL null.
 
@@ -55,7 +65,7 @@ class Database:
         self._pool: AsyncConnectionPool[psycopg.AsyncConnection[DictRow]] = AsyncConnectionPool(
             database_url,
             connection_class=psycopg.AsyncConnection[DictRow],
-            kwargs={"autocommit": True, "row_factory": dict_row, "application_name": "planq"},
+            kwargs={"autocommit": True, "row_factory": dict_row, "application_name": "planq", **KEEPALIVE},
             min_size=1,
             max_size=max_connections,
             timeout=timeout_seconds,

@@ -15,7 +15,7 @@ from uuid import UUID
 import psycopg
 
 from shared.domain.errors import DatabaseUnavailable
-from shared.store.database import Database
+from shared.store.database import KEEPALIVE, Database
 
 ENDED = "planq_ended"
 """Channel: ids of jobs that have ended, separated by commas."""
@@ -69,7 +69,7 @@ async def listen(database_url: str, channel: str, heard: Callable[[UUID | None],
     while True:
         with contextlib.suppress(psycopg.Error):
             connection = await psycopg.AsyncConnection.connect(
-                database_url, autocommit=True, application_name="planq-listen"
+                database_url, autocommit=True, application_name="planq-listen", **KEEPALIVE
             )
             async with connection:
                 await connection.execute(f"LISTEN {channel}".encode())

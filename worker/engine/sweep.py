@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
-from shared.domain.errors import ErrorRecord, OutcomeUnknown, TimedOut, WorkerLost
+from shared.domain.errors import DatabaseUnavailable, ErrorRecord, OutcomeUnknown, TimedOut, WorkerLost
 from shared.domain.retry import retry_delay, runs_again_after_loss
 from shared.ports import LostStage, LostStep, Publisher, RespondWake, SweepStore, Wake
 from worker.engine.follow import after_step
@@ -54,7 +54,14 @@ class Sweeper:
         wakes: list[Wake] = []
         acted = 0
         for find in (self._fire_timers, self._take_back_steps, self._take_back_stages, self._expire_plans):
-            count, more = await find()
+            try:
+                count, more = await find()
+            except DatabaseUnavailable:
+                raise
+            except Exception:
+                # One row that cannot be put right must not keep everything else waiting.
+                _log.exception("sweep_part_failed", extra={"part": find.__name__})
+                continue
             acted += count
             wakes += more
         # While the broker is away one wake-up of a kind tries it; a batch would only be taken and returned.

@@ -187,6 +187,25 @@ def test_wake_ups_go_out_at_once_when_the_broker_is_back(play: Play) -> None:
     assert len(delivered) == 4, "once each"
 
 
+def test_a_part_of_the_sweep_that_fails_leaves_the_others_to_do_their_work(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: Any) -> Any:
+        raise ValueError("a row that cannot be read")
+
+    async def scenario(harness: Harness) -> Any:
+        job_id = await harness.submit("", plan={"calls": [{"tool_name": "quick", "arguments": {}}]})
+        harness.published.clear()
+        async with harness.database.connection() as connection:
+            await connection.execute("UPDATE jobs SET wake_at = now()")
+        monkeypatch.setattr("shared.store.fleet.Fleet.lost_steps", broken)
+        await harness.sweeper.sweep()
+        return job_id, list(harness.published)
+
+    job_id, published = play(scenario, ScriptedModel(), [])
+    assert published == [PlanWake(job_id)]
+
+
 def test_who_was_cut_off_gives_the_others_time_before_taking_them_for_dead(play: Play) -> None:
     """The database was away for a minute: the first sweeper that is back finds every heartbeat old."""
 
