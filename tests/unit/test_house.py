@@ -71,17 +71,30 @@ def test_tests_wait_on_conditions_and_never_sleep() -> None:
     assert slept == []
 
 
-def test_nothing_committed_names_this_machine_or_a_registry() -> None:
-    forbidden = re.compile(r"/work/|/root/\.|files\.pythonhosted|pypi\.org/simple")
+def committed(*patterns: str) -> Iterator[Path]:
+    apart = {".venv", ".planq", ".planq-test-envs", ".git"}
+    for pattern in patterns:
+        yield from (path for path in ROOT.rglob(pattern) if not apart & set(path.relative_to(ROOT).parts))
+
+
+def test_nothing_committed_names_this_machine() -> None:
+    places = [f"{re.escape(str(folder))}/" for folder in {ROOT, Path.home()} if len(folder.parts) > 1]
+    here = re.compile(rf"(?<![\w/])(?:{'|'.join(places)})") if places else None
     named = [
         str(path.relative_to(ROOT))
-        for pattern in ("*.py", "*.md", "*.toml", "*.lock", "*.yml", "*.yaml", "Makefile", "Dockerfile", "run")
-        for path in ROOT.rglob(pattern)
-        if not {".venv", ".planq", ".planq-test-envs", ".git"} & set(path.parts)
-        and path != Path(__file__)
-        and forbidden.search(path.read_text(encoding="utf-8", errors="replace"))
+        for path in committed("*.py", "*.md", "*.toml", "*.lock", "*.yml", "*.yaml", "Makefile", "Dockerfile", "run")
+        if here is not None and here.search(path.read_text(encoding="utf-8", errors="replace"))
     ]
     assert named == []
+
+
+def test_dependencies_are_pinned_without_an_address() -> None:
+    addressed = [
+        str(path.relative_to(ROOT))
+        for path in committed("*.lock", "Dockerfile", "requirements*")
+        if re.search(r"https?://", path.read_text(encoding="utf-8"))
+    ]
+    assert addressed == []
 
 
 def leaves(base: type[errors.PlanqError]) -> Iterator[type[errors.PlanqError]]:
