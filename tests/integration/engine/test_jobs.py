@@ -39,7 +39,9 @@ TOOLS = [make_tool(double), make_tool(broken), make_tool(say)]
 
 async def default(harness: Harness) -> Any:
     job, steps = await harness.run()
-    calls = await harness.database.fetch_all("model_calls_of_job", job_id=job["id"])
+    async with harness.database.connection() as connection:
+        cursor = await connection.execute(b"SELECT * FROM model_calls WHERE job_id = %s ORDER BY id", [job["id"]])
+        calls = await cursor.fetchall()
     return job, steps, calls
 
 
