@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Coroutine
+import os
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
 from typing import Any
 
 from fastapi import FastAPI
@@ -28,6 +29,7 @@ from api.waiting import Waiters
 from shared.broker.celery_config import create_celery
 from shared.broker.publisher import CeleryPublisher
 from shared.domain.errors import Misconfigured
+from shared.failpoints import Failpoints, methods
 from shared.settings import VERSION, Settings
 from shared.store.database import Database
 from shared.store.fleet import Fleet
@@ -35,6 +37,12 @@ from shared.store.requests import RequestStore
 from shared.store.signals import CANCELLED, ENDED, Notifier, listen
 
 _log = logging.getLogger("planq.api")
+
+CRASH_POINTS: Mapping[str, Collection[str]] = {
+    "requests": methods(RequestStore),
+    "publisher": frozenset({"publish_soon"}),
+}
+"""What an API process does to the world, by port: see `shared.failpoints`."""
 
 _DESCRIPTION = "A durable backend for agentic jobs: plan, execute on Celery, answer."
 
@@ -86,14 +94,15 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 def _compose(settings: Settings, database: Database) -> Services:
+    failpoints = Failpoints.load(os.environ, CRASH_POINTS)
     celery = create_celery(settings.require_broker())
-    requests = RequestStore(database)
+    requests = failpoints.around("requests", RequestStore(database))
     fleet = Fleet(database, settings.lease)
     waiters = Waiters(requests.ended, settings.wait_poll_seconds)
     return Services(
         settings=settings,
         requests=requests,
-        publisher=CeleryPublisher(celery),
+        publisher=failpoints.around("publisher", CeleryPublisher(celery)),
         ended=Notifier(database, ENDED),
         cancelled=Notifier(database, CANCELLED),
         waiters=waiters,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -23,7 +23,8 @@ from shared.domain.errors import PlanqError
 from shared.domain.model_names import Provider
 from shared.domain.states import Lane
 from shared.domain.tool import ToolDefinition
-from shared.ports import Knowledge, Passage, Tool, Tracker
+from shared.failpoints import Failpoints, methods
+from shared.ports import JobStore, Knowledge, Passage, Planner, Publisher, Responder, SweepStore, Tool, Tracker
 from shared.settings import VERSION, Settings, split
 from shared.store.database import Database
 from shared.store.fleet import Fleet
@@ -42,6 +43,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger("planq.worker")
 
 TENANT = "default"
+
+CRASH_POINTS: Mapping[str, Collection[str]] = {
+    "store": methods(JobStore),
+    "publisher": methods(Publisher),
+    "planner": methods(Planner),
+    "responder": methods(Responder),
+    "tool": methods(Tool),
+    "sweep": methods(SweepStore),
+    "sweep_publisher": methods(Publisher),
+    "fleet": methods(Fleet) - methods(SweepStore) - {"live", "unfinished", "broken_invariants"},
+}
+"""What a worker process does to the world, by port: see `shared.failpoints`."""
 
 _BESIDE_THE_MODEL = timedelta(minutes=10)
 """What a stage may take beside its model call: loading an SDK, checking a long plan, waiting for the database."""
@@ -116,7 +129,17 @@ def model_settings(settings: Settings) -> ModelSettings:
 class LaneRuntime:
     """Everything that carries out wake-ups on one event loop."""
 
-    def __init__(self, settings: Settings, identity: Identity, tools: Tools, app: Celery, tracker: Tracker) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        identity: Identity,
+        tools: Tools,
+        app: Celery,
+        tracker: Tracker,
+        *,
+        failpoints: Failpoints | None = None,
+    ) -> None:
+        self._failpoints = failpoints or Failpoints()
         self._settings = settings
         self._identity = identity
         self._tools = tools
@@ -161,18 +184,18 @@ class LaneRuntime:
         models = model_settings(settings)
         self._gateway = ModelGateway(models)
         self._notifier = Notifier(database, ENDED)
+        longest_stage = timedelta(seconds=models.longest_call) + _BESIDE_THE_MODEL
+        store = PostgresJobStore(database, self._identity.id, longest_stage)
         self.engine = Engine(
             # A fused `cpu` step would be invisible to monitors: only the parent process can send their events.
             EngineSettings(
                 lane, max_output_bytes=settings.max_output_bytes, fuse_seconds=60.0 if lane is Lane.IO else 0.0
             ),
-            store=PostgresJobStore(
-                database, self._identity.id, timedelta(seconds=models.longest_call) + _BESIDE_THE_MODEL
-            ),
-            publisher=self._publisher,
-            planner=self._gateway,
-            responder=self._gateway,
-            toolbox=self._tools.registry,
+            store=self._failpoints.around("store", store),
+            publisher=self._failpoints.around("publisher", self._publisher),
+            planner=self._failpoints.around("planner", self._gateway),
+            responder=self._failpoints.around("responder", self._gateway),
+            toolbox=self._failpoints.around_tools("tool", self._tools.registry),
             announcer=_Announcer(self._notifier),
             tracker=self._tracker,
             draw=SystemRandom().random,

@@ -23,6 +23,7 @@ from celery import Celery
 from shared.broker.publisher import CeleryPublisher
 from shared.domain.errors import DatabaseUnavailable
 from shared.domain.ids import StepRef
+from shared.failpoints import Failpoints
 from shared.settings import Settings
 from shared.store.database import Database
 from shared.store.fleet import Fleet
@@ -39,8 +40,16 @@ class Lifecycle:
     """The companion thread of one worker process. `runtime` is None where children run the steps (`cpu`)."""
 
     def __init__(
-        self, settings: Settings, identity: Identity, tools: Tools, app: Celery, runtime: LaneRuntime | None
+        self,
+        settings: Settings,
+        identity: Identity,
+        tools: Tools,
+        app: Celery,
+        runtime: LaneRuntime | None,
+        *,
+        failpoints: Failpoints | None = None,
     ) -> None:
+        self._failpoints = failpoints or Failpoints()
         self._settings = settings
         self._identity = identity
         self._tools = tools
@@ -51,7 +60,7 @@ class Lifecycle:
         self._opened: Future[None] = Future()
         self._stopping = asyncio.Event()
         self._database = Database(settings.require_database(), max_connections=2)
-        self._fleet = Fleet(self._database, settings.lease)
+        self._fleet = self._failpoints.around("fleet", Fleet(self._database, settings.lease))
         self._work: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -104,7 +113,9 @@ class Lifecycle:
         await announce(self._fleet, self._identity, self._tools.registry.definitions())
         notifier = Notifier(self._database, ENDED)
         settings = SweepSettings(max_worker_losses=self._settings.max_worker_losses)
-        sweeper = Sweeper(settings, self._fleet, self._publisher, notifier.send, SystemRandom().random)
+        store = self._failpoints.around("sweep", self._fleet)
+        publisher = self._failpoints.around("sweep_publisher", self._publisher)
+        sweeper = Sweeper(settings, store, publisher, notifier.send, SystemRandom().random)
         self._start(self._every(self._settings.heartbeat_seconds, self._beat))
         self._start(self._every(self._settings.sweep_seconds, sweeper.sweep))
         if self._runtime is not None:

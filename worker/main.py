@@ -13,10 +13,11 @@ from typing import Any
 from celery.signals import setup_logging, worker_ready
 
 from shared.domain.states import Lane
+from shared.failpoints import Failpoints
 from shared.store.ids import new_id
 from shared.store.schema import require_schema
 from worker.celery_app import app, settings
-from worker.container import Identity, LaneRuntime, Tools
+from worker.container import CRASH_POINTS, Identity, LaneRuntime, Tools
 from worker.lifecycle import Lifecycle
 from worker.tasks import plan, respond, step
 from worker.tracker import CeleryTracker, SilentTracker
@@ -45,13 +46,16 @@ def run(lane: Lane, concurrency: int | None = None) -> int:
     Raises `Misconfigured` for a bad setting, a tool clash or a foreign schema, `DatabaseUnavailable` when there is
     no database; both before any message is taken.
     """
+    failpoints = Failpoints.load(os.environ, CRASH_POINTS)
     require_schema(settings.require_database())
     capacity = concurrency or (settings.io_concurrency if lane is Lane.IO else settings.cpu_concurrency)
     identity = Identity(new_id(), f"planq-{lane}-{os.getpid()}@{socket.gethostname()}", lane, capacity)
     tools = Tools.load(settings)
     tracker = CeleryTracker() if lane is Lane.IO else SilentTracker()
-    runtime = app.planq_lane = LaneRuntime(settings, identity, tools, app, tracker)
-    lifecycle = app.planq_lifecycle = Lifecycle(settings, identity, tools, app, runtime if lane is Lane.IO else None)
+    runtime = app.planq_lane = LaneRuntime(settings, identity, tools, app, tracker, failpoints=failpoints)
+    lifecycle = app.planq_lifecycle = Lifecycle(
+        settings, identity, tools, app, runtime if lane is Lane.IO else None, failpoints=failpoints
+    )
     _connect_signals(tracker)
     for variable in _CELERY_READS:
         os.environ.pop(variable, None)
