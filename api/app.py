@@ -44,6 +44,9 @@ CRASH_POINTS: Mapping[str, Collection[str]] = {
 }
 """What an API process does to the world, by port: see `shared.failpoints`."""
 
+_STATEMENT_SECONDS = 30.0
+"""Far more than any statement of the API takes: what takes longer waits for a lock, or for a server that hangs."""
+
 _DESCRIPTION = "A durable backend for agentic jobs: plan, execute on Celery, answer."
 
 
@@ -62,6 +65,7 @@ def create_app(settings: Settings) -> FastAPI:
         settings.require_database(),
         max_connections=settings.database_connections,
         timeout_seconds=settings.database_timeout_seconds,
+        statement_seconds=settings.database_timeout_seconds + _STATEMENT_SECONDS,
     )
     services = _compose(settings, database)
 

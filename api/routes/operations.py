@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from api.body import JsonResponse
 from api.deps import Use
+from api.errors import RETRY_AFTER_SECONDS
 from api.problems import error_responses
 from api.schemas import Health, Readiness
 
@@ -28,7 +29,9 @@ async def alive() -> Response:
 async def ready(services: Use) -> Response:
     """Say whether a job that is submitted now would run: database, broker, and a live worker for each lane."""
     document = await services.readiness.document()
-    return JsonResponse(document, status_code=200 if document["status"] == "ready" else 503)
+    if document["status"] == "ready":
+        return JsonResponse(document)
+    return JsonResponse(document, status_code=503, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
 
 
 @operations.get(

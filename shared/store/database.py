@@ -1,11 +1,13 @@
 """The door to PostgreSQL: one connection pool a process, named SQL, foreign errors turned into ours.
 
 Every statement is its own transaction (autocommit); what must commit together is one statement or one SQL function.
-Named SQL lives in `queries/*.sql`; its first line says what it is for.
+Named SQL lives in `queries/*.sql`; its first line says what it is for. A statement that the server undid because of
+others (a deadlock, a plan that a migration made void) is simply repeated: nothing of it happened.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -34,6 +36,25 @@ KEEPALIVE: dict[str, Any] = {
 given up after some 15 s (tcp_user_timeout in ms, the others in s). Without meaning on a Unix socket."""
 
 
+_AWAY = (
+    PoolTimeout,
+    psycopg.OperationalError,  # 08 connections, 40 undone, 53 resources, 55 locks, 57 operators, 58 the system
+    psycopg.InterfaceError,
+    psycopg.errors.ReadOnlySqlTransaction,
+    psycopg.errors.IdleInTransactionSessionTimeout,
+    psycopg.errors.TransactionTimeout,
+    TimeoutError,
+)
+"""What says that the database cannot serve now; the numbers are classes of SQLSTATE (PostgreSQL 18, appendix A)."""
+
+_UNDONE = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
+"""The server undid the statement for the sake of another one."""
+
+_TRIES = 4
+"""Tries of a statement that was undone. The one that it collided with has gone on, so a second try nearly always
+suffices."""
+
+
 def as_json(value: Any) -> Json | None:
     """Wrap a value as a `json` parameter; None stays SQL null.
 
@@ -56,8 +77,20 @@ def query(name: str) -> bytes:
 class Database:
     """A pool of autocommit connections, opened inside the event loop that uses it."""
 
-    def __init__(self, database_url: str, *, max_connections: int, timeout_seconds: float = 10.0) -> None:
-        """Open no connection yet; raises `Misconfigured` when libpq cannot read the URL."""
+    def __init__(
+        self,
+        database_url: str,
+        *,
+        max_connections: int,
+        timeout_seconds: float = 10.0,
+        statement_seconds: float | None = None,
+    ) -> None:
+        """Open no connection yet; raises `Misconfigured` when libpq cannot read the URL.
+
+        `timeout_seconds` bounds the wait for a connection, `statement_seconds` the use of one, that wait included:
+        None where a lock, or a server that hangs, may take as long as it takes.
+        """
+        self._statement_seconds = statement_seconds
         try:
             psycopg.conninfo.conninfo_to_dict(database_url)
         except psycopg.ProgrammingError as error:
@@ -98,29 +131,38 @@ class Database:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[psycopg.AsyncConnection[DictRow]]:
-        """Lend a connection; a database failure comes out as `DatabaseUnavailable`, a defect of SQL as it is."""
+        """Lend a connection; a database failure comes out as `DatabaseUnavailable`, a defect of SQL as it is.
+
+        A connection that turns out to be read-only is closed: it leads to a server that is no longer the primary.
+        """
         try:
-            async with self._pool.connection() as connection:
-                yield connection
-        except (PoolTimeout, psycopg.OperationalError, psycopg.InterfaceError) as error:
-            raise DatabaseUnavailable(f"the database does not answer: {type(error).__name__}") from error
+            async with asyncio.timeout(self._statement_seconds), self._pool.connection() as connection:
+                try:
+                    yield connection
+                except psycopg.errors.ReadOnlySqlTransaction:
+                    await connection.close()
+                    raise
+        except psycopg.errors.ProgramLimitExceeded:
+            raise
+        except _AWAY as error:
+            raise DatabaseUnavailable(_away(error)) from error
 
     async def fetch_all(self, name: str, /, **params: Any) -> list[DictRow]:
         """Run a named query and return its rows."""
         async with self.connection() as connection:
-            cursor = await connection.execute(query(name), params)
+            cursor = await _execute(connection, query(name), params)
             return await cursor.fetchall()
 
     async def fetch_one(self, name: str, /, **params: Any) -> DictRow | None:
         """Run a named query and return its first row, None when there is none."""
         async with self.connection() as connection:
-            cursor = await connection.execute(query(name), params)
+            cursor = await _execute(connection, query(name), params)
             return await cursor.fetchone()
 
     async def execute(self, name: str, /, **params: Any) -> int:
         """Run a named statement and return how many rows it touched."""
         async with self.connection() as connection:
-            cursor = await connection.execute(query(name), params)
+            cursor = await _execute(connection, query(name), params)
             return cursor.rowcount
 
     async def call(self, function: str, *arguments: Any) -> Any:
@@ -131,8 +173,32 @@ class Database:
     async def call_table(self, function: str, *arguments: Any) -> list[DictRow]:
         """Call one of our SQL functions that returns rows."""
         async with self.connection() as connection:
-            cursor = await connection.execute(_call(function, len(arguments)), arguments)
+            cursor = await _execute(connection, _call(function, len(arguments)), arguments)
             return await cursor.fetchall()
+
+
+async def _execute(
+    connection: psycopg.AsyncConnection[DictRow],
+    statement: bytes | sql.Composed,
+    params: Mapping[str, Any] | tuple[Any, ...],
+) -> psycopg.AsyncCursor[DictRow]:
+    """Run one statement of its own transaction, again where the server says that nothing of it happened."""
+    for _ in range(_TRIES - 1):
+        try:
+            return await connection.execute(statement, params)
+        except _UNDONE:
+            continue
+        except psycopg.errors.FeatureNotSupported:
+            # "cached plan must not change result type": a migration added a column, and psycopg had prepared the
+            # statement. It notices this command and forgets its prepared statements (psycopg 3.3, `_preparing.py`).
+            await connection.execute("DEALLOCATE ALL")
+    return await connection.execute(statement, params)
+
+
+def _away(error: BaseException) -> str:
+    if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+        return "the database takes no writes now (a standby, or default_transaction_read_only is on)"
+    return f"the database does not answer: {type(error).__name__}"
 
 
 @cache

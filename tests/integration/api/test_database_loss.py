@@ -1,0 +1,209 @@
+"""While the database is away, full or read-only, every operation says 503 and when to come back, never 500.
+
+The operations are those of `/openapi.json`, so that a new one is held to it too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import psycopg
+import pytest
+from psycopg import sql
+
+from tests.integration.api.conftest import Api, MakeApi, problem_of, search
+from tests.support.waiting import eventually
+
+WITHOUT_DATABASE = {"GET /healthz", "GET /metrics"}
+BODIES: dict[str, Any] = {
+    "POST /jobs": {"input": "a", "plan": {"calls": [search()]}},
+    "POST /plans/validate": {"plan": {"calls": [search()]}},
+}
+WRITES = ["POST /jobs", "POST /jobs/{job_id}/cancel"]
+
+
+class Operations:
+    """Everything that the API describes, asked once for one job."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self.job_id = api.submit()["id"]
+        paths = api.app.openapi()["paths"]
+        self.names = [f"{method.upper()} {path}" for path, methods in paths.items() for method in methods]
+
+    def ask(self, name: str) -> httpx.Response:
+        """Send one request that is valid as far as can be told without the database."""
+        method, path = name.split(" ")
+        place = re.sub(r"{job_id[^}]*}", self.job_id, path)
+        place = re.sub(r"{[^}]*index[^}]*}", "0", place)
+        place = re.sub(r"{[^}]*}", "something", place)
+        return self._api.http.request(method, place, json=BODIES.get(name, {}) if method != "GET" else None)
+
+    def answers(self) -> dict[str, httpx.Response]:
+        """Ask for everything; return the answers by operation."""
+        assert {"POST /jobs", "GET /jobs/{job_id}", *WITHOUT_DATABASE} <= set(self.names)
+        return {name: self.ask(name) for name in self.names}
+
+
+def is_refused(response: httpx.Response) -> bool:
+    """True for a 503 that says when to come back."""
+    return response.status_code == 503 and int(response.headers.get("retry-after", "0")) > 0
+
+
+def shown(answers: dict[str, httpx.Response]) -> dict[str, tuple[int, str | None]]:
+    """What went wrong, for the message of a failed test."""
+    return {name: (one.status_code, one.headers.get("retry-after")) for name, one in answers.items()}
+
+
+@contextmanager
+def administered(url: str) -> Iterator[Callable[[str], None]]:
+    """Yield a function that runs a statement about the database (`{}` is its name) from beside it."""
+    name = str(psycopg.conninfo.conninfo_to_dict(url)["dbname"])
+    with psycopg.connect(psycopg.conninfo.make_conninfo(url, dbname="postgres"), autocommit=True) as connection:
+
+        def run(statement: str) -> None:
+            connection.execute(sql.SQL(statement).format(sql.Identifier(name)))
+
+        yield run
+
+
+def cut(url: str) -> None:
+    """End every connection, as a restart or a failover does."""
+    name = psycopg.conninfo.conninfo_to_dict(url)["dbname"]
+    with psycopg.connect(psycopg.conninfo.make_conninfo(url, dbname="postgres"), autocommit=True) as connection:
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
+
+
+@contextmanager
+def closed(url: str) -> Iterator[None]:
+    """No connection is left, and none is taken."""
+    with administered(url) as run:
+        run("ALTER DATABASE {} ALLOW_CONNECTIONS false")
+        cut(url)
+        try:
+            yield
+        finally:
+            run("ALTER DATABASE {} ALLOW_CONNECTIONS true")
+
+
+@contextmanager
+def read_only(url: str) -> Iterator[None]:
+    """What is left takes no writes: a standby after a failover."""
+    with administered(url) as run:
+        run("ALTER DATABASE {} SET default_transaction_read_only = on")
+        cut(url)
+        try:
+            yield
+        finally:
+            run("ALTER DATABASE {} RESET default_transaction_read_only")
+
+
+@contextmanager
+def locked(url: str) -> Iterator[psycopg.Connection]:
+    """Every statement waits."""
+    with psycopg.connect(url) as connection:
+        connection.execute("LOCK TABLE jobs, tools, artifacts, workers IN ACCESS EXCLUSIVE MODE")
+        yield connection
+
+
+def waiting_statements(connection: psycopg.Connection) -> int:
+    row = connection.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+@contextmanager
+def all_busy(api: Api, url: str) -> Iterator[None]:
+    """Both connections of the pool wait for a lock."""
+    with ThreadPoolExecutor() as pool, locked(url) as connection:
+        hanging = [pool.submit(api.http.get, "/tools") for _ in range(2)]
+        eventually(lambda: waiting_statements(connection) == 2, what="both connections are in use")
+        yield
+        connection.rollback()
+        assert [one.result().status_code for one in hanging] == [200, 200]
+
+
+Loss = Callable[[Api, str], AbstractContextManager[None]]
+LOSSES: dict[str, Loss] = {"closed": lambda _, url: closed(url), "pool exhausted": all_busy}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_every_operation_refuses_with_a_time_to_come_back(make_api: MakeApi, loss: str) -> None:
+    api = make_api(database_timeout_seconds=0.3, wait_poll_seconds=60, database_connections=2)
+    api.jobs.publish_tools()
+    operations = Operations(api)
+
+    with LOSSES[loss](api, api.settings.database_url):
+        answers = operations.answers()
+
+    wrong = {name: one for name, one in answers.items() if name not in WITHOUT_DATABASE and not is_refused(one)}
+    assert shown(wrong) == {}
+    assert {answers[name].status_code for name in WITHOUT_DATABASE} == {200}
+    for name in set(answers) - WITHOUT_DATABASE - {"GET /readyz"}:
+        problem_of(answers[name], 503, "database_unavailable")
+    eventually(lambda: operations.ask("GET /jobs/{job_id}").status_code == 200, what="the database is used again")
+    assert operations.ask("POST /jobs").status_code == 202
+
+
+def test_a_server_that_takes_no_more_clients_is_a_503(make_api: MakeApi, database_url: str) -> None:
+    """SQLSTATE 53300, here because of a limit for the role."""
+    role = sql.Identifier(f"limited_{uuid4().hex}")
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE ROLE {} LOGIN CONNECTION LIMIT 0").format(role))
+        connection.execute(sql.SQL("GRANT ALL ON ALL TABLES IN SCHEMA public TO {}").format(role))
+        rest = database_url.partition("@")[2]
+        api = make_api(database_url=f"postgresql://{role.as_string()[1:-1]}@{rest}", database_timeout_seconds=0.3)
+
+        refused = api.http.get("/jobs")
+        connection.execute(sql.SQL("ALTER ROLE {} CONNECTION LIMIT 5").format(role))
+
+    assert is_refused(refused)
+    problem_of(refused, 503, "database_unavailable")
+    eventually(lambda: api.http.get("/jobs").status_code == 200, what="the server takes clients again")
+
+
+def test_a_database_that_takes_no_writes_refuses_only_those(make_api: MakeApi) -> None:
+    api = make_api(wait_poll_seconds=60)
+    api.jobs.publish_tools()
+    operations = Operations(api)
+
+    with read_only(api.settings.database_url):
+        eventually(lambda: is_refused(operations.ask("POST /jobs")), what="a connection to the standby")
+        answers = operations.answers()
+
+    assert shown({name: one for name, one in answers.items() if one.status_code >= 500 and not is_refused(one)}) == {}
+    assert all(is_refused(answers[name]) for name in WRITES), shown(answers)
+    assert "takes no writes" in answers["POST /jobs"].json()["detail"]
+    reads = ["GET /jobs", "GET /jobs/{job_id}", "GET /tools", "POST /plans/validate"]
+    assert {name: answers[name].status_code for name in reads} == dict.fromkeys(reads, 200)
+    eventually(lambda: operations.ask("POST /jobs").status_code == 202, what="the primary is found again")
+
+
+def test_connections_that_were_cut_are_replaced_without_an_error(make_api: MakeApi) -> None:
+    api = make_api(database_connections=3)
+    api.jobs.publish_tools()
+    operations = Operations(api)
+    for _ in range(3):
+        cut(api.settings.database_url)
+        assert operations.ask("GET /jobs").status_code == 200
+        assert operations.ask("POST /jobs").status_code == 202
+
+
+def test_a_statement_that_hangs_does_not_hold_its_request_for_ever(
+    make_api: MakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.app._STATEMENT_SECONDS", 0.1)
+    api = make_api(database_timeout_seconds=0.3, database_connections=2)
+    operations = Operations(api)
+
+    with locked(api.settings.database_url) as connection:
+        problem_of(operations.ask("GET /jobs"), 503, "database_unavailable")
+        eventually(lambda: waiting_statements(connection) == 0, what="the statement was taken back")
+
+    assert operations.ask("GET /jobs").status_code == 200

@@ -1,0 +1,115 @@
+"""The door to PostgreSQL: what it repeats, what it calls unavailable, and what it lets through as a defect."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from shared.domain.errors import DatabaseUnavailable
+from shared.store.database import Database
+from shared.store.ids import new_id
+
+FLAKY = """
+CREATE SEQUENCE tries;
+CREATE FUNCTION planq_flaky(p_state text, p_good bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    v_try bigint := nextval('tries');
+BEGIN
+    IF v_try < p_good THEN
+        RAISE EXCEPTION 'not now' USING ERRCODE = p_state;
+    END IF;
+    RETURN v_try;
+END $$"""
+
+
+@pytest.fixture
+def use(database_url: str) -> Callable[..., Any]:
+    """`use(work)`: run `work(database)` on a pool of one connection."""
+
+    def run(work: Callable[[Database], Awaitable[Any]], **options: Any) -> Any:
+        async def inside() -> Any:
+            database = Database(database_url, max_connections=1, **options)
+            await database.open()
+            try:
+                return await work(database)
+            finally:
+                await database.close()
+
+        return asyncio.run(inside())
+
+    return run
+
+
+def change(database_url: str, statement: str) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(statement.encode())
+
+
+def test_prepared_statements_outlive_a_migration(use: Callable[..., Any], database_url: str) -> None:
+    """PostgreSQL answers "cached plan must not change result type" to a prepared SELECT * after ADD COLUMN."""
+
+    async def work(database: Database) -> list[int]:
+        async def look() -> int:
+            return len(await database.fetch_all("list_jobs", tenant_id="default", status=None, below=None, limit=1))
+
+        found = [await look() for _ in range(8)]
+        async with database.connection() as connection:
+            cursor = await connection.execute("SELECT 1 FROM pg_prepared_statements WHERE statement LIKE '%jobs%'")
+            assert await cursor.fetchall(), "the query is prepared"
+        await asyncio.to_thread(change, database_url, "ALTER TABLE jobs ADD COLUMN of_a_later_release int")
+        return found + [await look() for _ in range(8)]
+
+    assert use(work) == [0] * 16
+
+
+@pytest.mark.parametrize(("state", "good"), [("40001", 2), ("40P01", 4)])
+def test_a_statement_that_was_undone_is_repeated(
+    use: Callable[..., Any], database_url: str, state: str, good: int
+) -> None:
+    change(database_url, FLAKY)
+    assert use(lambda database: database.call("planq_flaky", state, good)) == good
+
+
+@pytest.mark.parametrize("state", ["40001", "25006", "57P01", "53300", "57P03", "55P03", "53100", "25P03", "08006"])
+def test_what_passes_is_unavailable(use: Callable[..., Any], database_url: str, state: str) -> None:
+    change(database_url, FLAKY)
+    with pytest.raises(DatabaseUnavailable):
+        use(lambda database: database.call("planq_flaky", state, 1_000_000))
+
+
+@pytest.mark.parametrize("state", ["54000", "22P02", "0A000", "23505"])
+def test_a_defect_is_no_outage(use: Callable[..., Any], database_url: str, state: str) -> None:
+    change(database_url, FLAKY)
+    with pytest.raises(psycopg.Error) as caught:
+        use(lambda database: database.call("planq_flaky", state, 1_000_000))
+    assert caught.value.sqlstate == state
+
+
+def test_a_read_only_connection_is_not_used_again(use: Callable[..., Any]) -> None:
+    """After a failover the pool's connections lead to the old primary, for as long as they live."""
+
+    async def work(database: Database) -> tuple[str, int]:
+        async with database.connection() as connection:
+            await connection.execute("SET default_transaction_read_only = on")
+        with pytest.raises(DatabaseUnavailable) as caught:
+            await database.execute("forget_worker", id=new_id())
+        return caught.value.message, await database.execute("forget_worker", id=new_id())
+
+    message, touched = use(work)
+    assert "takes no writes" in message
+    assert touched == 0
+
+
+def test_a_statement_is_given_up_in_time_and_taken_back(use: Callable[..., Any], database_url: str) -> None:
+    async def work(database: Database) -> int:
+        with psycopg.connect(database_url) as other:
+            other.execute("LOCK TABLE workers")
+            with pytest.raises(DatabaseUnavailable, match="TimeoutError"):
+                await database.execute("forget_worker", id=new_id())
+        return await database.execute("forget_worker", id=new_id())
+
+    assert use(work, statement_seconds=0.5) == 0
