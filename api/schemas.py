@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from shared.domain.plan import Plan
-from shared.domain.states import JobStatus, StepStatus, Strategy
+from shared.domain.states import Effect, JobStatus, Recovery, StepStatus, Strategy
 from shared.domain.tool import ToolDefinition
 
 MAX_METADATA_BYTES = 16 * 1024
@@ -58,6 +58,9 @@ class LimitsRequest(_Request):
     max_plan_steps: Annotated[float, Field(gt=0)] | None = None
     plan_timeout_seconds: Annotated[float, Field(gt=0)] | None = None
     step_timeout_seconds: Annotated[float, Field(gt=0)] | None = None
+    queue_timeout_seconds: Annotated[float, Field(gt=0)] | None = None
+    job_timeout_seconds: Annotated[float, Field(gt=0)] | None = None
+    human_wait_seconds: Annotated[float, Field(gt=0)] | None = None
 
 
 class JobRequest(_Request):
@@ -74,6 +77,37 @@ class JobRequest(_Request):
     tools: ToolNames | None = Field(default=None, description="The only tools this job may use; all by default.")
     metadata: dict[str, Any] | None = Field(default=None, description="Kept and returned as it is; at most 16 kB.")
     limits: LimitsRequest | None = None
+
+
+class ResumeRequest(_Request):
+    """How a job shall go on; nothing need be said."""
+
+    repeat_unsafe: bool = Field(
+        default=False,
+        description="Repeat also failed steps of `unsafe` tools whose effect may have happened.",
+    )
+
+
+class ForkRequest(_Request):
+    """What shall be different in the new job; all else is as in the source job."""
+
+    from_step: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="This step of the new plan, and every later one, runs in any case."
+    )
+    plan: Annotated[Any, WithJsonSchema(_OPTIONAL_PLAN_SCHEMA)] = None
+    input: str | None = Field(default=None, description="What is asked; the answer is written for it.")
+    limits: LimitsRequest | None = None
+    metadata: dict[str, Any] | None = Field(default=None, description="Kept and returned as it is; at most 16 kB.")
+    dry_run: bool = Field(default=False, description="Store nothing; say what would be taken over and what would run.")
+
+
+class SettleRequest(_Request):
+    """What became of a call that was cut off."""
+
+    outcome: Literal["happened", "did_not_happen", "unknown"] = Field(
+        description="The step succeeds with `output`; runs again; fails with `outcome_unknown`."
+    )
+    output: Any = Field(default=None, description="What the tool would have returned; only where it happened.")
 
 
 class ValidationRequest(_Request):
@@ -96,6 +130,13 @@ class ErrorDocument(_Answer):
     details: dict[str, Any]
 
 
+class Origin(_Answer):
+    """A step of another job."""
+
+    job_id: Id
+    index: int
+
+
 class StepDocument(_Answer):
     """One step. `arguments` are those it was called with; as planned while it has not begun, or where too large."""
 
@@ -107,6 +148,9 @@ class StepDocument(_Answer):
     output: Any = Field(description="The structured output, null unless the step succeeded.")
     error: ErrorDocument | None
     depends_on: list[int]
+    reused_from: Origin | None = Field(description="The step whose outcome this one took over instead of running.")
+    recovery: Recovery | None = Field(description="What happens when a call of this `unsafe` tool is cut off.")
+    question: dict[str, Any] | None = Field(description="What the step waits for a person to say; see `settle`.")
     started_at: Time | None
     finished_at: Time | None
 
@@ -152,6 +196,9 @@ class JobSummary(_Answer):
     created_at: Time
     started_at: Time | None
     finished_at: Time | None
+    paused_at: Time | None = Field(description="While this is set, nothing of the job is begun.")
+    expires_at: Time | None = Field(description="When the job is given up; null when it is paused or has ended.")
+    forked_from: Id | None = Field(description="The job whose outcomes this one could take over.")
     metadata: dict[str, Any] | None
 
 
@@ -161,6 +208,27 @@ class JobDocument(JobSummary):
     plan: PlanDocument | None
     plan_errors: list[PlanErrorDocument] | None
     steps: list[StepDocument]
+
+
+class ForkedStep(_Answer):
+    """A step of a plan that is only looked at."""
+
+    index: int
+    tool_name: str
+    effect: Effect
+
+
+class ReusedStep(ForkedStep):
+    """A step that takes over the outcome of another."""
+
+    reused_from: Origin
+
+
+class ForkPreview(_Answer):
+    """What a fork would do; nothing is stored."""
+
+    reuse: list[ReusedStep]
+    run: list[ForkedStep]
 
 
 class JobPage(_Answer):

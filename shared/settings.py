@@ -9,16 +9,38 @@ from __future__ import annotations
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import AliasChoices, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from shared.domain.errors import Misconfigured
 from shared.domain.limits import Limits
+from shared.domain.states import JobStatus
 
 VERSION = "0.1.0"
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+_MAX_DAYS = 36_500
+
+
+def _none_is_for_ever(value: Any) -> Any:
+    return None if isinstance(value, str) and value.strip().lower() in ("", "none") else value
+
+
+def _retained(days: float | None) -> float | None:
+    if days is not None and not 0 < days <= _MAX_DAYS:
+        raise ValueError(
+            f"expected more than 0 and at most {_MAX_DAYS:,} days, found {days:g}; to remove jobs soon after their "
+            "end, set a very small number (0.001 is 86 seconds); to keep them for ever, `none`"
+        )
+    return days
+
+
+Days = Annotated[float | None, BeforeValidator(_none_is_for_ever), AfterValidator(_retained)]
+"""A time in days, fractions too; None means for ever."""
 
 
 class Settings(BaseSettings):
@@ -90,6 +112,15 @@ class Settings(BaseSettings):
     max_plan_steps: int = Field(default=10_000, ge=1)
     plan_timeout_seconds: float = Field(default=300.0, gt=0)
     step_timeout_seconds: float = Field(default=300.0, gt=0)  # the cap; a tool's own default is 60
+    queue_timeout_seconds: float = Field(default=86_400.0, gt=0)  # a night without workers loses nothing
+    job_timeout_seconds: float = Field(default=604_800.0, gt=0)  # a week: nothing lives for ever by mistake
+    human_wait_seconds: float = Field(default=86_400.0, gt=0)  # a person gets a day to answer
+
+    # Retention: days after the end of a job; empty or `none` keeps for ever
+    retain_completed_days: Days = 30.0  # people come back to an answer within the month
+    retain_failed_days: Days = 90.0  # a fault is looked into, and resumed, later than an answer is read
+    retain_cancelled_days: Days = 30.0
+    retention_sweep_seconds: float = Field(default=300.0, gt=0)  # days matter here, not seconds
 
     log_level: str = "INFO"
     log_json: bool = True
@@ -117,7 +148,20 @@ class Settings(BaseSettings):
             max_plan_steps=self.max_plan_steps,
             plan_timeout_seconds=self.plan_timeout_seconds,
             step_timeout_seconds=self.step_timeout_seconds,
+            queue_timeout_seconds=self.queue_timeout_seconds,
+            job_timeout_seconds=self.job_timeout_seconds,
+            human_wait_seconds=self.human_wait_seconds,
         )
+
+    @property
+    def retention(self) -> dict[JobStatus, timedelta]:
+        """How long after their end jobs are kept; a status that is missing is kept for ever."""
+        days = {
+            JobStatus.COMPLETED: self.retain_completed_days,
+            JobStatus.FAILED: self.retain_failed_days,
+            JobStatus.CANCELLED: self.retain_cancelled_days,
+        }
+        return {status: timedelta(days=kept) for status, kept in days.items() if kept is not None}
 
     def require_database(self) -> str:
         """Return the database URL; raises `Misconfigured` when it is missing or no PostgreSQL URL."""

@@ -118,13 +118,13 @@ async def listing(
 async def cancel(job_id: JobPath, services: Use) -> Response:
     """Cancel a job at once, and return it. Cancelling a cancelled job changes nothing; a finished one is refused."""
     found = job_id_of(job_id)
-    landed, status = await services.requests.cancel(TENANT, found)
+    ended, status = await services.requests.cancel(TENANT, found)
     if status is not JobStatus.CANCELLED:
         raise Conflict(f"job {found} is already {status}; only an unfinished job can be cancelled", job_status=status)
-    if landed:
-        services.cancelled.send(found)
-        services.ended.send(found)
-        services.waiters.heard(found)
+    for one in ended:
+        services.cancelled.send(one)
+        services.ended.send(one)
+        services.waiters.heard(one)
     return JsonResponse(await _document(services, found))
 
 

@@ -9,213 +9,49 @@ another attempt changes nothing and yields `Rejected`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from shared.domain.states import TERMINAL_JOB, TERMINAL_STEP, JobStatus, StepStatus
-
-
-@dataclass(frozen=True, slots=True)
-class JobView:
-    """The part of a job that transitions read.
-
-    `open_steps` counts the steps of the round that are not terminal; `halt_index` is the earliest failed step.
-    """
-
-    status: JobStatus
-    stage_attempt: int = 0
-    is_claimed: bool = False
-    open_steps: int = 0
-    failed_steps: int = 0
-    halt_index: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StepView:
-    """The part of a step that transitions read: `pending` counts its dependencies that have not succeeded."""
-
-    index: int
-    status: StepStatus
-    attempt: int = 0
-    pending: int = 0
-    run_at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Neighbourhood:
-    """What one event can touch."""
-
-    job: JobView
-    step: StepView | None = None
-    dependents: tuple[StepView, ...] = ()
-
-
-# Events -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class StageClaimed:
-    """A worker takes the PLAN or the RESPOND stage, whichever the job stands before."""
-
-
-@dataclass(frozen=True, slots=True)
-class StageReleased:
-    """The worker of a stage was lost or stopped; the stage may be claimed again."""
-
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class PlanAccepted:
-    """The plan of the round was valid; `steps` are new, ready where nothing holds them up."""
-
-    attempt: int
-    steps: tuple[StepView, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PlanRefused:
-    """The plan had defects: no step runs, the answer explains them."""
-
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerGiven:
-    """The planner answered directly, or the responder answered."""
-
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class StageFailed:
-    """The model call of a stage failed for good."""
-
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class StepClaimed:
-    """A worker takes a ready step whose time has come."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepSucceeded:
-    """The attempt, or the timer it set, ended with an output."""
-
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class StepFailed:
-    """The attempt failed; with `retry_at` the step is ready again from then on, without it it has failed for good."""
-
-    attempt: int
-    retry_at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StepSuspended:
-    """The attempt waits for a timer and gives its worker back."""
-
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class StepReleased:
-    """The worker of the attempt stops and gives the step back; it is ready again at once."""
-
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class PlanExpired:
-    """The plan has used up its time; `failed` is how many steps `ExpireUnfinished` turns into failed ones."""
-
-    failed: int
-
-
-@dataclass(frozen=True, slots=True)
-class StepsSkipped:
-    """`SkipAfter` was carried out on `count` steps."""
-
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class CancelRequested:
-    """Somebody wants the job to end."""
-
-
-Event = (
-    StageClaimed
-    | StageReleased
-    | PlanAccepted
-    | PlanRefused
-    | AnswerGiven
-    | StageFailed
-    | StepClaimed
-    | StepSucceeded
-    | StepFailed
-    | StepSuspended
-    | StepReleased
-    | PlanExpired
-    | StepsSkipped
-    | CancelRequested
+from shared.domain.events import (
+    AnswerGiven,
+    CancelRequested,
+    CancelUnfinished,
+    DispatchReady,
+    DispatchRespond,
+    DispatchStage,
+    DispatchStep,
+    Effect,
+    Event,
+    ExpireUnfinished,
+    JobEnded,
+    JobExpired,
+    JobView,
+    Neighbourhood,
+    PauseRequested,
+    PlanAccepted,
+    PlanExpired,
+    PlanRefused,
+    Rejected,
+    ReopenUnfinished,
+    ResumeRequested,
+    Settlement,
+    SkipAfter,
+    StageClaimed,
+    StageFailed,
+    StageReleased,
+    StepAsked,
+    StepClaimed,
+    StepFailed,
+    StepReleased,
+    StepSettled,
+    StepsSkipped,
+    StepSucceeded,
+    StepSuspended,
+    StepView,
 )
+from shared.domain.states import EXECUTING_JOB, TERMINAL_JOB, TERMINAL_STEP, JobStatus, StepStatus
 
-# Effects ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class DispatchStep:
-    """Publish a wake-up for this step, or go on with it in the same executor task."""
-
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class DispatchRespond:
-    """Publish a wake-up for the RESPOND stage, or go on with it."""
-
-
-@dataclass(frozen=True, slots=True)
-class SkipAfter:
-    """Skip what the sequence would not have reached, then report `StepsSkipped`.
-
-    That is every pending or ready step after `index` in plan order, and every one that waits, however indirectly, for
-    a step that will not run. Earlier steps go on: the sequence would have run them before it came to the failure.
-    """
-
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class ExpireUnfinished:
-    """Fail every ready, running or waiting step, so that the answer tells of it, and skip the pending ones."""
-
-
-@dataclass(frozen=True, slots=True)
-class CancelUnfinished:
-    """Turn every step that is not terminal into a cancelled one and interrupt those that run."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobEnded:
-    """Tell whoever waits for the job."""
-
-    status: JobStatus
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """The event was late, doubled or of another attempt; nothing changed."""
-
-    reason: str
-
-
-Effect = DispatchStep | DispatchRespond | SkipAfter | ExpireUnfinished | CancelUnfinished | JobEnded | Rejected
 Result = tuple[Neighbourhood, tuple[Effect, ...]]
 
 
@@ -230,7 +66,7 @@ def _reject(here: Neighbourhood, reason: str) -> Result:
 
 
 def _end(here: Neighbourhood, status: JobStatus) -> Result:
-    job = replace(here.job, status=status, is_claimed=False)
+    job = replace(here.job, status=status, is_claimed=False, is_paused=False)
     return replace(here, job=job), (JobEnded(status),)
 
 
@@ -240,6 +76,8 @@ def _holds_stage(job: JobView, attempt: int, *stages: JobStatus) -> bool:
 
 def _stage_claimed(here: Neighbourhood, event: StageClaimed, now: datetime) -> Result:
     job = here.job
+    if job.is_paused:
+        return _reject(here, "the job is paused")
     if job.is_claimed or job.status not in (JobStatus.QUEUED, JobStatus.PLANNING, JobStatus.RESPONDING):
         return _reject(here, "the stage is taken or over")
     status = JobStatus.PLANNING if job.status is JobStatus.QUEUED else job.status
@@ -255,15 +93,13 @@ def _stage_released(here: Neighbourhood, event: StageReleased, now: datetime) ->
 def _plan_accepted(here: Neighbourhood, event: PlanAccepted, now: datetime) -> Result:
     if not _holds_stage(here.job, event.attempt, JobStatus.PLANNING):
         return _reject(here, "another attempt holds the stage")
-    job = replace(
-        here.job,
-        status=JobStatus.EXECUTING,
-        is_claimed=False,
-        open_steps=len(event.steps),
-        failed_steps=0,
-        halt_index=None,
-    )
-    ready = tuple(DispatchStep(s.index) for s in event.steps if s.status is StepStatus.READY)
+    unfinished = sum(step.status not in TERMINAL_STEP for step in event.steps)
+    job = replace(here.job, is_claimed=False, open_steps=unfinished, failed_steps=0, halt_index=None)
+    ready: tuple[Effect, ...] = tuple(DispatchStep(s.index) for s in event.steps if s.status is StepStatus.READY)
+    if unfinished == 0:
+        job, ready = replace(job, status=JobStatus.RESPONDING), (DispatchRespond(),)
+    else:
+        job = replace(job, status=JobStatus.EXECUTING)
     return replace(here, job=job, dependents=event.steps), ready
 
 
@@ -288,8 +124,10 @@ def _stage_failed(here: Neighbourhood, event: StageFailed, now: datetime) -> Res
 
 def _step_claimed(here: Neighbourhood, event: StepClaimed, now: datetime) -> Result:
     step = here.step
-    if step is None or step.status is not StepStatus.READY or here.job.status is not JobStatus.EXECUTING:
+    if step is None or step.status is not StepStatus.READY or here.job.status not in EXECUTING_JOB:
         return _reject(here, "the step is taken, over or not yet free")
+    if here.job.is_paused:
+        return _reject(here, "the job is paused")
     if step.run_at is not None and step.run_at > now:
         return _reject(here, "the step's time has not come")
     return replace(here, step=replace(step, status=StepStatus.RUNNING, attempt=step.attempt + 1)), ()
@@ -297,8 +135,8 @@ def _step_claimed(here: Neighbourhood, event: StepClaimed, now: datetime) -> Res
 
 def _holds_step(here: Neighbourhood, attempt: int, *statuses: StepStatus) -> bool:
     step = here.step
-    is_held = step is not None and step.status in statuses and step.attempt == attempt
-    return is_held and here.job.status is JobStatus.EXECUTING
+    is_held = step is not None and step.status in statuses and step.attempt == attempt and not step.asks
+    return is_held and here.job.status in EXECUTING_JOB
 
 
 def _close(job: JobView, closed: int, *, failed: int = 0) -> tuple[JobView, tuple[Effect, ...]]:
@@ -306,7 +144,7 @@ def _close(job: JobView, closed: int, *, failed: int = 0) -> tuple[JobView, tupl
     left = job.open_steps - closed
     job = replace(job, open_steps=left, failed_steps=job.failed_steps + failed)
     if left == 0:
-        return replace(job, status=JobStatus.RESPONDING), (DispatchRespond(),)
+        return replace(job, status=JobStatus.RESPONDING, open_questions=0), (DispatchRespond(),)
     return job, ()
 
 
@@ -343,7 +181,7 @@ def _step_failed(here: Neighbourhood, event: StepFailed, now: datetime) -> Resul
 
 
 def _steps_skipped(here: Neighbourhood, event: StepsSkipped, now: datetime) -> Result:
-    if event.count == 0 or here.job.status is not JobStatus.EXECUTING:
+    if event.count == 0 or here.job.status not in EXECUTING_JOB:
         return here, ()
     job, effects = _close(here.job, event.count)
     return replace(here, job=job), effects
@@ -358,12 +196,49 @@ def _step_suspended(here: Neighbourhood, event: StepSuspended, now: datetime) ->
 def _step_released(here: Neighbourhood, event: StepReleased, now: datetime) -> Result:
     if here.step is None or not _holds_step(here, event.attempt, StepStatus.RUNNING):
         return _reject(here, "another attempt holds the step")
-    return replace(here, step=replace(here.step, status=StepStatus.READY, run_at=now)), ()
+    return _given_back(here, here.step, now)
+
+
+def _given_back(here: Neighbourhood, step: StepView, now: datetime) -> Result:
+    """Make a step ready again, unless an earlier one has failed for good: nothing later begins then."""
+    if here.job.halt_index is not None and step.index > here.job.halt_index:
+        job, effects = _close(here.job, 1)
+        step = replace(step, status=StepStatus.SKIPPED)
+        return replace(here, job=job, step=step), (SkipAfter(step.index), *effects)
+    return replace(here, step=replace(step, status=StepStatus.READY, run_at=now)), (DispatchStep(step.index),)
+
+
+def _step_asked(here: Neighbourhood, event: StepAsked, now: datetime) -> Result:
+    if here.step is None or not _holds_step(here, event.attempt, StepStatus.RUNNING):
+        return _reject(here, "another attempt holds the step")
+    job = replace(here.job, status=JobStatus.INPUT_REQUIRED, open_questions=here.job.open_questions + 1)
+    return replace(here, job=job, step=replace(here.step, status=StepStatus.WAITING, asks=True)), ()
+
+
+def _step_settled(here: Neighbourhood, event: StepSettled, now: datetime) -> Result:
+    if here.step is None or not here.step.asks or here.job.status not in EXECUTING_JOB:
+        return _reject(here, "the step asks nothing")
+    left = here.job.open_questions - 1
+    job = replace(
+        here.job,
+        open_questions=left,
+        status=JobStatus.EXECUTING if left == 0 else here.job.status,
+    )
+    # Settled means: it runs no more and waits no more; from here on it goes as for any attempt that ends.
+    step = replace(here.step, status=StepStatus.RUNNING, asks=False)
+    here = replace(here, job=job, step=step)
+    if event.outcome is Settlement.HAPPENED:
+        return _step_succeeded(here, StepSucceeded(step.attempt), now)
+    if event.outcome is Settlement.UNKNOWN:
+        return _step_failed(here, StepFailed(step.attempt), now)
+    return _given_back(here, step, now)
 
 
 def _plan_expired(here: Neighbourhood, event: PlanExpired, now: datetime) -> Result:
-    if here.job.status is not JobStatus.EXECUTING:
+    if here.job.status not in EXECUTING_JOB:
         return _reject(here, "no plan is being executed")
+    if here.job.is_paused:
+        return _reject(here, "the job is paused, and so is its time")
     job, effects = _close(here.job, here.job.open_steps, failed=event.failed)
     return replace(here, job=job), (ExpireUnfinished(), *effects)
 
@@ -371,11 +246,50 @@ def _plan_expired(here: Neighbourhood, event: PlanExpired, now: datetime) -> Res
 def _cancel_requested(here: Neighbourhood, event: CancelRequested, now: datetime) -> Result:
     if here.job.status in TERMINAL_JOB:
         return _reject(here, "the job has ended")
-    ended, effects = _end(here, JobStatus.CANCELLED)
+    return _cut_off(here, JobStatus.CANCELLED)
+
+
+def _job_expired(here: Neighbourhood, event: JobExpired, now: datetime) -> Result:
+    if here.job.status in TERMINAL_JOB:
+        return _reject(here, "the job has ended")
+    if here.job.is_paused:
+        return _reject(here, "the job is paused, and so is its time")
+    return _cut_off(here, JobStatus.FAILED)
+
+
+def _cut_off(here: Neighbourhood, status: JobStatus) -> Result:
+    """End the job in the middle: every step that has not ended is cancelled."""
+    ended, effects = _end(here, status)
     step = ended.step
     if step is not None and step.status not in TERMINAL_STEP:
-        step = replace(step, status=StepStatus.CANCELLED)
-    return replace(ended, job=replace(ended.job, open_steps=0), step=step), (CancelUnfinished(), *effects)
+        step = replace(step, status=StepStatus.CANCELLED, asks=False)
+    job = replace(ended.job, open_steps=0, open_questions=0)
+    return replace(ended, job=job, step=step), (CancelUnfinished(), *effects)
+
+
+def _pause_requested(here: Neighbourhood, event: PauseRequested, now: datetime) -> Result:
+    if here.job.status in TERMINAL_JOB or here.job.is_paused:
+        return _reject(here, "the job has ended or is paused")
+    return replace(here, job=replace(here.job, is_paused=True)), ()
+
+
+def _resume_requested(here: Neighbourhood, event: ResumeRequested, now: datetime) -> Result:
+    job = here.job
+    if job.status not in TERMINAL_JOB:
+        if not job.is_paused:
+            return _reject(here, "the job goes on already")
+        is_executing = job.status in EXECUTING_JOB
+        return replace(here, job=replace(job, is_paused=False)), (
+            DispatchReady() if is_executing else DispatchStage(),
+        )
+    if job.status is JobStatus.CANCELLED or (job.status is JobStatus.COMPLETED and job.failed_steps == 0):
+        return _reject(here, "nothing has failed that could be tried again")
+    job = replace(job, failed_steps=0, halt_index=None, open_steps=event.unfinished)
+    if not event.has_plan:
+        return replace(here, job=replace(job, status=JobStatus.QUEUED)), (DispatchStage(),)
+    if event.unfinished == 0:
+        return replace(here, job=replace(job, status=JobStatus.RESPONDING)), (DispatchStage(),)
+    return replace(here, job=replace(job, status=JobStatus.EXECUTING)), (ReopenUnfinished(),)
 
 
 _HANDLERS: dict[type, Callable[[Neighbourhood, Any, datetime], Result]] = {
@@ -390,7 +304,12 @@ _HANDLERS: dict[type, Callable[[Neighbourhood, Any, datetime], Result]] = {
     StepFailed: _step_failed,
     StepSuspended: _step_suspended,
     StepReleased: _step_released,
+    StepAsked: _step_asked,
+    StepSettled: _step_settled,
     PlanExpired: _plan_expired,
     StepsSkipped: _steps_skipped,
     CancelRequested: _cancel_requested,
+    JobExpired: _job_expired,
+    PauseRequested: _pause_requested,
+    ResumeRequested: _resume_requested,
 }

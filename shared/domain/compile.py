@@ -6,16 +6,18 @@ The result is what the store writes as rows; nothing in it refers to the plan's 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from shared.domain.errors import PlanInvalid
+from shared.domain.excerpts import Path
 from shared.domain.graph import MAX_EDGES, Node, critical_path_length, cycles, dependencies, dependents
 from shared.domain.names import NameIndex
 from shared.domain.plan import Call, Plan
 from shared.domain.plan_errors import PlanError, format_plan_errors
 from shared.domain.references import Occurrence, find_references
-from shared.domain.states import Effect, Lane, StepKind
+from shared.domain.states import Effect, Lane, Recovery, StepKind
 from shared.domain.tool import MAX_TIMEOUT_SECONDS, ToolDefinition
 
 MAX_AVAILABLE_TOOLS = 100
@@ -28,7 +30,8 @@ class PlannedStep:
 
     `tool_name` is the registered name. `inputs` are the steps whose outputs the arguments reference; `depends_on` all
     steps that must succeed first (it contains `inputs`), `dependents` the same edges turned round; all sorted.
-    `timeout_seconds` bounds one attempt; `retries` are extra attempts.
+    `timeout_seconds` bounds one attempt; `retries` are extra attempts; `recovery` says what becomes of an `unsafe`
+    call that was cut off. `wanted` are the paths of this step's output that other steps reference, sorted.
     """
 
     index: int
@@ -42,6 +45,8 @@ class PlannedStep:
     dependents: tuple[int, ...]
     timeout_seconds: float
     retries: int
+    recovery: Recovery = Recovery.FAIL
+    wanted: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +119,32 @@ def compile_plan(
     unknown or ambiguous tools, impossible dependencies, a cycle.
     """
     bound = bind(plan, tools)
-    inputs = [earlier_steps(find_references(one.call.arguments), number) for number, one in enumerate(bound)]
+    found = [find_references(one.call.arguments) for one in bound]
+    inputs = [earlier_steps(occurrences, number) for number, occurrences in enumerate(found)]
     errors = [one.error for one in bound if one.error is not None] + order_errors(bound, inputs)
     graph = _order(bound, inputs)
     if errors or graph is None:
         raise PlanInvalid(format_plan_errors(errors), [error.to_json() for error in errors])
     turned = dependents(graph)
+    wanted = _wanted(found)
     steps = tuple(
-        _step(number, one.call, one.tool, inputs[number], graph[number], turned[number], step_timeout_seconds)
+        replace(
+            _step(number, one.call, one.tool, inputs[number], graph[number], turned[number], step_timeout_seconds),
+            wanted=wanted.get(number, ()),
+        )
         for number, one in enumerate(bound)
         if one.tool is not None
     )
     return CompiledPlan(steps)
+
+
+def _wanted(found: Iterable[Iterable[Occurrence]]) -> dict[int, tuple[Path, ...]]:
+    """Return the paths that are referenced of each step's output, each once."""
+    wanted: dict[int, set[Path]] = {}
+    for occurrence in chain.from_iterable(found):
+        if occurrence.reference is not None:
+            wanted.setdefault(occurrence.reference.step, set()).add(occurrence.reference.path)
+    return {step: tuple(sorted(paths)) for step, paths in wanted.items()}
 
 
 def _step(
@@ -149,6 +168,7 @@ def _step(
         dependents=turned,
         timeout_seconds=min(call.timeout_seconds or tool.timeout_seconds, tool.timeout_seconds, timeout_cap),
         retries=tool.retries if call.retries is None else call.retries,
+        recovery=tool.recovery,
     )
 
 

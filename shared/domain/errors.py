@@ -11,7 +11,12 @@
     ├── ExecutionFailed           a step or a stage ended without its result
     │   ├── Transient             transient             retryable: connection, 5xx, a passing fault
     │   ├── RateLimited           rate_limited          retryable, may carry `retry_after`
-    │   ├── TimedOut              timeout               retryable
+    │   ├── TimedOut              timeout               retryable: one call of a tool or a model
+    │   │   ├── FirstTokenTimedOut first_token_timeout  retryable
+    │   │   ├── QueueTimedOut     queue_timeout         no worker began the job in time
+    │   │   ├── PlanTimedOut      plan_timeout          the steps of the plan did not end in time
+    │   │   ├── JobTimedOut       job_timeout           the job as a whole did not end in time
+    │   │   └── HumanWaitTimedOut human_wait_timeout    nobody answered the question of a step
     │   ├── WorkerLost            worker_lost           retryable
     │   ├── InvalidArguments      invalid_arguments     the resolved arguments break the input schema
     │   ├── InvalidOutput         invalid_output        the result breaks the output schema or a size limit
@@ -20,6 +25,7 @@
     │   ├── UnknownTool           unknown_tool          no worker offers the tool
     │   ├── ToolFailed            tool_error            the tool itself says that it failed
     │   ├── ModelRefused          model_refused         the model or its provider refuses this very request
+    │   ├── Cancelled             cancelled             cut off because its job had ended
     │   ├── OutcomeUnknown        outcome_unknown       an unsafe call may or may not have happened
     │   └── InternalFault         internal              a defect of planq or of a tool's code
     ├── Unavailable               try again later (HTTP 503)
@@ -152,6 +158,40 @@ class TimedOut(ExecutionFailed):
     retryable = True
 
 
+class FirstTokenTimedOut(TimedOut):
+    """The model began no answer within the time allowed for its first token."""
+
+    code = "first_token_timeout"
+
+
+class QueueTimedOut(TimedOut):
+    """The job was queued for longer than it may be: no worker took it."""
+
+    code = "queue_timeout"
+    retryable = False
+
+
+class PlanTimedOut(TimedOut):
+    """The plan of the job was not carried out within its time."""
+
+    code = "plan_timeout"
+    retryable = False
+
+
+class JobTimedOut(TimedOut):
+    """The job did not end within its time."""
+
+    code = "job_timeout"
+    retryable = False
+
+
+class HumanWaitTimedOut(TimedOut):
+    """Nobody answered what a step asked within its time."""
+
+    code = "human_wait_timeout"
+    retryable = False
+
+
 class WorkerLost(ExecutionFailed):
     """The worker that ran the attempt died or lost its lease."""
 
@@ -199,6 +239,12 @@ class ModelRefused(ExecutionFailed):
     """The provider will not answer this request: unknown model, context too long, filtered content, quota used up."""
 
     code = "model_refused"
+
+
+class Cancelled(ExecutionFailed):
+    """The call was cut off because the job that it was made for had ended."""
+
+    code = "cancelled"
 
 
 class OutcomeUnknown(ExecutionFailed):

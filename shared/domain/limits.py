@@ -16,12 +16,18 @@ class Limits:
     `max_tool_steps` bounds a plan made by a model; `max_plan_steps` bounds a plan sent by the caller.
     `plan_timeout_seconds` runs from the acceptance of the plan; the time that steps spend in durable timers is added.
     `step_timeout_seconds` caps every step's own timeout (60 s where its tool names none).
+    `queue_timeout_seconds` bounds the time before a worker begins the job, `job_timeout_seconds` its whole life from
+    then on measured from its submission, `human_wait_seconds` how long a step waits for a person. The time that steps
+    wait in timers or for a person, and the time a job is paused, counts against neither the plan's nor the job's.
     """
 
     max_tool_steps: int = 10
     max_plan_steps: int = 10_000
     plan_timeout_seconds: float = 300.0
     step_timeout_seconds: float = 300.0
+    queue_timeout_seconds: float = 86_400.0
+    job_timeout_seconds: float = 604_800.0
+    human_wait_seconds: float = 86_400.0
 
     def lowered(self, wanted: Mapping[str, Any]) -> Self:
         """Return these limits with the given ones put lower.

@@ -3,11 +3,13 @@
     job   queued → planning → executing → responding → completed | failed | cancelled
                       ▲            │ (a further round; `input_required` whenever it waits for a person)
                       └────────────┘
+          failed, completed → queued | executing | responding when a job with failures is resumed
     step  pending → ready → running → succeeded | failed
                       ▲        │  ▲
                       └────────┤  └── waiting (a person, a timer, a child job; holds no worker)
                        (retry) └──────▶
           pending, ready → skipped;  everything unfinished → cancelled;  ready → failed when the plan's time is over
+          failed, skipped, cancelled → pending | ready when the job is resumed
 
 The database carries the same names as check constraints, generated from these enums; a test compares them.
 """
@@ -32,7 +34,7 @@ class JobStatus(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """True when nothing about the job's outcome can change any more."""
+        """True when the job has ended; only somebody who resumes it moves it on."""
         return self in TERMINAL_JOB
 
 
@@ -50,7 +52,7 @@ class StepStatus(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """True when the step's outcome is final."""
+        """True when the step has ended; only somebody who resumes its job moves it on."""
         return self in TERMINAL_STEP
 
 
@@ -87,6 +89,17 @@ class Effect(StrEnum):
         return self in (Effect.IDEMPOTENT, Effect.UNSAFE)
 
 
+class Recovery(StrEnum):
+    """What happens to an `unsafe` call that was cut off, so that nobody knows whether it took effect."""
+
+    FAIL = "fail"
+    ASK = "ask"
+    FIND_OUT = "find_out"
+
+
+EXECUTING_JOB = frozenset({JobStatus.EXECUTING, JobStatus.INPUT_REQUIRED})
+"""Where the steps of a job are carried out; in `input_required` at least one of them waits for a person."""
+
 TERMINAL_JOB = frozenset({JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED})
 TERMINAL_STEP = frozenset({StepStatus.SUCCEEDED, StepStatus.FAILED, StepStatus.SKIPPED, StepStatus.CANCELLED})
 
@@ -121,8 +134,8 @@ JOB_TRANSITIONS: Mapping[JobStatus, frozenset[JobStatus]] = {
         }
     ),
     JobStatus.RESPONDING: frozenset({JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED}),
-    JobStatus.COMPLETED: frozenset(),
-    JobStatus.FAILED: frozenset(),
+    JobStatus.COMPLETED: frozenset({JobStatus.EXECUTING}),
+    JobStatus.FAILED: frozenset({JobStatus.QUEUED, JobStatus.EXECUTING, JobStatus.RESPONDING}),
     JobStatus.CANCELLED: frozenset(),
 }
 
@@ -140,10 +153,10 @@ STEP_TRANSITIONS: Mapping[StepStatus, frozenset[StepStatus]] = {
         }
     ),
     StepStatus.WAITING: frozenset(
-        {StepStatus.RUNNING, StepStatus.SUCCEEDED, StepStatus.FAILED, StepStatus.CANCELLED}
+        {StepStatus.READY, StepStatus.SUCCEEDED, StepStatus.FAILED, StepStatus.SKIPPED, StepStatus.CANCELLED}
     ),
     StepStatus.SUCCEEDED: frozenset(),
-    StepStatus.FAILED: frozenset(),
-    StepStatus.SKIPPED: frozenset(),
-    StepStatus.CANCELLED: frozenset(),
+    StepStatus.FAILED: frozenset({StepStatus.PENDING, StepStatus.READY}),
+    StepStatus.SKIPPED: frozenset({StepStatus.PENDING, StepStatus.READY}),
+    StepStatus.CANCELLED: frozenset({StepStatus.PENDING, StepStatus.READY}),
 }

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from shared.domain.states import Effect, Lane
+from shared.domain.states import Effect, Lane, Recovery
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
 """Readings row 11."""
@@ -41,6 +41,7 @@ class ToolDefinition(BaseModel):
 
     `input_schema` and `output_schema` are JSON Schema 2020-12 with an object at the top. `output_schema` is None only
     for plans checked against foreign definitions; registered tools always have one (`TEXT_OUTPUT_SCHEMA` at least).
+    `recovery` says what becomes of a call of an `unsafe` tool that was cut off; other tools are simply called again.
     `source` names where the tool comes from (`python:module:function`, `mcp:server`), for messages to people.
     """
 
@@ -54,5 +55,6 @@ class ToolDefinition(BaseModel):
     lane: Lane = Lane.IO
     timeout_seconds: float = Field(default=DEFAULT_TIMEOUT_SECONDS, gt=0, le=MAX_TIMEOUT_SECONDS)
     retries: int = Field(default=0, ge=0, le=100)
+    recovery: Recovery = Recovery.FAIL
     skill_id: str | None = None
     source: str = ""

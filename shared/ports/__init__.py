@@ -4,29 +4,45 @@ Adapters stand behind these Protocols: `shared/store` (PostgreSQL), `shared/brok
 `worker/tools` (Python functions, MCP servers). The engine knows nothing else.
 """
 
-from shared.ports.jobs import ArtifactRecord, JobStore, Moved, ReadyStep, StageClaim, StepClaim
-from shared.ports.models import Planner, Responder
-from shared.ports.sweep import DueTimer, ExpiredPlan, LostStage, LostStep, SweepStore
+from shared.ports.jobs import ArtifactRecord, JobStore, Moved, ReadyStep, ReusedStep, StageClaim, StepClaim
+from shared.ports.leases import Attempt, Held, Place, job_of
+from shared.ports.models import CutOff, Planner, Responder
+from shared.ports.sweep import (
+    DueTimer,
+    ExpiredJob,
+    ExpiredPlan,
+    ExpiredQuestion,
+    LostStage,
+    LostStep,
+    SweepStore,
+)
 from shared.ports.tools import Knowledge, Passage, Suspended, Tool, Toolbox, ToolContext
 from shared.ports.wakes import Announcer, PlanWake, Publisher, RespondWake, StepWake, Tracker, Wake
 
 __all__ = [
     "Announcer",
     "ArtifactRecord",
+    "Attempt",
+    "CutOff",
     "DueTimer",
+    "ExpiredJob",
     "ExpiredPlan",
+    "ExpiredQuestion",
+    "Held",
     "JobStore",
     "Knowledge",
     "LostStage",
     "LostStep",
     "Moved",
     "Passage",
+    "Place",
     "PlanWake",
     "Planner",
     "Publisher",
     "ReadyStep",
     "RespondWake",
     "Responder",
+    "ReusedStep",
     "StageClaim",
     "StepClaim",
     "StepWake",
@@ -37,4 +53,5 @@ __all__ = [
     "Toolbox",
     "Tracker",
     "Wake",
+    "job_of",
 ]

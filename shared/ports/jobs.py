@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol
 from uuid import UUID
@@ -13,13 +13,24 @@ from shared.domain.errors import ErrorRecord
 from shared.domain.ids import StepRef
 from shared.domain.limits import Limits
 from shared.domain.model import ModelCall, StepResult
-from shared.domain.states import Effect, JobStatus, Lane, StepStatus
+from shared.domain.states import Effect, JobStatus, Lane, Recovery, StepStatus
 from shared.domain.tool import ToolDefinition
 
 
 @dataclass(frozen=True, slots=True)
+class ReusedStep:
+    """A succeeded step of another job whose outcome a step of a fork takes over."""
+
+    job_id: UUID
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
 class StageClaim:
-    """The right to carry out the PLAN or RESPOND stage of a job once; `attempt` is its fencing token."""
+    """The right to carry out the PLAN or RESPOND stage of a job once; `attempt` is its fencing token.
+
+    In a fork, `reuse` names whose outcomes the steps of its plan take over, by index.
+    """
 
     job_id: UUID
     tenant_id: str
@@ -33,6 +44,7 @@ class StageClaim:
     plan_source: str | None
     plan_body: Any
     plan_errors: Sequence[Mapping[str, Any]] | None
+    reuse: Mapping[int, ReusedStep] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +52,8 @@ class StepClaim:
     """The right to run a step once; `attempt` is its fencing token.
 
     `outputs` holds the outputs of exactly the steps that the arguments reference. `tries` counts this attempt and the
-    earlier ones that ended by an error: attempts cut off by a lost or stopping worker do not use up retries.
+    earlier ones that ended by an error: attempts cut off by a lost or stopping worker do not use up retries. When it
+    is `unsure` whether an earlier attempt took effect, the tool has to find that out before it is called again.
     """
 
     ref: StepRef
@@ -58,6 +71,8 @@ class StepClaim:
     user_id: str
     trace_id: str
     context_id: str
+    recovery: Recovery = Recovery.FAIL
+    unsure: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +120,11 @@ class JobStore(Protocol):
     async def accept_plan(
         self, claim: StageClaim, source: str, body: Any, steps: Sequence[PlannedStep], calls: Sequence[ModelCall]
     ) -> Moved:
-        """Store a valid plan with its steps; `ready` holds those that nothing holds up."""
+        """Store a valid plan with its steps; `ready` holds those that nothing holds up.
+
+        Steps named in `claim.reuse` have succeeded at once; when all have, `job_status` is responding. Raises
+        `InternalFault` when an outcome to take over is gone.
+        """
         ...
 
     async def refuse_plan(
@@ -146,16 +165,32 @@ class JobStore(Protocol):
         """Store the output of the attempt and unlock what waited for it."""
         ...
 
-    async def fail_step(self, claim: StepClaim, error: ErrorRecord, retry_in: timedelta | None) -> Moved:
-        """Store the error of the attempt: `status` says whether it will be retried or has failed for good."""
+    async def fail_step(
+        self, claim: StepClaim, error: ErrorRecord, retry_in: timedelta | None, *, unsure: bool = False
+    ) -> Moved:
+        """Store the error of the attempt: `status` says whether it will be retried or has failed for good.
+
+        With `unsure` the next attempt first finds out whether this one took effect.
+        """
+        ...
+
+    async def ask_step(self, claim: StepClaim, error: ErrorRecord, question: Mapping[str, Any]) -> bool:
+        """Let the step wait for a person, as long as its job allows: this attempt was cut off; True: it landed."""
+        ...
+
+    async def record_calls(self, job_id: UUID, calls: Sequence[ModelCall]) -> None:
+        """Keep model calls that ended with no transition, such as those of a job that was cancelled meanwhile."""
         ...
 
     async def suspend_step(self, claim: StepClaim, delay: timedelta, output: Any) -> bool:
         """Let the step wait: it succeeds with `output` after `delay`, without a worker; True when it landed."""
         ...
 
-    async def release_step(self, claim: StepClaim) -> bool:
-        """Give a running step back unfinished, for another worker to take at once; True when it landed."""
+    async def release_step(self, claim: StepClaim) -> Moved:
+        """Give a running step back unfinished: `ready` holds it, for another worker to take at once.
+
+        After an earlier step has failed for good it is skipped instead, as whatever had not begun.
+        """
         ...
 
     async def tool_definitions(self, tenant_id: str) -> Mapping[str, ToolDefinition]:

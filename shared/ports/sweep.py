@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 from shared.domain.errors import ErrorRecord
 from shared.domain.ids import StepRef
-from shared.domain.states import Effect, JobStatus
+from shared.domain.states import Effect, JobStatus, Recovery
 from shared.ports.jobs import Moved
 from shared.ports.wakes import Wake
 
@@ -28,6 +28,8 @@ class LostStep:
     tool_name: str
     timeout_seconds: float
     is_worker_lost: bool
+    recovery: Recovery = Recovery.FAIL
+    unsure: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,24 @@ class ExpiredPlan:
     plan_timeout_seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class ExpiredJob:
+    """An unfinished job that has used up its time: that in the queue when it `is_queued`, else the whole."""
+
+    job_id: UUID
+    is_queued: bool
+    limit_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredQuestion:
+    """A step that asked a person and got no answer in time."""
+
+    ref: StepRef
+    tenant_id: str
+    limit_seconds: float
+
+
 class SweepStore(Protocol):
     """The sweeper's side of the store. Finding is bounded by `limit`; acting is guarded and may not land.
 
@@ -74,8 +94,14 @@ class SweepStore(Protocol):
         """Return running steps whose worker is lost, or whose deadline passed `deadline_grace` ago unenforced."""
         ...
 
-    async def take_back_step(self, step: LostStep, error: ErrorRecord, retry_in: timedelta | None) -> Moved:
-        """Fail or retry a lost attempt; a worker that did finish meanwhile wins."""
+    async def take_back_step(
+        self, step: LostStep, error: ErrorRecord, retry_in: timedelta | None, *, unsure: bool = False
+    ) -> Moved:
+        """Fail or retry a lost attempt; a worker that did finish meanwhile wins. `unsure` as in `fail_step`."""
+        ...
+
+    async def ask_lost_step(self, step: LostStep, error: ErrorRecord, question: Mapping[str, Any]) -> bool:
+        """Let a lost step wait for a person, as long as its job allows; True when it landed."""
         ...
 
     async def lost_stages(self, limit: int) -> Sequence[LostStage]:
@@ -104,6 +130,22 @@ class SweepStore(Protocol):
 
     async def expire_plan(self, plan: ExpiredPlan, error: ErrorRecord) -> bool:
         """Fail what has begun or could have, skip the rest, send the job on to RESPOND; True when it landed."""
+        ...
+
+    async def expired_jobs(self, limit: int) -> Sequence[ExpiredJob]:
+        """Return unfinished jobs that have used up their time."""
+        ...
+
+    async def expire_job(self, job: ExpiredJob, error: ErrorRecord) -> Sequence[UUID]:
+        """Fail the job and cancel its child jobs; returns all that ended by it, none when it did not land."""
+        ...
+
+    async def expired_questions(self, limit: int) -> Sequence[ExpiredQuestion]:
+        """Return waiting steps whose question nobody answered in time."""
+        ...
+
+    async def expire_question(self, question: ExpiredQuestion, error: ErrorRecord) -> Moved:
+        """Fail the step that nobody answered."""
         ...
 
     async def tidy(self) -> None:

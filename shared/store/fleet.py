@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 from shared.domain.errors import ErrorRecord
+from shared.domain.events import Settlement
 from shared.domain.ids import StepRef
-from shared.domain.states import Effect, JobStatus, Lane
+from shared.domain.states import Effect, JobStatus, Lane, Recovery
 from shared.domain.tool import ToolDefinition
-from shared.ports import DueTimer, ExpiredPlan, LostStage, LostStep, Moved, PlanWake, RespondWake, StepWake, Wake
+from shared.ports import (
+    Attempt,
+    DueTimer,
+    ExpiredJob,
+    ExpiredPlan,
+    ExpiredQuestion,
+    Held,
+    LostStage,
+    LostStep,
+    Moved,
+    PlanWake,
+    RespondWake,
+    StepWake,
+    Wake,
+)
 from shared.store.database import Database, Row, as_json, json_text
 from shared.store.rows import moved
 
@@ -69,20 +85,71 @@ class Fleet:
             version=version,
         )
 
-    async def heartbeat(self, worker_id: UUID, lag: timedelta) -> bool:
-        """Renew a lease; False when the worker's row is gone, so that its lease cannot be renewed any more."""
-        row = await self._database.fetch_one("heartbeat", id=worker_id, lag_ms=round(lag.total_seconds() * 1000))
+    async def heartbeat(self, worker_id: UUID, lag: timedelta, *, in_flight: int = 0, late_outcomes: int = 0) -> bool:
+        """Renew a lease and say how the worker fares: its loop's lag, its attempts, the outcomes that came too late.
+
+        False when the worker's row is gone, so that its lease cannot be renewed any more.
+        """
+        row = await self._database.fetch_one(
+            "heartbeat",
+            id=worker_id,
+            lag_ms=round(lag.total_seconds() * 1000),
+            in_flight=in_flight,
+            late_outcomes=late_outcomes,
+        )
         self._silence.beat()
         return row is not None
+
+    async def held(self, worker_id: UUID) -> Sequence[Held]:
+        """Return the attempts that a worker holds: those that only it may conclude."""
+        return [_held(row) for row in await self._database.fetch_all("held_work", id=worker_id)]
+
+    async def hand_back(self, held: Held) -> Sequence[Wake]:
+        """Give an attempt back that has not begun or may be repeated; returns what to publish, nothing if not landed.
+
+        A step after one that has failed for good is skipped instead.
+        """
+        place, number = held.attempt.place, held.attempt.number
+        if isinstance(place, UUID):
+            landed = await self._database.call("planq_release_stage", place, number, False)
+            return [held.again] if landed else []
+        value = await self._database.call("planq_hand_back_step", place.job_id, place.round, place.index, number)
+        outcome = moved(value)
+        again: list[Wake] = [held.again] if outcome.ready else []
+        return [*again, RespondWake(place.job_id)] if outcome.job_status is JobStatus.RESPONDING else again
+
+    async def unheard_wakes(self, lane: Lane, idle: timedelta, settled: timedelta) -> int:
+        """Count the work of a lane that nobody claims though it was published again and again.
+
+        The last time lies within `idle`, but longer ago than `settled`, which a wake-up takes to arrive.
+        """
+        row = await self._database.fetch_one(
+            "unheard_wakes",
+            lane=str(lane),
+            idle_seconds=idle.total_seconds(),
+            settled_seconds=settled.total_seconds(),
+        )
+        return 0 if row is None else int(row["n"])
 
     async def forget(self, worker_id: UUID) -> None:
         """Give a lease up at once."""
         await self._database.execute("forget_worker", id=worker_id)
 
-    async def disown(self, worker_id: UUID, ref: StepRef, attempt: int) -> bool:
-        """Say that the process of this worker that ran an attempt has died; False when that attempt does not run."""
+    async def disown(self, worker_id: UUID, attempt: Attempt) -> bool:
+        """Let the next sweep take a step back as from a lost worker, because the process that ran it has died.
+
+        False when that attempt does not run, or is one at a stage.
+        """
+        ref = attempt.place
+        if not isinstance(ref, StepRef):
+            return False
         touched = await self._database.execute(
-            "disown_step", job_id=ref.job_id, round=ref.round, index=ref.index, attempt=attempt, worker_id=worker_id
+            "disown_step",
+            job_id=ref.job_id,
+            round=ref.round,
+            index=ref.index,
+            attempt=attempt.number,
+            worker_id=worker_id,
         )
         return touched == 1
 
@@ -126,7 +193,9 @@ class Fleet:
         )
         return [_lost_step(row) for row in rows]
 
-    async def take_back_step(self, step: LostStep, error: ErrorRecord, retry_in: timedelta | None) -> Moved:
+    async def take_back_step(
+        self, step: LostStep, error: ErrorRecord, retry_in: timedelta | None, *, unsure: bool = False
+    ) -> Moved:
         value = await self._database.call(
             "planq_finish_step",
             step.ref.job_id,
@@ -139,8 +208,26 @@ class Fleet:
             retry_in,
             step.is_worker_lost,
             None,
+            None,
+            None,
+            None,
+            unsure,
         )
         return moved(value)
+
+    async def ask_lost_step(self, step: LostStep, error: ErrorRecord, question: Mapping[str, Any]) -> bool:
+        ref = step.ref
+        landed: bool = await self._database.call(
+            "planq_ask_step",
+            ref.job_id,
+            ref.round,
+            ref.index,
+            step.attempt,
+            as_json(error.to_json()),
+            as_json(question),
+            step.is_worker_lost,
+        )
+        return landed
 
     async def lost_stages(self, limit: int) -> Sequence[LostStage]:
         lease_seconds = self._lease_seconds + self._silence.seconds
@@ -176,6 +263,34 @@ class Fleet:
         landed: bool = await self._database.call("planq_expire_plan", plan.job_id, as_json(error.to_json()))
         return landed
 
+    async def expired_jobs(self, limit: int) -> Sequence[ExpiredJob]:
+        return [_expired_job(row) for row in await self._database.fetch_all("expired_jobs", limit=limit)]
+
+    async def expire_job(self, job: ExpiredJob, error: ErrorRecord) -> Sequence[UUID]:
+        ended = await self._database.call("planq_expire_job", job.job_id, job.is_queued, as_json(error.to_json()))
+        return ended or ()
+
+    async def expired_questions(self, limit: int) -> Sequence[ExpiredQuestion]:
+        rows = await self._database.fetch_all("expired_questions", limit=limit)
+        return [ExpiredQuestion(_ref(row), row["tenant_id"], row["human_wait_seconds"]) for row in rows]
+
+    async def expire_question(self, question: ExpiredQuestion, error: ErrorRecord) -> Moved:
+        value = await self._database.call(
+            "planq_settle_step",
+            question.ref.job_id,
+            question.tenant_id,
+            question.ref.index,
+            str(Settlement.UNKNOWN),
+            None,
+            as_json(error.to_json()),
+            None,
+            None,
+            None,
+            None,
+            True,
+        )
+        return moved(value)
+
     async def tidy(self) -> None:
         await self._database.execute("forget_dead_workers")
         await self._database.execute("retire_tools", lease_seconds=self._lease_seconds)
@@ -183,6 +298,18 @@ class Fleet:
 
 def _ref(row: Row) -> StepRef:
     return StepRef(row["job_id"], row["round"], row["index"])
+
+
+def _held(row: Row) -> Held:
+    number = row["attempt"]
+    if row["index"] is None:
+        attempt = Attempt(row["job_id"], number)
+        if JobStatus(row["status"]) is JobStatus.RESPONDING:
+            return Held(attempt, None, RespondWake(row["job_id"], number + 1))
+        return Held(attempt, None, PlanWake(row["job_id"], number + 1))
+    ref = _ref(row)
+    again = StepWake(ref, Lane(row["lane"]), row["tool_name"], number + 1)
+    return Held(Attempt(ref, number), Effect(row["effect"]), again)
 
 
 def _lost_step(row: Row) -> LostStep:
@@ -196,7 +323,15 @@ def _lost_step(row: Row) -> LostStep:
         tool_name=row["tool_name"],
         timeout_seconds=row["timeout_seconds"],
         is_worker_lost=row["is_worker_lost"],
+        recovery=Recovery(row["recovery"]),
+        unsure=row["unsure"],
     )
+
+
+def _expired_job(row: Row) -> ExpiredJob:
+    is_queued = row["status"] == JobStatus.QUEUED
+    limit = row["queue_timeout_seconds"] if is_queued else row["job_timeout_seconds"]
+    return ExpiredJob(row["job_id"], is_queued, limit)
 
 
 def _wake(row: Row) -> Wake:

@@ -9,15 +9,15 @@ from typing import Any
 from uuid import UUID
 
 from shared.domain.compile import PlannedStep
-from shared.domain.errors import ErrorRecord
+from shared.domain.errors import ErrorRecord, InternalFault
 from shared.domain.ids import StepRef
 from shared.domain.limits import Limits
 from shared.domain.model import ModelCall, StepResult
-from shared.domain.states import Effect, JobStatus, Lane, StepStatus
+from shared.domain.states import Effect, JobStatus, Lane, Recovery, StepStatus
 from shared.domain.tool import ToolDefinition
-from shared.ports import ArtifactRecord, Moved, StageClaim, StepClaim
+from shared.ports import ArtifactRecord, Moved, ReusedStep, StageClaim, StepClaim
 from shared.store.database import Database, Row, as_json
-from shared.store.rows import CalledArguments, call_to_json, moved, step_result, step_to_json
+from shared.store.rows import CalledArguments, artifact_to_json, call_to_json, moved, step_result, step_to_json
 
 _CATALOGUE_SECONDS = 2.0
 """How long a worker trusts its copy of the tool catalogue; a plan over a newer tool waits at most this long."""
@@ -52,10 +52,12 @@ class PostgresJobStore:
             claim.attempt,
             source,
             as_json(body),
-            as_json([step_to_json(step) for step in steps]),
+            as_json([step_to_json(step, claim.reuse.get(step.index)) for step in steps]),
             timedelta(seconds=claim.limits.plan_timeout_seconds),
             as_json([call_to_json(call) for call in calls]),
         )
+        if value.get("gone"):
+            raise InternalFault("the job whose outcomes this fork takes over is gone; submit its plan as a new job")
         return moved({"job_status": "executing", **value})
 
     async def refuse_plan(
@@ -115,8 +117,19 @@ class PostgresJobStore:
     async def succeed_step(self, claim: StepClaim, output: Any, artifact: ArtifactRecord | None) -> Moved:
         return await self._finish(claim, output=output, artifact=artifact)
 
-    async def fail_step(self, claim: StepClaim, error: ErrorRecord, retry_in: timedelta | None) -> Moved:
-        return await self._finish(claim, error=error, retry_in=retry_in)
+    async def fail_step(
+        self, claim: StepClaim, error: ErrorRecord, retry_in: timedelta | None, *, unsure: bool = False
+    ) -> Moved:
+        return await self._finish(claim, error=error, retry_in=retry_in, unsure=unsure)
+
+    async def ask_step(self, claim: StepClaim, error: ErrorRecord, question: Mapping[str, Any]) -> bool:
+        landed: bool = await self._database.call(
+            "planq_ask_step", *_fence(claim), as_json(error.to_json()), as_json(question), False
+        )
+        return landed
+
+    async def record_calls(self, job_id: UUID, calls: Sequence[ModelCall]) -> None:
+        await self._database.call("planq_record_calls", job_id, as_json([call_to_json(call) for call in calls]))
 
     async def _finish(
         self,
@@ -126,10 +139,8 @@ class PostgresJobStore:
         error: ErrorRecord | None = None,
         retry_in: timedelta | None = None,
         artifact: ArtifactRecord | None = None,
+        unsure: bool = False,
     ) -> Moved:
-        described = None
-        if artifact is not None:
-            described = {"id": artifact.id, "skill_id": artifact.skill_id, "type": artifact.type}
         value = await self._database.call(
             "planq_finish_step",
             *_fence(claim),
@@ -138,7 +149,11 @@ class PostgresJobStore:
             as_json(error.to_json() if error else None),
             retry_in,
             False,
-            as_json(described),
+            artifact_to_json(artifact),
+            None,
+            None,
+            None,
+            unsure,
         )
         return moved(value)
 
@@ -146,9 +161,8 @@ class PostgresJobStore:
         landed: bool = await self._database.call("planq_suspend_step", *_fence(claim), delay, as_json(output))
         return landed
 
-    async def release_step(self, claim: StepClaim) -> bool:
-        landed: bool = await self._database.call("planq_release_step", *_fence(claim))
-        return landed
+    async def release_step(self, claim: StepClaim) -> Moved:
+        return moved(await self._database.call("planq_hand_back_step", *_fence(claim)))
 
     async def tool_definitions(self, tenant_id: str) -> Mapping[str, ToolDefinition]:
         fresh_until, known = self._catalogue.get(tenant_id, (0.0, {}))
@@ -183,7 +197,14 @@ def _stage_claim(row: Row) -> StageClaim:
         plan_source=row["plan_source"],
         plan_body=row["plan_body"],
         plan_errors=row["plan_errors"],
+        reuse=_reuse(row["forked_from"], row["plan_reuse"]),
     )
+
+
+def _reuse(source: UUID | None, stored: Mapping[str, int] | None) -> Mapping[int, ReusedStep]:
+    if source is None or not stored:
+        return {}
+    return {int(index): ReusedStep(source, reused) for index, reused in stored.items()}
 
 
 def _step_claim(ref: StepRef, row: Row) -> StepClaim:
@@ -204,4 +225,6 @@ def _step_claim(ref: StepRef, row: Row) -> StepClaim:
         user_id=row["user_id"],
         trace_id=row["trace_id"],
         context_id=str(row["conversation_id"] or ref.job_id),
+        recovery=Recovery(row["recovery"]),
+        unsure=row["unsure"],
     )

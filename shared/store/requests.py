@@ -11,18 +11,23 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from shared.domain.errors import Conflict, NotFound
+from shared.domain.errors import Conflict, ErrorRecord, NotFound
+from shared.domain.events import Settlement
 from shared.domain.limits import Limits
 from shared.domain.states import TERMINAL_JOB, JobStatus, StepStatus, Strategy
 from shared.domain.tool import ToolDefinition
+from shared.ports import ArtifactRecord, PlanWake, RespondWake, Wake
 from shared.store.database import Database, Row, as_json
 from shared.store.jobs import list_tools
-from shared.store.rows import CalledArguments
+from shared.store.rows import CalledArguments, artifact_to_json, step_wakes
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A request that has been checked and may become a job."""
+    """A request that has been checked and may become a job.
+
+    In a fork, `reuse` says which steps of its plan take over the outcome of which step of `forked_from`.
+    """
 
     id: UUID
     tenant_id: str
@@ -37,6 +42,30 @@ class Submission:
     trace_id: str = ""
     idempotency_key: str | None = None
     request_hash: str | None = None
+    forked_from: UUID | None = None
+    reuse: Mapping[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What became of a request to pause, resume or settle: `landed` says whether it changed anything.
+
+    `status` is the job's. The caller publishes the wake-ups `wakes`.
+    """
+
+    landed: bool
+    status: JobStatus
+    wakes: Sequence[Wake] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer to the question of a waiting step: `output` of what happened, `error` of what stays unknown."""
+
+    outcome: Settlement
+    output: Any = None
+    error: ErrorRecord | None = None
+    artifact: ArtifactRecord | None = None
 
 
 class RequestStore:
@@ -66,6 +95,9 @@ class RequestStore:
             idempotency_key=submission.idempotency_key,
             request_hash=submission.request_hash,
             plan=as_json(submission.plan),
+            expires_seconds=min(submission.limits.queue_timeout_seconds, submission.limits.job_timeout_seconds),
+            forked_from=submission.forked_from,
+            reuse=as_json(None if submission.reuse is None else {str(k): v for k, v in submission.reuse.items()}),
         )
         if row is not None:
             return submission.id, row["created_at"]
@@ -125,15 +157,69 @@ class RequestStore:
             "list_jobs", tenant_id=tenant_id, status=str(status) if status else None, below=below, limit=limit
         )
 
-    async def cancel(self, tenant_id: str, job_id: UUID) -> tuple[bool, JobStatus]:
-        """End a job; return whether this call ended it, and its status. A finished job stays as it is.
+    async def cancel(self, tenant_id: str, job_id: UUID) -> tuple[Sequence[UUID], JobStatus]:
+        """End a job and its child jobs; return those that this call ended, and the job's status.
 
-        Raises `NotFound`.
+        A finished job stays as it is. Raises `NotFound`.
         """
         value = await self._database.call("planq_cancel_job", job_id, tenant_id)
         if not value["found"]:
             raise NotFound(f"there is no job {job_id}")
-        return value["landed"], JobStatus(value["status"])
+        return [UUID(ended) for ended in value.get("ended", ())], JobStatus(value["status"])
+
+    async def pause(self, tenant_id: str, job_id: UUID) -> Asked:
+        """Begin nothing more of a job; what runs goes on to its end. Raises `NotFound`."""
+        value = await self._database.call("planq_pause_job", job_id, tenant_id)
+        if not value["found"]:
+            raise NotFound(f"there is no job {job_id}")
+        return Asked(value["landed"], JobStatus(value["status"]))
+
+    async def resume(self, tenant_id: str, job_id: UUID, unsure: Collection[int] = ()) -> Asked:
+        """Let a paused job go on, or one with failures try again what has not succeeded.
+
+        `unsure` are failed steps whose tool has to find out first whether it took effect. Raises `NotFound`.
+        """
+        value = await self._database.call("planq_resume_job", job_id, tenant_id, list(unsure))
+        if not value["found"]:
+            raise NotFound(f"there is no job {job_id}")
+        status = JobStatus(value["status"])
+        if not value["landed"]:
+            return Asked(False, status)
+        wakes: list[Wake] = list(step_wakes(job_id, value["round"], value["ready"]))
+        if status in (JobStatus.QUEUED, JobStatus.PLANNING):
+            wakes.append(PlanWake(job_id, value["attempt"] + 1))
+        elif status is JobStatus.RESPONDING:
+            wakes.append(RespondWake(job_id, value["attempt"] + 1))
+        return Asked(True, status, wakes)
+
+    async def settle(self, tenant_id: str, job_id: UUID, index: int, verdict: Verdict) -> Asked:
+        """Answer the question of a waiting step.
+
+        Raises `NotFound` when there is no such step.
+        """
+        value = await self._database.call(
+            "planq_settle_step",
+            job_id,
+            tenant_id,
+            index,
+            str(verdict.outcome),
+            as_json(verdict.output),
+            as_json(None if verdict.error is None else verdict.error.to_json()),
+            artifact_to_json(verdict.artifact),
+            None,
+            None,
+            None,
+            False,
+        )
+        if not value["found"]:
+            raise NotFound(f"job {job_id} has no step {index}")
+        status = JobStatus(value["job_status"])
+        if not value["landed"]:
+            return Asked(False, status)
+        wakes: list[Wake] = list(step_wakes(job_id, value["round"], value["ready"]))
+        if status is JobStatus.RESPONDING:
+            wakes.append(RespondWake(job_id))
+        return Asked(True, status, wakes)
 
     async def artifact(self, tenant_id: str, artifact_id: str) -> Row:
         """Return a stored artifact; raises `NotFound`."""

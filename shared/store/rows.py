@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 from shared.domain.compile import PlannedStep
 from shared.domain.errors import InvalidArguments
+from shared.domain.ids import StepRef
 from shared.domain.model import ModelCall, StepResult
 from shared.domain.resolution import MAX_SIZE, resolve
 from shared.domain.states import JobStatus, Lane, StepStatus
-from shared.ports import Moved, ReadyStep
-from shared.store.database import Row, json_text
+from shared.ports import ArtifactRecord, Moved, ReadyStep, ReusedStep, StepWake
+from shared.store.database import Row, as_json, json_text
 
 
-def step_to_json(step: PlannedStep) -> dict[str, Any]:
-    """Return the form in which `planq_accept_plan` takes a step."""
-    return {
+def step_to_json(step: PlannedStep, reused: ReusedStep | None = None) -> dict[str, Any]:
+    """Return the form in which `planq_accept_plan` takes a step; `reused` is whose outcome it takes over."""
+    shape = {
         "index": step.index,
         "kind": str(step.kind),
         "tool_name": step.tool_name,
@@ -28,7 +30,11 @@ def step_to_json(step: PlannedStep) -> dict[str, Any]:
         "dependents": list(step.dependents),
         "retries": step.retries,
         "timeout_seconds": step.timeout_seconds,
+        "recovery": str(step.recovery),
     }
+    if reused is not None:
+        shape |= {"reuse_job": str(reused.job_id), "reuse_index": reused.index}
+    return shape
 
 
 def call_to_json(call: ModelCall) -> dict[str, Any]:
@@ -82,6 +88,18 @@ def step_result(row: Row, called: CalledArguments) -> StepResult:
         error=None if succeeded else str(error.get("message", "unknown error")),
         duration_ms=round(duration.total_seconds() * 1000) if duration else 0,
     )
+
+
+def artifact_to_json(artifact: ArtifactRecord | None) -> Any:
+    """Return the parameter in which the transitions take an artifact."""
+    if artifact is None:
+        return None
+    return as_json({"id": artifact.id, "skill_id": artifact.skill_id, "type": artifact.type})
+
+
+def step_wakes(job_id: UUID, round: int, ready: Sequence[Mapping[str, Any]]) -> list[StepWake]:
+    """Return the wake-ups of steps that a transition made ready."""
+    return [StepWake(StepRef(job_id, round, r["index"]), Lane(r["lane"]), r["tool_name"]) for r in ready]
 
 
 def moved(value: Mapping[str, Any]) -> Moved:

@@ -16,6 +16,7 @@ from uuid import UUID
 from sqlalchemy import (
     ARRAY,
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     Computed,
@@ -32,7 +33,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSON, TSVECTOR
 from sqlmodel import Field, SQLModel
 
-from shared.domain.states import Effect, JobStatus, Lane, StepKind, StepStatus
+from shared.domain.states import Effect, JobStatus, Lane, Recovery, StepKind, StepStatus
 
 SQLModel.metadata.naming_convention = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -65,6 +66,10 @@ def _int(default: int = 0) -> Any:
     return Field(default=default, sa_column=Column(Integer, nullable=False, server_default=text(str(default))))
 
 
+def _flag() -> Any:
+    return Field(default=False, sa_column=Column(Boolean, nullable=False, server_default=text("false")))
+
+
 def _ints() -> Any:
     return Field(sa_column=Column(ARRAY(Integer), nullable=False, server_default=text("'{}'")))
 
@@ -92,7 +97,8 @@ class Job(SQLModel, table=True):
     `stage_worker` and `stage_attempt` are the claim on the PLAN or RESPOND stage. `wake_at` is when the sweeper has
     to publish the job's wake-up again unless it has moved on; `deadline` bounds the execution of its plan, and a
     claimed stage.
-    `halt_index` is the earliest failed step: nothing after it starts any more.
+    `halt_index` is the earliest failed step: nothing after it starts any more. `expires_at` bounds the time in the
+    queue, later the whole life; while `paused_at` is set nothing is begun and no time runs out.
     """
 
     __tablename__ = "jobs"
@@ -112,9 +118,20 @@ class Job(SQLModel, table=True):
         Index(
             "ix_jobs_deadline",
             "deadline",
-            postgresql_where=text("status = 'executing' AND deadline IS NOT NULL"),
+            postgresql_where=text("status IN ('executing', 'input_required') AND deadline IS NOT NULL"),
         ),
         Index("ix_jobs_stage_worker", "stage_worker", postgresql_where=text("stage_worker IS NOT NULL")),
+        Index("ix_jobs_expires_at", "expires_at", postgresql_where=text(UNFINISHED_JOB)),
+        Index(
+            "ix_jobs_parent_job_id",
+            "parent_job_id",
+            postgresql_where=text(f"parent_job_id IS NOT NULL AND {UNFINISHED_JOB}"),
+        ),
+        Index(
+            "ix_jobs_forked_from",
+            "forked_from",
+            postgresql_where=text(f"forked_from IS NOT NULL AND {UNFINISHED_JOB}"),
+        ),
     )
     id: UUID = Field(primary_key=True)
     tenant_id: str = Field(sa_column=Column(Text, ForeignKey("tenants.id"), nullable=False))
@@ -142,6 +159,11 @@ class Job(SQLModel, table=True):
     wakes: int = _int()
     deadline: datetime | None = _time()
     cancel_requested_at: datetime | None = _time()
+    paused_at: datetime | None = _time()
+    expires_at: datetime | None = _time()
+    forked_from: UUID | None = None
+    open_questions: int = _int()
+    resumes: int = _int()
     idempotency_key: str | None = _text(nullable=True)
     request_hash: str | None = _text(nullable=True)
     user_id: str = _text("")
@@ -161,7 +183,10 @@ class Job(SQLModel, table=True):
 
 
 class PlanRow(SQLModel, table=True):
-    """The plan of one round as it was accepted, or refused with its defects; never changed afterwards."""
+    """The plan of one round as it was accepted, or refused with its defects; never changed afterwards.
+
+    In a fork, `reuse` says whose outcomes its steps take over: `{index: index}` of the job it was forked from.
+    """
 
     __tablename__ = "plans"
     job_id: UUID = Field(sa_column=Column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True))
@@ -170,11 +195,18 @@ class PlanRow(SQLModel, table=True):
     source: str = _text()
     body: Any = _json()
     errors: Any = _json()
+    reuse: Any = _json()
     created_at: datetime = _time(nullable=False, now=True)
 
 
 class Step(SQLModel, table=True):
-    """One node of a plan. `inputs` are the steps it references, `pending` its dependencies without success."""
+    """One node of a plan. `inputs` are the steps it references, `pending` its dependencies without success.
+
+    `releases` counts the attempts that do not use up retries: given back, or made before the job was resumed.
+    `unsure` says that an earlier attempt may have taken effect, which the tool has to find out first; `question` is
+    what a waiting step asks a person. A large output is kept as `payload_hash`, `output_bytes` and the `excerpts` of
+    it at the paths `wanted`, those that later steps reference.
+    """
 
     __tablename__ = "steps"
     __table_args__ = (
@@ -182,9 +214,11 @@ class Step(SQLModel, table=True):
         one_of("kind", StepKind),
         one_of("lane", Lane),
         one_of("effect", Effect),
+        one_of("recovery", Recovery),
         CheckConstraint("pending >= 0 AND attempt >= 0", name="counters"),
         Index("ix_steps_wake_at", "wake_at", postgresql_where=text("status IN ('ready', 'waiting')")),
         Index("ix_steps_worker_id", "worker_id", postgresql_where=text("status = 'running'")),
+        Index("ix_steps_payload_hash", "payload_hash", postgresql_where=text("payload_hash IS NOT NULL")),
     )
     job_id: UUID = Field(sa_column=Column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True))
     round: int = Field(sa_column=Column(Integer, primary_key=True))
@@ -212,6 +246,14 @@ class Step(SQLModel, table=True):
     deadline: datetime | None = _time()
     output: Any = _json()
     payload_hash: bytes | None = Field(default=None, sa_column=Column(LargeBinary, nullable=True))
+    output_bytes: int | None = Field(default=None, sa_column=Column(BigInteger, nullable=True))
+    wanted: Any = _json()
+    excerpts: Any = _json()
+    recovery: str = _text("fail")
+    unsure: bool = _flag()
+    question: Any = _json()
+    reused_job: UUID | None = None
+    reused_index: int | None = None
     error: Any = _json()
     started_at: datetime | None = _time()
     finished_at: datetime | None = _time()
@@ -231,20 +273,28 @@ class Event(SQLModel, table=True):
 
 
 class Payload(SQLModel, table=True):
-    """A large value, addressed by its SHA-256."""
+    """A large value, addressed by its SHA-256; its bytes are `body`, or lie at `location` in the object store."""
 
     __tablename__ = "payloads"
     hash: bytes = Field(sa_column=Column(LargeBinary, primary_key=True))
     tenant_id: str = _text(primary_key=True)
-    body: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+    body: bytes | None = Field(default=None, sa_column=Column(LargeBinary, nullable=True))
+    location: str | None = _text(nullable=True)
+    size: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default=text("0")))
     created_at: datetime = _time(nullable=False, now=True)
 
 
 class Artifact(SQLModel, table=True):
-    """A tool's structured product: `body` is the whole wrapper (`artifact_id`, `artifact`, `_metadata`)."""
+    """A tool's structured product: `body` is the whole wrapper (`artifact_id`, `artifact`, `_metadata`).
+
+    A large one has a `payload_hash` instead.
+    """
 
     __tablename__ = "artifacts"
-    __table_args__ = (Index("ix_artifacts_job_id", "job_id"),)
+    __table_args__ = (
+        Index("ix_artifacts_job_id", "job_id"),
+        Index("ix_artifacts_payload_hash", "payload_hash", postgresql_where=text("payload_hash IS NOT NULL")),
+    )
     tenant_id: str = _text(primary_key=True)
     id: str = _text(primary_key=True)
     job_id: UUID = Field(sa_column=Column(ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False))
@@ -252,7 +302,8 @@ class Artifact(SQLModel, table=True):
     tool_name: str = _text()
     skill_id: str | None = _text(nullable=True)
     type: str | None = _text(nullable=True)
-    body: Any = _json(nullable=False)
+    body: Any = _json()
+    payload_hash: bytes | None = Field(default=None, sa_column=Column(LargeBinary, nullable=True))
     created_at: datetime = _time(nullable=False, now=True)
 
 
@@ -291,6 +342,8 @@ class Worker(SQLModel, table=True):
     started_at: datetime = _time(nullable=False, now=True)
     heartbeat_at: datetime = _time(nullable=False, now=True)
     lag_ms: int = _int()
+    in_flight: int = _int()
+    late_outcomes: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default=text("0")))
 
 
 class ToolRow(SQLModel, table=True):

@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from shared.domain.advance import (
+from shared.domain.advance import advance
+from shared.domain.compile import PlannedStep
+from shared.domain.events import (
     CancelUnfinished,
     DispatchStep,
     Effect,
@@ -18,12 +20,11 @@ from shared.domain.advance import (
     JobView,
     Neighbourhood,
     Rejected,
+    ReopenUnfinished,
     SkipAfter,
     StepsSkipped,
     StepView,
-    advance,
 )
-from shared.domain.compile import PlannedStep
 from shared.domain.states import TERMINAL_STEP, JobStatus, StepStatus
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -70,6 +71,8 @@ class SimulatedJob:
                 self._skip(self._doomed(index), StepStatus.SKIPPED)
             case CancelUnfinished():
                 self._end_unfinished(StepStatus.CANCELLED, StepStatus.CANCELLED)
+            case ReopenUnfinished():
+                self._reopen()
             case ExpireUnfinished():
                 self._end_unfinished(StepStatus.SKIPPED, StepStatus.FAILED)
             case _:
@@ -79,7 +82,22 @@ class SimulatedJob:
         for index, step in self.steps.items():
             if step.status not in TERMINAL_STEP:
                 end = pending if step.status is StepStatus.PENDING else others
-                self.steps[index] = replace(step, status=end)
+                self.steps[index] = replace(step, status=end, asks=False)
+
+    def _reopen(self) -> None:
+        waits: dict[int, int] = dict.fromkeys(self.steps, 0)
+        for index, step in self.steps.items():
+            if step.status is not StepStatus.SUCCEEDED:
+                for dependent in self.dependents.get(index, ()):
+                    waits[dependent] += 1
+        for index, step in self.steps.items():
+            if step.status is not StepStatus.SUCCEEDED:
+                status = StepStatus.PENDING if waits[index] else StepStatus.READY
+                self.steps[index] = replace(step, status=status, pending=waits[index], run_at=None)
+
+    def unfinished(self) -> int:
+        """Count the steps without success, which a resumed job tries again."""
+        return sum(step.status is not StepStatus.SUCCEEDED for step in self.steps.values())
 
     def _doomed(self, halted_at: int) -> set[int]:
         unstarted = (StepStatus.PENDING, StepStatus.READY)

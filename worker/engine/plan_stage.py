@@ -21,8 +21,9 @@ from shared.domain.planning import Direct, Malformed, interpret
 from shared.domain.states import JobStatus
 from shared.domain.tool import ToolDefinition
 from shared.domain.validation import validate_plan
-from shared.ports import Announcer, JobStore, Planner, PlanWake, RespondWake, StageClaim, StepWake, Wake
+from shared.ports import Announcer, JobStore, Planner, PlanWake, RespondWake, StageClaim
 from worker.engine.carried import Carried
+from worker.engine.follow import after_step
 from worker.engine.persist import persist
 
 _log = logging.getLogger("planq.engine")
@@ -101,10 +102,7 @@ class PlanStage:
         _log.info(
             "plan_accepted", extra={"job": str(claim.job_id), "steps": len(checked.steps), "landed": moved.landed}
         )
-        wakes: list[Wake] = [
-            StepWake(StepRef(claim.job_id, claim.round, step.index), step.lane, step.tool_name)
-            for step in moved.ready
-        ]
+        wakes = after_step(StepRef(claim.job_id, claim.round, 0), moved)
         return Carried.landed(moved.landed, wakes, attempt=claim.attempt)
 
     async def _refuse(

@@ -5,7 +5,8 @@ WITH unfinished AS (
     SELECT j.id,
            count(s.index) FILTER (WHERE s.status IN ('pending', 'ready', 'running', 'waiting'))::int AS open_steps,
            count(s.index) FILTER (WHERE s.status = 'failed')::int AS failed_steps,
-           count(s.index) FILTER (WHERE s.status IN ('ready', 'running', 'waiting'))::int AS movable
+           count(s.index) FILTER (WHERE s.status IN ('ready', 'running', 'waiting'))::int AS movable,
+           count(s.index) FILTER (WHERE s.status = 'waiting' AND s.question IS NOT NULL)::int AS questions
     FROM unfinished j LEFT JOIN steps s ON s.job_id = j.id AND s.round = j.round
     GROUP BY j.id
 )
@@ -18,13 +19,16 @@ SELECT 'stage_without_cause', id, NULL FROM unfinished
 WHERE status IN ('queued', 'planning', 'responding') AND stage_worker IS NULL AND wake_at IS NULL
 UNION ALL
 SELECT 'executing_without_cause', j.id, NULL FROM unfinished j JOIN counted c ON c.id = j.id
-WHERE j.status = 'executing' AND c.movable = 0
+WHERE j.status IN ('executing', 'input_required') AND c.movable = 0
 UNION ALL
 SELECT 'step_without_cause', s.job_id, s.index FROM steps s
 WHERE s.status IN ('ready', 'waiting') AND s.wake_at IS NULL
 UNION ALL
 SELECT 'counter_differs', j.id, NULL FROM unfinished j JOIN counted c ON c.id = j.id
-WHERE j.status = 'executing' AND (j.open_steps, j.failed_steps) <> (c.open_steps, c.failed_steps)
+WHERE j.status IN ('executing', 'input_required') AND (j.open_steps, j.failed_steps) <> (c.open_steps, c.failed_steps)
+UNION ALL
+SELECT 'questions_differ', j.id, NULL FROM unfinished j JOIN counted c ON c.id = j.id
+WHERE j.open_questions <> c.questions OR (j.status = 'input_required') <> (c.questions > 0)
 UNION ALL
 SELECT 'pending_differs', s.job_id, s.index FROM steps s
 WHERE s.status = 'pending' AND s.pending <> (

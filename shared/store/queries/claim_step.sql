@@ -10,9 +10,10 @@ WITH claimed AS (
         wakes = 0
     FROM jobs j
     WHERE s.job_id = %(job_id)s AND s.round = %(round)s AND s.index = %(index)s AND s.status = 'ready'
-      AND s.run_at <= now() AND j.id = s.job_id AND j.status = 'executing'
+      AND s.run_at <= now() AND j.id = s.job_id AND j.status IN ('executing', 'input_required')
+      AND j.paused_at IS NULL
     RETURNING s.job_id, s.round, s.index, s.tenant_id, s.tool_name, s.effect, s.lane, s.arguments, s.inputs, s.attempt,
-              s.retries, s.worker_losses, s.releases, s.timeout_seconds, j.user_id, j.trace_id, j.conversation_id
+              s.retries, s.recovery, s.unsure, s.wanted, s.worker_losses, s.releases, s.timeout_seconds, j.user_id, j.trace_id, j.conversation_id
 ), told AS (
     INSERT INTO events (tenant_id, job_id, kind, data)
     SELECT tenant_id, job_id, 'step_started',

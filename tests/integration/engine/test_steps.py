@@ -253,10 +253,10 @@ def test_a_cancelled_job_stops_what_runs_and_takes_no_late_result(play: Play) ->
         job_id = await harness.submit("", plan=plan(("slow", {})))
         running = asyncio.create_task(harness.drain())
         await asyncio.wait_for(started.wait(), 5)
-        assert await harness.requests.cancel("default", job_id) == (True, JobStatus.CANCELLED)
+        assert await harness.requests.cancel("default", job_id) == ([job_id], JobStatus.CANCELLED)
         harness.engine.interrupt(job_id)
         await asyncio.wait_for(running, 5)
-        assert await harness.requests.cancel("default", job_id) == (False, JobStatus.CANCELLED)
+        assert await harness.requests.cancel("default", job_id) == ([], JobStatus.CANCELLED)
         return await harness.requests.job("default", job_id)
 
     job, steps = play(scenario, ScriptedModel(), [make_tool(slow)])

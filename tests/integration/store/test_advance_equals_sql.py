@@ -11,31 +11,38 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shared.domain.advance import (
+from shared.domain.compile import PlannedStep
+from shared.domain.errors import ErrorRecord
+from shared.domain.events import (
+    AnswerGiven,
     CancelRequested,
     Event,
+    JobExpired,
+    PauseRequested,
     PlanAccepted,
     PlanExpired,
     Rejected,
+    ResumeRequested,
+    Settlement,
     StageClaimed,
+    StepAsked,
     StepClaimed,
     StepFailed,
     StepReleased,
+    StepSettled,
     StepSucceeded,
     StepSuspended,
 )
-from shared.domain.compile import PlannedStep
-from shared.domain.errors import ErrorRecord
 from shared.domain.ids import StepRef
 from shared.domain.limits import Limits
 from shared.domain.plan import Plan
-from shared.domain.states import Effect, JobStatus, Lane, StepStatus, Strategy
-from shared.ports import DueTimer, ExpiredPlan, StageClaim, StepClaim
+from shared.domain.states import EXECUTING_JOB, Effect, JobStatus, Lane, StepStatus, Strategy
+from shared.ports import DueTimer, ExpiredJob, ExpiredPlan, StageClaim, StepClaim
 from shared.store.database import Database
 from shared.store.fleet import Fleet
 from shared.store.ids import new_id
 from shared.store.jobs import PostgresJobStore
-from shared.store.requests import RequestStore, Submission
+from shared.store.requests import RequestStore, Submission, Verdict
 from tests.support.plans import compiled, plans
 from tests.support.simulation import NOW, SimulatedJob, initial_steps
 
@@ -49,6 +56,7 @@ class StoredJob:
         self._database = database
         self._store = PostgresJobStore(database, new_id())
         self._fleet = Fleet(database, timedelta(seconds=15))
+        self._requests = RequestStore(database)
         self._steps = steps
         self.id = new_id()
 
@@ -82,16 +90,43 @@ class StoredJob:
             case StepSuspended(attempt):
                 return await self._store.suspend_step(self._claim(index, attempt), timedelta(0), {"value": "v"})
             case StepReleased(attempt):
-                return await self._store.release_step(self._claim(index, attempt))
+                return (await self._store.release_step(self._claim(index, attempt))).landed
+            case StepAsked(attempt):
+                return await self._store.ask_step(self._claim(index, attempt), BOOM, {"message": "did it?"})
+            case _:
+                return await self._apply_to_job(event, index)
+
+    async def _apply_to_job(self, event: Event, index: int) -> bool:
+        match event:
+            case StepSettled(outcome):
+                error = None if outcome is Settlement.HAPPENED else BOOM
+                verdict = Verdict(outcome, {"value": "v"} if error is None else None, error)
+                return (await self._requests.settle("default", self.id, index, verdict)).landed
+            case PauseRequested():
+                return (await self._requests.pause("default", self.id)).landed
+            case ResumeRequested():
+                return (await self._requests.resume("default", self.id)).landed
+            case JobExpired():
+                await self._run("UPDATE jobs SET expires_at = now() WHERE id = %s")
+                return len(await self._fleet.expire_job(ExpiredJob(self.id, False, 1.0), BOOM)) == 1
             case PlanExpired():
-                async with self._database.connection() as connection:
-                    await connection.execute("UPDATE jobs SET deadline = now() WHERE id = %s", [self.id])
+                await self._run("UPDATE jobs SET deadline = now() WHERE id = %s")
                 return await self._fleet.expire_plan(ExpiredPlan(self.id, 300.0), BOOM)
             case CancelRequested():
-                landed, _ = await RequestStore(self._database).cancel("default", self.id)
-                return landed
+                ended, _ = await self._requests.cancel("default", self.id)
+                return ended == [self.id]
             case _:
                 raise AssertionError(event)
+
+    async def _run(self, statement: str) -> None:
+        async with self._database.connection() as connection:
+            await connection.execute(statement.encode(), [self.id])
+
+    async def answer(self) -> None:
+        """Carry out RESPOND, so that the job completes."""
+        claim = await self._store.claim_stage(self.id, [JobStatus.RESPONDING])
+        assert claim is not None
+        assert await self._store.end_job(claim, JobStatus.COMPLETED, "done", None, [])
 
     async def fire_timer(self, index: int, attempt: int) -> bool:
         timers = await self._fleet.due_timers(100)
@@ -99,23 +134,37 @@ class StoredJob:
         return (await self._fleet.fire_timer(DueTimer(StepRef(self.id, 0, index), attempt))).landed
 
     async def state(self) -> tuple[Any, ...]:
-        job, steps = await RequestStore(self._database).job("default", self.id)
-        counters = (job["status"], job["open_steps"], job["failed_steps"], job["halt_index"])
+        job, steps = await self._requests.job("default", self.id)
+        counters = (
+            *(job["status"], job["open_steps"], job["failed_steps"], job["halt_index"]),
+            *(job["open_questions"], job["paused_at"] is not None),
+        )
         return counters, [(s["status"], s["attempt"], s["pending"]) for s in steps]
 
 
 def simulated_state(job: SimulatedJob) -> tuple[Any, ...]:
     view = job.job
-    counters = (str(view.status), view.open_steps, view.failed_steps, view.halt_index)
+    counters = (
+        *(str(view.status), view.open_steps, view.failed_steps, view.halt_index),
+        *(view.open_questions, view.is_paused),
+    )
     return counters, [(str(s.status), s.attempt, s.pending) for _, s in sorted(job.steps.items())]
 
 
 def choose(job: SimulatedJob, draw: Callable[[Any], Any]) -> tuple[Event, int]:
+    """Draw an event that lands, and the step that it is about."""
+    if job.job.is_paused and (draw(st.booleans()) or not job.in_status(StepStatus.RUNNING, StepStatus.WAITING)):
+        return ResumeRequested(True, job.unfinished()), 0
+    if not job.job.is_paused and draw(st.integers(0, 9)) == 0:
+        return PauseRequested(), 0
+    ready = [] if job.job.is_paused else job.in_status(StepStatus.READY)
     running = job.in_status(StepStatus.RUNNING)
-    index = draw(st.sampled_from(job.in_status(StepStatus.READY, StepStatus.WAITING) + running))
+    index = draw(st.sampled_from(ready + job.in_status(StepStatus.WAITING) + running))
     step = job.steps[index]
     if step.status is StepStatus.READY:
         return StepClaimed(), index
+    if step.asks:
+        return StepSettled(draw(st.sampled_from(Settlement))), index
     if step.status is StepStatus.WAITING:
         return StepSucceeded(step.attempt), index
     choices: list[Event] = [
@@ -125,8 +174,74 @@ def choose(job: SimulatedJob, draw: Callable[[Any], Any]) -> tuple[Event, int]:
         StepSuspended(step.attempt),
     ]
     if step.attempt < 3:
-        choices += [StepFailed(step.attempt, retry_at=NOW), StepReleased(step.attempt)]
+        choices += [StepFailed(step.attempt, retry_at=NOW), StepReleased(step.attempt), StepAsked(step.attempt)]
     return draw(st.sampled_from(choices)), index
+
+
+FENCED = (StepSucceeded, StepFailed, StepSuspended, StepReleased, StepAsked)
+
+
+class Both:
+    """The simulation and the database under the same history; `past` are events that must not land again."""
+
+    def __init__(self, simulated: SimulatedJob, stored: StoredJob, draw: Callable[[Any], Any]) -> None:
+        self.simulated = simulated
+        self.stored = stored
+        self.draw = draw
+        self.past: list[tuple[Event, int]] = [(StepSucceeded(7), 0)]
+
+    async def land(self, event: Event, index: int = 0) -> None:
+        """Apply an event that lands in both."""
+        effects = self.simulated.apply(event, index)
+        assert not isinstance(next(iter(effects), None), Rejected)
+        assert await self.stored.apply(event, index)
+        if isinstance(event, FENCED):
+            self.past.append((event, index))
+
+    async def execute(self) -> None:
+        """Move on until no step is left, or until the plan, the job or somebody's patience ends."""
+        while self.simulated.job.status in EXECUTING_JOB:
+            assert await self.stored.state() == simulated_state(self.simulated)
+            if self.draw(st.integers(0, 19)) == 0:
+                await self._cut_short()
+                return
+            late, where = self.draw(st.sampled_from(self.past))
+            assert isinstance(next(iter(self.simulated.apply(late, where)), None), Rejected)
+            assert not await self.stored.apply(late, where)
+            event, index = choose(self.simulated, self.draw)
+            step = self.simulated.steps[index]
+            if isinstance(event, StepSucceeded) and step.status is StepStatus.WAITING:
+                self.simulated.apply(event, index)
+                assert await self.stored.fire_timer(index, step.attempt)
+            else:
+                await self.land(event, index)
+
+    async def _cut_short(self) -> None:
+        simulated = self.simulated
+        begun = simulated.in_status(StepStatus.READY, StepStatus.RUNNING, StepStatus.WAITING)
+        ends: list[Event] = [CancelRequested()]
+        if simulated.job.is_paused:
+            assert isinstance(simulated.apply(PlanExpired(len(begun)))[0], Rejected)
+            assert not await self.stored.apply(PlanExpired(0), 0)
+        else:
+            ends += [PlanExpired(len(begun)), JobExpired()]
+        await self.land(self.draw(st.sampled_from(ends)))
+        assert not await self.stored.apply(PlanExpired(0), 0)
+
+    async def reopen(self) -> bool:
+        """Answer where RESPOND is due, then resume; False when the job has ended for good."""
+        assert await self.stored.state() == simulated_state(self.simulated)
+        if self.simulated.job.is_paused:
+            await self.land(ResumeRequested(True, 0))
+        if self.simulated.job.status is JobStatus.RESPONDING:
+            self.simulated.apply(StageClaimed())
+            self.simulated.apply(AnswerGiven(self.simulated.job.stage_attempt))
+            await self.stored.answer()
+            assert await self.stored.state() == simulated_state(self.simulated)
+        resume = ResumeRequested(True, self.simulated.unfinished())
+        rejected = isinstance(next(iter(self.simulated.apply(resume, 0)), None), Rejected)
+        assert await self.stored.apply(resume, 0) is not rejected
+        return self.simulated.job.status in EXECUTING_JOB
 
 
 async def run_both(database_url: str, plan: Plan, data: st.DataObject) -> None:
@@ -140,28 +255,11 @@ async def run_both(database_url: str, plan: Plan, data: st.DataObject) -> None:
     try:
         stored = StoredJob(database, steps)
         await stored.begin()
-        past: list[tuple[Event, int]] = [(StepSucceeded(7), 0)]
-        while simulated.job.status is JobStatus.EXECUTING:
-            assert await stored.state() == simulated_state(simulated)
-            if data.draw(st.integers(0, 19)) == 0:
-                begun = simulated.in_status(StepStatus.READY, StepStatus.RUNNING, StepStatus.WAITING)
-                ends: list[Event] = [CancelRequested(), PlanExpired(len(begun))]
-                last = data.draw(st.sampled_from(ends))
-                simulated.apply(last)
-                assert await stored.apply(last, 0)
-                assert not await stored.apply(PlanExpired(0), 0)
+        both = Both(simulated, stored, data.draw)
+        for _ in range(3):
+            await both.execute()
+            if not await both.reopen():
                 break
-            late, where = data.draw(st.sampled_from(past))
-            rejected = isinstance(next(iter(simulated.apply(late, where)), None), Rejected)
-            assert rejected
-            assert await stored.apply(late, where) is not rejected
-            event, index = choose(simulated, data.draw)
-            was_waiting = simulated.steps[index].status is StepStatus.WAITING
-            attempt = simulated.steps[index].attempt
-            simulated.apply(event, index)
-            assert await (stored.fire_timer(index, attempt) if was_waiting else stored.apply(event, index))
-            if not isinstance(event, StepClaimed):
-                past.append((event, index))
         assert await stored.state() == simulated_state(simulated)
     finally:
         await database.close()

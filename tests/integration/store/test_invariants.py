@@ -20,6 +20,7 @@ DAMAGE = {
     "executing_without_cause": "UPDATE steps SET status = 'pending'",
     "step_without_cause": "UPDATE steps SET wake_at = NULL WHERE status = 'ready'",
     "counter_differs": "UPDATE jobs SET open_steps = open_steps + 1",
+    "questions_differ": "UPDATE jobs SET open_questions = 1",
     "pending_differs": "UPDATE steps SET pending = 7 WHERE status = 'pending'",
     "ended_with_open_steps": "UPDATE jobs SET status = 'completed'",
     "model_calls_differ": "UPDATE jobs SET model_calls = 9",

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.domain.advance import (
+from shared.domain.advance import advance
+from shared.domain.compile import PlannedStep
+from shared.domain.events import (
     AnswerGiven,
     CancelRequested,
     DispatchRespond,
@@ -31,9 +33,7 @@ from shared.domain.advance import (
     StepSucceeded,
     StepSuspended,
     StepView,
-    advance,
 )
-from shared.domain.compile import PlannedStep
 from shared.domain.plan import Plan
 from shared.domain.states import (
     JOB_TRANSITIONS,

@@ -1,0 +1,298 @@
+"""What can happen to a job and its steps, what a transition reads, and what has to be done about it: plain data.
+
+`shared/domain/advance.py` decides with them; nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from shared.domain.states import JobStatus, StepStatus
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """The part of a job that transitions read.
+
+    `open_steps` counts the steps of the round that are not terminal; `halt_index` is the earliest failed step;
+    `open_questions` counts the steps that wait for a person.
+    """
+
+    status: JobStatus
+    stage_attempt: int = 0
+    is_claimed: bool = False
+    open_steps: int = 0
+    failed_steps: int = 0
+    halt_index: int | None = None
+    open_questions: int = 0
+    is_paused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """The part of a step that transitions read.
+
+    `pending` counts its dependencies that have not succeeded; `asks` says that it waits for a person.
+    """
+
+    index: int
+    status: StepStatus
+    attempt: int = 0
+    pending: int = 0
+    run_at: datetime | None = None
+    asks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbourhood:
+    """What one event can touch."""
+
+    job: JobView
+    step: StepView | None = None
+    dependents: tuple[StepView, ...] = ()
+
+
+# Events -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StageClaimed:
+    """A worker takes the PLAN or the RESPOND stage, whichever the job stands before."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageReleased:
+    """The worker of a stage was lost or stopped; the stage may be claimed again."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanAccepted:
+    """The plan of the round was valid; `steps` are new, ready where nothing holds them up.
+
+    In a fork, those whose outcome is taken over from the job it was forked from have succeeded already.
+    """
+
+    attempt: int
+    steps: tuple[StepView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRefused:
+    """The plan had defects: no step runs, the answer explains them."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerGiven:
+    """The planner answered directly, or the responder answered."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageFailed:
+    """The model call of a stage failed for good."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepClaimed:
+    """A worker takes a ready step whose time has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepSucceeded:
+    """The attempt, or the timer it set, ended with an output."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepFailed:
+    """The attempt failed; with `retry_at` the step is ready again from then on, without it it has failed for good."""
+
+    attempt: int
+    retry_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepSuspended:
+    """The attempt waits for a timer and gives its worker back."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepReleased:
+    """The worker of the attempt stops and gives the step back; it is ready again at once."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepAsked:
+    """The attempt was cut off and a person has to say whether its effect happened; it gives its worker back."""
+
+    attempt: int
+
+
+class Settlement(StrEnum):
+    """What a person, or a tool that can look it up, says about a call that was cut off."""
+
+    HAPPENED = "happened"
+    DID_NOT_HAPPEN = "did_not_happen"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class StepSettled:
+    """The question of a waiting step is answered, or its time has run out (`unknown`)."""
+
+    outcome: Settlement
+
+
+@dataclass(frozen=True, slots=True)
+class PlanExpired:
+    """The plan has used up its time; `failed` is how many steps `ExpireUnfinished` turns into failed ones."""
+
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepsSkipped:
+    """`SkipAfter` was carried out on `count` steps."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequested:
+    """Somebody wants the job to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobExpired:
+    """The job has used up the time it may take, or may be queued."""
+
+
+@dataclass(frozen=True, slots=True)
+class PauseRequested:
+    """Somebody wants nothing of the job to be begun any more; what runs goes on to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeRequested:
+    """Somebody wants a paused job to go on, or one with failures to try again what has not succeeded.
+
+    `has_plan` says whether the round has a plan, accepted or refused; `unfinished` counts its steps without success.
+    """
+
+    has_plan: bool
+    unfinished: int
+
+
+Event = (
+    StageClaimed
+    | StageReleased
+    | PlanAccepted
+    | PlanRefused
+    | AnswerGiven
+    | StageFailed
+    | StepClaimed
+    | StepSucceeded
+    | StepFailed
+    | StepSuspended
+    | StepReleased
+    | StepAsked
+    | StepSettled
+    | PlanExpired
+    | StepsSkipped
+    | CancelRequested
+    | JobExpired
+    | PauseRequested
+    | ResumeRequested
+)
+
+# Effects ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchStep:
+    """Publish a wake-up for this step, or go on with it in the same executor task."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchRespond:
+    """Publish a wake-up for the RESPOND stage, or go on with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkipAfter:
+    """Skip what the sequence would not have reached, then report `StepsSkipped`.
+
+    That is every pending or ready step after `index` in plan order, and every one that waits, however indirectly, for
+    a step that will not run. Earlier steps go on: the sequence would have run them before it came to the failure.
+    """
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireUnfinished:
+    """Fail every ready, running or waiting step, so that the answer tells of it, and skip the pending ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelUnfinished:
+    """Turn every step that is not terminal into a cancelled one and interrupt those that run."""
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchStage:
+    """Publish a wake-up for the stage that the job stands before."""
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchReady:
+    """Publish wake-ups for every ready step."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReopenUnfinished:
+    """Give every step without success a fresh start: ready, or pending for those it waits for; dispatch the ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    """Tell whoever waits for the job."""
+
+    status: JobStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The event was late, doubled or of another attempt; nothing changed."""
+
+    reason: str
+
+
+Effect = (
+    DispatchStep
+    | DispatchRespond
+    | DispatchStage
+    | DispatchReady
+    | SkipAfter
+    | ExpireUnfinished
+    | CancelUnfinished
+    | ReopenUnfinished
+    | JobEnded
+    | Rejected
+)
