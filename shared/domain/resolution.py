@@ -7,16 +7,13 @@ output of a tool can make planq fetch the output of another one. Readings row 3.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from shared.domain.errors import InvalidArguments, capped
-from shared.domain.references import Insertion, Reference, Tokens, array_index, parse, pieces, to_pointer
-
-MAX_AVAILABLE = 50
-"""How many names of present fields a `Missing` carries; more would not help anybody who reads it."""
-
+from shared.domain.excerpts import Absent, Excerpts, Path, descend
+from shared.domain.references import Insertion, Reference, Tokens, parse, pieces, to_pointer, walk_strings
 
 MAX_SIZE = 16 * 1024 * 1024
 """Most characters and values that a resolution puts together: a short plan can name a large output many times."""
@@ -27,7 +24,7 @@ class Missing:
     """A reference that found nothing at run time, so that null was inserted.
 
     `field` is the first path segment that was absent, `available` the names that were there instead: keys of the
-    object, at most `MAX_AVAILABLE`; empty when the value there was no object. `found` says what the value there was.
+    object, at most `excerpts.MAX_AVAILABLE`; empty when the value there was no object. `found` says what it was.
     """
 
     pointer: str
@@ -72,15 +69,24 @@ class _Budget:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _Absent:
-    field: str
-    found: str
-    available: tuple[str, ...]
+def uncovered(arguments: Any, outputs: Mapping[int, Any]) -> dict[int, tuple[Path, ...]]:
+    """Return the paths that `arguments` reference in outputs of which only `Excerpts` without them are at hand.
+
+    Keyed by step; empty when `resolve` has all it needs.
+    """
+    lacking: dict[int, dict[Path, None]] = {}
+    for _, text in walk_strings(arguments):
+        for reference in _references(text):
+            known = outputs.get(reference.step)
+            if isinstance(known, Excerpts) and not known.covers(reference.path):
+                lacking.setdefault(reference.step, {})[reference.path] = None
+    return {step: tuple(paths) for step, paths in lacking.items()}
 
 
 def resolve(arguments: Any, outputs: Mapping[int, Any], *, max_size: int = MAX_SIZE) -> Resolved:
     """Replace every reference in `arguments` by the value it points at in `outputs` (step index → output).
+
+    Of a large output its `Excerpts` do, given that `uncovered` finds nothing lacking; else it raises `KeyError`.
 
     A whole-string reference yields the value with its JSON type; one embedded as `{{ … }}` yields text: a string as
     it is, anything else as compact JSON. What is absent, the step or the path, becomes null and is recorded. A
@@ -115,7 +121,7 @@ def resolve(arguments: Any, outputs: Mapping[int, Any], *, max_size: int = MAX_S
 def _resolve_text(
     text: str, outputs: Mapping[int, Any], tokens: Tokens, missing: list[Missing], budget: _Budget
 ) -> Any:
-    reference = parse(text) if text.startswith("$") else None
+    reference = _whole(text)
     if reference is not None:
         return _value(reference, text, outputs, tokens, missing)
     cut = pieces(text)
@@ -135,41 +141,33 @@ def _resolve_text(
     return "".join(parts)
 
 
+def _whole(text: str) -> Reference | None:
+    return parse(text) if text.startswith("$") else None
+
+
+def _references(text: str) -> Iterator[Reference]:
+    """Yield the references of one text, those that `_resolve_text` replaces."""
+    reference = _whole(text)
+    if reference is not None:
+        yield reference
+        return
+    for piece in pieces(text) or ():
+        if isinstance(piece, Insertion) and piece.reference is not None:
+            yield piece.reference
+
+
 def _value(
     reference: Reference, template: str, outputs: Mapping[int, Any], tokens: Tokens, missing: list[Missing]
 ) -> Any:
     if reference.step not in outputs:
-        found: Any = _Absent(reference.path[0], f"step {reference.step}, which has no output", ())
+        found: Any = Absent(reference.path[0], f"step {reference.step}, which has no output")
     else:
-        found = _descend(outputs[reference.step], reference.path)
-    if isinstance(found, _Absent):
+        output = outputs[reference.step]
+        found = output.at(reference.path) if isinstance(output, Excerpts) else descend(output, reference.path)
+    if isinstance(found, Absent):
         missing.append(Missing(to_pointer(tokens), template, found.field, found.found, found.available))
         return None
     return found
-
-
-def _descend(value: Any, path: Sequence[str]) -> Any:
-    for segment in path:
-        if isinstance(value, dict):
-            if segment not in value:
-                return _Absent(segment, "an object", tuple(str(name) for name in list(value)[:MAX_AVAILABLE]))
-            value = value[segment]
-        elif isinstance(value, (list, tuple)):
-            index = array_index(segment)
-            if index is None or index >= len(value):
-                return _Absent(segment, f"an array of {len(value)}", ())
-            value = value[index]
-        else:
-            return _Absent(segment, _kind(value), ())
-    return value
-
-
-def _kind(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "a boolean"
-    return "a text" if isinstance(value, str) else "a number"
 
 
 def _as_text(value: Any) -> str:
