@@ -1,0 +1,120 @@
+"""The ledger: what the tools really did, told by a file of their own and not by planq.
+
+A line is `time phase key attempt pid effect tool`; `key` is the idempotency key (`job/step`), `phase` is `start` or
+`finish`. Each line is one write to a file opened for appending, which Linux keeps whole between processes; the lines
+of `unsafe` calls are forced to the disk before the call goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+START, FINISH = "start", "finish"
+UNSAFE = "unsafe"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line; `at` in seconds since 1970."""
+
+    at: float
+    phase: str
+    key: str
+    attempt: int
+    pid: int
+    effect: str
+    tool: str
+
+    @property
+    def line(self) -> str:
+        """The entry as it is written."""
+        return f"{self.at:.6f} {self.phase} {self.key} {self.attempt} {self.pid} {self.effect} {self.tool}\n"
+
+
+def write(path: Path, phase: str, key: str, attempt: int, effect: str, tool: str) -> None:
+    """Append an entry of this process, durably when its effect class is `unsafe`."""
+    entry = Entry(time.time(), phase, key, attempt, os.getpid(), effect, tool)
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(file, entry.line.encode())
+        if effect == UNSAFE:
+            os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def parse(text: str) -> list[Entry]:
+    """Return the entries of a ledger in the order in which they were written."""
+    entries = []
+    for line in text.splitlines():
+        at, phase, key, attempt, pid, effect, tool = line.split(" ")
+        entries.append(Entry(float(at), phase, key, int(attempt), int(pid), effect, tool))
+    return entries
+
+
+def read(path: Path) -> list[Entry]:
+    """Return the entries of the file, none when no tool has run yet."""
+    return parse(path.read_text()) if path.exists() else []
+
+
+def read_tail(path: Path, size: int = 100_000) -> list[Entry]:
+    """Return the entries in about the last `size` bytes of the file: what is going on now."""
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - size))
+        text = file.read().decode()
+    return parse(text if end <= size else text.partition("\n")[2])
+
+
+def open_calls(entries: Iterable[Entry], pid: int) -> list[Entry]:
+    """Return the starts of a process that no finish of the same call follows: what its death interrupts."""
+    running: dict[tuple[str, int], Entry] = {}
+    for entry in entries:
+        if entry.pid != pid:
+            continue
+        if entry.phase == START:
+            running[entry.key, entry.attempt] = entry
+        else:
+            running.pop((entry.key, entry.attempt), None)
+    return list(running.values())
+
+
+def starts(entries: Iterable[Entry]) -> Counter[str]:
+    """Return how often the call under each key was begun."""
+    return Counter(entry.key for entry in entries if entry.phase == START)
+
+
+def finishes(entries: Iterable[Entry]) -> Counter[str]:
+    """Return how often the call under each key came to its end."""
+    return Counter(entry.key for entry in entries if entry.phase == FINISH)
+
+
+def duplicate_effects(entries: Iterable[Entry]) -> list[str]:
+    """Return the keys whose `unsafe` call was begun more than once: an effect that may have happened twice."""
+    begun = starts(entry for entry in entries if entry.effect == UNSAFE)
+    return sorted(key for key, count in begun.items() if count > 1)
+
+
+def repeated_after_success(entries: Iterable[Entry], succeeded: Mapping[str, tuple[int, float]]) -> list[str]:
+    """Return the keys of finished steps whose call was begun again.
+
+    `succeeded` says for a key with which attempt its step succeeded, and when (seconds since 1970). Begun again
+    means: the attempt that succeeded was begun twice, or a later attempt was begun, or any attempt after the success.
+    """
+    found = set()
+    begun: dict[str, Counter[int]] = defaultdict(Counter)
+    for entry in entries:
+        if entry.phase != START or entry.key not in succeeded:
+            continue
+        attempt, at = succeeded[entry.key]
+        begun[entry.key][entry.attempt] += 1
+        if entry.attempt > attempt or entry.at > at or begun[entry.key][attempt] > 1:
+            found.add(entry.key)
+    return sorted(found)

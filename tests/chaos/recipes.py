@@ -1,0 +1,199 @@
+"""The jobs of the run: what is submitted, and the right answer of every step, computed here and not by planq.
+
+Which jobs come in which order is a pure function of the seed. What takes time is spread so that a fault finds every
+kind of attempt running.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from tests.chaos.blob import blob
+from tests.chaos.schedule import dealt
+
+FAN_OUT = 20
+BLOB_SIZE = 1_000_000
+CANCELLED_HOLD_SECONDS = 25.0
+"""Far longer than any cancel takes to arrive, far shorter than the patience with jobs that do not end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A job request and what has to come of it.
+
+    `outputs` are the right outputs of the steps in order; `unsafe` the indices of those that may end as
+    `outcome_unknown`. `told` must occur in the answer of a job whose steps all succeeded. `action` (`cancel`,
+    `pause`) is what the client does `after` so many seconds; `quiet` is how long a paused job stays paused.
+    """
+
+    number: int
+    kind: str
+    body: dict[str, Any]
+    outputs: tuple[Any, ...]
+    unsafe: frozenset[int] = frozenset()
+    told: tuple[str, ...] = ()
+    action: str | None = None
+    after: float = 0.0
+    quiet: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """A plan's calls with their right outputs."""
+
+    calls: tuple[dict[str, Any], ...] = ()
+    outputs: tuple[Any, ...] = ()
+    unsafe: frozenset[int] = frozenset()
+
+    def then(self, tool: str, output: Any, retries: int | None = None, **arguments: Any) -> _Steps:
+        """Return these steps and one more."""
+        call: dict[str, Any] = {"tool_name": tool, "arguments": arguments}
+        if retries is not None:
+            call["retries"] = retries
+        marked = {len(self.calls)} if tool == "chaos_effect" else set()
+        return _Steps((*self.calls, call), (*self.outputs, output), self.unsafe | marked)
+
+    def after(self, *depends_on: int) -> _Steps:
+        """Return these steps with an explicit order for the last one."""
+        last = {**self.calls[-1], "depends_on": list(depends_on)}
+        return _Steps((*self.calls[:-1], last), self.outputs, self.unsafe)
+
+    def recipe(self, number: int, kind: str, **more: Any) -> Recipe:
+        """Return the job that runs these steps."""
+        return Recipe(number, kind, {"plan": {"calls": list(self.calls)}}, self.outputs, self.unsafe, **more)
+
+
+def _value(value: int) -> dict[str, int]:
+    return {"value": value}
+
+
+def _seconds(random: Random, low: float, high: float) -> float:
+    return round(random.uniform(low, high), 2)
+
+
+def _chain(number: int, random: Random) -> Recipe:
+    value = random.randrange(1000)
+    steps = _Steps().then("chaos_hold", _value(value), seconds=_seconds(random, 0, 1), value=value)
+    for index in range(5):
+        value += index
+        steps = steps.then("chaos_add", _value(value), a=f"${index}.output.value", b=index)
+    return steps.recipe(number, "chain")
+
+
+def _fan(number: int, random: Random) -> Recipe:
+    numbers = [random.randrange(100) for _ in range(FAN_OUT)]
+    steps = _Steps()
+    for n in numbers:
+        steps = steps.then("chaos_square", _value(n * n), n=n, seconds=_seconds(random, 0, 1.5))
+    found = [f"${index}.output.value" for index in range(FAN_OUT)]
+    total = sum(n * n for n in numbers)
+    steps = steps.then("chaos_total", _value(total), values=found)
+    return steps.then("chaos_add", _value(total + 1), a=f"${FAN_OUT}.output.value", b=1).recipe(number, "fan")
+
+
+def _timer(number: int, random: Random) -> Recipe:
+    value = random.randrange(1000)
+    seconds = _seconds(random, 0.5, 5)
+    steps = _Steps().then("chaos_add", _value(value + 1), a=value, b=1)
+    steps = steps.then("wait", {"waited_seconds": seconds}, seconds=seconds).after(0)
+    steps = steps.then("chaos_add", _value(value + 2), a="$0.output.value", b=1).after(1)
+    return steps.recipe(number, "timer")
+
+
+def _retry(number: int, random: Random) -> Recipe:
+    value = random.randrange(1000)
+    failures = random.randint(1, 3)
+    steps = _Steps().then("chaos_flaky", _value(value), retries=3, value=value, failures=failures)
+    return steps.then("chaos_add", _value(value * 2), a="$0.output.value", b=value).recipe(number, "retry")
+
+
+def _unsafe(number: int, random: Random) -> Recipe:
+    value = random.randrange(1000)
+    steps = _Steps()
+    for _ in range(3):
+        steps = steps.then("chaos_effect", _value(value), value=value, seconds=_seconds(random, 0, 1))
+    return steps.then("chaos_add", _value(value * 2), a="$2.output.value", b=value).recipe(number, "unsafe")
+
+
+def _write(number: int, random: Random) -> Recipe:
+    value = random.randrange(1000)
+    steps = _Steps().then("chaos_put", _value(value), value=value, seconds=_seconds(random, 0, 2))
+    steps = steps.then("chaos_effect", _value(value), value="$0.output.value", seconds=0)
+    return steps.then("chaos_put", _value(value), value="$1.output.value", seconds=0).recipe(number, "write")
+
+
+def _hold(number: int, random: Random) -> Recipe:
+    values = [random.randrange(1000) for _ in range(3)]
+    steps = _Steps()
+    for value in values:
+        steps = steps.then("chaos_hold", _value(value), seconds=_seconds(random, 1, 4), value=value)
+    found = [f"${index}.output.value" for index in range(3)]
+    return steps.then("chaos_total", _value(sum(values)), values=found).recipe(number, "hold")
+
+
+def _cpu(number: int, random: Random) -> Recipe:
+    sizes = [random.randrange(1000, 20_000) for _ in range(2)]
+    totals = [sum(i * i for i in range(n)) for n in sizes]
+    steps = _Steps()
+    for n, total in zip(sizes, totals, strict=True):
+        steps = steps.then("chaos_crunch", _value(total), n=n, seconds=_seconds(random, 0.1, 0.8))
+    steps = steps.then("chaos_total", _value(sum(totals)), values=["$0.output.value", "$1.output.value"])
+    return steps.recipe(number, "cpu")
+
+
+def _planned(number: int, random: Random) -> Recipe:
+    a, b, c = (random.randrange(2, 100) for _ in range(3))
+    body = {"input": f"calculate {a} * {b}, then calculate it + {c}", "model": "offline"}
+    told = (f"{a} * {b} = {a * b}", f"({a * b}) + {c} = {a * b + c}")
+    return Recipe(number, "planned", body, ({"result": a * b}, {"result": a * b + c}), told=told)
+
+
+def _large(number: int, random: Random) -> Recipe:
+    seed = random.randrange(1_000_000)
+    text = blob(seed, BLOB_SIZE)
+    steps = _Steps().then("chaos_blob", {"text": text}, seed=seed, size=BLOB_SIZE)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return steps.then("chaos_digest", {"text": digest}, text="$0.output.text").recipe(number, "large")
+
+
+def _cancelled(number: int, random: Random) -> Recipe:
+    value = random.randrange(1000)
+    steps = _Steps().then("chaos_add", _value(value), a=value, b=0)
+    steps = steps.then("chaos_hold", _value(value), seconds=CANCELLED_HOLD_SECONDS, value="$0.output.value")
+    steps = steps.then("chaos_effect", _value(value), value="$1.output.value", seconds=0)
+    return steps.recipe(number, "cancelled", action="cancel", after=_seconds(random, 0, 2))
+
+
+def _paused(number: int, random: Random) -> Recipe:
+    value = random.randrange(1000)
+    steps = _Steps()
+    for index in range(3):
+        steps = steps.then("chaos_put", _value(value + index), value=value + index, seconds=_seconds(random, 0.2, 1))
+    quiet = _seconds(random, 1, 4)
+    return steps.recipe(number, "paused", action="pause", after=_seconds(random, 0, 1), quiet=quiet)
+
+
+KINDS: dict[str, Callable[[int, Random], Recipe]] = {
+    "chain": _chain,
+    "fan": _fan,
+    "timer": _timer,
+    "retry": _retry,
+    "unsafe": _unsafe,
+    "write": _write,
+    "hold": _hold,
+    "cpu": _cpu,
+    "planned": _planned,
+    "large": _large,
+    "cancelled": _cancelled,
+}
+
+
+def recipes(seed: int, first: int = 0) -> Iterator[Recipe]:
+    """Yield jobs for ever, numbered from `first`; every kind once before any comes again."""
+    random = Random(f"planq-chaos-jobs-{seed}-{first}")
+    for offset, kind in enumerate(dealt(random, list(KINDS))):
+        yield KINDS[kind](first + offset, random)

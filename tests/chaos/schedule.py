@@ -1,0 +1,77 @@
+"""Which fault strikes at which tick, and whom: a pure function of the seed, so that a run can be repeated.
+
+Kinds are dealt like cards: every kind comes once before any comes again, in an order that the seed shuffles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
+from random import Random
+from typing import TypeVar
+
+T = TypeVar("T")
+
+IO_WORKERS = ("io-1", "io-2")
+CPU_WORKERS = ("cpu-1",)
+WORKERS = (*IO_WORKERS, *CPU_WORKERS)
+APIS = ("api-1", "api-2")
+PROXIED = ("api-1", "io-1", "cpu-1")
+"""These reach PostgreSQL and the broker over TCP, through the proxies; the others through Unix sockets."""
+
+
+class Kind(StrEnum):
+    """What can go wrong here."""
+
+    KILL_WORKER = "kill_worker"  # kill -9, with its children
+    KILL_API = "kill_api"  # kill -9
+    KILL_CPU_CHILD = "kill_cpu_child"  # kill -9 of one process of the cpu worker, busy or not
+    OUT_OF_MEMORY = "out_of_memory"  # kill -9 of the cpu worker's largest process that runs a step
+    TERMINATE = "terminate"  # SIGTERM to a worker or an API
+    FREEZE_WORKER = "freeze_worker"  # SIGSTOP past the lease, then SIGCONT
+    BROKER_EMPTY_RESTART = "broker_empty_restart"  # kill -9 and a restart with an empty store
+    BROKER_FLUSHALL = "broker_flushall"
+    BROKER_CLIENT_KILL = "broker_client_kill"  # CLIENT KILL of every connection
+    BROKER_HALF_OPEN = "broker_half_open"  # connections through the proxy fall silent past the lease
+    DATABASE_RESTART = "database_restart"  # as `pg_ctl restart -m immediate`
+    DATABASE_TERMINATE = "database_terminate"  # pg_terminate_backend of all connections
+    DATABASE_HALF_OPEN = "database_half_open"
+
+
+TARGETS: dict[Kind, Sequence[str]] = {
+    Kind.KILL_WORKER: WORKERS,
+    Kind.KILL_API: APIS,
+    Kind.KILL_CPU_CHILD: CPU_WORKERS,
+    Kind.OUT_OF_MEMORY: CPU_WORKERS,
+    Kind.TERMINATE: (*WORKERS, *APIS),
+    Kind.FREEZE_WORKER: WORKERS,
+}
+"""The processes that a kind may strike; kinds that are not named here strike a server, not a process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One entry of the schedule; `target` is a process' name or the server that is struck."""
+
+    tick: int
+    kind: Kind
+    target: str
+
+
+def schedule(seed: int, ticks: int) -> list[Fault]:
+    """Return the faults of the ticks 0 to `ticks` - 1."""
+    random = Random(f"planq-chaos-faults-{seed}")
+    kinds = islice(dealt(random, list(Kind)), ticks)
+    return [Fault(tick, kind, random.choice(_targets(kind))) for tick, kind in enumerate(kinds)]
+
+
+def _targets(kind: Kind) -> Sequence[str]:
+    return TARGETS.get(kind, (kind.split("_")[0],))
+
+
+def dealt(random: Random, cards: Sequence[T]) -> Iterator[T]:
+    """Yield cards for ever, each once before any comes again."""
+    while True:
+        yield from random.sample(cards, len(cards))

@@ -1,0 +1,115 @@
+"""The run's own PostgreSQL and Valkey in a folder of their own, each also behind a TCP proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import psycopg
+import redis
+
+from shared.embedded.child import wait_ended
+from shared.embedded.postgres import PORT, EmbeddedPostgres
+from shared.embedded.valkey import EmbeddedValkey
+from shared.store.migrate import upgrade
+from tests.support.proxy import TcpProxy
+
+_END_PATIENCE_SECONDS = 30.0
+
+
+class Servers:
+    """Start and stop from the main thread only: the servers die with the thread that forked them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._valkey_data = folder / "valkey" / "data"
+        self.postgres = EmbeddedPostgres(folder / "postgres")
+        self.valkey = EmbeddedValkey(folder / "valkey")
+        self.database_proxy: TcpProxy | None = None
+        self.broker_proxy: TcpProxy | None = None
+        self._database_lock = asyncio.Lock()
+        self._broker_lock = asyncio.Lock()
+
+    def start(self) -> None:
+        """Start everything on an empty, migrated database."""
+        self.valkey.start()
+        self.postgres.start()
+        upgrade(self.postgres.url)
+        folder = unquote(parse_qs(urlsplit(self.postgres.url).query)["host"][0])
+        self.database_proxy = TcpProxy(Path(folder) / f".s.PGSQL.{PORT}")
+        self.broker_proxy = TcpProxy(self.valkey.socket_path)
+        self.database_proxy.start()
+        self.broker_proxy.start()
+
+    def stop(self) -> None:
+        """Stop everything; idempotent."""
+        for proxy in (self.database_proxy, self.broker_proxy):
+            if proxy is not None:
+                proxy.stop()
+        self.postgres.stop()
+        self.valkey.stop()
+
+    def urls(self, *, proxied: bool) -> dict[str, str]:
+        """Return the environment variables by which a process finds both servers."""
+        if not proxied:
+            return {"DATABASE_URL": self.postgres.url, "BROKER_URL": self.valkey.url}
+        assert self.database_proxy is not None
+        assert self.broker_proxy is not None
+        return {
+            "DATABASE_URL": f"postgresql://planq@127.0.0.1:{self.database_proxy.port}/planq",
+            "BROKER_URL": f"redis://127.0.0.1:{self.broker_proxy.port}/0",
+        }
+
+    async def restart_database(self) -> str:
+        """Restart PostgreSQL as `pg_ctl restart -m immediate` does: no checkpoint, crash recovery at the start."""
+        async with self._database_lock:
+            await self._end(self.postgres.pid, signal.SIGQUIT, self.postgres)
+            self.postgres.launch()
+            await asyncio.to_thread(self.postgres.wait_ready)
+        return "restarted"
+
+    async def restart_broker_empty(self) -> str:
+        """Kill Valkey and start it without its data."""
+        async with self._broker_lock:
+            await self._end(self.valkey.pid, signal.SIGKILL, self.valkey)
+            shutil.rmtree(self._valkey_data)
+            self.valkey.launch()
+            await asyncio.to_thread(self.valkey.wait_ready)
+        return "restarted empty"
+
+    async def _end(self, pid: int | None, number: signal.Signals, server: EmbeddedPostgres | EmbeddedValkey) -> None:
+        process = server._process
+        if pid is None or process is None:
+            return
+        os.kill(pid, number)
+        await asyncio.to_thread(wait_ended, process, _END_PATIENCE_SECONDS)
+
+    async def terminate_backends(self) -> str:
+        """Cut every connection to the database but this one."""
+        query = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = 'planq' AND pid <> %s"
+        try:
+            async with await psycopg.AsyncConnection.connect(self.postgres.url, autocommit=True) as connection:
+                cursor = await connection.execute(query, (connection.info.backend_pid,))
+                row = await cursor.fetchone()
+        except psycopg.OperationalError as error:
+            return f"not now: {type(error).__name__}"
+        return f"{row[0] if row else 0} connections"
+
+    async def flush_broker(self) -> str:
+        """Empty Valkey."""
+        return await asyncio.to_thread(self._command, "FLUSHALL")
+
+    async def kill_broker_clients(self) -> str:
+        """Cut every connection to Valkey but this one."""
+        return await asyncio.to_thread(self._command, "CLIENT", "KILL", "SKIPME", "yes")
+
+    def _command(self, *words: str) -> str:
+        try:
+            with redis.Redis(unix_socket_path=str(self.valkey.socket_path)) as client:
+                answer = client.execute_command(*words)
+        except redis.RedisError as error:
+            return f"not now: {type(error).__name__}"
+        return str(answer)
