@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
-from shared.domain.states import JobStatus, StepStatus
+from shared.domain.compile import PlannedStep
+from shared.domain.states import Effect, JobStatus, StepStatus
 from shared.store.database import Row
 from shared.store.requests import Submission
 
@@ -42,6 +44,9 @@ def job_summary(row: Row) -> Document:
         "created_at": _time(row["created_at"]),
         "started_at": _time(row["started_at"]),
         "finished_at": _time(row["finished_at"]),
+        "paused_at": _time(row["paused_at"]),
+        "expires_at": _time(row["expires_at"]) if _time_runs_out(row) else None,
+        "forked_from": _id(row["forked_from"]),
         "metadata": row["metadata"],
     }
 
@@ -56,10 +61,33 @@ def new_job_document(submission: Submission, created_at: datetime) -> Document:
         "metadata": submission.metadata,
         "plan_body": submission.plan,
         "created_at": created_at,
+        "expires_at": created_at + submission.expires_in,
+        "forked_from": submission.forked_from,
     }
-    nothing_yet = ("answer", "error", "cost_usd", "started_at", "finished_at", "plan_errors")
+    nothing_yet = ("answer", "error", "cost_usd", "started_at", "finished_at", "paused_at", "plan_errors")
     none_yet = ("model_calls", "input_tokens", "output_tokens")
     return job_document({**dict.fromkeys(nothing_yet), **dict.fromkeys(none_yet, 0), **row}, [])
+
+
+def fork_preview(source: UUID, steps: Sequence[PlannedStep], reuse: Mapping[int, int]) -> Document:
+    """Return a `ForkPreview` of a fork of the job `source` with these steps."""
+    shown = [{"index": step.index, "tool_name": step.tool_name, "effect": str(step.effect)} for step in steps]
+    taken = [
+        {**step, "reused_from": _origin(source, reuse[index])} for index, step in enumerate(shown) if index in reuse
+    ]
+    return {"reuse": taken, "run": [step for index, step in enumerate(shown) if index not in reuse]}
+
+
+def _origin(job_id: UUID, index: int) -> Document:
+    return {"job_id": str(job_id), "index": index}
+
+
+def _time_runs_out(row: Mapping[str, Any]) -> bool:
+    return row["paused_at"] is None and not JobStatus(row["status"]).is_terminal
+
+
+def _id(value: UUID | None) -> str | None:
+    return None if value is None else str(value)
 
 
 def _step(row: Mapping[str, Any]) -> Document:
@@ -74,6 +102,9 @@ def _step(row: Mapping[str, Any]) -> Document:
         "output": row["output"] if succeeded else None,
         "error": row["error"],
         "depends_on": row["depends_on"],
+        "reused_from": None if row["reused_job"] is None else _origin(row["reused_job"], row["reused_index"]),
+        "recovery": row["recovery"] if row["effect"] == Effect.UNSAFE else None,
+        "question": row["question"],
         "started_at": _time(row["started_at"]),
         "finished_at": _time(row["finished_at"]),
     }

@@ -9,11 +9,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from shared.domain.errors import ErrorRecord, RateLimited, ToolFailed
-from shared.domain.states import Effect
+from shared.domain.errors import (
+    AuthFailed,
+    ErrorRecord,
+    InvalidArguments,
+    PolicyDenied,
+    RateLimited,
+    ToolFailed,
+    UnknownTool,
+)
+from shared.domain.states import Effect, StepStatus
 
 _WITHOUT_EFFECT = frozenset({RateLimited.code, ToolFailed.code})
 """Retryable errors after which an unsafe call is known not to have taken effect."""
+
+_NEVER_MADE = frozenset({AuthFailed.code, InvalidArguments.code, PolicyDenied.code, UnknownTool.code})
+"""Errors of calls that were refused before they could take effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +74,17 @@ def runs_again_after_loss(effect: Effect, losses: int, max_losses: int) -> bool:
     them.
     """
     return effect is not Effect.UNSAFE and losses < max_losses
+
+
+def may_have_taken_effect(
+    status: StepStatus, effect: Effect, error_code: str | None, *, is_begun: bool, is_unsure: bool
+) -> bool:
+    """True when a step without success may have done for good what must not be done twice.
+
+    So it is with an `unsafe` call that was cut off with its job, or that ended by an error which does not say that
+    nothing happened. `is_begun` says that an attempt has begun which was not given back; `is_unsure` that an earlier
+    one may have taken effect.
+    """
+    if effect is not Effect.UNSAFE or status not in (StepStatus.FAILED, StepStatus.CANCELLED):
+        return False
+    return is_unsure or (is_begun and error_code not in _WITHOUT_EFFECT | _NEVER_MADE)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -44,6 +44,11 @@ class Submission:
     request_hash: str | None = None
     forked_from: UUID | None = None
     reuse: Mapping[int, int] | None = None
+
+    @property
+    def expires_in(self) -> timedelta:
+        """How long after its creation the job is given up unless a worker begins it."""
+        return timedelta(seconds=min(self.limits.queue_timeout_seconds, self.limits.job_timeout_seconds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +100,7 @@ class RequestStore:
             idempotency_key=submission.idempotency_key,
             request_hash=submission.request_hash,
             plan=as_json(submission.plan),
-            expires_seconds=min(submission.limits.queue_timeout_seconds, submission.limits.job_timeout_seconds),
+            expires_seconds=submission.expires_in.total_seconds(),
             forked_from=submission.forked_from,
             reuse=as_json(None if submission.reuse is None else {str(k): v for k, v in submission.reuse.items()}),
         )
@@ -136,6 +141,18 @@ class RequestStore:
         called = CalledArguments({r["index"]: r["output"] for r in rows if r["status"] == StepStatus.SUCCEEDED})
         return job, [{**row, "called_arguments": called.of(row)} for row in rows]
 
+    async def planned(self, tenant_id: str, job_id: UUID, index: int | None = None) -> tuple[Row, Sequence[Row]]:
+        """Return a job's row as `job` does, and of its steps (or one of them) what they are and how they ended.
+
+        The steps are in plan order, with the arguments as planned and without outputs. Raises `NotFound`.
+        """
+        job = await self._database.fetch_one("get_job", id=job_id, tenant_id=tenant_id)
+        if job is None:
+            raise NotFound(f"there is no job {job_id}")
+        return job, await self._database.fetch_all(
+            "get_planned_steps", job_id=job_id, round=job["round"], index=index
+        )
+
     async def status(self, tenant_id: str, job_id: UUID) -> JobStatus:
         """Return where a job stands; raises `NotFound`."""
         row = await self._database.fetch_one("get_status", id=job_id, tenant_id=tenant_id)
@@ -174,12 +191,15 @@ class RequestStore:
             raise NotFound(f"there is no job {job_id}")
         return Asked(value["landed"], JobStatus(value["status"]))
 
-    async def resume(self, tenant_id: str, job_id: UUID, unsure: Collection[int] = ()) -> Asked:
-        """Let a paused job go on, or one with failures try again what has not succeeded.
+    async def resume(
+        self, tenant_id: str, job_id: UUID, *, after: int | None = None, unsure: Collection[int] = ()
+    ) -> Asked:
+        """Let a paused job go on, or, with `after`, one with failures try again what has not succeeded.
 
-        `unsure` are failed steps whose tool has to find out first whether it took effect. Raises `NotFound`.
+        `after` is the job's `resumes` when its failures were looked at: if it has ended again since, nothing happens.
+        `unsure` are steps without success whose tool has to find out first whether it took effect. Raises `NotFound`.
         """
-        value = await self._database.call("planq_resume_job", job_id, tenant_id, list(unsure))
+        value = await self._database.call("planq_resume_job", job_id, tenant_id, after, list(unsure))
         if not value["found"]:
             raise NotFound(f"there is no job {job_id}")
         status = JobStatus(value["status"])

@@ -36,7 +36,7 @@ from shared.domain.events import (
 from shared.domain.ids import StepRef
 from shared.domain.limits import Limits
 from shared.domain.plan import Plan
-from shared.domain.states import EXECUTING_JOB, Effect, JobStatus, Lane, StepStatus, Strategy
+from shared.domain.states import EXECUTING_JOB, TERMINAL_JOB, Effect, JobStatus, Lane, StepStatus, Strategy
 from shared.ports import DueTimer, ExpiredJob, ExpiredPlan, StageClaim, StepClaim
 from shared.store.database import Database
 from shared.store.fleet import Fleet
@@ -105,7 +105,7 @@ class StoredJob:
             case PauseRequested():
                 return (await self._requests.pause("default", self.id)).landed
             case ResumeRequested():
-                return (await self._requests.resume("default", self.id)).landed
+                return await self._resume()
             case JobExpired():
                 await self._run("UPDATE jobs SET expires_at = now() WHERE id = %s")
                 return len(await self._fleet.expire_job(ExpiredJob(self.id, False, 1.0), BOOM)) == 1
@@ -117,6 +117,15 @@ class StoredJob:
                 return ended == [self.id]
             case _:
                 raise AssertionError(event)
+
+    async def _resume(self) -> bool:
+        job, _ = await self._requests.planned("default", self.id)
+        has_ended = JobStatus(job["status"]) in TERMINAL_JOB
+        # Whoever looked at another end of the job, or at none, judged steps that are no longer those.
+        for other in (job["resumes"] + 1, None if has_ended else job["resumes"]):
+            assert not (await self._requests.resume("default", self.id, after=other)).landed
+        after = job["resumes"] if has_ended else None
+        return (await self._requests.resume("default", self.id, after=after)).landed
 
     async def _run(self, statement: str) -> None:
         async with self._database.connection() as connection:

@@ -11,17 +11,23 @@ from hypothesis import strategies as st
 from shared.domain.errors import (
     AuthFailed,
     ErrorRecord,
+    HumanWaitTimedOut,
+    InternalFault,
     InvalidArguments,
     InvalidOutput,
+    OutcomeUnknown,
+    PlanqError,
+    PlanTimedOut,
     PolicyDenied,
     RateLimited,
     TimedOut,
     ToolFailed,
     Transient,
+    UnknownTool,
     WorkerLost,
 )
-from shared.domain.retry import RetryPolicy, retry_delay, runs_again_after_loss
-from shared.domain.states import Effect
+from shared.domain.retry import RetryPolicy, may_have_taken_effect, retry_delay, runs_again_after_loss
+from shared.domain.states import Effect, StepStatus
 
 
 @given(attempt=st.integers(1, 10_000), jitter=st.floats(0, 1, exclude_max=True))
@@ -73,3 +79,46 @@ def test_the_other_sides_wish_is_a_floor() -> None:
 )
 def test_a_lost_worker_repeats_what_is_safe_until_it_is_given_up(effect: Effect, losses: int, again: bool) -> None:
     assert runs_again_after_loss(effect, losses, 3) is again
+
+
+FAILED, CANCELLED = StepStatus.FAILED, StepStatus.CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("error", "may"),
+    [
+        (OutcomeUnknown("x"), True),
+        (TimedOut("x"), True),
+        (Transient("x"), True),
+        (InvalidOutput("x"), True),
+        (InternalFault("x"), True),
+        (PlanTimedOut("x"), True),
+        (HumanWaitTimedOut("x"), True),
+        (ToolFailed("x"), False),
+        (RateLimited("x"), False),
+        (InvalidArguments("x"), False),
+        (AuthFailed("x"), False),
+        (PolicyDenied("x"), False),
+        (UnknownTool("x"), False),
+    ],
+)
+def test_only_some_errors_of_an_unsafe_call_say_that_nothing_happened(error: PlanqError, may: bool) -> None:
+    assert may_have_taken_effect(FAILED, Effect.UNSAFE, error.code, is_begun=True, is_unsure=False) is may, error.code
+
+
+def test_what_was_never_begun_or_does_not_matter_twice_may_be_repeated() -> None:
+    unsafe = Effect.UNSAFE
+    for effect in (Effect.PURE, Effect.READ, Effect.IDEMPOTENT):
+        assert not may_have_taken_effect(FAILED, effect, "timeout", is_begun=True, is_unsure=True)
+    assert not may_have_taken_effect(FAILED, unsafe, "plan_timeout", is_begun=False, is_unsure=False)
+    assert not may_have_taken_effect(CANCELLED, unsafe, None, is_begun=False, is_unsure=False)
+    assert not may_have_taken_effect(StepStatus.SKIPPED, unsafe, None, is_begun=True, is_unsure=False)
+
+
+def test_a_call_that_was_cut_off_with_its_job_may_have_happened() -> None:
+    assert may_have_taken_effect(CANCELLED, Effect.UNSAFE, None, is_begun=True, is_unsure=False)
+
+
+def test_an_earlier_doubt_outlives_an_error_that_only_speaks_of_the_last_attempt() -> None:
+    for code in ("unknown_tool", "plan_timeout"):
+        assert may_have_taken_effect(FAILED, Effect.UNSAFE, code, is_begun=False, is_unsure=True)

@@ -54,10 +54,12 @@ BEGIN
 END $$;
 
 -- ResumeRequested: a paused job goes on, its times moved by the length of the pause; one that failed, or completed with
--- failed steps, tries again what has not succeeded.
+-- failed steps, tries again what has not succeeded. The second only if `p_after` is how often it has been resumed: else
+-- what is to be tried again has not been looked at; the first only if `p_after` is NULL.
 -- Returns {found, landed, status, round, attempt, ready: [{index, lane, tool_name}]}; the caller publishes `ready`, or
 -- the stage that the status stands for.
-CREATE FUNCTION planq_resume_job(p_job uuid, p_tenant text, p_unsure int[]) RETURNS json LANGUAGE plpgsql AS $$
+CREATE FUNCTION planq_resume_job(p_job uuid, p_tenant text, p_after int, p_unsure int[]) RETURNS json
+LANGUAGE plpgsql AS $$
 DECLARE
     j jobs%ROWTYPE;
     v_pause interval;
@@ -70,7 +72,8 @@ BEGIN
         RETURN json_build_object('found', false, 'landed', false);
     END IF;
     IF (j.status = 'cancelled' OR (j.status = 'completed' AND j.failed_steps = 0))
-       OR (j.status NOT IN ('completed', 'failed') AND j.paused_at IS NULL) THEN
+       OR (j.status NOT IN ('completed', 'failed') AND (j.paused_at IS NULL OR p_after IS NOT NULL))
+       OR (j.status IN ('completed', 'failed') AND j.resumes IS DISTINCT FROM p_after) THEN
         RETURN json_build_object('found', true, 'landed', false, 'status', j.status);
     END IF;
     IF j.status NOT IN ('completed', 'failed') THEN
