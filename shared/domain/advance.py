@@ -282,10 +282,11 @@ def _resume_requested(here: Neighbourhood, event: ResumeRequested, now: datetime
         return replace(here, job=replace(job, is_paused=False)), (
             DispatchReady() if is_executing else DispatchStage(),
         )
-    if job.status is JobStatus.CANCELLED or (job.status is JobStatus.COMPLETED and job.failed_steps == 0):
+    has_failed = job.failed_steps > 0 and event.unfinished > 0
+    if job.status is JobStatus.CANCELLED or (job.status is JobStatus.COMPLETED and not has_failed):
         return _reject(here, "nothing has failed that could be tried again")
     job = replace(job, failed_steps=0, halt_index=None, open_steps=event.unfinished)
-    if not event.has_plan:
+    if not event.has_plan and not has_failed:
         return replace(here, job=replace(job, status=JobStatus.QUEUED)), (DispatchStage(),)
     if event.unfinished == 0:
         return replace(here, job=replace(job, status=JobStatus.RESPONDING)), (DispatchStage(),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
@@ -17,18 +18,24 @@ from shared.domain.events import (
     DispatchRespond,
     Event,
     JobEnded,
+    JobExpired,
     JobView,
     Neighbourhood,
+    PauseRequested,
     PlanAccepted,
     PlanExpired,
     PlanRefused,
     Rejected,
+    ResumeRequested,
+    Settlement,
     StageClaimed,
     StageFailed,
     StageReleased,
+    StepAsked,
     StepClaimed,
     StepFailed,
     StepReleased,
+    StepSettled,
     StepsSkipped,
     StepSucceeded,
     StepSuspended,
@@ -186,6 +193,13 @@ EVENTS: list[Event] = [
     StepsSkipped(1),
     PlanExpired(1),
     CancelRequested(),
+    JobExpired(),
+    StepAsked(1),
+    *(StepSettled(outcome) for outcome in Settlement),
+    PauseRequested(),
+    ResumeRequested(has_plan=False, unfinished=0),
+    ResumeRequested(has_plan=True, unfinished=0),
+    ResumeRequested(has_plan=True, unfinished=2),
 ]
 
 
@@ -195,10 +209,15 @@ EVENTS: list[Event] = [
 def test_every_state_and_event_moves_only_along_the_tables(
     event: Event, job_status: JobStatus, step_status: StepStatus
 ) -> None:
-    for claimed in (True, False):
+    for claimed, paused, asks in product((True, False), repeat=3):
         here = Neighbourhood(
-            JobView(job_status, stage_attempt=1, is_claimed=claimed, open_steps=2),
-            StepView(0, step_status, attempt=1),
+            JobView(
+                *(job_status, 1, claimed, 2),
+                failed_steps=int(asks),
+                open_questions=int(asks),
+                is_paused=paused and job_status not in TERMINAL_JOB,
+            ),
+            StepView(0, step_status, attempt=1, asks=asks and step_status is StepStatus.WAITING),
         )
         after, effects = advance(here, event, NOW)
         if any(isinstance(e, Rejected) for e in effects):
@@ -208,8 +227,10 @@ def test_every_state_and_event_moves_only_along_the_tables(
         assert after.step is not None
         if after.step.status is not step_status:
             assert after.step.status in STEP_TRANSITIONS[step_status]
-        if job_status in TERMINAL_JOB:
+        if job_status in TERMINAL_JOB and not isinstance(event, ResumeRequested):
             assert after == here
+        if here.job.is_paused:
+            assert not isinstance(event, (StageClaimed, StepClaimed, PlanExpired, JobExpired)) or after == here
         ended = [e for e in effects if isinstance(e, JobEnded)]
         assert bool(ended) == (after.job.status in TERMINAL_JOB and job_status not in TERMINAL_JOB)
 

@@ -1,0 +1,300 @@
+"""Pause, resume, fork, questions and time-outs, on rows: what the equality with `advance` does not show."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from shared.domain.errors import ErrorRecord, InternalFault
+from shared.domain.events import Settlement
+from shared.domain.ids import StepRef
+from shared.domain.limits import Limits
+from shared.domain.plan import Plan
+from shared.domain.states import JobStatus, StepStatus, Strategy
+from shared.ports import PlanWake, StepWake
+from shared.store.database import Database
+from shared.store.fleet import Fleet
+from shared.store.ids import new_id
+from shared.store.jobs import PostgresJobStore
+from shared.store.requests import RequestStore, Submission, Verdict
+from tests.support.plans import compiled
+
+BOOM = ErrorRecord("tool_error", "boom")
+LATE = ErrorRecord("queue_timeout", "too late")
+
+
+class Rows:
+    """One database with a worker's store, the API's store and the sweeper's."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.store = PostgresJobStore(database, new_id())
+        self.requests = RequestStore(database)
+        self.fleet = Fleet(database, timedelta(seconds=15))
+
+    async def run(self, statement: str, *values: Any) -> list[Any]:
+        async with self.database.connection() as connection:
+            cursor = await connection.execute(statement.encode(), values)
+            return await cursor.fetchall() if cursor.description else []
+
+    async def submit(self, **fields: Any) -> Any:
+        submission = Submission(new_id(), "default", "x", Strategy.PLAN, "offline", Limits(), **fields)
+        await self.requests.submit(submission)
+        return submission.id
+
+    async def executing(self, *tools: str, **fields: Any) -> Any:
+        """Submit a job and accept a plan of calls of these simulated tools for it."""
+        job_id = await self.submit(**fields)
+        moved = await self.accept(job_id, *tools)
+        assert moved.landed
+        return job_id
+
+    async def accept(self, job_id: Any, *tools: str) -> Any:
+        claim = await self.store.claim_stage(job_id, [JobStatus.QUEUED])
+        assert claim is not None
+        calls = [{"tool_name": f"sim_{tool}", "arguments": {}} for tool in tools]
+        steps = compiled(Plan.model_validate({"calls": calls}))
+        return await self.store.accept_plan(claim, "caller", {"calls": calls}, steps, [])
+
+    async def claim(self, job_id: Any, index: int) -> Any:
+        return await self.store.claim_step(StepRef(job_id, 0, index))
+
+    async def succeed(self, job_id: Any, index: int, output: Any = None) -> None:
+        claim = await self.claim(job_id, index)
+        assert (await self.store.succeed_step(claim, output or {"value": str(index)}, None)).landed
+
+    async def fail(self, job_id: Any, index: int) -> None:
+        assert (await self.store.fail_step(await self.claim(job_id, index), BOOM, None)).landed
+
+    async def job(self, job_id: Any) -> tuple[Any, list[Any]]:
+        return await self.requests.job("default", job_id)
+
+    async def answer(self, job_id: Any, status: JobStatus = JobStatus.COMPLETED) -> None:
+        claim = await self.store.claim_stage(job_id, [JobStatus.RESPONDING])
+        assert claim is not None
+        answer = "answered" if status is JobStatus.COMPLETED else None
+        assert await self.store.end_job(claim, status, answer, None if answer else BOOM, [])
+
+
+@pytest.fixture
+def play(database_url: str) -> Callable[[Callable[[Rows], Awaitable[None]]], None]:
+    """Run a scenario over rows; at its end no invariant is broken."""
+
+    def run(scenario: Callable[[Rows], Awaitable[None]]) -> None:
+        async def inside() -> None:
+            database = Database(database_url, max_connections=4)
+            await database.open()
+            try:
+                rows = Rows(database)
+                await scenario(rows)
+                broken = await rows.fleet.broken_invariants()
+                assert [b for b in broken if b["invariant"] != "running_without_lease"] == []
+            finally:
+                await database.close()
+
+        asyncio.run(inside())
+
+    return run
+
+
+def test_a_paused_job_begins_nothing_and_its_time_stands_still(play: Any) -> None:
+    async def scenario(rows: Rows) -> None:
+        queued = await rows.submit()
+        job = await rows.executing("read", "read")
+        for paused in (queued, job):
+            assert (await rows.requests.pause("default", paused)).landed
+            assert not (await rows.requests.pause("default", paused)).landed
+        assert await rows.store.claim_stage(queued, [JobStatus.QUEUED]) is None
+        assert await rows.claim(job, 0) is None
+        await rows.run("UPDATE jobs SET wake_at = now(), paused_at = now() - interval '1 h'")
+        await rows.run("UPDATE steps SET wake_at = now()")
+        assert await rows.fleet.take_due_wakes(100) == []
+        await rows.run("UPDATE jobs SET deadline = now(), expires_at = now() WHERE id = %s", job)
+        assert await rows.fleet.expired_plans(10) == []
+        assert await rows.fleet.expired_jobs(10) == []
+        asked = await rows.requests.resume("default", job)
+        assert asked.landed
+        assert [wake.ref.index for wake in asked.wakes if isinstance(wake, StepWake)] == [0, 1]
+        row, _ = await rows.job(job)
+        left = await rows.run(
+            "SELECT deadline - now() AS plan, expires_at - now() AS job FROM jobs WHERE id = %s", job
+        )
+        assert row["paused_at"] is None
+        assert timedelta(minutes=59) < left[0]["plan"] < timedelta(minutes=61)
+        assert timedelta(minutes=59) < left[0]["job"] < timedelta(minutes=61)
+        assert (await rows.requests.resume("default", queued)).wakes == [PlanWake(queued, 1)]
+        assert not (await rows.requests.resume("default", queued)).landed
+        assert await rows.claim(job, 0) is not None
+
+    play(scenario)
+
+
+def test_what_runs_in_a_paused_job_still_ends(play: Any) -> None:
+    async def scenario(rows: Rows) -> None:
+        job = await rows.executing("unsafe", "unsafe")
+        running = await rows.claim(job, 0)
+        await rows.requests.pause("default", job)
+        moved = await rows.store.succeed_step(running, {"value": "v"}, None)
+        assert [step.index for step in moved.ready] == [1]
+        assert await rows.claim(job, 1) is None
+        asked = await rows.requests.resume("default", job)
+        assert [wake.ref.index for wake in asked.wakes if isinstance(wake, StepWake)] == [1]
+        await rows.succeed(job, 1)
+
+    play(scenario)
+
+
+def test_a_completed_job_with_failures_is_resumed_and_keeps_what_succeeded(play: Any) -> None:
+    async def scenario(rows: Rows) -> None:
+        job = await rows.executing("read", "unsafe", "read")
+        await rows.succeed(job, 0)
+        await rows.fail(job, 1)
+        await rows.answer(job)
+        asked = await rows.requests.resume("default", job, after=0)
+        assert (asked.landed, asked.status) == (True, JobStatus.EXECUTING)
+        assert [wake.ref.index for wake in asked.wakes if isinstance(wake, StepWake)] == [1]
+        row, steps = await rows.job(job)
+        assert (row["answer"], row["finished_at"], row["resumes"], row["open_steps"]) == (None, None, 1, 2)
+        assert [s["status"] for s in steps] == [StepStatus.SUCCEEDED, StepStatus.READY, StepStatus.PENDING]
+        again = await rows.claim(job, 1)
+        # A fresh start, but never the same fencing token.
+        assert (again.attempt, again.tries) == (2, 1)
+        assert (await rows.store.succeed_step(again, {"value": "1"}, None)).landed
+        await rows.succeed(job, 2)
+        await rows.answer(job)
+        assert not (await rows.requests.resume("default", job, after=1)).landed
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("where", ["planning", "responding", "refused"])
+def test_a_job_whose_stage_failed_is_resumed_at_that_stage(play: Any, where: str) -> None:
+    async def scenario(rows: Rows) -> None:
+        job = await rows.submit()
+        if where == "responding":
+            await rows.accept(job, "pure")
+            await rows.succeed(job, 0)
+            await rows.answer(job, JobStatus.FAILED)
+        else:
+            claim = await rows.store.claim_stage(job, [JobStatus.QUEUED])
+            assert claim is not None
+            if where == "refused":
+                assert await rows.store.refuse_plan(claim, "model", {}, [{"error": "bad"}], [])
+                await rows.answer(job, JobStatus.FAILED)
+            else:
+                assert await rows.store.end_job(claim, JobStatus.FAILED, None, BOOM, [])
+        asked = await rows.requests.resume("default", job, after=0)
+        expected = JobStatus.QUEUED if where == "planning" else JobStatus.RESPONDING
+        assert (asked.landed, asked.status, len(asked.wakes)) == (True, expected, 1)
+        row, _ = await rows.job(job)
+        assert (row["status"], row["error"]) == (expected, None)
+        assert await rows.store.claim_stage(job, [expected]) is not None
+
+    play(scenario)
+
+
+def test_a_cancel_reaches_the_children_of_the_children(play: Any) -> None:
+    async def scenario(rows: Rows) -> None:
+        jobs = [await rows.executing("read") for _ in range(4)]
+        for parent, child in ((0, 1), (1, 2)):
+            await rows.run("UPDATE jobs SET parent_job_id = %s WHERE id = %s", jobs[parent], jobs[child])
+        ended, status = await rows.requests.cancel("default", jobs[0])
+        assert (set(ended), status) == (set(jobs[:3]), JobStatus.CANCELLED)
+        assert await rows.requests.status("default", jobs[3]) is JobStatus.EXECUTING
+        for job in jobs[:3]:
+            assert [step["status"] for step in (await rows.job(job))[1]] == ["cancelled"]
+        assert await rows.requests.cancel("default", jobs[0]) == ([], JobStatus.CANCELLED)
+
+    play(scenario)
+
+
+def test_a_job_expires_in_the_queue_and_as_a_whole_each_once(play: Any) -> None:
+    async def scenario(rows: Rows) -> None:
+        queued, begun = await rows.submit(), await rows.executing("read")
+        await rows.run("UPDATE jobs SET expires_at = now() - interval '1 s'")
+        found = {job.job_id: job for job in await rows.fleet.expired_jobs(10)}
+        assert (found[queued].is_queued, found[queued].limit_seconds) == (True, Limits().queue_timeout_seconds)
+        assert (found[begun].is_queued, found[begun].limit_seconds) == (False, Limits().job_timeout_seconds)
+        for job_id, job in found.items():
+            assert await rows.fleet.expire_job(job, LATE) == [job_id]
+            assert not await rows.fleet.expire_job(job, LATE)
+            row, _ = await rows.job(job_id)
+            assert (row["status"], row["error"]["code"]) == ("failed", "queue_timeout")
+        assert await rows.fleet.expired_jobs(10) == []
+
+    play(scenario)
+
+
+def test_the_life_of_a_job_begins_to_count_when_its_time_in_the_queue_is_over(play: Any) -> None:
+    async def scenario(rows: Rows) -> None:
+        job = await rows.submit()
+        before = await rows.run("SELECT expires_at - created_at AS left FROM jobs")
+        await rows.accept(job, "read")
+        after = await rows.run("SELECT expires_at - created_at AS left FROM jobs")
+        assert before[0]["left"] == timedelta(seconds=Limits().queue_timeout_seconds)
+        assert after[0]["left"] == timedelta(seconds=Limits().job_timeout_seconds)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("outcome", list(Settlement))
+def test_a_question_is_answered_once(play: Any, outcome: Settlement) -> None:
+    async def scenario(rows: Rows) -> None:
+        job = await rows.executing("unsafe", "read")
+        claim = await rows.claim(job, 0)
+        assert await rows.store.ask_step(claim, BOOM, {"message": "did it happen?"})
+        assert not await rows.store.ask_step(claim, BOOM, {"message": "again"})
+        assert not (await rows.store.succeed_step(claim, {"value": "late"}, None)).landed
+        assert await rows.fleet.due_timers(10) == []
+        row, steps = await rows.job(job)
+        assert (row["status"], row["open_questions"]) == ("input_required", 1)
+        assert steps[0]["question"] == {"message": "did it happen?"}
+        happened = outcome is Settlement.HAPPENED
+        verdict = Verdict(outcome, {"value": "v"} if happened else None, None if happened else BOOM)
+        asked = await rows.requests.settle("default", job, 0, verdict)
+        assert asked.landed
+        assert not (await rows.requests.settle("default", job, 0, verdict)).landed
+        row, steps = await rows.job(job)
+        expected = {
+            Settlement.HAPPENED: ("executing", "succeeded", "ready", [1]),
+            Settlement.DID_NOT_HAPPEN: ("executing", "ready", "pending", [0]),
+            Settlement.UNKNOWN: ("responding", "failed", "skipped", []),
+        }
+        woken = [wake.ref.index for wake in asked.wakes if isinstance(wake, StepWake)]
+        assert (row["status"], steps[0]["status"], steps[1]["status"], woken) == expected[outcome]
+        assert row["open_questions"] == 0
+
+    play(scenario)
+
+
+def test_a_fork_takes_over_outcomes_and_begins_with_the_rest(play: Any) -> None:
+    async def scenario(rows: Rows) -> None:
+        source = await rows.executing("read", "unsafe", "read")
+        await rows.succeed(source, 0, {"value": "zero"})
+        await rows.succeed(source, 1, {"value": "one"})
+        fork = await rows.executing("read", "unsafe", "read", forked_from=source, plan={}, reuse={0: 0, 1: 1})
+        row, steps = await rows.job(fork)
+        assert (row["status"], row["open_steps"]) == ("executing", 1)
+        assert [s["status"] for s in steps] == ["succeeded", "succeeded", "ready"]
+        assert [s["output"] for s in steps[:2]] == [{"value": "zero"}, {"value": "one"}]
+        assert [(s["reused_job"], s["reused_index"]) for s in steps] == [(source, 0), (source, 1), (None, None)]
+        await rows.succeed(source, 2)
+        whole = await rows.executing("read", forked_from=source, plan={}, reuse={0: 2})
+        assert (await rows.job(whole))[0]["status"] == "responding"
+
+    play(scenario)
+
+
+def test_a_fork_whose_source_is_gone_runs_nothing_again(play: Any) -> None:
+    async def scenario(rows: Rows) -> None:
+        source = await rows.executing("unsafe")
+        job = await rows.submit(forked_from=source, plan={}, reuse={0: 0})
+        with pytest.raises(InternalFault, match="is gone"):
+            await rows.accept(job, "unsafe")
+        assert (await rows.job(job))[1] == []
+
+    play(scenario)
