@@ -46,6 +46,9 @@ def create_celery(broker_url: str, *, main: str = "planq") -> Celery:
         task_acks_on_failure=True,  # the outcome is in the database; redelivery is the sweeper's business
         task_acks_on_timeout=True,
         task_reject_on_worker_lost=False,  # a poison step would loop; leases count losses and give up
+        # Celery waits so long for the result of a process that died, its default is 10 s; here the result is in the
+        # database already, or there is none. It looks every 5 s.
+        worker_lost_wait=1.0,
         worker_prefetch_multiplier=1,  # nothing waits behind a slow step in a worker's memory
         task_publish_retry=False,  # the sweeper retries
         task_create_missing_queues=False,
