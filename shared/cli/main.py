@@ -16,6 +16,7 @@ from shared.cli import (
     jobs,
     knowledge,
     processes,
+    retention,
     sample,
     status,
     submit,
@@ -26,7 +27,7 @@ from shared.cli import (
 from shared.cli.outcome import exit_code, report
 from shared.domain.errors import PlanqError
 
-GROUPS = (up, submit, status, jobs, cancel, validate, tools, knowledge, doctor, processes, sample)
+GROUPS = (up, submit, status, jobs, cancel, validate, tools, knowledge, doctor, retention, processes, sample)
 
 
 def create_app() -> typer.Typer:

@@ -7,6 +7,8 @@ Adapters stand behind these Protocols: `shared/store` (PostgreSQL), `shared/brok
 from shared.ports.jobs import ArtifactRecord, JobStore, Moved, ReadyStep, ReusedStep, StageClaim, StepClaim
 from shared.ports.leases import Attempt, Held, Place, job_of
 from shared.ports.models import CutOff, Planner, Responder
+from shared.ports.payloads import PayloadRecord, Payloads
+from shared.ports.retention import Removed, RetentionStore
 from shared.ports.sweep import (
     DueTimer,
     ExpiredJob,
@@ -35,13 +37,17 @@ __all__ = [
     "LostStep",
     "Moved",
     "Passage",
+    "PayloadRecord",
+    "Payloads",
     "Place",
     "PlanWake",
     "Planner",
     "Publisher",
     "ReadyStep",
+    "Removed",
     "RespondWake",
     "Responder",
+    "RetentionStore",
     "ReusedStep",
     "StageClaim",
     "StepClaim",

@@ -1,0 +1,94 @@
+"""Retention: deletes jobs that ended long enough ago, then the payloads that nobody refers to any more.
+
+With a job go its plans, steps, events, artifacts and model calls (foreign keys that cascade), and its idempotency key
+is free again. What is unfinished is never touched, nor what something unfinished still needs: the job that it was
+forked from, its parent. Database time decides. Many may do this at once: a job that somebody holds is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from shared.domain.states import JobStatus
+from shared.ports import Removed
+from shared.store.database import Database, query
+
+PAYLOADS = "payloads"
+
+_JOBS = 100
+_MOST_STEPS = 2_000
+"""A batch takes some 0.1 s on the two-core test machine (11/2026), whether its jobs are many or long."""
+
+_PAYLOADS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Outlived:
+    """What is due in one status: how many jobs, and when the oldest of them ended (None when there are none)."""
+
+    jobs: int
+    oldest: datetime | None
+
+
+class Collector(Protocol):
+    """What removes large values (`PayloadStore`)."""
+
+    async def collect(self, limit: int) -> int:
+        """Remove up to so many that nobody refers to; return how many, 0 when none is left for now."""
+        ...
+
+
+class Retention:
+    """The port `RetentionStore`."""
+
+    def __init__(
+        self,
+        database: Database,
+        keep: Mapping[JobStatus, timedelta],
+        payloads: Collector,
+    ) -> None:
+        """`keep` says how long after their end jobs are kept; a status that is missing is kept for ever."""
+        if unfinished := [status for status in keep if not status.is_terminal]:
+            raise ValueError(f"expected statuses of ended jobs, found {', '.join(unfinished)}")
+        self._database = database
+        self._keep = keep
+        self._payloads = payloads
+
+    async def remove(self) -> AsyncIterator[Removed]:
+        for status, kept in self._keep.items():
+            while count := await self._delete(status, kept):
+                yield Removed(status.value, count)
+        while count := await self._payloads.collect(_PAYLOADS):
+            yield Removed(PAYLOADS, count)
+
+    async def due(self) -> Mapping[JobStatus, Outlived]:
+        """Return what `remove` would delete now; child jobs, which follow their parents, are not counted."""
+        found = {}
+        for status, kept in self._keep.items():
+            row = await self._database.fetch_one(
+                "count_outlived_jobs", status=status.value, seconds=kept.total_seconds()
+            )
+            found[status] = Outlived(row["jobs"], row["oldest"]) if row else Outlived(0, None)
+        return found
+
+    async def _delete(self, status: JobStatus, kept: timedelta) -> int:
+        """Delete one batch of jobs and return how many; 0 when none is due that nobody else holds.
+
+        Two statements in one transaction: the second sees what was committed before the first one's locks.
+        """
+        chosen = {
+            "status": status.value,
+            "seconds": kept.total_seconds(),
+            "limit": _JOBS,
+            "most_steps": _MOST_STEPS,
+        }
+        async with self._database.connection() as connection, connection.transaction():
+            locked = await connection.execute(query("lock_outlived_jobs"), chosen)
+            ids = [row["id"] for row in await locked.fetchall()]
+            if not ids:
+                return 0
+            deleted = await connection.execute(query("delete_outlived_jobs"), {"ids": ids})
+            return deleted.rowcount

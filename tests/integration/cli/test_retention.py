@@ -1,0 +1,85 @@
+"""`planq retention` against PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from typer.testing import CliRunner, Result
+
+from shared.cli.main import create_app
+from tests.support.ended import ended
+
+Planq = Callable[..., Result]
+
+
+@pytest.fixture
+def planq(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Planq:
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    monkeypatch.setenv("PLANQ_DATA", str(tmp_path / "no-data"))
+    monkeypatch.setenv("PLANQ_RETAIN_COMPLETED_DAYS", "0.5")
+    monkeypatch.setenv("PLANQ_RETAIN_CANCELLED_DAYS", "none")
+
+    def run(*arguments: str) -> Result:
+        return CliRunner().invoke(create_app(), ["retention", *arguments])
+
+    return run
+
+
+def document(result: Result) -> dict[str, Any]:
+    assert (result.exit_code, result.stderr) == (0, "")
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_what_is_due_is_counted_then_removed_then_gone(planq: Planq, database_url: str) -> None:
+    with psycopg.connect(database_url) as connection:
+        for status in ("completed", "cancelled", "failed"):
+            ended(connection, status, days=89, count=120, steps=1)
+        oldest = connection.execute("SELECT min(finished_at) FROM jobs WHERE status = 'completed'").fetchone()
+    assert oldest is not None
+
+    due = document(planq("--dry-run", "--json"))
+    removed = document(planq("--json"))
+    again = planq()
+
+    when = oldest[0].isoformat()
+    assert due == {
+        "dry_run": True,
+        "jobs": {
+            "cancelled": {"kept_days": None},
+            "completed": {"kept_days": 0.5, "due": 120, "oldest": when},
+            "failed": {"kept_days": 90.0, "due": 0, "oldest": None},
+        },
+    }
+    assert removed == {
+        "dry_run": False,
+        "jobs": {
+            "cancelled": {"kept_days": None},
+            "completed": {"kept_days": 0.5, "removed": 120},
+            "failed": {"kept_days": 90.0, "removed": 0},
+        },
+        "large_outputs": {"removed": 0},
+    }
+    assert [" ".join(line.split()) for line in again.stdout.splitlines()] == [
+        "cancelled kept for ever",
+        "completed kept for 0.5 days 0 removed",
+        "failed kept for 90 days 0 removed",
+        "large outputs kept while a job has them 0 removed",
+    ]
+
+
+def test_a_length_that_cannot_be_is_refused_with_what_to_do(planq: Planq, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLANQ_RETAIN_FAILED_DAYS", "0")
+
+    result = planq("--json")
+
+    assert result.exit_code == 2
+    message = json.loads(result.stdout)["error"]["message"]
+    assert "PLANQ_RETAIN_FAILED_DAYS" in message
+    assert "0.001 is 86 seconds" in message
+    assert "`none`" in message

@@ -1,0 +1,252 @@
+"""Retention removes what ended long enough ago, all of it, and nothing that anybody still needs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from shared.domain.states import TERMINAL_JOB, JobStatus
+from shared.store.database import Database, query
+from shared.store.retention import Outlived, Retention
+from tests.support.ended import ended
+
+DAYS = {JobStatus.COMPLETED: 30.0, JobStatus.FAILED: 90.0}
+HELD = {"status": "completed", "seconds": 30 * 86_400, "limit": 100, "most_steps": 2_000}
+Keep = Mapping[JobStatus, float]
+
+
+@pytest.fixture
+def connection(database_url: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(database_url, autocommit=True) as opened:
+        yield opened
+
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def run(database_url: str) -> Run:
+    """`run(keep, times)`: remove as so many processes at once would; the batches in order, or `use(retention)`."""
+
+    def start(keep: Keep = DAYS, times: int = 1, use: Callable[[Retention], Any] | None = None) -> Any:
+        async def batches(retention: Retention) -> list[tuple[str, int]]:
+            return [(one.kind, one.count) async for one in retention.remove()]
+
+        async def inside() -> Any:
+            database = Database(database_url, max_connections=times)
+            await database.open()
+            kept = {status: timedelta(days=days) for status, days in keep.items()}
+            try:
+                found = [(use or batches)(Retention(database, kept, NoPayloads())) for _ in range(times)]
+                return [one for result in await asyncio.gather(*found) for one in result]
+            finally:
+                await database.close()
+
+        return asyncio.run(inside())
+
+    return start
+
+
+class NoPayloads:
+    """Nothing large was ever stored."""
+
+    async def collect(self, limit: int) -> int:
+        return 0
+
+
+def left(connection: psycopg.Connection[Any]) -> set[UUID]:
+    return {row[0] for row in connection.execute("SELECT id FROM jobs").fetchall()}
+
+
+def test_each_status_has_its_own_age_and_a_missing_one_is_kept_for_ever(
+    connection: psycopg.Connection[Any], run: Run
+) -> None:
+    ended(connection, "completed", days=31)
+    ended(connection, "failed", days=91)
+    kept = [
+        *ended(connection, "completed", days=29.9, made_days=300),
+        *ended(connection, "failed", days=31),
+        *ended(connection, "cancelled", days=3000),
+    ]
+
+    assert run() == [("completed", 1), ("failed", 1)]
+    assert left(connection) == set(kept)
+
+
+@pytest.mark.parametrize("status", sorted(set(JobStatus) - TERMINAL_JOB))
+def test_what_is_unfinished_is_never_removed(
+    connection: psycopg.Connection[Any], run: Run, status: JobStatus
+) -> None:
+    kept = ended(connection, status, days=4000)
+    connection.execute("UPDATE jobs SET finished_at = NULL")
+
+    assert run(dict.fromkeys(TERMINAL_JOB, 0.000001)) == []
+    assert left(connection) == set(kept)
+    with pytest.raises(ValueError, match=f"ended jobs, found {status}"):
+        Retention(Database("postgresql://none", max_connections=1), {status: timedelta(1)}, NoPayloads())
+
+
+def foreign_keys(connection: psycopg.Connection[Any]) -> list[tuple[str, list[str], bool]]:
+    """Every foreign key: its table, its columns, and whether an index begins with them."""
+    rows = connection.execute(
+        "SELECT c.conrelid::regclass::text, (SELECT array_agg(a.attname ORDER BY a.attnum) FROM pg_attribute a"
+        " WHERE a.attrelid = c.conrelid AND a.attnum = ANY (c.conkey)), EXISTS (SELECT FROM pg_index i"
+        " WHERE i.indrelid = c.conrelid AND i.indpred IS NULL"
+        " AND (i.indkey::int2[])[0:cardinality(c.conkey) - 1] @> c.conkey) FROM pg_constraint c WHERE c.contype = 'f'"
+    ).fetchall()
+    return [(row[0], row[1], row[2]) for row in rows]
+
+
+def test_everything_that_hangs_on_a_job_goes_with_it(connection: psycopg.Connection[Any], run: Run) -> None:
+    hanging = {table for table, columns, _ in foreign_keys(connection) if columns == ["job_id"]}
+    assert hanging >= {"plans", "steps", "events", "artifacts", "model_calls"}
+    gone = ended(connection, days=31, steps=3, count=2)
+    kept = ended(connection, days=1, steps=2)
+    for table in hanging:
+        assert set(owners(connection, table)) == {*gone, *kept}, f"{table} is filled by tests.support.ended"
+
+    assert run() == [("completed", 2)]
+    assert {table: owners(connection, table) for table in hanging} == {
+        table: kept * (2 if table == "steps" else 1) for table in hanging
+    }
+
+
+def owners(connection: psycopg.Connection[Any], table: str) -> list[UUID]:
+    return [row[0] for row in connection.execute(f"SELECT job_id FROM {table}".encode()).fetchall()]
+
+
+def test_every_foreign_key_has_an_index_that_a_cascade_can_use(connection: psycopg.Connection[Any]) -> None:
+    assert [(table, columns) for table, columns, indexed in foreign_keys(connection) if not indexed] == []
+
+
+def test_the_idempotency_key_of_a_removed_job_is_free_again(connection: psycopg.Connection[Any], run: Run) -> None:
+    (old,) = ended(connection, days=31, key="monday")
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        ended(connection, days=1, key="monday")
+
+    run()
+
+    assert ended(connection, days=1, key="monday") != [old]
+
+
+@pytest.mark.parametrize("status", sorted(set(JobStatus) - TERMINAL_JOB))
+@pytest.mark.parametrize("relation", ["forked_from", "parent"])
+def test_a_job_that_something_unfinished_needs_is_kept(
+    connection: psycopg.Connection[Any], run: Run, relation: str, status: str
+) -> None:
+    (source,) = ended(connection, days=40)
+    (needing,) = ended(connection, status, days=35, **{relation: source})
+
+    assert run() == []
+    assert run(use=due)[0] == Outlived(0, None)
+    connection.execute("UPDATE jobs SET status = 'failed', finished_at = now() WHERE id = %s", [needing])
+
+    assert run() == [("completed", 1)]
+    assert left(connection) == {needing}
+
+
+async def due(retention: Retention) -> list[Outlived]:
+    return list((await retention.due()).values())
+
+
+def test_a_child_follows_its_parent(connection: psycopg.Connection[Any], run: Run) -> None:
+    (parent,) = ended(connection, "failed", days=40)
+    (child,) = ended(connection, "completed", days=39, parent=parent)
+    (grandchild,) = ended(connection, "completed", days=38, parent=child)
+
+    assert run() == []
+    assert run({JobStatus.FAILED: 30, JobStatus.COMPLETED: 30}) == [("failed", 1), ("completed", 1), ("completed", 1)]
+    assert left(connection).isdisjoint({parent, child, grandchild})
+
+
+def test_a_fork_that_is_made_between_finding_and_deleting_keeps_its_source(
+    connection: psycopg.Connection[Any], database_url: str
+) -> None:
+    (source,) = ended(connection, days=40)
+    with psycopg.connect(database_url) as other:
+        found = [row[0] for row in other.execute(query("lock_outlived_jobs"), HELD).fetchall()]
+        ended(connection, "queued", days=0, forked_from=source)
+        deleted = other.execute(query("delete_outlived_jobs"), {"ids": found}).rowcount
+
+    assert (found, deleted) == ([source], 0)
+
+
+def test_a_job_that_somebody_holds_is_passed_over(
+    connection: psycopg.Connection[Any], database_url: str, run: Run
+) -> None:
+    resumed, _ = ended(connection, "failed", days=100, count=2)
+    with psycopg.connect(database_url) as holder:
+        holder.execute("UPDATE jobs SET status = 'executing', finished_at = NULL WHERE id = %s", [resumed])
+        assert run() == [("failed", 1)]
+
+    assert run() == []
+    assert left(connection) == {resumed}
+
+
+def test_batches_are_bounded_by_jobs_and_by_steps_and_begin_with_the_oldest(
+    connection: psycopg.Connection[Any], database_url: str, run: Run
+) -> None:
+    many = ended(connection, days=50, count=250)
+    long = ended(connection, days=40, count=3, steps=1_500)
+
+    with psycopg.connect(database_url) as other:
+        first = {row[0] for row in other.execute(query("lock_outlived_jobs"), HELD).fetchall()}
+
+    assert first == set(many[:100])
+    assert [count for _, count in run()] == [100, 100, 52, 1]
+    assert left(connection).isdisjoint(long)
+
+
+def test_five_at_once_remove_everything_once(connection: psycopg.Connection[Any], run: Run) -> None:
+    ended(connection, days=50, count=400, steps=2)
+    kept = ended(connection, days=1, count=5, steps=2)
+
+    batches = run(times=5)
+
+    assert sum(count for _, count in batches) == 400
+    assert left(connection) == set(kept)
+
+
+def test_looking_costs_nothing_when_nothing_is_due(connection: psycopg.Connection[Any]) -> None:
+    ended(connection, days=20, count=15_000)
+    ended(connection, "failed", days=19, count=5_000)
+    connection.execute("ANALYZE jobs")
+    asked = psycopg.ClientCursor(connection).mogrify(query("lock_outlived_jobs").decode(), HELD)
+
+    row = connection.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {asked}".encode()).fetchone()
+
+    assert row is not None
+    plan = row[0][0]["Plan"]
+    assert plan["Actual Rows"] == 0
+    assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 20, json.dumps(plan)
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_the_clock_of_an_api_only_shifts_when_a_job_may_go(
+    connection: psycopg.Connection[Any], run: Run, hours: int
+) -> None:
+    """An id is made by the API's clock, the end of a job by the database's: both have to be old enough."""
+    ended(connection, days=30.1, made_days=30.1 + hours / 24)
+    kept = ended(connection, days=29.99, made_days=29.99 + hours / 24)
+
+    assert run() == [("completed", 1)]
+    assert left(connection) == set(kept)
+
+
+def test_what_is_due_is_counted_without_removing_it(connection: psycopg.Connection[Any], run: Run) -> None:
+    ended(connection, days=31, count=3)
+    oldest = ended(connection, days=60)
+    ended(connection, days=2)
+    when = connection.execute("SELECT finished_at FROM jobs WHERE id = %s", oldest).fetchone()
+
+    assert run(use=due) == [Outlived(4, when[0] if when else None), Outlived(0, None)]
+    assert len(left(connection)) == 5
+    assert Counter(dict(run())) == {"completed": 4}

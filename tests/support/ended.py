@@ -1,0 +1,66 @@
+"""Jobs that ended long ago, written by SQL: with their parts, and with the ids of the time when they were made."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import psycopg
+
+_JOBS = """
+INSERT INTO jobs (id, tenant_id, strategy, status, model, limits, input, created_at, finished_at, parent_job_id,
+                  forked_from, idempotency_key, request_hash)
+SELECT (lpad(to_hex(floor(1000 * extract(epoch FROM now() - %(made)s))::bigint + i), 12, '0') || '7'
+        || lpad(to_hex((random() * 1e15)::bigint), 19, '0'))::uuid,
+       'default', 'plan', %(status)s, 'offline', '{}', 'an old request', now() - %(made)s, now() - %(ended)s,
+       %(parent)s, %(forked_from)s, %(key)s, 'digest'
+FROM generate_series(1, %(count)s) i
+RETURNING id"""
+
+_PARTS = (
+    "INSERT INTO plans (job_id, round, tenant_id, source, body)"
+    " SELECT id, 0, 'default', 'caller', '{}' FROM unnest(%(ids)s) id",
+    "INSERT INTO steps (job_id, round, index, tenant_id, tool_name, lane, effect, status, arguments, timeout_seconds)"
+    " SELECT id, 0, i - 1, 'default', 'now', 'io', 'read', 'succeeded', '{}', 60"
+    " FROM unnest(%(ids)s) id, generate_series(1, %(steps)s) i",
+    "INSERT INTO events (tenant_id, job_id, kind) SELECT 'default', id, 'job_submitted' FROM unnest(%(ids)s) id",
+    "INSERT INTO artifacts (tenant_id, id, job_id, step_index, tool_name, body)"
+    " SELECT 'default', 'art-' || id, id, 0, 'now', '{}' FROM unnest(%(ids)s) id",
+    "INSERT INTO model_calls (tenant_id, job_id, purpose, model)"
+    " SELECT 'default', id, 'plan', 'offline' FROM unnest(%(ids)s) id",
+)
+
+
+def ended(
+    connection: psycopg.Connection[Any],
+    status: str = "completed",
+    *,
+    days: float,
+    made_days: float | None = None,
+    count: int = 1,
+    steps: int = 0,
+    parent: UUID | None = None,
+    forked_from: UUID | None = None,
+    key: str | None = None,
+) -> list[UUID]:
+    """Insert jobs that ended `days` ago and return their ids, oldest first; with `steps` they have other parts too.
+
+    They were made `made_days` ago by the clock of their API, a second before their end if that is None. Pass an
+    unfinished status for jobs that were made then and still run.
+    """
+    made = timedelta(days=days, seconds=1) if made_days is None else timedelta(days=made_days)
+    parameters = {
+        "made": made,
+        "ended": timedelta(days=days),
+        "status": status,
+        "count": count,
+        "parent": parent,
+        "forked_from": forked_from,
+        "key": key,
+    }
+    ids = sorted(row[0] for row in connection.execute(_JOBS, parameters).fetchall())
+    if steps:
+        for statement in _PARTS:
+            connection.execute(statement, {"ids": ids, "steps": steps})
+    return ids

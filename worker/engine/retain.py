@@ -1,0 +1,49 @@
+"""The scheduled retention: removes what has been kept for long enough, without getting into the way of work.
+
+Every worker does it at its own slow pace; the store makes many at once harmless.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from shared.domain.errors import DatabaseUnavailable, Unavailable
+from shared.ports import RetentionStore
+
+_log = logging.getLogger("planq.retention")
+
+
+class Retainer:
+    """One pass after the other."""
+
+    def __init__(self, store: RetentionStore, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` in seconds, monotonic."""
+        self._store = store
+        self._clock = clock
+
+    async def retain(self) -> Mapping[str, int]:
+        """Remove all that is due; return how much of each kind (`Removed.kind`) was removed.
+
+        It rests after every batch for as long as the batch took, so that half of one connection's time is the most
+        it costs. Raises `DatabaseUnavailable`; the next pass then goes on, as it does after an object store that did
+        not answer.
+        """
+        removed: Counter[str] = Counter()
+        began = self._clock()
+        try:
+            async for batch in self._store.remove():
+                removed[batch.kind] += batch.count
+                await asyncio.sleep(self._clock() - began)
+                began = self._clock()
+        except DatabaseUnavailable:
+            raise
+        except Unavailable as error:
+            _log.warning("retention_interrupted", extra={"cause": error.message})
+        finally:
+            if removed:
+                _log.info("retention_removed", extra={"removed": dict(removed)})
+        return removed
