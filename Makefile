@@ -3,6 +3,7 @@
 #   make test    install and run the tests           (PYTEST_ARGS="-k name" narrows them)
 #   make check   lint, formatting, types, import rules
 #   make bench   start-up time, idle memory and the other figures   (ARGS="--json")
+#   make chaos   kill and restart everything under load, and prove that nothing is lost   (ARGS="--seconds 600 --rolling")
 #   make clean   remove .venv and caches; the data in .planq stays
 # Ports and data folder: PLANQ_PORT, PLANQ_FLOWER_PORT, PLANQ_DATA, from the environment or as `make up PLANQ_PORT=9000`.
 
@@ -12,7 +13,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: up test check bench clean
+.PHONY: up test check bench chaos clean
 .DEFAULT_GOAL := up
 
 up: $(STAMP)
@@ -30,6 +31,9 @@ check: $(STAMP)
 
 bench: $(STAMP)
 	@exec $(BIN)/python -m tests.bench $(ARGS)
+
+chaos: $(STAMP)
+	@exec $(BIN)/python -m tests.chaos $(ARGS)
 
 clean:
 	rm -rf $(VENV) .planq-test-envs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

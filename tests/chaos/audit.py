@@ -103,16 +103,6 @@ async def audit(
     """Hold everything that happened to the client's jobs against what should have happened."""
     histories = await observer.histories(client.accepted)
     known = {job for job, history in histories.items() if history}
-    entries = [entry for entry in ledger.read(ledger_path) if entry.key.split("/")[0] in client.accepted]
-    begun, done = ledger.starts(entries), ledger.finishes(entries)
-    wrong = [
-        f"{job} ({ended.recipe.kind}): {defect}"
-        for job, ended in client.ended.items()
-        for defect in defects(ended, begun, done)
-    ]
-    repeated = ledger.repeated_after_success(entries, successes(histories.values()))
-    recovered, unrecovered = _recoveries(interruptions, histories)
-    found = gaps(histories.values())
     return Phase(
         name=name,
         seconds=round(seconds, 1),
@@ -123,25 +113,48 @@ async def audit(
         lost=sorted(set(client.accepted) - known),
         stuck=[f"{job} ({client.accepted[job].kind})" for job in client.unfinished if job in known],
         doubled=await observer.count_jobs() - jobs_before - len(client.accepted),
-        wrong=wrong,
         refused=list(client.refused),
-        duplicate_unsafe_effects=ledger.duplicate_effects(entries),
-        repeated_finished_steps=sorted({*repeated, *started_after_success(histories.values())}),
         broken_invariants=await _lasting_defects(observer, lease),
         outcome_unknown=sum(len(ended.unknown) for ended in client.ended.values()),
-        interrupted=len(interruptions),
-        unrecovered=unrecovered,
-        recovery=Spread.of(seconds for _, seconds in recovered),
-        recovery_by_fault={
-            fault: Spread.of(seconds for kind, seconds in recovered if kind == fault)
-            for fault in sorted({kind for kind, _ in recovered})
-        },
-        given_back=len(found),
-        gap=Spread.of(found),
         client_trouble=dict(client.trouble),
         faults=faults or {},
         must_know_every_outcome=must_know_every_outcome,
+        **_by_ledger(client, ledger_path, histories),
+        **_by_time(interruptions, histories),
     )
+
+
+def _by_ledger(client: Client, path: Path, histories: Mapping[str, Sequence[Happened]]) -> dict[str, Any]:
+    """Return what the ledger tells of the client's jobs."""
+    entries = [entry for entry in ledger.read(path) if entry.key.split("/")[0] in client.accepted]
+    begun, done = ledger.starts(entries), ledger.finishes(entries)
+    repeated = ledger.repeated_after_success(entries, successes(histories.values()))
+    return {
+        "wrong": [
+            f"{job} ({ended.recipe.kind}): {defect}"
+            for job, ended in client.ended.items()
+            for defect in defects(ended, begun, done)
+        ],
+        "duplicate_unsafe_effects": ledger.duplicate_effects(entries),
+        "repeated_finished_steps": sorted({*repeated, *started_after_success(histories.values())}),
+    }
+
+
+def _by_time(interruptions: Sequence[Interruption], histories: Mapping[str, Sequence[Happened]]) -> dict[str, Any]:
+    """Return how long what was interrupted or given back lay still."""
+    recovered, unrecovered = _recoveries(interruptions, histories)
+    found = gaps(histories.values())
+    return {
+        "interrupted": len(interruptions),
+        "unrecovered": unrecovered,
+        "recovery": Spread.of(seconds for _, seconds in recovered),
+        "recovery_by_fault": {
+            fault: Spread.of(seconds for kind, seconds in recovered if kind == fault)
+            for fault in sorted({kind for kind, _ in recovered})
+        },
+        "given_back": len(found),
+        "gap": Spread.of(found),
+    }
 
 
 def _recoveries(

@@ -16,6 +16,9 @@ from tests.chaos.blob import blob
 from tests.chaos.schedule import dealt
 
 FAN_OUT = 20
+HOLDS = 10
+"""Steps that a job of the kind `hold` keeps running at a time: what the faults interrupt, above all."""
+
 BLOB_SIZE = 1_000_000
 CANCELLED_HOLD_SECONDS = 25.0
 """Far longer than any cancel takes to arrive, far shorter than the patience with jobs that do not end."""
@@ -127,11 +130,11 @@ def _write(number: int, random: Random) -> Recipe:
 
 
 def _hold(number: int, random: Random) -> Recipe:
-    values = [random.randrange(1000) for _ in range(3)]
+    values = [random.randrange(1000) for _ in range(HOLDS)]
     steps = _Steps()
     for value in values:
-        steps = steps.then("chaos_hold", _value(value), seconds=_seconds(random, 1, 4), value=value)
-    found = [f"${index}.output.value" for index in range(3)]
+        steps = steps.then("chaos_hold", _value(value), seconds=_seconds(random, 1, 5), value=value)
+    found = [f"${index}.output.value" for index in range(HOLDS)]
     return steps.then("chaos_total", _value(sum(values)), values=found).recipe(number, "hold")
 
 

@@ -1,0 +1,76 @@
+"""A minute of chaos and a rolling restart, as a part of the tests; `make chaos` runs for as long as one likes.
+
+It runs as a process of its own, as `make chaos` does. Nothing here depends on the machine's speed but the recovery
+time, which is bounded by the lease and the sweep.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.embedded.child import reap, spawn, stop, wait_ended
+from shared.embedded.folder import last_lines
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 60
+LEASE_SECONDS = 3.0
+ROLLING_SECONDS = 10
+PATIENCE_SECONDS = 420.0
+RECOVERY_SECONDS = LEASE_SECONDS + 2.0
+
+CLEAN = {
+    "lost": [],
+    "stuck": [],
+    "doubled": 0,
+    "wrong": [],
+    "refused": [],
+    "duplicate_unsafe_effects": [],
+    "repeated_finished_steps": [],
+    "broken_invariants": [],
+    "unrecovered": [],
+}
+
+
+def chaos(report: Path, log: Path, *arguments: str) -> dict[str, Any]:
+    """Run `python -m tests.chaos` to its end and return its report."""
+    argv = [sys.executable, "-m", "tests.chaos", "--report", str(report), *arguments]
+    with log.open("wb") as out:
+        process = spawn(argv, log=out, cwd=ROOT)
+    try:
+        assert wait_ended(process, PATIENCE_SECONDS), f"still running:\n{last_lines(log, 60)}"
+        reap(process)
+    finally:
+        stop(process, (signal.SIGTERM, 30.0))
+    assert report.exists(), f"no report:\n{last_lines(log, 60)}"
+    found: dict[str, Any] = json.loads(report.read_text())
+    return found
+
+
+@pytest.mark.timeout(PATIENCE_SECONDS + 60)
+def test_nothing_is_lost_wrong_or_done_twice_while_everything_is_killed_and_restarted(tmp_path: Path) -> None:
+    log = tmp_path / "chaos.log"
+
+    found = chaos(
+        tmp_path / "report.json",
+        log,
+        *("--seconds", str(SECONDS), "--lease", str(LEASE_SECONDS), "--seed", "3"),
+        *("--rolling", "--rolling-seconds", str(ROLLING_SECONDS)),
+    )
+
+    faults, rolling = found["phases"]
+    told = log.read_text()
+    for phase in (faults, rolling):
+        assert {name: phase[name] for name in CLEAN} == CLEAN, told
+        assert phase["jobs"] > 0
+    assert set(faults["faults"].values()) <= {2, 3}, "each kind of fault was dealt"
+    assert min(faults["faults"].values()) > 0
+    assert rolling["outcome_unknown"] == 0, told
+    assert found["is_good"], told
+    assert faults["recovery"]["count"] > 0, told
+    assert faults["recovery"]["p95"] <= RECOVERY_SECONDS, told

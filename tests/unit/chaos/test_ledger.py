@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tests.chaos import ledger
+from tests.chaos.ledger import FINISH, START, UNSAFE, Entry
+
+
+def entry(phase: str, key: str, attempt: int = 1, *, at: float = 1.0, pid: int = 1, effect: str = UNSAFE) -> Entry:
+    return Entry(at, phase, key, attempt, pid, effect, "tool")
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
+    assert ledger.read(path) == []
+    ledger.write(path, START, "job/0", 2, UNSAFE, "tool")
+    ledger.write(path, FINISH, "job/0", 2, UNSAFE, "tool")
+
+    begun, done = ledger.read(path)
+
+    assert (begun.phase, begun.key, begun.attempt, begun.pid, begun.effect) == (
+        START,
+        "job/0",
+        2,
+        os.getpid(),
+        UNSAFE,
+    )
+    assert (done.phase, done.tool) == (FINISH, "tool")
+    assert ledger.read_tail(path) == [begun, done]
+    assert ledger.read_tail(path, size=len(done.line) + 5) == [done]
+
+
+def test_an_unsafe_call_that_began_twice_is_a_duplicate_whatever_came_of_it() -> None:
+    entries = [entry(START, "a/0"), entry(START, "a/0", 2), entry(FINISH, "a/0", 2), entry(START, "b/0")]
+
+    assert ledger.duplicate_effects(entries) == ["a/0"]
+    assert ledger.duplicate_effects([entry(START, "a/0", n, effect="read") for n in (1, 2)]) == []
+
+
+def test_a_process_leaves_open_what_it_did_not_finish() -> None:
+    entries = [
+        entry(START, "a/0", pid=1),
+        entry(START, "a/1", pid=1),
+        entry(FINISH, "a/0", pid=1),
+        entry(START, "a/2", pid=2),
+    ]
+
+    assert [one.key for one in ledger.open_calls(entries, 1)] == ["a/1"]
+
+
+def test_a_call_after_the_success_of_its_step_is_a_repeat() -> None:
+    succeeded = {"later/0": (1, 5.0), "twice/0": (1, 5.0), "after/0": (3, 5.0), "fine/0": (2, 5.0)}
+    entries = [
+        entry(START, "later/0", 1),
+        entry(START, "later/0", 2, at=4.0),
+        entry(START, "twice/0", 1),
+        entry(START, "twice/0", 1),
+        entry(START, "after/0", 2, at=6.0),
+        entry(START, "fine/0", 1),
+        entry(START, "fine/0", 2),
+        entry(START, "unknown/0", 9, at=9.0),
+    ]
+
+    assert ledger.repeated_after_success(entries, succeeded) == ["after/0", "later/0", "twice/0"]
