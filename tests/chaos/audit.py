@@ -20,6 +20,7 @@ from tests.chaos.recovery import (
     gaps,
     recovery_seconds,
     started_after_success,
+    started_while_paused,
     successes,
 )
 from tests.chaos.verdict import defects
@@ -50,6 +51,7 @@ class Phase:
     refused: Sequence[str]
     duplicate_unsafe_effects: Sequence[str]
     repeated_finished_steps: Sequence[str]
+    started_while_paused: Sequence[str]
     broken_invariants: Sequence[str]
     outcome_unknown: int
     interrupted: int
@@ -72,6 +74,7 @@ class Phase:
             "refused": self.refused,
             "duplicate unsafe effect": self.duplicate_unsafe_effects,
             "repeated finished step": self.repeated_finished_steps,
+            "started while paused": self.started_while_paused,
             "broken invariant": self.broken_invariants,
             "never recovered": self.unrecovered,
         }
@@ -119,6 +122,7 @@ async def audit(
         client_trouble=dict(client.trouble),
         faults=faults or {},
         must_know_every_outcome=must_know_every_outcome,
+        started_while_paused=started_while_paused(histories.values()),
         **_by_ledger(client, ledger_path, histories),
         **_by_time(interruptions, histories),
     )
@@ -195,6 +199,7 @@ def shown(phase: Phase) -> str:
         ("refused or 5xx other than 503", len(phase.refused)),
         ("duplicate unsafe effects", len(phase.duplicate_unsafe_effects)),
         ("repeated finished steps", len(phase.repeated_finished_steps)),
+        ("started while paused", len(phase.started_while_paused)),
         ("broken invariants", len(phase.broken_invariants)),
         ("outcome_unknown", phase.outcome_unknown),
         ("attempts interrupted", f"{phase.interrupted}, never recovered {len(phase.unrecovered)}"),

@@ -51,7 +51,7 @@ class Dealer:
         self._ledger = ledger_path
         self._past_lease = lease + PAST_THE_LEASE_SECONDS
         self._begun = time.monotonic()
-        self._work: set[asyncio.Task[None]] = set()
+        self._work: list[asyncio.Task[None]] = []
         self._deal: dict[Kind, Callable[[Fault], Awaitable[str]]] = {
             Kind.KILL_WORKER: self._kill_worker,
             Kind.KILL_API: self._kill_api,
@@ -72,12 +72,13 @@ class Dealer:
 
     def deal(self, fault: Fault) -> None:
         """Deal a fault now; returns at once."""
-        task = asyncio.get_running_loop().create_task(self._carry_out(fault))
-        self._work.add(task)
-        task.add_done_callback(self._work.discard)
+        self._work.append(asyncio.get_running_loop().create_task(self._carry_out(fault)))
 
     async def settle(self) -> None:
-        """Wait until every fault is over: what was frozen goes on, what was restarted answers. Raises what failed."""
+        """Wait until every fault is over: what was frozen goes on, what was restarted answers.
+
+        Raises what a fault raised that could not be dealt: then the run proves nothing.
+        """
         await asyncio.gather(*self._work)
 
     @property
@@ -151,7 +152,9 @@ class Dealer:
 
     def _interrupted(self, fault: Fault, at: float, running: Iterable[tuple[str, int | None, int]]) -> str:
         found = [Interruption(job, index, attempt, at, str(fault.kind)) for job, index, attempt in running]
-        self.interruptions += found
+        # What lies frozen can be struck once more; its time runs from the first blow.
+        known = {(one.job, one.index, one.attempt) for one in self.interruptions}
+        self.interruptions += [one for one in found if (one.job, one.index, one.attempt) not in known]
         return f"{len(found)} attempts interrupted"
 
 

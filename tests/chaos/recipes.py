@@ -139,13 +139,13 @@ def _hold(number: int, random: Random) -> Recipe:
 
 
 def _cpu(number: int, random: Random) -> Recipe:
-    sizes = [random.randrange(1000, 20_000) for _ in range(2)]
+    sizes = [random.randrange(1000, 20_000) for _ in range(3)]
     totals = [sum(i * i for i in range(n)) for n in sizes]
     steps = _Steps()
     for n, total in zip(sizes, totals, strict=True):
-        steps = steps.then("chaos_crunch", _value(total), n=n, seconds=_seconds(random, 0.1, 0.8))
-    steps = steps.then("chaos_total", _value(sum(totals)), values=["$0.output.value", "$1.output.value"])
-    return steps.recipe(number, "cpu")
+        steps = steps.then("chaos_crunch", _value(total), n=n, seconds=_seconds(random, 0.3, 1.5))
+    found = [f"${index}.output.value" for index in range(len(sizes))]
+    return steps.then("chaos_total", _value(sum(totals)), values=found).recipe(number, "cpu")
 
 
 def _planned(number: int, random: Random) -> Recipe:
@@ -192,6 +192,7 @@ KINDS: dict[str, Callable[[int, Random], Recipe]] = {
     "planned": _planned,
     "large": _large,
     "cancelled": _cancelled,
+    "paused": _paused,
 }
 
 

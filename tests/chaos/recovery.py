@@ -21,9 +21,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-STEP_ENDS = frozenset({"step_succeeded", "step_failed"})
-JOB_ENDS = frozenset({"job_completed", "job_failed", "job_cancelled", "plan_expired", "job_expired"})
+STEP_ENDS = frozenset({"step_succeeded", "step_failed", "step_asking"})
+JOB_ENDS = frozenset({"job_completed", "job_failed", "job_cancelled", "plan_expired"})
 STAGE_ENDS = frozenset({"plan_accepted", "plan_refused"})
+
+AT_ONCE_SECONDS = 1.0
+"""A claim that was under way when a job was paused may still be told after the pause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,5 +137,20 @@ def started_after_success(histories: Iterable[Sequence[Happened]]) -> list[str]:
             if event.kind == "step_succeeded":
                 done.add(event.data["index"])
             elif event.kind == "step_started" and event.data["index"] in done:
+                found.add(f"{event.job}/{event.data['index']}")
+    return sorted(found)
+
+
+def started_while_paused(histories: Iterable[Sequence[Happened]]) -> list[str]:
+    """Return the idempotency keys of steps that started while their job was paused."""
+    found = set()
+    for history in histories:
+        paused_at: float | None = None
+        for event in history:
+            if event.kind == "job_paused":
+                paused_at = event.at
+            elif event.kind in JOB_ENDS or event.kind == "job_resumed":
+                paused_at = None
+            elif event.kind == "step_started" and paused_at is not None and event.at > paused_at + AT_ONCE_SECONDS:
                 found.add(f"{event.job}/{event.data['index']}")
     return sorted(found)

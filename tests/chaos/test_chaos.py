@@ -32,6 +32,7 @@ CLEAN = {
     "refused": [],
     "duplicate_unsafe_effects": [],
     "repeated_finished_steps": [],
+    "started_while_paused": [],
     "broken_invariants": [],
     "unrecovered": [],
 }

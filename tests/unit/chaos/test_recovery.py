@@ -11,6 +11,7 @@ from tests.chaos.recovery import (
     gaps,
     recovery_seconds,
     started_after_success,
+    started_while_paused,
     successes,
 )
 
@@ -77,6 +78,16 @@ def test_a_step_that_starts_after_its_success_is_told() -> None:
     assert started_after_success([history(started(1.0, 1), done)]) == []
     assert started_after_success([history(started(1.0, 1), done, started(3.0, 2))]) == ["job/0"]
     assert successes([history(started(1.0, 1), done)]) == {"job/0": (1, 2.0)}
+
+
+def test_a_step_that_starts_while_its_job_is_paused_is_told() -> None:
+    pause, resume = (2.0, "job_paused", {}), (9.0, "job_resumed", {})
+
+    assert (
+        started_while_paused([history(started(1.0, 1), pause, started(2.1, 1, index=1), resume, started(9.5, 2))])
+        == []
+    )
+    assert started_while_paused([history(pause, started(5.0, 1), resume)]) == ["job/0"]
 
 
 def test_percentiles_are_by_nearest_rank() -> None:
