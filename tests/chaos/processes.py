@@ -41,10 +41,9 @@ class End:
 
 
 class Processes:
-    """Two APIs, two `io` workers and one `cpu` worker; call from the main thread's event loop only."""
+    """Two APIs, two `io` and two `cpu` workers; call from the main thread's event loop only."""
 
     def __init__(self, folder: Path, servers: Servers, environment: Mapping[str, str]) -> None:
-        self._folder = folder
         self._servers = servers
         self._stack = Stack(folder, **_direct(servers), env=dict(environment))
         self._ports = dict(zip(APIS, free_ports(len(APIS)), strict=True))
@@ -57,10 +56,6 @@ class Processes:
     def api_urls(self) -> list[str]:
         """Where the APIs listen."""
         return [f"http://127.0.0.1:{port}" for port in self._ports.values()]
-
-    def log(self, name: str) -> Path:
-        """Return the log of all processes that had this name."""
-        return self._stack.log(name)
 
     def start(self) -> None:
         """Start all processes and the supervisor, without waiting until they are ready."""
@@ -86,14 +81,6 @@ class Processes:
     def pid(self, name: str) -> int:
         """Return the pid of the process that has this name now."""
         return self._stack.processes[name].pid
-
-    def is_running(self, name: str) -> bool:
-        """Say whether the process of this name lives, frozen or not."""
-        return not has_ended(self._stack.processes[name])
-
-    def age(self, name: str) -> float:
-        """Return the seconds since the process of this name was started."""
-        return time.monotonic() - self._started[name]
 
     def kill(self, name: str) -> None:
         """End a process and its children at once."""
@@ -149,7 +136,7 @@ class Processes:
         while True:
             for name, process in list(self._stack.processes.items()):
                 if has_ended(process):
-                    lived = self.age(name)
+                    lived = time.monotonic() - self._started[name]
                     self.ends.append(End(name, reap(process), round(lived, 1), process.pid in self._intended))
                     self._intended.discard(process.pid)
                     if lived < _SHORT_LIFE_SECONDS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -202,11 +202,15 @@ class Run:
         begun = time.monotonic()
         restarts: dict[str, int] = dict.fromkeys((*WORKERS, *APIS), 0)
 
-        async def restart_in_turn() -> None:
+        async def in_turn(names: Sequence[str]) -> None:
             while time.monotonic() - begun < self._options.rolling_seconds:
-                for name in restarts:
+                for name in names:
                     await self._restart(name, processes, observer)
                     restarts[name] += 1
+
+        async def restart_in_turn() -> None:
+            """Workers and APIs are two deployments: each has one process on its way at a time."""
+            await asyncio.gather(in_turn(WORKERS), in_turn(APIS))
 
         client = self._client(processes)
         try:

@@ -14,8 +14,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+# Two of each lane: what one loses, the other takes over, however long a restart takes on this machine.
 IO_WORKERS = ("io-1", "io-2")
-CPU_WORKERS = ("cpu-1",)
+CPU_WORKERS = ("cpu-1", "cpu-2")
 WORKERS = (*IO_WORKERS, *CPU_WORKERS)
 APIS = ("api-1", "api-2")
 PROXIED = ("api-1", "io-1", "cpu-1")
