@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from shared.domain.model import Ask, Findings, ModelReply
+from shared.domain.model import Ask, Findings, ModelCall, ModelReply
 from shared.domain.tool import ToolDefinition
+
+CutOff = Callable[[ModelCall], None]
+"""Takes the record of a call that was cut off by a cancellation, before the cancellation goes on; returns at once.
+
+A callback and no exception: `asyncio.timeout` and task groups only know a plain `CancelledError`.
+"""
 
 
 class Planner(Protocol):
     """The PLAN stage's model call."""
 
-    async def plan(self, ask: Ask, tools: Sequence[ToolDefinition]) -> ModelReply:
+    async def plan(self, ask: Ask, tools: Sequence[ToolDefinition], *, cut_off: CutOff | None = None) -> ModelReply:
         """Ask the model once for a direct answer or a plan over `tools`; the reply is not interpreted here.
 
-        Raises `ModelFailed` when the model cannot be reached, refuses, or says nothing at all.
+        Raises `ModelFailed` when the model cannot be reached, refuses, or says nothing at all. When the caller is
+        cancelled, the connection to the model is closed, and what was spent until then goes to `cut_off`: a call
+        whose error has the code `cancelled`, and `details.estimated` where the provider had not told all tokens.
         """
         ...
 
@@ -23,9 +31,9 @@ class Planner(Protocol):
 class Responder(Protocol):
     """The RESPOND stage's model call."""
 
-    async def respond(self, ask: Ask, findings: Findings) -> ModelReply:
+    async def respond(self, ask: Ask, findings: Findings, *, cut_off: CutOff | None = None) -> ModelReply:
         """Ask the model once to answer from `findings`, with no tool offered; `text` of the reply is not empty.
 
-        Raises `ModelFailed` as `Planner.plan` does.
+        Raises `ModelFailed`, and is cancelled, as `Planner.plan`.
         """
         ...

@@ -11,10 +11,11 @@ import asyncio
 import importlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from shared.domain.errors import (
+    Cancelled,
     ErrorRecord,
     ExecutionFailed,
     InternalFault,
@@ -26,12 +27,14 @@ from shared.domain.errors import (
 from shared.domain.model import Ask, Findings, ModelCall, ModelFailed, ModelReply, Purpose
 from shared.domain.model_names import ModelName, parse_model_name
 from shared.domain.tool import ToolDefinition
+from shared.ports.models import CutOff
 from worker.llm.backend import Completion
 from worker.llm.cassette import Recorder, replay
 from worker.llm.offline import answer_offline, plan_offline
 from worker.llm.request import ModelRequest, plan_request, respond_request
-from worker.llm.retrying import GaveUp, Patience
+from worker.llm.retrying import Patience
 from worker.llm.settings import ModelSettings
+from worker.llm.spent import Spent, Usage
 
 if TYPE_CHECKING:
     from worker.llm.providers import Providers
@@ -69,17 +72,17 @@ class ModelGateway:
         self._recorder = Recorder(settings.record_path) if settings.record_path is not None else None
         self._providers: Providers | None = None
 
-    async def plan(self, ask: Ask, tools: Sequence[ToolDefinition]) -> ModelReply:
+    async def plan(self, ask: Ask, tools: Sequence[ToolDefinition], *, cut_off: CutOff | None = None) -> ModelReply:
         """Do what `Planner.plan` promises."""
         question = _Question(plan_request(ask, tools), lambda: plan_offline(ask, tools))
-        return await self._call(ask.model, question)
+        return await self._call(ask.model, question, cut_off)
 
-    async def respond(self, ask: Ask, findings: Findings) -> ModelReply:
+    async def respond(self, ask: Ask, findings: Findings, *, cut_off: CutOff | None = None) -> ModelReply:
         """Do what `Responder.respond` promises."""
         question = _Question(
             respond_request(ask, findings, self._settings.max_findings_chars), lambda: answer_offline(findings)
         )
-        return await self._call(ask.model, question)
+        return await self._call(ask.model, question, cut_off)
 
     async def warm_up(self) -> None:
         """Load the default model's SDK, so that the first call does not wait for it; nothing is sent."""
@@ -92,43 +95,65 @@ class ModelGateway:
         if self._providers is not None:
             await self._providers.aclose()
 
-    async def _call(self, model: str, question: _Question) -> ModelReply:
+    async def _call(self, model: str, question: _Question, cut_off: CutOff | None) -> ModelReply:
         request = question.request
         name = model or self._settings.default_model
         started = self._clock()
+        spent = Spent()
+        completion: Completion | None = None
 
-        def record(attempts: int, completion: Completion | None, error: ExecutionFailed | None) -> ModelCall:
-            known = completion or Completion()
-            return ModelCall(
-                purpose=request.purpose,
-                model=name,
-                latency_ms=round((self._clock() - started) * 1000),
-                input_tokens=known.input_tokens,
-                output_tokens=known.output_tokens,
-                cost_usd=known.cost_usd,
-                attempts=attempts,
-                error=None if error is None else ErrorRecord.of(error),
-                exchange=self._exchange(request, completion),
-            )
+        def record(error: ExecutionFailed | None) -> ModelCall:
+            latency_ms = round((self._clock() - started) * 1000)
+            return self._record(name, request, latency_ms, spent, completion, error)
 
         try:
-            completion, attempts = await self._patience.insist(lambda: self._complete(name, question))
-        except GaveUp as gave_up:
-            raise ModelFailed(gave_up.error, record(gave_up.attempts, None, gave_up.error)) from gave_up
-        try:
+            completion = await self._patience.insist(lambda: self._complete(name, question, spent))
             _check_says_something(request, completion)
             await self._keep(name, request, completion)
         except ExecutionFailed as error:
-            raise ModelFailed(error, record(attempts, completion, error)) from error
-        return ModelReply(completion.text, completion.tool_calls, record(attempts, completion, None))
+            raise ModelFailed(error, record(error)) from error
+        except asyncio.CancelledError:
+            if cut_off is not None:
+                cut_off(record(Cancelled("the call was cut off: its job had ended, or its worker stopped")))
+            raise
+        return ModelReply(completion.text, completion.tool_calls, record(None))
 
-    async def _complete(self, name: str, question: _Question) -> Completion:
+    def _record(
+        self,
+        name: str,
+        request: ModelRequest,
+        latency_ms: int,
+        spent: Spent,
+        completion: Completion | None,
+        error: ExecutionFailed | None,
+    ) -> ModelCall:
+        used = spent.told
+        told_error = None
+        if error is not None:
+            used += spent.estimated
+            told_error = replace(ErrorRecord.of(error), details={**error.details, **spent.caveat})
+        if completion is not None:
+            used += Usage.of(completion)
+        return ModelCall(
+            purpose=request.purpose,
+            model=name,
+            latency_ms=latency_ms,
+            input_tokens=used.input_tokens,
+            output_tokens=used.output_tokens,
+            cost_usd=used.cost_usd,
+            attempts=spent.attempts,
+            error=told_error,
+            exchange=self._exchange(request, completion or spent.partial),
+        )
+
+    async def _complete(self, name: str, question: _Question, spent: Spent) -> Completion:
+        spent.attempts += 1
         parsed = self._parsed(name)
         if parsed.is_offline:
             return question.offline()
         if parsed.cassette:
             return await asyncio.to_thread(replay, parsed.cassette, question.request)
-        return await (await self._loaded(parsed)).complete(parsed, question.request)
+        return await (await self._loaded(parsed)).complete(parsed, question.request, spent)
 
     async def _loaded(self, name: ModelName) -> Providers:
         # The import takes seconds and tens of megabytes: in a thread, so that heartbeats go on meanwhile.

@@ -16,6 +16,7 @@ from pydantic_ai import exceptions as foreign
 from shared.domain.errors import (
     AuthFailed,
     ExecutionFailed,
+    FirstTokenTimedOut,
     InvalidOutput,
     ModelRefused,
     RateLimited,
@@ -61,7 +62,12 @@ def _by_status(message: str, error: Exception) -> ExecutionFailed:
     return _unavailable(message, error) if status >= 500 or status in {408, 409, 425} else ModelRefused(message)
 
 
-def _timed_out(message: str, _error: Exception) -> ExecutionFailed:
+def _timed_out(message: str, error: Exception) -> ExecutionFailed:
+    if getattr(error, "setting", "") == "first_event_timeout":
+        return FirstTokenTimedOut(
+            f"{message}. Raise PLANQ_MODEL_FIRST_TOKEN_SECONDS for a model that thinks in silence for longer, or set"
+            " PLANQ_MODEL_STREAM=false for a server that only sends whole replies"
+        )
     return TimedOut(message)
 
 

@@ -9,22 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import json
+import logging
 from collections.abc import Callable, Mapping
-from decimal import Decimal
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import httpx2
-from pydantic_ai.direct import model_request
-from pydantic_ai.messages import (
-    ModelMessage,
-    ModelResponse,
-    SystemPromptPart,
-    TextPart,
-    ToolCallPart,
-    UserPromptPart,
-)
+from pydantic_ai.direct import model_request, model_request_stream
+from pydantic_ai.exceptions import ModelHTTPError
+from pydantic_ai.messages import ModelMessage, ModelResponse, SystemPromptPart, TextPart, UserPromptPart
 from pydantic_ai.messages import (
     ModelRequest as WireRequest,
 )
@@ -32,15 +25,19 @@ from pydantic_ai.models import Model, ModelRequestParameters, create_async_httpx
 from pydantic_ai.settings import ModelSettings as WireSettings
 from pydantic_ai.tools import ToolDefinition as WireTool
 
-from shared.domain.errors import AuthFailed
-from shared.domain.model import ToolCallRequest
+from shared.domain.errors import AuthFailed, Transient
 from shared.domain.model_names import ModelName, Provider
-from shared.domain.planning import decoded
 from worker.llm.backend import Completion
 from worker.llm.bounded import bound
+from worker.llm.closing import closing_replies, watch
+from worker.llm.completion import completion_of, partial_of
 from worker.llm.provider_errors import FOREIGN, translated
 from worker.llm.request import ModelRequest
 from worker.llm.settings import ModelSettings
+from worker.llm.spent import Spent
+from worker.llm.whole_reply import accept_whole_replies
+
+_log = logging.getLogger("planq.llm")
 
 OPENAI_URL = "https://api.openai.com/v1"
 ANTHROPIC_URL = "https://api.anthropic.com"
@@ -48,10 +45,8 @@ GOOGLE_URL = "https://generativelanguage.googleapis.com"
 NO_KEY = "no-key"
 """Sent to a compatible server that was configured without a key; the SDK refuses to send none."""
 
-_MOST_TOKENS = 2**31 - 1
-
 MakeModel = Callable[[str], Model]
-
+_Client = tuple[MakeModel, httpx2.AsyncClient]
 
 _SDK_MODULES = {
     Provider.OPENAI: ("pydantic_ai.models.openai", "pydantic_ai.providers.openai"),
@@ -71,46 +66,94 @@ class Providers:
 
     def __init__(self, settings: ModelSettings) -> None:
         self._settings = settings
-        self._open: WeakKeyDictionary[
-            asyncio.AbstractEventLoop, dict[Provider, tuple[MakeModel, httpx2.AsyncClient]]
-        ] = WeakKeyDictionary()
+        self._open: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[Provider, bool], _Client]] = (
+            WeakKeyDictionary()
+        )
+        self._cannot_stream: set[str] = set()
 
-    async def complete(self, name: ModelName, request: ModelRequest) -> Completion:
-        """Send `request` once; raise an `ExecutionFailed` that says whether it may be sent again."""
+    async def complete(self, name: ModelName, request: ModelRequest, spent: Spent) -> Completion:
+        """Send `request` once; raise an `ExecutionFailed` that says whether it may be sent again.
+
+        A reply that breaks off is told to `spent`, also when the caller is cancelled; its connection is closed then.
+        A server that refuses to stream is asked again for a whole reply, and from then on only for those.
+        """
         provider = name.provider
         if provider is None:
             raise AssertionError(f"{name.full} is no provider's model")
-        model = self._maker(provider)(name.model)
         try:
-            response = await model_request(
-                model,
-                _messages(request),
-                model_settings=self._wire_settings(model, request),
-                model_request_parameters=_parameters(request),
-                instrument=False,
-            )
+            if not self._settings.stream or name.full in self._cannot_stream:
+                return await self._ask_whole(provider, name.model, request)
+            try:
+                return await self._ask_stream(provider, name.model, request, spent)
+            except ModelHTTPError as error:
+                if not _refuses_to_stream(error):
+                    raise
+            completion = await self._ask_whole(provider, name.model, request)
         except FOREIGN as error:
             raise translated(error, secret=self._settings.api_keys.get(provider, "")) from error
-        return _completion(response)
+        self._cannot_stream.add(name.full)
+        _log.warning("model_cannot_stream", extra={"model": name.full})
+        return completion
+
+    async def _ask_stream(self, provider: Provider, name: str, request: ModelRequest, spent: Spent) -> Completion:
+        model = self._maker(provider, is_stream=True)(name)
+        opened = model_request_stream(
+            model,
+            _messages(request),
+            model_settings=self._wire_settings(model, request),
+            model_request_parameters=_parameters(request),
+            instrument=False,
+        )
+        async with closing_replies(), opened as stream:
+            try:
+                async for _ in stream:
+                    pass
+                response = stream.get()
+                _check_is_whole(response)
+            except BaseException:
+                broken = stream.get()
+                spent.broke_off(completion_of(broken), partial_of(broken, request))
+                raise
+        if response.usage.unmeasured_requests:
+            _log.warning("model_told_no_usage", extra={"model": name})
+        return completion_of(response)
+
+    async def _ask_whole(self, provider: Provider, name: str, request: ModelRequest) -> Completion:
+        model = self._maker(provider, is_stream=False)(name)
+        response = await model_request(
+            model,
+            _messages(request),
+            model_settings=self._wire_settings(model, request),
+            model_request_parameters=_parameters(request),
+            instrument=False,
+        )
+        return completion_of(response)
 
     async def aclose(self) -> None:
         """Close the running loop's connection pools; new ones are made if a call follows."""
         for _, client in self._open.pop(asyncio.get_running_loop(), {}).values():
             await client.aclose()
 
-    def _maker(self, provider: Provider) -> MakeModel:
+    def _maker(self, provider: Provider, *, is_stream: bool) -> MakeModel:
         opened = self._open.setdefault(asyncio.get_running_loop(), {})
-        if provider not in opened:
+        key = (provider, is_stream)
+        if key not in opened:
             timeout = httpx2.Timeout(self._settings.request_timeout, connect=5)
-            client = bound(create_async_httpx2_client(timeout=timeout))
-            opened[provider] = (_MAKERS[provider](self._settings, client), client)
-        return opened[provider][0]
+            client = watch(bound(create_async_httpx2_client(timeout=timeout)))
+            if is_stream and provider is Provider.OPENAI:
+                accept_whole_replies(client)
+            opened[key] = (_MAKERS[provider](self._settings, client), client)
+        return opened[key][0]
 
     def _wire_settings(self, model: Model, request: ModelRequest) -> WireSettings:
         timeout = self._settings.request_timeout
         # `timeout` bounds each read, `request_timeout` the whole attempt: a server that drips bytes ends too.
         wire = WireSettings(
-            max_tokens=self._settings.max_output_tokens, max_retries=0, timeout=timeout, request_timeout=timeout
+            max_tokens=self._settings.max_output_tokens,
+            max_retries=0,
+            timeout=timeout,
+            request_timeout=timeout,
+            first_event_timeout=self._settings.first_token_timeout,
         )
         if self._settings.temperature is not None:
             wire["temperature"] = self._settings.temperature
@@ -123,14 +166,18 @@ class Providers:
 
 
 def _openai(settings: ModelSettings, client: httpx2.AsyncClient) -> MakeModel:
-    from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+    from pydantic_ai.models.openai import OpenAIResponsesModel
     from pydantic_ai.providers.openai import OpenAIProvider
+
+    from worker.llm.chat import CHAT_PROFILE, ChatModel
 
     base_url = settings.base_urls.get(Provider.OPENAI)
     key = settings.api_keys.get(Provider.OPENAI) or (NO_KEY if base_url else _missing_key(Provider.OPENAI))
     provider = OpenAIProvider(base_url=base_url or OPENAI_URL, api_key=key, http_client=client)
     responses = settings.openai_api == "responses" or (settings.openai_api == "auto" and base_url is None)
-    return lambda name: (OpenAIResponsesModel if responses else OpenAIChatModel)(name, provider=provider)
+    if responses:
+        return lambda name: OpenAIResponsesModel(name, provider=provider)
+    return lambda name: ChatModel(name, provider=provider, profile=CHAT_PROFILE)
 
 
 def _anthropic(settings: ModelSettings, client: httpx2.AsyncClient) -> MakeModel:
@@ -171,6 +218,23 @@ def _missing_key(provider: Provider) -> str:
     )
 
 
+_STREAM_REFUSED = frozenset({400, 405, 415, 422, 501})
+"""How servers refuse a parameter."""
+
+
+def _refuses_to_stream(error: ModelHTTPError) -> bool:
+    """Say whether the server may have refused `stream` or `stream_options`: its answer names them."""
+    return error.status_code in _STREAM_REFUSED and "stream" in f"{error.message} {error.body}".lower()
+
+
+def _check_is_whole(response: ModelResponse) -> None:
+    """Raise `Transient` when the stream ended without the event that every provider ends a reply with."""
+    # pydantic-ai keeps a reason that it does not know among the details only.
+    reason = response.finish_reason or (response.provider_details or {}).get("finish_reason")
+    if response.state != "complete" or not reason:
+        raise Transient("the model's reply broke off: its stream ended without saying why it ended")
+
+
 def _messages(request: ModelRequest) -> list[ModelMessage]:
     """Return the conversation as pydantic-ai's messages: consecutive user texts share one request."""
     wire: list[ModelMessage] = []
@@ -203,44 +267,3 @@ def _parameters(request: ModelRequest) -> ModelRequestParameters:
         strict=False,
     )
     return ModelRequestParameters(output_mode="tool", output_tools=[tool], allow_text_output=False)
-
-
-def _completion(response: ModelResponse) -> Completion:
-    texts = [part.content for part in response.parts if isinstance(part, TextPart)]
-    calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
-    return Completion(
-        text="\n\n".join(texts),
-        tool_calls=[ToolCallRequest(call.tool_name, _arguments(call.args)) for call in calls],
-        input_tokens=_count(response.usage.input_tokens),
-        output_tokens=_count(response.usage.output_tokens),
-        cost_usd=_cost(response),
-        finish_reason=response.finish_reason,
-    )
-
-
-def _count(tokens: int) -> int:
-    """Return a number of tokens that can be stored, whatever the server claims."""
-    return min(max(tokens, 0), _MOST_TOKENS)
-
-
-def _arguments(raw: Any) -> Mapping[str, Any] | str:
-    """Return a JSON object, or the provider's text where it is none; the planning extractor judges it.
-
-    Some SDKs decode the arguments themselves, and let NaN and infinities pass.
-    """
-    try:
-        text = json.dumps(raw) if isinstance(raw, Mapping) else str(raw or "")
-    except RecursionError:
-        return "{… nested too deeply"
-    value = decoded(text)
-    return value if isinstance(value, dict) else text
-
-
-def _cost(response: ModelResponse) -> Decimal | None:
-    """Return the price by genai-prices, or None when it knows no price for the model or no usage was told."""
-    if not (response.usage.input_tokens or response.usage.output_tokens):
-        return None
-    try:
-        return response.cost().total_price
-    except (LookupError, ValueError, AssertionError):
-        return None

@@ -21,15 +21,6 @@ Sleep = Callable[[float], Awaitable[None]]
 """Waits that many seconds."""
 
 
-class GaveUp(Exception):
-    """The last error of a call and the number of attempts made."""
-
-    def __init__(self, error: ExecutionFailed, attempts: int) -> None:
-        super().__init__(error.message)
-        self.error = error
-        self.attempts = attempts
-
-
 @dataclass(frozen=True, slots=True)
 class Patience:
     """How often and how long to try; `sleep` and `jitter` (a draw from [0, 1)) come in so that tests need no time."""
@@ -38,21 +29,21 @@ class Patience:
     sleep: Sleep = asyncio.sleep
     jitter: Callable[[], float] = field(default=random.random)
 
-    async def insist(self, attempt: Callable[[], Awaitable[T]]) -> tuple[T, int]:
-        """Return the first success of `attempt` and how many attempts it took.
+    async def insist(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Return the first success of `attempt`.
 
-        Raises `GaveUp` at an error that is not retryable, after the last attempt, and when the server asks for a
-        longer wait than `retry_after_cap`. Anything but `ExecutionFailed` passes through.
+        Raises the error of the last attempt: one that is not retryable, the one of the last attempt that is allowed,
+        or one by which the server asks for a longer wait than `retry_after_cap`.
         """
         number = 0
         while True:
             number += 1
             try:
-                return await attempt(), number
+                return await attempt()
             except ExecutionFailed as error:
                 delay = self._delay_after(error, number)
                 if delay is None:
-                    raise GaveUp(error, number) from error
+                    raise
             await self.sleep(delay.total_seconds())
 
     def _delay_after(self, error: ExecutionFailed, number: int) -> timedelta | None:

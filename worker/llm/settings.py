@@ -23,9 +23,12 @@ class ModelSettings:
     """How models are reached.
 
     `base_urls` and `api_keys` are per provider; an OpenAI-compatible server is `base_urls={Provider.OPENAI: …}` and
-    may need no key. Times are in seconds. `max_attempts` counts the first try; the wait before try n+1 is drawn
-    between 0 and `backoff_base * 2**(n-1)`, at most `backoff_cap`. A server's `Retry-After` is obeyed up to
-    `retry_after_cap`; one that asks for longer ends the call at once instead of holding a worker.
+    may need no key. Times are in seconds. `request_timeout` bounds one attempt from its request to the end of its
+    reply, `first_token_timeout` the part before the reply begins; where `stream` is off a reply comes whole, and only
+    the former counts. `max_attempts` counts the first try; the wait before try n+1 is drawn between 0 and
+    `backoff_base * 2**(n-1)`, at most `backoff_cap` (both tuned, and not for operators to set). A server's
+    `Retry-After` is obeyed up to `retry_after_cap`; one that asks for longer ends the call at once instead of holding
+    a worker.
     `keep_exchanges` decides whether prompts and replies go into `ModelCall.exchange`. `temperature` None leaves the
     provider's default, since some models refuse the setting. `max_findings_chars` bounds the results that the
     responding model is shown (about 50 000 tokens); `record_path` appends every exchange to a cassette.
@@ -35,7 +38,9 @@ class ModelSettings:
     base_urls: Mapping[Provider, str] = field(default_factory=dict)
     api_keys: Mapping[Provider, str] = field(default_factory=dict, repr=False)
     openai_api: OpenAIApi = "auto"
+    stream: bool = True
     request_timeout: float = 60.0
+    first_token_timeout: float = 60.0
     max_attempts: int = 3
     backoff_base: float = 0.5
     backoff_cap: float = 10.0
@@ -60,6 +65,7 @@ class ModelSettings:
             raise Misconfigured(f"default model: {error.message}") from error
         positive = {
             "request_timeout": self.request_timeout,
+            "first_token_timeout": self.first_token_timeout,
             "max_attempts": self.max_attempts,
             "max_output_tokens": self.max_output_tokens,
             "max_findings_chars": self.max_findings_chars,

@@ -10,7 +10,7 @@ import pytest
 
 from shared.domain.model import Ask, ChatMessage, Findings, ModelCall, ModelFailed, ModelReply, StepResult
 from shared.domain.tool import ToolDefinition
-from tests.integration.llm.dialects import DIALECTS, KEY, Dialect
+from tests.integration.llm.dialects import DIALECTS, KEY, STREAMS, Dialect
 from tests.integration.llm.wire import Received, WireServer
 from worker.llm.gateway import ModelGateway
 from worker.llm.retrying import Patience
@@ -31,6 +31,8 @@ TOOLS = [
 ]
 RESULTS = Findings(results=[StepResult("calculate", {"expression": "2+2"}, {"result": 4})])
 every_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)
+every_whole = pytest.mark.parametrize("dialect", [dialect.whole for dialect in STREAMS], ids=repr)
+every_stream = pytest.mark.parametrize("dialect", STREAMS, ids=repr)
 
 
 @dataclass
@@ -49,6 +51,7 @@ def settings_for(dialect: Dialect, server: WireServer, **changes: Any) -> ModelS
         base_urls={dialect.provider: server.url + dialect.base_path},
         api_keys={dialect.provider: KEY},
         openai_api=dialect.api,
+        stream=dialect.stream,
         request_timeout=10,
     )
     return replace(base, **changes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from shared.domain.model_names import Provider
@@ -26,7 +26,10 @@ class Seen:
 
 @dataclass(frozen=True)
 class Dialect:
-    """One format. `reply(text, call)` builds an answer; `call` is the arguments of `__planning__`, raw if a text."""
+    """One format. `reply(text, call)` builds an answer; `call` is the arguments of `__planning__`, raw if a text.
+
+    `stream` says whether the gateway asks for streams in it.
+    """
 
     name: str
     model: str
@@ -38,9 +41,17 @@ class Dialect:
     auth: tuple[str, str]
     reply: Callable[[str, Json | str | None], Json]
     read: Callable[[Json], Seen]
+    stream: bool = True
 
     def __repr__(self) -> str:
-        return self.name
+        return self.name if self.stream else f"{self.name}-whole"
+
+    @property
+    def whole(self) -> Dialect:
+        """The same format with whole replies."""
+        return replace(
+            self, stream=False, path=self.path.replace(":streamGenerateContent?alt=sse", ":generateContent")
+        )
 
 
 def _dumped(call: Json | str | None) -> str:
@@ -174,10 +185,11 @@ GOOGLE = Dialect(
     Provider.GOOGLE,
     "chat",
     "",
-    "/v1beta/models/gemini-2.5-flash:generateContent",
+    "/v1beta/models/gemini-2.5-flash:streamGenerateContent?alt=sse",
     "ANY",
     ("x-goog-api-key", KEY),
     _google_reply,
     _google_read,
 )
-DIALECTS = [OPENAI_CHAT, OPENAI_RESPONSES, ANTHROPIC, GOOGLE]
+STREAMS = [OPENAI_CHAT, OPENAI_RESPONSES, ANTHROPIC, GOOGLE]
+DIALECTS = [*STREAMS, *(dialect.whole for dialect in STREAMS)]

@@ -17,12 +17,14 @@ from tests.integration.llm.calls import (
     Waits,
     ask_for,
     every_dialect,
+    every_whole,
     failure,
     plan,
     respond,
     settings_for,
 )
 from tests.integration.llm.dialects import ANTHROPIC, GOOGLE, KEY, OPENAI_CHAT, OPENAI_RESPONSES, Dialect
+from tests.integration.llm.events import events_of
 from tests.integration.llm.wire import Reply, WireServer
 from worker.llm.bounded import MAX_REPLY_BYTES
 from worker.llm.gateway import ModelGateway
@@ -210,15 +212,18 @@ def test_a_reply_without_an_end_is_cut_off(server: WireServer, dialect: Dialect,
 
 @every_dialect
 def test_a_packed_reply_is_read(server: WireServer, dialect: Dialect) -> None:
-    body = gzip.compress(json.dumps(dialect.reply("hello", None)).encode())
-    server.script(Reply(body, headers={"content-encoding": "gzip", "content-type": "application/json"}))
+    whole = dialect.reply("hello", None)
+    events = events_of(dialect.path, {"stream": dialect.stream}, whole)
+    plain = json.dumps(whole).encode() if events is None else b"".join(event.wire for event in events)
+    kind = "application/json" if events is None else "text/event-stream"
+    server.script(Reply(gzip.compress(plain), headers={"content-encoding": "gzip", "content-type": kind}))
 
     assert plan(settings_for(dialect, server), dialect).text == "hello"
     assert server.requests[0].headers["accept-encoding"] == "gzip, deflate"
 
 
 @pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
-@every_dialect
+@every_whole
 def test_numbers_that_json_does_not_know_are_no_arguments(server: WireServer, dialect: Dialect, number: str) -> None:
     body = json.dumps(dialect.reply("", {"type": "tool_calls", "calls": 0.125}))
     server.script(Reply(body.replace("0.125", number), headers={"content-type": "application/json"}))

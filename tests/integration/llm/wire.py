@@ -1,21 +1,34 @@
-"""A provider on the wire: a local HTTP server that answers as it is told and keeps what it was sent."""
+"""A provider on the wire: a local HTTP server that answers as it is told and keeps what it was sent.
+
+Asked for a stream, it streams the whole replies of its script, as a provider would, and can misbehave in the middle.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import select
+import socket
 import threading
 from collections import deque
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from time import monotonic
+from typing import Any, Literal
+
+from tests.integration.llm.events import Event, events_of
+
+After = Literal["end", "break", "hang"]
 
 
 @dataclass
 class Reply:
-    """One HTTP answer; a dict is sent as JSON, bytes as they are.
+    """One HTTP answer; a dict is sent as JSON, bytes as they are, a list of events as a stream.
 
-    `hang`: read the request, answer nothing until the test ends.
+    `hang`: read the request, answer nothing until the test ends. `drop`: close the connection instead of an answer.
+    `whole`: answer with JSON although a stream was asked for. Of a stream, `count` events are sent (all by default),
+    one every `pause` seconds, and then its body ends in order (`end`), its connection breaks (`break`), or nothing
+    more comes until the client goes (`hang`).
     """
 
     body: Any = None
@@ -23,6 +36,10 @@ class Reply:
     headers: dict[str, str] = field(default_factory=dict)
     hang: bool = False
     drop: bool = False
+    whole: bool = False
+    count: int | None = None
+    then: After = "end"
+    pause: float = 0.0
 
 
 @dataclass
@@ -35,15 +52,22 @@ class Received:
 
 
 class WireServer:
-    """Gives its scripted replies in order, the last one again and again."""
+    """Gives its scripted replies in order, the last one again and again.
+
+    `left_at` tells when (monotonic seconds) a client left a reply that had not ended.
+    """
 
     def __init__(self) -> None:
         self.replies: deque[Reply] = deque()
         self.requests: list[Received] = []
         self.released = threading.Event()
+        self.streaming = threading.Event()
+        self.left_at: list[float] = []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
             def do_POST(self) -> None:
                 outer.answer(self)
 
@@ -65,23 +89,77 @@ class WireServer:
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
         raw = handler.rfile.read(int(handler.headers.get("content-length", "0")))
         headers = {name.lower(): value for name, value in handler.headers.items()}
-        self.requests.append(Received(handler.path, headers, json.loads(raw) if raw else None))
+        asked = json.loads(raw) if raw else {}
+        self.requests.append(Received(handler.path, headers, asked))
         reply = self.replies.popleft() if len(self.replies) > 1 else self.replies[0]
+        handler.close_connection = True
         if reply.hang:
-            self.released.wait(30)
+            self._wait_until_left(handler.connection)
         if reply.hang or reply.drop:
-            handler.close_connection = True
             return
+        with contextlib.suppress(ConnectionError):  # a client may refuse to read it all
+            events = self._events(handler.path, asked, reply)
+            if events is None:
+                self._send_whole(handler, reply)
+            else:
+                self._send_stream(handler, reply, events)
+
+    def _events(self, path: str, asked: Any, reply: Reply) -> list[Event] | None:
+        if isinstance(reply.body, list) and all(isinstance(event, Event) for event in reply.body) and reply.body:
+            return list(reply.body)
+        if reply.status != 200 or reply.whole or not isinstance(reply.body, dict):
+            return None
+        try:
+            return events_of(path, asked, reply.body)
+        except KeyError:
+            return None
+
+    def _send_whole(self, handler: BaseHTTPRequestHandler, reply: Reply) -> None:
         text = isinstance(reply.body, str)
         raw_body = isinstance(reply.body, bytes)
         payload = reply.body if raw_body else (reply.body if text else json.dumps(reply.body)).encode()
-        handler.send_response(reply.status)
         kind = "text/html" if text else "application/json"
-        for name, value in {"content-type": kind, "content-length": str(len(payload)), **reply.headers}.items():
+        self._begin(handler, reply, {"content-type": kind, "content-length": str(len(payload))})
+        handler.wfile.write(payload)
+
+    def _send_stream(self, handler: BaseHTTPRequestHandler, reply: Reply, events: list[Event]) -> None:
+        self._begin(handler, reply, {"content-type": "text/event-stream", "transfer-encoding": "chunked"})
+        for event in events[: reply.count]:
+            if reply.pause and self._has_left(handler.connection, reply.pause):
+                return
+            self._send_chunk(handler, event.wire)
+        self.streaming.set()
+        if reply.then == "hang":
+            self._wait_until_left(handler.connection)
+        if reply.then == "end":
+            self._send_chunk(handler, b"")
+
+    def _begin(self, handler: BaseHTTPRequestHandler, reply: Reply, headers: dict[str, str]) -> None:
+        handler.send_response(reply.status)
+        for name, value in {"connection": "close", **headers, **reply.headers}.items():
             handler.send_header(name, value)
         handler.end_headers()
-        with contextlib.suppress(ConnectionError):  # a client may refuse to read it all
-            handler.wfile.write(payload)
+
+    def _send_chunk(self, handler: BaseHTTPRequestHandler, data: bytes) -> None:
+        handler.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+        handler.wfile.flush()
+
+    def _wait_until_left(self, connection: socket.socket) -> None:
+        give_up = monotonic() + 30
+        while not self.released.is_set() and monotonic() < give_up:
+            if self._has_left(connection, 0.02):
+                return
+
+    def _has_left(self, connection: socket.socket, seconds: float) -> bool:
+        """Wait so long, or until the client has closed its end."""
+        readable, _, _ = select.select([connection], [], [], seconds)
+        if not readable:
+            return False
+        with contextlib.suppress(ConnectionError):
+            if connection.recv(1, socket.MSG_PEEK):
+                return False
+        self.left_at.append(monotonic())
+        return True
 
     def close(self) -> None:
         self.released.set()
