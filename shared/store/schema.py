@@ -7,7 +7,7 @@ import psycopg
 from shared.domain.errors import DatabaseUnavailable, Misconfigured
 
 HEAD = "0002"
-"""The revision that this release needs; a test holds it equal to the newest migration."""
+"""The revision that this release needs; a test holds it equal to the newest migration. Revisions count up."""
 
 
 def current(database_url: str) -> str | None:
@@ -23,10 +23,14 @@ def current(database_url: str) -> str | None:
 
 
 def require_schema(database_url: str) -> None:
-    """Raise `Misconfigured` unless the database has the schema of this release."""
+    """Raise `Misconfigured` unless the database has the schema of this release; raises `DatabaseUnavailable` too."""
     have = current(database_url)
-    if have != HEAD:
-        raise Misconfigured(
-            f"the database has schema {have or 'none'}, this release needs {HEAD}; run `planq migrate` "
-            "(or, if the database is newer, start the newer release)"
-        )
+    if have == HEAD:
+        return
+    if have is None:
+        raise Misconfigured(f"the database has no schema of planq, this release needs {HEAD}; run `planq migrate`")
+    if have < HEAD:
+        raise Misconfigured(f"the database has schema {have}, this release needs {HEAD}; run `planq migrate`")
+    raise Misconfigured(
+        f"the database has schema {have} of a newer release, this one needs {HEAD}; start the one that migrated it"
+    )

@@ -18,6 +18,7 @@ import pytest
 from psycopg import sql
 
 from tests.integration.api.conftest import Api, MakeApi, problem_of, search
+from tests.support.outage import closed, cut, locked, read_only
 from tests.support.waiting import eventually
 
 WITHOUT_DATABASE = {"GET /healthz", "GET /metrics"}
@@ -59,57 +60,6 @@ def is_refused(response: httpx.Response) -> bool:
 def shown(answers: dict[str, httpx.Response]) -> dict[str, tuple[int, str | None]]:
     """What went wrong, for the message of a failed test."""
     return {name: (one.status_code, one.headers.get("retry-after")) for name, one in answers.items()}
-
-
-@contextmanager
-def administered(url: str) -> Iterator[Callable[[str], None]]:
-    """Yield a function that runs a statement about the database (`{}` is its name) from beside it."""
-    name = str(psycopg.conninfo.conninfo_to_dict(url)["dbname"])
-    with psycopg.connect(psycopg.conninfo.make_conninfo(url, dbname="postgres"), autocommit=True) as connection:
-
-        def run(statement: str) -> None:
-            connection.execute(sql.SQL(statement).format(sql.Identifier(name)))
-
-        yield run
-
-
-def cut(url: str) -> None:
-    """End every connection, as a restart or a failover does."""
-    name = psycopg.conninfo.conninfo_to_dict(url)["dbname"]
-    with psycopg.connect(psycopg.conninfo.make_conninfo(url, dbname="postgres"), autocommit=True) as connection:
-        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
-
-
-@contextmanager
-def closed(url: str) -> Iterator[None]:
-    """No connection is left, and none is taken."""
-    with administered(url) as run:
-        run("ALTER DATABASE {} ALLOW_CONNECTIONS false")
-        cut(url)
-        try:
-            yield
-        finally:
-            run("ALTER DATABASE {} ALLOW_CONNECTIONS true")
-
-
-@contextmanager
-def read_only(url: str) -> Iterator[None]:
-    """What is left takes no writes: a standby after a failover."""
-    with administered(url) as run:
-        run("ALTER DATABASE {} SET default_transaction_read_only = on")
-        cut(url)
-        try:
-            yield
-        finally:
-            run("ALTER DATABASE {} RESET default_transaction_read_only")
-
-
-@contextmanager
-def locked(url: str) -> Iterator[psycopg.Connection]:
-    """Every statement waits."""
-    with psycopg.connect(url) as connection:
-        connection.execute("LOCK TABLE jobs, tools, artifacts, workers IN ACCESS EXCLUSIVE MODE")
-        yield connection
 
 
 def waiting_statements(connection: psycopg.Connection) -> int:
