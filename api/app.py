@@ -22,6 +22,7 @@ from api.guard import Guard
 from api.metrics import Metrics, Observed
 from api.readiness import BrokerProbe, Readiness
 from api.routes.catalogue import catalogue
+from api.routes.control import control
 from api.routes.docs import ASSETS, assets, docs
 from api.routes.jobs import jobs
 from api.routes.operations import operations
@@ -85,7 +86,7 @@ def create_app(settings: Settings) -> FastAPI:
         swagger_ui_oauth2_redirect_url=None,
     )
     app.state.services = services
-    for router in (jobs, catalogue, operations, docs):
+    for router in (jobs, control, catalogue, operations, docs):
         app.include_router(router)
     app.mount(ASSETS, assets())
     errors.install(app)

@@ -47,7 +47,7 @@ STATUS_OF: Mapping[type[PlanqError], int] = {
     domain.UnknownTool: 422,
     domain.ToolFailed: 502,
     domain.ModelRefused: 502,
-    domain.OutcomeUnknown: 500,
+    domain.OutcomeUnknown: 409,
     domain.InternalFault: 500,
     domain.DatabaseUnavailable: 503,
     domain.BrokerUnavailable: 503,

@@ -67,22 +67,16 @@ async def accept(
     if request.strategy not in set(Strategy):
         known = ", ".join(Strategy)
         raise InvalidRequest(f"unknown strategy {capped(request.strategy, 80)!r}; known strategies are {known}")
-    text = _input(request, settings.max_input_bytes)
+    text = checked_input(request.input, settings.max_input_bytes, may_be_absent=request.plan is not None)
     model = request.model if request.model is not None else settings.model
     if model != settings.model:
         check_model_name(model, allow_cassette=False)
-    _check_metadata(request.metadata)
+    check_metadata(request.metadata)
     limits = _limits(request, settings.limits)
     names = None if request.tools is None else known_names(request.tools, tools)
     plan = None
     if request.plan is not None:
-        allowed = allowed_tools(names, tools)
-        checked = await check_plan(request.plan, allowed, max_steps=limits.max_plan_steps)
-        if not isinstance(checked, Plan):
-            hint = "" if tools else "\nNo worker has published a tool yet; is one running?"
-            errors = [error.to_json() for error in checked]
-            raise PlanInvalid(format_plan_errors(checked) + hint, errors)
-        plan = checked.model_dump(mode="json", exclude_none=True)
+        plan = plan_body(await valid_plan(request.plan, names, tools, max_steps=limits.max_plan_steps))
     return Submission(
         id=new_id(),
         tenant_id=TENANT,
@@ -97,6 +91,23 @@ async def accept(
         idempotency_key=given.get("idempotency_key"),
         request_hash=given.get("request_hash"),
     )
+
+
+async def valid_plan(
+    raw: Any, names: Sequence[str] | None, tools: Mapping[str, ToolDefinition], *, max_steps: int
+) -> Plan:
+    """Return the plan over the tools of these names that `raw` is; raises `PlanInvalid` with every defect."""
+    checked = await check_plan(raw, allowed_tools(names, tools), max_steps=max_steps)
+    if isinstance(checked, Plan):
+        return checked
+    hint = "" if tools else "\nNo worker has published a tool yet; is one running?"
+    raise PlanInvalid(format_plan_errors(checked) + hint, [error.to_json() for error in checked])
+
+
+def plan_body(plan: Plan) -> dict[str, Any]:
+    """Return a plan as it is stored and shown."""
+    body: dict[str, Any] = plan.model_dump(mode="json", exclude_none=True)
+    return body
 
 
 async def check_plan(raw: Any, tools: Mapping[str, ToolDefinition], *, max_steps: int) -> Plan | Sequence[PlanError]:
@@ -136,9 +147,12 @@ def _check(raw: Any, tools: Mapping[str, ToolDefinition], max_steps: int) -> Pla
     return validate_plan(plan, tools, max_steps=max_steps) or plan
 
 
-def _input(request: JobRequest, limit: int) -> str:
-    text = request.input
-    if text is None and request.plan is not None:
+def checked_input(text: str | None, limit: int, *, may_be_absent: bool = False) -> str:
+    """Return an input of at most `limit` bytes, empty for an absent one.
+
+    Raises `InvalidRequest` for one that says nothing, `TooLarge` for a longer one.
+    """
+    if text is None and may_be_absent:
         return ""
     if text is None or not text.strip():
         found = "none" if text is None else "only white space" if text else "an empty one"
@@ -151,7 +165,8 @@ def _input(request: JobRequest, limit: int) -> str:
     return text
 
 
-def _check_metadata(metadata: Mapping[str, Any] | None) -> None:
+def check_metadata(metadata: Mapping[str, Any] | None) -> None:
+    """Return when metadata can be kept; raises `InvalidRequest` or `TooLarge`."""
     if metadata is None:
         return
     if is_deeper_than(metadata, MAX_DEPTH):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from time import monotonic
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import Header, Path, Query
@@ -28,6 +28,18 @@ jobs = router("jobs")
 
 JobPath = Annotated[str, Path(json_schema_extra={"format": "uuid"}, description="The job's id.")]
 
+ACCEPTED: dict[str, Any] = {
+    "description": "The job is stored and will run; the same Idempotency-Key and body give the same job.",
+    "headers": {
+        "Location": {"description": "Where to look at the job.", "schema": {"type": "string"}},
+        "Idempotency-Replayed": {
+            "description": "`true` when the job was submitted before under this key.",
+            "schema": {"type": "string", "enum": ["true"]},
+        },
+    },
+}
+"""How a job that was accepted is answered, for `/openapi.json`."""
+
 _CLIENT_GONE = 499  # nginx' number for it; nobody reads it but our metrics
 
 
@@ -36,16 +48,7 @@ _CLIENT_GONE = 499  # nginx' number for it; nobody reads it but our metrics
     status_code=202,
     response_model=JobDocument,
     responses={
-        202: {
-            "description": "The job is stored and will run; the same Idempotency-Key and body give the same job.",
-            "headers": {
-                "Location": {"description": "Where to look at the job.", "schema": {"type": "string"}},
-                "Idempotency-Replayed": {
-                    "description": "`true` when the job was submitted before under this key.",
-                    "schema": {"type": "string", "enum": ["true"]},
-                },
-            },
-        },
+        202: ACCEPTED,
         **error_responses(400, 409, 413, 415),
     },
 )
@@ -64,7 +67,7 @@ async def submit(
     if key is not None and fingerprint is not None:
         earlier = await services.requests.earlier(TENANT, key, fingerprint)
         if earlier is not None:
-            return await _replayed(services, earlier)
+            return await replayed(services, earlier)
     tools = await services.requests.tools(TENANT) if body.plan is not None or body.tools is not None else {}
     submission = await accept(
         body,
@@ -76,9 +79,9 @@ async def submit(
     )
     job_id, created_at = await services.requests.submit(submission)
     if created_at is None:
-        return await _replayed(services, job_id)
+        return await replayed(services, job_id)
     services.publisher.publish_soon([PlanWake(job_id)])
-    return _accepted(new_job_document(submission, created_at))
+    return accepted(new_job_document(submission, created_at))
 
 
 @jobs.get("/jobs/{job_id}", response_model=JobDocument, responses=error_responses(404))
@@ -95,7 +98,7 @@ async def look(
     found = job_id_of(job_id)
     if wait > 0 and not await _wait(request, services, found, min(wait, services.settings.max_wait_seconds)):
         return Response(status_code=_CLIENT_GONE)
-    return JsonResponse(await _document(services, found))
+    return JsonResponse(await document_of(services, found))
 
 
 @jobs.get("/jobs", response_model=JobPage)
@@ -125,20 +128,23 @@ async def cancel(job_id: JobPath, services: Use) -> Response:
         services.cancelled.send(one)
         services.ended.send(one)
         services.waiters.heard(one)
-    return JsonResponse(await _document(services, found))
+    return JsonResponse(await document_of(services, found))
 
 
-async def _document(services: Services, job_id: UUID) -> Document:
+async def document_of(services: Services, job_id: UUID) -> Document:
+    """Return a job as it stands; raises `NotFound`."""
     return job_document(*await services.requests.job(TENANT, job_id))
 
 
-async def _replayed(services: Services, job_id: UUID) -> Response:
-    response = _accepted(await _document(services, job_id))
+async def replayed(services: Services, job_id: UUID) -> Response:
+    """Answer with the job that was made under the same key before."""
+    response = accepted(await document_of(services, job_id))
     response.headers["Idempotency-Replayed"] = "true"
     return response
 
 
-def _accepted(document: Document) -> Response:
+def accepted(document: Document) -> Response:
+    """Answer with a job that is stored and will run."""
     return JsonResponse(document, status_code=202, headers={"Location": f"/jobs/{document['id']}"})
 
 

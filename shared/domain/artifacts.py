@@ -14,10 +14,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+from shared.domain.errors import storable
 from shared.domain.schemas import rebase
 
 ENVELOPE_TYPES = frozenset({"cli"})
 """Type tags that name a container and never what it contains (cases art-074, art-075)."""
+
+_MAX_ID = 255
+"""Longer ids do not fit an index entry of PostgreSQL for certain; such an output is kept, but not as an artifact."""
 
 _METADATA_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -46,6 +50,15 @@ class Provenance(Protocol):
     def user_id(self) -> str: ...
     @property
     def tool_name(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What is stored about an artifact beside its body, which is the step's output."""
+
+    id: str
+    skill_id: str | None
+    type: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +120,19 @@ def detect_wrapper(content: Any) -> Wrapper | None:
     if isinstance(content, Mapping) and all(key in content for key in ("artifact_id", "artifact", "_metadata")):
         return Wrapper(content["artifact"], content["_metadata"])
     return None
+
+
+def identify(output: Any) -> Identity | None:
+    """Return what is stored about an output that is an artifact wrapper with a usable id, else None."""
+    wrapper = detect_wrapper(output)
+    artifact_id = extract_artifact_id(output)
+    if wrapper is None or artifact_id is None or not 0 < len(artifact_id) <= _MAX_ID:
+        return None
+    if artifact_id != storable(artifact_id):
+        return None
+    skill_id = extract_skill_id(output)
+    kind = infer_type(wrapper.artifact, None)
+    return Identity(artifact_id, skill_id and storable(skill_id), kind and storable(kind))
 
 
 def extract_skill_id(content: Any) -> str | None:

@@ -25,12 +25,13 @@ from shared.domain.plan import Plan
 from shared.domain.states import Effect, JobStatus, Lane
 from shared.domain.tool import ToolDefinition
 from shared.embedded.valkey import EmbeddedValkey
-from shared.ports import ArtifactRecord
+from shared.ports import ArtifactRecord, Wake
 from shared.settings import Settings
 from shared.store.database import Database
 from shared.store.fleet import Fleet
 from shared.store.ids import new_id
 from shared.store.jobs import PostgresJobStore
+from tests.integration.api import control
 from tests.support.servers import TestPostgres
 from tests.support.waiting import eventually
 
@@ -228,6 +229,26 @@ def shared_api(postgres: TestPostgres, api_valkey: str) -> Iterator[Api]:
 def api(shared_api: Api) -> Api:
     """The shared application."""
     return shared_api
+
+
+@pytest.fixture(scope="session")
+def control_api(postgres: TestPostgres, api_valkey: str) -> Iterator[Api]:
+    """One application for all tests that move jobs as workers do, with the tools of `control.py`."""
+    url = postgres.create_migrated()
+    api = Api(Settings(database_url=url, broker_url=api_valkey, max_output_bytes=2_000))
+    control.publish(api, control.TOOLS)
+    api.start()
+    yield api
+    api.stop()
+    postgres.drop(url)
+
+
+@pytest.fixture
+def wakes(control_api: Api, monkeypatch: pytest.MonkeyPatch) -> list[Wake]:
+    """What that application publishes."""
+    published: list[Wake] = []
+    monkeypatch.setattr(control_api.app.state.services.publisher, "publish_soon", published.extend)
+    return published
 
 
 def problem_of(response: httpx.Response, status: int, code: str) -> dict[str, Any]:

@@ -5,6 +5,8 @@ The operations are asked for one by one, because schemathesis' own pytest plugin
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
@@ -17,7 +19,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from tests.integration.api.conftest import Api
+from tests.integration.api.conftest import Api, search
 
 CHECKS = [
     not_a_server_error,
@@ -32,6 +34,10 @@ OPERATIONS = [
     ("GET", "/jobs"),
     ("GET", "/jobs/{job_id}"),
     ("POST", "/jobs/{job_id}/cancel"),
+    ("POST", "/jobs/{job_id}/pause"),
+    ("POST", "/jobs/{job_id}/resume"),
+    ("POST", "/jobs/{job_id}/fork"),
+    ("POST", "/jobs/{job_id}/steps/{index}/settle"),
     ("GET", "/tools"),
     ("POST", "/plans/validate"),
     ("GET", "/artifacts/{artifact_id}"),
@@ -49,16 +55,24 @@ REFUSING = [operation for operation in OPERATIONS if operation[0] == "POST" or o
 
 @pytest.fixture(scope="session")
 def described(shared_api: Api) -> schemathesis.BaseSchema:
-    """The API as it describes itself, holding a few jobs."""
-    shared_api.jobs.complete(shared_api.submit()["id"])
+    """The API as it describes itself."""
     return schemathesis.openapi.from_url(f"{shared_api.url}/openapi.json")
+
+
+@pytest.fixture
+def job_id(shared_api: Api) -> str:
+    """A job that is being executed, for the requests of one test."""
+    plan = {"type": "tool_calls", "calls": [search(), search("{{ $0.output.text }}")]}
+    job_id: str = shared_api.submit({"plan": plan})["id"]
+    shared_api.jobs.run_plan(job_id, plan, {0: {"text": "Rust", "count": 1}})
+    return job_id
 
 
 @pytest.mark.parametrize(("method", "path"), OPERATIONS, ids=[" ".join(operation) for operation in OPERATIONS])
 def test_every_answer_to_a_good_request_is_as_described(
-    described: schemathesis.BaseSchema, method: str, path: str
+    described: schemathesis.BaseSchema, method: str, path: str, job_id: str
 ) -> None:
-    statuses = ask(described, method, path, GenerationMode.POSITIVE)
+    statuses = ask(described, method, path, GenerationMode.POSITIVE, job_id)
 
     # No schema knows which tools and models there are, so a well-formed job may still be refused; test_jobs.py has
     # those that are accepted.
@@ -67,16 +81,17 @@ def test_every_answer_to_a_good_request_is_as_described(
 
 @pytest.mark.parametrize(("method", "path"), REFUSING, ids=[" ".join(operation) for operation in REFUSING])
 def test_every_answer_to_a_bad_request_is_as_described(
-    described: schemathesis.BaseSchema, method: str, path: str
+    described: schemathesis.BaseSchema, method: str, path: str, job_id: str
 ) -> None:
-    statuses = ask(described, method, path, GenerationMode.NEGATIVE)
+    statuses = ask(described, method, path, GenerationMode.NEGATIVE, job_id)
 
     assert statuses & {400, 404, 415, 422}
 
 
-def ask(described: schemathesis.BaseSchema, method: str, path: str, mode: GenerationMode) -> set[int]:
-    """Send generated requests, check every answer, and return the statuses that were seen."""
+def ask(described: schemathesis.BaseSchema, method: str, path: str, mode: GenerationMode, job_id: str) -> set[int]:
+    """Send generated requests, every second about the job there is; check every answer, and return the statuses."""
     statuses: set[int] = set()
+    turn = count()
 
     @given(described[path][method].as_strategy(generation_mode=mode))
     @BOUNDED
@@ -84,6 +99,8 @@ def ask(described: schemathesis.BaseSchema, method: str, path: str, mode: Genera
         wait = (case.query or {}).get("wait")
         if isinstance(wait, (int, float)) and wait > 0:
             case.query = {**case.query, "wait": 0.01}  # nobody ends these jobs
+        if "job_id" in (case.path_parameters or {}) and next(turn) % 2:
+            case.path_parameters = {**case.path_parameters, "job_id": job_id}
         statuses.add(case.call_and_validate(checks=CHECKS).status_code)
 
     run()

@@ -39,7 +39,8 @@ def test_a_job_shows_its_plan_and_what_became_of_its_steps(api: Api) -> None:
 
     assert list(seen) == [
         *("id", "status", "strategy", "input", "answer", "error", "model_calls", "usage"),
-        *("created_at", "started_at", "finished_at", "metadata", "plan", "plan_errors", "steps"),
+        *("created_at", "started_at", "finished_at", "paused_at", "expires_at", "forked_from"),
+        *("metadata", "plan", "plan_errors", "steps"),
     ]
     assert JobDocument.model_validate(seen)
     assert (seen["status"], seen["plan"], seen["plan_errors"]) == ("responding", PLAN, None)
@@ -47,7 +48,7 @@ def test_a_job_shows_its_plan_and_what_became_of_its_steps(api: Api) -> None:
     first, second, third, fourth = seen["steps"]
     assert list(first) == [
         *("index", "tool_name", "status", "attempt", "arguments", "output", "error", "depends_on"),
-        *("started_at", "finished_at"),
+        *("reused_from", "recovery", "question", "started_at", "finished_at"),
     ]
     assert (first["status"], first["output"], first["attempt"]) == ("succeeded", {"text": "Rust", "count": 2**70}, 1)
     assert second["arguments"] == {"title": "About $0.output.text"}

@@ -1,0 +1,136 @@
+"""From a request to fork a job to the new job: its plan, and which steps take over what the source has done.
+
+Nothing is stored here, and a refusal leaves no trace. What a fork need not run again is decided by
+`shared.domain.fork`, by content; issue 3, item 7.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+from uuid import uuid4
+
+from api.schemas import ForkRequest
+from api.submission import TENANT, allowed_tools, check_metadata, checked_input, plan_body, valid_plan
+from shared.domain.compile import PlannedStep, compile_plan
+from shared.domain.errors import Conflict, InvalidRequest
+from shared.domain.fork import SourceStep, reusable
+from shared.domain.limits import Limits
+from shared.domain.plan import Plan
+from shared.domain.states import Effect, JobStatus, StepStatus, Strategy
+from shared.domain.tool import ToolDefinition
+from shared.settings import Settings
+from shared.store.database import Row
+from shared.store.ids import new_id
+from shared.store.requests import Submission
+
+_INLINE_STEPS = 100
+"""Up to this many steps are compared on the event loop (a few milliseconds); more of them in a thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A fork that may be stored: `submission` with `reuse`, and the steps that its plan means."""
+
+    submission: Submission
+    steps: Sequence[PlannedStep]
+
+    @property
+    def reuse(self) -> Mapping[int, int]:
+        """Return, for the steps that need not run, the step of the source whose outcome each takes over."""
+        return self.submission.reuse or {}
+
+
+async def fork_of(
+    request: ForkRequest,
+    job: Row,
+    steps: Sequence[Row],
+    tools: Mapping[str, ToolDefinition],
+    settings: Settings,
+    **given: str | None,
+) -> Fork:
+    """Return the fork of a job, whose row and steps are those of `RequestStore.planned`.
+
+    What the request does not name is as in the source. `given` are the fields that came with headers. Raises
+    `Conflict` when the source has no valid plan, `InvalidRequest`, `TooLarge`, or `PlanInvalid` with every defect of
+    the plan.
+    """
+    _require_plan(job)
+    text = job["input"] if request.input is None else checked_input(request.input, settings.max_input_bytes)
+    check_metadata(request.metadata)
+    limits = _limits(request, Limits.from_json(job["limits"]), settings.limits)
+    raw = job["plan_body"] if request.plan is None else request.plan
+    names = None if job["tools"] is None else [name for name in job["tools"] if name in tools]
+    plan = await valid_plan(raw, names, tools, max_steps=limits.max_plan_steps)
+    if request.from_step is not None and request.from_step >= len(plan.calls):
+        raise InvalidRequest(
+            f"from_step: expected the index of a step of the new plan, 0 to {len(plan.calls) - 1}; "
+            f"found {request.from_step}"
+        )
+    work = (plan, steps, allowed_tools(names, tools), tools, limits.step_timeout_seconds, request.from_step)
+    is_long = max(len(plan.calls), len(steps)) > _INLINE_STEPS
+    compiled, reuse = await asyncio.to_thread(_compare, *work) if is_long else _compare(*work)
+    submission = Submission(
+        id=new_id(),
+        tenant_id=TENANT,
+        input=text,
+        strategy=Strategy(job["strategy"]),
+        model=job["model"],
+        limits=limits,
+        plan=plan_body(plan),
+        tools=job["tools"],
+        metadata=job["metadata"] if request.metadata is None else request.metadata,
+        user_id=job["user_id"],
+        trace_id=given.get("trace_id") or uuid4().hex,
+        idempotency_key=given.get("idempotency_key"),
+        request_hash=given.get("request_hash"),
+        forked_from=job["id"],
+        reuse=reuse,
+    )
+    return Fork(submission, compiled)
+
+
+def _require_plan(job: Row) -> None:
+    if job["plan_body"] is not None and job["plan_errors"] is None:
+        return
+    status = JobStatus(job["status"])
+    if job["plan_errors"] is not None:
+        why = "its plan was refused"
+    elif status.is_terminal:
+        why = f"it is {status} without one"
+    else:
+        why = f"it is still {status}; wait until it has one"
+    raise Conflict(
+        f"job {job['id']} has no plan that could be forked: {why}. A new job with a plan of its own is submitted by "
+        "POST /jobs",
+        job_status=status,
+    )
+
+
+def _limits(request: ForkRequest, source: Limits, server: Limits) -> Limits:
+    """Return the source's limits, where the server has been put lower since the server's, and what is wanted."""
+    kept = replace(source, **{name: min(value, getattr(server, name)) for name, value in asdict(source).items()})
+    wanted = {} if request.limits is None else request.limits.model_dump(exclude_none=True)
+    lowered = server.lowered(wanted)
+    return replace(kept, **{name: getattr(lowered, name) for name in wanted})
+
+
+def _compare(
+    plan: Plan,
+    steps: Sequence[Row],
+    allowed: Mapping[str, ToolDefinition],
+    tools: Mapping[str, ToolDefinition],
+    step_timeout_seconds: float,
+    from_step: int | None,
+) -> tuple[Sequence[PlannedStep], dict[int, int]]:
+    compiled = compile_plan(plan, allowed, step_timeout_seconds=step_timeout_seconds).steps
+    return compiled, reusable([_source_step(row, tools) for row in steps], compiled, from_step=from_step)
+
+
+def _source_step(row: Row, tools: Mapping[str, ToolDefinition]) -> SourceStep:
+    name: str = row["tool_name"]
+    arguments: Mapping[str, Any] = row["arguments"]
+    effect = tools[name].effect if name in tools else Effect(row["effect"])
+    return SourceStep(name, effect, arguments, row["status"] == StepStatus.SUCCEEDED)

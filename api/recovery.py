@@ -1,0 +1,132 @@
+"""What a resumed job may repeat, and what an answer about a call that was cut off comes to.
+
+Nothing `unsafe` is done twice unless somebody says so; issue 3, items 7 and 8. Nothing is stored here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from api.body import encode
+from api.schemas import SettleRequest
+from shared.domain.artifacts import identify
+from shared.domain.errors import Conflict, ErrorRecord, InvalidRequest, OutcomeUnknown, TooLarge
+from shared.domain.events import Settlement
+from shared.domain.retry import may_have_taken_effect
+from shared.domain.schemas import violations
+from shared.domain.states import Effect, JobStatus, Recovery, StepStatus
+from shared.domain.tool import ToolDefinition
+from shared.ports import ArtifactRecord
+from shared.store.database import Row
+from shared.store.requests import Verdict
+
+
+def doubts_about(job: Row, steps: Sequence[Row], *, repeat_unsafe: bool) -> Collection[int]:
+    """Return the steps of an ended job whose tool has to find out, before it is called again, whether it took effect.
+
+    Raises `Conflict` when there is nothing to try again, and `OutcomeUnknown` with every step that would be repeated
+    blindly, unless `repeat_unsafe`.
+    """
+    _require_failures(job)
+    doubtful = [step for step in steps if _may_have_taken_effect(step)]
+    blind = [step for step in doubtful if step["recovery"] != Recovery.FIND_OUT]
+    if blind and not repeat_unsafe:
+        named = ", ".join(f"step {step['index']} ({step['tool_name']!r})" for step in blind[:10])
+        more = f" and {len(blind) - 10} more" if len(blind) > 10 else ""
+        raise OutcomeUnknown(
+            f"job {job['id']} stays as it is: {named}{more} may have taken effect, and its tool is unsafe to repeat; "
+            'find out, then send {"repeat_unsafe": true} to repeat it all the same, or fork the job with a plan '
+            "that goes without",
+            errors=[_doubt(step) for step in blind],
+        )
+    return [step["index"] for step in doubtful if step["recovery"] == Recovery.FIND_OUT]
+
+
+def _require_failures(job: Row) -> None:
+    status = JobStatus(job["status"])
+    if status is JobStatus.FAILED or (status is JobStatus.COMPLETED and job["failed_steps"] > 0):
+        return
+    why = (
+        "it was cancelled, and a cancelled job does not go on"
+        if status is JobStatus.CANCELLED
+        else "it has completed, and none of its steps has failed"
+    )
+    raise Conflict(
+        f"job {job['id']} cannot be resumed: {why}. A fork takes over what it has done, and runs what is changed or "
+        "not done",
+        job_status=status,
+    )
+
+
+def _may_have_taken_effect(step: Row) -> bool:
+    error = step["error"] or {}
+    return may_have_taken_effect(
+        StepStatus(step["status"]),
+        Effect(step["effect"]),
+        error.get("code"),
+        is_begun=step["attempt"] > step["releases"],
+        is_unsure=step["unsure"],
+    )
+
+
+def _doubt(step: Row) -> dict[str, Any]:
+    error = step["error"] or {"code": "cancelled", "message": "cut off when its job ended"}
+    return {
+        "step": step["index"],
+        "tool_name": step["tool_name"],
+        "code": error.get("code"),
+        "message": error.get("message"),
+    }
+
+
+def verdict_of(
+    request: SettleRequest, job: Row, step: Row, tools: Mapping[str, ToolDefinition], max_output_bytes: int
+) -> Verdict:
+    """Return what an answer means for the step that asked.
+
+    Raises `Conflict` when the step asks nothing (any more), `InvalidRequest` with every defect of `output`, and
+    `TooLarge`.
+    """
+    if step["question"] is None:
+        raise asks_nothing(job, step["index"], StepStatus(step["status"]))
+    outcome = Settlement(request.outcome)
+    if outcome is Settlement.HAPPENED:
+        _check_output(request.output, step["tool_name"], tools, max_output_bytes)
+        found = identify(request.output)
+        artifact = None if found is None else ArtifactRecord(found.id, found.skill_id, found.type)
+        return Verdict(outcome, output=request.output, artifact=artifact)
+    if request.output is not None:
+        raise InvalidRequest('output: expected none, since it only belongs to the outcome "happened"')
+    if outcome is Settlement.DID_NOT_HAPPEN:
+        return Verdict(outcome)
+    unknown = OutcomeUnknown(
+        f"the call of the unsafe tool {step['tool_name']!r} was cut off, and whether it took effect could not be "
+        "found out; it is not repeated"
+    )
+    return Verdict(outcome, error=ErrorRecord.of(unknown))
+
+
+def asks_nothing(job: Row, index: int, status: StepStatus) -> Conflict:
+    """Return the refusal of an answer to a step that waits for none."""
+    return Conflict(
+        f"step {index} of job {job['id']} asks nothing: it is {status}. Only a step whose call was cut off and that "
+        "waits for a person can be settled, and only once",
+        step_status=status,
+    )
+
+
+def _check_output(output: Any, tool_name: str, tools: Mapping[str, ToolDefinition], most: int) -> None:
+    if not isinstance(output, dict):
+        found = "none" if output is None else "something else"
+        raise InvalidRequest(f"output: expected the object that {tool_name!r} would have returned, found {found}")
+    size = len(encode(output))
+    if size > most:
+        raise TooLarge(f"output: expected at most {most} bytes of JSON, found {size}", limit=most, actual=size)
+    # Where no worker publishes the tool any more there is nothing to check against.
+    schema = tools[tool_name].output_schema if tool_name in tools else None
+    defects = violations(schema or {}, output)
+    if defects:
+        errors = [{"pointer": f"/output{defect.pointer}", "message": defect.message} for defect in defects]
+        told = "; ".join(f"{error['pointer']}: {error['message']}" for error in errors)
+        raise InvalidRequest(f"the output breaks the output schema of {tool_name!r}: {told}", errors=errors)

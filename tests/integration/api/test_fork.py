@@ -1,0 +1,235 @@
+"""Forking jobs over HTTP: what is taken over, what is refused, and that nothing else changes."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID, uuid4
+
+import httpx
+import pytest
+
+from shared.ports import PlanWake, Wake
+from tests.integration.api.conftest import Api, problem_of
+from tests.integration.api.control import Story, begun, call, failed_job, plan
+
+CALLS = [call("look", "a"), call("calc", "$0.output.text"), call("mail", "$1.output.text"), call("calc", "b")]
+
+
+@pytest.fixture
+def api(control_api: Api) -> Api:
+    return control_api
+
+
+@pytest.fixture
+def source(api: Api) -> Story:
+    """A job that has completed, all its steps succeeded."""
+    story = begun(api, *CALLS, input="report", metadata={"who": "me"}, limits={"plan_timeout_seconds": 20})
+    story.succeed(0, 1, 2, 3)
+    story.answer()
+    return story
+
+
+def fork(api: Api, source: Story, body: dict[str, Any] | None = None, **headers: str) -> httpx.Response:
+    return api.http.post(f"/jobs/{source.id}/fork", **({} if body is None else {"json": body}), headers=headers)
+
+
+def forked(api: Api, source: Story, body: dict[str, Any] | None = None) -> Story:
+    """A fork that must be accepted."""
+    response = fork(api, source, body)
+    assert response.status_code == 202, response.text
+    return Story(api, response.json()["id"])
+
+
+def origins(story: Story) -> dict[int, Any]:
+    return {step["index"]: step["reused_from"] for step in story.seen()["steps"]}
+
+
+def jobs(api: Api) -> int:
+    return int(api.jobs.execute("SELECT count(*) AS n FROM jobs")[0]["n"])
+
+
+def test_a_fork_of_what_has_succeeded_only_answers_again(api: Api, source: Story, wakes: list[Wake]) -> None:
+    before = source.seen()
+
+    response = fork(api, source)
+    new = response.json()
+
+    assert response.status_code == 202
+    assert response.headers["location"] == f"/jobs/{new['id']}"
+    assert (new["status"], new["forked_from"], new["input"]) == ("queued", source.id, "report")
+    assert (new["metadata"], new["plan"]) == ({"who": "me"}, before["plan"])
+    assert wakes == [PlanWake(UUID(new["id"]))]
+    assert new == {**Story(api, new["id"]).seen(), "steps": []}
+
+    story = Story(api, new["id"])
+    assert not story.accept()
+    seen = story.seen()
+    assert seen["status"] == "responding"
+    assert [step["output"] for step in seen["steps"]] == [step["output"] for step in before["steps"]]
+    assert origins(story) == {index: {"job_id": source.id, "index": index} for index in range(4)}
+    assert [step["attempt"] for step in seen["steps"]] == [0, 0, 0, 0]
+    assert source.seen() == before
+
+
+def test_an_edit_runs_what_it_affects_and_nothing_else(api: Api, source: Story) -> None:
+    story = forked(api, source, {"plan": plan(*CALLS[:3], call("calc", "new")), "input": "other"})
+
+    assert story.accept()
+
+    assert story.statuses() == ["succeeded", "succeeded", "succeeded", "ready"]
+    assert origins(story)[3] is None
+    assert story.seen()["input"] == "other"
+
+
+def test_what_depends_on_the_edit_runs_with_the_new_outputs(api: Api, source: Story) -> None:
+    story = forked(api, source, {"plan": plan(call("look", "new"), *CALLS[1:])})
+
+    assert story.accept()
+
+    assert story.statuses() == ["ready", "pending", "pending", "succeeded"]
+    story.succeed(0, 1, 2)
+    story.answer()
+    assert story.seen()["steps"][2]["arguments"] == {"text": f"of {story.id}"}
+
+
+def test_from_a_step_on_everything_runs(api: Api, source: Story) -> None:
+    story = forked(api, source, {"from_step": 2})
+
+    assert story.accept()
+
+    assert story.statuses() == ["succeeded", "succeeded", "ready", "ready"]
+
+
+def test_a_fork_of_an_unfinished_job_takes_over_what_has_succeeded_by_now(api: Api) -> None:
+    source = begun(api, *CALLS)
+    source.succeed(0)
+
+    story = forked(api, source)
+    source.succeed(1)
+
+    assert story.accept()
+    assert story.statuses() == ["succeeded", "ready", "pending", "ready"]
+    assert source.seen()["status"] == "executing"
+
+
+def test_a_fork_of_a_failed_or_cancelled_job_and_of_a_fork_works(api: Api) -> None:
+    failed = failed_job(api, "timeout")
+    one = forked(api, failed, {"plan": plan(call("look"), call("put"))})
+    assert one.accept()
+    assert one.statuses() == ["succeeded", "ready"]
+    assert api.http.post(f"/jobs/{one.id}/cancel").status_code == 200
+
+    two = forked(api, one)
+
+    assert two.accept()
+    assert origins(two) == {0: {"job_id": one.id, "index": 0}, 1: None}
+
+
+def test_a_dry_run_says_what_would_happen_and_stores_nothing(api: Api, source: Story, wakes: list[Wake]) -> None:
+    before = jobs(api)
+
+    response = fork(api, source, {"plan": plan(CALLS[0], CALLS[2] | {"arguments": {"text": "x"}}), "dry_run": True})
+
+    assert response.status_code == 200
+    assert response.json() == {
+        "reuse": [
+            {
+                "index": 0,
+                "tool_name": "look",
+                "effect": "read",
+                "reused_from": {"job_id": source.id, "index": 0},
+            }
+        ],
+        "run": [{"index": 1, "tool_name": "mail", "effect": "unsafe"}],
+    }
+    assert jobs(api) == before
+    assert wakes == []
+
+
+def test_a_defective_plan_is_refused_with_all_its_errors_and_nothing_is_stored(api: Api, source: Story) -> None:
+    before, seen = jobs(api), source.seen()
+
+    problem = problem_of(
+        fork(api, source, {"plan": plan(call("look", "$1.output.text"), call("nope"))}), 422, "plan_invalid"
+    )
+
+    assert [error["error"]["type"] for error in problem["errors"]] == ["forward_reference", "unknown_tool"]
+    assert (jobs(api), source.seen()) == (before, seen)
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({"from_step": 4}, "0 to 3"),
+        ({"plan": plan(call("look")), "from_step": 1}, "0 to 0"),
+        ({"input": " "}, "white space"),
+        ({"limits": {"plan_timeout_seconds": 301}}, "can only lower"),
+        ({"metadata": {"a": [[]] * 3, "b": {"c": "x" * 20_000}}}, "metadata"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_is_stored(api: Api, source: Story, body: Any, text: str) -> None:
+    before = jobs(api)
+
+    response = fork(api, source, body)
+
+    assert response.status_code in (413, 422)
+    assert text in response.json()["detail"]
+    assert jobs(api) == before
+
+
+def test_limits_are_those_of_the_source_unless_named(api: Api, source: Story) -> None:
+    def limits(body: dict[str, Any]) -> Any:
+        story = forked(api, source, {"limits": body})
+        found = api.jobs.execute("SELECT limits FROM jobs WHERE id = %s", story.id)[0]["limits"]
+        return found["plan_timeout_seconds"], found["step_timeout_seconds"]
+
+    assert limits({}) == (20.0, 300.0)
+    assert limits({"step_timeout_seconds": 5}) == (20.0, 5.0)
+    assert limits({"plan_timeout_seconds": 200}) == (200.0, 300.0)
+
+
+def test_a_fork_may_use_the_tools_that_its_source_may(api: Api) -> None:
+    source = begun(api, call("look"), tools=["look"])
+
+    problem = problem_of(fork(api, source, {"plan": plan(call("mail"))}), 422, "plan_invalid")
+
+    assert problem["errors"][0]["error"]["available_tools"] == ["look"]
+
+
+@pytest.mark.parametrize("why", ["queued", "completed", "refused"])
+def test_what_has_no_valid_plan_cannot_be_forked(api: Api, why: str) -> None:
+    story = Story(api, api.submit({"input": "x"})["id"])
+    if why == "completed":
+        api.jobs.complete(story.id)
+    elif why == "refused":
+        api.jobs.execute(
+            "INSERT INTO plans (job_id, round, tenant_id, source, body, errors) "
+            "VALUES (%s, 0, 'default', 'model', '{}', '[]')",
+            story.id,
+        )
+
+    problem = problem_of(fork(api, story, {"plan": plan(call("look"))}), 409, "conflict")
+
+    assert why in problem["detail"]
+
+
+def test_the_same_key_gives_the_same_fork_and_another_request_is_a_conflict(api: Api, source: Story) -> None:
+    key = {"Idempotency-Key": str(uuid4())}
+    first = fork(api, source, {"from_step": 1}, **key)
+    again = fork(api, source, {"from_step": 1}, **key)
+    other_body = fork(api, source, {"from_step": 2}, **key)
+    other_job = fork(api, begun(api, *CALLS), {"from_step": 1}, **key)
+
+    assert (first.status_code, again.status_code) == (202, 202)
+    assert first.json() == again.json()
+    assert "idempotency-replayed" not in first.headers
+    assert again.headers["idempotency-replayed"] == "true"
+    problem_of(other_body, 409, "conflict")
+    problem_of(other_job, 409, "conflict")
+    problem_of(fork(api, source, {}, **{"Idempotency-Key": "a b"}), 400, "invalid_idempotency_key")
+
+
+def test_a_key_without_a_body_is_good_too(api: Api, source: Story) -> None:
+    key = {"Idempotency-Key": str(uuid4())}
+
+    assert fork(api, source, None, **key).json()["id"] == fork(api, source, None, **key).json()["id"]
