@@ -21,6 +21,7 @@ from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import Json
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
+from shared.domain.encoding import JsonText
 from shared.domain.errors import DatabaseUnavailable, Misconfigured
 
 Row = Mapping[str, Any]
@@ -56,11 +57,17 @@ suffices."""
 
 
 def as_json(value: Any) -> Json | None:
-    """Wrap a value as a `json` parameter; None stays SQL null.
+    """Wrap a value, or the text of one, as a `json` parameter; None stays SQL null.
 
     NUL characters are kept as escapes, which the `json` type stores as they are; NaN and infinities raise ValueError.
     """
+    if isinstance(value, JsonText):
+        return Json(value, dumps=_text_of)
     return None if value is None else Json(value, dumps=json_text)
+
+
+def _text_of(value: JsonText) -> bytes:
+    return value.body
 
 
 def json_text(value: Any) -> str:

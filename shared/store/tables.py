@@ -43,6 +43,9 @@ SQLModel.metadata.naming_convention = {
     "pk": "pk_%(table_name)s",
 }
 
+_KEYED = "idempotency_key IS NOT NULL"
+_SEARCH = "setweight(to_tsvector('english', heading), 'A') || setweight(to_tsvector('english', body), 'B')"
+
 UNFINISHED_JOB = "status IN ('queued', 'planning', 'executing', 'input_required', 'responding')"
 UNFINISHED_STEP = "status IN ('pending', 'ready', 'running', 'waiting')"
 
@@ -51,6 +54,10 @@ def one_of(column: str, values: type[StrEnum]) -> CheckConstraint:
     """Return the check constraint that allows exactly the values of an enum."""
     allowed = ", ".join(f"'{value}'" for value in values)
     return CheckConstraint(f"{column} IN ({allowed})", name=column)
+
+
+def _partial(column: str, where: str) -> Index:
+    return Index(None, column, postgresql_where=text(where))
 
 
 def _json(*, nullable: bool = True) -> Any:
@@ -105,33 +112,15 @@ class Job(SQLModel, table=True):
     __table_args__ = (
         one_of("status", JobStatus),
         CheckConstraint("open_steps >= 0 AND failed_steps >= 0", name="counters"),
-        Index(
-            "uq_jobs_idempotency_key",
-            "tenant_id",
-            "idempotency_key",
-            unique=True,
-            postgresql_where=text("idempotency_key IS NOT NULL"),
-        ),
+        Index("uq_jobs_idempotency_key", "tenant_id", "idempotency_key", unique=True, postgresql_where=text(_KEYED)),
         Index("ix_jobs_listing", "tenant_id", "id"),
         Index("ix_jobs_status_listing", "tenant_id", "status", "id"),
-        Index("ix_jobs_wake_at", "wake_at", postgresql_where=text(UNFINISHED_JOB)),
-        Index(
-            "ix_jobs_deadline",
-            "deadline",
-            postgresql_where=text("status IN ('executing', 'input_required') AND deadline IS NOT NULL"),
-        ),
-        Index("ix_jobs_stage_worker", "stage_worker", postgresql_where=text("stage_worker IS NOT NULL")),
-        Index("ix_jobs_expires_at", "expires_at", postgresql_where=text(UNFINISHED_JOB)),
-        Index(
-            "ix_jobs_parent_job_id",
-            "parent_job_id",
-            postgresql_where=text(f"parent_job_id IS NOT NULL AND {UNFINISHED_JOB}"),
-        ),
-        Index(
-            "ix_jobs_forked_from",
-            "forked_from",
-            postgresql_where=text(f"forked_from IS NOT NULL AND {UNFINISHED_JOB}"),
-        ),
+        _partial("wake_at", UNFINISHED_JOB),
+        _partial("deadline", "status IN ('executing', 'input_required') AND deadline IS NOT NULL"),
+        _partial("stage_worker", "stage_worker IS NOT NULL"),
+        _partial("expires_at", UNFINISHED_JOB),
+        _partial("parent_job_id", f"parent_job_id IS NOT NULL AND {UNFINISHED_JOB}"),
+        _partial("forked_from", f"forked_from IS NOT NULL AND {UNFINISHED_JOB}"),
     )
     id: UUID = Field(primary_key=True)
     tenant_id: str = Field(sa_column=Column(Text, ForeignKey("tenants.id"), nullable=False))
@@ -216,9 +205,9 @@ class Step(SQLModel, table=True):
         one_of("effect", Effect),
         one_of("recovery", Recovery),
         CheckConstraint("pending >= 0 AND attempt >= 0", name="counters"),
-        Index("ix_steps_wake_at", "wake_at", postgresql_where=text("status IN ('ready', 'waiting')")),
-        Index("ix_steps_worker_id", "worker_id", postgresql_where=text("status = 'running'")),
-        Index("ix_steps_payload_hash", "payload_hash", postgresql_where=text("payload_hash IS NOT NULL")),
+        _partial("wake_at", "status IN ('ready', 'waiting')"),
+        _partial("worker_id", "status = 'running'"),
+        _partial("payload_hash", "payload_hash IS NOT NULL"),
     )
     job_id: UUID = Field(sa_column=Column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True))
     round: int = Field(sa_column=Column(Integer, primary_key=True))
@@ -273,14 +262,36 @@ class Event(SQLModel, table=True):
 
 
 class Payload(SQLModel, table=True):
-    """A large value, addressed by its SHA-256; its bytes are `body`, or lie at `location` in the object store."""
+    """A large value, addressed by its SHA-256; its bytes are `body`, or lie at `location` in the object store.
+
+    `preview` is what is shown where the whole would be too much. `created_at` is when it was last put or referred to.
+    """
 
     __tablename__ = "payloads"
+    __table_args__ = (
+        _partial("location", "location IS NOT NULL"),
+        Index("ix_payloads_created_at", "created_at"),
+    )
     hash: bytes = Field(sa_column=Column(LargeBinary, primary_key=True))
     tenant_id: str = _text(primary_key=True)
     body: bytes | None = Field(default=None, sa_column=Column(LargeBinary, nullable=True))
     location: str | None = _text(nullable=True)
     size: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default=text("0")))
+    preview: Any = _json()
+    created_at: datetime = _time(nullable=False, now=True)
+
+
+class PayloadObject(SQLModel, table=True):
+    """An object that was, or was to be, written to the object store and has not been removed from it.
+
+    Once it `is_doomed` no payload refers to it any more.
+    """
+
+    __tablename__ = "payload_objects"
+    __table_args__ = (Index("ix_payload_objects_created_at", "created_at"),)
+    location: str = _text(primary_key=True)
+    tenant_id: str = _text()
+    is_doomed: bool = _flag()
     created_at: datetime = _time(nullable=False, now=True)
 
 
@@ -293,7 +304,7 @@ class Artifact(SQLModel, table=True):
     __tablename__ = "artifacts"
     __table_args__ = (
         Index("ix_artifacts_job_id", "job_id"),
-        Index("ix_artifacts_payload_hash", "payload_hash", postgresql_where=text("payload_hash IS NOT NULL")),
+        _partial("payload_hash", "payload_hash IS NOT NULL"),
     )
     tenant_id: str = _text(primary_key=True)
     id: str = _text(primary_key=True)
@@ -382,13 +393,4 @@ class PassageRow(SQLModel, table=True):
     tenant_id: str = _text()
     heading: str = _text("")
     body: str = _text()
-    search: Any = Field(
-        default=None,
-        sa_column=Column(
-            TSVECTOR,
-            Computed(
-                "setweight(to_tsvector('english', heading), 'A') || setweight(to_tsvector('english', body), 'B')",
-                persisted=True,
-            ),
-        ),
-    )
+    search: Any = Field(default=None, sa_column=Column(TSVECTOR, Computed(_SEARCH, persisted=True)))

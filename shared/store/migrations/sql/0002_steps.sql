@@ -64,6 +64,10 @@ BEGIN
         json_agg(json_build_object('index', n.index, 'lane', n.lane, 'tool_name', n.tool_name) ORDER BY n.index)
             FILTER (WHERE n.status = 'ready'), '[]')
     INTO v_open, v_ready FROM new_steps n;
+    IF v_reused > 0 THEN
+        PERFORM planq_touch_payload(j.tenant_id, s.payload_hash) FROM steps s
+        WHERE s.job_id = j.id AND s.round = j.round AND s.payload_hash IS NOT NULL;
+    END IF;
     v_status := CASE WHEN v_open = 0 THEN 'responding' ELSE 'executing' END;
     UPDATE jobs SET status = v_status, stage_worker = NULL, open_steps = v_open, failed_steps = 0, halt_index = NULL,
         deadline = CASE WHEN v_open > 0 THEN now() + p_timeout END,
@@ -119,6 +123,9 @@ BEGIN
     RETURNING * INTO s;
     IF NOT FOUND THEN
         RETURN json_build_object('landed', false);
+    END IF;
+    IF s.payload_hash IS NOT NULL THEN
+        PERFORM planq_touch_payload(j.tenant_id, s.payload_hash);
     END IF;
     PERFORM planq_tell(j.tenant_id, p_job, CASE v_status WHEN 'ready' THEN 'step_retrying' ELSE 'step_' || v_status END,
         json_build_object('round', p_round, 'index', p_index, 'attempt', p_attempt, 'error', p_error));

@@ -15,7 +15,7 @@ branch_labels = None
 depends_on = None
 
 UNFINISHED = "status IN ('queued', 'planning', 'executing', 'input_required', 'responding')"
-PARTS = ("jobs", "steps", "control")
+PARTS = ("payloads", "jobs", "steps", "control")
 
 
 def _json(name: str) -> sa.Column[object]:
@@ -31,9 +31,7 @@ def upgrade() -> None:
     _jobs()
     _steps()
     op.add_column("plans", _json("reuse"))
-    op.alter_column("payloads", "body", nullable=True)
-    op.add_column("payloads", sa.Column("location", sa.Text(), nullable=True))
-    op.add_column("payloads", _count("size", sa.BigInteger))
+    _payloads()
     op.alter_column("artifacts", "body", nullable=True)
     op.add_column("artifacts", sa.Column("payload_hash", sa.LargeBinary(), nullable=True))
     _index("artifacts", "payload_hash", "payload_hash IS NOT NULL")
@@ -68,6 +66,26 @@ def _steps() -> None:
     op.add_column("steps", sa.Column("reused_index", sa.Integer(), nullable=True))
     op.create_check_constraint(op.f("ck_steps_recovery"), "steps", "recovery IN ('fail', 'ask', 'find_out')")
     _index("steps", "payload_hash", "payload_hash IS NOT NULL")
+
+
+def _payloads() -> None:
+    op.alter_column("payloads", "body", nullable=True)
+    # Read in slices: of what is compressed, each slice would cost reading all that comes before it.
+    op.execute("ALTER TABLE payloads ALTER COLUMN body SET STORAGE EXTERNAL")
+    op.add_column("payloads", sa.Column("location", sa.Text(), nullable=True))
+    op.add_column("payloads", _count("size", sa.BigInteger))
+    op.add_column("payloads", _json("preview"))
+    _index("payloads", "location", "location IS NOT NULL")
+    op.create_index("ix_payloads_created_at", "payloads", ["created_at"], unique=False)
+    op.create_table(
+        "payload_objects",
+        sa.Column("location", sa.Text(), nullable=False),
+        sa.Column("tenant_id", sa.Text(), nullable=False),
+        sa.Column("is_doomed", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.PrimaryKeyConstraint("location", name=op.f("pk_payload_objects")),
+    )
+    op.create_index("ix_payload_objects_created_at", "payload_objects", ["created_at"], unique=False)
 
 
 def _index(table: str, column: str, where: str) -> None:

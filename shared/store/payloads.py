@@ -1,0 +1,147 @@
+"""Large outputs under their SHA-256: the port `Payloads`, reading in slices, and collecting what nobody refers to.
+
+A row of `payloads` is the index of every payload; its bytes are in the row, or in an object of a folder or bucket
+(`objects.py`). Rules that make every race harmless:
+
+- Whoever refers to a payload touches its row (`created_at`) in the transaction that makes the reference, and fails
+  where there is none; whoever puts one touches it too. `collect` deletes only rows untouched for an hour, and looks
+  at that again under the row's lock. So a row that is about to be referred to is fresh, or is gone and put again.
+- Each put writes an object under a name of its own, so removing an old object never removes a new one.
+- The name is noted in `payload_objects` before the object is written, and forgotten after it is removed, so a process
+  may die between any two of these and the object is still found. A noted object is doomed before it is removed, and
+  what is doomed no put refers to any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from uuid import uuid4
+
+from shared.domain.errors import DatabaseUnavailable, Unavailable
+from shared.store.database import Database, Row
+from shared.store.objects import ObjectStore
+
+_log = logging.getLogger("planq.store")
+
+SLICE_BYTES = 1024 * 1024
+"""What a reader of a stream holds at a time."""
+
+COLLECT_AFTER = timedelta(hours=1)
+"""Much longer than anything takes between a put and the transaction that refers to it."""
+
+_HASH_OFF_LOOP = 1024 * 1024
+"""From here on hashing takes longer (1 ms) than handing it to a thread does."""
+
+
+class PayloadStore:
+    """`Payloads` over PostgreSQL and, where `objects` is given, an object store for the bytes that are put.
+
+    Without `objects` payloads that lie in an object store cannot be read: `Unavailable`.
+    """
+
+    def __init__(self, database: Database, objects: ObjectStore | None = None) -> None:
+        self._database = database
+        self._objects = objects
+
+    async def put(self, tenant_id: str, body: bytes, preview: bytes) -> bytes:
+        """Store bytes and return their SHA-256, as the port says.
+
+        While the object store does not answer, PostgreSQL takes the bytes: what a tool has returned is not lost.
+        """
+        digest = await _sha256(body)
+        known = await self._database.execute("touch_payload", tenant_id=tenant_id, hash=digest)
+        if known:
+            return digest
+        row = {"tenant_id": tenant_id, "hash": digest, "size": len(body), "preview": preview.decode()}
+        if self._objects is not None:
+            try:
+                await self._put_object(self._objects, row, body)
+                return digest
+            except DatabaseUnavailable:
+                raise
+            except Unavailable as error:
+                _log.warning("payload_kept_in_database", extra={"bytes": len(body), "reason": error.message})
+        await self._database.execute("put_payload", **row, body=body)
+        return digest
+
+    async def get(self, tenant_id: str, digest: bytes) -> bytes:
+        """Return a payload's bytes, as the port says."""
+        row = await self._row(tenant_id, digest)
+        body = b"".join([piece async for piece in self._pieces(row, tenant_id, digest)])
+        if await _sha256(body) != digest:
+            raise Unavailable(
+                f"the stored output {digest.hex()} is damaged: expected {row['size']} bytes with that SHA-256, "
+                f"found {len(body)} others"
+            )
+        return body
+
+    async def open(self, tenant_id: str, digest: bytes) -> tuple[int, AsyncIterator[bytes]]:
+        """Return a payload's size and its bytes in slices; raises as `get` does, `Unavailable` also while reading."""
+        row = await self._row(tenant_id, digest)
+        return row["size"], self._pieces(row, tenant_id, digest)
+
+    async def collect(self, limit: int) -> int:
+        """Remove payloads that no step and no artifact refers to and nobody has put for an hour, then their objects.
+
+        At most `limit` of each; returns how many, 0 when none is left for now. Idempotent, and safe beside puts,
+        finishing steps and other collectors (see above). Raises `Unavailable` when the object store does not answer:
+        the rows are gone then, and the objects are found again the next time.
+        """
+        seconds = COLLECT_AFTER.total_seconds()
+        payloads = await self._database.execute("collect_payloads", seconds=seconds, limit=limit)
+        if self._objects is None:
+            return payloads
+        rows = await self._database.fetch_all("doom_objects", seconds=seconds, limit=limit)
+        locations = [row["location"] for row in rows]
+        await self._objects.delete(locations)
+        return max(payloads, await self._database.execute("forget_objects", locations=locations))
+
+    async def _row(self, tenant_id: str, digest: bytes) -> Row:
+        row = await self._database.fetch_one("find_payload", tenant_id=tenant_id, hash=digest)
+        if row is None:
+            raise _gone(digest)
+        return row
+
+    async def _pieces(self, row: Row, tenant_id: str, digest: bytes) -> AsyncIterator[bytes]:
+        location = row["location"]
+        if location is None:
+            for start in range(0, row["size"], SLICE_BYTES):
+                yield await self._slice(tenant_id, digest, start)
+            return
+        if self._objects is None:
+            raise Unavailable(
+                "the output lies in an object store; start this process with the PLANQ_PAYLOADS of then"
+            )
+        async for piece in self._objects.stream(location, SLICE_BYTES):
+            yield piece
+
+    async def _slice(self, tenant_id: str, digest: bytes, start: int) -> bytes:
+        row = await self._database.fetch_one(
+            "read_payload", tenant_id=tenant_id, hash=digest, start=start + 1, length=SLICE_BYTES
+        )
+        if row is None:
+            raise _gone(digest)
+        piece: bytes = row["piece"]
+        return piece
+
+    async def _put_object(self, objects: ObjectStore, row: Row, body: bytes) -> None:
+        digest = row["hash"].hex()
+        location = f"{digest[:2]}/{digest}-{uuid4().hex[:12]}"
+        await self._database.execute("note_object", location=location, tenant_id=row["tenant_id"])
+        await objects.put(location, body)
+        if not await self._database.execute("put_object_payload", **row, location=location):
+            raise Unavailable(f"the object {location} took so long to write that it was given up")
+
+
+def _gone(digest: bytes) -> Unavailable:
+    return Unavailable(f"the stored output {digest.hex()} is gone")
+
+
+async def _sha256(body: bytes) -> bytes:
+    if len(body) < _HASH_OFF_LOOP:
+        return hashlib.sha256(body).digest()
+    return (await asyncio.to_thread(hashlib.sha256, body)).digest()

@@ -1,0 +1,266 @@
+"""Large outputs: the same in PostgreSQL, a folder and a bucket; put, read, collected, whoever dies in between."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from shared.domain.errors import DatabaseUnavailable, Misconfigured, Unavailable
+from shared.store.database import Database
+from shared.store.objects import ObjectStore, open_objects
+from shared.store.payloads import SLICE_BYTES, PayloadStore
+from tests.support.s3 import BUCKET, s3_server
+
+BODY = b'{"text": "' + b"x" * (3 * SLICE_BYTES) + b'"}'
+PREVIEW = b'{"value": "x", "is_whole": false}'
+OLD = "UPDATE {} SET created_at = now() - interval '2 hours'"
+
+Play = Callable[[Callable[[Database, PayloadStore], Awaitable[Any]]], Any]
+
+
+@pytest.fixture(scope="module")
+def aws() -> Iterator[dict[str, str]]:
+    """A server that speaks S3."""
+    with s3_server() as variables:
+        yield variables
+
+
+@pytest.fixture(params=["database", "folder", "bucket"])
+def address(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What PLANQ_PAYLOADS says, for each kind of storage in turn."""
+    if request.param == "bucket":
+        for name, value in request.getfixturevalue("aws").items():
+            monkeypatch.setenv(name, value)
+        return f"s3://{BUCKET}/{uuid4().hex}"
+    return "" if request.param == "database" else f"file://{tmp_path}/large%20outputs"
+
+
+@pytest.fixture
+def play(database_url: str, address: str) -> Play:
+    """`play(scenario)`: run `scenario(database, payloads)` and return what it returns."""
+
+    def run(scenario: Callable[[Database, PayloadStore], Awaitable[Any]]) -> Any:
+        async def inside() -> Any:
+            database = Database(database_url, max_connections=4)
+            await database.open()
+            try:
+                return await scenario(database, PayloadStore(database, open_objects(address)))
+            finally:
+                await database.close()
+
+        return asyncio.run(inside())
+
+    return run
+
+
+async def sql(database: Database, statement: str, *parameters: Any) -> list[Any]:
+    async with database.connection() as connection:
+        cursor = await connection.execute(statement.encode(), parameters)
+        return list(await cursor.fetchall()) if cursor.description else []
+
+
+async def counts(database: Database) -> tuple[int, int]:
+    """How many payloads and noted objects there are."""
+    (row,) = await sql(
+        database, "SELECT (SELECT count(*) FROM payloads) AS p, (SELECT count(*) FROM payload_objects) AS o"
+    )
+    return row["p"], row["o"]
+
+
+async def read(pieces: AsyncIterator[bytes]) -> list[bytes]:
+    return [piece async for piece in pieces]
+
+
+def test_bytes_come_back_whole_and_in_slices_under_their_hash(play: Play) -> None:
+    async def scenario(database: Database, payloads: PayloadStore) -> None:
+        digest = await payloads.put("default", BODY, PREVIEW)
+        assert digest == hashlib.sha256(BODY).digest()
+        assert await payloads.get("default", digest) == BODY
+        size, pieces = await payloads.open("default", digest)
+        slices = await read(pieces)
+        assert (size, b"".join(slices)) == (len(BODY), BODY)
+        assert max(map(len, slices)) < 2 * SLICE_BYTES
+
+    play(scenario)
+
+
+def test_the_same_bytes_are_stored_once_a_tenant_and_nobody_reads_another_tenants(play: Play, address: str) -> None:
+    async def scenario(database: Database, payloads: PayloadStore) -> None:
+        first, again = [await payloads.put("default", BODY, PREVIEW) for _ in range(2)]
+        assert first == again
+        assert await counts(database) == (1, 1 if address else 0)
+        with pytest.raises(Unavailable):
+            await payloads.get("somebody else", first)
+
+    play(scenario)
+
+
+def test_many_puts_of_the_same_bytes_at_once_leave_one_payload_that_can_be_read(play: Play) -> None:
+    async def scenario(database: Database, payloads: PayloadStore) -> None:
+        digests = await asyncio.gather(*(payloads.put("default", BODY, PREVIEW) for _ in range(4)))
+        assert len(set(digests)) == 1
+        await sql(database, OLD.format("payload_objects"))
+        while await payloads.collect(10):
+            pass
+        assert (await counts(database))[0] == 1
+        assert await payloads.get("default", digests[0]) == BODY
+
+    play(scenario)
+
+
+def test_what_nobody_refers_to_is_collected_after_an_hour_and_not_before(play: Play) -> None:
+    async def scenario(database: Database, payloads: PayloadStore) -> None:
+        digest = await payloads.put("default", BODY, PREVIEW)
+        assert await payloads.collect(10) == 0
+        for table in ("payloads", "payload_objects"):
+            await sql(database, OLD.format(table))
+        assert await payloads.collect(10) == 1
+        assert await counts(database) == (0, 0)
+        with pytest.raises(Unavailable, match="is gone"):
+            await payloads.get("default", digest)
+        assert await payloads.collect(10) == 0
+
+    play(scenario)
+
+
+def test_a_put_of_an_old_payload_saves_it_from_being_collected(play: Play) -> None:
+    async def scenario(database: Database, payloads: PayloadStore) -> None:
+        digest = await payloads.put("default", BODY, PREVIEW)
+        for table in ("payloads", "payload_objects"):
+            await sql(database, OLD.format(table))
+        await payloads.put("default", BODY, PREVIEW)
+        assert await payloads.collect(10) == 0
+        assert await payloads.get("default", digest) == BODY
+
+    play(scenario)
+
+
+def test_a_payload_that_is_being_referred_to_is_not_collected(play: Play) -> None:
+    """The reference is in a transaction that has not committed: the collector neither waits for it nor removes it."""
+
+    async def scenario(database: Database, payloads: PayloadStore) -> None:
+        digest = await payloads.put("default", BODY, PREVIEW)
+        await sql(database, OLD.format("payloads"))
+        async with database.connection() as connection, connection.transaction():
+            await connection.execute("SELECT planq_touch_payload('default', %s)", [digest])
+            assert await payloads.collect(10) == 0
+        assert await payloads.collect(10) == 0
+        assert await payloads.get("default", digest) == BODY
+
+    play(scenario)
+
+
+def test_a_reference_to_a_payload_that_has_just_been_collected_fails_and_may_be_tried_again(play: Play) -> None:
+    async def scenario(database: Database, payloads: PayloadStore) -> None:
+        digest = await payloads.put("default", BODY, PREVIEW)
+        await sql(database, "DELETE FROM payloads")
+        with pytest.raises(DatabaseUnavailable):
+            await database.call("planq_touch_payload", "default", digest)
+        await payloads.put("default", BODY, PREVIEW)
+        await database.call("planq_touch_payload", "default", digest)
+
+    play(scenario)
+
+
+class Dying(Exception):
+    """Stands for the death of the process."""
+
+
+def objects_of(address: str, dies: str) -> ObjectStore:
+    """A store of objects that dies before or after it has written one."""
+
+    class Mortal(ObjectStore):
+        async def put(self, location: str, body: bytes) -> None:
+            if dies == "after":
+                await super().put(location, body)
+            raise Dying
+
+    return Mortal(address)
+
+
+@pytest.mark.parametrize("dies", ["before", "after"])
+@pytest.mark.parametrize("address", ["folder", "bucket"], indirect=True)
+def test_a_death_around_the_writing_of_an_object_leaves_nothing_that_is_not_collected(
+    play: Play, address: str, dies: str, tmp_path: Path
+) -> None:
+    async def scenario(database: Database, payloads: PayloadStore) -> None:
+        with pytest.raises(Dying):
+            await PayloadStore(database, objects_of(address, dies)).put("default", BODY, PREVIEW)
+        assert await counts(database) == (0, 1)
+        assert await payloads.collect(10) == 0, "it may still be on its way"
+        await sql(database, OLD.format("payload_objects"))
+        assert await payloads.collect(10) == 1
+        assert await counts(database) == (0, 0)
+        assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("address", ["folder", "bucket"], indirect=True)
+def test_a_collector_that_dies_between_row_and_object_is_taken_over(
+    play: Play, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(database: Database, payloads: PayloadStore) -> None:
+        await payloads.put("default", BODY, PREVIEW)
+        for table in ("payloads", "payload_objects"):
+            await sql(database, OLD.format(table))
+        with monkeypatch.context() as patch:
+            patch.setattr(ObjectStore, "delete", lambda *_: (_ for _ in ()).throw(Dying()))
+            with pytest.raises(Dying):
+                await payloads.collect(10)
+        assert await counts(database) == (0, 1)
+        assert await payloads.collect(10) == 1
+        assert await counts(database) == (0, 0)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("address", ["folder"], indirect=True)
+def test_while_the_object_store_is_away_the_database_takes_the_bytes(play: Play, address: str) -> None:
+    class Away(ObjectStore):
+        async def put(self, location: str, body: bytes) -> None:
+            raise Unavailable("away")
+
+    async def scenario(database: Database, payloads: PayloadStore) -> None:
+        digest = await PayloadStore(database, Away(address)).put("default", BODY, PREVIEW)
+        assert await payloads.get("default", digest) == BODY
+        assert await PayloadStore(database).get("default", digest) == BODY
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("address", ["folder"], indirect=True)
+def test_bytes_that_are_not_those_of_the_hash_are_refused(play: Play, address: str, tmp_path: Path) -> None:
+    async def scenario(database: Database, payloads: PayloadStore) -> None:
+        digest = await payloads.put("default", BODY, PREVIEW)
+        (file,) = [path for path in tmp_path.rglob("*") if path.is_file()]
+        file.write_bytes(b"x" * len(BODY))
+        with pytest.raises(Unavailable, match="damaged"):
+            await payloads.get("default", digest)
+        file.unlink()
+        with pytest.raises(Unavailable, match="does not give"):
+            await payloads.get("default", digest)
+        with pytest.raises(Unavailable, match="PLANQ_PAYLOADS"):
+            await PayloadStore(database).get("default", digest)
+
+    play(scenario)
+
+
+def test_a_bucket_that_is_not_there_is_told(aws: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in aws.items():
+        monkeypatch.setenv(name, value)
+    asyncio.run(ObjectStore(f"s3://{BUCKET}/here").check())
+    with pytest.raises(Unavailable, match="no_such_bucket|NoSuchBucket|404"):
+        asyncio.run(ObjectStore("s3://no-such-bucket/here").check())
+
+
+@pytest.mark.parametrize("url", ["ftp://host/x", "nonsense", "s3://", "file://relative/x", "file:///proc/none/x"])
+def test_an_address_that_cannot_be_one_is_refused_at_the_start(url: str) -> None:
+    with pytest.raises(Misconfigured, match="PLANQ_PAYLOADS"):
+        ObjectStore(url)
