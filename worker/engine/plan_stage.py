@@ -25,6 +25,7 @@ from shared.ports import Announcer, JobStore, Planner, PlanWake, RespondWake, St
 from worker.engine.carried import Carried
 from worker.engine.follow import after_step
 from worker.engine.persist import persist
+from worker.engine.spending import Spending
 
 _log = logging.getLogger("planq.engine")
 
@@ -50,6 +51,7 @@ class PlanStage:
         self._store = store
         self._planner = planner
         self._announcer = announcer
+        self._spending = Spending(store)
 
     async def claim(self, wake: PlanWake) -> StageClaim | None:
         """Take the stage; None when somebody else has it or it is over."""
@@ -63,7 +65,8 @@ class PlanStage:
             return await self._take_callers_plan(claim, tools)
         ask = Ask(job_id=str(claim.job_id), input=claim.input, model=claim.model)
         try:
-            reply = await self._planner.plan(ask, [tools[name] for name in sorted(tools)])
+            async with self._spending.kept(claim.job_id) as cut_off:
+                reply = await self._planner.plan(ask, [tools[name] for name in sorted(tools)], cut_off=cut_off)
         except ModelFailed as failure:
             return await self._end(claim, None, ErrorRecord.of(failure.error), [failure.call])
         draft = interpret(reply.text, reply.tool_calls)
@@ -98,7 +101,9 @@ class PlanStage:
         body = plan.model_dump(mode="json", exclude_none=True)
         if checked.errors:
             return await self._refuse(claim, source, body, checked.errors, calls)
-        moved = await persist(lambda: self._store.accept_plan(claim, source, body, checked.steps, calls))
+        moved = await self._spending.unbroken(
+            persist(lambda: self._store.accept_plan(claim, source, body, checked.steps, calls))
+        )
         _log.info(
             "plan_accepted", extra={"job": str(claim.job_id), "steps": len(checked.steps), "landed": moved.landed}
         )
@@ -113,7 +118,9 @@ class PlanStage:
         errors: Sequence[Mapping[str, Any]],
         calls: Sequence[ModelCall],
     ) -> Carried:
-        landed = await persist(lambda: self._store.refuse_plan(claim, source, body, errors, calls))
+        landed = await self._spending.unbroken(
+            persist(lambda: self._store.refuse_plan(claim, source, body, errors, calls))
+        )
         _log.info("plan_refused", extra={"job": str(claim.job_id), "errors": len(errors), "landed": landed})
         wakes = [RespondWake(claim.job_id, claim.attempt + 1)]
         return Carried.landed(landed, wakes, attempt=claim.attempt)
@@ -122,7 +129,9 @@ class PlanStage:
         self, claim: StageClaim, answer: str | None, error: ErrorRecord | None, calls: Sequence[ModelCall]
     ) -> Carried:
         status = JobStatus.COMPLETED if error is None else JobStatus.FAILED
-        landed = await persist(lambda: self._store.end_job(claim, status, answer, error, calls))
+        landed = await self._spending.unbroken(
+            persist(lambda: self._store.end_job(claim, status, answer, error, calls))
+        )
         if landed:
             self._announcer.job_ended(claim.job_id)
         _log.info("job_ended", extra={"job": str(claim.job_id), "status": str(status), "landed": landed})

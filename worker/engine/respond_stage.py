@@ -11,6 +11,7 @@ from shared.domain.states import JobStatus
 from shared.ports import Announcer, JobStore, Responder, RespondWake, StageClaim
 from worker.engine.carried import Carried
 from worker.engine.persist import persist
+from worker.engine.spending import Spending
 
 _log = logging.getLogger("planq.engine")
 
@@ -22,6 +23,7 @@ class RespondStage:
         self._store = store
         self._responder = responder
         self._announcer = announcer
+        self._spending = Spending(store)
 
     async def claim(self, wake: RespondWake) -> StageClaim | None:
         """Take the stage; None when somebody else has it or it is over."""
@@ -36,7 +38,8 @@ class RespondStage:
         answer: str | None = None
         error: ErrorRecord | None = None
         try:
-            reply = await self._responder.respond(ask, findings)
+            async with self._spending.kept(claim.job_id) as cut_off:
+                reply = await self._responder.respond(ask, findings, cut_off=cut_off)
             answer, call = storable(reply.text), reply.call
         except ModelFailed as failure:
             call = failure.call
@@ -47,7 +50,9 @@ class RespondStage:
                     error.code, f"{told} (and the answer failed: {error.message})", details=error.details
                 )
         status = JobStatus.COMPLETED if error is None else JobStatus.FAILED
-        landed = await persist(lambda: self._store.end_job(claim, status, answer, error, [call]))
+        landed = await self._spending.unbroken(
+            persist(lambda: self._store.end_job(claim, status, answer, error, [call]))
+        )
         if landed:
             self._announcer.job_ended(claim.job_id)
         _log.info("job_ended", extra={"job": str(claim.job_id), "status": str(status), "landed": landed})

@@ -1,0 +1,70 @@
+"""Model calls are paid for whatever becomes of their stage, so a cancellation must not lose their record.
+
+A stage is cancelled when its job has ended, when its worker stops, or when it lost its lease. Its model call is cut
+off then and recorded beside the stage; a write that already carries a call is carried through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+from uuid import UUID
+
+from shared.domain.model import ModelCall
+from shared.ports import CutOff, JobStore
+from worker.engine.persist import persist
+
+_log = logging.getLogger("planq.engine")
+
+_GRACE_SECONDS = 1.0
+"""What a cancelled stage waits for its record; a database that takes longer gets it in the background."""
+
+T = TypeVar("T")
+
+
+class Spending:
+    """Stores what model calls cost; one per engine."""
+
+    def __init__(self, store: JobStore) -> None:
+        self._store = store
+        self._writes: set[asyncio.Task[Any]] = set()
+
+    @asynccontextmanager
+    async def kept(self, job_id: UUID) -> AsyncIterator[CutOff]:
+        """Give a place for calls of the job that are cut off; a cancelled block goes on once they are stored.
+
+        They are stored although the job has ended or belongs to another worker by then: nothing but the job's sums
+        changes.
+        """
+        calls: list[ModelCall] = []
+        try:
+            yield calls.append
+        except asyncio.CancelledError:
+            if calls:
+                write = self._begin(persist(lambda: self._store.record_calls(job_id, calls)))
+                await asyncio.wait({write}, timeout=_GRACE_SECONDS)
+            raise
+
+    async def unbroken(self, write: Coroutine[Any, Any, T]) -> T:
+        """Return what `write` returns; a cancellation waits for it up to a second, and never breaks it off."""
+        task = self._begin(write)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait({task}, timeout=_GRACE_SECONDS)
+            raise
+
+    def _begin(self, write: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(write)
+        self._writes.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._writes.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled() or error is not None:
+            _log.warning("model_calls_not_recorded", extra={"cause": type(error).__name__ if error else "stopped"})
