@@ -18,7 +18,7 @@ from shared.ports.sweep import (
     LostStep,
     SweepStore,
 )
-from shared.ports.tools import Knowledge, Passage, Suspended, Tool, Toolbox, ToolContext
+from shared.ports.tools import FindsOut, Knowledge, NotHappened, Passage, Suspended, Tool, Toolbox, ToolContext
 from shared.ports.wakes import Announcer, PlanWake, Publisher, RespondWake, StepWake, Tracker, Wake
 
 __all__ = [
@@ -30,12 +30,14 @@ __all__ = [
     "ExpiredJob",
     "ExpiredPlan",
     "ExpiredQuestion",
+    "FindsOut",
     "Held",
     "JobStore",
     "Knowledge",
     "LostStage",
     "LostStep",
     "Moved",
+    "NotHappened",
     "Passage",
     "PayloadRecord",
     "Payloads",

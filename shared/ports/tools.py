@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from shared.domain.tool import ToolDefinition
 
@@ -42,6 +42,11 @@ class Suspended:
     output: Any
 
 
+@dataclass(frozen=True, slots=True)
+class NotHappened:
+    """What a tool's `find_out` returns when the call that was cut off certainly has not taken effect, nor will."""
+
+
 class Tool(Protocol):
     """One callable tool."""
 
@@ -55,6 +60,19 @@ class Tool(Protocol):
 
         The caller has validated `arguments`, validates the output, and enforces the timeout by cancelling this call.
         Raises only `ExecutionFailed` subclasses (and `asyncio.CancelledError`): foreign exceptions are mapped here.
+        """
+        ...
+
+
+@runtime_checkable
+class FindsOut(Tool, Protocol):
+    """A tool with the recovery `find_out`: it can tell what became of a call of its own that was cut off."""
+
+    async def find_out(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+        """Return the output of the earlier call with these arguments and this key, or `NotHappened`.
+
+        Asked before the step's next call, under the same timeout, and asked again like a read when it fails. It is
+        believed: after `NotHappened` the tool is called again. Raises as `call` does.
         """
         ...
 

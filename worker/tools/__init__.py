@@ -2,12 +2,13 @@
 
 Tool authors need only what is exported here: `@tool` for a typed function, `ToolError` to report a failure, and the
 two types that a function may ask for in its signature, `ToolContext` (who calls) and `ToolServices` (what this
-process offers). Nothing here knows the engine, the store or Celery.
+process offers); `NotHappened` is what a `find_out` function may answer. Nothing here knows the engine, the store or
+Celery.
 """
 
-from shared.ports import Suspended, ToolContext
+from shared.ports import NotHappened, Suspended, ToolContext
 from worker.tools.declare import tool
 from worker.tools.errors import ToolError
 from worker.tools.services import ToolServices
 
-__all__ = ["Suspended", "ToolContext", "ToolError", "ToolServices", "tool"]
+__all__ = ["NotHappened", "Suspended", "ToolContext", "ToolError", "ToolServices", "tool"]

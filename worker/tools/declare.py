@@ -18,7 +18,7 @@ from typing import Any, TypeVar, overload
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shared.domain.errors import Misconfigured
-from shared.domain.states import Effect, Lane
+from shared.domain.states import Effect, Lane, Recovery
 from shared.domain.tool import MAX_TIMEOUT_SECONDS
 
 ATTRIBUTE = "__planq_tool__"
@@ -40,10 +40,17 @@ class ToolOptions(BaseModel):
     retries: int | None = Field(default=None, ge=0, le=100)
     skill_id: str | None = None
     output_schema: dict[str, Any] | None = None
+    recovery: Recovery | None = None
+    find_out: Callable[..., Any] | None = None
 
     def overridden_by(self, other: ToolOptions) -> ToolOptions:
-        """Return these options with every one that `other` sets taken from there."""
+        """Return these options with every one that `other` sets taken from there.
+
+        A tool that is declared anything but `unsafe` by that needs no recovery any more.
+        """
         said = {name: value for name, value in other if value is not None}
+        if other.effect not in (None, Effect.UNSAFE):
+            said = {"recovery": None, "find_out": None, **said}
         return self.model_copy(update=said)
 
 
@@ -62,6 +69,8 @@ def tool(
     retries: int | None = None,
     skill_id: str | None = None,
     output_schema: Mapping[str, Any] | None = None,
+    recovery: Recovery | str | None = None,
+    find_out: Callable[..., Any] | None = None,
 ) -> Callable[[F], F]: ...
 
 
@@ -70,6 +79,9 @@ def tool(function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
 
     `effect` is `pure`, `read`, `idempotent` or `unsafe` (the default: never repeated blindly). `timeout_seconds` is
     at most 300, `retries` counts extra attempts. `output_schema` replaces what the return annotation says.
+    What becomes of an `unsafe` call that was cut off, so that nobody knows whether it took effect: its step fails
+    (`recovery="fail"`, the default), waits for a person (`"ask"`), or `find_out` is asked: a function over parameters
+    of this one, by name, that returns the output of the call, or `NotHappened`, and the tool is called again.
     Raises `Misconfigured` naming the function when an option is wrong.
     """
 
@@ -80,6 +92,11 @@ def tool(function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
             declared = ToolOptions.model_validate(options)
         except ValidationError as error:
             raise Misconfigured(f"{place_of(target)}: @tool({describe(error)})") from error
+        if declared.find_out is not None and declared.recovery not in (None, Recovery.FIND_OUT):
+            raise Misconfigured(
+                f"{place_of(target)}: @tool(recovery={declared.recovery.value!r}, find_out=…) says two things; "
+                "leave one of them out"
+            )
         setattr(target, ATTRIBUTE, declared)
         return target
 

@@ -17,6 +17,7 @@ import httpx
 from shared.domain.errors import (
     AuthFailed,
     ExecutionFailed,
+    InternalFault,
     InvalidArguments,
     PlanqError,
     RateLimited,
@@ -60,7 +61,8 @@ def as_execution_failed(error: BaseException, tool_name: str) -> ExecutionFailed
             return translate(error, tool_name)
     if isinstance(error, OSError) and error.errno in NETWORK_ERRNOS:
         return _transient(error, tool_name)
-    return ToolFailed(f"{tool_name} raised {quoted(error)}")
+    # Not `tool_error`, which says that nothing happened: this may have been raised after the effect.
+    return InternalFault(f"{tool_name} raised {quoted(error)}")
 
 
 def from_status(response: httpx.Response, tool_name: str) -> ExecutionFailed:

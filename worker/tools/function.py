@@ -10,14 +10,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from shared.domain.errors import InvalidArguments, ToolFailed
-from shared.domain.states import Effect, Lane
+from shared.domain.errors import InternalFault, InvalidArguments, InvalidOutput, Misconfigured, OutcomeUnknown
+from shared.domain.states import Effect, Lane, Recovery
 from shared.domain.tool import DEFAULT_TIMEOUT_SECONDS, ToolDefinition, default_retries
-from shared.ports import Suspended, ToolContext
+from shared.ports import NotHappened, Suspended, ToolContext
 from worker.tools.declare import ToolOptions, describe, place_of
 from worker.tools.errors import as_execution_failed
 from worker.tools.services import ToolServices
-from worker.tools.signature import read_inputs, read_output
+from worker.tools.signature import Question, read_inputs, read_output, read_question
 from worker.tools.threads import ToolThreads
 
 
@@ -40,6 +40,11 @@ class FunctionTool:
         self._output = read_output(function, self.place, options.output_schema)
         self._services = services
         self._threads = threads
+        self._recovery = _recovery(options, self.place)
+        self._question: Question | None = None
+        if options.find_out is not None:
+            asked = f"{self.place}: find_out {getattr(options.find_out, '__qualname__', options.find_out)}"
+            self._question = read_question(options.find_out, self._inputs, asked)
         self._definition = self._define(options)
 
     @property
@@ -50,26 +55,44 @@ class FunctionTool:
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         """Run the function once; see `shared.ports.Tool.call`."""
         name = self._definition.name
+        result = await self._run(self.function, self._bound(arguments, context), name, is_async=self._is_async)
+        if isinstance(result, Suspended):
+            return replace(result, output=self._output.dump(result.output, name))
+        return self._output.dump(result, name)
+
+    async def find_out(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+        """Ask the tool's `find_out` function; see `shared.ports.FindsOut.find_out`."""
+        question = self._question
+        if question is None:
+            raise OutcomeUnknown(f"{self._definition.name} has no function that finds out whether a call took effect")
+        name = f"find_out of {self._definition.name}"
+        values = question.bind(self._bound(arguments, context), context, self._services)
+        result = await self._run(question.function, values, name, is_async=question.is_async)
+        if isinstance(result, NotHappened):
+            return result
+        if isinstance(result, Suspended) or result is None:
+            raise InvalidOutput(f"{name} returned {result!r}; expected the output of the call, or NotHappened()")
+        return self._output.dump(result, name)
+
+    def _bound(self, arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
         try:
-            values = self._inputs.bind(arguments, context, self._services)
+            return self._inputs.bind(arguments, context, self._services)
         except ValidationError as error:
-            raise InvalidArguments(f"{name}: {describe(error)}") from error
+            raise InvalidArguments(f"{self._definition.name}: {describe(error)}") from error
+
+    async def _run(self, function: Callable[..., Any], values: dict[str, Any], name: str, *, is_async: bool) -> Any:
         try:
-            if self._is_async:
-                result = await self.function(**values)
-            else:
-                result = await self._threads.call(self.function, values)
+            if is_async:
+                return await function(**values)
+            return await self._threads.call(function, values)
         except asyncio.CancelledError as error:
             current = asyncio.current_task()
             if current is not None and not current.cancelling():
-                raise ToolFailed(f"{name} cancelled itself") from error
+                raise InternalFault(f"{name} cancelled itself") from error
             raise
         except BaseException as error:
             # Not Exception alone: SystemExit and KeyboardInterrupt would end the event loop and every step on it.
             raise as_execution_failed(error, name) from error
-        if isinstance(result, Suspended):
-            return replace(result, output=self._output.dump(result.output, name))
-        return self._output.dump(result, name)
 
     def _define(self, options: ToolOptions) -> ToolDefinition:
         effect = options.effect or Effect.UNSAFE
@@ -83,9 +106,23 @@ class FunctionTool:
             lane=options.lane or (Lane.IO if self._is_async else Lane.CPU),
             timeout_seconds=options.timeout_seconds or DEFAULT_TIMEOUT_SECONDS,
             retries=retries,
+            recovery=self._recovery,
             skill_id=options.skill_id,
             source=f"python:{self.function.__module__}:{self.function.__qualname__}",
         )
+
+
+def _recovery(options: ToolOptions, place: str) -> Recovery:
+    """Return what becomes of a call that was cut off; an operator's word wins over the author's `find_out`."""
+    recovery = options.recovery or (Recovery.FAIL if options.find_out is None else Recovery.FIND_OUT)
+    effect = options.effect or Effect.UNSAFE
+    if effect is not Effect.UNSAFE and (options.recovery is not None or options.find_out is not None):
+        raise Misconfigured(
+            f"{place}: recovery and find_out are for unsafe tools; {str(effect)!r} ones are simply called again"
+        )
+    if recovery is Recovery.FIND_OUT and options.find_out is None:
+        raise Misconfigured(f"{place}: recovery 'find_out' needs the function: @tool(find_out=function)")
+    return recovery
 
 
 def _first_paragraph(function: Callable[..., Any]) -> str:

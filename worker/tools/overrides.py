@@ -8,6 +8,8 @@
         timeout_seconds: 20
         retries: 3
         skill_id: research
+      - function: mypackage.payments:pay
+        recovery: ask          # or fail: what becomes of an unsafe call that was cut off
 
 Every key wins over the function's own `@tool(...)`; a function without `@tool` becomes a tool by being listed here.
 """
@@ -15,12 +17,13 @@ Every key wins over the function's own `@tool(...)`; a function without `@tool` 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shared.domain.errors import Misconfigured
+from shared.domain.states import Recovery
 from worker.tools.declare import ToolOptions, describe
 
 
@@ -28,6 +31,8 @@ class FunctionOptions(ToolOptions):
     """One entry: the options of one function."""
 
     function: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+    recovery: Literal[Recovery.FAIL, Recovery.ASK] | None = None
+    find_out: None = None
 
     def options(self) -> ToolOptions:
         """Return the options alone."""

@@ -16,8 +16,9 @@ from typing import Any
 
 from shared.domain.errors import Misconfigured
 from shared.domain.schemas import check_schema
+from shared.domain.states import Effect, Recovery
 from shared.domain.tool import RESERVED_NAME, TOOL_NAME, ToolDefinition
-from shared.ports import Tool
+from shared.ports import FindsOut, Tool
 from worker.tools.declare import ToolOptions, options_of, place_of
 from worker.tools.errors import quoted
 from worker.tools.function import FunctionTool
@@ -60,6 +61,10 @@ class Registry:
                     "rename one (name=… in @tool, or name: in tools.yaml)"
                 )
             check_definition(definition, _place(tool))
+            if definition.recovery is Recovery.FIND_OUT and not isinstance(tool, FindsOut):
+                raise Misconfigured(
+                    f"{_place(tool)}: {definition.name!r} has the recovery 'find_out', and no method `find_out`"
+                )
             grown[definition.name] = tool
         self._tools = grown
 
@@ -210,6 +215,11 @@ def check_definition(definition: ToolDefinition, place: str) -> None:
     if definition.output_schema is None:
         raise Misconfigured(f"{place}: {name!r} has no output schema; a registered tool always has one")
     check_schema(definition.output_schema, f"{place}: output schema of {name!r}")
+    if definition.recovery is not Recovery.FAIL and definition.effect is not Effect.UNSAFE:
+        raise Misconfigured(
+            f"{place}: {name!r} has the recovery {str(definition.recovery)!r}, which is for unsafe tools; "
+            f"{str(definition.effect)!r} ones are simply called again"
+        )
 
 
 def _place(tool: Tool) -> str:

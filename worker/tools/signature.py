@@ -26,7 +26,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from shared.domain.errors import InvalidOutput, Misconfigured
 from shared.domain.schemas import MAX_DEPTH, is_deeper_than
 from shared.domain.tool import TEXT_OUTPUT_SCHEMA
-from shared.ports import Suspended, ToolContext
+from shared.ports import NotHappened, Suspended, ToolContext
 from worker.tools.services import ToolServices
 
 INJECTED: Mapping[Any, str] = {ToolContext: "context", ToolServices: "services"}
@@ -145,6 +145,54 @@ def read_output(function: Callable[..., Any], place: str, override: Mapping[str,
     return Output(wrapped, adapter, "result")
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A `find_out` function: which arguments of its tool it takes, and what is injected; `name` is for messages."""
+
+    function: Callable[..., Any]
+    names: frozenset[str]
+    injected: Mapping[str, str]
+    is_async: bool
+
+    def bind(self, values: Mapping[str, Any], context: ToolContext, services: ToolServices) -> dict[str, Any]:
+        """Return its keyword arguments out of those of the tool's function."""
+        offered = {"context": context, "services": services}
+        taken = {name: values[name] for name in self.names}
+        return taken | {name: offered[what] for name, what in self.injected.items()}
+
+
+def read_question(function: Callable[..., Any], inputs: Inputs, place: str) -> Question:
+    """Return a `find_out` function of the tool with these inputs.
+
+    Raises `Misconfigured` naming `place` when it asks for anything but the tool's own parameters and what is
+    injected, or cannot say `NotHappened`.
+    """
+    if not inspect.isfunction(function):
+        raise Misconfigured(f"{place}: expected a function, found {function!r}")
+    hints = _hints(function, place)
+    known = frozenset(inputs.names.values())
+    names: set[str] = set()
+    injected: dict[str, str] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        annotation = hints.get(parameter.name)
+        _check_kind(parameter, place)
+        if isinstance(annotation, type) and annotation in INJECTED:
+            injected[parameter.name] = INJECTED[annotation]
+        elif parameter.name in known:
+            names.add(parameter.name)
+        else:
+            raise Misconfigured(
+                f"{place}: parameter {parameter.name!r} is none of the tool's ({', '.join(sorted(known))}), and not "
+                "annotated ToolContext or ToolServices"
+            )
+    if NotHappened not in _members(hints.get("return")):
+        raise Misconfigured(
+            f"{place}: expected a return annotation with NotHappened beside the tool's output, such as "
+            "`-> Receipt | NotHappened`; without it no call could be found not to have happened"
+        )
+    return Question(function, frozenset(names), injected, inspect.iscoroutinefunction(function))
+
+
 def _hints(function: Callable[..., Any], place: str) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function, include_extras=True)
@@ -156,10 +204,7 @@ def _hints(function: Callable[..., Any], place: str) -> dict[str, Any]:
 
 
 def _check_parameter(parameter: inspect.Parameter, annotation: Any, place: str) -> None:
-    if parameter.kind not in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
-        raise Misconfigured(
-            f"{place}: parameter {str(parameter)!r} cannot be passed by name; a tool has named ones only"
-        )
+    _check_kind(parameter, place)
     if annotation is inspect.Parameter.empty:
         raise Misconfigured(f"{place}: parameter {parameter.name!r} has no type annotation; its schema comes from it")
     if isinstance(parameter.default, FieldInfo):
@@ -169,13 +214,23 @@ def _check_parameter(parameter: inspect.Parameter, annotation: Any, place: str) 
         )
 
 
+def _check_kind(parameter: inspect.Parameter, place: str) -> None:
+    if parameter.kind not in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
+        raise Misconfigured(
+            f"{place}: parameter {str(parameter)!r} cannot be passed by name; a tool has named ones only"
+        )
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    """Return the members of a union, or what is no union alone."""
+    if typing.get_origin(annotation) in (Union, types.UnionType):
+        return typing.get_args(annotation)
+    return (annotation,)
+
+
 def _without_suspended(annotation: Any) -> Any:
     """Take `Suspended` out of a union: it says when the output comes, not what it is."""
-    if annotation is Suspended:
-        return None
-    if typing.get_origin(annotation) not in (Union, types.UnionType):
-        return annotation
-    members = tuple(member for member in typing.get_args(annotation) if member is not Suspended)
+    members = tuple(member for member in _members(annotation) if member is not Suspended)
     return functools.reduce(operator.or_, members) if members else None
 
 

@@ -14,6 +14,7 @@ import pytest
 from shared.domain.errors import (
     AuthFailed,
     ExecutionFailed,
+    InternalFault,
     InvalidArguments,
     RateLimited,
     TimedOut,
@@ -44,14 +45,14 @@ class Unprintable(Exception):
     [
         (ToolError("no such book"), ToolError, False, "^no such book$"),
         (ToolError("busy", retryable=True), ToolError, True, "^busy$"),
-        (ValueError("odd"), ToolFailed, False, "fails raised ValueError: odd"),
-        (ValueError("x" * 9_000), ToolFailed, False, "more characters"),
-        (FileNotFoundError(2, "No such file"), ToolFailed, False, "FileNotFoundError"),
-        (SystemExit(3), ToolFailed, False, "SystemExit: 3"),
-        (KeyboardInterrupt(), ToolFailed, False, "KeyboardInterrupt"),
-        (BaseExceptionGroup("all", [KeyboardInterrupt()]), ToolFailed, False, "KeyboardInterrupt"),
-        (GeneratorExit(), ToolFailed, False, "GeneratorExit"),
-        (Unprintable(), ToolFailed, False, "fails raised Unprintable$"),
+        (ValueError("odd"), InternalFault, False, "fails raised ValueError: odd"),
+        (ValueError("x" * 9_000), InternalFault, False, "more characters"),
+        (FileNotFoundError(2, "No such file"), InternalFault, False, "FileNotFoundError"),
+        (SystemExit(3), InternalFault, False, "SystemExit: 3"),
+        (KeyboardInterrupt(), InternalFault, False, "KeyboardInterrupt"),
+        (BaseExceptionGroup("all", [KeyboardInterrupt()]), InternalFault, False, "KeyboardInterrupt"),
+        (GeneratorExit(), InternalFault, False, "GeneratorExit"),
+        (Unprintable(), InternalFault, False, "fails raised Unprintable$"),
         (TimeoutError(), TimedOut, True, "time limit"),
         (ConnectionResetError("gone"), Transient, True, "ConnectionResetError: gone"),
         (OSError(113, "No route to host"), Transient, True, "No route"),
@@ -161,5 +162,5 @@ def test_tool_that_cancels_itself_fails_instead_of_cancelling_its_caller(make: M
     async def odd() -> None:
         raise asyncio.CancelledError
 
-    with pytest.raises(ToolFailed, match="cancelled itself"):
+    with pytest.raises(InternalFault, match="cancelled itself"):
         asyncio.run(make(odd).call({}, context))

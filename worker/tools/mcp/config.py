@@ -21,6 +21,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shared.domain.errors import Misconfigured
+from shared.domain.states import Recovery
 from shared.domain.tool import DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS
 from worker.tools.declare import describe
 
@@ -32,6 +33,7 @@ class PlanqOptions(BaseModel):
     """What planq adds to a server's entry.
 
     `required`: the worker does not start without this server. `timeout_seconds`: of each call of its tools.
+    `recovery`: what becomes of calls of its unsafe tools that were cut off; the others are simply called again.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -39,6 +41,7 @@ class PlanqOptions(BaseModel):
     required: bool = False
     timeout_seconds: float = Field(default=DEFAULT_TIMEOUT_SECONDS, gt=0, le=MAX_TIMEOUT_SECONDS)
     connect_timeout_seconds: float = Field(default=20.0, gt=0, le=300)
+    recovery: Literal[Recovery.FAIL, Recovery.ASK] = Recovery.FAIL
 
 
 class McpServer(BaseModel):

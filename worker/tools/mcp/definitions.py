@@ -9,7 +9,7 @@ from typing import Any
 from shared.domain.names import to_registry
 from shared.domain.results import tool_outcome
 from shared.domain.schemas import rebase
-from shared.domain.states import Effect, Lane
+from shared.domain.states import Effect, Lane, Recovery
 from shared.domain.tool import TEXT_OUTPUT_SCHEMA, ToolDefinition, default_retries
 from worker.tools.errors import ToolError
 from worker.tools.mcp.config import McpServer
@@ -46,6 +46,7 @@ def definition_of(server: McpServer, listed: Mapping[str, Any]) -> ToolDefinitio
         lane=Lane.IO,
         timeout_seconds=server.planq.timeout_seconds,
         retries=default_retries(effect),
+        recovery=server.planq.recovery if effect is Effect.UNSAFE else Recovery.FAIL,
         source=server.source,
     )
 
