@@ -102,11 +102,11 @@ def fetch(site: Site, services: ToolServices, context: ToolContext) -> Fetch:
     async def resolve(host: str, port: int) -> Sequence[str]:
         return ["127.0.0.1"] if host.endswith(".example") else [host]
 
-    def call(url: str, max_total: float = 10.0, limit: int = 100_000, **arguments: Any) -> Any:
+    def call(url: str, max_total: float = 10.0, limit: int = 100_000, also: str = "", **arguments: Any) -> Any:
         offered = dataclasses.replace(
             services,
             resolve=resolve,
-            allow_private_hosts=frozenset({site.host}),
+            allow_private_hosts=frozenset({site.host, also}),
             http_timeout_seconds=max_total,
             http_max_bytes=limit,
         )
@@ -364,3 +364,19 @@ def test_connection_that_breaks_is_a_passing_fault(site: Site, fetch: Fetch) -> 
     closed.server_close()
     with pytest.raises((Transient, PolicyDenied)):
         fetch(f"http://site.example:{closed.server_port}/")
+
+
+def test_the_key_of_the_step_goes_to_the_origin_that_was_asked_and_to_no_other(
+    site: Site, fetch: Fetch, context: ToolContext
+) -> None:
+    """The site redirects to itself under another name, which is another origin, and from there back."""
+    other = f"http://other.example:{site.server_port}"
+    site.pages["/start"] = (302, {"Location": "/same"}, b"")
+    site.pages["/same"] = (307, {"Location": f"{other}/away"}, b"")
+    site.pages["/away"] = (302, {"Location": site.url("/back")}, b"")
+    site.pages["/back"] = (200, {"Content-Type": "text/plain"}, b"here")
+
+    assert fetch(site.url("/start"), also=f"other.example:{site.server_port}")["text"] == "here"
+    keys = [(path, headers.get("Idempotency-Key")) for _, path, headers in site.seen]
+    key = context.idempotency_key
+    assert keys == [("/start", key), ("/same", key), ("/away", None), ("/back", key)]

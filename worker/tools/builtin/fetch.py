@@ -12,6 +12,7 @@ from typing_extensions import TypedDict
 
 from shared.domain.errors import InvalidArguments, TimedOut, ToolFailed, capped
 from shared.domain.states import Effect
+from shared.ports import ToolContext
 from worker.tools.builtin.content import is_readable, media_type, read_document, read_limited
 from worker.tools.builtin.guard import GuardedTransport
 from worker.tools.declare import tool
@@ -19,8 +20,11 @@ from worker.tools.errors import from_status
 from worker.tools.services import ToolServices
 
 MAX_REDIRECTS = 5
+_PORTS = {"http": 80, "https": 443}
 _HOST = re.compile(rb"[A-Za-z0-9._:-]+")
 USER_AGENT = "planq-http-fetch/1"
+IDEMPOTENCY_KEY = "Idempotency-Key"
+"""The same for every attempt of a step. Only the origin that was asked for gets it, not those it redirects to."""
 
 
 class Fetched(TypedDict):
@@ -39,6 +43,7 @@ class Fetched(TypedDict):
 async def http_fetch(
     url: Annotated[str, Field(description="An http or https address.", min_length=1, max_length=4_000)],
     services: ToolServices,
+    context: ToolContext,
     method: Annotated[Literal["GET", "HEAD"], Field(description="HEAD asks for the headers only.")] = "GET",
     max_bytes: Annotated[
         int | None, Field(description="Read no more than this of the body; an operator's limit applies too.", ge=1)
@@ -57,18 +62,20 @@ async def http_fetch(
     )
     try:
         async with asyncio.timeout(services.http_timeout_seconds), client:
-            return await _fetch(client, method, _parsed(url), limit)
+            return await _fetch(client, method, _parsed(url), limit, context.idempotency_key)
     except TimeoutError as error:
         raise TimedOut(
             f"http_fetch: {capped(url, 200)} did not answer in full within {services.http_timeout_seconds:g} s"
         ) from error
 
 
-async def _fetch(client: httpx.AsyncClient, method: str, url: httpx.URL, limit: int) -> Fetched:
+async def _fetch(client: httpx.AsyncClient, method: str, url: httpx.URL, limit: int, key: str) -> Fetched:
+    asked = _origin(url)
     for _ in range(MAX_REDIRECTS + 1):
         # Cookies of one hop are no business of the next one.
         client.cookies.clear()
-        async with client.stream(method, url) as response:
+        headers = {IDEMPOTENCY_KEY: key} if _origin(url) == asked else {}
+        async with client.stream(method, url, headers=headers) as response:
             if not response.has_redirect_location:
                 return await _read(response, method, limit)
             url = _redirected(response)
@@ -101,6 +108,10 @@ async def _read(response: httpx.Response, method: str, limit: int) -> Fetched:
     if document.has_json:
         fetched["json"] = document.json
     return fetched
+
+
+def _origin(url: httpx.URL) -> tuple[str, bytes, int]:
+    return url.scheme, url.raw_host, url.port or _PORTS[url.scheme]
 
 
 def _redirected(response: httpx.Response) -> httpx.URL:
