@@ -115,7 +115,8 @@ class Lifecycle:
         settings = SweepSettings(max_worker_losses=self._settings.max_worker_losses)
         store = self._failpoints.around("sweep", self._fleet)
         publisher = self._failpoints.around("sweep_publisher", self._publisher)
-        sweeper = Sweeper(settings, store, publisher, notifier.send, SystemRandom().random)
+        interrupt = Notifier(self._database, CANCELLED).send
+        sweeper = Sweeper(settings, store, publisher, notifier.send, SystemRandom().random, interrupt=interrupt)
         self._start(self._every(self._settings.heartbeat_seconds, self._beat))
         self._start(self._every(self._settings.sweep_seconds, sweeper.sweep))
         if self._runtime is not None:

@@ -1,30 +1,51 @@
-"""When a failed step is tried again, and how long it waits (readings row 10).
+"""What becomes of an attempt that broke off: another try, a question to a person, or the end (readings row 10).
 
 Exponential backoff with full jitter (Brooker, "Exponential Backoff and Jitter", AWS 2015): the delay is drawn from
 zero to the exponential bound, so that steps which failed together do not return together. The draw is an argument.
+
+An `unsafe` call that may have taken effect is never simply repeated: its tool's `Recovery` decides. This is the one
+place that does, for a living worker, for one that stops, and for the sweeper that speaks for a dead one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
+from typing import Any, Protocol
 
 from shared.domain.errors import (
     AuthFailed,
     ErrorRecord,
     InvalidArguments,
+    OutcomeUnknown,
     PolicyDenied,
     RateLimited,
     ToolFailed,
     UnknownTool,
+    WorkerLost,
+    capped,
 )
-from shared.domain.states import Effect, StepStatus
+from shared.domain.events import Settlement
+from shared.domain.ids import StepRef
+from shared.domain.states import Effect, Recovery, StepStatus
 
 _WITHOUT_EFFECT = frozenset({RateLimited.code, ToolFailed.code})
 """Retryable errors after which an unsafe call is known not to have taken effect."""
 
 _NEVER_MADE = frozenset({AuthFailed.code, InvalidArguments.code, PolicyDenied.code, UnknownTool.code})
 """Errors of calls that were refused before they could take effect."""
+
+_PATIENT_RETRIES = 6
+"""Least extra attempts where an input could not be read: about half a minute, and the tool has not been called."""
+
+_FIND_OUT_RETRIES = 3
+"""Attempts beyond the tool's own retries in which it may find out whether a call took effect: one, and two retries,
+as for a read."""
+
+_STILL_ON_ITS_WAY = timedelta(seconds=2)
+"""How long a call that broke off in a living worker may still be taking effect; nobody finds out earlier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +63,64 @@ class RetryPolicy:
         return min(self.cap, self.base * float(2**exponent)) * jitter
 
 
+class Tried(Protocol):
+    """An attempt at a step, as its worker or the sweeper knows it; see `StepClaim`."""
+
+    @property
+    def ref(self) -> StepRef: ...
+    @property
+    def tool_name(self) -> str: ...
+    @property
+    def effect(self) -> Effect: ...
+    @property
+    def recovery(self) -> Recovery: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def tries(self) -> int: ...
+    @property
+    def retries(self) -> int: ...
+    @property
+    def worker_losses(self) -> int: ...
+    @property
+    def unsure(self) -> bool: ...
+
+
+class Phase(StrEnum):
+    """How far an attempt had come when it broke off."""
+
+    PREPARING = "preparing"
+    FINDING_OUT = "finding_out"
+    CALLING = "calling"
+
+
+@dataclass(frozen=True, slots=True)
+class RunAgain:
+    """The step is tried again after `delay`; with `unsure` its tool finds out first whether it has taken effect."""
+
+    error: ErrorRecord
+    delay: timedelta
+    unsure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The step waits until a person has said whether the call took effect; `question` is what they are shown."""
+
+    error: ErrorRecord
+    question: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The step has failed for good."""
+
+    error: ErrorRecord
+
+
+Next = RunAgain | Ask | GiveUp
+
+
 def retry_delay(
     error: ErrorRecord,
     *,
@@ -52,12 +131,12 @@ def retry_delay(
     policy: RetryPolicy | None = None,
     retry_after: timedelta | None = None,
 ) -> timedelta | None:
-    """Return how long to wait before the next attempt, or None when the step has failed for good.
+    """Return how long to wait before the next attempt, or None when there is to be none.
 
     None when the error is not retryable, when `attempt` was the last of `1 + retries`, or when an `unsafe` call broke
     off and its effect may have happened: such a call is repeated only where the other side refused it (a rate limit)
     or the tool itself says that it may be. `retry_after`, the other side's wish, is a floor. Attempts cut off by
-    a lost worker are judged by `runs_again_after_loss` and do not count in `attempt`.
+    a lost worker are judged by `after_loss` and do not count in `attempt`.
     """
     if not error.retryable or attempt > retries:
         return None
@@ -67,13 +146,46 @@ def retry_delay(
     return max(delay, retry_after) if retry_after is not None else delay
 
 
-def runs_again_after_loss(effect: Effect, losses: int, max_losses: int) -> bool:
-    """True when a step runs again after its worker was lost for the `losses`-th time.
+def after_error(
+    step: Tried,
+    error: ErrorRecord,
+    *,
+    phase: Phase,
+    jitter: float,
+    retry_after: timedelta | None = None,
+    time_left: timedelta | None = None,
+) -> Next:
+    """Decide after an attempt that ended by an error, or that its living worker had to let go.
 
-    Never an `unsafe` one: its effect may have happened. Nothing runs again after `max_losses`: it may be what kills
-    them.
+    `jitter` is a uniform draw from [0, 1). A wait for which the plan has no `time_left` (None: not known) is not
+    begun: the step fails at once, with the cause instead of a time-out.
     """
-    return effect is not Effect.UNSAFE and losses < max_losses
+    decided = _after_error(step, error, phase, jitter, retry_after)
+    if isinstance(decided, RunAgain) and time_left is not None and decided.delay >= time_left:
+        return GiveUp(_too_late(decided, time_left))
+    return decided
+
+
+def after_loss(step: Tried, max_losses: int) -> Next:
+    """Decide after the worker of an attempt was lost; `step.worker_losses` counts those before.
+
+    What may be repeated is, until `max_losses`: it may be what kills them. The error of a step that is given up says
+    how many losses and attempts there were.
+    """
+    losses = step.worker_losses + 1
+    history = {"losses": losses, "attempts": step.attempt}
+    if step.effect is not Effect.UNSAFE:
+        if losses < max_losses:
+            lost = WorkerLost(f"the worker of attempt {step.attempt} was lost", **history)
+            return RunAgain(ErrorRecord.of(lost), timedelta(0))
+        given_up = f"the workers of {losses} attempts were lost while this step ran; it is given up"
+        return GiveUp(ErrorRecord.of(WorkerLost(given_up, **history)))
+    unknown = f"the worker was lost while the unsafe tool {step.tool_name!r} ran; whether it took effect is unknown"
+    if step.recovery is Recovery.ASK:
+        return _ask(step, ErrorRecord.of(OutcomeUnknown(unknown, **history)))
+    if step.recovery is Recovery.FIND_OUT and losses < max_losses:
+        return RunAgain(ErrorRecord.of(OutcomeUnknown(unknown, **history)), timedelta(0), unsure=True)
+    return GiveUp(ErrorRecord.of(OutcomeUnknown(f"{unknown}, so it is not repeated", **history)))
 
 
 def may_have_taken_effect(
@@ -88,3 +200,79 @@ def may_have_taken_effect(
     if effect is not Effect.UNSAFE or status not in (StepStatus.FAILED, StepStatus.CANCELLED):
         return False
     return is_unsure or (is_begun and error_code not in _WITHOUT_EFFECT | _NEVER_MADE)
+
+
+def _after_error(step: Tried, error: ErrorRecord, phase: Phase, jitter: float, retry_after: timedelta | None) -> Next:
+    is_called = phase is Phase.CALLING
+    if step.effect is Effect.UNSAFE:
+        if not is_called and step.unsure:
+            return _in_doubt(step, error, phase, jitter, retry_after)
+        if is_called and error.code not in _WITHOUT_EFFECT | _NEVER_MADE:
+            return _after_cut_off(step, error, jitter)
+    delay = retry_delay(
+        error,
+        effect=step.effect if is_called else Effect.READ,
+        attempt=step.tries,
+        retries=step.retries if is_called else max(step.retries, _PATIENT_RETRIES),
+        jitter=jitter,
+        retry_after=retry_after,
+    )
+    return GiveUp(error) if delay is None else RunAgain(error, delay)
+
+
+def _after_cut_off(step: Tried, error: ErrorRecord, jitter: float) -> Next:
+    """An unsafe call broke off, and may have taken effect."""
+    if step.recovery is Recovery.ASK:
+        return _ask(step, error)
+    if step.recovery is Recovery.FAIL:
+        return GiveUp(error)
+    if step.tries > step.retries + _FIND_OUT_RETRIES:
+        return GiveUp(_unknown(step, error))
+    delay = RetryPolicy().delay_before(step.tries + 1, jitter)
+    return RunAgain(_unknown(step, error), max(delay, _STILL_ON_ITS_WAY), unsure=True)
+
+
+def _in_doubt(step: Tried, error: ErrorRecord, phase: Phase, jitter: float, retry_after: timedelta | None) -> Next:
+    """It could not be found out now whether an earlier call took effect."""
+    unknown = _unknown(step, error)
+    patience = _FIND_OUT_RETRIES if phase is Phase.FINDING_OUT else _PATIENT_RETRIES
+    delay = retry_delay(
+        error,
+        effect=Effect.READ,
+        attempt=step.tries,
+        retries=step.retries + patience,
+        jitter=jitter,
+        retry_after=retry_after,
+    )
+    return GiveUp(unknown) if delay is None else RunAgain(unknown, delay, unsure=True)
+
+
+def _unknown(step: Tried, error: ErrorRecord) -> ErrorRecord:
+    if error.code == OutcomeUnknown.code:
+        return error
+    message = f"whether the unsafe tool {step.tool_name!r} took effect is not known: {error.message}"
+    return ErrorRecord.of(OutcomeUnknown(message, cause=error.code))
+
+
+def _ask(step: Tried, error: ErrorRecord) -> Ask:
+    """Return the question about a call; its key is what the other side of the call knows it by."""
+    question = {
+        "kind": "did_it_happen",
+        "message": (
+            f"The call of {step.tool_name} was cut off ({error.message}). Did it take effect? "
+            "Look it up by its idempotency key where the tool's other side keeps that."
+        ),
+        "answers": [str(answer) for answer in Settlement],
+        "tool_name": step.tool_name,
+        "idempotency_key": f"{step.ref.job_id}/{step.ref.index}",
+        "attempt": step.attempt,
+        "code": error.code,
+    }
+    return Ask(error, question)
+
+
+def _too_late(again: RunAgain, time_left: timedelta) -> ErrorRecord:
+    error = again.error
+    wait, left = again.delay.total_seconds(), max(time_left.total_seconds(), 0.0)
+    message = f"{error.message} (tried again in {wait:.0f} s at the earliest, and the plan ends in {left:.0f} s)"
+    return ErrorRecord(error.code, capped(message), error.retryable, error.details)

@@ -132,7 +132,15 @@ class Harness:
             tracker=self.silent,
             draw=lambda: 0.0,
         )
-        self.sweeper = Sweeper(SweepSettings(), self.fleet, self, self.silent.job_ended, lambda: 0.0)
+        self.interrupted: list[UUID] = []
+        self.sweeper = Sweeper(
+            SweepSettings(),
+            self.fleet,
+            self,
+            self.silent.job_ended,
+            lambda: 0.0,
+            interrupt=self.interrupted.append,
+        )
 
     async def open(self) -> None:
         """Register the worker and publish its tools."""

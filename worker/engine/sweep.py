@@ -10,11 +10,23 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
-from shared.domain.errors import DatabaseUnavailable, ErrorRecord, OutcomeUnknown, TimedOut, WorkerLost
-from shared.domain.retry import retry_delay, runs_again_after_loss
-from shared.ports import LostStage, LostStep, Publisher, RespondWake, SweepStore, Wake
+from shared.domain.errors import (
+    DatabaseUnavailable,
+    ErrorRecord,
+    HumanWaitTimedOut,
+    JobTimedOut,
+    PlanTimedOut,
+    QueueTimedOut,
+    TimedOut,
+    WorkerLost,
+)
+from shared.domain.ids import StepRef
+from shared.domain.retry import Ask, GiveUp, Next, Phase, RunAgain, after_error, after_loss
+from shared.domain.states import StepStatus
+from shared.ports import ExpiredJob, LostStage, LostStep, Moved, Publisher, RespondWake, SweepStore, Wake
 from worker.engine.follow import after_step
 
 _log = logging.getLogger("planq.sweep")
@@ -31,7 +43,11 @@ class SweepSettings:
 
 
 class Sweeper:
-    """One pass after the other; `job_ended` is told of jobs that a pass ends."""
+    """One pass after the other.
+
+    `job_ended` is told of jobs that a pass ends, and `interrupt` of those that it ends in the middle, so that what
+    runs of them is cut off.
+    """
 
     def __init__(
         self,
@@ -40,12 +56,23 @@ class Sweeper:
         publisher: Publisher,
         job_ended: Callable[[UUID], None],
         draw: Callable[[], float],
+        *,
+        interrupt: Callable[[UUID], None],
     ) -> None:
         self._settings = settings
         self._store = store
         self._publisher = publisher
         self._job_ended = job_ended
         self._draw = draw
+        self._interrupt = interrupt
+        self._parts = (
+            self._fire_timers,
+            self._take_back_steps,
+            self._take_back_stages,
+            self._expire_plans,
+            self._expire_jobs,
+            self._expire_questions,
+        )
         self._passes = 0
         self._is_broker_there = True
 
@@ -53,7 +80,7 @@ class Sweeper:
         """Make one pass; returns how many things were put right or woken. Raises `DatabaseUnavailable`."""
         wakes: list[Wake] = []
         acted = 0
-        for find in (self._fire_timers, self._take_back_steps, self._take_back_stages, self._expire_plans):
+        for find in self._parts:
             try:
                 count, more = await find()
             except DatabaseUnavailable:
@@ -90,43 +117,31 @@ class Sweeper:
         wakes: list[Wake] = []
         count = 0
         for step in await self._store.lost_steps(self._settings.batch, self._settings.deadline_grace):
-            error, retry_in = self._judge(step)
-            moved = await self._store.take_back_step(step, error, retry_in)
+            decided = self._judge(step)
+            moved = await self._store_next(step, decided)
             if not moved.landed:
                 continue
             count += 1
-            _log.warning(
-                "step_taken_back",
-                extra={
-                    "job": str(step.ref.job_id),
-                    "step": step.ref.index,
-                    "code": error.code,
-                    "to": str(moved.status),
-                },
-            )
+            _tell("step_taken_back", step.ref, code=decided.error.code, attempt=step.attempt, to=str(moved.status))
             wakes += after_step(step.ref, moved)
         return count, wakes
 
-    def _judge(self, step: LostStep) -> tuple[ErrorRecord, timedelta | None]:
-        """Decide what becomes of a lost attempt: its error, and when it runs again (None: never)."""
-        if not step.is_worker_lost:
-            late = ErrorRecord.of(
-                TimedOut(f"tool {step.tool_name!r} did not answer within {step.timeout_seconds:g} s")
-            )
-            return late, retry_delay(
-                late, effect=step.effect, attempt=step.tries, retries=step.retries, jitter=self._draw()
-            )
-        losses = step.worker_losses + 1
-        if runs_again_after_loss(step.effect, losses, self._settings.max_worker_losses):
-            return ErrorRecord.of(WorkerLost(f"the worker of attempt {step.attempt} was lost")), timedelta(0)
-        if losses >= self._settings.max_worker_losses:
-            given_up = f"the workers of {losses} attempts were lost while this step ran; it is given up"
-            return ErrorRecord.of(WorkerLost(given_up, losses=losses)), None
-        unknown = (
-            f"the worker was lost while the unsafe tool {step.tool_name!r} ran; "
-            "whether it took effect is unknown, so it is not repeated"
-        )
-        return ErrorRecord.of(OutcomeUnknown(unknown)), None
+    def _judge(self, step: LostStep) -> Next:
+        """Decide what becomes of an attempt whose worker was lost, or does not enforce its deadline."""
+        if step.is_worker_lost:
+            return after_loss(step, self._settings.max_worker_losses)
+        late = TimedOut(f"tool {step.tool_name!r} did not answer within {step.timeout_seconds:g} s")
+        return after_error(step, ErrorRecord.of(late), phase=Phase.CALLING, jitter=self._draw())
+
+    async def _store_next(self, step: LostStep, decided: Next) -> Moved:
+        match decided:
+            case RunAgain(error, delay, unsure):
+                return await self._store.take_back_step(step, error, delay, unsure=unsure)
+            case Ask(error, question):
+                landed = await self._store.ask_lost_step(step, error, question)
+                return Moved(landed, status=StepStatus.WAITING)
+            case GiveUp(error):
+                return await self._store.take_back_step(step, error, None)
 
     async def _take_back_stages(self) -> tuple[int, list[Wake]]:
         count = 0
@@ -141,7 +156,9 @@ class Sweeper:
     async def _give_up(self, stage: LostStage) -> int:
         error = ErrorRecord.of(
             WorkerLost(
-                f"{stage.losses + 1} attempts at the {stage.status} stage were lost with their workers or hung"
+                f"{stage.losses + 1} attempts at the {stage.status} stage were lost with their workers or hung",
+                losses=stage.losses + 1,
+                attempts=stage.attempt,
             )
         )
         if not await self._store.fail_stage(stage, error):
@@ -153,8 +170,48 @@ class Sweeper:
     async def _expire_plans(self) -> tuple[int, list[Wake]]:
         wakes: list[Wake] = []
         for plan in await self._store.expired_plans(self._settings.batch):
-            error = ErrorRecord.of(TimedOut(f"the plan did not end within {plan.plan_timeout_seconds:g} s"))
+            error = ErrorRecord.of(PlanTimedOut(f"the plan did not end within {plan.plan_timeout_seconds:g} s"))
             if await self._store.expire_plan(plan, error):
                 _log.warning("plan_expired", extra={"job": str(plan.job_id)})
                 wakes.append(RespondWake(plan.job_id))
         return len(wakes), wakes
+
+    async def _expire_jobs(self) -> tuple[int, list[Wake]]:
+        count = 0
+        for job in await self._store.expired_jobs(self._settings.batch):
+            error = _overdue(job)
+            for ended in await self._store.expire_job(job, ErrorRecord.of(error)):
+                count += 1
+                _log.warning(
+                    "job_expired", extra={"job": str(ended), "code": error.code, "because_of": str(job.job_id)}
+                )
+                self._job_ended(ended)
+                self._interrupt(ended)
+        return count, []
+
+    async def _expire_questions(self) -> tuple[int, list[Wake]]:
+        wakes: list[Wake] = []
+        count = 0
+        for question in await self._store.expired_questions(self._settings.batch):
+            error = HumanWaitTimedOut(
+                f"nobody said within {question.limit_seconds:g} s whether the call took effect, so it is not repeated"
+            )
+            moved = await self._store.expire_question(question, ErrorRecord.of(error))
+            if not moved.landed:
+                continue
+            count += 1
+            _tell("question_expired", question.ref)
+            wakes += after_step(question.ref, moved)
+        return count, wakes
+
+
+def _overdue(job: ExpiredJob) -> TimedOut:
+    if job.is_queued:
+        return QueueTimedOut(
+            f"no worker began the job within {job.limit_seconds:g} s; see that `io` workers run and have free slots"
+        )
+    return JobTimedOut(f"the job did not end within {job.limit_seconds:g} s")
+
+
+def _tell(event: str, ref: StepRef, **fields: Any) -> None:
+    _log.warning(event, extra={"job": str(ref.job_id), "step": ref.index, **fields})

@@ -11,9 +11,10 @@ from uuid import UUID
 import pytest
 
 from shared.domain.errors import DatabaseUnavailable, ErrorRecord
-from shared.domain.ids import StepRef, attempt_of, step_attempt_id
+from shared.domain.ids import StepRef
+from shared.domain.limits import Limits
 from shared.domain.states import JobStatus, Lane, StepStatus
-from shared.ports import ExpiredPlan, PlanWake, RespondWake, StepWake, Wake
+from shared.ports import Attempt, ExpiredPlan, PlanWake, RespondWake, StepWake, Wake
 from shared.store.database import query
 from shared.store.fleet import Fleet
 from tests.support.harness import LEASE, Harness, ScriptedModel, make_tool
@@ -164,7 +165,9 @@ def test_wake_ups_go_out_at_once_when_the_broker_is_back(play: Play) -> None:
 
     async def scenario(harness: Harness) -> Any:
         broker = Broker()
-        sweeper = Sweeper(SweepSettings(), harness.fleet, broker, harness.silent.job_ended, lambda: 0.0)
+        sweeper = Sweeper(
+            SweepSettings(), harness.fleet, broker, harness.silent.job_ended, lambda: 0.0, interrupt=lambda _: None
+        )
         queued = [await harness.submit() for _ in range(3)]
         executing = await accepted(harness)
         for job_id in queued:
@@ -249,9 +252,9 @@ def test_a_late_word_of_a_dead_process_leaves_the_next_attempt_alone(play: Play)
         moved = await harness.store.fail_step(first, LATE, timedelta(0))
         assert moved.status is StepStatus.READY
         assert await harness.store.claim_step(ref) is not None
-        late = await harness.fleet.disown(harness.worker_id, ref, attempt_of(step_attempt_id(ref, 1)))
+        late = await harness.fleet.disown(harness.worker_id, Attempt(ref, 1))
         assert await harness.fleet.lost_steps(10, timedelta(0)) == []
-        right = await harness.fleet.disown(harness.worker_id, ref, attempt_of(step_attempt_id(ref, 2)))
+        right = await harness.fleet.disown(harness.worker_id, Attempt(ref, 2))
         return late, right, len(await harness.fleet.lost_steps(10, timedelta(0)))
 
     assert play(scenario, ScriptedModel.planning(*CHAIN), TOOLS) == (False, True, 1)
@@ -268,3 +271,118 @@ def test_a_worker_that_winds_down_leaves_the_next_step_to_others(play: Play) -> 
     text, statuses, published, job_id = play(scenario, ScriptedModel.planning(*CHAIN), TOOLS)
     assert (text, statuses) == ("succeeded", ["succeeded", "ready"])
     assert published == [StepWake(StepRef(job_id, 0, 1), Lane.IO, "double")]
+
+
+@pytest.mark.parametrize(
+    ("begun", "code", "limits"),
+    [
+        ("nothing", "queue_timeout", Limits(queue_timeout_seconds=7)),
+        ("planning", "job_timeout", Limits(job_timeout_seconds=7)),
+        ("running", "job_timeout", Limits(job_timeout_seconds=7)),
+        ("responding", "job_timeout", Limits(job_timeout_seconds=7)),
+    ],
+)
+def test_a_job_that_has_used_up_its_time_ends_wherever_it_stands(
+    play: Play, begun: str, code: str, limits: Limits
+) -> None:
+    """The worker that should see to it is dead, but for its lease; another one sweeps."""
+
+    async def scenario(harness: Harness) -> Any:
+        job_id = await harness.submit(limits=limits)
+        if begun == "planning":
+            assert await harness.store.claim_stage(job_id, [JobStatus.QUEUED]) is not None
+        elif begun in ("running", "responding"):
+            claim = await harness.store.claim_stage(job_id, [JobStatus.QUEUED])
+            assert claim is not None
+            await harness.engine._work(claim)
+            for index in range(2) if begun == "responding" else (0,):
+                step = await harness.store.claim_step(StepRef(job_id, 0, index))
+                assert step is not None
+                if begun == "responding":
+                    await harness.store.succeed_step(step, {"result": 1.0}, None)
+        child = await _child_of(harness, job_id)
+        await harness.sweeper.sweep()
+        assert harness.silent.ended_jobs == [], "its time is not over"
+        await set_back(harness, job_id, "expires_at")
+        await harness.sweeper.sweep()
+        await harness.sweeper.sweep()
+        job, steps = await harness.requests.job("default", job_id)
+        return job, steps, {job_id, child}, harness, await harness.requests.status("default", child)
+
+    job, steps, ended, harness, child = play(scenario, ScriptedModel.planning(*CHAIN), TOOLS)
+    assert (job["status"], job["error"]["code"], job["error"]["retryable"]) == ("failed", code, False)
+    assert "within 7 s" in job["error"]["message"]
+    assert {step["status"] for step in steps} <= {"cancelled", "succeeded"}
+    assert child == JobStatus.CANCELLED
+    assert len(harness.silent.ended_jobs) == len(harness.interrupted) == 2
+    assert set(harness.silent.ended_jobs) == set(harness.interrupted) == ended
+
+
+async def _child_of(harness: Harness, job_id: UUID) -> UUID:
+    child = await harness.submit()
+    async with harness.database.connection() as connection:
+        await connection.execute("UPDATE jobs SET parent_job_id = %s WHERE id = %s", [job_id, child])
+    return child
+
+
+def test_a_plan_expires_though_its_worker_is_dead(play: Play) -> None:
+    async def scenario(harness: Harness) -> Any:
+        job_id = await accepted(harness)
+        assert await harness.store.claim_step(StepRef(job_id, 0, 0)) is not None
+        await harness.fleet.forget(harness.worker_id)
+        await set_back(harness, job_id, "deadline")
+        await harness.sweeper.sweep()
+        return await harness.requests.job("default", job_id)
+
+    job, steps = play(scenario, ScriptedModel.planning(*CHAIN), TOOLS)
+    assert (job["status"], steps[0]["status"]) == ("responding", "failed")
+    assert (steps[0]["error"]["code"], steps[0]["error"]["retryable"]) == ("plan_timeout", False)
+
+
+def test_a_step_that_kills_its_workers_is_quarantined_with_its_history(play: Play) -> None:
+    async def scenario(harness: Harness) -> Any:
+        job_id = await accepted(harness)
+        for _ in range(3):
+            assert await harness.store.claim_step(StepRef(job_id, 0, 0)) is not None
+            await harness.fleet.forget(harness.worker_id)
+            await harness.sweeper.sweep()
+            await harness.open()
+        async with harness.database.connection() as connection:
+            cursor = await connection.execute(
+                "SELECT kind, data->'error'->'details'->>'losses' AS losses FROM events "
+                "WHERE job_id = %s AND kind IN ('step_retrying', 'step_failed') ORDER BY sequence",
+                [job_id],
+            )
+            told = await cursor.fetchall()
+        return await harness.requests.job("default", job_id), told
+
+    (job, steps), told = play(scenario, ScriptedModel.planning(*CHAIN), TOOLS)
+    assert (job["status"], [step["status"] for step in steps]) == ("responding", ["failed", "skipped"])
+    error = steps[0]["error"]
+    assert (error["code"], error["details"]) == ("worker_lost", {"losses": 3, "attempts": 3})
+    assert [(row["kind"], row["losses"]) for row in told] == [
+        ("step_retrying", "1"),
+        ("step_retrying", "2"),
+        ("step_failed", "3"),
+    ]
+
+
+def test_a_sweep_is_bounded_and_goes_on_with_the_next(play: Play) -> None:
+    async def scenario(harness: Harness) -> Any:
+        sweeper = Sweeper(
+            SweepSettings(batch=2),
+            harness.fleet,
+            harness,
+            harness.silent.job_ended,
+            lambda: 0.0,
+            interrupt=harness.interrupted.append,
+        )
+        for _ in range(5):
+            await set_back(harness, await harness.submit(), "expires_at")
+        counts = []
+        for _ in range(4):
+            await sweeper.sweep()
+            counts.append(len(harness.silent.ended_jobs))
+        return counts
+
+    assert play(scenario, ScriptedModel(), []) == [2, 4, 5, 5]

@@ -26,7 +26,7 @@ from shared.domain.errors import (
     UnknownTool,
     WorkerLost,
 )
-from shared.domain.retry import RetryPolicy, may_have_taken_effect, retry_delay, runs_again_after_loss
+from shared.domain.retry import RetryPolicy, may_have_taken_effect, retry_delay
 from shared.domain.states import Effect, StepStatus
 
 
@@ -71,14 +71,6 @@ def test_the_other_sides_wish_is_a_floor() -> None:
     wish = timedelta(seconds=7)
     delay = retry_delay(record, effect=Effect.READ, attempt=1, retries=1, jitter=0.0, retry_after=wish)
     assert delay == wish
-
-
-@pytest.mark.parametrize(
-    ("effect", "losses", "again"),
-    [(Effect.READ, 1, True), (Effect.IDEMPOTENT, 2, True), (Effect.PURE, 3, False), (Effect.UNSAFE, 1, False)],
-)
-def test_a_lost_worker_repeats_what_is_safe_until_it_is_given_up(effect: Effect, losses: int, again: bool) -> None:
-    assert runs_again_after_loss(effect, losses, 3) is again
 
 
 FAILED, CANCELLED = StepStatus.FAILED, StepStatus.CANCELLED
