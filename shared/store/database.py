@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import cache
 from importlib import resources
+from time import monotonic
 from typing import Any
 
 import psycopg
@@ -47,6 +48,9 @@ _AWAY = (
     TimeoutError,
 )
 """What says that the database cannot serve now; the numbers are classes of SQLSTATE (PostgreSQL 18, appendix A)."""
+
+_RENEW_SECONDS = 1.0
+"""Connections made within this time of a renewal are new enough; a storm of checks renews them once."""
 
 _UNDONE = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
 """The server undid the statement for the sake of another one."""
@@ -98,6 +102,7 @@ class Database:
         None where a lock, or a server that hangs, may take as long as it takes.
         """
         self._statement_seconds = statement_seconds
+        self._renewed_until = 0.0
         try:
             psycopg.conninfo.conninfo_to_dict(database_url)
         except psycopg.ProgrammingError as error:
@@ -109,12 +114,25 @@ class Database:
             min_size=1,
             max_size=max_connections,
             timeout=timeout_seconds,
-            # A connection that the server closed while it lay idle is replaced before it is handed out.
-            check=AsyncConnectionPool.check_connection,
+            check=self._check,
             # The pause between attempts doubles until this is over; a later request then tries afresh, at once.
             reconnect_timeout=3.0,
             open=False,
         )
+
+    async def _check(self, connection: psycopg.AsyncConnection[DictRow]) -> None:
+        """Refuse to hand out a connection that the server closed while it lay idle.
+
+        After a restart all of them are dead. The pool would try one after the other, with pauses of 1, 2, 4 s between
+        (psycopg_pool 3.3), and give up although the database is back: so the first dead one makes all of them new.
+        """
+        try:
+            await AsyncConnectionPool.check_connection(connection)
+        except psycopg.OperationalError:
+            if monotonic() >= self._renewed_until:
+                self._renewed_until = monotonic() + _RENEW_SECONDS
+                await self._pool.drain()
+            raise
 
     async def open(self, *, wait: bool = True) -> None:
         """Open the pool and wait for a first connection; raises `DatabaseUnavailable` when none comes.

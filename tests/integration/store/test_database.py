@@ -12,6 +12,7 @@ import pytest
 from shared.domain.errors import DatabaseUnavailable
 from shared.store.database import Database
 from shared.store.ids import new_id
+from tests.support.outage import cut
 
 FLAKY = """
 CREATE SEQUENCE tries;
@@ -102,6 +103,22 @@ def test_a_read_only_connection_is_not_used_again(use: Callable[..., Any]) -> No
     message, touched = use(work)
     assert "takes no writes" in message
     assert touched == 0
+
+
+def test_a_restart_costs_no_more_than_one_attempt(database_url: str) -> None:
+    """The pool alone would try its dead connections one by one, and pause between them, until it gives up."""
+
+    async def scenario() -> list[int]:
+        database = Database(database_url, max_connections=8, timeout_seconds=2)
+        await database.open()
+        try:
+            await asyncio.gather(*(database.call("pg_sleep", 0.2) for _ in range(8)))
+            await asyncio.to_thread(cut, database_url)
+            return [await database.execute("forget_worker", id=new_id()) for _ in range(8)]
+        finally:
+            await database.close()
+
+    assert asyncio.run(scenario()) == [0] * 8
 
 
 def test_a_statement_is_given_up_in_time_and_taken_back(use: Callable[..., Any], database_url: str) -> None:
