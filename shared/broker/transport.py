@@ -4,6 +4,9 @@ Stock kombu 5.7.0 ends the worker when Redis goes away while messages are unackn
 restores them through a client that no longer exists, and a late acknowledgement on the closed channel raises too.
 Here both are let go: the message stays unacknowledged on the server (or is lost with it), the claim makes a
 redelivery harmless, and the sweeper publishes what is missing.
+
+Nor does it wait on its connection for remote control: stock kombu reads there without a time-out, in the thread that
+takes the messages, so that one event too many on a connection that was lost and made again stops the worker for ever.
 """
 
 from __future__ import annotations
@@ -11,8 +14,10 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import redis.client
 from kombu.transport import TRANSPORT_ALIASES, virtual
 from kombu.transport import redis as kombu_redis
+from kombu.utils.objects import cached_property
 
 _log = logging.getLogger("planq.broker")
 
@@ -45,10 +50,36 @@ class QoS(kombu_redis.QoS):  # type: ignore[misc]
             super().reject(delivery_tag, requeue=requeue)
 
 
+class PubSub(redis.client.PubSub):
+    """The connection for remote control, read without ever waiting or connecting again behind kombu's back."""
+
+    def parse_response(self, block: bool = True, timeout: float = 0) -> Any:
+        """Return the next message that has arrived, None when there is none.
+
+        Raises redis-py's ConnectionError when the connection is gone; Celery then makes all its connections again,
+        and registers them with its event loop, which redis-py cannot do.
+        """
+        connection: Any = self.connection
+        if connection is None or not connection.is_connected:
+            raise redis.ConnectionError("the connection for remote control is gone")
+        if not connection.can_read(timeout=0):
+            return None
+        response = connection.read_response(push_request=True)
+        if self.is_health_check_response(response):
+            self.health_check_response_counter -= 1
+            return None
+        return response
+
+
 class Channel(kombu_redis.Channel):  # type: ignore[misc]
-    """A Redis channel with the tolerant bookkeeping."""
+    """A Redis channel with the tolerant bookkeeping, and a listener that never waits."""
 
     QoS = QoS
+
+    @cached_property  # type: ignore[untyped-decorator]
+    def subclient(self) -> PubSub:
+        """The pub/sub connection of this channel, made at first use."""
+        return PubSub(self._create_client(asynchronous=True).connection_pool)
 
 
 class Transport(kombu_redis.Transport):  # type: ignore[misc]
