@@ -183,7 +183,7 @@ def test_a_tool_that_raises_what_nobody_foresaw_fails_its_step(
     stack.start()
     job = wait_for(stack, submit(stack, plan=plan(("test_raise", {"message": "kaboom"})))["id"])
     assert job["status"] == "completed"
-    assert job["steps"][0]["error"]["code"] == "tool_error"
+    assert job["steps"][0]["error"]["code"] == "internal"
     assert "kaboom" in job["steps"][0]["error"]["message"]
 
 

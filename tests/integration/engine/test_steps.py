@@ -119,7 +119,7 @@ def test_a_tool_that_cancels_its_own_task_fails_once(play: Play) -> None:
 
     job, steps = run_plan(play, [odd], ("odd", {}))
     assert (job["status"], steps[0]["status"], steps[0]["attempt"]) == ("completed", "failed", 1)
-    assert (steps[0]["error"]["code"], steps[0]["releases"]) == ("tool_error", 0)
+    assert (steps[0]["error"]["code"], steps[0]["releases"]) == ("internal", 0)
 
 
 def test_a_missing_field_names_the_reference_and_what_was_there(play: Play) -> None:
