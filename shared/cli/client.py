@@ -16,6 +16,7 @@ from shared.domain.errors import (
     Conflict,
     InvalidRequest,
     NotFound,
+    OutcomeUnknown,
     PlanInvalid,
     PlanqError,
     TooLarge,
@@ -75,6 +76,22 @@ class Client:
         """Ask for a job's cancellation and return the job."""
         return self._json("POST", f"{_job(job_id)}/cancel")
 
+    def pause(self, job_id: str) -> Json:
+        """Let nothing more of a job begin, and return it."""
+        return self._json("POST", f"{_job(job_id)}/pause")
+
+    def resume(self, job_id: str, *, repeat_unsafe: bool = False) -> Json:
+        """Let a job go on, or try again what has not succeeded, and return it."""
+        return self._json("POST", f"{_job(job_id)}/resume", json={"repeat_unsafe": repeat_unsafe})
+
+    def fork(self, job_id: str, body: Json) -> Json:
+        """Create a job from another with `{from_step?, plan?, …}` and return it; with `dry_run`, `{reuse, run}`."""
+        return self._json("POST", f"{_job(job_id)}/fork", json=body)
+
+    def settle(self, job_id: str, index: int, body: Json) -> Json:
+        """Answer the question of a step with `{outcome, output?}`, and return the job."""
+        return self._json("POST", f"{_job(job_id)}/steps/{index}/settle", json=body)
+
     def tools(self) -> list[Json]:
         """Return the tools that workers have published."""
         items: list[Json] = self._json("GET", "/tools")["items"]
@@ -132,5 +149,7 @@ def _refusal(status: int, problem: Any, url: str) -> PlanqError:
         invalid = PlanInvalid(message, errors)
         invalid.details.update(title)
         return invalid
+    if problem.get("code") == OutcomeUnknown.code:
+        return OutcomeUnknown(message, **title, errors=errors)
     kind = _BY_STATUS.get(status, Unavailable if status >= 500 else InvalidRequest)
     return kind(message, **title, errors=errors) if isinstance(errors, list) else kind(message, **title)

@@ -29,8 +29,13 @@ def read_text(name: str, what: str) -> str:
 
 def read_json(name: str, what: str) -> Any:
     """Return the JSON value in a file or on standard input; raises as `read_text`, with the place of a defect."""
+    return parse_json(read_text(name, what), what)
+
+
+def parse_json(text: str, what: str) -> Any:
+    """Return the value of a JSON text; raises `InvalidRequest` with the place of a defect."""
     try:
-        return json.loads(read_text(name, what), parse_constant=_refuse)
+        return json.loads(text, parse_constant=_refuse)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise InvalidRequest(f"{what}: expected JSON, found a mistake at {place}: {error.msg}") from error

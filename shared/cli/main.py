@@ -12,6 +12,7 @@ import typer
 
 from shared.cli import (
     cancel,
+    control,
     doctor,
     jobs,
     knowledge,
@@ -27,7 +28,21 @@ from shared.cli import (
 from shared.cli.outcome import exit_code, report
 from shared.domain.errors import PlanqError
 
-GROUPS = (up, submit, status, jobs, cancel, validate, tools, knowledge, doctor, retention, processes, sample)
+GROUPS = (
+    up,
+    submit,
+    status,
+    jobs,
+    cancel,
+    control,
+    validate,
+    tools,
+    knowledge,
+    doctor,
+    retention,
+    processes,
+    sample,
+)
 
 
 def create_app() -> typer.Typer:

@@ -56,7 +56,9 @@ def describe(defect: Any) -> str:
         except (KeyError, TypeError, AttributeError, ValueError):
             pass  # another kind of defect, or one that a later release knows
         if "message" in defect:
-            place = defect.get("field") or defect.get("in")
+            place = defect.get("field") or defect.get("in") or defect.get("pointer")
+            if "step" in defect:
+                place = f"step {defect['step']} ({defect.get('tool_name')})"
             return one_line(f"{f'{place}: ' if place else ''}{defect['message']}", _LONGEST_ERROR)
     return one_line(json.dumps(defect, ensure_ascii=False), _LONGEST_ERROR)
 

@@ -17,7 +17,7 @@ from rich.markdown import Markdown
 from rich.panel import Panel
 
 from shared.cli.client import Client, Json
-from shared.cli.console import plain
+from shared.cli.console import one_line, plain
 from shared.domain.states import JobStatus, StepStatus
 
 POLL_SECONDS = 0.15
@@ -57,6 +57,7 @@ class Story:
         self._plan_told = False
         self._begun: set[tuple[int, int]] = set()
         self._ended: set[int] = set()
+        self._asked: list[str] = []
 
     def tell(self, job: Json) -> None:
         """Print what changed since the last call. Times count from the job's creation, by the database's clock."""
@@ -68,9 +69,15 @@ class Story:
         # Steps that ran side by side between two looks are told as they ran, not in the order of the plan.
         for at, text, style in sorted(news, key=lambda event: event[0]):
             self._console.print(f"{(at - zero).total_seconds():6.2f} s  {text}", style=style)
-        if job["status"] != self._status:
-            self._status = job["status"]
-            self._console.print(f"          job {self._status}", style="bold")
+        status = f"{job['status']}{', paused' if job.get('paused_at') else ''}"
+        if status != self._status:
+            self._status = status
+            self._console.print(f"          job {status}", style="bold")
+        asked = list(questions(job))
+        for question in asked:
+            if question not in self._asked:
+                self._console.print(question, style="yellow")
+        self._asked = asked
 
     def _tell_plan(self, job: Json) -> None:
         self._console.print("plan", style="bold")
@@ -95,8 +102,18 @@ class Story:
         if finished and index not in self._ended and StepStatus(status).is_terminal:
             self._ended.add(index)
             took = f" after {(finished - started).total_seconds() * 1000:.0f} ms" if started else ""
+            if origin := step.get("reused_from"):
+                took = f", as in {origin['job_id']} ${origin['index']}"
             error = f": {_short(step['error'].get('message'))}" if step.get("error") else ""
             yield finished, f"step {_name(step)} {status}{took}{error}", STEP_STYLES.get(status)
+
+
+def questions(job: Json) -> Iterator[str]:
+    """Yield what the steps of a job ask, each with the command that answers it."""
+    for step in job.get("steps") or []:
+        if question := step.get("question"):
+            command = f"planq settle {job['id']} {step['index']} happened|did-not-happen|unknown"
+            yield f"${step['index']} asks: {one_line(question.get('message') or question, 500)}\n  {command}"
 
 
 def print_outcome(job: Json, console: Console) -> None:

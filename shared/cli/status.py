@@ -42,9 +42,11 @@ def status(
 
 def show(job: dict[str, Any]) -> None:
     """Print a job as it stands."""
-    from shared.cli.progress import print_outcome
+    from shared.cli.progress import print_outcome, questions
 
-    out.print(f"job {job['id']} {job['status']}", style="bold")
+    out.print(f"job {job['id']} {job['status']}{', paused' if job.get('paused_at') else ''}", style="bold")
+    if job.get("forked_from"):
+        out.print(f"forked from {job['forked_from']}")
     if job.get("input"):
         out.print(f"input: {one_line(job['input'], 200)}")
     for defect in job.get("plan_errors") or []:
@@ -53,6 +55,10 @@ def show(job: dict[str, Any]) -> None:
     if steps:
         for line in columns([_row(step) for step in steps]):
             out.print(line)
+    for question in questions(job):
+        out.print(question, style="yellow")
+    if job.get("paused_at"):
+        out.print(f"planq resume {job['id']} lets it go on", style="dim")
     print_outcome(job, out)
 
 
@@ -61,11 +67,12 @@ def _row(step: dict[str, Any]) -> list[str]:
     error = step.get("error") or {}
     note = one_line(error["message"], 120) if error.get("message") else ""
     attempt = step.get("attempt") or 0
+    origin = step.get("reused_from") or {}
     return [
         f"${step['index']}",
         one_line(step["tool_name"]),
         step["status"],
-        f"attempt {attempt}" if attempt > 1 else "",
+        f"as in {origin['job_id']} ${origin['index']}" if origin else f"attempt {attempt}" if attempt > 1 else "",
         f"after {after}" if after else "",
         note,
     ]
