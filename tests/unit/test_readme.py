@@ -16,10 +16,12 @@ from typer.main import get_command
 from api.app import create_app
 from api.schemas import JobDocument, JobRequest, LimitsRequest, StepDocument, UsageDocument, ValidationRequest
 from shared.cli.main import create_app as create_cli
+from shared.domain.errors import PlanqError
 from shared.domain.model import Ask
 from shared.domain.plan import Plan, structural_errors
 from shared.domain.tool import ToolDefinition
 from shared.settings import Settings
+from tests.support.harness import make_tool
 from worker.llm.offline import plan_offline
 from worker.tools.declare import options_of
 from worker.tools.mcp.config import read_mcp_file
@@ -165,17 +167,29 @@ def test_the_examples_in_json_are_a_plan_and_an_mcp_file(tmp_path: Path, monkeyp
 
 
 def test_the_examples_of_a_tool_work(tmp_path: Path) -> None:
-    (code,), (declaration,) = blocks("python"), blocks("yaml")
+    code, (declaration,) = blocks("python"), blocks("yaml")
     space: dict[str, Any] = {"__name__": "mypackage.prices"}
-    exec(compile(code, "README.md", "exec"), space)
+    exec(compile("\n".join(code), "README.md", "exec"), space)
     (tmp_path / "tools.yaml").write_text(declaration)
 
     options = options_of(space["stock_price"])
 
     assert options is not None
     assert options.effect == "read"
+    assert make_tool(space["charge"]).definition.recovery == "find_out"
     assert read_tools_file(tmp_path / "tools.yaml")[0].function == "mypackage.prices:stock_price"
     assert yaml.safe_load(declaration)["tools"][0]["effect"] in {"pure", "read", "idempotent", "unsafe"}
+
+
+def test_the_table_of_error_codes_is_the_tree_of_errors() -> None:
+    def below(kind: type[PlanqError]) -> list[type[PlanqError]]:
+        return [kind, *(deeper for child in kind.__subclasses__() for deeper in below(child))]
+
+    ours = [kind for kind in below(PlanqError) if kind.__module__ == PlanqError.__module__]
+    table = {row[0].strip("`"): row[2] for row in rows(section("Error codes"))}
+
+    assert table == {kind.code: "yes" if kind.retryable else "no" for kind in ours}
+    assert all(len(row) == 4 and row[1] and row[3] for row in rows(section("Error codes")))
 
 
 def test_what_curl_sends_fits_the_api() -> None:
