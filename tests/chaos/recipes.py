@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from tests.chaos.blob import blob
+from tests.chaos.blob import blob, shrunk
 from tests.chaos.schedule import dealt
 
 FAN_OUT = 20
@@ -28,8 +28,8 @@ CANCELLED_HOLD_SECONDS = 25.0
 class Recipe:
     """A job request and what has to come of it.
 
-    `outputs` are the right outputs of the steps in order; `unsafe` the indices of those that may end as
-    `outcome_unknown`. `told` must occur in the answer of a job whose steps all succeeded. `action` (`cancel`,
+    `outputs` are the right outputs of the steps in order, long ones `shrunk`; `unsafe` the indices of those that may
+    end as `outcome_unknown`. `told` must occur in the answer of a job whose steps all succeeded. `action` (`cancel`,
     `pause`) is what the client does `after` so many seconds; `quiet` is how long a paused job stays paused.
     """
 
@@ -158,7 +158,7 @@ def _planned(number: int, random: Random) -> Recipe:
 def _large(number: int, random: Random) -> Recipe:
     seed = random.randrange(1_000_000)
     text = blob(seed, BLOB_SIZE)
-    steps = _Steps().then("chaos_blob", {"text": text}, seed=seed, size=BLOB_SIZE)
+    steps = _Steps().then("chaos_blob", shrunk({"text": text}), seed=seed, size=BLOB_SIZE)
     digest = hashlib.sha256(text.encode()).hexdigest()
     return steps.then("chaos_digest", {"text": digest}, text="$0.output.text").recipe(number, "large")
 

@@ -15,6 +15,7 @@ from shared.domain.resolution import resolve
 from shared.domain.validation import validate_plan
 from shared.ports import Suspended, Tool, ToolContext
 from tests.chaos import ledger
+from tests.chaos.blob import shrunk
 from tests.chaos.recipes import KINDS, Recipe, recipes
 from tests.chaos.tools import LEDGER_VARIABLE
 from worker.llm.offline import plan_offline
@@ -87,7 +88,7 @@ def test_the_expected_outputs_are_what_the_tools_give(
     tools = {definition.name: definition for definition in registry.definitions()}
 
     assert validate_plan(plan, tools, max_steps=100) == []
-    assert asyncio.run(outputs(plan, registry)) == list(recipe.outputs)
+    assert [shrunk(output) for output in asyncio.run(outputs(plan, registry))] == list(recipe.outputs)
     unsafe = {index for index, one in enumerate(plan.calls) if tools[one.tool_name].effect == "unsafe"}
     assert recipe.unsafe == unsafe
     written = ledger.read(tmp_path / "ledger")
