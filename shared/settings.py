@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -78,9 +78,12 @@ class Settings(BaseSettings):
     lease_seconds: float = Field(default=15.0, gt=0)  # three heartbeats: one may get lost without harm
     sweep_seconds: float = Field(default=1.0, gt=0)  # the precision of timers and retries
     drain_seconds: float = Field(default=10.0, ge=0)  # what a stopping worker gives its steps
+    deaf_seconds: float = Field(default=60.0, gt=0)  # a reconnect pauses up to 30 s; then an idle worker restarts
     max_worker_losses: int = Field(default=3, ge=1)  # a step that kills its worker so often is given up
     task_events: bool = False  # for Flower; costs throughput, and Flower switches them on itself a few seconds late
-    max_output_bytes: int = Field(default=10 * 1024 * 1024, ge=1024)  # larger outputs fail the step
+    max_output_bytes: int = Field(default=64 * 1024 * 1024, ge=1024, le=256 * 1024 * 1024)  # a larger one fails
+    inline_output_bytes: int = Field(default=65_536, ge=1024)  # what a claim and a look at a job may carry around
+    payloads: str = ""  # where larger outputs lie: PostgreSQL, or file:///folder, or s3://bucket/prefix
 
     # Tools
     tools: str = ""  # PLANQ_TOOLS=module:attribute,…
@@ -101,9 +104,17 @@ class Settings(BaseSettings):
     google_api_key: SecretStr | None = Field(
         default=None, validation_alias=AliasChoices("GOOGLE_API_KEY", "GEMINI_API_KEY")
     )
-    model_timeout_seconds: float = Field(default=120.0, gt=0)
+    openai_api: Literal["auto", "chat", "responses"] = "auto"  # Responses at OpenAI itself, Chat elsewhere
+    model_stream: bool = True  # off only for servers that break when asked: the first token is not timed then
+    model_first_token_seconds: float = Field(
+        default=60.0, gt=0
+    )  # a provider silent for a minute has lost the request
+    model_timeout_seconds: float = Field(default=120.0, gt=0)  # one attempt, to the end of its reply
     model_attempts: int = Field(default=4, ge=1)
+    model_retry_after_seconds: float = Field(default=30.0, ge=0)  # a longer wish ends the call: it would hold a stage
     model_max_output_tokens: int = Field(default=4096, ge=1)
+    model_temperature: float | None = Field(default=None, ge=0, le=2)  # some models refuse it: theirs by default
+    model_findings_chars: int = Field(default=200_000, ge=1)  # about 50 000 tokens: fits every current model's window
     keep_exchanges: bool = True  # prompts and replies in model_calls; off: redacted
     record: Path | None = None  # PLANQ_RECORD=FILE records a cassette
 

@@ -24,14 +24,29 @@ from shared.domain.model_names import Provider
 from shared.domain.states import Lane
 from shared.domain.tool import ToolDefinition
 from shared.failpoints import Failpoints, methods
-from shared.ports import JobStore, Knowledge, Passage, Planner, Publisher, Responder, SweepStore, Tool, Tracker
+from shared.ports import (
+    FindsOut,
+    JobStore,
+    Knowledge,
+    Passage,
+    Payloads,
+    Planner,
+    Publisher,
+    Responder,
+    SweepStore,
+    Tool,
+    Tracker,
+)
 from shared.settings import VERSION, Settings, split
 from shared.store.database import Database
 from shared.store.fleet import Fleet
 from shared.store.jobs import PostgresJobStore
 from shared.store.knowledge import PostgresKnowledge
+from shared.store.objects import open_objects
+from shared.store.payloads import PayloadStore
 from shared.store.signals import ENDED, Notifier
 from worker.engine import Engine, EngineSettings
+from worker.engine.claims import Claims
 from worker.llm.gateway import ModelGateway
 from worker.llm.settings import ModelSettings
 from worker.tools.registry import Registry, load_registry
@@ -49,7 +64,8 @@ CRASH_POINTS: Mapping[str, Collection[str]] = {
     "publisher": methods(Publisher),
     "planner": methods(Planner),
     "responder": methods(Responder),
-    "tool": methods(Tool),
+    "tool": methods(FindsOut),
+    "payloads": methods(Payloads),
     "sweep": methods(SweepStore),
     "sweep_publisher": methods(Publisher),
     "fleet": methods(Fleet) - methods(SweepStore) - {"live", "unfinished", "broken_invariants"},
@@ -118,9 +134,15 @@ def model_settings(settings: Settings) -> ModelSettings:
         default_model=settings.model,
         base_urls={provider: url for provider, url in urls.items() if url},
         api_keys={provider: key.get_secret_value() for provider, key in keys.items() if key},
+        openai_api=settings.openai_api,
+        stream=settings.model_stream,
         request_timeout=settings.model_timeout_seconds,
+        first_token_timeout=settings.model_first_token_seconds,
         max_attempts=settings.model_attempts,
+        retry_after_cap=settings.model_retry_after_seconds,
         max_output_tokens=settings.model_max_output_tokens,
+        max_findings_chars=settings.model_findings_chars,
+        temperature=settings.model_temperature,
         keep_exchanges=settings.keep_exchanges,
         record_path=settings.record,
     )
@@ -137,6 +159,7 @@ class LaneRuntime:
         app: Celery,
         tracker: Tracker,
         *,
+        claims: Claims | None = None,
         failpoints: Failpoints | None = None,
     ) -> None:
         self._failpoints = failpoints or Failpoints()
@@ -145,11 +168,13 @@ class LaneRuntime:
         self._tools = tools
         self._publisher = CeleryPublisher(app)
         self._tracker = tracker
+        self._claims = claims
         self._database: Database | None = None
         self._gateway: ModelGateway | None = None
         self._mcp: McpToolbox | None = None
         self._notifier: Notifier | None = None
         self._publishing: asyncio.Task[None] | None = None
+        self._warming: asyncio.Task[None] | None = None
         self.engine: Engine | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self.failure: PlanqError | None = None
@@ -184,22 +209,30 @@ class LaneRuntime:
         models = model_settings(settings)
         self._gateway = ModelGateway(models)
         self._notifier = Notifier(database, ENDED)
+        payloads = PayloadStore(database, open_objects(settings.payloads))
         longest_stage = timedelta(seconds=models.longest_call) + _BESIDE_THE_MODEL
         store = PostgresJobStore(database, self._identity.id, longest_stage)
         self.engine = Engine(
             # A fused `cpu` step would be invisible to monitors: only the parent process can send their events.
             EngineSettings(
-                lane, max_output_bytes=settings.max_output_bytes, fuse_seconds=60.0 if lane is Lane.IO else 0.0
+                lane,
+                max_output_bytes=settings.max_output_bytes,
+                inline_output_bytes=settings.inline_output_bytes,
+                fuse_seconds=60.0 if lane is Lane.IO else 0.0,
             ),
             store=self._failpoints.around("store", store),
             publisher=self._failpoints.around("publisher", self._publisher),
             planner=self._failpoints.around("planner", self._gateway),
             responder=self._failpoints.around("responder", self._gateway),
             toolbox=self._failpoints.around_tools("tool", self._tools.registry),
+            payloads=self._failpoints.around("payloads", payloads),
             announcer=_Announcer(self._notifier),
             tracker=self._tracker,
             draw=SystemRandom().random,
+            claims=self._claims,
         )
+        if lane is Lane.IO:
+            self._warming = asyncio.create_task(_warm_up(self._gateway))
 
     async def _connect_mcp(self, database: Database, path: Path) -> None:
         from worker.tools.mcp import connect_mcp  # the SDK costs memory, so only where it is used
@@ -228,11 +261,21 @@ class LaneRuntime:
             await self._notifier.flush()
         if self._mcp is not None:
             await self._mcp.aclose()
+        if self._warming is not None:
+            self._warming.cancel()
         if self._gateway is not None:
             await self._gateway.aclose()
         await asyncio.to_thread(self._publisher.close)
         if self._database is not None:
             await self._database.close()
+
+
+async def _warm_up(gateway: ModelGateway) -> None:
+    """Load the default model's SDK beside the start of the worker, so that its first job does not wait for it."""
+    try:
+        await gateway.warm_up()
+    except (ImportError, PlanqError) as error:
+        _log.warning("model_not_warmed_up", extra={"cause": str(error)})
 
 
 class _Announcer:

@@ -1,7 +1,8 @@
-"""What every worker process does beside its work: renew its lease, sweep, and hear of cancelled jobs.
+"""What every worker process does beside its work: renew its lease and compare what it holds, sweep, and hear of
+cancelled jobs.
 
 It runs in a thread with a loop and connections of its own, so that a step which blocks the lane's loop cannot stop
-the heartbeat. The thread also measures how late the lane's loop is.
+the heartbeat.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import threading
-import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from dataclasses import dataclass
 from datetime import timedelta
 from random import SystemRandom
+from time import monotonic
 from typing import Any
 from uuid import UUID
 
@@ -22,22 +25,55 @@ from celery import Celery
 
 from shared.broker.publisher import CeleryPublisher
 from shared.domain.errors import DatabaseUnavailable
-from shared.domain.ids import StepRef
 from shared.failpoints import Failpoints
 from shared.settings import Settings
 from shared.store.database import Database
 from shared.store.fleet import Fleet
+from shared.store.payloads import PayloadStore
+from shared.store.retention import Retention
 from shared.store.signals import CANCELLED, ENDED, Notifier, listen
-from worker.container import Identity, LaneRuntime, Tools, announce
-from worker.engine import Sweeper, SweepSettings
+from worker.children import Children
+from worker.container import Identity, Tools, announce
+from worker.engine import Retainer, Sweeper, SweepSettings
+from worker.engine.lease import Lease
+from worker.hearing import Hearing
+from worker.lag import LoopLag
+from worker.reconcile import InFlight, Reconciler
 
 _log = logging.getLogger("planq.lifecycle")
 
 _STOP_SECONDS = 5.0
 
+_AGAIN_SECONDS = 1.0
+"""How soon a beat is tried again while the database is away: outcomes wait for it once the lease is not fresh."""
+
+_TICK_SECONDS = 0.05
+
+_CONCLUDE_SECONDS = 3.0
+"""What a process gets to store an outcome that it has when the drain time ends."""
+
+STUCK_EXIT = 70
+"""Exit code of a process that does not end by itself (EX_SOFTWARE of sysexits.h)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """What the thread looks after. `children` are those of a `cpu` worker, None where a loop runs the steps.
+
+    `loop_of` returns that loop; `received` counts the messages that the worker has taken; `restart` ends the worker
+    with an exit code that makes a supervisor start it again.
+    """
+
+    here: InFlight
+    lease: Lease
+    children: Children | None
+    loop_of: Callable[[], asyncio.AbstractEventLoop | None]
+    received: Callable[[], int]
+    restart: Callable[[], None]
+
 
 class Lifecycle:
-    """The companion thread of one worker process. `runtime` is None where children run the steps (`cpu`)."""
+    """The companion thread of one worker process."""
 
     def __init__(
         self,
@@ -45,7 +81,7 @@ class Lifecycle:
         identity: Identity,
         tools: Tools,
         app: Celery,
-        runtime: LaneRuntime | None,
+        companion: Companion,
         *,
         failpoints: Failpoints | None = None,
     ) -> None:
@@ -53,15 +89,20 @@ class Lifecycle:
         self._settings = settings
         self._identity = identity
         self._tools = tools
-        self._runtime = runtime
+        self._companion = companion
         self._publisher = CeleryPublisher(app)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="planq-lifecycle", daemon=True)
         self._opened: Future[None] = Future()
         self._stopping = asyncio.Event()
-        self._database = Database(settings.require_database(), max_connections=2)
+        self._winding_down = asyncio.Event()
+        self._database = Database(settings.require_database(), max_connections=3)
         self._fleet = self._failpoints.around("fleet", Fleet(self._database, settings.lease))
-        self._work: list[asyncio.Task[None]] = []
+        self._lag = LoopLag(companion.loop_of)
+        patience = timedelta(seconds=settings.deaf_seconds)
+        self._hearing = Hearing(self._fleet, identity.lane, patience, companion.received)
+        self._reconciler = Reconciler(self._fleet, identity.id, companion.here, companion.lease, self._publisher)
+        self._work: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Open the database, register the worker, publish its tools, begin to beat and sweep.
@@ -79,17 +120,25 @@ class Lifecycle:
             self._thread.join(2 * _STOP_SECONDS)
         self._publisher.close()
 
-    def disown(self, ref: StepRef, attempt: int) -> None:
-        """Let an attempt whose process has died be taken back by the next sweep; returns at once, from any thread."""
-        asyncio.run_coroutine_threadsafe(self._disown(ref, attempt), self._loop)
+    def wind_down(self) -> None:
+        """The worker was told to stop: bound what its processes get to end. From any thread or signal handler."""
+        self._loop.call_soon_threadsafe(self._winding_down.set)
 
-    async def _disown(self, ref: StepRef, attempt: int) -> None:
+    def process_died(self, pid: int) -> None:
+        """Let what a process carried out be taken back by the next sweep; returns at once, from any thread."""
+        asyncio.run_coroutine_threadsafe(self._disown(pid), self._loop)
+
+    async def _disown(self, pid: int) -> None:
+        children = self._companion.children
+        attempt = children.died(pid) if children is not None else None
+        if attempt is None:
+            return
         try:
-            disowned = await self._fleet.disown(self._identity.id, ref, attempt)
+            disowned = await self._fleet.disown(self._identity.id, attempt)
         except DatabaseUnavailable:
-            return  # the step's deadline ends it later
+            return  # the next comparisons find it held for nothing
         if disowned:
-            _log.warning("step_process_died", extra={"job": str(ref.job_id), "step": ref.index})
+            _log.warning("step_process_died", extra={"job": str(attempt.job_id), "attempt": attempt.number})
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
@@ -110,7 +159,7 @@ class Lifecycle:
 
     async def _open(self) -> None:
         await self._database.open()
-        await announce(self._fleet, self._identity, self._tools.registry.definitions())
+        await self._announce()
         notifier = Notifier(self._database, ENDED)
         settings = SweepSettings(max_worker_losses=self._settings.max_worker_losses)
         store = self._failpoints.around("sweep", self._fleet)
@@ -119,16 +168,30 @@ class Lifecycle:
         sweeper = Sweeper(settings, store, publisher, notifier.send, SystemRandom().random, interrupt=interrupt)
         self._start(self._every(self._settings.heartbeat_seconds, self._beat))
         self._start(self._every(self._settings.sweep_seconds, sweeper.sweep))
-        if self._runtime is not None:
-            self._start(listen(self._settings.require_database(), CANCELLED, self._heard_cancel))
+        retainer = Retainer(Retention(self._database, self._settings.retention, PayloadStore(self._database)))
+        self._start(self._every(self._settings.retention_sweep_seconds, retainer.retain))
+        self._start(self._lag.sample())
+        self._start(listen(self._settings.require_database(), CANCELLED, self._heard_cancel))
+        children = self._companion.children
+        if children is not None:
+            self._loop.add_reader(children.fileno(), children.read)
+            self._start(self._stop_children(children))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        self._work.append(self._loop.create_task(work))
+        task = self._loop.create_task(work)
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+
+    async def _announce(self) -> None:
+        asked = monotonic()
+        await announce(self._fleet, self._identity, self._tools.registry.definitions())
+        self._companion.lease.renewed(asked)
 
     async def _close(self) -> None:
-        for task in self._work:
+        work = list(self._work)
+        for task in work:
             task.cancel()
-        await asyncio.gather(*self._work, return_exceptions=True)
+        await asyncio.gather(*work, return_exceptions=True)
         try:
             await self._fleet.forget(self._identity.id)
         finally:
@@ -136,34 +199,59 @@ class Lifecycle:
 
     async def _every(self, seconds: float, action: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         while True:
+            pause = seconds
             try:
                 await action()
             except DatabaseUnavailable as error:
                 _log.warning("database_unavailable", extra={"cause": error.message})
+                pause = min(seconds, _AGAIN_SECONDS)
             except Exception:
                 _log.exception("companion_failed")
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(pause)
 
     async def _beat(self) -> None:
-        lag = await self._lag()
-        if not await self._fleet.heartbeat(self._identity.id, lag):
+        for pid in self._companion.children.dead() if self._companion.children is not None else []:
+            await self._disown(pid)
+        if not await self._reconciler.beat(self._lag.take_worst()):
             # The row was removed: a sweep took this worker for dead. What it held is fenced off; it goes on afresh.
             await announce(self._fleet, self._identity, self._tools.registry.definitions())
+            await self._reconciler.beat(timedelta(0))
+        if not self._winding_down.is_set() and await self._hearing.is_lost(self._companion.here.in_flight):
+            self._winding_down.set()
+            self._companion.restart()
+            self._start(self._end_by_force())
 
-    async def _lag(self) -> timedelta:
-        """Return how long the lane's loop takes to run a callback, at most one heartbeat."""
-        loop = self._runtime.loop if self._runtime is not None else None
-        if loop is None or not loop.is_running():
-            return timedelta(0)
-        answered = asyncio.Event()
-        asked = time.monotonic()
-        loop.call_soon_threadsafe(lambda: self._loop.call_soon_threadsafe(answered.set))
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(answered.wait(), self._settings.heartbeat_seconds)
-        return timedelta(seconds=time.monotonic() - asked)
+    async def _end_by_force(self) -> None:
+        """End the process if it does not end by itself: one that is stuck would hold its lease for ever."""
+        await asyncio.sleep(2 * _STOP_SECONDS)
+        _log.critical("worker_stuck")
+        with contextlib.suppress(TimeoutError, DatabaseUnavailable):
+            async with asyncio.timeout(_STOP_SECONDS):
+                await self._fleet.forget(self._identity.id)
+        os._exit(STUCK_EXIT)
 
     def _heard_cancel(self, job_id: UUID | None) -> None:
-        runtime = self._runtime
-        if job_id is None or runtime is None or runtime.engine is None or runtime.loop is None:
-            return
-        runtime.loop.call_soon_threadsafe(runtime.engine.interrupt, job_id)
+        if job_id is None:
+            self._start(self._compare())  # anything may have been missed
+        else:
+            self._companion.here.cancel(job_id)
+
+    async def _compare(self) -> None:
+        with contextlib.suppress(DatabaseUnavailable):
+            await self._reconciler.compare()
+
+    async def _stop_children(self, children: Children) -> None:
+        """Once the worker was told to stop: after the drain time kill what is left, and give back what it held.
+
+        Celery itself would wait for its processes without an end.
+        """
+        await self._winding_down.wait()
+        await asyncio.sleep(self._settings.drain_seconds)
+        for _ in range(round(_CONCLUDE_SECONDS / _TICK_SECONDS)):
+            if children.stop():
+                break
+            await asyncio.sleep(_TICK_SECONDS)
+        children.stop_at_once()
+        with contextlib.suppress(DatabaseUnavailable):
+            await self._reconciler.hand_back_all()
+        await self._end_by_force()

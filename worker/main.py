@@ -10,20 +10,28 @@ import os
 import socket
 from typing import Any
 
-from celery.signals import setup_logging, worker_ready
+from celery.signals import setup_logging, worker_ready, worker_shutting_down
+from celery.worker import state
 
 from shared.domain.states import Lane
 from shared.failpoints import Failpoints
 from shared.store.ids import new_id
 from shared.store.schema import require_schema
 from worker.celery_app import app, settings
+from worker.children import Children
 from worker.container import CRASH_POINTS, Identity, LaneRuntime, Tools
-from worker.lifecycle import Lifecycle
+from worker.engine.claims import Claims
+from worker.engine.lease import Lease
+from worker.lifecycle import Companion, Lifecycle
+from worker.reconcile import LoopInFlight
 from worker.tasks import plan, respond, step
 from worker.tracker import CeleryTracker, SilentTracker
 
 _CELERY_READS = ("APP", "BROKER_URL", "RESULT_BACKEND", "LOADER", "CONFIG_MODULE")
 """Environment variables that Celery's command line would put above the application's own configuration."""
+
+_DEAF_EXIT = 75
+"""Exit code of a worker that hears nothing any more (EX_TEMPFAIL of sysexits.h: try again)."""
 
 __all__ = ["app", "plan", "respond", "run", "step", "worker_argv"]
 
@@ -52,11 +60,21 @@ def run(lane: Lane, concurrency: int | None = None) -> int:
     identity = Identity(new_id(), f"planq-{lane}-{os.getpid()}@{socket.gethostname()}", lane, capacity)
     tools = Tools.load(settings)
     tracker = CeleryTracker() if lane is Lane.IO else SilentTracker()
-    runtime = app.planq_lane = LaneRuntime(settings, identity, tools, app, tracker, failpoints=failpoints)
-    lifecycle = app.planq_lifecycle = Lifecycle(
-        settings, identity, tools, app, runtime if lane is Lane.IO else None, failpoints=failpoints
+    lease = Lease(settings.lease)
+    children = Children() if lane is Lane.CPU else None
+    claims = Claims(lease, children.tell) if children is not None else Claims(lease)
+    runtime = LaneRuntime(settings, identity, tools, app, tracker, claims=claims, failpoints=failpoints)
+    companion = Companion(
+        here=children or LoopInFlight(runtime, claims),
+        lease=lease,
+        children=children,
+        loop_of=lambda: runtime.loop if children is None else None,
+        received=lambda: int(state.all_total_count[0]),
+        restart=_restart,
     )
-    _connect_signals(tracker)
+    lifecycle = Lifecycle(settings, identity, tools, app, companion, failpoints=failpoints)
+    app.planq_lane, app.planq_lifecycle = runtime, lifecycle
+    _connect_signals(tracker, lifecycle, children)
     for variable in _CELERY_READS:
         os.environ.pop(variable, None)
     code: Any = 0
@@ -72,13 +90,24 @@ def run(lane: Lane, concurrency: int | None = None) -> int:
     return code if isinstance(code, int) else int(code is not None)
 
 
-def _connect_signals(tracker: CeleryTracker | SilentTracker) -> None:
+def _restart() -> None:
+    """Let Celery's consumer end the worker, as for SIGTERM, with an exit code that calls for another start."""
+    state.should_stop = _DEAF_EXIT
+
+
+def _connect_signals(tracker: CeleryTracker | SilentTracker, lifecycle: Lifecycle, children: Children | None) -> None:
     def attach(sender: Any, **_: Any) -> None:
         if isinstance(tracker, CeleryTracker):
             tracker.attach(sender)
+        if children is not None:
+            children.attach(sender)
+
+    def wind_down(**_: Any) -> None:
+        lifecycle.wind_down()
 
     def keep_logging(**_: Any) -> None:
         """Leave the logging that `worker/__main__.py` has set up; without a receiver Celery replaces it."""
 
     setup_logging.connect(keep_logging, weak=False)
     worker_ready.connect(attach, weak=False)
+    worker_shutting_down.connect(wind_down, weak=False)

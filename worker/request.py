@@ -7,19 +7,17 @@ from typing import Any
 from billiard.exceptions import WorkerLostError
 from celery.worker.request import Request
 
-from shared.broker import names
-from shared.broker.messages import decode_step
-from shared.domain.ids import attempt_of
-
 
 class StepRequest(Request):
-    """Reports a step whose process was killed (by the kernel for its memory, say) to the worker's lifecycle."""
+    """Reports a process that was killed (by the kernel for its memory, say) to the worker's lifecycle.
+
+    One that planq killed itself comes as `Terminated` and is not reported: what it carried out was over before.
+    """
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:
         """Do what Celery does, then let the step be taken back at once instead of after its time-out."""
         super().on_failure(exc_info, send_failed_event, return_ok)
         error = getattr(exc_info.exception, "exc", exc_info.exception)
         lifecycle = getattr(self.app, "planq_lifecycle", None)
-        if isinstance(error, (WorkerLostError, SystemExit)) and self.name == names.STEP and lifecycle is not None:
-            # Celery hears of it up to ten seconds late: another process may run a later attempt by then.
-            lifecycle.disown(decode_step(**self.kwargs).ref, attempt_of(self.id))
+        if isinstance(error, (WorkerLostError, SystemExit)) and lifecycle is not None and self.worker_pid:
+            lifecycle.process_died(self.worker_pid)

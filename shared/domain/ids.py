@@ -42,8 +42,3 @@ def respond_attempt_id(job_id: UUID, attempt: int) -> str:
 def step_attempt_id(ref: StepRef, attempt: int) -> str:
     """Return the Celery task id of one attempt at a step: `<job>.r<round>.s<index>.<attempt>`."""
     return f"{ref.job_id}.r{ref.round}.s{ref.index}.{attempt}"
-
-
-def attempt_of(task_id: str) -> int:
-    """Return the attempt at the end of one of the ids above; raises ValueError for another text."""
-    return int(task_id.rpartition(".")[2])

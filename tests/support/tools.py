@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 
-from worker.tools import ToolContext, tool
+from worker.tools import ToolContext, ToolError, tool
 
 
 @tool(name="test_hold", effect="read", output_schema={"type": "object", "properties": {"pid": {"type": "integer"}}})
@@ -23,6 +23,34 @@ def crunch(seconds: float) -> dict[str, int]:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         sum(range(1000))
+    return {"pid": os.getpid()}
+
+
+def _grind(path: str, seconds: float) -> dict[str, int]:
+    _append(Path(path), f"{os.getpid()}\n")
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        sum(range(200_000_000))  # some seconds in C, where no signal handler of Python's runs
+    return {"pid": os.getpid()}
+
+
+@tool(name="test_grind", effect="pure", lane="cpu", timeout_seconds=60)
+def grind(path: str, seconds: float = 60.0) -> dict[str, int]:
+    """Write this process's id to a file, then compute without ever listening."""
+    return _grind(path, seconds)
+
+
+@tool(name="test_grind_once", effect="unsafe", lane="cpu", timeout_seconds=60)
+def grind_once(path: str, seconds: float = 60.0) -> dict[str, int]:
+    """The same as a tool that may not be repeated."""
+    return _grind(path, seconds)
+
+
+@tool(name="test_block", effect="read")
+def block(path: str, seconds: float) -> dict[str, int]:
+    """Hold a thread of the `io` lane, which nothing can stop."""
+    _append(Path(path), f"{os.getpid()}\n")
+    time.sleep(seconds)
     return {"pid": os.getpid()}
 
 
@@ -44,6 +72,20 @@ async def ledger(path: str, line: str, context: ToolContext, seconds: float = 0.
     _append(Path(path), f"{context.idempotency_key} {line}\n")
     await asyncio.sleep(seconds)
     return {"line": line}
+
+
+def _called(path: Path) -> int:
+    _append(path, "called\n")
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+@tool(name="test_flaky", effect="idempotent")
+async def flaky(path: str) -> dict[str, int]:
+    """Fail the first time as if something were away for a moment, succeed the second time; `path` is its memory."""
+    calls = _called(Path(path))
+    if calls == 1:
+        raise ToolError("not now", retryable=True)
+    return {"calls": calls}
 
 
 @tool(name="test_raise", effect="unsafe")

@@ -7,6 +7,7 @@ others are published in one batch. A budget bounds how long a chain may hold its
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from shared.domain.states import Effect, JobStatus, Lane
 from shared.ports import (
     Announcer,
     JobStore,
+    Payloads,
     Planner,
     PlanWake,
     Publisher,
@@ -31,15 +33,18 @@ from shared.ports import (
     Wake,
 )
 from worker.engine.carried import Carried
-from worker.engine.follow import stage_again
+from worker.engine.claims import Claim, Claims, place_of
+from worker.engine.follow import after_release, stage_again
 from worker.engine.persist import persist
 from worker.engine.plan_stage import PlanStage
 from worker.engine.respond_stage import RespondStage
 from worker.engine.step import StepRunner
+from worker.engine.values import OutputLimits, Values
 
 _log = logging.getLogger("planq.engine")
 
-Claim = StageClaim | StepClaim
+_CLAIM_SECONDS = 3.0
+"""What the answer to a claim is waited for when the process stops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,8 @@ class EngineSettings:
     """`fuse_seconds`: how long one Celery task may go on with follow-ups, far below any broker's patience."""
 
     lane: Lane
-    max_output_bytes: int = 10 * 1024 * 1024
+    max_output_bytes: int = 64 * 1024 * 1024
+    inline_output_bytes: int = 65_536
     fuse_seconds: float = 60.0
 
 
@@ -63,9 +69,11 @@ class Engine:
         planner: Planner,
         responder: Responder,
         toolbox: Toolbox,
+        payloads: Payloads,
         announcer: Announcer,
         tracker: Tracker,
         draw: Callable[[], float],
+        claims: Claims | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
@@ -74,11 +82,12 @@ class Engine:
         self._announcer = announcer
         self._tracker = tracker
         self._clock = clock
-        self._plan = PlanStage(store, planner, announcer)
-        self._respond = RespondStage(store, responder, announcer)
-        self._steps = StepRunner(store, toolbox, max_output_bytes=settings.max_output_bytes, draw=draw)
-        self._running: dict[UUID, set[asyncio.Task[object]]] = {}
-        self._cancelled: set[UUID] = set()
+        self.claims = claims if claims is not None else Claims()
+        watched = self.claims.watch(store)
+        self._plan = PlanStage(watched, planner, announcer)
+        self._respond = RespondStage(watched, responder, announcer)
+        limits = OutputLimits(settings.max_output_bytes, settings.inline_output_bytes)
+        self._steps = StepRunner(watched, toolbox, values=Values(payloads, limits), draw=draw)
         self._is_winding_down = False
 
     async def run(self, wake: Wake) -> Carried:
@@ -101,20 +110,11 @@ class Engine:
 
     def interrupt(self, job_id: UUID) -> None:
         """Stop whatever runs here for a job that was cancelled; call it on the engine's event loop."""
-        tasks = self._running.get(job_id)
-        if tasks:
-            self._cancelled.add(job_id)
-            for task in tuple(tasks):
-                task.cancel()
+        self.claims.cut_off_job(job_id)
 
     def wind_down(self) -> None:
         """Begin nothing new here: follow-ups are published from now on, for workers that stay."""
         self._is_winding_down = True
-
-    @property
-    def in_flight(self) -> int:
-        """How many wake-ups are being carried out."""
-        return sum(len(tasks) for tasks in self._running.values())
 
     def _split(self, wakes: Sequence[Wake], *, may_fuse: bool) -> tuple[Wake | None, list[Wake]]:
         """Return the follow-up to go on with here, None if there is none, and those to publish."""
@@ -127,37 +127,48 @@ class Engine:
 
     async def _carry_out(self, wake: Wake, *, tracked: bool = False) -> Carried:
         """Claim a wake-up's work and do it; a fused one is `tracked`, for it has no Celery task of its own."""
-        claim = await self._claim(wake)
-        if claim is None:
-            return Carried()
-        job_id = _job_of(wake)
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("the engine runs inside an asyncio task")
-        tasks = self._running.setdefault(job_id, set())
-        tasks.add(task)
+        with self.claims.claiming(place_of(wake)) as claiming:
+            claim = await self._claim(wake)
+            if claim is None or claiming.is_void:
+                return Carried()
+            flight = self.claims.begin(claim, claiming)
         started = self._clock()
         carried = Carried(attempt=claim.attempt)
+        is_settled = True
         try:
             if tracked:
                 self._tracker.started(wake, claim.attempt)
             carried = await self._work(claim)
         except asyncio.CancelledError:
-            if job_id not in self._cancelled:
-                await asyncio.shield(self._give_back(claim))
+            if not flight.is_cut_off:
+                is_settled = await asyncio.shield(self._give_back(claim))
                 raise
-            # The job was cancelled, its rows already say so; this Celery task ends normally.
-            task.uncancel()
+            # The database already says that this attempt is over; this Celery task ends normally.
+            flight.task.uncancel()
+        except BaseException:
+            is_settled = False
+            raise
         finally:
-            tasks.discard(task)
-            if not tasks:
-                self._running.pop(job_id, None)
-                self._cancelled.discard(job_id)
+            self.claims.end(flight, is_settled=is_settled)
             if tracked:
                 self._tracker.ended(wake, claim.attempt, carried.error, self._clock() - started)
+        if carried.is_late:
+            self.claims.count_late(flight.attempt)
         return carried
 
     async def _claim(self, wake: Wake) -> Claim | None:
+        """Claim; when this process stops meanwhile, what was claimed is given back, for nothing of it has begun."""
+        asking = asyncio.ensure_future(self._ask_for(wake))
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            with contextlib.suppress(TimeoutError, DatabaseUnavailable):
+                claim = await asyncio.wait_for(asking, _CLAIM_SECONDS)
+                if claim is not None:
+                    await self._release(claim)
+            raise
+
+    async def _ask_for(self, wake: Wake) -> Claim | None:
         match wake:
             case PlanWake():
                 return await self._plan.claim(wake)
@@ -180,7 +191,7 @@ class Engine:
             # The text of a foreign exception may hold anything, so it stays in the log.
             fault = InternalFault(f"planq failed here ({type(error).__name__}); the cause is in the worker's log")
             if isinstance(claim, StepClaim):
-                return await self._steps.fail_for_good(claim, fault)
+                return await self._steps.break_off(claim, fault)
             return await self._fail_job(claim, ErrorRecord.of(fault))
 
     async def _fail_job(self, claim: StageClaim, record: ErrorRecord) -> Carried:
@@ -188,24 +199,29 @@ class Engine:
             self._announcer.job_ended(claim.job_id)
         return Carried(attempt=claim.attempt, error=record)
 
-    async def _give_back(self, claim: Claim) -> None:
-        """This process stops in the middle: let another one continue at once, unless a repeat could do harm."""
+    async def _give_back(self, claim: Claim) -> bool:
+        """This process stops in the middle: let another one continue at once, unless a repeat could do harm.
+
+        Returns False where that is left to the sweeper, because the database does not answer.
+        """
         try:
-            if isinstance(claim, StageClaim):
-                await self._store.release_stage(claim)
-                await self._publisher.publish([stage_again(claim.job_id, claim.status, claim.attempt)])
-            elif claim.effect is Effect.UNSAFE:
-                unknown = OutcomeUnknown(
-                    f"the worker stopped while the unsafe tool {claim.tool_name!r} ran; whether it took effect is "
-                    "unknown, so it is not repeated"
-                )
-                carried = await self._steps.fail_for_good(claim, unknown)
-                await self._publisher.publish(carried.wakes)
-            elif await self._store.release_step(claim):
-                await self._publisher.publish([StepWake(claim.ref, claim.lane, claim.tool_name, claim.attempt + 1)])
+            if isinstance(claim, StageClaim) or claim.effect is not Effect.UNSAFE:
+                await self._release(claim)
+                return True
+            unknown = OutcomeUnknown(
+                f"the worker stopped while the unsafe tool {claim.tool_name!r} ran; whether it took effect is unknown"
+            )
+            carried = await self._steps.break_off(claim, unknown)
+            await self._publisher.publish(carried.wakes)
         except DatabaseUnavailable:
             _log.warning("work_not_given_back", extra={"attempt": claim.attempt})
+            return False
+        return True
 
-
-def _job_of(wake: Wake) -> UUID:
-    return wake.ref.job_id if isinstance(wake, StepWake) else wake.job_id
+    async def _release(self, claim: Claim) -> None:
+        """Let another worker take the claimed work at once."""
+        if not isinstance(claim, StageClaim):
+            moved = await self._store.release_step(claim)
+            await self._publisher.publish(after_release(claim.ref, claim.attempt, moved))
+        elif await self._store.release_stage(claim):
+            await self._publisher.publish([stage_again(claim.job_id, claim.status, claim.attempt)])

@@ -18,6 +18,14 @@ def after_step(ref: StepRef, moved: Moved) -> list[Wake]:
     return wakes
 
 
+def after_release(ref: StepRef, attempt: int, moved: Moved) -> list[Wake]:
+    """Return the wake-ups after `attempt` at the step `ref` was given back: its next one, or what a skip leads to."""
+    return [
+        replace(wake, attempt=attempt + 1) if isinstance(wake, StepWake) and wake.ref == ref else wake
+        for wake in after_step(ref, moved)
+    ]
+
+
 def stage_again(job_id: UUID, status: JobStatus, attempt: int) -> Wake:
     """Return the wake-up for another try at the stage in which a job stands, after `attempt`."""
     if status is JobStatus.RESPONDING:

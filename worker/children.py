@@ -1,0 +1,232 @@
+"""What the processes of a `cpu` worker carry out, as they tell their parent, and how the parent ends one of them.
+
+Each child writes every change of its `Claims` into one pipe, a line at a time (shorter than PIPE_BUF, so that lines
+never mix). A child that computes in C hears nothing, so it is stopped (SIGSTOP), the pipe is read to its end, and the
+child is killed only if it still carries out what is to end: no other step is ever hit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from time import monotonic, sleep
+from typing import Any
+from uuid import UUID
+
+from shared.domain.ids import StepRef
+from shared.ports import Attempt, Place, job_of
+
+_log = logging.getLogger("planq.children")
+
+_READ_BYTES = 65_536
+_STOP_SECONDS = 0.2
+"""What SIGSTOP gets to take effect; it takes microseconds unless the machine itself stands still."""
+
+
+@dataclass(slots=True)
+class _Child:
+    """What one process does: it claims `place`, or carries out `attempt`, or nothing.
+
+    `is_void`: the job of what it claims was cancelled meanwhile.
+    """
+
+    place: Place | None = None
+    attempt: Attempt | None = None
+    is_concluding: bool = False
+    is_void: bool = False
+
+
+class Children:
+    """Make it before the children are forked. All methods but `tell` belong to the parent's companion thread."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        self._rest = b""
+        self._children: dict[int, _Child] = {}
+        self._abandoned: set[Attempt] = set()
+        self._consumer: Any = None
+        self.late_outcomes = 0
+
+    def attach(self, consumer: Any) -> None:
+        """Kill through the pool of Celery's consumer, so that it does not take the end of a process for a crash."""
+        self._consumer = consumer
+
+    def tell(self, kind: str, place: Place, number: int) -> None:
+        """In a child: let the parent know of a change of `Claims`; waits while the pipe is full."""
+        job, rest = (place.job_id, f"{place.round} {place.index}") if isinstance(place, StepRef) else (place, "- -")
+        os.write(self._writer, f"{os.getpid()} {kind} {job} {rest} {number}\n".encode())
+
+    def fileno(self) -> int:
+        """Return what becomes readable when a child has told something."""
+        return self._reader
+
+    def read(self) -> None:
+        """Take in everything that the children have told so far, and end those that work for a cancelled job."""
+        self._drain()
+        for pid, child in list(self._children.items()):
+            if child.is_void and child.attempt is not None:
+                self._end(pid, child.attempt)
+
+    # What runs here (`worker.reconcile.InFlight`) ------------------------------------------------------------------
+
+    @property
+    def in_flight(self) -> int:
+        """How many processes carry out an attempt."""
+        return len(self.attempts())
+
+    def attempts(self) -> list[Attempt]:
+        """Return the attempts that are being carried out."""
+        self.read()
+        return [child.attempt for child in self._children.values() if child.attempt is not None]
+
+    def is_here(self, attempt: Attempt) -> bool:
+        """Return whether the attempt runs here, or may be the answer to a claim that is awaited."""
+        self.read()
+        return any(c.attempt == attempt or c.place == attempt.place for c in self._children.values())
+
+    def was_called(self, attempt: Attempt) -> bool:
+        """Return whether an attempt that is not here any more was begun here, and ended without an outcome."""
+        return attempt in self._abandoned
+
+    def keep_abandoned(self, held: Collection[Attempt]) -> None:
+        """Forget abandoned attempts that the database has settled: all but those in `held`."""
+        self._abandoned.intersection_update(held)
+
+    def cut_off(self, attempts: Collection[Attempt], then: Callable[[], None]) -> None:
+        """Kill the processes that carry out attempts which this worker does not hold any more, then call `then`."""
+        try:
+            for pid, child in list(self._children.items()):
+                if child.attempt is not None and child.attempt in attempts:
+                    self._end(pid, child.attempt)
+        finally:
+            then()
+
+    def cancel(self, job_id: UUID) -> None:
+        """Kill the processes that work for a job that was cancelled; others are not touched."""
+        self.read()
+        for pid, child in list(self._children.items()):
+            if child.attempt is not None and child.attempt.job_id == job_id:
+                self._end(pid, child.attempt)
+            elif child.place is not None and job_of(child.place) == job_id:
+                child.is_void = True
+
+    # The end of processes ------------------------------------------------------------------------------------------
+
+    def died(self, pid: int) -> Attempt | None:
+        """Take note that a process has died by itself; returns what it carried out, None for nothing."""
+        self._drain()
+        self._replace()
+        child = self._children.pop(pid, None)
+        return None if child is None else child.attempt
+
+    def dead(self) -> list[int]:
+        """Return the processes that were at work and have ended by themselves."""
+        self._drain()
+        return [pid for pid in self._children if _has_ended(pid)]
+
+    def stop(self) -> bool:
+        """Kill the processes that carry out an attempt, unless they conclude it; True when none is at work now."""
+        for pid, child in list(self._children.items()):
+            if child.attempt is not None:
+                self._end(pid, child.attempt)
+        return self.is_idle
+
+    def stop_at_once(self) -> None:
+        """Kill every process that is at work, whatever it does."""
+        self._drain()
+        for pid in list(self._children):
+            self._kill(pid)
+        self._drain()
+        self._abandoned.update(child.attempt for child in self._children.values() if child.attempt is not None)
+        self._children.clear()
+
+    @property
+    def is_idle(self) -> bool:
+        """True when no process claims, carries out or concludes anything."""
+        self.read()
+        return all(child.attempt is None and child.place is None for child in self._children.values())
+
+    def _end(self, pid: int, attempt: Attempt) -> bool:
+        """Kill a process if it carries out this attempt and does not conclude it; return whether it was killed."""
+        try:
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # is it our child at all?
+            os.kill(pid, signal.SIGSTOP)
+        except (ChildProcessError, ProcessLookupError):
+            return False
+        _await_change(pid, os.WSTOPPED | os.WEXITED)
+        self._drain()
+        child = self._children.get(pid)
+        if child is None or child.attempt != attempt or child.is_concluding:
+            os.kill(pid, signal.SIGCONT)
+            return False
+        _log.warning("attempt_cut_off", extra={"job": str(attempt.job_id), "attempt": attempt.number, "pid": pid})
+        self._kill(pid)
+        self._children.pop(pid)
+        self._abandoned.add(attempt)
+        return True
+
+    def _kill(self, pid: int) -> None:
+        if self._consumer is not None:
+            self._consumer.pool.terminate_job(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)  # the pool kills only what it still counts as its own
+        _await_change(pid, os.WEXITED)
+        self._replace()
+
+    def _replace(self) -> None:
+        """Let Celery replace what has ended now; by itself it looks every five seconds."""
+        hub = getattr(self._consumer, "hub", None)
+        if hub is not None:
+            hub.call_soon(self._consumer.pool.maintain_pool)
+
+    def _drain(self) -> None:
+        while True:
+            try:
+                some = os.read(self._reader, _READ_BYTES)
+            except BlockingIOError:
+                return
+            *lines, self._rest = (self._rest + some).split(b"\n")
+            for line in lines:
+                self._take(line.decode())
+
+    def _take(self, line: str) -> None:
+        pid, kind, job, round_, index, number = line.split()
+        place: Place = UUID(job) if index == "-" else StepRef(UUID(job), int(round_), int(index))
+        attempt = Attempt(place, int(number))
+        match kind:
+            case "claiming":
+                self._children[int(pid)] = _Child(place=place)
+            case "begun":
+                earlier = self._children.get(int(pid), _Child())
+                self._children[int(pid)] = _Child(attempt=attempt, is_void=earlier.is_void)
+            case "concluding":
+                if (concluding := self._children.get(int(pid))) is not None:
+                    concluding.is_concluding = True
+            case "late":
+                self.late_outcomes += 1
+            case _:  # unclaimed, ended, abandoned
+                self._children.pop(int(pid), None)
+                if kind == "abandoned":
+                    self._abandoned.add(attempt)
+
+
+def _await_change(pid: int, changes: int) -> None:
+    """Wait until a child has stopped or ended; whoever waits for its end elsewhere is not disturbed."""
+    until = monotonic() + _STOP_SECONDS
+    with contextlib.suppress(ChildProcessError):
+        while os.waitid(os.P_PID, pid, changes | os.WNOHANG | os.WNOWAIT) is None:
+            if monotonic() > until:
+                return
+            sleep(0.001)
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True

@@ -1,0 +1,163 @@
+"""At every heartbeat: is what runs here still ours, and does what the database says we hold really run here?
+
+What was taken back (the lease had lapsed), has expired or was cancelled is cut off before it writes anything. What
+the database counts as ours although nothing here runs it (the answer to a claim was lost, say) is handed back. A loss
+of the database changes nothing by itself: while it is away nothing can be taken over, so nothing is thrown away.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from datetime import timedelta
+from time import monotonic
+from typing import Protocol
+from uuid import UUID
+
+from shared.domain.states import Effect
+from shared.ports import Attempt, Held, Publisher
+from shared.store.fleet import Fleet
+from worker.container import LaneRuntime
+from worker.engine.claims import Claims
+from worker.engine.lease import Lease
+
+_log = logging.getLogger("planq.lifecycle")
+
+
+class InFlight(Protocol):
+    """What runs in this worker, as its companion thread may ask and tell it."""
+
+    @property
+    def late_outcomes(self) -> int:
+        """How many outcomes were rejected because their attempt had ended otherwise, since the worker started."""
+        ...
+
+    @property
+    def in_flight(self) -> int:
+        """How many attempts are being carried out."""
+        ...
+
+    def attempts(self) -> Collection[Attempt]:
+        """Return the attempts that are being carried out."""
+        ...
+
+    def is_here(self, attempt: Attempt) -> bool:
+        """Return whether an attempt runs here, or may be the answer to a claim that is awaited."""
+        ...
+
+    def was_called(self, attempt: Attempt) -> bool:
+        """Return whether an attempt that is not here any more was begun here, and ended without an outcome."""
+        ...
+
+    def keep_abandoned(self, held: Collection[Attempt]) -> None:
+        """Forget what `was_called`, all but those in `held`."""
+        ...
+
+    def cut_off(self, attempts: Collection[Attempt], then: Callable[[], None]) -> None:
+        """Cut off attempts that are not held any more, unless they conclude already; `then` is called afterwards."""
+        ...
+
+    def cancel(self, job_id: UUID) -> None:
+        """Cut off whatever runs for a job that was cancelled."""
+        ...
+
+
+class LoopInFlight:
+    """`InFlight` of the `io` lane: `Claims` on another thread's loop."""
+
+    def __init__(self, runtime: LaneRuntime, claims: Claims) -> None:
+        self._runtime = runtime
+        self._claims = claims
+
+    @property
+    def in_flight(self) -> int:
+        return self._claims.in_flight
+
+    @property
+    def late_outcomes(self) -> int:
+        return self._claims.late_outcomes
+
+    def attempts(self) -> Collection[Attempt]:
+        return self._claims.attempts()
+
+    def is_here(self, attempt: Attempt) -> bool:
+        return self._claims.is_here(attempt)
+
+    def was_called(self, attempt: Attempt) -> bool:
+        return self._claims.was_called(attempt)
+
+    def keep_abandoned(self, held: Collection[Attempt]) -> None:
+        self._call(lambda: self._claims.keep_abandoned(held))
+
+    def cut_off(self, attempts: Collection[Attempt], then: Callable[[], None]) -> None:
+        def act() -> None:
+            self._claims.cut_off(attempts)
+            then()
+
+        self._call(act)
+
+    def cancel(self, job_id: UUID) -> None:
+        self._call(lambda: self._claims.cut_off_job(job_id))
+
+    def _call(self, act: Callable[[], None]) -> None:
+        loop = self._runtime.loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(act)
+        else:
+            act()  # nothing can run before there is a loop
+
+
+class Reconciler:
+    """Beats for one worker, and compares; use it from one thread."""
+
+    def __init__(self, fleet: Fleet, worker_id: UUID, here: InFlight, lease: Lease, publisher: Publisher) -> None:
+        self._fleet = fleet
+        self._worker_id = worker_id
+        self._here = here
+        self._lease = lease
+        self._publisher = publisher
+        self._missing: set[Attempt] = set()
+
+    async def beat(self, lag: timedelta) -> bool:
+        """Renew the lease, then compare; False, and nothing compared, when the worker's row is gone.
+
+        Raises `DatabaseUnavailable`.
+        """
+        asked = monotonic()
+        landed = await self._fleet.heartbeat(
+            self._worker_id, lag, in_flight=self._here.in_flight, late_outcomes=self._here.late_outcomes
+        )
+        if landed:
+            await self.compare(asked)
+        return landed
+
+    async def compare(self, asked: float | None = None) -> None:
+        """Cut off what is not held any more, hand back what is held for nothing; `asked`: when the lease was renewed.
+
+        An attempt counts as lost only if it ran here before the database was asked, and as unclaimed only if it is
+        missing here at two comparisons in a row: a claim or an outcome may be under way at the moment of one.
+        """
+        running = self._here.attempts()
+        held = {item.attempt: item for item in await self._fleet.held(self._worker_id)}
+        gone = {attempt for attempt in running if attempt not in held}
+        renewed = self._lease.renewed
+        self._here.cut_off(gone, (lambda: renewed(asked)) if asked is not None else (lambda: None))
+        missing = {attempt for attempt in held if not self._here.is_here(attempt)}
+        for attempt in missing & self._missing:
+            await self._hand_back(held[attempt])
+        self._missing = missing
+        self._here.keep_abandoned(set(held))
+
+    async def hand_back_all(self) -> None:
+        """Give back everything that is held, because nothing runs here any more."""
+        for item in await self._fleet.held(self._worker_id):
+            await self._hand_back(item)
+
+    async def _hand_back(self, held: Held) -> None:
+        attempt = held.attempt
+        if held.effect is Effect.UNSAFE and self._here.was_called(attempt):
+            # Whether it took effect is not known: the sweeper decides, as for a worker that was lost.
+            await self._fleet.disown(self._worker_id, attempt)
+        elif wakes := await self._fleet.hand_back(held):
+            await self._publisher.publish(wakes)
+        _log.warning("attempt_handed_back", extra={"job": str(attempt.job_id), "attempt": attempt.number})
