@@ -91,7 +91,7 @@ class Failpoints:
         point = self._point
         if point is None or point.port != port:
             return behind
-        return cast(T, _Proxy(behind, point, self._is_due))
+        return cast(T, _proxy_class(type(behind))(behind, point, self._is_due))
 
     def around_tools(self, port: str, toolbox: Toolbox) -> Toolbox:
         """Return a toolbox whose tools are wrapped, or itself as `around` does."""
@@ -156,6 +156,16 @@ class _Proxy:
         go = _arrived(self._point) / "go"
         while not go.exists():
             time.sleep(_LOOK_SECONDS)
+
+
+def _proxy_class(kind: type) -> type[_Proxy]:
+    """Return a proxy that has a class's attributes in its own right: there `isinstance` with a Protocol looks."""
+    names = [name for name in dir(kind) if not name.startswith("_")]
+    return type(f"Failpoint{kind.__name__}", (_Proxy,), {name: property(_reader(name)) for name in names})
+
+
+def _reader(name: str) -> Callable[[_Proxy], Any]:
+    return lambda proxy: _Proxy.__getattr__(proxy, name)
 
 
 def _arrived(point: Point) -> Path:

@@ -60,15 +60,17 @@ class Stack:
         if ready:
             self.wait_ready()
 
-    def run_worker(self, lane: str, number: int = 1, *, concurrency: int | None = None) -> subprocess.Popen[bytes]:
-        """Start worker `number` of a lane, without waiting for it."""
+    def run_worker(
+        self, lane: str, number: int = 1, *, concurrency: int | None = None, env: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start worker `number` of a lane, without waiting for it; `env` is for this process alone."""
         size = concurrency or (100 if lane == "io" else 2)
-        return self.run(f"{lane}-{number}", "-m", "worker", lane, "--concurrency", str(size))
+        return self.run(f"{lane}-{number}", "-m", "worker", lane, "--concurrency", str(size), env=env)
 
-    def run(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start `python ARGUMENTS` in the stack's environment under `name`, its output in `NAME.log`."""
+    def run(self, name: str, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+        """Start `python ARGUMENTS` in the stack's environment (and `env`) as `name`, its output in `NAME.log`."""
         with self.log(name).open("ab") as log:
-            process = spawn([sys.executable, *arguments], log=log, env=self._env, cwd=ROOT)
+            process = spawn([sys.executable, *arguments], log=log, env={**self._env, **(env or {})}, cwd=ROOT)
         self.processes[name] = process
         return process
 

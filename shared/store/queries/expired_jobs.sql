@@ -1,5 +1,7 @@
--- Jobs that have used up the time they may be queued, or take as a whole.
-SELECT id AS job_id, status, (limits->>'queue_timeout_seconds')::float8 AS queue_timeout_seconds,
+-- Jobs that have used up the time they may be queued, or take as a whole; nobody is queued for longer than that.
+SELECT id AS job_id, status,
+       least((limits->>'queue_timeout_seconds')::float8, (limits->>'job_timeout_seconds')::float8)
+           AS queue_timeout_seconds,
        (limits->>'job_timeout_seconds')::float8 AS job_timeout_seconds
 FROM jobs
 WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding')

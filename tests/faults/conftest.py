@@ -1,0 +1,87 @@
+"""Scenes for fault tests, several at once where a module asks for it: most of their time is waiting for leases."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+
+from shared.embedded.valkey import EmbeddedValkey
+from tests.faults.scene import Scene, playing
+from tests.support.servers import TestPostgres
+
+AT_ONCE = 4
+BROKER_DATABASES = range(1, 16)
+
+Stage = Callable[..., AbstractContextManager[Scene]]
+Play = Callable[[Stage], None]
+
+
+@pytest.fixture(scope="module")
+def stage(postgres: TestPostgres, valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFactory) -> Stage:
+    """`stage()`: a context manager that gives a scene on a database and a broker database of its own.
+
+    `broker_url` and `database_url` name servers of the caller's instead; `env` goes to all processes.
+    """
+    folder = tmp_path_factory.mktemp("faults")
+    numbers = itertools.count()
+    databases: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for number in BROKER_DATABASES:
+        databases.put(number)
+    making = threading.Lock()
+
+    @contextmanager
+    def database() -> Iterator[str]:
+        with making:
+            url = postgres.create_migrated()
+        yield url
+        with making:
+            postgres.drop(url)
+
+    @contextmanager
+    def broker() -> Iterator[str]:
+        number = databases.get()
+        with redis.Redis(unix_socket_path=str(valkey.socket_path), db=number) as client:
+            client.flushdb()
+        yield valkey.url.replace("virtual_host=0", f"virtual_host={number}")
+        databases.put(number)
+
+    @contextmanager
+    def make(
+        broker_url: str | None = None, database_url: str | None = None, env: Mapping[str, str] | None = None
+    ) -> Iterator[Scene]:
+        with ExitStack() as servers:
+            database_url = database_url or servers.enter_context(database())
+            broker_url = broker_url or servers.enter_context(broker())
+            with playing(Path(folder, str(next(numbers))), database_url, broker_url, env=env) as scene:
+                yield scene
+
+    return make
+
+
+@pytest.fixture
+def scene(stage: Stage) -> Iterator[Scene]:
+    """A scene of the test's own, on the session's servers."""
+    with stage() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def plays(request: pytest.FixtureRequest, stage: Stage) -> Iterator[dict[str, Future[None]]]:
+    """The plays of this module that were selected, `AT_ONCE` of them under way at a time; each ends in its test.
+
+    A test of the module has a parameter `play`: (name, function of a stage).
+    """
+
+    items = [item for item in request.session.items if item.path == request.path]
+    chosen = [item.callspec.params["play"] for item in items if "play" in getattr(item, "fixturenames", ())]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        yield {name: pool.submit(play, stage) for name, play in chosen}
+        pool.shutdown(cancel_futures=True)

@@ -1,0 +1,375 @@
+"""How each crash point is reached, and what must have become of the job afterwards.
+
+`REACH` has one recipe for each method of the worker's ports: it brings a worker to the point, sees it die, lets
+another one go on, and sees the right end. A port method without a recipe fails `test_every_crash_point_is_reached`.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable
+from uuid import UUID
+
+from shared.domain.events import Settlement
+from shared.domain.limits import Limits
+from shared.domain.states import JobStatus
+from shared.store.jobs import PostgresJobStore
+from shared.store.requests import Verdict
+from shared.store.signals import CANCELLED
+from tests.faults.scene import MIXED, PATIENCE, Scene
+from tests.support.ports import free_port
+from tests.support.waiting import eventually
+
+Recipe = Callable[[Scene, str], None]
+
+
+def mixed(scene: Scene, point: str) -> None:
+    """A chain, a fan-out with a join, a timer, a retry and an unsafe tool, in a plan of the caller's."""
+    job_id = scene.submit(*MIXED)
+    scene.died_at(point)
+    scene.worker()
+    scene.mixed_comes_out_right(job_id)
+
+
+def unpublished(scene: Scene, point: str) -> None:
+    """The API died before it published: the sweeper finds the job."""
+    job_id = scene.submit(*MIXED, publish=False)
+    scene.died_at(point)
+    scene.worker()
+    scene.mixed_comes_out_right(job_id)
+
+
+def asked(scene: Scene, point: str) -> None:
+    """A job that the model plans."""
+    job_id = scene.submit(text="calculate 40 + 2")
+    scene.died_at(point)
+    scene.worker()
+    job, steps = scene.ends(job_id)
+    assert (job["status"], [step["output"] for step in steps]) == ("completed", [{"result": 42}])
+    assert "42" in job["answer"]
+
+
+def refused(scene: Scene, point: str) -> None:
+    """A plan over a tool that nobody offers."""
+    job_id = scene.submit(("no_such_tool", {}))
+    scene.died_at(point)
+    scene.worker()
+    job, steps = scene.ends(job_id)
+    assert (job["status"], steps) == ("completed", [])
+    assert "no_such_tool" in job["answer"]
+
+
+def stopped_in_a_step(scene: Scene, point: str) -> None:
+    """A worker that is told to stop dies while it gives its step back."""
+    job_id = scene.submit(("fault_hold", {"until": "go"}))
+    name = scene.doomed(point, PLANQ_DRAIN_SECONDS="0")
+    scene.runs(job_id)
+    scene.signal(name, signal.SIGTERM)
+    scene.dies(name)
+    (scene.folder / "go").touch()
+    scene.worker()
+    scene.completes(job_id, "attempt 2")
+
+
+def stopped_in_a_stage(scene: Scene, point: str) -> None:
+    """A worker that is told to stop dies while it gives its stage back."""
+    name = scene.doomed(point, PLANQ_DRAIN_SECONDS="0")
+
+    def stop() -> None:
+        scene.signal(name, signal.SIGTERM)
+        scene.dies(name)
+
+    job_id = begun_stage(scene, stop)
+    scene.worker()
+    scene.mixed_comes_out_right(job_id)
+
+
+def begun_stage(scene: Scene, then: Callable[[], None]) -> UUID:
+    """Let a worker that has been started begin the PLAN stage of the mixed job, and do `then` in the middle of it."""
+    eventually(lambda: scene.read("SELECT 1 FROM tools"), PATIENCE, what="the worker has published its tools")
+    with scene.no_catalogue():
+        job_id = scene.submit(*MIXED)
+        held = "SELECT 1 FROM jobs WHERE id = %s AND stage_worker IS NOT NULL"
+        eventually(lambda: scene.read(held, job_id), PATIENCE, what="the stage is claimed")
+        then()
+    return job_id
+
+
+def lost_in_a_step(scene: Scene, point: str) -> None:
+    """A worker that takes back the step of a killed one dies itself."""
+    job_id = scene.submit(("fault_hold", {"until": "go"}))
+    first = scene.worker()
+    scene.runs(job_id)
+    scene.stack.kill(first)
+    scene.died_at(point)
+    (scene.folder / "go").touch()
+    scene.worker()
+    scene.completes(job_id, "attempt 2")
+
+
+def lost_in_a_stage(scene: Scene, point: str) -> None:
+    """A worker that takes back the stage of a killed one dies itself."""
+    first = scene.worker()
+    job_id = begun_stage(scene, lambda: scene.stack.kill(first))
+    scene.died_at(point)
+    scene.worker()
+    scene.mixed_comes_out_right(job_id)
+
+
+def lost_too_often_in_a_stage(scene: Scene, point: str) -> None:
+    """A worker that gives a stage up dies itself."""
+    first = scene.worker()
+    job_id = begun_stage(scene, lambda: scene.stack.kill(first))
+    scene.died_at(point, PLANQ_MAX_WORKER_LOSSES="1")
+    scene.worker(PLANQ_MAX_WORKER_LOSSES="1")
+    job, steps = scene.ends(job_id)
+    assert (job["status"], job["error"]["code"], steps) == ("failed", "worker_lost", [])
+
+
+def expired(scene: Scene, point: str) -> None:
+    """A worker dies while it ends a plan whose time is over."""
+    job_id = scene.submit(("fault_hold", {"until": "never"}), limits=Limits(plan_timeout_seconds=0.3))
+    scene.died_at(point)
+    scene.worker()
+    job, steps = scene.ends(job_id)
+    assert (job["status"], [step["status"] for step in steps]) == ("completed", ["failed"])
+    assert "timeout" in steps[0]["error"]["code"]
+
+
+def without_broker(scene: Scene, point: str) -> None:
+    """A worker that cannot reach the broker dies while it puts wake-ups back."""
+    job_id = scene.submit(*MIXED, publish=False)
+    scene.died_at(point, BROKER_URL=f"redis://127.0.0.1:{free_port()}/0")
+    scene.worker()
+    scene.mixed_comes_out_right(job_id)
+
+
+def stopped_idle(scene: Scene, point: str) -> None:
+    """A worker that is told to stop dies while it gives its lease up."""
+    name = scene.doomed(point)
+    scene.completes(scene.submit(("fault_note", {"text": "a"})), "<a>")
+    scene.signal(name, signal.SIGTERM)
+    scene.dies(name)
+    job_id = scene.submit(*MIXED)
+    scene.worker()
+    scene.mixed_comes_out_right(job_id)
+
+
+def process_killed(scene: Scene, point: str) -> None:
+    """The parent of the `cpu` lane dies while it hears that one of its processes was killed."""
+    scene.worker()
+    name = scene.doomed(point, "cpu")
+    job_id = scene.submit(("fault_crunch", {"until": "go"}))
+    scene.runs(job_id)
+    scene.kill_child(name)
+    scene.dies(name)
+    (scene.folder / "go").touch()
+    scene.worker("cpu")
+    scene.completes(job_id, "attempt 2")
+
+
+def idle(scene: Scene, point: str) -> None:
+    """A worker that has had nothing to do for a while dies while it asks whether it has become deaf."""
+    scene.died_at(point, PLANQ_DEAF_SECONDS="0.5")
+    job_id = scene.submit(*MIXED)
+    scene.worker()
+    scene.mixed_comes_out_right(job_id)
+
+
+def unanswered_claim(scene: Scene, point: str) -> None:
+    """The answer to a claim was lost; the worker dies while it hands back what it holds without knowing."""
+    name = scene.doomed(point)
+    known = eventually(lambda: scene.read("SELECT id FROM workers"), PATIENCE, what="the worker is there")
+    job_id = scene.submit(*MIXED, publish=False)
+    store = PostgresJobStore(scene.caller.database, known[0]["id"])
+    assert scene.caller.do(store.claim_stage(job_id, [JobStatus.QUEUED])) is not None
+    scene.dies(name)
+    scene.worker()
+    scene.mixed_comes_out_right(job_id)
+
+
+def large(scene: Scene, point: str) -> None:
+    """An output that is kept apart from its step, and is needed whole by the next one."""
+    text = "x" * 70_000
+    job_id = scene.submit(("fault_note", {"text": text}), ("fault_note", {"text": "$0.output.text"}))
+    scene.died_at(point)
+    scene.worker()
+    job, steps = scene.ends(job_id)
+    assert (job["status"], [step["status"] for step in steps]) == ("completed", ["succeeded"] * 2)
+    kept = scene.read("SELECT size FROM payloads ORDER BY size")
+    around = len('{"text":""}')
+    assert [row["size"] for row in kept] == [70_002 + around, 70_004 + around]
+
+
+def overdue(scene: Scene, point: str) -> None:
+    """A worker dies while it ends a job whose time is over."""
+    job_id = scene.submit(("fault_hold", {"until": "never"}), limits=Limits(job_timeout_seconds=0.3))
+    scene.died_at(point)
+    scene.worker()
+    job, _ = scene.ends(job_id)
+    # Where the worker took longer to start than the job may live, it was still queued.
+    assert (job["status"], job["error"]["code"].endswith("_timeout")) == ("failed", True)
+    assert "0.3 s" in job["error"]["message"]
+    assert scene.steps(job_id) in ([], ["failed"], ["cancelled"])
+
+
+CHARGE = [("fault_charge", {"text": "a", "until": "never"}), ("fault_note", {"text": "$0.output.text"})]
+
+
+def asks(scene: Scene, job_id: UUID) -> None:
+    """Wait until a job asks what became of a call; say that it happened; see it end."""
+    eventually(lambda: scene.read("SELECT 1 FROM jobs WHERE status = 'input_required'"), PATIENCE, what="it asks")
+    assert scene.steps(job_id) == ["waiting", "pending"]
+    asked = scene.read("SELECT question, open_questions FROM steps JOIN jobs j ON j.id = job_id WHERE index = 0")
+    assert [(row["open_questions"], row["question"] is None) for row in asked] == [(1, False)]
+    verdict = Verdict(Settlement.HAPPENED, output={"text": "told"})
+    settled = scene.caller.do(scene.caller.requests.settle("default", job_id, 0, verdict))
+    assert settled.landed
+    scene.caller.publisher.publish_soon(settled.wakes)
+    scene.completes(job_id, "told", "<told>")
+    assert scene.paid()[f"{job_id}/0"] == 1
+
+
+def stopped_in_a_charge(scene: Scene, point: str) -> None:
+    """A worker that is told to stop dies while it asks what became of the call that it cuts off."""
+    job_id = scene.submit(*CHARGE)
+    name = scene.doomed(point, PLANQ_DRAIN_SECONDS="0")
+    scene.runs(job_id)
+    scene.signal(name, signal.SIGTERM)
+    scene.dies(name)
+    scene.worker()
+    asks(scene, job_id)
+
+
+def lost_in_a_charge(scene: Scene, point: str) -> None:
+    """A worker dies while it asks what became of a killed worker's call."""
+    job_id = scene.submit(*CHARGE)
+    first = scene.worker()
+    scene.runs(job_id)
+    scene.stack.kill(first)
+    scene.died_at(point)
+    scene.worker()
+    asks(scene, job_id)
+
+
+def never_answered(scene: Scene, point: str) -> None:
+    """Nobody answers, and the worker that ends the waiting dies."""
+    job_id = scene.submit(*CHARGE, limits=Limits(human_wait_seconds=0.3))
+    first = scene.worker()
+    scene.runs(job_id)
+    scene.stack.kill(first)
+    scene.died_at(point)
+    scene.worker()
+    job, steps = scene.ends(job_id)
+    assert (job["status"], [step["status"] for step in steps]) == ("completed", ["failed", "skipped"])
+    assert steps[0]["error"]["code"] == "human_wait_timeout"
+    assert scene.paid()[f"{job_id}/0"] == 1
+
+
+def found_out(scene: Scene, point: str) -> None:
+    """The worker of a call that can be looked up was lost, and the one that looks it up dies."""
+    job_id = scene.submit(("fault_book", {"text": "a"}), ("fault_note", {"text": "$0.output.text"}))
+    scene.died_at("tool.call:after")
+    assert scene.paid()[f"{job_id}/0"] == 1
+    scene.died_at(point)
+    scene.worker()
+    scene.completes(job_id, "<a>", "<<a>>")
+    assert scene.ran()[f"{job_id}/0"] == 1, "it was looked up, not called again"
+
+
+def cut_off_in_a_model_call(scene: Scene, point: str) -> None:
+    """A worker dies while it records what an open model call cost that a cancel cut off."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
+        job_id = scene.submit(text="calculate 1 + 1", model="openai:gpt-test")
+        name = scene.doomed(point, OPENAI_BASE_URL=url, OPENAI_API_KEY="none")
+        connection, _ = silent.accept()
+        with connection:
+            assert connection.recv(1), "the model was asked"
+            assert scene.caller.do(scene.caller.requests.cancel("default", job_id))
+            scene.read("SELECT pg_notify(%s, %s)", CANCELLED, str(job_id))
+            scene.dies(name)
+    scene.worker()
+    job, _ = scene.ends(job_id)
+    assert job["status"] == "cancelled"
+    scene.completes(scene.submit(("fault_note", {"text": "a"})), "<a>")
+
+
+REACH: dict[str, Recipe] = {
+    "store.claim_stage": mixed,
+    "store.tool_definitions": mixed,
+    "store.accept_plan": mixed,
+    "store.refuse_plan": refused,
+    "store.claim_step": mixed,
+    "store.succeed_step": mixed,
+    "store.fail_step": mixed,
+    "store.suspend_step": mixed,
+    "store.results": mixed,
+    "store.end_job": mixed,
+    "store.ask_step": stopped_in_a_charge,
+    "store.record_calls": cut_off_in_a_model_call,
+    "store.release_step": stopped_in_a_step,
+    "store.release_stage": stopped_in_a_stage,
+    "publisher.publish": mixed,
+    "planner.plan": asked,
+    "responder.respond": mixed,
+    "tool.call": mixed,
+    "tool.find_out": found_out,
+    "payloads.put": large,
+    "payloads.get": large,
+    "fleet.register": mixed,
+    "fleet.publish_tools": mixed,
+    "fleet.heartbeat": mixed,
+    "fleet.held": mixed,
+    "fleet.hand_back": unanswered_claim,
+    "fleet.unheard_wakes": idle,
+    "fleet.disown": process_killed,
+    "fleet.forget": stopped_idle,
+    "sweep.due_timers": mixed,
+    "sweep.fire_timer": mixed,
+    "sweep.lost_steps": lost_in_a_step,
+    "sweep.take_back_step": lost_in_a_step,
+    "sweep.ask_lost_step": lost_in_a_charge,
+    "sweep.lost_stages": lost_in_a_stage,
+    "sweep.take_back_stage": lost_in_a_stage,
+    "sweep.fail_stage": lost_too_often_in_a_stage,
+    "sweep.expired_plans": expired,
+    "sweep.expire_plan": expired,
+    "sweep.expired_jobs": overdue,
+    "sweep.expire_job": overdue,
+    "sweep.expired_questions": never_answered,
+    "sweep.expire_question": never_answered,
+    "sweep.take_due_wakes": unpublished,
+    "sweep.return_wakes": without_broker,
+    "sweep.tidy": mixed,
+    "sweep_publisher.publish": unpublished,
+}
+
+
+def unsafe(succeeds: bool, *, effects: int) -> Recipe:
+    """Return a recipe whose first step is an unsafe tool: how it ends, and how often it took effect."""
+
+    def recipe(scene: Scene, point: str) -> None:
+        job_id = scene.submit(("fault_pay", {"text": "a"}), ("fault_note", {"text": "$0.output.text"}))
+        scene.died_at(point)
+        scene.worker()
+        if succeeds:
+            scene.completes(job_id, "<<a>>")
+        else:
+            job, steps = scene.ends(job_id)
+            assert (job["status"], [step["status"] for step in steps]) == ("completed", ["failed", "skipped"])
+            assert steps[0]["error"]["code"] == "outcome_unknown"
+        assert scene.paid()[f"{job_id}/0"] == effects
+
+    return recipe
+
+
+UNSAFE: dict[str, Recipe] = {
+    "store.claim_step:before": unsafe(True, effects=1),
+    "store.claim_step:after": unsafe(False, effects=0),
+    "tool.call:before": unsafe(False, effects=0),
+    "tool.call:after": unsafe(False, effects=1),
+    "store.succeed_step:before": unsafe(False, effects=1),
+    "store.succeed_step:after": unsafe(True, effects=1),
+}

@@ -1,0 +1,302 @@
+"""One database, one broker and worker processes that come, die and go: what every fault test plays on."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import httpx
+import psutil
+import psycopg
+from psycopg.rows import DictRow, dict_row
+
+from shared.domain.limits import Limits
+from shared.domain.states import Strategy
+from shared.embedded.child import has_ended, reap, send
+from shared.embedded.folder import last_lines
+from shared.failpoints import EXIT_CODE, VARIABLE
+from shared.ports import PlanWake
+from shared.store.fleet import Fleet
+from shared.store.ids import new_id
+from shared.store.requests import Submission
+from tests.support.callers import Caller
+from tests.support.stack import Stack
+from tests.support.waiting import eventually
+
+LEASE_SECONDS = 1.5
+GRACE_SECONDS = 1.0
+
+SETTINGS = {
+    "PLANQ_TOOLS": "tests.faults.tools",
+    "PLANQ_HEARTBEAT_SECONDS": "0.3",
+    "PLANQ_LEASE_SECONDS": str(LEASE_SECONDS),
+    "PLANQ_SWEEP_SECONDS": "0.1",
+    "PLANQ_DATABASE_CONNECTIONS": "4",
+}
+
+PATIENCE = 60.0
+"""Far more than any recovery here takes; the machine may be busy."""
+
+Call = tuple[str, Mapping[str, Any]]
+
+# A fan-out with a join, a chain, a timer, a retry and an unsafe tool.
+MIXED: Sequence[Call] = [
+    *[("fault_note", {"text": "a"})] * 3,
+    ("fault_join", {"parts": ["$0.output.text", "$1.output.text", "$2.output.text"]}),
+    ("fault_note", {"text": "$3.output.text"}),
+    ("wait", {"seconds": 0.2}),
+    ("fault_flaky", {"text": "$4.output.text"}),
+    ("fault_pay", {"text": "$6.output.text"}),
+    ("fault_note", {"text": "$7.output.text"}),
+]
+MIXED_TEXT = "<<<<<a>+<a>+<a>>>>>"
+
+
+class Scene:
+    """What happened stays readable in `folder`: the workers' logs, and the ledgers of the tools."""
+
+    def __init__(
+        self, folder: Path, database_url: str, broker_url: str, *, env: Mapping[str, str] | None = None
+    ) -> None:
+        self.folder = folder
+        self.database_url = database_url
+        self.broker_url = broker_url
+        self.stack = Stack(
+            folder, database_url, broker_url, env={**SETTINGS, "FAULT_FOLDER": str(folder), **(env or {})}
+        )
+        self.caller = Caller(database_url, broker_url)
+        self._numbers = Counter[str]()
+        self._connection = self._connect()
+        self.read(
+            # Else every lost wake-up would take a quarter of a minute of the test run.
+            "CREATE OR REPLACE FUNCTION planq_wake_grace() RETURNS interval LANGUAGE sql IMMUTABLE AS "
+            f"$$ SELECT interval '{GRACE_SECONDS} seconds' $$"
+        )
+
+    # Workers ------------------------------------------------------------------------------------------------------
+
+    def worker(self, lane: str = "io", *, concurrency: int | None = None, **env: str) -> str:
+        """Start a worker of a lane (`cpu`: with a single process) and return its name, without waiting for it."""
+        self._numbers[lane] += 1
+        size = concurrency or (100 if lane == "io" else 1)
+        self.stack.run_worker(lane, self._numbers[lane], concurrency=size, env=env)
+        return f"{lane}-{self._numbers[lane]}"
+
+    def doomed(self, point: str, lane: str = "io", *, concurrency: int | None = None, **env: str) -> str:
+        """Start a worker that dies at a point."""
+        return self.worker(lane, concurrency=concurrency, **{VARIABLE: point}, **env)
+
+    def held(self, point: str, lane: str = "io", **env: str) -> tuple[str, Path]:
+        """Start a worker that stands still at a point; returns its name and the folder of `held` and `go`."""
+        folder = self.folder / f"hold-{sum(self._numbers.values())}"
+        folder.mkdir()
+        return self.worker(lane, **{VARIABLE: f"{point}=hold:{folder}", **env}), folder
+
+    def pid(self, name: str) -> int:
+        """Return the pid of a process."""
+        return self.stack.processes[name].pid
+
+    def api(self, **env: str) -> None:
+        """Start the API and wait until it answers."""
+        self.stack.run("api", "-m", "api", env=env)
+
+        def answers() -> bool:
+            try:
+                return httpx.get(f"{self.stack.url}/tools", timeout=5).status_code == httpx.codes.OK
+            except httpx.TransportError:
+                return False
+
+        eventually(answers, PATIENCE, every=0.05, what="the API answers")
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to a process."""
+        send(self.stack.processes[name], number)
+
+    def dies(self, name: str, code: int = EXIT_CODE) -> None:
+        """Wait until a process has ended, and see that it did so with this exit code."""
+        process = self.stack.processes[name]
+        eventually(lambda: has_ended(process), PATIENCE, what=f"{name} dies")
+        found = reap(self.stack.processes.pop(name))
+        assert found == code, f"{name} ended with {found}:\n{last_lines(self.stack.log(name), 40)}"
+
+    def died_at(self, point: str, lane: str = "io", **env: str) -> None:
+        """Start a worker that dies at a point and wait until it has."""
+        self.dies(self.doomed(point, lane, **env))
+
+    def kill_child(self, name: str) -> None:
+        """Kill the process in which a `cpu` worker runs its step, as the kernel does when memory runs out."""
+        children = psutil.Process(self.pid(name)).children()
+        assert len(children) == 1, children
+        children[0].kill()
+
+    def live(self) -> int:
+        """Return how many workers hold a lease."""
+        return len(self.caller.do(self._fleet().live()))
+
+    # Jobs ---------------------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        *calls: Call,
+        text: str = "",
+        publish: bool = True,
+        model: str = "offline",
+        limits: Limits | None = None,
+    ) -> UUID:
+        """Store a job with a plan of `calls` (or, without any, one that the model plans) and publish its wake-up."""
+        job_id = new_id()
+        plan = (
+            {"calls": [{"tool_name": name, "arguments": arguments} for name, arguments in calls]} if calls else None
+        )
+        submission = Submission(job_id, "default", text, Strategy.PLAN, model, limits or Limits(), plan=plan)
+        self.caller.do(self.caller.requests.submit(submission))
+        if publish:
+            # Where the broker is in trouble it may refuse: the sweeper of a worker then finds the job.
+            self.caller.publisher.publish_soon([PlanWake(job_id)])
+        return job_id
+
+    def job(self, job_id: UUID) -> tuple[Any, list[Any]]:
+        """Return a job and its steps."""
+        return self.caller.job(job_id)
+
+    def steps(self, job_id: UUID) -> list[str]:
+        """Return where the steps of a job stand."""
+        rows = self.read("SELECT status FROM steps WHERE job_id = %s ORDER BY index", job_id)
+        return [row["status"] for row in rows]
+
+    def runs(self, job_id: UUID, index: int = 0) -> None:
+        """Wait until the tool of a step has been called."""
+        eventually(lambda: self.ran()[f"{job_id}/{index}"], PATIENCE, what=f"step {index} runs")
+
+    def ends(self, job_id: UUID, patience: float = PATIENCE) -> tuple[Any, list[Any]]:
+        """Wait until a job has ended and return it with its steps."""
+
+        def has_ended() -> bool:
+            row = self.read("SELECT status FROM jobs WHERE id = %s", job_id)[0]
+            return row["status"] in ("completed", "failed", "cancelled")
+
+        try:
+            eventually(has_ended, patience, every=0.05)
+        except AssertionError as stuck:
+            raise AssertionError(self._told(job_id)) from stuck
+        return self.job(job_id)
+
+    def completes(self, job_id: UUID, *expected: str) -> list[Any]:
+        """Wait for a job's end; its last steps must have succeeded with these texts. Returns its steps."""
+        job, steps = self.ends(job_id)
+        assert job["status"] == "completed", self._told(job_id)
+        assert {step["status"] for step in steps} == {"succeeded"}, self._told(job_id)
+        assert [step["output"]["text"] for step in steps[-len(expected) :]] == list(expected), self._told(job_id)
+        return steps
+
+    def mixed_comes_out_right(self, job_id: UUID) -> list[Any]:
+        """See that a job of `MIXED` has ended as it should, and that no more was repeated than what was cut off."""
+        steps = self.completes(job_id, MIXED_TEXT)
+        assert self.paid()[f"{job_id}/7"] == 1
+        assert steps[6]["attempt"] >= 2, "its first call failed"
+        # At most the three steps of the fan-out were under way when the worker died, and one retry was due anyway.
+        assert sum(step["attempt"] for step in steps) <= len(MIXED) + 1 + 3, self._told(job_id)
+        ran = self.ran()
+        assert all(1 <= ran[f"{job_id}/{s['index']}"] <= s["attempt"] for s in steps if s["tool_name"] != "wait")
+        return steps
+
+    def told(self, job_id: UUID, kind: str) -> list[dict[str, Any]]:
+        """Return the events of one kind that a job has, in their order."""
+        return self.read("SELECT * FROM events WHERE job_id = %s AND kind = %s ORDER BY sequence", job_id, kind)
+
+    def now(self) -> datetime:
+        """Return the database's time, which decides."""
+        moment: datetime = self.read("SELECT clock_timestamp() AS now")[0]["now"]
+        return moment
+
+    # Truth --------------------------------------------------------------------------------------------------------
+
+    def ran(self) -> Counter[str]:
+        """Return how often the tool of each step was called, by idempotency key."""
+        return Counter(line.split()[0] for line in _lines(self.folder / "ran"))
+
+    def paid(self) -> Counter[str]:
+        """Return how often each unsafe call took effect, by idempotency key."""
+        return Counter(_lines(self.folder / "paid"))
+
+    def sound(self) -> None:
+        """See that nothing was done twice that may not be, and that every invariant holds."""
+        assert [key for key, times in self.paid().items() if times > 1] == []
+        again = self.read(
+            "SELECT a.job_id, a.data->>'index' AS index FROM events a JOIN events b USING (job_id) "
+            "WHERE a.kind = 'step_succeeded' AND b.kind = 'step_started' AND b.sequence > a.sequence "
+            "AND a.data->>'index' = b.data->>'index' AND a.data->>'round' = b.data->>'round'"
+        )
+        assert again == [], "a finished step was begun again"
+
+        def is_whole() -> bool:
+            broken = self.caller.do(self._fleet().broken_invariants())
+            assert broken == []
+            return True
+
+        # What a dead worker held may stay without a lease until the next sweep.
+        eventually(is_whole, 15, what="every invariant holds")
+
+    def read(self, query: str, *arguments: Any) -> list[dict[str, Any]]:
+        """Run a statement and return its rows; a connection that has broken is replaced once."""
+        try:
+            return self._read(query, arguments)
+        except psycopg.OperationalError:
+            self._connection.close()
+            return self._read(query, arguments)
+
+    def _read(self, query: str, arguments: tuple[Any, ...]) -> list[dict[str, Any]]:
+        if self._connection.closed:
+            self._connection = self._connect()
+        cursor = self._connection.execute(query.encode(), arguments)
+        return cursor.fetchall() if cursor.description else []
+
+    def _connect(self) -> psycopg.Connection[DictRow]:
+        return psycopg.connect(self.database_url, autocommit=True, row_factory=dict_row)
+
+    def close(self) -> None:
+        """End the processes, then the connections."""
+        for process in self.stack.processes.values():
+            send(process, signal.SIGCONT)
+        self.stack.stop()
+        self._connection.close()
+
+    @contextmanager
+    def no_catalogue(self) -> Iterator[None]:
+        """Lock the published tools, so that a PLAN stage begins and stands still; worker starts wait too."""
+        with psycopg.connect(self.database_url) as connection:
+            connection.execute("LOCK TABLE tools IN ACCESS EXCLUSIVE MODE")
+            yield
+
+    def _fleet(self) -> Fleet:
+        return Fleet(self.caller.database, timedelta(seconds=LEASE_SECONDS))
+
+    def _told(self, job_id: UUID) -> str:
+        job, steps = self.job(job_id)
+        shown = [(s["index"], s["tool_name"], s["status"], s["attempt"], s["error"], s["output"]) for s in steps]
+        events = self.read("SELECT kind, data FROM events WHERE job_id = %s ORDER BY sequence", job_id)
+        logs = [f"{path.name}:\n{last_lines(path, 15)}" for path in sorted(self.folder.glob("*.log"))]
+        kinds = [(row["kind"], row["data"]) for row in events]
+        return "\n".join([f"{job['status']}: {job['error']}", *map(str, shown), *map(str, kinds), *logs])
+
+
+@contextmanager
+def playing(folder: Path, database_url: str, broker_url: str, **options: Any) -> Iterator[Scene]:
+    """A scene whose processes end with the block."""
+    folder.mkdir(exist_ok=True)
+    scene = Scene(folder, database_url, broker_url, **options)
+    with scene.caller:
+        try:
+            yield scene
+        finally:
+            scene.close()
+
+
+def _lines(ledger: Path) -> list[str]:
+    return ledger.read_text("utf-8").splitlines() if ledger.exists() else []

@@ -1,0 +1,150 @@
+"""An API process that dies at any point: the client asks again, and there is one job, one effect, one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import httpx
+import pytest
+
+from api.app import CRASH_POINTS
+from shared.failpoints import VARIABLE, point_names
+from tests.faults.conftest import Play, Stage
+from tests.faults.scene import MIXED, MIXED_TEXT, PATIENCE, Scene
+from tests.support.waiting import eventually
+
+POINTS = point_names(CRASH_POINTS)
+
+KEY = {"Idempotency-Key": "one-order"}
+BODY = {"plan": {"calls": [{"tool_name": name, "arguments": arguments} for name, arguments in MIXED]}}
+
+Recipe = Callable[[Scene, str], None]
+
+
+def dies_of(scene: Scene, method: str, path: str, **request: Any) -> None:
+    """Send a request that the API does not survive."""
+    with pytest.raises(httpx.TransportError):
+        httpx.request(method, f"{scene.stack.url}{path}", timeout=30, **request)
+    scene.dies("api")
+
+
+def with_tools(scene: Scene) -> None:
+    scene.worker()
+    eventually(lambda: scene.read("SELECT 1 FROM tools"), PATIENCE, what="the worker has published its tools")
+
+
+def submitted(scene: Scene, point: str) -> None:
+    with_tools(scene)
+    scene.api(**{VARIABLE: point})
+    dies_of(scene, "POST", "/jobs", json=BODY, headers=KEY)
+    scene.api()
+    answers = [httpx.post(f"{scene.stack.url}/jobs", json=BODY, headers=KEY, timeout=30) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [202, 202]
+    assert len({answer.json()["id"] for answer in answers}) == 1
+    rows = scene.read("SELECT id FROM jobs")
+    assert [str(row["id"]) for row in rows] == [answers[0].json()["id"]]
+    scene.completes(rows[0]["id"], MIXED_TEXT)
+
+
+def cancelled(scene: Scene, point: str) -> None:
+    scene.worker()
+    scene.api(**{VARIABLE: point})
+    job_id = scene.submit(("fault_hold", {"until": "never"}))
+    scene.runs(job_id)
+    dies_of(scene, "POST", f"/jobs/{job_id}/cancel")
+    scene.api()
+    for _ in range(2):
+        answer = httpx.post(f"{scene.stack.url}/jobs/{job_id}/cancel", timeout=30)
+        assert (answer.status_code, answer.json()["status"]) == (200, "cancelled")
+    told = scene.read("SELECT count(*) AS n FROM events WHERE job_id = %s AND kind = 'job_cancelled'", job_id)
+    assert told[0]["n"] == 1
+    assert scene.steps(job_id) == ["cancelled"]
+
+
+def held_job(scene: Scene, point: str) -> UUID:
+    """Let a job run up to its first step, with an API that dies at a point."""
+    scene.worker()
+    scene.api(**{VARIABLE: point})
+    job_id = scene.submit(("fault_hold", {"until": "go"}), ("fault_note", {"text": "$0.output.text"}))
+    scene.runs(job_id)
+    return job_id
+
+
+def paused(scene: Scene, point: str) -> None:
+    job_id = held_job(scene, point)
+    dies_of(scene, "POST", f"/jobs/{job_id}/pause")
+    scene.api()
+    answer = httpx.post(f"{scene.stack.url}/jobs/{job_id}/pause", timeout=30)
+    assert (answer.status_code, answer.json()["paused_at"] is None) == (200, False)
+    (scene.folder / "go").touch()
+    eventually(lambda: scene.steps(job_id)[0] == "succeeded", PATIENCE, what="what ran goes on to its end")
+    assert scene.steps(job_id)[1] != "succeeded"
+    assert httpx.post(f"{scene.stack.url}/jobs/{job_id}/resume", timeout=30).status_code == httpx.codes.OK
+    scene.completes(job_id, "attempt 1", "<attempt 1>")
+
+
+def resumed(scene: Scene, point: str) -> None:
+    job_id = held_job(scene, point)
+    assert httpx.post(f"{scene.stack.url}/jobs/{job_id}/pause", timeout=30).status_code == httpx.codes.OK
+    (scene.folder / "go").touch()
+    eventually(lambda: scene.steps(job_id)[0] == "succeeded", PATIENCE, what="what ran goes on to its end")
+    dies_of(scene, "POST", f"/jobs/{job_id}/resume")
+    scene.api()
+    # The second time it may have ended already, without any failure to try again.
+    answer = httpx.post(f"{scene.stack.url}/jobs/{job_id}/resume", timeout=30)
+    assert answer.status_code in (httpx.codes.OK, httpx.codes.CONFLICT)
+    scene.completes(job_id, "attempt 1", "<attempt 1>")
+
+
+def settled(scene: Scene, point: str) -> None:
+    first = scene.worker()
+    job_id = scene.submit(("fault_charge", {"text": "a", "until": "never"}), ("fault_note", {"text": "b"}))
+    scene.runs(job_id)
+    scene.stack.kill(first)
+    scene.worker()
+    scene.api(**{VARIABLE: point})
+    eventually(lambda: scene.steps(job_id)[0] == "waiting", PATIENCE, what="it asks what became of the call")
+    path, verdict = f"/jobs/{job_id}/steps/0/settle", {"outcome": "happened", "output": {"text": "told"}}
+    dies_of(scene, "POST", path, json=verdict)
+    scene.api()
+    answer = httpx.post(f"{scene.stack.url}{path}", json=verdict, timeout=30)
+    assert answer.status_code in (httpx.codes.OK, httpx.codes.CONFLICT)
+    scene.completes(job_id, "told", "<b>")
+    assert scene.paid()[f"{job_id}/0"] == 1
+
+
+REACH: dict[str, Recipe] = {
+    "requests.submit": submitted,
+    "requests.cancel": cancelled,
+    "requests.pause": paused,
+    "requests.resume": resumed,
+    "requests.settle": settled,
+    "publisher.publish_soon": submitted,
+}
+
+
+def die_and_ask_again(point: str, recipe: Recipe, stage: Stage) -> None:
+    with stage() as scene:
+        recipe(scene, point)
+        scene.sound()
+
+
+def test_every_crash_point_is_reached() -> None:
+    """A writing method that the API's store gains needs a recipe in `REACH`, and every recipe its method."""
+    assert {point.partition(":")[0] for point in POINTS} == set(REACH)
+
+
+@pytest.mark.parametrize(
+    "play",
+    [
+        pytest.param((point, partial(die_and_ask_again, point, REACH[point.partition(":")[0]])), id=point)
+        for point in POINTS
+        if point.partition(":")[0] in REACH
+    ],
+)
+def test_a_client_that_asks_again_gets_the_one_job(play: tuple[str, Play], plays: dict[str, Future[None]]) -> None:
+    plays[play[0]].result()

@@ -1,0 +1,72 @@
+"""Out of memory, and steps that kill whoever runs them: the step is tried again, then given up; others go on."""
+
+from __future__ import annotations
+
+import signal
+
+import psutil
+
+from tests.faults.conftest import Stage
+from tests.faults.scene import PATIENCE, Scene
+from tests.support.waiting import eventually
+
+
+def test_a_process_that_the_kernel_killed_for_its_memory_loses_nothing(scene: Scene) -> None:
+    """The parent of the `cpu` lane lives on, so no lease ends; the step runs again in another process."""
+    scene.worker()
+    parent = psutil.Process(scene.pid(scene.worker("cpu")))
+    job_id = scene.submit(("fault_devour", {"times": 1}), ("fault_note", {"text": "$0.output.text"}))
+    steps = scene.completes(job_id, "attempt 2", "<attempt 2>")
+    assert [step["worker_losses"] for step in steps] == [1, 0]
+    assert parent.is_running()
+    scene.sound()
+
+
+def test_a_tool_that_python_refuses_memory_fails_by_its_own_error(scene: Scene) -> None:
+    scene.worker()
+    scene.worker("cpu")
+    (scene.folder / "go").touch()
+    hungry = scene.submit(("fault_hunger", {}))
+    job, steps = scene.ends(hungry)
+    assert (job["status"], steps[0]["status"], steps[0]["error"]["code"]) == ("completed", "failed", "internal")
+    scene.completes(scene.submit(("fault_crunch", {"until": "go"})), "attempt 1")
+    scene.sound()
+
+
+def test_a_step_that_always_kills_its_process_is_given_up_with_its_history(scene: Scene) -> None:
+    scene.worker()
+    scene.worker("cpu")
+    (scene.folder / "go").touch()
+    job_id = scene.submit(
+        ("fault_note", {"text": "a"}), ("fault_devour", {"times": 99}), ("fault_note", {"text": "b"})
+    )
+    job, steps = scene.ends(job_id, 2 * PATIENCE)
+    assert job["status"] == "completed"
+    killer = steps[1]
+    assert (killer["status"], killer["error"]["code"], killer["attempt"]) == ("failed", "worker_lost", 3)
+    assert scene.ran()[f"{job_id}/1"] == 3
+    scene.completes(scene.submit(("fault_crunch", {"until": "go"})), "attempt 1")
+    scene.sound()
+
+
+def test_a_step_that_always_kills_its_worker_is_given_up_and_later_workers_live(stage: Stage) -> None:
+    with stage() as scene:
+        job_id = scene.submit(("fault_kill", {}))
+        for _ in range(3):
+            scene.dies(scene.worker(), -signal.SIGKILL)
+        last = scene.worker()
+        job, steps = scene.ends(job_id)
+        assert (job["status"], steps[0]["status"], steps[0]["attempt"]) == ("completed", "failed", 3)
+        assert steps[0]["error"]["code"] == "worker_lost"
+        assert "3" in steps[0]["error"]["message"]
+        told = scene.read(
+            "SELECT kind FROM events WHERE job_id = %s AND kind LIKE 'step%%' ORDER BY sequence", job_id
+        )
+        assert [row["kind"] for row in told] == [
+            *["step_started", "step_retrying"] * 2,
+            "step_started",
+            "step_failed",
+        ]
+        eventually(lambda: scene.live() == 1, PATIENCE, what="the leases of the killed workers have ended")
+        assert psutil.pid_exists(scene.pid(last))
+        scene.sound()

@@ -1,0 +1,160 @@
+"""Tools for the fault tests: they keep ledgers outside planq, in the folder `FAULT_FOLDER`."""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+import resource
+import signal
+import time
+from pathlib import Path
+
+from worker.tools import NotHappened, ToolContext, tool
+
+OUTPUT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+
+_LOOK_SECONDS = 0.02
+
+
+def _folder() -> Path:
+    return Path(os.environ["FAULT_FOLDER"])
+
+
+def enter(ledger: Path, line: str) -> None:
+    """Append a line that survives even a power cut."""
+    handle = os.open(ledger, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.write(handle, f"{line}\n".encode())
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _ran(context: ToolContext) -> None:
+    enter(_folder() / "ran", f"{context.idempotency_key} {context.attempt}")
+
+
+async def _until(name: str) -> None:
+    file = _folder() / name
+    while True:
+        if file.exists():
+            return
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
+@tool(name="fault_note", effect="pure", output_schema=OUTPUT)
+async def note(text: str, context: ToolContext) -> dict[str, str]:
+    """Put a text in brackets."""
+    _ran(context)
+    return {"text": f"<{text}>"}
+
+
+@tool(name="fault_join", effect="pure", output_schema=OUTPUT)
+async def join(parts: list[str], context: ToolContext) -> dict[str, str]:
+    """Join texts."""
+    _ran(context)
+    return {"text": "+".join(parts)}
+
+
+@tool(name="fault_flaky", effect="idempotent", output_schema=OUTPUT)
+async def flaky(text: str, context: ToolContext) -> dict[str, str]:
+    """Break the connection the first time that anybody calls for this job, then put the text in brackets."""
+    _ran(context)
+    try:
+        (_folder() / f"flaky-{context.job_id}").touch(exist_ok=False)
+    except FileExistsError:
+        return {"text": f"<{text}>"}
+    raise ConnectionResetError("the first call never works")
+
+
+@tool(name="fault_pay", effect="unsafe", output_schema=OUTPUT)
+async def pay(text: str, context: ToolContext, until: str | None = None) -> dict[str, str]:
+    """Do what must happen once; with `until` the answer comes only when a file of this name exists."""
+    enter(_folder() / "paid", context.idempotency_key)
+    _ran(context)
+    if until is not None:
+        await _until(until)
+    return {"text": f"<{text}>"}
+
+
+@tool(name="fault_charge", effect="unsafe", recovery="ask", output_schema=OUTPUT)
+async def charge(text: str, until: str, context: ToolContext) -> dict[str, str]:
+    """Do what must happen once; what became of a call that was cut off, a person has to say."""
+    enter(_folder() / "paid", context.idempotency_key)
+    _ran(context)
+    await _until(until)
+    return {"text": f"<{text}>"}
+
+
+async def booked(text: str, context: ToolContext) -> dict[str, str] | NotHappened:
+    """Look a booking up in the ledger."""
+    ledger = _folder() / "paid"
+    keys = ledger.read_text("utf-8").splitlines() if ledger.exists() else []
+    return {"text": f"<{text}>"} if context.idempotency_key in keys else NotHappened()
+
+
+@tool(name="fault_book", effect="unsafe", find_out=booked, output_schema=OUTPUT)
+async def book(text: str, context: ToolContext) -> dict[str, str]:
+    """Do what must happen once, and can be looked up."""
+    enter(_folder() / "paid", context.idempotency_key)
+    _ran(context)
+    return {"text": f"<{text}>"}
+
+
+@tool(name="fault_hold", effect="read", output_schema=OUTPUT)
+async def hold(until: str, context: ToolContext) -> dict[str, str]:
+    """Wait until a file of this name exists, then tell which attempt this was."""
+    _ran(context)
+    await _until(until)
+    return {"text": f"attempt {context.attempt}"}
+
+
+@tool(name="fault_crunch", effect="pure", lane="cpu", timeout_seconds=60, output_schema=OUTPUT)
+def crunch(until: str, context: ToolContext) -> dict[str, str]:
+    """Occupy a process of the cpu lane until a file of this name exists, then tell which attempt this was."""
+    _ran(context)
+    while not (_folder() / until).exists():
+        time.sleep(_LOOK_SECONDS)
+    return {"text": f"attempt {context.attempt}"}
+
+
+@tool(name="fault_block", effect="read", timeout_seconds=60, output_schema=OUTPUT)
+async def block(until: str, context: ToolContext) -> dict[str, str]:
+    """Block the event loop, as a badly written tool does, until a file of this name exists."""
+    _ran(context)
+    while not (_folder() / until).exists():
+        time.sleep(_LOOK_SECONDS)  # noqa: ASYNC251 - what a tool must not do is the point
+    return {"text": f"attempt {context.attempt}"}
+
+
+@tool(name="fault_devour", effect="pure", lane="cpu", timeout_seconds=60, output_schema=OUTPUT)
+def devour(times: int, context: ToolContext) -> dict[str, str]:
+    """Ask for more memory than the process may have; the first `times` attempts then end as the kernel ends them."""
+    _ran(context)
+    if context.attempt <= times:
+        room = 256 * 1024 * 1024
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+        resource.setrlimit(resource.RLIMIT_AS, (used + room, resource.RLIM_INFINITY))
+        try:
+            bytearray(2 * room)
+        except MemoryError:
+            # Without the limit it is the kernel that answers, and it does not raise: it kills.
+            os.kill(os.getpid(), signal.SIGKILL)
+    return {"text": f"attempt {context.attempt}"}
+
+
+@tool(name="fault_hunger", effect="pure", lane="cpu", retries=0, timeout_seconds=60, output_schema=OUTPUT)
+def hunger(context: ToolContext) -> dict[str, str]:
+    """Ask for more memory than the process may have, and let Python say so."""
+    _ran(context)
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 32, resource.RLIM_INFINITY))
+    return {"text": str(len(bytearray(1 << 40)))}
+
+
+@tool(name="fault_kill", effect="read", output_schema=OUTPUT)
+async def kill(context: ToolContext) -> dict[str, str]:
+    """Kill the worker, every time."""
+    _ran(context)
+    os.kill(os.getpid(), signal.SIGKILL)
+    return {"text": "unreachable"}
