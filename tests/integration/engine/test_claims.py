@@ -1,0 +1,225 @@
+"""What runs here and what is held: cut off, handed back, given back before it began, rejected when it is late."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from shared.domain.ids import StepRef
+from shared.domain.states import Lane
+from shared.ports import RespondWake, StepWake
+from tests.support.harness import LEASE, Harness, ScriptedModel, make_tool
+from worker.container import LaneRuntime
+from worker.engine.lease import Lease
+from worker.reconcile import LoopInFlight, Reconciler
+from worker.tools import tool
+
+Play = Callable[..., Any]
+
+
+class Held:
+    """A tool that waits for the test."""
+
+    def __init__(self, effect: str = "read") -> None:
+        self.begun = asyncio.Event()
+        self.go = asyncio.Event()
+        self.has_answered = False
+
+        @tool(name="held", effect=effect)
+        async def held() -> dict[str, int]:
+            """Wait to be let go."""
+            self.begun.set()
+            await self.go.wait()
+            self.has_answered = True
+            return {"done": 1}
+
+        self.tool = make_tool(held)
+
+
+async def begun(harness: Harness, tool: Held) -> tuple[UUID, asyncio.Task[Any]]:
+    """A job whose only step runs."""
+    job_id = await harness.submit("", plan={"calls": [{"tool_name": "held", "arguments": {}}]})
+    running = asyncio.create_task(harness.engine.run(harness.published.pop()))
+    await asyncio.wait_for(tool.begun.wait(), 10)
+    return job_id, running
+
+
+async def planned(harness: Harness) -> UUID:
+    """A job whose only step is ready."""
+    job_id = await harness.submit("", plan={"calls": [{"tool_name": "held", "arguments": {}}]})
+    harness.engine.wind_down()
+    await harness.engine.run(harness.published.pop())
+    harness.published.clear()
+    return job_id
+
+
+def reconciler(harness: Harness, lease: Lease | None = None) -> Reconciler:
+    runtime = cast(LaneRuntime, SimpleNamespace(loop=asyncio.get_running_loop()))
+    here = LoopInFlight(runtime, harness.engine.claims)
+    return Reconciler(harness.fleet, harness.worker_id, here, lease or Lease(LEASE), harness)
+
+
+async def take_back(harness: Harness, job_id: UUID) -> None:
+    """Do as a sweep that took this worker for lost."""
+    async with harness.database.connection() as connection:
+        await connection.execute(
+            "UPDATE steps SET status = 'ready', worker_id = NULL, wake_at = now() WHERE job_id = %s", [job_id]
+        )
+
+
+async def step_of(harness: Harness, job_id: UUID) -> Any:
+    _, [step] = await harness.requests.job("default", job_id)
+    return step
+
+
+def test_an_attempt_that_was_taken_back_is_cut_off_and_writes_nothing(play: Play) -> None:
+    held = Held("unsafe")
+
+    async def scenario(harness: Harness) -> Any:
+        job_id, running = await begun(harness, held)
+        compare = reconciler(harness)
+        assert await compare.beat(timedelta(0))
+        assert not running.done(), "what is held goes on"
+        await take_back(harness, job_id)
+        assert await compare.beat(timedelta(0))
+        await asyncio.wait_for(running, 5)
+        return await step_of(harness, job_id), harness.engine.claims
+
+    step, claims = play(scenario, ScriptedModel(), [held.tool])
+    assert (step["status"], step["error"]) == ("ready", None)
+    assert (claims.in_flight, claims.late_outcomes) == (0, 0)
+
+
+def test_a_late_outcome_is_rejected_and_counted(play: Play) -> None:
+    held = Held()
+
+    async def scenario(harness: Harness) -> Any:
+        job_id, running = await begun(harness, held)
+        await take_back(harness, job_id)
+        held.go.set()
+        await asyncio.wait_for(running, 5)
+        beats = reconciler(harness)
+        await beats.beat(timedelta(milliseconds=70))
+        [worker] = await harness.fleet.live()
+        return await step_of(harness, job_id), worker
+
+    step, worker = play(scenario, ScriptedModel(), [held.tool])
+    assert (step["status"], step["output"]) == ("ready", None)
+    assert (worker["late_outcomes"], worker["in_flight"], worker["lag_ms"]) == (1, 0, 70)
+
+
+@pytest.mark.parametrize("effect", ["read", "unsafe"])
+def test_a_claim_whose_answer_was_lost_is_handed_back_at_the_second_look(play: Play, effect: str) -> None:
+    held = Held(effect)
+
+    async def scenario(harness: Harness) -> Any:
+        job_id = await planned(harness)
+        ref = StepRef(job_id, 0, 0)
+        assert await harness.store.claim_step(ref) is not None
+        compare = reconciler(harness)
+        await compare.beat(timedelta(0))
+        first = (await step_of(harness, job_id))["status"]
+        await compare.beat(timedelta(0))
+        return first, await step_of(harness, job_id), harness.published, ref
+
+    first, step, published, ref = play(scenario, ScriptedModel(), [held.tool])
+    assert (first, step["status"], step["error"]) == ("running", "ready", None), "nothing of it was called"
+    assert published == [StepWake(ref, Lane.IO, "held", 2)]
+
+
+@pytest.mark.parametrize("effect", ["read", "unsafe"])
+def test_a_worker_that_stops_while_it_claims_gives_back_what_nobody_called(play: Play, effect: str) -> None:
+    held = Held(effect)
+
+    async def scenario(harness: Harness) -> Any:
+        job_id = await planned(harness)
+        claimed, answer = asyncio.Event(), asyncio.Event()
+        real = harness.store.claim_step
+
+        async def slow(ref: StepRef) -> Any:
+            claim = await real(ref)
+            claimed.set()
+            await answer.wait()
+            return claim
+
+        harness.store.claim_step = slow  # type: ignore[method-assign]
+        ref = StepRef(job_id, 0, 0)
+        running = asyncio.create_task(harness.engine.run(StepWake(ref, Lane.IO, "held")))
+        await asyncio.wait_for(claimed.wait(), 5)
+        running.cancel()
+        answer.set()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        return await step_of(harness, job_id), harness.published, ref, held.begun.is_set()
+
+    step, published, ref, was_called = play(scenario, ScriptedModel(), [held.tool])
+    assert (step["status"], step["error"], was_called) == ("ready", None, False)
+    assert published == [StepWake(ref, Lane.IO, "held", 2)]
+
+
+def test_a_job_that_is_cancelled_while_its_step_is_claimed_calls_nothing(play: Play) -> None:
+    held = Held()
+
+    async def scenario(harness: Harness) -> Any:
+        job_id = await planned(harness)
+        real = harness.store.claim_step
+
+        async def overtaken(ref: StepRef) -> Any:
+            claim = await real(ref)
+            await harness.requests.cancel("default", job_id)
+            harness.engine.interrupt(job_id)
+            return claim
+
+        harness.store.claim_step = overtaken  # type: ignore[method-assign]
+        carried = await harness.run_one(StepWake(StepRef(job_id, 0, 0), Lane.IO, "held"))
+        return carried.text, held.begun.is_set(), (await step_of(harness, job_id))["status"]
+
+    assert play(scenario, ScriptedModel(), [held.tool]) == ("nothing to do", False, "cancelled")
+
+
+def test_a_worker_whose_lease_is_not_fresh_looks_before_it_writes(play: Play) -> None:
+    """After a freeze: the outcome is there first, the comparison comes second, and the outcome waits for it."""
+    held = Held()
+
+    async def scenario(harness: Harness) -> Any:
+        now = [100.0]
+        lease = Lease(LEASE, clock=lambda: now[0])
+        harness.engine.claims._lease = lease
+        job_id, running = await begun(harness, held)
+        now[0] += 60
+        held.go.set()
+        async with asyncio.timeout(5):
+            while not held.has_answered:
+                await asyncio.wait([running], timeout=0.01)
+        before = (await step_of(harness, job_id))["status"]
+        await take_back(harness, job_id)
+        compare = reconciler(harness, lease)
+        await compare.compare(asked=now[0])
+        await asyncio.wait_for(running, 5)
+        return before, (await step_of(harness, job_id))["status"], harness.engine.claims.late_outcomes
+
+    assert play(scenario, ScriptedModel(), [held.tool]) == ("running", "ready", 0)
+
+
+def test_a_database_that_was_away_costs_no_work_that_nobody_took(play: Play) -> None:
+    """Every lease has lapsed, no sweep came: the next beat finds all still held."""
+    held = Held("unsafe")
+
+    async def scenario(harness: Harness) -> Any:
+        job_id, running = await begun(harness, held)
+        async with harness.database.connection() as connection:
+            await connection.execute("UPDATE workers SET heartbeat_at = now() - interval '1 minute'")
+        assert await reconciler(harness).beat(timedelta(0))
+        held.go.set()
+        await asyncio.wait_for(running, 5)
+        return await step_of(harness, job_id), harness.published, job_id
+
+    step, published, job_id = play(scenario, ScriptedModel(), [held.tool])
+    assert (step["status"], step["attempt"]) == ("succeeded", 1)
+    assert all(wake == RespondWake(job_id) for wake in published)
