@@ -49,8 +49,8 @@ _AWAY = (
 )
 """What says that the database cannot serve now; the numbers are classes of SQLSTATE (PostgreSQL 18, appendix A)."""
 
-_RENEW_SECONDS = 1.0
-"""Connections made within this time of a renewal are new enough; a storm of checks renews them once."""
+_RENEW_SECONDS = 0.1
+"""Hundreds of statements that find dead connections at the same moment renew them once."""
 
 _UNDONE = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
 """The server undid the statement for the sake of another one."""
@@ -129,10 +129,14 @@ class Database:
         try:
             await AsyncConnectionPool.check_connection(connection)
         except psycopg.OperationalError:
-            if monotonic() >= self._renewed_until:
-                self._renewed_until = monotonic() + _RENEW_SECONDS
-                await self._pool.drain()
+            await self._renew()
             raise
+
+    async def _renew(self) -> None:
+        """Replace every connection, those in use when they are returned."""
+        if monotonic() >= self._renewed_until:
+            self._renewed_until = monotonic() + _RENEW_SECONDS
+            await self._pool.drain()
 
     async def open(self, *, wait: bool = True) -> None:
         """Open the pool and wait for a first connection; raises `DatabaseUnavailable` when none comes.
@@ -158,7 +162,7 @@ class Database:
     async def connection(self) -> AsyncIterator[psycopg.AsyncConnection[DictRow]]:
         """Lend a connection; a database failure comes out as `DatabaseUnavailable`, a defect of SQL as it is.
 
-        A connection that turns out to be read-only is closed: it leads to a server that is no longer the primary.
+        When one turns out to be read-only all are replaced: they lead to a server that is no longer the primary.
         """
         try:
             async with asyncio.timeout(self._statement_seconds), self._pool.connection() as connection:
@@ -166,6 +170,7 @@ class Database:
                     yield connection
                 except psycopg.errors.ReadOnlySqlTransaction:
                     await connection.close()
+                    await self._renew()
                     raise
         except psycopg.errors.ProgramLimitExceeded:
             raise
