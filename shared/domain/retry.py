@@ -45,7 +45,7 @@ _FIND_OUT_RETRIES = 3
 as for a read."""
 
 _STILL_ON_ITS_WAY = timedelta(seconds=2)
-"""How long a call that broke off in a living worker may still be taking effect; nobody finds out earlier."""
+"""How long a call that broke off may still be taking effect on the other side; nobody finds out earlier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ def after_loss(step: Tried, max_losses: int) -> Next:
     if step.recovery is Recovery.ASK:
         return _ask(step, ErrorRecord.of(OutcomeUnknown(unknown, **history)))
     if step.recovery is Recovery.FIND_OUT and losses < max_losses:
-        return RunAgain(ErrorRecord.of(OutcomeUnknown(unknown, **history)), timedelta(0), unsure=True)
+        return RunAgain(ErrorRecord.of(OutcomeUnknown(unknown, **history)), _STILL_ON_ITS_WAY, unsure=True)
     return GiveUp(ErrorRecord.of(OutcomeUnknown(f"{unknown}, so it is not repeated", **history)))
 
 

@@ -183,7 +183,7 @@ def test_a_lost_unsafe_call_is_what_its_tool_says() -> None:
 
     assert isinstance(failed, GiveUp)
     assert isinstance(asked, Ask)
-    assert found_out == RunAgain(asked.error, timedelta(0), unsure=True)
+    assert found_out == RunAgain(asked.error, timedelta(seconds=2), unsure=True)
     assert {next_.error.code for next_ in (failed, asked, found_out)} == {"outcome_unknown"}
     worn_out = after_loss(Step(recovery=Recovery.FIND_OUT, worker_losses=2, attempt=3), 3)
     assert isinstance(worn_out, GiveUp)

@@ -1,0 +1,322 @@
+"""Unsafe calls that were cut off: their step fails, asks a person, or its tool finds out; none happens twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from shared.domain.errors import RateLimited, Transient
+from shared.domain.events import Settlement
+from shared.domain.ids import StepRef
+from shared.domain.states import JobStatus, Lane
+from shared.ports import StepWake
+from shared.store.requests import Verdict
+from tests.support.harness import Harness, ScriptedModel, make_tool
+from worker.tools import NotHappened, ToolContext, tool
+
+Play = Callable[..., Any]
+
+
+class Bank:
+    """The other side of the calls: what it was asked, and what it did."""
+
+    def __init__(self) -> None:
+        self.paid: list[str] = []
+        self.asked: list[str] = []
+        self.away = 0
+        self.entered = asyncio.Event()
+
+    def tools(self, recovery: str, *, hangs: bool = False, timeout_seconds: float = 5.0) -> list[Any]:
+        """A tool that pays, with this recovery. Where it `hangs`, its answer to the first call never arrives."""
+
+        async def look_up(context: ToolContext) -> dict[str, str] | NotHappened:
+            self.asked.append(context.idempotency_key)
+            if len(self.asked) <= self.away:
+                raise Transient("the bank is closed")
+            return {"receipt": "looked up"} if context.idempotency_key in self.paid else NotHappened()
+
+        options: dict[str, Any] = {"find_out": look_up} if recovery == "find_out" else {"recovery": recovery}
+
+        @tool(effect="unsafe", timeout_seconds=timeout_seconds, **options)
+        async def pay(context: ToolContext) -> dict[str, str]:
+            """Pay once."""
+            self.paid.append(context.idempotency_key)
+            if hangs and len(self.paid) == 1:
+                self.entered.set()
+                await asyncio.Event().wait()
+            return {"receipt": "paid"}
+
+        @tool(effect="pure")
+        async def file(receipt: str) -> dict[str, str]:
+            """Keep the receipt."""
+            return {"filed": receipt}
+
+        return [make_tool(pay), make_tool(file)]
+
+
+PLAN = {
+    "calls": [
+        {"tool_name": "pay", "arguments": {}},
+        {"tool_name": "file", "arguments": {"receipt": "$0.output.receipt"}},
+    ]
+}
+
+
+async def executing(harness: Harness) -> UUID:
+    """Submit the plan and carry out its PLAN stage only."""
+    job_id = await harness.submit("", plan=PLAN)
+    claim = await harness.store.claim_stage(job_id, [JobStatus.QUEUED])
+    assert claim is not None
+    await harness.engine._work(claim)
+    harness.published.clear()
+    return job_id
+
+
+async def let_waits_pass(harness: Harness) -> None:
+    """Let every step that waits for its next attempt be due."""
+    async with harness.database.connection() as connection:
+        await connection.execute("UPDATE steps SET run_at = now(), wake_at = now() WHERE status = 'ready'")
+
+
+async def lose_the_worker(harness: Harness, job_id: UUID) -> None:
+    """Let a worker claim the first step and die; another one sweeps."""
+    claim = await harness.store.claim_step(StepRef(job_id, 0, 0))
+    assert claim is not None
+    await harness.fleet.forget(harness.worker_id)
+    await harness.sweeper.sweep()
+    await harness.open()
+
+
+async def go_on(harness: Harness) -> None:
+    """Carry out what is due; waits between attempts have passed."""
+    await let_waits_pass(harness)
+    await harness.sweeper.sweep()
+    await harness.drain()
+
+
+async def seen(harness: Harness, job_id: UUID) -> tuple[Any, list[Any]]:
+    job, steps = await harness.requests.job("default", job_id)
+    return job, list(steps)
+
+
+@pytest.mark.parametrize("had_happened", [True, False])
+def test_a_tool_that_can_finds_out_what_a_lost_worker_did(play: Play, had_happened: bool) -> None:
+    bank = Bank()
+
+    async def scenario(harness: Harness) -> Any:
+        job_id = await executing(harness)
+        if had_happened:
+            bank.paid.append(f"{job_id}/0")
+        await lose_the_worker(harness, job_id)
+        _, steps = await seen(harness, job_id)
+        assert (steps[0]["status"], steps[0]["error"]["code"]) == ("ready", "outcome_unknown")
+        await go_on(harness)
+        return job_id, await seen(harness, job_id)
+
+    job_id, (job, steps) = play(scenario, ScriptedModel(), bank.tools("find_out"))
+    assert job["status"] == "completed"
+    assert [step["status"] for step in steps] == ["succeeded", "succeeded"]
+    assert steps[1]["output"] == {"filed": "looked up" if had_happened else "paid"}
+    assert (bank.asked, bank.paid) == ([f"{job_id}/0"], [f"{job_id}/0"])
+
+
+def test_an_answer_that_never_arrived_is_looked_up(play: Play) -> None:
+    """The worker lives: the call is cut off at its timeout, after it took effect."""
+    bank = Bank()
+
+    async def scenario(harness: Harness) -> Any:
+        job_id = await executing(harness)
+        await harness.run_one(StepWake(StepRef(job_id, 0, 0), Lane.IO, "pay"))
+        _, steps = await seen(harness, job_id)
+        assert (steps[0]["status"], bank.asked) == ("ready", []), "what is on its way gets time to arrive"
+        await go_on(harness)
+        return await seen(harness, job_id)
+
+    _, steps = play(scenario, ScriptedModel(), bank.tools("find_out", hangs=True, timeout_seconds=0.05))
+    assert [step["status"] for step in steps] == ["succeeded", "succeeded"]
+    assert (len(bank.paid), len(bank.asked)) == (1, 1)
+
+
+@pytest.mark.parametrize(("away", "status"), [(2, "succeeded"), (3, "failed")])
+def test_finding_out_is_tried_like_a_read(play: Play, away: int, status: str) -> None:
+    bank = Bank()
+    bank.away = away
+
+    async def scenario(harness: Harness) -> Any:
+        job_id = await executing(harness)
+        await harness.run_one(StepWake(StepRef(job_id, 0, 0), Lane.IO, "pay"))
+        for _ in range(4):
+            await go_on(harness)
+        return await seen(harness, job_id)
+
+    job, steps = play(scenario, ScriptedModel(), bank.tools("find_out", hangs=True, timeout_seconds=0.05))
+    assert (job["status"], steps[0]["status"], len(bank.asked)) == ("completed", status, 3)
+    if status == "failed":
+        error = steps[0]["error"]
+        assert (error["code"], error["details"]) == ("outcome_unknown", {"cause": "transient"})
+        assert "the bank is closed" in error["message"]
+    assert len(bank.paid) == 1
+
+
+def test_workers_that_die_while_they_find_out_are_not_killed_for_ever(play: Play) -> None:
+    bank = Bank()
+
+    async def scenario(harness: Harness) -> Any:
+        job_id = await executing(harness)
+        for _ in range(3):
+            await lose_the_worker(harness, job_id)
+            await let_waits_pass(harness)
+        return await seen(harness, job_id)
+
+    _, steps = play(scenario, ScriptedModel(), bank.tools("find_out"))
+    assert (steps[0]["status"], steps[0]["error"]["code"]) == ("failed", "outcome_unknown")
+    assert steps[0]["error"]["details"] == {"losses": 3, "attempts": 3}
+    assert bank.paid == []
+
+
+@pytest.mark.parametrize(
+    ("verdict", "paid", "filed"),
+    [
+        (Verdict(Settlement.HAPPENED, {"receipt": "by hand"}), 0, "by hand"),
+        (Verdict(Settlement.DID_NOT_HAPPEN), 1, "paid"),
+    ],
+)
+def test_a_person_says_what_became_of_a_lost_call(play: Play, verdict: Verdict, paid: int, filed: str) -> None:
+    bank = Bank()
+
+    async def scenario(harness: Harness) -> Any:
+        job_id = await executing(harness)
+        await lose_the_worker(harness, job_id)
+        job, steps = await seen(harness, job_id)
+        assert (job["status"], steps[0]["status"]) == ("input_required", "waiting")
+        assert steps[0]["question"]["idempotency_key"] == f"{job_id}/0"
+        await go_on(harness)
+        assert bank.paid == [], "nothing goes on without a word"
+        asked = await harness.requests.settle("default", job_id, 0, verdict)
+        await harness.publish(asked.wakes)
+        await harness.drain()
+        return await seen(harness, job_id)
+
+    job, steps = play(scenario, ScriptedModel(), bank.tools("ask"))
+    assert (job["status"], len(bank.paid)) == ("completed", paid)
+    assert steps[1]["output"] == {"filed": filed}
+
+
+def test_a_question_that_nobody_answers_ends_with_a_code_of_its_own(play: Play) -> None:
+    bank = Bank()
+
+    async def scenario(harness: Harness) -> Any:
+        job_id = await executing(harness)
+        await lose_the_worker(harness, job_id)
+        async with harness.database.connection() as connection:
+            await connection.execute("UPDATE steps SET wake_at = now() WHERE status = 'waiting'")
+        await harness.sweeper.sweep()
+        await harness.drain()
+        return await seen(harness, job_id)
+
+    job, steps = play(scenario, ScriptedModel(), bank.tools("ask"))
+    assert [step["status"] for step in steps] == ["failed", "skipped"]
+    assert (job["status"], steps[0]["error"]["code"]) == ("completed", "human_wait_timeout")
+    assert bank.paid == []
+
+
+@pytest.mark.parametrize(
+    ("recovery", "status", "code"),
+    [
+        ("fail", "failed", "timeout"),
+        ("ask", "waiting", "timeout"),
+        ("find_out", "ready", "outcome_unknown"),
+    ],
+)
+def test_a_living_worker_that_does_not_enforce_a_deadline_is_overruled(
+    play: Play, recovery: str, status: str, code: str
+) -> None:
+    async def scenario(harness: Harness) -> Any:
+        job_id = await executing(harness)
+        claim = await harness.store.claim_step(StepRef(job_id, 0, 0))
+        assert claim is not None
+        async with harness.database.connection() as connection:
+            await connection.execute(
+                "UPDATE steps SET deadline = now() - interval '1 minute' WHERE status = 'running'"
+            )
+        await harness.sweeper.sweep()
+        late = await harness.store.succeed_step(claim, {"receipt": "late"}, None)
+        assert not late.landed
+        return await seen(harness, job_id)
+
+    _, steps = play(scenario, ScriptedModel(), Bank().tools(recovery))
+    assert (steps[0]["status"], steps[0]["error"]["code"]) == (status, code)
+
+
+@pytest.mark.parametrize(("recovery", "status"), [("fail", "failed"), ("ask", "waiting"), ("find_out", "ready")])
+def test_a_worker_that_stops_in_the_middle_leaves_the_call_as_its_tool_says(
+    play: Play, recovery: str, status: str
+) -> None:
+    bank = Bank()
+
+    async def scenario(harness: Harness) -> Any:
+        job_id = await executing(harness)
+        running = asyncio.create_task(harness.engine.run(StepWake(StepRef(job_id, 0, 0), Lane.IO, "pay")))
+        await bank.entered.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        before = await seen(harness, job_id)
+        await go_on(harness)
+        return before, await seen(harness, job_id)
+
+    (_, before), (job, after) = play(scenario, ScriptedModel(), bank.tools(recovery, hangs=True))
+    assert (before[0]["status"], before[0]["error"]["code"]) == (status, "outcome_unknown")
+    assert len(bank.paid) == 1
+    ended = {"fail": ("completed", "failed"), "ask": ("input_required", "waiting")}
+    assert (job["status"], after[0]["status"]) == ended.get(recovery, ("completed", "succeeded"))
+
+
+def test_a_worker_with_an_older_version_of_the_tool_calls_nothing_in_doubt(play: Play) -> None:
+    """The step asks to find out, and the tool of this worker has no way to."""
+    bank = Bank()
+
+    async def scenario(harness: Harness) -> Any:
+        job_id = await executing(harness)
+        async with harness.database.connection() as connection:
+            await connection.execute("UPDATE steps SET unsure = true, recovery = 'find_out' WHERE index = 0")
+        await go_on(harness)
+        return await seen(harness, job_id)
+
+    _, steps = play(scenario, ScriptedModel(), bank.tools("fail"))
+    assert (steps[0]["status"], steps[0]["error"]["code"], bank.paid) == ("failed", "outcome_unknown", [])
+
+
+def test_the_other_sides_wish_waits_in_the_database_unless_the_plan_ends_first(play: Play) -> None:
+    wishes = [timedelta(seconds=30), timedelta(hours=1)]
+
+    @tool(effect="read", retries=5)
+    async def busy() -> dict[str, str]:
+        """Ask for time."""
+        raise RateLimited("slow down", retry_after=wishes.pop(0))
+
+    async def scenario(harness: Harness) -> Any:
+        job_id = await harness.submit("", plan={"calls": [{"tool_name": "busy", "arguments": {}}]})
+        await harness.drain()
+        async with harness.database.connection() as connection:
+            cursor = await connection.execute(
+                "SELECT status, extract(epoch FROM run_at - now())::float8 AS wait FROM steps WHERE job_id = %s",
+                [job_id],
+            )
+            row = await cursor.fetchone()
+        harness.published.append(StepWake(StepRef(job_id, 0, 0), Lane.IO, "busy"))
+        await harness.drain()
+        assert len(wishes) == 1, "no wake-up is early enough"
+        await go_on(harness)
+        return row, await seen(harness, job_id)
+
+    waiting, (job, steps) = play(scenario, ScriptedModel(), [make_tool(busy)])
+    assert waiting["status"] == "ready"
+    assert 25 < waiting["wait"] <= 30
+    assert (job["status"], steps[0]["error"]["code"], steps[0]["attempt"]) == ("completed", "rate_limited", 2)
+    assert "3600 s at the earliest" in steps[0]["error"]["message"]
