@@ -26,6 +26,7 @@ from api.routes.control import control
 from api.routes.docs import ASSETS, assets, docs
 from api.routes.jobs import jobs
 from api.routes.operations import operations
+from api.routes.outputs import outputs
 from api.waiting import Waiters
 from shared.broker.celery_config import create_celery
 from shared.broker.publisher import CeleryPublisher
@@ -34,16 +35,19 @@ from shared.failpoints import Failpoints, methods
 from shared.settings import VERSION, Settings
 from shared.store.database import Database
 from shared.store.fleet import Fleet
+from shared.store.objects import open_objects
+from shared.store.payloads import PayloadStore
 from shared.store.requests import RequestStore
 from shared.store.signals import CANCELLED, ENDED, Notifier, listen
 
 _log = logging.getLogger("planq.api")
 
 CRASH_POINTS: Mapping[str, Collection[str]] = {
-    "requests": methods(RequestStore),
+    "requests": methods(RequestStore)
+    - {"artifact", "earlier", "ended", "job", "jobs", "output", "planned", "status", "tools"},
     "publisher": frozenset({"publish_soon"}),
 }
-"""What an API process does to the world, by port: see `shared.failpoints`."""
+"""What an API process does to the world, by port, reading apart: see `shared.failpoints`."""
 
 _STATEMENT_SECONDS = 30.0
 """Far more than any statement of the API takes: what takes longer waits for a lock, or for a server that hangs."""
@@ -86,7 +90,7 @@ def create_app(settings: Settings) -> FastAPI:
         swagger_ui_oauth2_redirect_url=None,
     )
     app.state.services = services
-    for router in (jobs, control, catalogue, operations, docs):
+    for router in (jobs, outputs, control, catalogue, operations, docs):
         app.include_router(router)
     app.mount(ASSETS, assets())
     errors.install(app)
@@ -107,6 +111,7 @@ def _compose(settings: Settings, database: Database) -> Services:
     return Services(
         settings=settings,
         requests=requests,
+        payloads=PayloadStore(database, open_objects(settings.payloads)),
         publisher=failpoints.around("publisher", CeleryPublisher(celery)),
         ended=Notifier(database, ENDED),
         cancelled=Notifier(database, CANCELLED),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Path
 from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
@@ -20,6 +20,7 @@ from api.waiting import Waiters
 from shared.broker.publisher import CeleryPublisher
 from shared.domain.errors import NotFound, capped
 from shared.settings import Settings
+from shared.store.payloads import PayloadStore
 from shared.store.requests import RequestStore
 from shared.store.signals import Notifier
 
@@ -30,6 +31,7 @@ class Services:
 
     settings: Settings
     requests: RequestStore
+    payloads: PayloadStore
     publisher: CeleryPublisher
     ended: Notifier
     cancelled: Notifier
@@ -52,6 +54,21 @@ def job_id_of(text: str) -> UUID:
         return UUID(text)
     except ValueError:
         raise NotFound(f"there is no job {capped(text, 80)!r}; job ids are UUIDs") from None
+
+
+StepPath = Annotated[
+    str, Path(json_schema_extra={"format": "int32", "pattern": "^[0-9]+$"}, description="The step's index.")
+]
+
+_MAX_DIGITS = 9
+"""No plan has as many steps; the database's type ends one digit later."""
+
+
+def step_index_of(job_id: UUID, text: str) -> int:
+    """Return the index of a step in a path; what is no number names no step: `NotFound`."""
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
+        raise NotFound(f"job {job_id} has no step {capped(text, 20)!r}; steps are numbered from 0")
+    return int(text)
 
 
 def router(tag: str) -> APIRouter:

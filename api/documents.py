@@ -100,6 +100,7 @@ def _step(row: Mapping[str, Any]) -> Document:
         "arguments": row["called_arguments"],
         # A waiting step already holds what it will succeed with; it is no output before that.
         "output": row["output"] if succeeded else None,
+        "output_ref": _output_ref(row) if succeeded else None,
         "error": row["error"],
         "depends_on": row["depends_on"],
         "reused_from": None if row["reused_job"] is None else _origin(row["reused_job"], row["reused_index"]),
@@ -108,6 +109,13 @@ def _step(row: Mapping[str, Any]) -> Document:
         "started_at": _time(row["started_at"]),
         "finished_at": _time(row["finished_at"]),
     }
+
+
+def _output_ref(row: Mapping[str, Any]) -> Document | None:
+    if row["payload_hash"] is None:
+        return None
+    href = f"/jobs/{row['job_id']}/steps/{row['index']}/output"
+    return {"sha256": row["payload_hash"].hex(), "bytes": row["output_bytes"], "href": href}
 
 
 def _time(value: datetime | None) -> str | None:

@@ -51,6 +51,7 @@ STATUS_OF: Mapping[type[PlanqError], int] = {
     domain.InternalFault: 500,
     domain.DatabaseUnavailable: 503,
     domain.BrokerUnavailable: 503,
+    domain.StorageUnavailable: 503,
     domain.Misconfigured: 500,
 }
 """The HTTP status of every leaf of the tree in `shared.domain.errors`; a test compares."""

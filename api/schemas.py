@@ -98,7 +98,9 @@ class ForkRequest(_Request):
     input: str | None = Field(default=None, description="What is asked; the answer is written for it.")
     limits: LimitsRequest | None = None
     metadata: dict[str, Any] | None = Field(default=None, description="Kept and returned as it is; at most 16 kB.")
-    dry_run: bool = Field(default=False, description="Store nothing; say what would be taken over and what would run.")
+    dry_run: bool = Field(
+        default=False, description="Store nothing; say what would be taken over and what would run."
+    )
 
 
 class SettleRequest(_Request):
@@ -137,6 +139,14 @@ class Origin(_Answer):
     index: int
 
 
+class OutputReference(_Answer):
+    """A large output: the SHA-256 of its JSON in hexadecimal, its length, and the path under which it can be had."""
+
+    sha256: str
+    bytes: int
+    href: str
+
+
 class StepDocument(_Answer):
     """One step. `arguments` are those it was called with; as planned while it has not begun, or where too large."""
 
@@ -145,7 +155,8 @@ class StepDocument(_Answer):
     status: StepStatus
     attempt: int = Field(description="How many attempts have begun.")
     arguments: dict[str, Any]
-    output: Any = Field(description="The structured output, null unless the step succeeded.")
+    output: Any = Field(description="The structured output, null unless the step succeeded, and where it is large.")
+    output_ref: OutputReference | None = Field(description="Where a large output can be had.")
     error: ErrorDocument | None
     depends_on: list[int]
     reused_from: Origin | None = Field(description="The step whose outcome this one took over instead of running.")

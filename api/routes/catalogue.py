@@ -11,9 +11,11 @@ from api.body import JsonResponse
 from api.deps import Use, router
 from api.problems import error_responses
 from api.schemas import ArtifactDocument, ToolList, ValidationRequest, ValidationResult
+from api.stored import STORED, IfNoneMatch, stored_json
 from api.submission import TENANT, allowed_tools, check_plan, known_names
 from shared.domain.errors import NotFound
 from shared.domain.plan import Plan
+from shared.store.requests import StoredJson
 
 catalogue = router("catalogue")
 
@@ -35,11 +37,17 @@ async def validate(body: ValidationRequest, services: Use) -> Response:
     return JsonResponse({"valid": not errors, "errors": errors})
 
 
-@catalogue.get("/artifacts/{artifact_id:path}", response_model=ArtifactDocument, responses=error_responses(404))
+@catalogue.get(
+    "/artifacts/{artifact_id:path}", response_model=ArtifactDocument, responses={**STORED, **error_responses(404)}
+)
 async def artifact(
-    artifact_id: Annotated[str, Path(description="`artifact_id` of a step's output.")], services: Use
+    artifact_id: Annotated[str, Path(description="`artifact_id` of a step's output.")],
+    services: Use,
+    if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Return an artifact as its tool produced it."""
     if "\x00" in artifact_id:
         raise NotFound("there is no artifact whose id contains the character NUL")
-    return JsonResponse((await services.requests.artifact(TENANT, artifact_id))["body"])
+    found = await services.requests.artifact(TENANT, artifact_id)
+    stored = StoredJson.of(found["body"], found["payload_hash"])
+    return await stored_json(services.payloads, TENANT, stored, if_none_match)

@@ -48,6 +48,7 @@ def examine(url: str | None, api_key: str | None, *, invariants: bool = False) -
         yield Finding("settings", True, f"model {settings.model}, log level {settings.log_level}")
         yield from _embedded(settings)
         yield from _stores(settings)
+        yield _payloads(settings)
         if invariants:
             yield _invariants(settings)
     yield _api(url, api_key)
@@ -93,6 +94,21 @@ def _stores(settings: Settings) -> Iterator[Finding]:
         yield from _fleet(settings)
     else:
         yield from _unseen(("workers", "tools", "jobs"), "database with this release's schema")
+
+
+def _payloads(settings: Settings) -> Finding:
+    """Write, read and remove an object where large outputs lie."""
+    from shared.store.objects import open_objects
+
+    try:
+        objects = open_objects(settings.payloads)
+        if objects is None:
+            return Finding("large outputs", True, "kept in the database")
+        asyncio.run(objects.check())
+    except PlanqError as error:
+        advice = "correct PLANQ_PAYLOADS, or the AWS_… variables that say how a bucket is reached"
+        return Finding("large outputs", False, error.message, advice)
+    return Finding("large outputs", True, f"kept at {without_password(settings.payloads)}")
 
 
 def _unseen(names: Iterable[str], lacking: str) -> Iterator[Finding]:

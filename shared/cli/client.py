@@ -6,7 +6,8 @@ own message. Nothing is retried here: `submit` carries an idempotency key, and t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -92,6 +93,18 @@ class Client:
         """Answer the question of a step with `{outcome, output?}`, and return the job."""
         return self._json("POST", f"{_job(job_id)}/steps/{index}/settle", json=body)
 
+    @contextmanager
+    def output(self, job_id: str, index: int) -> Iterator[Iterator[bytes]]:
+        """Lend the JSON of a step's output, in pieces, of any size; raises `Unavailable` where it breaks off."""
+        try:
+            with self._http.stream("GET", f"{_job(job_id)}/steps/{index}/output") as response:
+                if not response.is_success:
+                    response.read()
+                    raise _refusal(response.status_code, _decoded(response), self.url)
+                yield response.iter_bytes()
+        except httpx.HTTPError as failure:
+            raise self._unreachable(failure) from failure
+
     def tools(self) -> list[Json]:
         """Return the tools that workers have published."""
         items: list[Json] = self._json("GET", "/tools")["items"]
@@ -124,14 +137,21 @@ class Client:
         try:
             response = self._http.request(method, path, **options)
         except httpx.HTTPError as failure:
-            raise Unavailable(
-                f"no planq API answers at {self.url} ({failure}). Start one with `planq up`, or name another with "
-                "--url or PLANQ_URL."
-            ) from failure
-        try:
-            return response, response.json()
-        except (ValueError, RecursionError):
-            return response, None
+            raise self._unreachable(failure) from failure
+        return response, _decoded(response)
+
+    def _unreachable(self, failure: httpx.HTTPError) -> Unavailable:
+        return Unavailable(
+            f"no planq API answers at {self.url} ({failure}). Start one with `planq up`, or name another with "
+            "--url or PLANQ_URL."
+        )
+
+
+def _decoded(response: httpx.Response) -> Any:
+    try:
+        return response.json()
+    except (ValueError, RecursionError):
+        return None
 
 
 def _job(job_id: str) -> str:

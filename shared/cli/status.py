@@ -8,9 +8,13 @@ from uuid import UUID
 import typer
 
 from shared.cli.connection import ApiKey, AsJson, Url, connect
-from shared.cli.console import columns, one_line, out, print_json
+from shared.cli.console import columns, err, one_line, out, print_json
 from shared.cli.outcome import describe, end, reported
 from shared.cli.submit import code_of, watch
+from shared.domain.states import JobStatus, StepStatus
+
+
+RESUMABLE = frozenset({JobStatus.COMPLETED, JobStatus.FAILED})
 
 
 def add_to(app: typer.Typer) -> None:
@@ -55,11 +59,17 @@ def show(job: dict[str, Any]) -> None:
     if steps:
         for line in columns([_row(step) for step in steps]):
             out.print(line)
+    for step in steps:
+        if large := step.get("output_ref"):
+            size = large["bytes"] / 1024**2
+            out.print(f"${step['index']} has {size:.1f} MB of output: planq output {job['id']} {step['index']}")
     for question in questions(job):
         out.print(question, style="yellow")
-    if job.get("paused_at"):
-        out.print(f"planq resume {job['id']} lets it go on", style="dim")
     print_outcome(job, out)
+    if job.get("paused_at"):
+        err.print(f"paused; `planq resume {job['id']}` lets it go on", style="dim")
+    elif job["status"] in RESUMABLE and any(step["status"] == StepStatus.FAILED for step in steps):
+        err.print(f"steps have failed; `planq resume {job['id']}` tries them again", style="dim")
 
 
 def _row(step: dict[str, Any]) -> list[str]:

@@ -30,7 +30,8 @@
     │   └── InternalFault         internal              a defect of planq or of a tool's code
     ├── Unavailable               try again later (HTTP 503)
     │   ├── DatabaseUnavailable   database_unavailable
-    │   └── BrokerUnavailable     broker_unavailable
+    │   ├── BrokerUnavailable     broker_unavailable
+    │   └── StorageUnavailable    storage_unavailable   where large outputs lie
     └── Misconfigured             misconfigured         the process refuses to start, and says where
 
 `code` is stable and part of the API; `retryable` is data (the Temporal vocabulary), read by `retry.py` and by nobody
@@ -276,6 +277,12 @@ class BrokerUnavailable(Unavailable):
     """The broker refuses or drops connections."""
 
     code = "broker_unavailable"
+
+
+class StorageUnavailable(Unavailable):
+    """What holds the bytes of a large output refuses, does not answer, or does not have them."""
+
+    code = "storage_unavailable"
 
 
 class Misconfigured(PlanqError):

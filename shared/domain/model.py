@@ -94,7 +94,8 @@ class ModelFailed(Exception):
 class StepResult:
     """The outcome of one executed step, as RESPOND sees it.
 
-    `output` is the structured output (None on failure); `error` is None exactly when the step succeeded.
+    `output` is the structured output (None on failure); `error` is None exactly when the step succeeded. Of a large
+    output it is a preview: `shortened_from` then says how many bytes of JSON the whole has.
     """
 
     tool_name: str
@@ -102,6 +103,7 @@ class StepResult:
     output: Any = None
     error: str | None = None
     duration_ms: int = 0
+    shortened_from: int | None = None
 
     @property
     def succeeded(self) -> bool:

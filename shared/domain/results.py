@@ -122,7 +122,8 @@ def _entry(number: int, result: StepResult) -> str:
     if result.error is not None:
         return f"{number}. {result.tool_name} - FAILED\n   Error: {result.error}"
     shown = json.dumps(result.output, indent=2, ensure_ascii=False, default=str)
-    return f"{number}. {result.tool_name} - SUCCESS\n   Result: {shown}"
+    what = "Result" if result.shortened_from is None else f"Result (shortened, of {result.shortened_from} bytes)"
+    return f"{number}. {result.tool_name} - SUCCESS\n   {what}: {shown}"
 
 
 def _compact(value: Any) -> str:

@@ -10,11 +10,13 @@ from uuid import UUID
 
 from shared.domain.compile import PlannedStep
 from shared.domain.errors import ErrorRecord
+from shared.domain.excerpts import Path
 from shared.domain.ids import StepRef
 from shared.domain.limits import Limits
 from shared.domain.model import ModelCall, StepResult
 from shared.domain.states import Effect, JobStatus, Lane, Recovery, StepStatus
 from shared.domain.tool import ToolDefinition
+from shared.ports.payloads import PayloadRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +53,11 @@ class StageClaim:
 class StepClaim:
     """The right to run a step once; `attempt` is its fencing token.
 
-    `outputs` holds the outputs of exactly the steps that the arguments reference. `tries` counts this attempt and the
+    `outputs` holds the outputs of exactly the steps that the arguments reference; of a large one its `Excerpts`.
+    `wanted` are the paths of its own output that later steps reference. `tries` counts this attempt and the
     earlier ones that ended by an error: attempts cut off by a lost or stopping worker do not use up retries. When it
     is `unsure` whether an earlier attempt took effect, the tool has to find that out before it is called again.
+    `time_left` is what the plan had left at the claim.
     """
 
     ref: StepRef
@@ -73,6 +77,8 @@ class StepClaim:
     context_id: str
     recovery: Recovery = Recovery.FAIL
     unsure: bool = False
+    wanted: tuple[Path, ...] = ()
+    time_left: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +167,18 @@ class JobStore(Protocol):
         """Take a ready step whose time has come; None when it is taken, over, not ready or does not exist."""
         ...
 
-    async def succeed_step(self, claim: StepClaim, output: Any, artifact: ArtifactRecord | None) -> Moved:
-        """Store the output of the attempt and unlock what waited for it."""
+    async def succeed_step(
+        self,
+        claim: StepClaim,
+        output: Any,
+        artifact: ArtifactRecord | None,
+        payload: PayloadRecord | None = None,
+    ) -> Moved:
+        """Store the output of the attempt and unlock what waited for it.
+
+        `output` is a JSON value, or the `JsonText` of one; None beside a `payload`, which `Payloads.put` has just
+        stored. Raises `DatabaseUnavailable` also when that payload is gone: put it again.
+        """
         ...
 
     async def fail_step(

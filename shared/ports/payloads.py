@@ -35,5 +35,8 @@ class Payloads(Protocol):
         ...
 
     async def get(self, tenant_id: str, digest: bytes) -> bytes:
-        """Return the bytes; raises `Unavailable` when the storage does not answer, or holds other bytes or none."""
+        """Return the bytes.
+
+        Raises `StorageUnavailable` when what holds them does not answer, or has other bytes or none.
+        """
         ...

@@ -10,14 +10,24 @@ from uuid import UUID
 
 from shared.domain.compile import PlannedStep
 from shared.domain.errors import ErrorRecord, InternalFault
+from shared.domain.excerpts import path_of
 from shared.domain.ids import StepRef
 from shared.domain.limits import Limits
 from shared.domain.model import ModelCall, StepResult
 from shared.domain.states import Effect, JobStatus, Lane, Recovery, StepStatus
 from shared.domain.tool import ToolDefinition
-from shared.ports import ArtifactRecord, Moved, ReusedStep, StageClaim, StepClaim
+from shared.ports import ArtifactRecord, Moved, PayloadRecord, ReusedStep, StageClaim, StepClaim
 from shared.store.database import Database, Row, as_json
-from shared.store.rows import CalledArguments, artifact_to_json, call_to_json, moved, step_result, step_to_json
+from shared.store.rows import (
+    CalledArguments,
+    artifact_to_json,
+    call_to_json,
+    known_output,
+    moved,
+    payload_parameters,
+    step_result,
+    step_to_json,
+)
 
 _CATALOGUE_SECONDS = 2.0
 """How long a worker trusts its copy of the tool catalogue; a plan over a newer tool waits at most this long."""
@@ -103,10 +113,9 @@ class PostgresJobStore:
         return landed
 
     async def results(self, claim: StageClaim) -> Sequence[StepResult]:
-        rows = await self._database.fetch_all("get_steps", job_id=claim.job_id, round=claim.round)
-        called = CalledArguments({r["index"]: r["output"] for r in rows if r["status"] == StepStatus.SUCCEEDED})
-        begun = (StepStatus.SUCCEEDED, StepStatus.FAILED)
-        return [step_result(row, called) for row in rows if row["status"] in begun]
+        rows = await self._database.fetch_all("get_results", job_id=claim.job_id, round=claim.round)
+        called = CalledArguments({r["index"]: known_output(r) for r in rows if r["status"] == StepStatus.SUCCEEDED})
+        return [step_result(row, called) for row in rows]
 
     async def claim_step(self, ref: StepRef) -> StepClaim | None:
         row = await self._database.fetch_one(
@@ -114,8 +123,14 @@ class PostgresJobStore:
         )
         return None if row is None else _step_claim(ref, row)
 
-    async def succeed_step(self, claim: StepClaim, output: Any, artifact: ArtifactRecord | None) -> Moved:
-        return await self._finish(claim, output=output, artifact=artifact)
+    async def succeed_step(
+        self,
+        claim: StepClaim,
+        output: Any,
+        artifact: ArtifactRecord | None,
+        payload: PayloadRecord | None = None,
+    ) -> Moved:
+        return await self._finish(claim, output=output, artifact=artifact, payload=payload)
 
     async def fail_step(
         self, claim: StepClaim, error: ErrorRecord, retry_in: timedelta | None, *, unsure: bool = False
@@ -139,6 +154,7 @@ class PostgresJobStore:
         error: ErrorRecord | None = None,
         retry_in: timedelta | None = None,
         artifact: ArtifactRecord | None = None,
+        payload: PayloadRecord | None = None,
         unsure: bool = False,
     ) -> Moved:
         value = await self._database.call(
@@ -150,9 +166,7 @@ class PostgresJobStore:
             retry_in,
             False,
             artifact_to_json(artifact),
-            None,
-            None,
-            None,
+            *payload_parameters(payload),
             unsure,
         )
         return moved(value)
@@ -216,7 +230,7 @@ def _step_claim(ref: StepRef, row: Row) -> StepClaim:
         effect=Effect(row["effect"]),
         lane=Lane(row["lane"]),
         arguments=row["arguments"],
-        outputs={int(index): output for index, output in outputs.items()},
+        outputs={int(index): known_output(stored) for index, stored in outputs.items()},
         attempt=row["attempt"],
         tries=row["attempt"] - row["worker_losses"] - row["releases"],
         retries=row["retries"],
@@ -227,4 +241,6 @@ def _step_claim(ref: StepRef, row: Row) -> StepClaim:
         context_id=str(row["conversation_id"] or ref.job_id),
         recovery=Recovery(row["recovery"]),
         unsure=row["unsure"],
+        wanted=tuple(path_of(path) for path in row["wanted"] or ()),
+        time_left=row["time_left"],
     )

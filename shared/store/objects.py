@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from shared.domain.errors import Misconfigured, Unavailable
+from shared.domain.errors import Misconfigured, StorageUnavailable
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
@@ -28,7 +28,7 @@ SCHEMES = ("file", "s3")
 
 
 class ObjectStore:
-    """Objects below one address. Every method raises `Unavailable` when the storage refuses or does not answer."""
+    """Objects below one address; every method raises `StorageUnavailable` when they cannot be reached."""
 
     def __init__(self, url: str) -> None:
         """Reach nothing yet; raises `Misconfigured` when the address cannot be used."""
@@ -88,7 +88,7 @@ class ObjectStore:
         found = await self.get(location)
         await self.delete([location])
         if found != body:
-            raise Unavailable("the storage of PLANQ_PAYLOADS returned other bytes than were written")
+            raise StorageUnavailable("the storage of PLANQ_PAYLOADS returned other bytes than were written")
 
 
 def open_objects(url: str) -> ObjectStore | None:
@@ -103,8 +103,8 @@ def _s3_options() -> dict[str, Any]:
     return {"retry_config": _RETRY, "client_options": client}
 
 
-def _unavailable(what: str, error: BaseException) -> Unavailable:
-    return Unavailable(f"the storage of PLANQ_PAYLOADS {what}: {_first_line(error)}")
+def _unavailable(what: str, error: BaseException) -> StorageUnavailable:
+    return StorageUnavailable(f"the storage of PLANQ_PAYLOADS {what}: {_first_line(error)}")
 
 
 def _first_line(error: BaseException) -> str:

@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from uuid import uuid4
 
-from shared.domain.errors import DatabaseUnavailable, Unavailable
+from shared.domain.errors import StorageUnavailable
 from shared.store.database import Database, Row
 from shared.store.objects import ObjectStore
 
@@ -40,7 +40,7 @@ _HASH_OFF_LOOP = 1024 * 1024
 class PayloadStore:
     """`Payloads` over PostgreSQL and, where `objects` is given, an object store for the bytes that are put.
 
-    Without `objects` payloads that lie in an object store cannot be read: `Unavailable`.
+    Without `objects` payloads that lie in an object store cannot be read: `StorageUnavailable`.
     """
 
     def __init__(self, database: Database, objects: ObjectStore | None = None) -> None:
@@ -61,9 +61,7 @@ class PayloadStore:
             try:
                 await self._put_object(self._objects, row, body)
                 return digest
-            except DatabaseUnavailable:
-                raise
-            except Unavailable as error:
+            except StorageUnavailable as error:
                 _log.warning("payload_kept_in_database", extra={"bytes": len(body), "reason": error.message})
         await self._database.execute("put_payload", **row, body=body)
         return digest
@@ -73,14 +71,14 @@ class PayloadStore:
         row = await self._row(tenant_id, digest)
         body = b"".join([piece async for piece in self._pieces(row, tenant_id, digest)])
         if await _sha256(body) != digest:
-            raise Unavailable(
+            raise StorageUnavailable(
                 f"the stored output {digest.hex()} is damaged: expected {row['size']} bytes with that SHA-256, "
                 f"found {len(body)} others"
             )
         return body
 
     async def open(self, tenant_id: str, digest: bytes) -> tuple[int, AsyncIterator[bytes]]:
-        """Return a payload's size and its bytes in slices; raises as `get` does, `Unavailable` also while reading."""
+        """Return a payload's size and its bytes in slices; raises as `get` does, also while they are read."""
         row = await self._row(tenant_id, digest)
         return row["size"], self._pieces(row, tenant_id, digest)
 
@@ -88,8 +86,8 @@ class PayloadStore:
         """Remove payloads that no step and no artifact refers to and nobody has put for an hour, then their objects.
 
         At most `limit` of each; returns how many, 0 when none is left for now. Idempotent, and safe beside puts,
-        finishing steps and other collectors (see above). Raises `Unavailable` when the object store does not answer:
-        the rows are gone then, and the objects are found again the next time.
+        finishing steps and other collectors (see above). Raises `StorageUnavailable` when the object store does not
+        answer: the rows are gone then, and the objects are found again the next time.
         """
         seconds = COLLECT_AFTER.total_seconds()
         payloads = await self._database.execute("collect_payloads", seconds=seconds, limit=limit)
@@ -113,7 +111,7 @@ class PayloadStore:
                 yield await self._slice(tenant_id, digest, start)
             return
         if self._objects is None:
-            raise Unavailable(
+            raise StorageUnavailable(
                 "the output lies in an object store; start this process with the PLANQ_PAYLOADS of then"
             )
         async for piece in self._objects.stream(location, SLICE_BYTES):
@@ -134,11 +132,11 @@ class PayloadStore:
         await self._database.execute("note_object", location=location, tenant_id=row["tenant_id"])
         await objects.put(location, body)
         if not await self._database.execute("put_object_payload", **row, location=location):
-            raise Unavailable(f"the object {location} took so long to write that it was given up")
+            raise StorageUnavailable(f"the object {location} took so long to write that it was given up")
 
 
-def _gone(digest: bytes) -> Unavailable:
-    return Unavailable(f"the stored output {digest.hex()} is gone")
+def _gone(digest: bytes) -> StorageUnavailable:
+    return StorageUnavailable(f"the stored output {digest.hex()} is gone")
 
 
 async def _sha256(body: bytes) -> bytes:

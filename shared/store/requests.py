@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Self
 from uuid import UUID
 
 from shared.domain.errors import Conflict, ErrorRecord, NotFound
@@ -19,7 +19,7 @@ from shared.domain.tool import ToolDefinition
 from shared.ports import ArtifactRecord, PlanWake, RespondWake, Wake
 from shared.store.database import Database, Row, as_json
 from shared.store.jobs import list_tools
-from shared.store.rows import CalledArguments, artifact_to_json, step_wakes
+from shared.store.rows import CalledArguments, artifact_to_json, known_output, step_wakes
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,19 @@ class Verdict:
     output: Any = None
     error: ErrorRecord | None = None
     artifact: ArtifactRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredJson:
+    """JSON as it is stored: `body`, or where `payload` is given the payload of that hash."""
+
+    body: bytes
+    payload: bytes | None
+
+    @classmethod
+    def of(cls, text: str | None, payload: bytes | None) -> Self:
+        """Return what stands in a row; a step may have succeeded without an output."""
+        return cls((text or "null").encode(), payload)
 
 
 class RequestStore:
@@ -138,7 +151,7 @@ class RequestStore:
         if job is None:
             raise NotFound(f"there is no job {job_id}")
         rows = await self._database.fetch_all("get_steps", job_id=job_id, round=job["round"])
-        called = CalledArguments({r["index"]: r["output"] for r in rows if r["status"] == StepStatus.SUCCEEDED})
+        called = CalledArguments({r["index"]: known_output(r) for r in rows if r["status"] == StepStatus.SUCCEEDED})
         return job, [{**row, "called_arguments": called.of(row)} for row in rows]
 
     async def planned(self, tenant_id: str, job_id: UUID, index: int | None = None) -> tuple[Row, Sequence[Row]]:
@@ -241,8 +254,19 @@ class RequestStore:
             wakes.append(RespondWake(job_id))
         return Asked(True, status, wakes)
 
+    async def output(self, tenant_id: str, job_id: UUID, index: int) -> StoredJson:
+        """Return the output of a step of the job's present round; raises `NotFound`, also when there is none yet."""
+        row = await self._database.fetch_one("get_output", tenant_id=tenant_id, job_id=job_id, index=index)
+        if row is None:
+            raise NotFound(f"there is no job {job_id}")
+        if row["status"] is None:
+            raise NotFound(f"job {job_id} has no step {index}")
+        if row["status"] != StepStatus.SUCCEEDED:
+            raise NotFound(f"step {index} of job {job_id} has no output: it is {row['status']}")
+        return StoredJson.of(row["output"], row["payload_hash"])
+
     async def artifact(self, tenant_id: str, artifact_id: str) -> Row:
-        """Return a stored artifact; raises `NotFound`."""
+        """Return a stored artifact, its `body` as text, or null beside a `payload_hash`; raises `NotFound`."""
         row = await self._database.fetch_one("get_artifact", tenant_id=tenant_id, id=artifact_id)
         if row is None:
             raise NotFound(f"there is no artifact {artifact_id!r:.100}")

@@ -7,12 +7,14 @@ from typing import Any
 from uuid import UUID
 
 from shared.domain.compile import PlannedStep
+from shared.domain.encoding import JsonText
 from shared.domain.errors import InvalidArguments
+from shared.domain.excerpts import Excerpts, path_text
 from shared.domain.ids import StepRef
 from shared.domain.model import ModelCall, StepResult
-from shared.domain.resolution import MAX_SIZE, resolve
+from shared.domain.resolution import MAX_SIZE, resolve, uncovered
 from shared.domain.states import JobStatus, Lane, StepStatus
-from shared.ports import ArtifactRecord, Moved, ReadyStep, ReusedStep, StepWake
+from shared.ports import ArtifactRecord, Moved, PayloadRecord, ReadyStep, ReusedStep, StepWake
 from shared.store.database import Row, as_json, json_text
 
 
@@ -31,6 +33,7 @@ def step_to_json(step: PlannedStep, reused: ReusedStep | None = None) -> dict[st
         "retries": step.retries,
         "timeout_seconds": step.timeout_seconds,
         "recovery": str(step.recovery),
+        "wanted": json_text([path_text(path) for path in step.wanted]) if step.wanted else None,
     }
     if reused is not None:
         shape |= {"reuse_job": str(reused.job_id), "reuse_index": reused.index}
@@ -55,8 +58,9 @@ def call_to_json(call: ModelCall) -> dict[str, Any]:
 class CalledArguments:
     """The arguments that the steps of one round were called with; resolution is pure, so nothing needs to be stored.
 
-    `outputs` are the outputs of its succeeded steps. All arguments together are bounded (`MAX_SIZE`): a plan of a few
-    kilobytes can name one large output in every one of its steps.
+    `outputs` are the outputs of its succeeded steps, of large ones what `known_output` knows: no payload is loaded.
+    All arguments together are bounded (`MAX_SIZE`): a plan of a few kilobytes can name one large output in every one
+    of its steps.
     """
 
     def __init__(self, outputs: Mapping[int, Any]) -> None:
@@ -64,10 +68,12 @@ class CalledArguments:
         self._left = MAX_SIZE
 
     def of(self, row: Row) -> Any:
-        """Return a step's arguments; those it was planned with if it was never begun, or if too many are large."""
+        """Return a step's arguments; those it was planned with if it was never begun, or if they are too large."""
         if row["attempt"] == 0 or not row["inputs"]:
             return row["arguments"]
         inputs = {index: self._outputs[index] for index in row["inputs"] if index in self._outputs}
+        if uncovered(row["arguments"], inputs):
+            return row["arguments"]
         try:
             resolved = resolve(row["arguments"], inputs, max_size=self._left)
         except InvalidArguments:
@@ -76,15 +82,34 @@ class CalledArguments:
         return resolved.arguments
 
 
+def known_output(row: Row) -> Any:
+    """Return a succeeded step's output, or the `Excerpts` of it where it is a payload."""
+    if row["payload_hash"] is None:
+        return row["output"]
+    digest = row["payload_hash"]
+    # As part of a JSON value, a hash is text.
+    found = bytes.fromhex(digest) if isinstance(digest, str) else digest
+    return Excerpts.read(found, row["output_bytes"], row["excerpts"])
+
+
+def payload_parameters(payload: PayloadRecord | None) -> tuple[bytes | None, int | None, Any]:
+    """Return the parameters in which the transitions take a large output: hash, size, excerpts."""
+    if payload is None:
+        return None, None, None
+    return payload.hash, payload.size, as_json(JsonText(payload.excerpts))
+
+
 def step_result(row: Row, called: CalledArguments) -> StepResult:
-    """Return a begun step's outcome as RESPOND sees it."""
+    """Return a begun step's outcome as RESPOND sees it; of a large output its preview."""
     succeeded = row["status"] == StepStatus.SUCCEEDED
+    preview = row["preview"]
     error = row["error"] or {}
     duration = row["finished_at"] - row["started_at"] if row["finished_at"] and row["started_at"] else None
     return StepResult(
         tool_name=row["tool_name"],
         arguments=called.of(row),
-        output=row["output"] if succeeded else None,
+        output=row["output"] if preview is None else preview["value"],
+        shortened_from=None if preview is None or preview["is_whole"] else row["output_bytes"],
         error=None if succeeded else str(error.get("message", "unknown error")),
         duration_ms=round(duration.total_seconds() * 1000) if duration else 0,
     )

@@ -17,11 +17,12 @@ from shared.domain.limits import Limits
 from shared.domain.model import Ask, Findings, ModelCall, ModelFailed, ModelReply, Purpose, ToolCallRequest
 from shared.domain.states import Lane, Strategy
 from shared.domain.tool import ToolDefinition
-from shared.ports import PlanWake, StepWake, Tool, Wake
+from shared.ports import CutOff, Payloads, PlanWake, StepWake, Tool, Wake
 from shared.store.database import Database
 from shared.store.fleet import Fleet
 from shared.store.ids import new_id
 from shared.store.jobs import PostgresJobStore
+from shared.store.payloads import PayloadStore
 from shared.store.requests import RequestStore, Submission
 from worker.engine import Carried, Engine, EngineSettings, Sweeper, SweepSettings
 from worker.tools.declare import ToolOptions, options_of
@@ -51,7 +52,7 @@ class ScriptedModel:
         }
         return cls([ToolCallRequest("__planning__", arguments)], answered)
 
-    async def plan(self, ask: Ask, tools: Sequence[ToolDefinition]) -> ModelReply:
+    async def plan(self, ask: Ask, tools: Sequence[ToolDefinition], *, cut_off: CutOff | None = None) -> ModelReply:
         self.asked.append((ask, tools))
         said = self.planned if isinstance(self.planned, str) else _kept(self.planned)
         call = ModelCall(Purpose.PLAN, ask.model, 5, 11, 7, exchange={"reply": said})
@@ -61,7 +62,7 @@ class ScriptedModel:
             return ModelReply(self.planned, (), call)
         return ModelReply("", self.planned, call)
 
-    async def respond(self, ask: Ask, findings: Findings) -> ModelReply:
+    async def respond(self, ask: Ask, findings: Findings, *, cut_off: CutOff | None = None) -> ModelReply:
         self.asked.append((ask, findings))
         call = ModelCall(Purpose.RESPOND, ask.model, 5, 13, 3)
         if isinstance(self.answered, ExecutionFailed):
@@ -109,7 +110,14 @@ class Harness:
     """One worker's engine. `published` is what it handed to the broker and nobody has taken yet."""
 
     def __init__(
-        self, database: Database, model: ScriptedModel, tools: Sequence[Tool], *, lane: Lane = Lane.IO
+        self,
+        database: Database,
+        model: ScriptedModel,
+        tools: Sequence[Tool],
+        *,
+        lane: Lane = Lane.IO,
+        payloads: Payloads | None = None,
+        max_output_bytes: int = 1_000_000,
     ) -> None:
         self.database = database
         self.model = model
@@ -118,16 +126,18 @@ class Harness:
         self.registry.extend(tools)
         self.fleet = Fleet(database, LEASE)
         self.store = PostgresJobStore(database, self.worker_id)
+        self.payloads: Payloads = payloads or PayloadStore(database)
         self.requests = RequestStore(database)
         self.published: list[Wake] = []
         self.silent = _Silent()
         self.engine = Engine(
-            EngineSettings(lane, max_output_bytes=1_000_000),
+            EngineSettings(lane, max_output_bytes=max_output_bytes),
             store=self.store,
             publisher=self,
             planner=model,
             responder=model,
             toolbox=self.registry,
+            payloads=self.payloads,
             announcer=self.silent,
             tracker=self.silent,
             draw=lambda: 0.0,

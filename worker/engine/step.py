@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from time import monotonic
 from typing import Any
 
-from shared.domain.artifacts import detect_wrapper, extract_skill_id, infer_type
 from shared.domain.errors import (
     ErrorRecord,
     ExecutionFailed,
-    InvalidArguments,
-    InvalidOutput,
+    InternalFault,
+    OutcomeUnknown,
     RateLimited,
+    StorageUnavailable,
     TimedOut,
-    ToolFailed,
+    Transient,
     UnknownTool,
-    storable,
 )
-from shared.domain.resolution import resolve
-from shared.domain.retry import retry_delay
-from shared.domain.schemas import violations
-from shared.domain.states import Lane
+from shared.domain.retry import Ask, GiveUp, Next, Phase, RunAgain, after_error
+from shared.domain.states import Lane, StepStatus
 from shared.ports import (
-    ArtifactRecord,
+    FindsOut,
     JobStore,
+    Moved,
+    NotHappened,
     StepClaim,
     StepWake,
     Suspended,
@@ -38,6 +38,7 @@ from shared.ports import (
 from worker.engine.carried import Carried
 from worker.engine.follow import after_step
 from worker.engine.persist import persist
+from worker.engine.values import ReadyOutput, Values, output_to_store
 
 _log = logging.getLogger("planq.engine")
 
@@ -45,27 +46,25 @@ _ABANDON_SECONDS = 2.0
 """How long a cancelled tool may take to clean up before its step goes on without it."""
 
 
-_MAX_ARTIFACT_ID = 255
-"""Longer ids do not fit an index entry of PostgreSQL for certain; such an output is kept, but not as an artifact."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    output: Any = None
+    """What an attempt came to; with a `failure` also in which `phase`."""
+
+    value: Any = None
+    output: ReadyOutput | None = None
     suspended: Suspended | None = None
     failure: ExecutionFailed | None = None
     poisoned: bool = False
+    phase: Phase = Phase.CALLING
 
 
 class StepRunner:
     """Runs single steps. `draw` returns uniform numbers from [0, 1) for jitter."""
 
-    def __init__(
-        self, store: JobStore, toolbox: Toolbox, *, max_output_bytes: int, draw: Callable[[], float]
-    ) -> None:
+    def __init__(self, store: JobStore, toolbox: Toolbox, *, values: Values, draw: Callable[[], float]) -> None:
         self._store = store
         self._toolbox = toolbox
-        self._max_output_bytes = max_output_bytes
+        self._values = values
         self._draw = draw
 
     async def claim(self, wake: StepWake) -> StepClaim | None:
@@ -74,86 +73,112 @@ class StepRunner:
 
     async def carry_out(self, claim: StepClaim) -> Carried:
         """Run the attempt and store its outcome; returns what became ready."""
+        since = monotonic()
         outcome = await self._attempt(claim)
         if outcome.suspended is not None:
             waiting = outcome.suspended
             landed = await persist(lambda: self._store.suspend_step(claim, waiting.delay, waiting.output))
             return Carried.landed(landed, [], attempt=claim.attempt)
-        if outcome.failure is not None:
-            return await self._fail(claim, outcome.failure, poisoned=outcome.poisoned)
-        artifact = describe_artifact(outcome.output)
-        moved = await persist(lambda: self._store.succeed_step(claim, outcome.output, artifact))
+        if outcome.output is None:
+            failure = outcome.failure or InternalFault("the attempt ended without an outcome")
+            return await self.break_off(claim, failure, phase=outcome.phase, poisoned=outcome.poisoned, since=since)
+        output = outcome.output
+        moved = await persist(lambda: self._succeed(claim, output))
         _tell("step_succeeded", claim, moved.landed)
         return Carried.landed(moved.landed, after_step(claim.ref, moved), attempt=claim.attempt)
 
-    async def fail_for_good(self, claim: StepClaim, failure: ExecutionFailed) -> Carried:
-        """End the attempt with an error that is not retried."""
-        record = ErrorRecord.of(failure)
-        moved = await persist(lambda: self._store.fail_step(claim, record, None))
-        return Carried.landed(moved.landed, after_step(claim.ref, moved), attempt=claim.attempt, error=record)
+    async def break_off(
+        self,
+        claim: StepClaim,
+        failure: ExecutionFailed,
+        *,
+        phase: Phase = Phase.CALLING,
+        poisoned: bool = False,
+        since: float | None = None,
+    ) -> Carried:
+        """End an attempt that came to nothing: decide what becomes of the step, and store that.
 
-    async def _fail(self, claim: StepClaim, failure: ExecutionFailed, *, poisoned: bool) -> Carried:
-        record = ErrorRecord.of(failure)
-        delay = retry_delay(
-            record,
-            effect=claim.effect,
-            attempt=claim.tries,
-            retries=claim.retries,
+        `since` is when the attempt began (`time.monotonic`), None when that was long ago.
+        """
+        next_ = after_error(
+            claim,
+            ErrorRecord.of(failure),
+            phase=phase,
             jitter=self._draw(),
             retry_after=failure.retry_after if isinstance(failure, RateLimited) else None,
+            time_left=_time_left(claim, since),
         )
-        moved = await persist(lambda: self._store.fail_step(claim, record, delay))
-        _tell(f"step_{moved.status}", claim, moved.landed, code=record.code)
+        moved = await persist(lambda: self._store_next(claim, next_))
+        _tell(f"step_{moved.status}", claim, moved.landed, code=next_.error.code)
         wakes = after_step(claim.ref, moved)
-        return Carried.landed(moved.landed, wakes, attempt=claim.attempt, error=record, poisoned=poisoned)
+        return Carried.landed(moved.landed, wakes, attempt=claim.attempt, error=next_.error, poisoned=poisoned)
+
+    async def _store_next(self, claim: StepClaim, next_: Next) -> Moved:
+        match next_:
+            case RunAgain(error, delay, unsure):
+                return await self._store.fail_step(claim, error, delay, unsure=unsure)
+            case Ask(error, question):
+                landed = await self._store.ask_step(claim, error, question)
+                return Moved(landed, status=StepStatus.WAITING)
+            case GiveUp(error):
+                return await self._store.fail_step(claim, error, None)
+
+    async def _succeed(self, claim: StepClaim, output: ReadyOutput) -> Moved:
+        """Store the output; a repeat puts its payload again, so that none is referred to that has been collected."""
+        payload = await self._values.put(claim, output)
+        return await self._store.succeed_step(claim, output_to_store(output), output.artifact, payload)
 
     async def _attempt(self, claim: StepClaim) -> _Outcome:
+        phase = Phase.PREPARING
         try:
             tool = self._toolbox.find(claim.tool_name)
             if tool is None:
                 raise UnknownTool(
                     f"tool {claim.tool_name!r} is not offered by this worker; start its workers with the same tools"
                 )
-            arguments = _resolved(claim, tool)
-            called = await _call(tool, arguments, claim)
-            if called.failure is not None or called.suspended is not None:
-                return called
-            self._check_output(tool, called.output)
-            return called
+            arguments = await self._arguments(claim, tool)
+            if claim.unsure:
+                phase = Phase.FINDING_OUT
+                found = await _call(_finding_out(tool, arguments, claim), claim)
+                if not isinstance(found.value, NotHappened):
+                    return await self._checked(claim, tool, replace(found, phase=phase))
+                _tell("step_had_not_happened", claim, True)
+            phase = Phase.CALLING
+            return await self._checked(claim, tool, await _call(tool.call(arguments, _context(claim)), claim))
         except ExecutionFailed as failure:
-            return _Outcome(failure=failure)
+            return _Outcome(failure=failure, phase=phase)
 
-    def _check_output(self, tool: Tool, output: Any) -> None:
-        name = tool.definition.name
+    async def _arguments(self, claim: StepClaim, tool: Tool) -> dict[str, Any]:
         try:
-            size = len(json.dumps(output, ensure_ascii=False, allow_nan=False).encode())
-        except (ValueError, TypeError, RecursionError) as error:
-            raise InvalidOutput(f"tool {name!r} returned what is no JSON: {error}") from error
-        if size > self._max_output_bytes:
-            raise InvalidOutput(
-                f"tool {name!r} returned {size} bytes; at most {self._max_output_bytes} are kept: return less, or a "
-                "reference to where the data lies"
-            )
-        defects = violations(tool.definition.output_schema or {}, output)
-        if defects:
-            told = "; ".join(f"{d.pointer or 'the output'}: {d.message}" for d in defects[:5])
-            raise InvalidOutput(f"tool {name!r} broke its output schema: {told}")
+            return await self._values.arguments(claim, tool)
+        except StorageUnavailable as away:
+            raise Transient(away.message) from away
+
+    async def _checked(self, claim: StepClaim, tool: Tool, called: _Outcome) -> _Outcome:
+        if called.failure is not None or called.suspended is not None:
+            return called
+        return replace(called, output=await self._values.ready(claim, tool, called.value))
 
 
-def _resolved(claim: StepClaim, tool: Tool) -> dict[str, Any]:
-    """Return the arguments to call with; a missing reference is named when the schema does not take its null."""
-    resolved = resolve(claim.arguments, claim.outputs)
-    defects = violations(tool.definition.input_schema, resolved.arguments)
-    if defects or not isinstance(resolved.arguments, dict):
-        told = [f"{d.pointer or 'the arguments'}: {d.message}" for d in defects[:5]]
-        told += [missing.render() for missing in resolved.missing[:5]]
-        raise InvalidArguments(f"arguments of {claim.tool_name!r} do not fit its input schema: {'; '.join(told)}")
-    return resolved.arguments
+def _time_left(claim: StepClaim, since: float | None) -> timedelta | None:
+    """Return how long the plan still has; its deadline stands in the claim."""
+    if claim.time_left is None or since is None:
+        return None
+    return claim.time_left - timedelta(seconds=monotonic() - since)
 
 
-async def _call(tool: Tool, arguments: dict[str, Any], claim: StepClaim) -> _Outcome:
-    """Call the tool under its timeout. A tool that ignores its cancellation is abandoned, not waited for."""
-    call = asyncio.ensure_future(tool.call(arguments, _context(claim)))
+def _finding_out(tool: Tool, arguments: dict[str, Any], claim: StepClaim) -> Coroutine[Any, Any, Any]:
+    if not isinstance(tool, FindsOut):
+        raise OutcomeUnknown(
+            f"an earlier call of the unsafe tool {claim.tool_name!r} may have taken effect, and this worker knows no "
+            "way to find out; start its workers with the same tools"
+        )
+    return tool.find_out(arguments, _context(claim))
+
+
+async def _call(asking: Coroutine[Any, Any, Any], claim: StepClaim) -> _Outcome:
+    """Await the tool under its timeout. One that ignores its cancellation is abandoned, not waited for."""
+    call = asyncio.ensure_future(asking)
     try:
         done, _ = await asyncio.wait([call], timeout=claim.timeout_seconds)
     except asyncio.CancelledError:
@@ -161,10 +186,10 @@ async def _call(tool: Tool, arguments: dict[str, Any], claim: StepClaim) -> _Out
         raise
     if call.cancelled():
         # Not from here: passed on, it would look like this process stopping, and be repeated for ever.
-        raise ToolFailed(f"tool {claim.tool_name!r} cancelled itself")
+        raise InternalFault(f"tool {claim.tool_name!r} cancelled itself")
     if done:
         value = call.result()
-        return _Outcome(suspended=value) if isinstance(value, Suspended) else _Outcome(output=value)
+        return _Outcome(suspended=value) if isinstance(value, Suspended) else _Outcome(value=value)
     await _abandon(call)
     failure = TimedOut(f"tool {claim.tool_name!r} did not answer within {claim.timeout_seconds:g} s")
     return _Outcome(failure=failure, poisoned=claim.lane is Lane.CPU)
@@ -189,20 +214,6 @@ def _context(claim: StepClaim) -> ToolContext:
         request_id=str(claim.ref.job_id),
         trace_id=claim.trace_id,
     )
-
-
-def describe_artifact(output: Any) -> ArtifactRecord | None:
-    """Return what is stored about an output that is an artifact wrapper, else None (readings row 22)."""
-    if not detect_wrapper(output) or not isinstance(output, Mapping):
-        return None
-    artifact_id = output["artifact_id"]
-    if not isinstance(artifact_id, str) or not 0 < len(artifact_id) <= _MAX_ARTIFACT_ID:
-        return None
-    if artifact_id != storable(artifact_id):
-        return None
-    skill_id = extract_skill_id(output)
-    kind = infer_type(output["artifact"], None)
-    return ArtifactRecord(artifact_id, skill_id and storable(skill_id), kind and storable(kind))
 
 
 def _tell(event: str, claim: StepClaim, landed: bool, **fields: Any) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from shared.domain.errors import capped
 from shared.domain.model import Ask, ChatMessage, Findings, Purpose, StepResult
 from shared.domain.planning import planning_tool
+from shared.domain.preview import fair_share
 from shared.domain.results import format_summary
 from shared.domain.tool import ToolDefinition
 from worker.llm.plan_errors import told_plan_errors
@@ -65,23 +66,11 @@ def respond_request(ask: Ask, findings: Findings, max_chars: int) -> ModelReques
 def shortened(results: Sequence[StepResult], max_chars: int) -> list[StepResult]:
     """Return the results with the longest outputs cut, so that all their JSON together has about `max_chars`."""
     texts = [json.dumps(result.output, ensure_ascii=False, default=str) for result in results]
-    share = _fair_share([len(text) for text in texts], max_chars)
+    share = fair_share([len(text) for text in texts], max_chars)
     return [
         replace(result, output={"shortened": capped(text, share)}) if len(text) > share else result
         for result, text in zip(results, texts, strict=True)
     ]
-
-
-def _fair_share(lengths: Sequence[int], total: int) -> int:
-    """Return the length to cut to: what the short ones leave unused goes to the long ones."""
-    left = total
-    ascending = sorted(lengths)
-    for position, length in enumerate(ascending):
-        share = left // (len(ascending) - position)
-        if length > share:
-            return share
-        left -= length
-    return max(ascending, default=0)
 
 
 def _conversation(ask: Ask) -> tuple[list[str], list[ChatMessage]]:

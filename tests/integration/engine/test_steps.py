@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -78,7 +79,7 @@ def test_an_output_over_the_limit_fails_the_step_and_is_not_stored(play: Play) -
 
     _, steps = run_plan(play, [huge], ("huge", {}))
     assert steps[0]["error"]["code"] == "invalid_output"
-    assert "20000012 bytes" in steps[0]["error"]["message"]
+    assert "20000011 bytes" in steps[0]["error"]["message"]
     assert steps[0]["output"] is None
 
 
@@ -218,7 +219,7 @@ def test_artifacts_are_stored_in_the_commit_of_their_step(play: Play) -> None:
         return job, await harness.requests.artifact("default", "a-1")
 
     job, artifact = play(scenario, ScriptedModel(), [make_tool(publish)])
-    assert (artifact["job_id"], artifact["skill_id"], artifact["body"]) == (job["id"], "blog", wrapper)
+    assert (artifact["job_id"], artifact["skill_id"], json.loads(artifact["body"])) == (job["id"], "blog", wrapper)
 
 
 def test_an_artifact_that_a_later_step_makes_again_belongs_to_that_step(play: Play) -> None:
@@ -232,7 +233,7 @@ def test_an_artifact_that_a_later_step_makes_again_belongs_to_that_step(play: Pl
         return await harness.requests.artifact("default", "draft")
 
     kept = play(scenario, ScriptedModel(), [make_tool(draft)])
-    assert (kept["step_index"], kept["body"]["artifact"]) == (1, {"text": "second"})
+    assert (kept["step_index"], json.loads(kept["body"])["artifact"]) == (1, {"text": "second"})
 
 
 def test_a_cancelled_job_stops_what_runs_and_takes_no_late_result(play: Play) -> None:

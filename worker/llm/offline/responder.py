@@ -44,7 +44,7 @@ def _tell(results: Sequence[StepResult]) -> str:
     if reports and not failed:
         # The report holds what the steps before it found; repeating them would bury it.
         return "\n\n".join(reports)
-    told = [_describe(result) for result in succeeded]
+    told = [_describe(result) + _shortened(result) for result in succeeded]
     if failed and told:
         parts.append("What had been done by then:")
     parts += told
@@ -53,6 +53,12 @@ def _tell(results: Sequence[StepResult]) -> str:
 
 def _failure(number: int, result: StepResult) -> str:
     return f"Step {number} ({result.tool_name}) failed: {capped(result.error or 'no reason was given', 1_000)}"
+
+
+def _shortened(result: StepResult) -> str:
+    if result.shortened_from is None:
+        return ""
+    return f"\n\n(This is a part of it: the whole output has {result.shortened_from} bytes.)"
 
 
 def _describe(result: StepResult) -> str:

@@ -1,0 +1,162 @@
+"""Values in and out of a step: arguments put together from outputs, outputs checked and made ready to be kept.
+
+An output is encoded once; what is large is worked on in a thread. A large output is kept as a payload, apart from its
+step, and read again only by a step whose references its excerpts do not cover.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shared.domain.artifacts import detect_wrapper, extract_skill_id, infer_type
+from shared.domain.encoding import JsonText, encode, is_larger
+from shared.domain.errors import InvalidArguments, InvalidOutput, storable
+from shared.domain.excerpts import Excerpts, Path, descend, excerpts_json
+from shared.domain.preview import preview
+from shared.domain.resolution import MAX_SIZE, resolve, uncovered
+from shared.domain.schemas import violations
+from shared.domain.tool import ToolDefinition
+from shared.ports import ArtifactRecord, PayloadRecord, Payloads, StepClaim, Tool
+from worker.engine.persist import persist
+
+_MAX_ARTIFACT_ID = 255
+"""Longer ids do not fit an index entry of PostgreSQL for certain; such an output is kept, but not as an artifact."""
+
+_LOADS_AT_ONCE = 2
+"""A payload takes several times its size while it is decoded; a wide plan over one large output loads it in turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputLimits:
+    """Bytes of an output's JSON: above `inline` it is kept as a payload, above `most` its step fails."""
+
+    most: int
+    inline: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyOutput:
+    """A checked output, ready to be stored. `excerpts` and `preview` are None where it is small."""
+
+    body: bytes
+    artifact: ArtifactRecord | None
+    excerpts: bytes | None = None
+    preview: bytes | None = None
+
+
+class Values:
+    """What one process needs to read and write outputs."""
+
+    def __init__(self, payloads: Payloads, limits: OutputLimits) -> None:
+        self._payloads = payloads
+        self._limits = limits
+        self._loading = asyncio.Semaphore(_LOADS_AT_ONCE)
+
+    async def arguments(self, claim: StepClaim, tool: Tool) -> dict[str, Any]:
+        """Return the arguments to call with.
+
+        Raises `InvalidArguments` when they do not fit the tool's input schema (a missing reference is then named) or
+        would be too large, `StorageUnavailable` when a payload that they need cannot be had.
+        """
+        # One whole output fits, and what is put together beside it stays as bounded as ever.
+        max_size = MAX_SIZE + self._limits.most
+        lacking = uncovered(claim.arguments, claim.outputs)
+        if not lacking:
+            return _resolved(claim, claim.outputs, tool.definition, max_size)
+        outputs = dict(claim.outputs)
+        for step, paths in lacking.items():
+            outputs[step] = await self._loaded(claim.tenant_id, claim.outputs[step], paths)
+        return await asyncio.to_thread(_resolved, claim, outputs, tool.definition, max_size)
+
+    async def ready(self, claim: StepClaim, tool: Tool, output: Any) -> ReadyOutput:
+        """Check and encode an output; raises `InvalidOutput` for what is no JSON, too large, or breaks its schema."""
+        if is_larger(output, self._limits.inline):
+            return await asyncio.to_thread(_ready, tool.definition, output, claim.wanted, self._limits)
+        return _ready(tool.definition, output, claim.wanted, self._limits)
+
+    async def put(self, claim: StepClaim, output: ReadyOutput) -> PayloadRecord | None:
+        """Store the bytes of a large output, which its step may then refer to; None where it is small.
+
+        Idempotent. Nobody refers to them until the step is finished; if that never happens they are collected.
+        """
+        if output.excerpts is None or output.preview is None:
+            return None
+        digest = await self._payloads.put(claim.tenant_id, output.body, output.preview)
+        return PayloadRecord(digest, len(output.body), output.excerpts)
+
+    async def _loaded(self, tenant_id: str, known: Excerpts, paths: Sequence[Path]) -> Excerpts:
+        async with self._loading:
+            body = await persist(lambda: self._payloads.get(tenant_id, known.hash))
+            return await asyncio.to_thread(lambda: known.extended(json.loads(body), paths))
+
+
+def output_to_store(output: ReadyOutput) -> JsonText | None:
+    """Return what stands in the step's row: None where the output is a payload."""
+    return JsonText(output.body) if output.excerpts is None else None
+
+
+def _resolved(
+    claim: StepClaim, outputs: Mapping[int, Any], definition: ToolDefinition, max_size: int
+) -> dict[str, Any]:
+    resolved = resolve(claim.arguments, outputs, max_size=max_size)
+    defects = violations(definition.input_schema, resolved.arguments)
+    if defects or not isinstance(resolved.arguments, dict):
+        told = [f"{d.pointer or 'the arguments'}: {d.message}" for d in defects[:5]]
+        told += [missing.render() for missing in resolved.missing[:5]]
+        raise InvalidArguments(f"arguments of {claim.tool_name!r} do not fit its input schema: {'; '.join(told)}")
+    return resolved.arguments
+
+
+def _ready(definition: ToolDefinition, output: Any, wanted: Sequence[Path], limits: OutputLimits) -> ReadyOutput:
+    name = definition.name
+    try:
+        body = encode(output)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InvalidOutput(f"tool {name!r} returned what is no JSON: {error}") from error
+    if len(body) > limits.most:
+        raise InvalidOutput(
+            f"tool {name!r} returned {len(body)} bytes; at most {limits.most} are kept: return less, or a reference "
+            "to where the data lies"
+        )
+    defects = violations(definition.output_schema or {}, output)
+    if defects:
+        told = "; ".join(f"{d.pointer or 'the output'}: {d.message}" for d in defects[:5])
+        raise InvalidOutput(f"tool {name!r} broke its output schema: {told}")
+    artifact = describe_artifact(output)
+    if len(body) <= limits.inline:
+        return ReadyOutput(body, artifact)
+    shown = preview(output)
+    shown_text = encode({"value": shown, "is_whole": shown is output})
+    return ReadyOutput(body, artifact, excerpts_json(_as_read(output, body, wanted), wanted), shown_text)
+
+
+def _as_read(output: Any, body: bytes, wanted: Sequence[Path]) -> Any:
+    """Return an output in which the wanted paths lead where they do in its JSON.
+
+    Keys that are no strings are strings there (1 becomes "1", True "true"); only then is the JSON read again.
+    """
+    for path in wanted:
+        value = output
+        for segment in path:
+            if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
+                return json.loads(body)
+            value = descend(value, (segment,))
+    return output
+
+
+def describe_artifact(output: Any) -> ArtifactRecord | None:
+    """Return what is stored about an output that is an artifact wrapper, else None (readings row 22)."""
+    if not detect_wrapper(output) or not isinstance(output, Mapping):
+        return None
+    artifact_id = output["artifact_id"]
+    if not isinstance(artifact_id, str) or not 0 < len(artifact_id) <= _MAX_ARTIFACT_ID:
+        return None
+    if artifact_id != storable(artifact_id):
+        return None
+    skill_id = extract_skill_id(output)
+    kind = infer_type(output["artifact"], None)
+    return ArtifactRecord(artifact_id, skill_id and storable(skill_id), kind and storable(kind))
