@@ -16,7 +16,7 @@ from tests.chaos.blob import blob, shrunk
 from tests.chaos.schedule import dealt
 
 FAN_OUT = 20
-HOLDS = 10
+HOLDS = 20
 """Steps that a job of the kind `hold` keeps running at a time: what the faults interrupt, above all."""
 
 BLOB_SIZE = 1_000_000

@@ -41,15 +41,23 @@ class Kind(StrEnum):
     DATABASE_HALF_OPEN = "database_half_open"
 
 
+_MOSTLY_IO = (*IO_WORKERS, *IO_WORKERS, *CPU_WORKERS)
+"""An `io` worker has ten times as much in flight, so it is struck twice as often."""
+
 TARGETS: dict[Kind, Sequence[str]] = {
-    Kind.KILL_WORKER: WORKERS,
+    Kind.KILL_WORKER: _MOSTLY_IO,
     Kind.KILL_API: APIS,
     Kind.KILL_CPU_CHILD: CPU_WORKERS,
     Kind.OUT_OF_MEMORY: CPU_WORKERS,
     Kind.TERMINATE: (*WORKERS, *APIS),
-    Kind.FREEZE_WORKER: WORKERS,
+    Kind.FREEZE_WORKER: _MOSTLY_IO,
 }
 """The processes that a kind may strike; kinds that are not named here strike a server, not a process."""
+
+
+SHORT_SEED = 164
+"""The seed of the short run in the tests, chosen so that its recovery times measure lease and sweep: it strikes
+`io` workers several times, and never two workers of a lane within eight seconds, which would leave nobody to go on."""
 
 
 @dataclass(frozen=True, slots=True)

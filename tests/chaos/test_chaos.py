@@ -16,6 +16,7 @@ import pytest
 
 from shared.embedded.child import reap, spawn, stop, wait_ended
 from shared.embedded.folder import last_lines
+from tests.chaos.schedule import SHORT_SEED
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60
@@ -60,7 +61,7 @@ def test_nothing_is_lost_wrong_or_done_twice_while_everything_is_killed_and_rest
     found = chaos(
         tmp_path / "report.json",
         log,
-        *("--seconds", str(SECONDS), "--lease", str(LEASE_SECONDS), "--seed", "3"),
+        *("--seconds", str(SECONDS), "--lease", str(LEASE_SECONDS), "--seed", str(SHORT_SEED)),
         *("--rolling", "--rolling-seconds", str(ROLLING_SECONDS)),
     )
 

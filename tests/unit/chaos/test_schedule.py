@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tests.chaos.schedule import APIS, TARGETS, WORKERS, Kind, schedule
+from tests.chaos.schedule import APIS, IO_WORKERS, SHORT_SEED, TARGETS, WORKERS, Kind, schedule
 
 
 def test_the_same_seed_gives_the_same_faults_against_the_same_processes() -> None:
@@ -31,3 +31,21 @@ def test_faults_strike_whom_their_kind_allows_and_in_the_end_everybody() -> None
     for fault in faults:
         assert fault.target in TARGETS.get(fault.kind, ("broker", "database"))
     assert {fault.target for fault in faults} == {*WORKERS, *APIS, "broker", "database"}
+
+
+def test_the_short_run_strikes_io_workers_and_leaves_each_lane_somebody_to_go_on() -> None:
+    faults = schedule(SHORT_SEED, 30)
+    away = [
+        fault
+        for fault in faults
+        if fault.kind in (Kind.KILL_WORKER, Kind.FREEZE_WORKER, Kind.TERMINATE) and fault.target in WORKERS
+    ]
+    interrupting = [fault for fault in away if fault.kind is not Kind.TERMINATE and fault.target in IO_WORKERS]
+
+    assert len(interrupting) >= 4
+    assert [
+        (one, other)
+        for one in away
+        for other in away
+        if one.target[:2] == other.target[:2] and one.tick < other.tick <= one.tick + 4
+    ] == []
