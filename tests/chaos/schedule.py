@@ -56,8 +56,8 @@ TARGETS: dict[Kind, Sequence[str]] = {
 
 
 SHORT_SEED = 164
-"""The seed of the short run in the tests, chosen so that its recovery times measure lease and sweep: it strikes
-`io` workers several times, and never two workers of a lane within eight seconds, which would leave nobody to go on."""
+"""The seed of the short run in the tests, chosen so that its recovery times measure lease and sweep: it strikes `io`
+workers several times, and never two workers of a lane within eight seconds, which would leave nobody to go on."""
 
 
 @dataclass(frozen=True, slots=True)
