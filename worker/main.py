@@ -81,6 +81,7 @@ def run(lane: Lane, concurrency: int | None = None) -> int:
     lifecycle.start()
     try:
         app.worker_main(worker_argv(lane, identity.name, capacity, task_events=settings.task_events))
+        code = state.should_stop or 0  # Celery keeps the exit code to itself
     except SystemExit as end:
         code = end.code
     finally:
