@@ -110,8 +110,8 @@ def verdict_of(
 def asks_nothing(job: Row, index: int, status: StepStatus) -> Conflict:
     """Return the refusal of an answer to a step that waits for none."""
     return Conflict(
-        f"step {index} of job {job['id']} asks nothing: it is {status}. Only a step whose call was cut off and that "
-        "waits for a person can be settled, and only once",
+        f"step {index} of job {job['id']} asks nothing; its status is {status}. Only a step that waits for a person "
+        "to say what became of its call can be settled, and only once",
         step_status=status,
     )
 

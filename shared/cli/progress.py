@@ -112,8 +112,11 @@ def questions(job: Json) -> Iterator[str]:
     """Yield what the steps of a job ask, each with the command that answers it."""
     for step in job.get("steps") or []:
         if question := step.get("question"):
-            command = f"planq settle {job['id']} {step['index']} happened|did-not-happen|unknown"
-            yield f"${step['index']} asks: {one_line(question.get('message') or question, 500)}\n  {command}"
+            settle = f"  planq settle {job['id']} {step['index']}"
+            yield (
+                f"${step['index']} asks: {one_line(question.get('message') or question, 500)}\n"
+                f"{settle} happened --output JSON\n{settle} did-not-happen\n{settle} unknown"
+            )
 
 
 def print_outcome(job: Json, console: Console) -> None:

@@ -13,7 +13,6 @@ from shared.cli.outcome import describe, end, reported
 from shared.cli.submit import code_of, watch
 from shared.domain.states import JobStatus, StepStatus
 
-
 RESUMABLE = frozenset({JobStatus.COMPLETED, JobStatus.FAILED})
 
 
@@ -66,9 +65,14 @@ def show(job: dict[str, Any]) -> None:
     for question in questions(job):
         out.print(question, style="yellow")
     print_outcome(job, out)
+    _show_way_on(job)
+
+
+def _show_way_on(job: dict[str, Any]) -> None:
+    has_failures = any(step["status"] == StepStatus.FAILED for step in job.get("steps") or [])
     if job.get("paused_at"):
         err.print(f"paused; `planq resume {job['id']}` lets it go on", style="dim")
-    elif job["status"] in RESUMABLE and any(step["status"] == StepStatus.FAILED for step in steps):
+    elif job["status"] in RESUMABLE and has_failures:
         err.print(f"steps have failed; `planq resume {job['id']}` tries them again", style="dim")
 
 

@@ -191,13 +191,33 @@ def test_status_shows_a_pause_an_origin_and_a_question_with_the_command_that_ans
     ]
     server.answer(200, job("input_required", steps=steps, paused_at=TIME, forked_from=OTHER))
 
-    shown = planq("status", ID).stdout
+    result = planq("status", ID)
+    shown = result.stdout
 
     assert f"job {ID} input_required, paused\nforked from {OTHER}\n" in shown
     assert f"$0  mail  succeeded  as in {OTHER} $3" in shown
     assert "$1 asks: Did it ]0;owned[red]?\n" in shown
-    assert f"planq settle {ID} 1 happened|did-not-happen|unknown" in shown
-    assert f"planq resume {ID} lets it go on" in shown
+    for answer in ("happened --output JSON", "did-not-happen", "unknown"):
+        assert f"  planq settle {ID} 1 {answer}\n" in shown
+    assert f"`planq resume {ID}` lets it go on" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("status", "step_status", "is_offered"),
+    [
+        ("completed", "failed", True),
+        ("failed", "failed", True),
+        ("completed", "succeeded", False),
+        ("cancelled", "failed", False),
+        ("executing", "failed", False),
+    ],
+)
+def test_status_offers_to_try_again_what_failed(
+    planq: Planq, server: Recorder, status: str, step_status: str, is_offered: bool
+) -> None:
+    server.answer(200, job(status, steps=[step(0, step_status)]))
+
+    assert (f"planq resume {ID}" in planq("status", ID).stderr) is is_offered
 
 
 def test_a_question_is_told_once_while_a_job_is_followed() -> None:
