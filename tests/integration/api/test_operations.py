@@ -197,3 +197,22 @@ def test_the_documentation_is_there(api: Api) -> None:
             assert list(response["content"]) == ["application/problem+json"]
     assert "HTTPValidationError" not in document["components"]["schemas"]
     assert "$defs" not in str(document)
+
+
+def test_metrics_tell_how_each_live_worker_fares(make_api: MakeApi) -> None:
+    api = make_api()
+    api.jobs.register_worker(Lane.IO)
+    with psycopg.connect(api.settings.database_url, autocommit=True) as connection:
+        connection.execute("UPDATE workers SET name = 'w', lag_ms = 250, in_flight = 7, late_outcomes = 3")
+
+        told = api.http.get("/metrics").text
+        connection.execute("UPDATE workers SET heartbeat_at = now() - interval '1 hour'")
+        gone = api.http.get("/metrics").text
+
+    for line in (
+        'planq_worker_loop_lag_seconds{lane="io",worker="w"} 0.25',
+        'planq_worker_in_flight{lane="io",worker="w"} 7.0',
+        'planq_late_outcomes_total{lane="io",worker="w"} 3.0',
+    ):
+        assert line in told
+    assert 'worker="w"' not in gone
