@@ -29,6 +29,7 @@ from shared.failpoints import Failpoints
 from shared.settings import Settings
 from shared.store.database import Database
 from shared.store.fleet import Fleet
+from shared.store.objects import open_objects
 from shared.store.payloads import PayloadStore
 from shared.store.retention import Retention
 from shared.store.signals import CANCELLED, ENDED, Notifier, listen
@@ -168,7 +169,8 @@ class Lifecycle:
         sweeper = Sweeper(settings, store, publisher, notifier.send, SystemRandom().random, interrupt=interrupt)
         self._start(self._every(self._settings.heartbeat_seconds, self._beat))
         self._start(self._every(self._settings.sweep_seconds, sweeper.sweep))
-        retainer = Retainer(Retention(self._database, self._settings.retention, PayloadStore(self._database)))
+        payloads = PayloadStore(self._database, open_objects(self._settings.payloads))
+        retainer = Retainer(Retention(self._database, self._settings.retention, payloads))
         self._start(self._every(self._settings.retention_sweep_seconds, retainer.retain))
         self._start(self._lag.sample())
         self._start(listen(self._settings.require_database(), CANCELLED, self._heard_cancel))

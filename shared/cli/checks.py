@@ -48,7 +48,8 @@ def examine(url: str | None, api_key: str | None, *, invariants: bool = False) -
         yield Finding("settings", True, f"model {settings.model}, log level {settings.log_level}")
         yield from _embedded(settings)
         yield from _stores(settings)
-        yield _payloads(settings)
+        if settings.payloads:
+            yield _payloads(settings)
         if invariants:
             yield _invariants(settings)
     yield _api(url, api_key)
@@ -98,13 +99,10 @@ def _stores(settings: Settings) -> Iterator[Finding]:
 
 def _payloads(settings: Settings) -> Finding:
     """Write, read and remove an object where large outputs lie."""
-    from shared.store.objects import open_objects
+    from shared.store.objects import ObjectStore
 
     try:
-        objects = open_objects(settings.payloads)
-        if objects is None:
-            return Finding("large outputs", True, "kept in the database")
-        asyncio.run(objects.check())
+        asyncio.run(ObjectStore(settings.payloads).check())
     except PlanqError as error:
         advice = "correct PLANQ_PAYLOADS, or the AWS_… variables that say how a bucket is reached"
         return Finding("large outputs", False, error.message, advice)

@@ -56,18 +56,20 @@ def retention(
 def _with_retention(keep: Mapping[JobStatus, timedelta], use: Callable[[Retention], Awaitable[T]]) -> T:
     """Run `use` on the database; raises `Misconfigured` or `DatabaseUnavailable` when there is none of ours."""
     from shared.store.database import Database
+    from shared.store.objects import open_objects
     from shared.store.payloads import PayloadStore
     from shared.store.retention import Retention
     from shared.store.schema import require_schema
 
     url = require_database()
     require_schema(url)
+    objects = open_objects(located_settings().payloads)
 
     async def run() -> T:
         database = Database(url, max_connections=1)
         await database.open()
         try:
-            return await use(Retention(database, keep, PayloadStore(database)))
+            return await use(Retention(database, keep, PayloadStore(database, objects)))
         finally:
             await database.close()
 

@@ -12,19 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shared.domain.artifacts import detect_wrapper, extract_skill_id, infer_type
+from shared.domain.artifacts import identify
 from shared.domain.encoding import JsonText, encode, is_larger
-from shared.domain.errors import InvalidArguments, InvalidOutput, storable
+from shared.domain.errors import InvalidArguments, InvalidOutput
 from shared.domain.excerpts import Excerpts, Path, descend, excerpts_json
-from shared.domain.preview import preview
+from shared.domain.preview import preview_json
 from shared.domain.resolution import MAX_SIZE, resolve, uncovered
 from shared.domain.schemas import violations
 from shared.domain.tool import ToolDefinition
 from shared.ports import ArtifactRecord, PayloadRecord, Payloads, StepClaim, Tool
 from worker.engine.persist import persist
-
-_MAX_ARTIFACT_ID = 255
-"""Longer ids do not fit an index entry of PostgreSQL for certain; such an output is kept, but not as an artifact."""
 
 _LOADS_AT_ONCE = 2
 """A payload takes several times its size while it is decoded; a wide plan over one large output loads it in turn."""
@@ -126,12 +123,12 @@ def _ready(definition: ToolDefinition, output: Any, wanted: Sequence[Path], limi
     if defects:
         told = "; ".join(f"{d.pointer or 'the output'}: {d.message}" for d in defects[:5])
         raise InvalidOutput(f"tool {name!r} broke its output schema: {told}")
-    artifact = describe_artifact(output)
+    found = identify(output)
+    artifact = None if found is None else ArtifactRecord(found.id, found.skill_id, found.type)
     if len(body) <= limits.inline:
         return ReadyOutput(body, artifact)
-    shown = preview(output)
-    shown_text = encode({"value": shown, "is_whole": shown is output})
-    return ReadyOutput(body, artifact, excerpts_json(_as_read(output, body, wanted), wanted), shown_text)
+    excerpts = excerpts_json(_as_read(output, body, wanted), wanted)
+    return ReadyOutput(body, artifact, excerpts, preview_json(output))
 
 
 def _as_read(output: Any, body: bytes, wanted: Sequence[Path]) -> Any:
@@ -146,17 +143,3 @@ def _as_read(output: Any, body: bytes, wanted: Sequence[Path]) -> Any:
                 return json.loads(body)
             value = descend(value, (segment,))
     return output
-
-
-def describe_artifact(output: Any) -> ArtifactRecord | None:
-    """Return what is stored about an output that is an artifact wrapper, else None (readings row 22)."""
-    if not detect_wrapper(output) or not isinstance(output, Mapping):
-        return None
-    artifact_id = output["artifact_id"]
-    if not isinstance(artifact_id, str) or not 0 < len(artifact_id) <= _MAX_ARTIFACT_ID:
-        return None
-    if artifact_id != storable(artifact_id):
-        return None
-    skill_id = extract_skill_id(output)
-    kind = infer_type(output["artifact"], None)
-    return ArtifactRecord(artifact_id, skill_id and storable(skill_id), kind and storable(kind))

@@ -81,6 +81,18 @@ def test_bad_settings_are_named_and_the_rest_is_not_looked_at(doctor: Doctor) ->
     assert found["database"]["ok"] is None
 
 
+def test_the_place_of_large_outputs_is_written_to_and_read(doctor: Doctor, tmp_path: Path) -> None:
+    folder = tmp_path / "large"
+
+    found = checks(doctor("--json", PLANQ_PAYLOADS=f"file://{folder}"))["large outputs"]
+    assert (found["ok"], [path for path in folder.rglob("*") if path.is_file()]) == (True, [])
+
+    for bad in ("s3://no-such-bucket/x", "gopher://x", "file:///proc/none"):
+        found = checks(doctor("--json", PLANQ_PAYLOADS=bad, AWS_ENDPOINT_URL=f"http://127.0.0.1:{free_port()}"))
+        assert found["large outputs"]["ok"] is False
+        assert "PLANQ_PAYLOADS" in found["large outputs"]["found"]
+
+
 def test_an_empty_database_lacks_the_schema(doctor: Doctor, empty_database_url: str, broker_url: str) -> None:
     found = checks(doctor("--json", DATABASE_URL=empty_database_url, BROKER_URL=broker_url))
 
