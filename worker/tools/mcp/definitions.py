@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from shared.domain.errors import InvalidOutput
 from shared.domain.names import to_registry
 from shared.domain.results import tool_outcome
 from shared.domain.schemas import rebase
@@ -70,13 +71,13 @@ def output_schema_of(declared: Mapping[str, Any]) -> dict[str, Any]:
 def output_of(name: str, declared: Mapping[str, Any] | None, result: Mapping[str, Any]) -> dict[str, Any]:
     """Return the output of a call from the JSON form of its `CallToolResult`.
 
-    Raises `ToolError` when the result says `isError`, or when a tool that declares an output schema gives no
-    structured content. Structured content that was never declared is kept beside the text, which the published schema
-    requires: an object's fields stand at the top, any other value under `result`.
+    Raises `ToolError` when the result says `isError`, and `InvalidOutput` when a tool that declares an output schema
+    gives no structured content. Structured content that was never declared is kept beside the text, which the
+    published schema requires: an object's fields stand at the top, any other value under `result`.
     """
     outcome = tool_outcome(name, result, declares_output=declared is not None)
     if outcome.error is not None:
-        raise ToolError(outcome.error)
+        raise ToolError(outcome.error) if result.get("isError") else InvalidOutput(outcome.error)
     structured = result.get("structuredContent")
     if declared is not None:
         return dict(outcome.output) if is_object_schema(declared) else {"result": outcome.output}

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from shared.domain.errors import (
     AuthFailed,
     ExecutionFailed,
+    InternalFault,
     InvalidArguments,
     InvalidOutput,
     RateLimited,
@@ -61,7 +62,7 @@ def failure_of(error: Exception, server: str, tool: str, refusal: Sequence[int])
     text = str(error)
     if isinstance(error, RuntimeError) and (text.startswith(_BROKEN_OUTPUT) or _NO_OUTPUT in text):
         return InvalidOutput(f"{what}: {capped(text.partition(chr(10))[0], MAX_QUOTE_CHARS)}")
-    return ToolFailed(f"{what}: {quoted(error)}")
+    return InternalFault(f"{what}: {quoted(error)}")
 
 
 def _from_protocol(error: MCPError, what: str, refusal: Sequence[int]) -> ExecutionFailed:
@@ -74,6 +75,9 @@ def _from_protocol(error: MCPError, what: str, refusal: Sequence[int]) -> Execut
         return _from_status(refusal[-1], f"{message} (HTTP {refusal[-1]})")
     if error.code == types.INVALID_PARAMS:
         return InvalidArguments(message)
+    if error.code == types.INTERNAL_ERROR:
+        # A server's own fault may come after the effect; `tool_error` would say that nothing happened.
+        return InternalFault(message)
     return ToolFailed(message)
 
 

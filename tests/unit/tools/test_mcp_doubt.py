@@ -1,0 +1,53 @@
+"""Which failures of an MCP call say that nothing happened (`tool_error`), and which leave that open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mcp_types as types
+import pytest
+from mcp.shared.exceptions import MCPError
+
+from shared.domain.errors import (
+    ExecutionFailed,
+    InternalFault,
+    InvalidArguments,
+    InvalidOutput,
+    ToolFailed,
+    Transient,
+)
+from worker.tools import ToolError
+from worker.tools.mcp.definitions import output_of
+from worker.tools.mcp.failures import failure_of
+
+DECLARED = {"type": "object", "properties": {"n": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (MCPError(types.INTERNAL_ERROR, "KeyError: 'id'"), InternalFault),
+        (MCPError(types.METHOD_NOT_FOUND, "no such method"), ToolFailed),
+        (MCPError(types.INVALID_PARAMS, "no such argument"), InvalidArguments),
+        (MCPError(types.CONNECTION_CLOSED, "Connection closed"), Transient),
+        (KeyError("what nobody foresaw"), InternalFault),
+    ],
+)
+def test_a_fault_that_may_come_after_the_effect_is_no_refusal(
+    error: Exception, expected: type[ExecutionFailed]
+) -> None:
+    assert type(failure_of(error, "bank", "pay", ())) is expected
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        ({"isError": True, "content": [{"type": "text", "text": "no money"}]}, ToolError),
+        ({"isError": False, "content": [{"type": "text", "text": "paid"}]}, InvalidOutput),
+    ],
+)
+def test_a_call_that_succeeded_without_its_output_is_no_refusal(
+    result: dict[str, Any], expected: type[Exception]
+) -> None:
+    with pytest.raises(expected):
+        output_of("pay", DECLARED, result)
