@@ -65,7 +65,7 @@ def create_celery(broker_url: str, *, main: str = "planq") -> Celery:
         broker_connection_timeout=5,
         broker_pool_limit=4,
         broker_pool_acquire_timeout=5,
-        broker_heartbeat=30,
+        broker_heartbeat=10,  # until two are missed RabbitMQ hands wake-ups to a consumer that has vanished
         broker_transport_options=transport_options(broker_url),
     )
     return app

@@ -100,6 +100,24 @@ def _result(scene: Scene, job_id: UUID) -> object:
     return [job[name] for name in ("status", "answer", "error", "finished_at", "plan_body")], steps
 
 
+def starved(stage: Stage, point: str) -> None:
+    """The kernel kills the process of the `cpu` lane that is in the operation, for its memory; its parent lives."""
+    with stage() as scene:
+        (scene.folder / "enough").touch()
+        scene.worker()
+        name, folder = scene.held(point, "cpu")
+        job_id = scene.submit(("fault_crunch", {"until": "enough"}), ("fault_note", {"text": "b"}))
+        eventually((folder / "held").exists, PATIENCE, what=f"{name} stands at {point}")
+        scene.kill_child(name)
+        # What takes its place is forked from the same parent, with the same point armed.
+        (folder / "go").touch()
+        steps = scene.completes(job_id, "<b>")
+        assert steps[0]["attempt"] in (1, 2)
+        again = scene.submit(("fault_crunch", {"until": "enough"}))
+        scene.completes(again, "attempt 1")
+        scene.sound()
+
+
 # The broker
 
 

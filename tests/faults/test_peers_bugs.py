@@ -186,6 +186,27 @@ def test_celery_8030_a_worker_hears_again_after_each_restart_of_the_broker(stage
         scene.sound()
 
 
+def test_hatchet_1796_a_worker_that_beats_and_takes_nothing_ends_itself(stage: Stage) -> None:
+    """hatchet #1796, hatchet-rust-sdk PR #48: a worker's listener had ended, its heartbeat had not: it looked alive,
+    and was given work that nobody did.
+
+    Here nobody is given work, so others take it; and a worker that stands idle while its lane is woken in vain ends,
+    so that its supervisor starts it again.
+    """
+    with stage(env={"PLANQ_DEAF_SECONDS": "2"}) as scene:
+        deaf = scene.worker()
+        scene.completes(scene.submit(("fault_note", {"text": "a"})), "<a>")
+        app = create_celery(scene.broker_url)
+        answers = app.control.cancel_consumer("planq.io", reply=True, timeout=10, limit=1)
+        app.close()
+        assert len(answers) == 1
+        unheard = scene.submit(("fault_note", {"text": "b"}))
+        scene.dies(deaf, 75)
+        scene.worker()
+        scene.completes(unheard, "<b>")
+        scene.sound()
+
+
 def test_hatchet_1022_the_late_result_of_an_expired_attempt_is_rejected(scene: Scene) -> None:
     """hatchet #1022: a worker that had been given up came back with its result, and the work was counted twice.
 
