@@ -5,19 +5,24 @@ Nothing `unsafe` is done twice unless somebody says so; issue 3, items 7 and 8. 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from api.body import encode
 from api.schemas import SettleRequest
+from api.submission import TENANT
 from shared.domain.artifacts import identify
+from shared.domain.encoding import encode
 from shared.domain.errors import Conflict, ErrorRecord, InvalidRequest, OutcomeUnknown, TooLarge
 from shared.domain.events import Settlement
+from shared.domain.excerpts import excerpts_json, path_of
+from shared.domain.preview import preview_json
 from shared.domain.retry import may_have_taken_effect
 from shared.domain.schemas import violations
 from shared.domain.states import Effect, JobStatus, Recovery, StepStatus
 from shared.domain.tool import ToolDefinition
-from shared.ports import ArtifactRecord
+from shared.ports import ArtifactRecord, PayloadRecord, Payloads
+from shared.settings import Settings
 from shared.store.database import Row
 from shared.store.requests import Verdict
 
@@ -80,10 +85,15 @@ def _doubt(step: Row) -> dict[str, Any]:
     }
 
 
-def verdict_of(
-    request: SettleRequest, job: Row, step: Row, tools: Mapping[str, ToolDefinition], max_output_bytes: int
+async def verdict_of(
+    request: SettleRequest,
+    job: Row,
+    step: Row,
+    tools: Mapping[str, ToolDefinition],
+    settings: Settings,
+    payloads: Payloads,
 ) -> Verdict:
-    """Return what an answer means for the step that asked.
+    """Return what an answer means for the step that asked; a large output of what happened is stored as a payload.
 
     Raises `Conflict` when the step asks nothing (any more), `InvalidRequest` with every defect of `output`, and
     `TooLarge`.
@@ -92,10 +102,12 @@ def verdict_of(
         raise asks_nothing(job, step["index"], StepStatus(step["status"]))
     outcome = Settlement(request.outcome)
     if outcome is Settlement.HAPPENED:
-        _check_output(request.output, step["tool_name"], tools, max_output_bytes)
+        body = _checked_output(request.output, step["tool_name"], tools, settings.max_output_bytes)
         found = identify(request.output)
         artifact = None if found is None else ArtifactRecord(found.id, found.skill_id, found.type)
-        return Verdict(outcome, output=request.output, artifact=artifact)
+        if len(body) <= settings.inline_output_bytes:
+            return Verdict(outcome, output=request.output, artifact=artifact)
+        return Verdict(outcome, artifact=artifact, payload=await _keep(request.output, body, step, payloads))
     if request.output is not None:
         raise InvalidRequest('output: expected none, since it only belongs to the outcome "happened"')
     if outcome is Settlement.DID_NOT_HAPPEN:
@@ -116,13 +128,23 @@ def asks_nothing(job: Row, index: int, status: StepStatus) -> Conflict:
     )
 
 
-def _check_output(output: Any, tool_name: str, tools: Mapping[str, ToolDefinition], most: int) -> None:
+async def _keep(output: Any, body: bytes, step: Row, payloads: Payloads) -> PayloadRecord:
+    """Store a large output as workers do: apart from its step, with the parts that later steps refer to."""
+    wanted = [path_of(path) for path in step["wanted"] or ()]
+    excerpts = await asyncio.to_thread(excerpts_json, output, wanted)
+    digest = await payloads.put(TENANT, body, await asyncio.to_thread(preview_json, output))
+    return PayloadRecord(digest, len(body), excerpts)
+
+
+def _checked_output(output: Any, tool_name: str, tools: Mapping[str, ToolDefinition], most: int) -> bytes:
     if not isinstance(output, dict):
         found = "none" if output is None else "something else"
         raise InvalidRequest(f"output: expected the object that {tool_name!r} would have returned, found {found}")
-    size = len(encode(output))
-    if size > most:
-        raise TooLarge(f"output: expected at most {most} bytes of JSON, found {size}", limit=most, actual=size)
+    body = encode(output)
+    if len(body) > most:
+        raise TooLarge(
+            f"output: expected at most {most} bytes of JSON, found {len(body)}", limit=most, actual=len(body)
+        )
     # Where no worker publishes the tool any more there is nothing to check against.
     schema = tools[tool_name].output_schema if tool_name in tools else None
     defects = violations(schema or {}, output)
@@ -130,3 +152,4 @@ def _check_output(output: Any, tool_name: str, tools: Mapping[str, ToolDefinitio
         errors = [{"pointer": f"/output{defect.pointer}", "message": defect.message} for defect in defects]
         told = "; ".join(f"{error['pointer']}: {error['message']}" for error in errors)
         raise InvalidRequest(f"the output breaks the output schema of {tool_name!r}: {told}", errors=errors)
+    return body

@@ -130,7 +130,7 @@ async def settle(job_id: JobPath, index: StepPath, body: SettleRequest, services
         raise NotFound(f"job {found} has no step {capped(index, 20)}")
     step = steps[0]
     tools = await services.requests.tools(TENANT)
-    verdict = verdict_of(body, job, step, tools, services.settings.max_output_bytes)
+    verdict = await verdict_of(body, job, step, tools, services.settings, services.payloads)
     asked = await services.requests.settle(TENANT, found, step["index"], verdict)
     if not asked.landed:
         _, (now,) = await services.requests.planned(TENANT, found, step["index"])

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from shared.domain.encoding import is_larger, measure
+from shared.domain.encoding import encode, is_larger, measure
 
 PREVIEW_CHARS = 131_072
 """Characters of a preview's JSON, about: more than half of what a model is shown of all results together."""
@@ -27,6 +27,12 @@ _MARK = 32
 def preview(value: Any, chars: int = PREVIEW_CHARS) -> Any:
     """Return `value`, or where its JSON is longer than about `chars` characters, a shortened copy of it."""
     return _cut(value, chars, _MAX_DEPTH)
+
+
+def preview_json(value: Any) -> bytes:
+    """Return what is kept to show of a payload: `{"value": its preview, "is_whole": whether nothing was cut}`."""
+    shown = preview(value)
+    return encode({"value": shown, "is_whole": shown is value})
 
 
 def fair_share(lengths: Sequence[int], total: int) -> int:

@@ -16,10 +16,10 @@ from shared.domain.events import Settlement
 from shared.domain.limits import Limits
 from shared.domain.states import TERMINAL_JOB, JobStatus, StepStatus, Strategy
 from shared.domain.tool import ToolDefinition
-from shared.ports import ArtifactRecord, PlanWake, RespondWake, Wake
+from shared.ports import ArtifactRecord, PayloadRecord, PlanWake, RespondWake, Wake
 from shared.store.database import Database, Row, as_json
 from shared.store.jobs import list_tools
-from shared.store.rows import CalledArguments, artifact_to_json, known_output, step_wakes
+from shared.store.rows import CalledArguments, artifact_to_json, known_output, payload_parameters, step_wakes
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +65,16 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer to the question of a waiting step: `output` of what happened, `error` of what stays unknown."""
+    """The answer to the question of a waiting step: `output` of what happened, `error` of what stays unknown.
+
+    A large output is its `payload` instead.
+    """
 
     outcome: Settlement
     output: Any = None
     error: ErrorRecord | None = None
     artifact: ArtifactRecord | None = None
+    payload: PayloadRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,9 +243,7 @@ class RequestStore:
             as_json(verdict.output),
             as_json(None if verdict.error is None else verdict.error.to_json()),
             artifact_to_json(verdict.artifact),
-            None,
-            None,
-            None,
+            *payload_parameters(verdict.payload),
             False,
         )
         if not value["found"]:

@@ -235,7 +235,7 @@ def api(shared_api: Api) -> Api:
 def control_api(postgres: TestPostgres, api_valkey: str) -> Iterator[Api]:
     """One application for all tests that move jobs as workers do, with the tools of `control.py`."""
     url = postgres.create_migrated()
-    api = Api(Settings(database_url=url, broker_url=api_valkey, max_output_bytes=2_000))
+    api = Api(Settings(database_url=url, broker_url=api_valkey, inline_output_bytes=1_024, max_output_bytes=2_000))
     control.publish(api, control.TOOLS)
     api.start()
     yield api

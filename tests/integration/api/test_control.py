@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -225,6 +226,21 @@ def test_what_happened_succeeds_with_its_output(api: Api, asking: Story, wakes: 
     assert settled["steps"][0]["output"] == {"text": "signed"}
     assert settled["steps"][0]["question"] is None
     assert wakes == [StepWake(StepRef(UUID(asking.id), 0, 1), Lane.IO, "put")]
+
+
+def test_a_large_output_is_kept_apart_as_that_of_a_worker_is(api: Api) -> None:
+    story = begun(api, call("sign"), call("put", "$0.output.text"))
+    story.ask(0)
+    output = {"text": "short", "more": "x" * 1_200}
+
+    settled = document(settle(api, story.id, 0, "happened", output=output))
+
+    first = settled["steps"][0]
+    assert (first["output"], first["output_ref"]["bytes"]) == (None, len(json.dumps(output, separators=(",", ":"))))
+    assert api.http.get(first["output_ref"]["href"]).json() == output
+    claim = story.claim(1)
+    assert claim is not None
+    assert claim.outputs[0].at(("text",)) == "short"
 
 
 def test_an_artifact_that_was_made_can_be_had(api: Api, asking: Story) -> None:
