@@ -157,8 +157,12 @@ class Engine:
         return carried
 
     async def _claim(self, wake: Wake) -> Claim | None:
-        """Claim; when this process stops meanwhile, what was claimed is given back, for nothing of it has begun."""
-        asking = asyncio.ensure_future(self._ask_for(wake))
+        """Claim; when this process stops meanwhile, what was claimed is given back, for nothing of it has begun.
+
+        While the database is away the wake-up is kept: given up, it would be published again by and by, each time
+        later than the time before, and everything that was woken during an outage would wait for long after it.
+        """
+        asking = asyncio.ensure_future(persist(lambda: self._ask_for(wake)))
         try:
             return await asyncio.shield(asking)
         except asyncio.CancelledError:
