@@ -195,11 +195,13 @@ def may_have_taken_effect(
 
     So it is with an `unsafe` call that was cut off with its job, or that ended by an error which does not say that
     nothing happened. `is_begun` says that an attempt has begun which was not given back; `is_unsure` that an earlier
-    one may have taken effect.
+    one may have taken effect, and so it is also with a step that was skipped before its tool could find out.
     """
-    if effect is not Effect.UNSAFE or status not in (StepStatus.FAILED, StepStatus.CANCELLED):
+    if effect is not Effect.UNSAFE or status not in (StepStatus.FAILED, StepStatus.CANCELLED, StepStatus.SKIPPED):
         return False
-    return is_unsure or (is_begun and error_code not in _WITHOUT_EFFECT | _NEVER_MADE)
+    return is_unsure or (
+        status is not StepStatus.SKIPPED and is_begun and error_code not in _WITHOUT_EFFECT | _NEVER_MADE
+    )
 
 
 def _after_error(step: Tried, error: ErrorRecord, phase: Phase, jitter: float, retry_after: timedelta | None) -> Next:

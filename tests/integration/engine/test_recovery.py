@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from api.recovery import doubts_about
 from shared.domain.errors import RateLimited, Transient
 from shared.domain.events import Settlement
 from shared.domain.ids import StepRef
@@ -17,7 +18,7 @@ from shared.domain.states import JobStatus, Lane
 from shared.ports import StepWake
 from shared.store.requests import Verdict
 from tests.support.harness import Harness, ScriptedModel, make_tool
-from worker.tools import NotHappened, ToolContext, tool
+from worker.tools import NotHappened, ToolContext, ToolError, tool
 
 Play = Callable[..., Any]
 
@@ -67,9 +68,9 @@ PLAN = {
 }
 
 
-async def executing(harness: Harness) -> UUID:
+async def executing(harness: Harness, plan: Any = PLAN) -> UUID:
     """Submit the plan and carry out its PLAN stage only."""
-    job_id = await harness.submit("", plan=PLAN)
+    job_id = await harness.submit("", plan=plan)
     claim = await harness.store.claim_stage(job_id, [JobStatus.QUEUED])
     assert claim is not None
     await harness.engine._work(claim)
@@ -83,9 +84,9 @@ async def let_waits_pass(harness: Harness) -> None:
         await connection.execute("UPDATE steps SET run_at = now(), wake_at = now() WHERE status = 'ready'")
 
 
-async def lose_the_worker(harness: Harness, job_id: UUID) -> None:
-    """Let a worker claim the first step and die; another one sweeps."""
-    claim = await harness.store.claim_step(StepRef(job_id, 0, 0))
+async def lose_the_worker(harness: Harness, job_id: UUID, index: int = 0) -> None:
+    """Let a worker claim a step and die; another one sweeps."""
+    claim = await harness.store.claim_step(StepRef(job_id, 0, index))
     assert claim is not None
     await harness.fleet.forget(harness.worker_id)
     await harness.sweeper.sweep()
@@ -320,3 +321,41 @@ def test_the_other_sides_wish_waits_in_the_database_unless_the_plan_ends_first(p
     assert 25 < waiting["wait"] <= 30
     assert (job["status"], steps[0]["error"]["code"], steps[0]["attempt"]) == ("completed", "rate_limited", 2)
     assert "3600 s at the earliest" in steps[0]["error"]["message"]
+
+
+def test_a_doubt_outlives_being_skipped(play: Play) -> None:
+    """The tool was about to find out when an earlier step failed for good; the job is resumed later."""
+    bank = Bank()
+    outcomes = ["failed"]
+
+    @tool(effect="read")
+    async def look() -> dict[str, str]:
+        """Fail at first."""
+        if outcomes:
+            raise ToolError(outcomes.pop())
+        return {"seen": "all"}
+
+    calls = [
+        {"tool_name": "look", "arguments": {}},
+        {"tool_name": "pay", "arguments": {}, "depends_on": []},
+    ]
+
+    async def scenario(harness: Harness) -> Any:
+        job_id = await executing(harness, {"calls": calls})
+        bank.paid.append(f"{job_id}/1")
+        await lose_the_worker(harness, job_id, 1)
+        harness.published = [StepWake(StepRef(job_id, 0, 0), Lane.IO, "look")]
+        await harness.drain()
+        _, before = await seen(harness, job_id)
+        job, planned = await harness.requests.planned("default", job_id)
+        unsure = doubts_about(job, planned, repeat_unsafe=False)
+        asked = await harness.requests.resume("default", job_id, after=job["resumes"], unsure=unsure)
+        await harness.publish(asked.wakes)
+        await harness.drain()
+        return before, await seen(harness, job_id)
+
+    before, (job, after) = play(scenario, ScriptedModel(), [*bank.tools("find_out"), make_tool(look)])
+    assert [step["status"] for step in before] == ["failed", "skipped"]
+    assert (job["status"], [step["status"] for step in after]) == ("completed", ["succeeded", "succeeded"])
+    assert after[1]["output"] == {"receipt": "looked up"}
+    assert len(bank.paid) == 1

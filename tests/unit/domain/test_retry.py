@@ -111,6 +111,12 @@ def test_a_call_that_was_cut_off_with_its_job_may_have_happened() -> None:
     assert may_have_taken_effect(CANCELLED, Effect.UNSAFE, None, is_begun=True, is_unsure=False)
 
 
+def test_a_step_that_was_skipped_before_its_tool_could_find_out_stays_in_doubt() -> None:
+    skipped = StepStatus.SKIPPED
+    assert may_have_taken_effect(skipped, Effect.UNSAFE, "outcome_unknown", is_begun=True, is_unsure=True)
+    assert not may_have_taken_effect(skipped, Effect.READ, "worker_lost", is_begun=True, is_unsure=True)
+
+
 def test_an_earlier_doubt_outlives_an_error_that_only_speaks_of_the_last_attempt() -> None:
     for code in ("unknown_tool", "plan_timeout"):
         assert may_have_taken_effect(FAILED, Effect.UNSAFE, code, is_begun=False, is_unsure=True)
