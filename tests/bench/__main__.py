@@ -8,10 +8,10 @@ import os
 import sys
 from collections.abc import Callable
 
-from tests.bench import startup
+from tests.bench import startup, storage
 from tests.bench.figures import Figure
 
-MEASUREMENTS: dict[str, Callable[[], list[Figure]]] = {"startup": startup.measure}
+MEASUREMENTS: dict[str, Callable[[], list[Figure]]] = {"startup": startup.measure, "storage": storage.measure}
 
 
 def main() -> int:

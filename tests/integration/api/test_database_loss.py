@@ -24,6 +24,7 @@ from tests.support.waiting import eventually
 WITHOUT_DATABASE = {"GET /healthz", "GET /metrics"}
 BODIES: dict[str, Any] = {
     "POST /jobs": {"input": "a", "plan": {"calls": [search()]}},
+    "POST /jobs/{job_id}/steps/{index}/settle": {"outcome": "happened", "output": {}},
     "POST /plans/validate": {"plan": {"calls": [search()]}},
 }
 WRITES = ["POST /jobs", "POST /jobs/{job_id}/cancel"]
