@@ -5,6 +5,7 @@ An error that nothing foresaw becomes a 500 without its text; the text is logged
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
@@ -83,7 +84,11 @@ def install(app: FastAPI) -> None:
 
 
 class Faults:
-    """ASGI middleware: an exception that nothing foresaw becomes a problem, as long as no answer has begun."""
+    """ASGI middleware: an exception that nothing foresaw becomes a problem, as long as no answer has begun.
+
+    So does the end of this process' patience: uvicorn cancels what is still under way when it stops, because the
+    database is away, say, and would answer 500 by itself.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -101,6 +106,10 @@ class Faults:
 
         try:
             await self._app(scope, receive, watched)
+        except asyncio.CancelledError:
+            if has_begun:
+                raise
+            await _stopping()(scope, receive, send)
         except Exception as error:
             response = _fault(error)
             if has_begun:
@@ -201,6 +210,12 @@ def _fault(error: Exception) -> Response:
     _log.error("fault", extra={"fault": fault_id}, exc_info=error)
     detail = f"planq failed on this request; the cause is in its log under {fault_id}"
     return _response(problem(500, domain.InternalFault.code, detail, instance=f"urn:uuid:{fault_id}"))
+
+
+def _stopping() -> Response:
+    detail = "this process stops, and the request was not done by then; ask again, another process answers"
+    shown = problem(503, domain.Unavailable.code, detail)
+    return _response(shown, {"Retry-After": str(RETRY_AFTER_SECONDS), "Connection": "close"})
 
 
 def _response(shown: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:

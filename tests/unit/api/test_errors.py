@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
-from api.errors import STATUS_OF, respond
+from api.errors import STATUS_OF, Faults, respond
 from api.problems import Problem, Refusal
 from shared.domain import errors as domain
 from shared.domain.errors import PlanqError, RequestRefused
@@ -73,3 +76,42 @@ def test_a_refusal_keeps_its_headers_and_members() -> None:
 
     assert response.headers["x-a"] == "b"
     assert json.loads(bytes(response.body))["line"] == 3
+
+
+async def cut_off(*said: Message) -> tuple[list[Message], bool]:
+    """Cancel a request that has said this much; returns all that was sent, and whether it ended as cancelled."""
+    under_way = asyncio.Event()
+    sent: list[Message] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        for message in said:
+            await send(message)
+        under_way.set()
+        await asyncio.Event().wait()
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        raise AssertionError("nothing is read")
+
+    task = asyncio.ensure_future(Faults(app)({"type": "http"}, receive, send))
+    await under_way.wait()
+    task.cancel()
+    await asyncio.wait([task])
+    return sent, task.cancelled()
+
+
+def test_a_request_that_is_cut_off_by_the_end_of_the_process_is_to_be_asked_again() -> None:
+    (start, body), cancelled = asyncio.run(cut_off())
+
+    assert not cancelled
+    assert start["status"] == 503
+    assert {b"retry-after", b"connection"} <= {name for name, _ in start["headers"]}
+    assert json.loads(body["body"])["code"] == "unavailable"
+
+
+def test_an_answer_that_has_begun_is_just_cut_off() -> None:
+    begun = {"type": "http.response.start", "status": 200, "headers": []}
+
+    assert asyncio.run(cut_off(begun)) == ([begun], True)
