@@ -52,4 +52,5 @@ def jobs(
 
 def _row(job: dict[str, Any]) -> list[str]:
     begun = datetime.fromisoformat(job["created_at"]).astimezone()
-    return [job["id"], f"{begun:%Y-%m-%d %H:%M:%S}", job["status"], one_line(job.get("input") or "(a plan)", 60)]
+    status = f"{job['status']}{', paused' if job.get('paused_at') else ''}"
+    return [job["id"], f"{begun:%Y-%m-%d %H:%M:%S}", status, one_line(job.get("input") or "(a plan)", 60)]

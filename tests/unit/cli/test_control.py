@@ -202,6 +202,12 @@ def test_status_shows_a_pause_an_origin_and_a_question_with_the_command_that_ans
     assert f"`planq resume {ID}` lets it go on" in result.stderr
 
 
+def test_a_list_of_jobs_tells_which_are_paused(planq: Planq, server: Recorder) -> None:
+    server.answer(200, {"items": [job("executing", paused_at=TIME), job("executing")], "next_cursor": None})
+
+    assert [", paused" in line for line in planq("jobs").stdout.splitlines()] == [True, False]
+
+
 @pytest.mark.parametrize(
     ("status", "step_status", "is_offered"),
     [
