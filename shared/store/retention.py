@@ -20,7 +20,7 @@ PAYLOADS = "payloads"
 
 _JOBS = 100
 _MOST_STEPS = 2_000
-"""A batch takes some 0.1 s on the two-core test machine (11/2026), whether its jobs are many or long."""
+"""A batch takes 0.02 to 0.06 s on the two-core test machine (11/2026), whether its jobs are many or long."""
 
 _PAYLOADS = 100
 
