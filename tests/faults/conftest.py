@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import itertools
 import queue
 import threading
@@ -17,11 +19,24 @@ from shared.embedded.valkey import EmbeddedValkey
 from tests.faults.scene import Scene, playing
 from tests.support.servers import TestPostgres
 
-AT_ONCE = 4
+AT_ONCE = 5
+"""What keeps two cores busy: a play computes for a third of its time. PostgreSQL's connections suffice for it."""
 BROKER_DATABASES = range(1, 16)
 
 Stage = Callable[..., AbstractContextManager[Scene]]
 Play = Callable[[Stage], None]
+
+
+def as_play(play: Callable[..., None]) -> object:
+    """Return the parameter `play` of a test for a function of a `stage`, or of a `scene` on the session's servers."""
+
+    @functools.wraps(play)
+    def on_a_scene(stage: Stage) -> None:
+        with stage() as scene:
+            play(scene)
+
+    takes_stage = next(iter(inspect.signature(play).parameters)) == "stage"
+    return pytest.param((play.__name__, play if takes_stage else on_a_scene), id=play.__name__)
 
 
 @pytest.fixture(scope="module")
@@ -64,13 +79,6 @@ def stage(postgres: TestPostgres, valkey: EmbeddedValkey, tmp_path_factory: pyte
                 yield scene
 
     return make
-
-
-@pytest.fixture
-def scene(stage: Stage) -> Iterator[Scene]:
-    """A scene of the test's own, on the session's servers."""
-    with stage() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

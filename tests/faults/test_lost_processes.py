@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import signal
+from concurrent.futures import Future
 
 import psutil
+import pytest
 
-from tests.faults.conftest import Stage
+from tests.faults.conftest import Play, Stage, as_play
 from tests.faults.scene import PATIENCE, Scene
 from tests.support.waiting import eventually
 
 
-def test_a_process_that_the_kernel_killed_for_its_memory_loses_nothing(scene: Scene) -> None:
+def a_process_that_the_kernel_killed_for_its_memory_loses_nothing(scene: Scene) -> None:
     """The parent of the `cpu` lane lives on, so no lease ends; the step runs again in another process."""
     scene.worker()
     parent = psutil.Process(scene.pid(scene.worker("cpu")))
@@ -22,7 +24,7 @@ def test_a_process_that_the_kernel_killed_for_its_memory_loses_nothing(scene: Sc
     scene.sound()
 
 
-def test_a_tool_that_python_refuses_memory_fails_by_its_own_error(scene: Scene) -> None:
+def a_tool_that_python_refuses_memory_fails_by_its_own_error(scene: Scene) -> None:
     scene.worker()
     scene.worker("cpu")
     (scene.folder / "go").touch()
@@ -33,7 +35,7 @@ def test_a_tool_that_python_refuses_memory_fails_by_its_own_error(scene: Scene) 
     scene.sound()
 
 
-def test_a_step_that_always_kills_its_process_is_given_up_with_its_history(scene: Scene) -> None:
+def a_step_that_always_kills_its_process_is_given_up_with_its_history(scene: Scene) -> None:
     scene.worker()
     scene.worker("cpu")
     (scene.folder / "go").touch()
@@ -49,7 +51,7 @@ def test_a_step_that_always_kills_its_process_is_given_up_with_its_history(scene
     scene.sound()
 
 
-def test_a_step_that_always_kills_its_worker_is_given_up_and_later_workers_live(stage: Stage) -> None:
+def a_step_that_always_kills_its_worker_is_given_up_and_later_workers_live(stage: Stage) -> None:
     with stage() as scene:
         job_id = scene.submit(("fault_kill", {}))
         for _ in range(3):
@@ -70,3 +72,16 @@ def test_a_step_that_always_kills_its_worker_is_given_up_and_later_workers_live(
         eventually(lambda: scene.live() == 1, PATIENCE, what="the leases of the killed workers have ended")
         assert psutil.pid_exists(scene.pid(last))
         scene.sound()
+
+
+LOSSES = (
+    a_process_that_the_kernel_killed_for_its_memory_loses_nothing,
+    a_tool_that_python_refuses_memory_fails_by_its_own_error,
+    a_step_that_always_kills_its_process_is_given_up_with_its_history,
+    a_step_that_always_kills_its_worker_is_given_up_and_later_workers_live,
+)
+
+
+@pytest.mark.parametrize("play", [as_play(play) for play in LOSSES])
+def test_a_lost_process_costs_no_more_than_its_step(play: tuple[str, Play], plays: dict[str, Future[None]]) -> None:
+    plays[play[0]].result()
