@@ -95,12 +95,14 @@ class Moved:
     """What a transition did. When it did not land, nothing changed: the attempt had expired or the job had ended.
 
     `status` is the step's status after a step transition; `job_status` the job's; `ready` lists what to dispatch now.
+    `stage_attempt` is the newest attempt at a stage of the job, 0 where it does not matter.
     """
 
     landed: bool
     ready: Sequence[ReadyStep] = ()
     job_status: JobStatus | None = None
     status: StepStatus | None = None
+    stage_attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)

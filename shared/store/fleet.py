@@ -116,7 +116,9 @@ class Fleet:
         value = await self._database.call("planq_hand_back_step", place.job_id, place.round, place.index, number)
         outcome = moved(value)
         again: list[Wake] = [held.again] if outcome.ready else []
-        return [*again, RespondWake(place.job_id)] if outcome.job_status is JobStatus.RESPONDING else again
+        if outcome.job_status is JobStatus.RESPONDING:
+            again.append(RespondWake(place.job_id, outcome.stage_attempt + 1))
+        return again
 
     async def unheard_wakes(self, lane: Lane, idle: timedelta, settled: timedelta) -> int:
         """Count the work of a lane that nobody claims though it was published again and again.

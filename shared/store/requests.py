@@ -253,7 +253,7 @@ class RequestStore:
             return Asked(False, status)
         wakes: list[Wake] = list(step_wakes(job_id, value["round"], value["ready"]))
         if status is JobStatus.RESPONDING:
-            wakes.append(RespondWake(job_id))
+            wakes.append(RespondWake(job_id, value["stage_attempt"] + 1))
         return Asked(True, status, wakes)
 
     async def output(self, tenant_id: str, job_id: UUID, index: int) -> StoredJson:

@@ -133,4 +133,10 @@ def moved(value: Mapping[str, Any]) -> Moved:
         return Moved(False)
     ready = [ReadyStep(r["index"], Lane(r["lane"]), r["tool_name"]) for r in value["ready"]]
     status = value.get("status")
-    return Moved(True, ready, JobStatus(value["job_status"]), StepStatus(status) if status else None)
+    return Moved(
+        True,
+        ready,
+        JobStatus(value["job_status"]),
+        StepStatus(status) if status else None,
+        value.get("stage_attempt", 0),
+    )

@@ -14,7 +14,7 @@ def after_step(ref: StepRef, moved: Moved) -> list[Wake]:
     """Return the wake-ups that a landed transition of the step `ref` asks for."""
     wakes: list[Wake] = [StepWake(replace(ref, index=s.index), s.lane, s.tool_name) for s in moved.ready]
     if moved.job_status is JobStatus.RESPONDING:
-        wakes.append(RespondWake(ref.job_id))
+        wakes.append(RespondWake(ref.job_id, moved.stage_attempt + 1))
     return wakes
 
 

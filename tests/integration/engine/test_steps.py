@@ -196,7 +196,7 @@ def test_a_timer_holds_no_worker_and_fires(play: Play) -> None:
         job_id = await harness.submit("", plan=plan(("sleepless", {}), ("after", {"number": "$0.output.waited"})))
         await harness.drain()
         _, waiting = await harness.requests.job("default", job_id)
-        assert harness.engine.in_flight == 0
+        assert harness.engine.claims.in_flight == 0
         await harness.sweeper.sweep()
         await harness.drain()
         return waiting, await harness.requests.job("default", job_id)

@@ -145,5 +145,5 @@ BEGIN
         ELSE planq_finish_step(p_job, j.round, p_index, s.attempt, p_outcome = 'happened', p_output, p_error, NULL,
                                false, p_artifact, p_hash, p_bytes, p_excerpts, false) END;
     RETURN json_build_object('found', true, 'landed', true, 'round', j.round, 'status', v_moved->'status',
-        'job_status', v_moved->'job_status', 'ready', v_moved->'ready');
+        'job_status', v_moved->'job_status', 'stage_attempt', j.stage_attempt, 'ready', v_moved->'ready');
 END $$;

@@ -75,7 +75,7 @@ BEGIN
     WHERE id = j.id;
     PERFORM planq_tell(j.tenant_id, j.id, 'plan_accepted',
         json_build_object('round', j.round, 'steps', v_open + v_reused, 'reused', v_reused));
-    RETURN json_build_object('landed', true, 'job_status', v_status, 'ready', v_ready);
+    RETURN json_build_object('landed', true, 'job_status', v_status, 'stage_attempt', j.stage_attempt, 'ready', v_ready);
 END $$;
 
 -- StepSucceeded, StepFailed: stores the outcome of an attempt, unlocks dependents or skips what had not begun.
@@ -150,7 +150,8 @@ BEGIN
         END IF;
     END IF;
     v_job_status := planq_close_steps(p_job, 1 + v_skipped, CASE WHEN v_status = 'failed' THEN 1 ELSE 0 END);
-    RETURN json_build_object('landed', true, 'status', v_status, 'job_status', v_job_status, 'ready', v_ready);
+    RETURN json_build_object('landed', true, 'status', v_status, 'job_status', v_job_status,
+        'stage_attempt', j.stage_attempt, 'ready', v_ready);
 END $$;
 
 -- The same for workers of the release before.
@@ -213,6 +214,7 @@ BEGIN
         json_build_object('round', p_round, 'index', p_index, 'attempt', p_attempt));
     IF v_skips THEN
         RETURN json_build_object('landed', true, 'status', s.status, 'ready', '[]'::json,
+            'stage_attempt', j.stage_attempt,
             'job_status', planq_close_steps(p_job, 1 + planq_skip_after(p_job, p_round, p_index), 0));
     END IF;
     RETURN json_build_object('landed', true, 'status', s.status, 'job_status', j.status,
