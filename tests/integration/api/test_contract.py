@@ -38,6 +38,7 @@ OPERATIONS = [
     ("POST", "/jobs/{job_id}/resume"),
     ("POST", "/jobs/{job_id}/fork"),
     ("POST", "/jobs/{job_id}/steps/{index}/settle"),
+    ("GET", "/jobs/{job_id}/steps/{index}/output"),
     ("GET", "/tools"),
     ("POST", "/plans/validate"),
     ("GET", "/artifacts/{artifact_id}"),
