@@ -292,7 +292,7 @@ def test_a_stopping_worker_gives_back_what_may_run_again(play: Play, effect: str
     if status == "ready":
         assert published == [StepWake(StepRef(job_id, 0, 0), Lane.IO, "slow", 2)]
     else:
-        assert published == [RespondWake(job_id)]
+        assert published == [RespondWake(job_id, 2)]
 
 
 def test_a_fan_out_goes_out_in_one_batch_and_one_step_goes_on_here(play: Play) -> None:
