@@ -100,6 +100,7 @@ async def audit(
     lease: float,
     jobs_before: int,
     interruptions: Sequence[Interruption] = (),
+    outages: Sequence[tuple[float, float]] = (),
     faults: Mapping[str, int] | None = None,
     must_know_every_outcome: bool = False,
 ) -> Phase:
@@ -124,7 +125,7 @@ async def audit(
         must_know_every_outcome=must_know_every_outcome,
         started_while_paused=started_while_paused(histories.values()),
         **_by_ledger(client, ledger_path, histories),
-        **_by_time(interruptions, histories),
+        **_by_time(interruptions, histories, outages),
     )
 
 
@@ -144,9 +145,13 @@ def _by_ledger(client: Client, path: Path, histories: Mapping[str, Sequence[Happ
     }
 
 
-def _by_time(interruptions: Sequence[Interruption], histories: Mapping[str, Sequence[Happened]]) -> dict[str, Any]:
+def _by_time(
+    interruptions: Sequence[Interruption],
+    histories: Mapping[str, Sequence[Happened]],
+    outages: Sequence[tuple[float, float]],
+) -> dict[str, Any]:
     """Return how long what was interrupted or given back lay still."""
-    recovered, unrecovered = _recoveries(interruptions, histories)
+    recovered, unrecovered = _recoveries(interruptions, histories, outages)
     found = gaps(histories.values())
     return {
         "interrupted": len(interruptions),
@@ -162,14 +167,16 @@ def _by_time(interruptions: Sequence[Interruption], histories: Mapping[str, Sequ
 
 
 def _recoveries(
-    interruptions: Sequence[Interruption], histories: Mapping[str, Sequence[Happened]]
+    interruptions: Sequence[Interruption],
+    histories: Mapping[str, Sequence[Happened]],
+    outages: Sequence[tuple[float, float]],
 ) -> tuple[list[tuple[str, float]], list[str]]:
     """Return (fault, seconds) of what went on, and what did not; jobs of other phases are left out."""
     recovered, unrecovered = [], []
     for one in interruptions:
         if one.job not in histories:
             continue
-        seconds = recovery_seconds(one, histories[one.job])
+        seconds = recovery_seconds(one, histories[one.job], outages)
         if seconds is None:
             unrecovered.append(f"{one.job}/{one.index} attempt {one.attempt} after {one.fault}")
         else:

@@ -8,7 +8,8 @@ the job's events, after the start of the interrupted attempt:
 
 An attempt is interrupted when it was running, as the database told right after the fault, on a process that was
 killed (SIGKILL: worker, child of a worker) or frozen for longer than its lease (SIGSTOP). For a child of a `cpu`
-worker the ledger tells which attempts ran in it. Attempts that were never resumed count as `unfinished`.
+worker the ledger tells which attempts ran in it. The time for which PostgreSQL itself was down, restarted by another
+fault, does not count: nobody can go on then, however soon the lease had run out.
 
 **Gap** of an attempt that a stopping worker gave back (SIGTERM): from its `step_released` to its next start. An
 attempt that ended within the drain has no gap.
@@ -70,17 +71,20 @@ class Spread:
         return cls(len(ranked), round(at[0], 3), round(at[1], 3), round(ranked[-1], 3))
 
 
-def recovery_seconds(interruption: Interruption, history: Sequence[Happened]) -> float | None:
+def recovery_seconds(
+    interruption: Interruption, history: Sequence[Happened], outages: Sequence[tuple[float, float]] = ()
+) -> float | None:
     """Return the recovery time of an interrupted attempt, None when it never went on.
 
-    `history` are the events of its job in order.
+    `history` are the events of its job in order; `outages` say when the database was down (from, to), in order.
     """
     begun = False
     for event in history:
         if not begun:
             begun = _starts(event, interruption) == interruption.attempt
         elif _goes_on(event, interruption):
-            return max(0.0, event.at - interruption.at)
+            down = sum(max(0.0, min(end, event.at) - max(start, interruption.at)) for start, end in outages)
+            return max(0.0, event.at - interruption.at - down)
     return None
 
 

@@ -193,6 +193,7 @@ class Run:
             lease=options.lease,
             jobs_before=0,
             interruptions=dealer.interruptions,
+            outages=self._servers.outages,
             faults=dealer.by_kind,
         )
 

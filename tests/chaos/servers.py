@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import signal
+import time
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -31,6 +32,8 @@ class Servers:
         self.database_proxy: TcpProxy | None = None
         self.broker_proxy: TcpProxy | None = None
         self._database_lock = asyncio.Lock()
+        self.outages: list[tuple[float, float]] = []
+        """When PostgreSQL was down: from, to, in seconds since 1970."""
         self._broker_lock = asyncio.Lock()
 
     def start(self) -> None:
@@ -66,9 +69,11 @@ class Servers:
     async def restart_database(self) -> str:
         """Restart PostgreSQL as `pg_ctl restart -m immediate` does: no checkpoint, crash recovery at the start."""
         async with self._database_lock:
+            down_at = time.time()
             await self._end(self.postgres.pid, signal.SIGQUIT, self.postgres)
             self.postgres.launch()
             await asyncio.to_thread(self.postgres.wait_ready)
+            self.outages.append((down_at, time.time()))
         return "restarted"
 
     async def restart_broker_empty(self) -> str:

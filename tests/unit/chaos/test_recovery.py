@@ -35,6 +35,12 @@ def test_an_attempt_recovers_when_a_later_one_starts() -> None:
     assert recovery_seconds(CUT_OFF, events) == 4.5
 
 
+def test_the_time_for_which_the_database_was_down_does_not_count() -> None:
+    events = history(started(8.0, 1), started(14.5, 2))
+
+    assert recovery_seconds(CUT_OFF, events, [(1.0, 2.0), (9.5, 10.5), (12.0, 14.0), (14.25, 20.0)]) == 4.5 - 2.75
+
+
 @pytest.mark.parametrize(
     "end",
     [
