@@ -118,11 +118,13 @@ class Children:
     # The end of processes ------------------------------------------------------------------------------------------
 
     def died(self, pid: int) -> Attempt | None:
-        """Take note that a process has died by itself; returns what it carried out, None for nothing."""
+        """Take note that a process has died by itself; returns what it carried out, None for nothing.
+
+        Whoever cannot tell the database now may leave that to the next comparisons: the attempt `was_called`.
+        """
         self._drain()
         self._replace()
-        child = self._children.pop(pid, None)
-        return None if child is None else child.attempt
+        return self._lose(pid)
 
     def dead(self) -> list[int]:
         """Return the processes that were at work and have ended by themselves."""
@@ -166,8 +168,7 @@ class Children:
             return False
         _log.warning("attempt_cut_off", extra={"job": str(attempt.job_id), "attempt": attempt.number, "pid": pid})
         self._kill(pid)
-        self._children.pop(pid)
-        self._abandoned.add(attempt)
+        self._lose(pid)
         return True
 
     def _kill(self, pid: int) -> None:
@@ -177,6 +178,13 @@ class Children:
             os.kill(pid, signal.SIGKILL)  # the pool kills only what it still counts as its own
         _await_change(pid, os.WEXITED)
         self._replace()
+
+    def _lose(self, pid: int) -> Attempt | None:
+        child = self._children.pop(pid, None)
+        if child is None or child.attempt is None:
+            return None
+        self._abandoned.add(child.attempt)
+        return child.attempt
 
     def _replace(self) -> None:
         """Let Celery replace what has ended now; by itself it looks every five seconds."""
@@ -200,6 +208,7 @@ class Children:
         attempt = Attempt(place, int(number))
         match kind:
             case "claiming":
+                self._lose(int(pid))  # a new process may have the number of one that died unnoticed
                 self._children[int(pid)] = _Child(place=place)
             case "begun":
                 earlier = self._children.get(int(pid), _Child())
