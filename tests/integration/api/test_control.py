@@ -266,7 +266,7 @@ def test_what_stays_unknown_fails_and_is_not_repeated_later(api: Api, asking: St
     assert settled["status"] == "responding"
     assert [step["status"] for step in settled["steps"]] == ["failed", "skipped"]
     assert settled["steps"][0]["error"]["code"] == "outcome_unknown"
-    assert wakes == [RespondWake(UUID(asking.id))]
+    assert wakes == [RespondWake(UUID(asking.id), 2)]
     asking.answer()
     problem_of(post(api, asking.id, "resume"), 409, "outcome_unknown")
 
