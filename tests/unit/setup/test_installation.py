@@ -48,7 +48,7 @@ def test_the_makefile_has_the_documented_targets_and_no_more() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
 
-    assert targets == {"up", "test", "check", "bench", "clean"}
+    assert targets == {"up", "test", "check", "bench", "chaos", "clean"}
 
 
 def test_cleaning_never_removes_the_data() -> None:
