@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 from uuid import UUID
 
+from shared.domain.errors import DatabaseUnavailable
 from shared.ports import Attempt, JobStore, Place, StageClaim, StepClaim, StepWake, Wake, job_of
 from worker.engine.lease import Lease
 
@@ -27,6 +28,10 @@ _CONCLUSIONS = frozenset(
     {"accept_plan", "refuse_plan", "end_job", "succeed_step", "fail_step", "suspend_step", "ask_step"}
 )
 """The writes of `JobStore` that end an attempt; each takes the claim first."""
+
+
+_FRESH_SECONDS = 1.0
+"""What a claim waits for a lease that is not fresh: a worker that was frozen renews it in less."""
 
 
 @dataclass(eq=False, slots=True)
@@ -151,12 +156,20 @@ class Claims:
     async def _allow(self, claim: Claim | None) -> None:
         if self._lease is not None and not self._lease.is_fresh:
             _log.warning("lease_awaited", extra={"attempt": claim.attempt if claim is not None else None})
-            await self._lease.until_fresh()
+            await (self._soon_fresh(self._lease) if claim is None else self._lease.until_fresh())
         if claim is not None:
             flight = self._flights.get(attempt_of(claim))
             if flight is not None and not flight.is_concluding:
                 flight.is_concluding = True
                 self._told("concluding", flight.attempt.place, flight.attempt.number)
+
+    async def _soon_fresh(self, lease: Lease) -> None:
+        """Wait a moment for the lease; raises `DatabaseUnavailable` where nothing should be claimed here now."""
+        try:
+            async with asyncio.timeout(_FRESH_SECONDS):
+                await lease.until_fresh()
+        except TimeoutError:
+            raise DatabaseUnavailable("this worker cannot renew its lease, so it claims nothing") from None
 
 
 class _Watched:

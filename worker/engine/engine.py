@@ -43,6 +43,9 @@ from worker.engine.values import OutputLimits, Values
 
 _log = logging.getLogger("planq.engine")
 
+_HAND_ON_SECONDS = 2.0
+"""The pause before a wake-up that could not be claimed is published again."""
+
 _CLAIM_SECONDS = 3.0
 """What the answer to a claim is waited for when the process stops."""
 
@@ -93,7 +96,8 @@ class Engine:
     async def run(self, wake: Wake) -> Carried:
         """Carry out a wake-up and its follow-ups; returns the outcome of the wake-up itself.
 
-        A wake-up that has nothing to claim is harmless. Raises `DatabaseUnavailable` when the database stays away:
+        A wake-up that has nothing to claim is harmless; one that cannot be claimed because the database does not
+        answer is published again. Raises `DatabaseUnavailable` when the database stays away from work that has begun:
         the lease then decides. When the surrounding asyncio task is cancelled, the work at hand is given back first.
         """
         until = self._clock() + self._settings.fuse_seconds
@@ -128,7 +132,7 @@ class Engine:
     async def _carry_out(self, wake: Wake, *, tracked: bool = False) -> Carried:
         """Claim a wake-up's work and do it; a fused one is `tracked`, for it has no Celery task of its own."""
         with self.claims.claiming(place_of(wake)) as claiming:
-            claim = await self._claim(wake)
+            claim = await self._claim_or_hand_on(wake)
             if claim is None or claiming.is_void:
                 return Carried()
             flight = self.claims.begin(claim, claiming)
@@ -156,13 +160,26 @@ class Engine:
             self.claims.count_late(flight.attempt)
         return carried
 
-    async def _claim(self, wake: Wake) -> Claim | None:
-        """Claim; when this process stops meanwhile, what was claimed is given back, for nothing of it has begun.
+    async def _claim_or_hand_on(self, wake: Wake) -> Claim | None:
+        """Claim, or publish the wake-up again: perhaps it is only this process that does not reach the database.
 
-        While the database is away the wake-up is kept: given up, it would be published again by and by, each time
-        later than the time before, and everything that was woken during an outage would wait for long after it.
+        Kept here, it would wait for this process while others stand idle, for the broker goes on sending them. Given
+        up, it would be published again by and by, each time later than the time before, and everything that was
+        woken during an outage would wait for long after it.
         """
-        asking = asyncio.ensure_future(persist(lambda: self._ask_for(wake)))
+        while True:
+            try:
+                return await self._claim(wake)
+            except DatabaseUnavailable as error:
+                # Where nobody reaches the database the wake-ups go round; the pause keeps that cheap.
+                await asyncio.sleep(_HAND_ON_SECONDS)
+                if await self._publisher.publish([wake]):
+                    _log.warning("wake_handed_on", extra={"cause": error.message})
+                    return None
+
+    async def _claim(self, wake: Wake) -> Claim | None:
+        """Claim; when this process stops meanwhile, what was claimed is given back, for nothing of it has begun."""
+        asking = asyncio.ensure_future(self._ask_for(wake))
         try:
             return await asyncio.shield(asking)
         except asyncio.CancelledError:
