@@ -1,0 +1,248 @@
+"""Many connections move the same few jobs at once, at random: the counters stay right, and every job can still end.
+
+After the storm only what the sweeper is told moves a job on: what nothing would ever wake again would be seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from shared.domain.errors import ErrorRecord, InternalFault
+from shared.domain.events import Settlement
+from shared.domain.ids import StepRef
+from shared.domain.plan import Plan
+from shared.domain.states import EXECUTING_JOB, JobStatus, Lane
+from shared.ports import ExpiredJob, ExpiredPlan, StageClaim, StepClaim, StepWake
+from shared.store.database import Database
+from shared.store.ids import new_id
+from shared.store.jobs import PostgresJobStore
+from shared.store.requests import Verdict
+from tests.integration.store.test_control import BOOM, Rows
+from tests.support.plans import compiled
+
+PEOPLE = 8
+MOVES = 150
+JOBS = 3
+UNKNOWN = ErrorRecord("outcome_unknown", "cut off")
+CALLS: list[dict[str, Any]] = [
+    {"tool_name": "sim_read", "arguments": {}},
+    {"tool_name": "sim_read", "arguments": {}},
+    {"tool_name": "sim_pure", "arguments": {"inputs": ["$0.output.value", "$1.output.value"]}},
+    {"tool_name": "sim_unsafe", "arguments": {}},
+    {"tool_name": "sim_read", "arguments": {"inputs": ["$3.output.value"]}},
+    {"tool_name": "sim_idempotent", "arguments": {}},
+    {"tool_name": "sim_pure", "arguments": {"inputs": ["$2.output.value"]}},
+    {"tool_name": "sim_unsafe", "arguments": {}, "depends_on": [0]},
+]
+STEPS = compiled(Plan.model_validate({"calls": CALLS}))
+HOW = ["plan", "plan", "fail", "release"]
+STAGES = [JobStatus.QUEUED, JobStatus.PLANNING, JobStatus.RESPONDING]
+
+
+class Storm(Rows):
+    """`held` are claims, stale ones too: whoever draws one concludes it or is told that it is over."""
+
+    def __init__(self, database: Database, seed: int) -> None:
+        super().__init__(database)
+        self.random = Random(seed)
+        self.jobs: list[UUID] = []
+        self.held: list[StepClaim] = []
+        self.stages: list[StageClaim] = []
+        self.workers = [new_id() for _ in range(3)]  # the last one is dead: it never registers
+        self.stores = [PostgresJobStore(database, worker) for worker in self.workers]
+        self.moves: list[tuple[int, Callable[[UUID, StepRef], Awaitable[Any]]]] = [
+            (30, self.take),
+            (40, self.conclude),
+            (20, self.conclude_stage),
+            (12, self.sweep),
+            (4, self.let_time_pass),
+            (2, self.pause),
+            (9, self.resume),
+            (9, self.settle),
+            (1, self.expire_plan),
+            (1, self.expire_job),
+            (4, self.fork),
+        ]
+
+    async def begin(self) -> None:
+        for worker in self.workers[:2]:
+            await self.fleet.register(worker, "w", [Lane.IO], [], 1, "1")
+        self.jobs = [await self.submit() for _ in range(JOBS)]
+
+    async def rage(self) -> None:
+        """Make one random move after the other."""
+        weights, moves = [weight for weight, _ in self.moves], [move for _, move in self.moves]
+        for _ in range(MOVES):
+            job = self.random.choice(self.jobs[-2 * JOBS :])
+            ref = StepRef(job, 0, self.random.randrange(len(CALLS)))
+            await self.random.choices(moves, weights)[0](job, ref)
+
+    async def take(self, job: UUID, ref: StepRef) -> None:
+        store = self.random.choice(self.stores)
+        stage = await store.claim_stage(job, STAGES)
+        if stage is not None:
+            self.stages.append(stage)
+        for index in range(len(CALLS)):
+            claim = await store.claim_step(StepRef(job, 0, index)) if self.random.random() < 0.3 else None
+            if claim is not None:
+                self.held.append(claim)
+
+    async def conclude(self, job: UUID, ref: StepRef) -> None:
+        if not self.held:
+            return
+        # Mostly one that is under way; now and then one that is long over.
+        claim = self.random.choice(self.held[-6:] if self.random.random() < 0.8 else self.held)
+        soon, output = timedelta(milliseconds=self.random.choice([0, 0, 5])), {"value": "v"}
+        ways: list[Callable[[], Awaitable[Any]]] = [
+            lambda: self.store.succeed_step(claim, output, None),
+            lambda: self.store.succeed_step(claim, output, None),
+            lambda: self.store.succeed_step(claim, output, None),
+            lambda: self.store.fail_step(claim, BOOM, None),
+            lambda: self.store.fail_step(claim, BOOM, soon, unsure=True),
+            lambda: self.store.suspend_step(claim, soon, output),
+            lambda: self.store.release_step(claim),
+            lambda: self.store.ask_step(claim, UNKNOWN, {"message": "did it?"}),
+        ]
+        await self.random.choice(ways)()
+
+    async def conclude_stage(self, job: UUID, ref: StepRef) -> None:
+        if self.stages:
+            await self.finish_stage(self.random.choice(self.stages[-3:]), self.random.choice(HOW))
+
+    async def finish_stage(self, stage: StageClaim, how: str) -> None:
+        if how == "release":
+            await self.store.release_stage(stage)
+        elif stage.status is JobStatus.RESPONDING:
+            status = JobStatus.FAILED if how == "fail" else JobStatus.COMPLETED
+            await self.store.end_job(stage, status, "a", BOOM if how == "fail" else None, [])
+        else:
+            try:
+                await self.store.accept_plan(stage, "caller", {}, STEPS, [])
+            except InternalFault:  # a fork whose source was removed
+                await self.store.end_job(stage, JobStatus.FAILED, None, BOOM, [])
+
+    async def sweep(self, *_: Any) -> list[Any]:
+        """What `Sweeper` does; a lost attempt is tried again, asked about or given up, as the dice fall."""
+        for timer in await self.fleet.due_timers(100):
+            await self.fleet.fire_timer(timer)
+        for step in await self.fleet.lost_steps(100, timedelta(0)):
+            if self.random.random() < 0.2:
+                await self.fleet.ask_lost_step(step, UNKNOWN, {"message": "did it?"})
+            else:
+                again = timedelta(0) if self.random.random() < 0.7 else None
+                await self.fleet.take_back_step(step, BOOM, again, unsure=again is not None)
+        for stage in await self.fleet.lost_stages(100):
+            await self.fleet.take_back_stage(stage)
+        for question in await self.fleet.expired_questions(100):
+            await self.fleet.expire_question(question, UNKNOWN)
+        return list(await self.fleet.take_due_wakes(100))
+
+    async def let_time_pass(self, *_: Any) -> None:
+        """Everything that has a time is due."""
+        await self.run("UPDATE steps SET wake_at = now() WHERE wake_at > now() AND status IN ('ready', 'waiting')")
+        await self.run("UPDATE steps SET run_at = now() WHERE run_at > now() AND status = 'ready'")
+        await self.run("UPDATE jobs SET wake_at = now() WHERE wake_at > now()")
+
+    async def pause(self, job: UUID, ref: StepRef) -> None:
+        await self.requests.pause("default", job)
+
+    async def resume(self, job: UUID, ref: StepRef) -> None:
+        row, _ = await self.requests.planned("default", job)
+        after = row["resumes"] if JobStatus(row["status"]).is_terminal else None
+        await self.requests.resume("default", job, after=after, unsure=[3])
+
+    async def settle(self, job: UUID, ref: StepRef) -> None:
+        _, steps = await self.requests.planned("default", job)
+        for step in steps:
+            if step["question"] is not None:
+                outcome = self.random.choice(list(Settlement))
+                output = {"value": "v"} if outcome is Settlement.HAPPENED else None
+                verdict = Verdict(outcome, output, None if output else UNKNOWN)
+                await self.requests.settle("default", job, step["index"], verdict)
+                return
+
+    async def expire_plan(self, job: UUID, ref: StepRef) -> None:
+        await self.run("UPDATE jobs SET deadline = now() WHERE id = %s AND deadline IS NOT NULL", job)
+        await self.fleet.expire_plan(ExpiredPlan(job, 300.0), BOOM)
+
+    async def expire_job(self, job: UUID, ref: StepRef) -> None:
+        if self.random.random() < 0.1:
+            await self.requests.cancel("default", job)
+            return
+        await self.run("UPDATE jobs SET expires_at = now() WHERE id = %s", job)
+        await self.fleet.expire_job(ExpiredJob(job, False, 1.0), BOOM)
+
+    async def fork(self, job: UUID, ref: StepRef) -> None:
+        _, steps = await self.requests.planned("default", job)
+        done = {step["index"]: step["index"] for step in steps if step["status"] == "succeeded"}
+        unfinished = await self.run("SELECT id FROM jobs WHERE finished_at IS NULL")
+        if len(unfinished) < JOBS:
+            self.jobs.append(await self.submit(forked_from=job, reuse=done, plan={"calls": CALLS}))
+
+    async def calm(self) -> None:
+        """Every worker dies; a new one carries out what it is woken for, until nothing is left that wakes it."""
+        for worker in self.workers:
+            await self.fleet.forget(worker)
+        await self.fleet.register(worker := new_id(), "w", [Lane.IO], [], 1, "1")
+        store = PostgresJobStore(self.database, worker)
+        for _ in range(200):
+            await self.let_time_pass()
+            wakes = await self.sweep()
+            for wake in wakes:
+                if isinstance(wake, StepWake):
+                    claim = await store.claim_step(wake.ref)
+                    if claim is not None:
+                        assert (await store.succeed_step(claim, {"value": "v"}, None)).landed
+                elif (stage := await store.claim_stage(wake.job_id, STAGES)) is not None:
+                    await self.finish_stage(stage, "end")
+            if not wakes and not await self.run("SELECT 1 FROM steps WHERE status IN ('running', 'waiting')"):
+                return
+        raise AssertionError("something goes on for ever")
+
+
+async def storm(database: Database, seed: int) -> None:
+    rows = Storm(database, seed)
+    await rows.begin()
+    await asyncio.gather(*(rows.rage() for _ in range(PEOPLE)))
+    broken = await rows.fleet.broken_invariants()
+    assert [b for b in broken if b["invariant"] != "running_without_lease"] == []
+    for job in rows.jobs:
+        row, _ = await rows.requests.planned("default", job)
+        if row["paused_at"] is not None:
+            assert (await rows.requests.resume("default", job)).landed
+    await rows.calm()
+    assert await rows.run("SELECT id, status FROM jobs WHERE finished_at IS NULL") == []
+    for job in rows.jobs:
+        await rows.resume(job, StepRef(job, 0, 0))
+        row, _ = await rows.requests.planned("default", job)
+        while JobStatus(row["status"]) in (*EXECUTING_JOB, *STAGES):
+            await rows.calm()
+            await rows.resume(job, StepRef(job, 0, 0))
+            row, _ = await rows.requests.planned("default", job)
+        assert row["status"] in ("completed", "cancelled"), row
+    assert await rows.fleet.broken_invariants() == []
+    again = await rows.run(
+        "SELECT a.job_id FROM events a JOIN events b ON b.job_id = a.job_id AND b.sequence > a.sequence "
+        "AND b.data->>'index' = a.data->>'index' WHERE a.kind = 'step_succeeded' AND b.kind = 'step_started'"
+    )
+    assert again == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_happens_at_once_the_counters_stay_right_and_every_job_ends(database_url: str, seed: int) -> None:
+    async def inside() -> None:
+        database = Database(database_url, max_connections=PEOPLE)
+        await database.open()
+        try:
+            await storm(database, seed)
+        finally:
+            await database.close()
+
+    asyncio.run(inside())
