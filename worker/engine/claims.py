@@ -153,6 +153,16 @@ class Claims:
         """
         return cast(JobStore, _Watched(store, self))
 
+    async def until_held(self) -> None:
+        """Return once the lease is fresh, at once where it is; what was lost meanwhile is cut off here instead.
+
+        For the moment before a tool is called: a worker that was frozen between its claim and the call must not begin
+        what another one has done by now.
+        """
+        if self._lease is not None and not self._lease.is_fresh:
+            await self._lease.until_fresh()
+            await asyncio.sleep(0)  # the order to cut off may still be queued on this loop
+
     async def _allow(self, claim: Claim | None) -> None:
         if self._lease is not None and not self._lease.is_fresh:
             _log.warning("lease_awaited", extra={"attempt": claim.attempt if claim is not None else None})

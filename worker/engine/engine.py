@@ -90,7 +90,9 @@ class Engine:
         self._plan = PlanStage(watched, planner, announcer)
         self._respond = RespondStage(watched, responder, announcer)
         limits = OutputLimits(settings.max_output_bytes, settings.inline_output_bytes)
-        self._steps = StepRunner(watched, toolbox, values=Values(payloads, limits), draw=draw)
+        self._steps = StepRunner(
+            watched, toolbox, values=Values(payloads, limits), draw=draw, until_held=self.claims.until_held
+        )
         self._is_winding_down = False
 
     async def run(self, wake: Wake) -> Carried:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from time import monotonic
@@ -59,13 +59,25 @@ class _Outcome:
 
 
 class StepRunner:
-    """Runs single steps. `draw` returns uniform numbers from [0, 1) for jitter."""
+    """Runs single steps. `draw` returns uniform numbers from [0, 1) for jitter.
 
-    def __init__(self, store: JobStore, toolbox: Toolbox, *, values: Values, draw: Callable[[], float]) -> None:
+    `until_held` waits until this worker knows what it still holds; no tool is called before.
+    """
+
+    def __init__(
+        self,
+        store: JobStore,
+        toolbox: Toolbox,
+        *,
+        values: Values,
+        draw: Callable[[], float],
+        until_held: Callable[[], Awaitable[None]],
+    ) -> None:
         self._store = store
         self._toolbox = toolbox
         self._values = values
         self._draw = draw
+        self._until_held = until_held
 
     async def claim(self, wake: StepWake) -> StepClaim | None:
         """Take the step; None when somebody else has it, it is over, or its time has not come."""
@@ -143,6 +155,7 @@ class StepRunner:
                 if not isinstance(found.value, NotHappened):
                     return await self._checked(claim, tool, replace(found, phase=phase))
                 _tell("step_had_not_happened", claim, True)
+            await self._until_held()
             phase = Phase.CALLING
             return await self._checked(claim, tool, await _call(tool.call(arguments, _context(claim)), claim))
         except ExecutionFailed as failure:

@@ -207,6 +207,36 @@ def test_a_worker_whose_lease_is_not_fresh_looks_before_it_writes(play: Play) ->
     assert play(scenario, ScriptedModel(), [held.tool]) == ("running", "ready", 0)
 
 
+def test_a_worker_that_was_frozen_between_claim_and_call_does_not_begin_what_was_taken_back(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would do, after its time, what another one may have done by then."""
+    held = Held("unsafe")
+
+    async def scenario(harness: Harness) -> Any:
+        now = [100.0]
+        lease = Lease(LEASE, clock=lambda: now[0])
+        harness.engine.claims._lease = lease
+        claim, claimed = harness.store.claim_step, asyncio.Event()
+
+        async def claim_and_freeze(ref: StepRef) -> Any:
+            answer = await claim(ref)
+            now[0] += 60
+            claimed.set()
+            return answer
+
+        monkeypatch.setattr(harness.store, "claim_step", claim_and_freeze)
+        job_id = await harness.submit("", plan={"calls": [{"tool_name": "held", "arguments": {}}]})
+        running = asyncio.create_task(harness.engine.run(harness.published.pop()))
+        await asyncio.wait_for(claimed.wait(), 5)
+        await take_back(harness, job_id)
+        await reconciler(harness, lease).compare(asked=now[0])
+        await asyncio.wait_for(running, 5)
+        return held.begun.is_set(), (await step_of(harness, job_id))["status"]
+
+    assert play(scenario, ScriptedModel(), [held.tool]) == (False, "ready")
+
+
 def test_a_database_that_was_away_costs_no_work_that_nobody_took(play: Play) -> None:
     """Every lease has lapsed, no sweep came: the next beat finds all still held."""
     held = Held("unsafe")
