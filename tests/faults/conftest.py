@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from shared.embedded.valkey import EmbeddedValkey
-from tests.faults.scene import Scene, playing
+from tests.faults.scene import MIGRATING, Scene, playing
 from tests.support.servers import TestPostgres
 
 AT_ONCE = 5
@@ -54,7 +54,7 @@ def stage(postgres: TestPostgres, valkey: EmbeddedValkey, tmp_path_factory: pyte
 
     @contextmanager
     def database() -> Iterator[str]:
-        with making:
+        with making, MIGRATING:
             url = postgres.create_migrated()
         yield url
         with making:

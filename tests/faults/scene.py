@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,6 +43,9 @@ SETTINGS = {
 
 PATIENCE = 60.0
 """Far more than any recovery here takes; the machine may be busy."""
+
+MIGRATING = threading.Lock()
+"""Alembic keeps what it is at in a module: one migration at a time."""
 
 Call = tuple[str, Mapping[str, Any]]
 

@@ -17,7 +17,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from shared.embedded.valkey import EmbeddedValkey
 from tests.faults.conftest import Stage
-from tests.faults.scene import MIXED, PATIENCE, Scene
+from tests.faults.scene import MIGRATING, MIXED, PATIENCE, Scene
 from tests.support.proxy import TcpProxy
 from tests.support.servers import TestPostgres
 from tests.support.waiting import eventually
@@ -179,13 +179,15 @@ def broker_silent(stage: Stage, point: str) -> None:
 
 
 @contextmanager
-def own_postgres() -> Iterator[TestPostgres]:
-    """A PostgreSQL server that may be maltreated."""
+def own_postgres() -> Iterator[tuple[TestPostgres, str]]:
+    """A PostgreSQL server that may be maltreated, and the URL of a database on it."""
     with tempfile.TemporaryDirectory(prefix="planq-pg-") as folder:
         server = TestPostgres(Path(folder))
         server.start()
         try:
-            yield server
+            with MIGRATING:
+                url = server.create_migrated()
+            yield server, url
         finally:
             server.stop()
 
@@ -213,7 +215,7 @@ def crash(server: TestPostgres) -> None:
 
 def database_restarted(stage: Stage, point: str) -> None:
     """PostgreSQL crashes and comes back, after the call that was held has met its absence."""
-    with own_postgres() as postgres, stage(database_url=postgres.create_migrated()) as scene:
+    with own_postgres() as (postgres, url), stage(database_url=url) as scene:
         struck = standing_at(scene, point)
         crash(postgres)
         struck.go_on()

@@ -43,7 +43,7 @@ def dbos_716_the_database_restarts_in_the_middle_of_a_recovery(stage: Stage) -> 
 
     Here recovery is a loop over what the database says: what one pass could not put right the next one finds again.
     """
-    with own_postgres() as postgres, stage(database_url=postgres.create_migrated()) as scene:
+    with own_postgres() as (postgres, url), stage(database_url=url) as scene:
         jobs = [scene.submit(HOLD) for _ in range(5)]
         first = scene.worker()
         for job_id in jobs:
