@@ -298,3 +298,81 @@ def test_a_fork_whose_source_is_gone_runs_nothing_again(play: Any) -> None:
         assert (await rows.job(job))[1] == []
 
     play(scenario)
+
+
+def test_a_fork_whose_source_is_just_being_removed_waits_to_see_what_becomes_of_it(play: Any) -> None:
+    """Retention has looked for forks before this one was made: it must not end as if it had taken over nothing."""
+
+    async def scenario(rows: Rows) -> None:
+        source = await rows.executing("read")
+        await rows.succeed(source, 0)
+        await rows.answer(source)
+        async with rows.database.connection() as removing, removing.transaction():
+            await removing.execute("DELETE FROM jobs WHERE id = %s", [source])
+            fork = await rows.submit(forked_from=source, plan={}, reuse={0: 0})
+            accepting = asyncio.ensure_future(rows.accept(fork, "read"))
+            async with asyncio.timeout(10):
+                while not (accepting.done() or await _waits_for_a_lock(rows)):
+                    pass
+            assert not accepting.done()
+        with pytest.raises(InternalFault, match="is gone"):
+            await accepting
+
+    play(scenario)
+
+
+async def _waits_for_a_lock(rows: Rows) -> bool:
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    return bool(await rows.run(waiting))
+
+
+def test_a_retry_of_a_resumed_job_comes_when_it_is_due_and_no_later(play: Any) -> None:
+    async def scenario(rows: Rows) -> None:
+        job = await rows.executing("read", "read")
+        assert (await rows.store.fail_step(await rows.claim(job, 0), BOOM, timedelta(seconds=2))).landed
+        await rows.requests.pause("default", job)
+        asked = await rows.requests.resume("default", job)
+        assert [wake.ref.index for wake in asked.wakes if isinstance(wake, StepWake)] == [1]
+        due = await rows.run("SELECT wake_at = run_at AS at_its_time FROM steps WHERE index = 0")
+        assert due == [{"at_its_time": True}]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("asked_at", [-10, 10], ids=["before the pause", "in the pause"])
+@pytest.mark.parametrize("settled_at", [20, 40], ids=["in the pause", "after the pause"])
+def test_neither_a_pause_nor_a_question_counts_against_the_plan(play: Any, asked_at: int, settled_at: int) -> None:
+    """Minutes on a clock of our own: paused at 0, resumed at 30; the plan has what it had when both began."""
+
+    async def scenario(rows: Rows) -> None:
+        moments: dict[int, Callable[[], Awaitable[Any]]] = {
+            0: lambda: rows.requests.pause("default", job),
+            30: lambda: rows.requests.resume("default", job),
+            asked_at: lambda: ask(),
+            settled_at: lambda: rows.requests.settle("default", job, 0, Verdict(Settlement.HAPPENED, {"value": "v"})),
+        }
+
+        async def ask() -> Any:
+            return await rows.store.ask_step(claim, BOOM, {"message": "did it happen?"})
+
+        job = await rows.executing("unsafe", "read")
+        claim = await rows.claim(job, 0)
+        clock = -10
+        for moment in sorted(moments):
+            await _pass(rows, moment - clock)
+            clock = moment
+            assert await moments[moment]()
+        left = await rows.run("SELECT deadline - now() AS left FROM jobs")
+        # Before the pause, and after the question and the pause, it is the plan's own time that passes.
+        expected = timedelta(seconds=300) - timedelta(minutes=0 if asked_at < 0 else 10)
+        assert abs(left[0]["left"] - expected) < timedelta(seconds=30)
+
+    play(scenario)
+
+
+async def _pass(rows: Rows, minutes: int) -> None:
+    """Let time pass: for the rows it is the same whether now moves on or they move back."""
+    span = timedelta(minutes=minutes)
+    await rows.run("UPDATE jobs SET deadline = deadline - %s, expires_at = expires_at - %s", span, span)
+    await rows.run("UPDATE jobs SET paused_at = paused_at - %s, wake_at = wake_at - %s", span, span)
+    await rows.run("UPDATE steps SET wake_at = wake_at - %s", span)

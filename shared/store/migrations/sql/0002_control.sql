@@ -17,14 +17,17 @@ BEGIN
     RETURN json_build_object('found', true, 'landed', true, 'status', j.status);
 END $$;
 
--- The ready steps of a round, due again as if they had just become ready; the caller publishes them and holds the job.
+-- The ready steps of a round, due again as if they had just become ready, retries when their time comes; the caller
+-- publishes those that are returned, and holds the job.
 CREATE FUNCTION planq_rewake_steps(p_job uuid, p_round int) RETURNS json LANGUAGE sql AS $$
     WITH woken AS (
-        UPDATE steps SET wake_at = greatest(run_at, now() + planq_wake_grace()), wakes = 0
+        UPDATE steps SET wake_at = CASE WHEN run_at > now() THEN run_at ELSE now() + planq_wake_grace() END, wakes = 0
         WHERE job_id = p_job AND round = p_round AND status = 'ready'
-        RETURNING index, lane, tool_name
+        RETURNING index, lane, tool_name, run_at
     )
-    SELECT coalesce(json_agg(json_build_object('index', index, 'lane', lane, 'tool_name', tool_name) ORDER BY index), '[]')
+    SELECT coalesce(
+        json_agg(json_build_object('index', index, 'lane', lane, 'tool_name', tool_name) ORDER BY index)
+            FILTER (WHERE run_at <= now()), '[]')
     FROM woken
 $$;
 
@@ -131,7 +134,8 @@ BEGIN
        OR (p_due AND (s.wake_at > now() OR j.paused_at IS NOT NULL)) THEN
         RETURN json_build_object('found', true, 'landed', false, 'status', s.status, 'job_status', j.status);
     END IF;
-    v_rest := greatest(s.wake_at - now(), interval '0');
+    -- While the job is paused the wait stands still, and resuming moves the deadlines by the whole pause.
+    v_rest := greatest(s.wake_at - coalesce(j.paused_at, now()), interval '0');
     UPDATE steps SET status = 'running', question = NULL, wake_at = NULL, unsure = false
     WHERE job_id = p_job AND round = j.round AND index = p_index;
     UPDATE jobs SET open_questions = open_questions - 1,

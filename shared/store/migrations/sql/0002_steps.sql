@@ -20,6 +20,8 @@ BEGIN
     IF j.id IS NULL OR j.status <> 'planning' OR j.stage_worker IS NULL OR j.stage_attempt <> p_attempt THEN
         RETURN json_build_object('landed', false);
     END IF;
+    -- Retention may be deleting the source at this moment: wait for that, and let it wait for us.
+    PERFORM FROM jobs WHERE id IN (SELECT g.reuse_job FROM json_to_recordset(p_steps) AS g (reuse_job uuid)) FOR KEY SHARE;
     SELECT count(*), count(o.index) INTO v_wanted, v_reused
     FROM json_to_recordset(p_steps) AS g (reuse_job uuid, reuse_index int)
     LEFT JOIN (jobs src JOIN steps o ON o.job_id = src.id AND o.round = src.round AND o.status = 'succeeded')
@@ -70,7 +72,7 @@ BEGIN
     END IF;
     v_status := CASE WHEN v_open = 0 THEN 'responding' ELSE 'executing' END;
     UPDATE jobs SET status = v_status, stage_worker = NULL, open_steps = v_open, failed_steps = 0, halt_index = NULL,
-        deadline = CASE WHEN v_open > 0 THEN now() + p_timeout END,
+        deadline = CASE WHEN v_open > 0 THEN coalesce(j.paused_at, now()) + p_timeout END,
         wake_at = CASE WHEN v_open = 0 THEN now() + planq_wake_grace() END, wakes = 0
     WHERE id = j.id;
     PERFORM planq_tell(j.tenant_id, j.id, 'plan_accepted',
@@ -222,7 +224,8 @@ BEGIN
 END $$;
 
 -- StepAsked: a call was cut off, and a person has to say whether it took effect. The job's limit bounds the wait, which
--- counts against neither the plan's time nor the job's. Returns whether it landed.
+-- counts against neither the plan's time nor the job's; while the job is paused the wait has not begun.
+-- Returns whether it landed.
 CREATE FUNCTION planq_ask_step(
     p_job uuid, p_round int, p_index int, p_attempt int, p_error json, p_question json, p_lost boolean
 ) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -235,8 +238,9 @@ BEGIN
         RETURN false;
     END IF;
     v_wait := make_interval(secs => coalesce((j.limits->>'human_wait_seconds')::float8, 86400));
-    UPDATE steps SET status = 'waiting', question = p_question, error = p_error, wake_at = now() + v_wait,
-        worker_id = NULL, deadline = NULL, worker_losses = worker_losses + CASE WHEN p_lost THEN 1 ELSE 0 END
+    UPDATE steps SET status = 'waiting', question = p_question, error = p_error,
+        wake_at = coalesce(j.paused_at, now()) + v_wait, worker_id = NULL, deadline = NULL,
+        worker_losses = worker_losses + CASE WHEN p_lost THEN 1 ELSE 0 END
     WHERE job_id = p_job AND round = p_round AND index = p_index AND status = 'running' AND attempt = p_attempt;
     IF NOT FOUND THEN
         RETURN false;
@@ -248,3 +252,9 @@ BEGIN
         json_build_object('round', p_round, 'index', p_index, 'attempt', p_attempt, 'error', p_error));
     RETURN true;
 END $$;
+
+-- The same as handing back, for workers of the release before.
+CREATE OR REPLACE FUNCTION planq_release_step(p_job uuid, p_round int, p_index int, p_attempt int) RETURNS boolean
+LANGUAGE sql AS $$
+    SELECT (planq_hand_back_step(p_job, p_round, p_index, p_attempt)->>'landed')::boolean
+$$;
