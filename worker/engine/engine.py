@@ -147,6 +147,7 @@ class Engine:
             carried = await self._work(claim)
         except asyncio.CancelledError:
             if not flight.is_cut_off:
+                is_settled = False  # while it is not known to be given back: a second cancellation ends this wait
                 is_settled = await asyncio.shield(self._give_back(claim))
                 raise
             # The database already says that this attempt is over; this Celery task ends normally.

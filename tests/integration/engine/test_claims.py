@@ -237,6 +237,38 @@ def test_a_worker_that_was_frozen_between_claim_and_call_does_not_begin_what_was
     assert play(scenario, ScriptedModel(), [held.tool]) == (False, "ready")
 
 
+def test_a_call_that_is_just_being_given_up_is_not_taken_for_one_that_was_never_made(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is cancelled twice leaves before the database has answered, and a comparison may come in between."""
+    held = Held("unsafe")
+
+    async def scenario(harness: Harness) -> Any:
+        job_id, running = await begun(harness, held)
+        fail, asked, answer = harness.store.fail_step, asyncio.Event(), asyncio.Event()
+
+        async def slow(*arguments: Any, **named: Any) -> Any:
+            asked.set()
+            await answer.wait()
+            return await fail(*arguments, **named)
+
+        monkeypatch.setattr(harness.store, "fail_step", slow)
+        running.cancel()
+        await asyncio.wait_for(asked.wait(), 5)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        compare = reconciler(harness)
+        for _ in range(3):
+            await compare.compare()
+        step, published = await step_of(harness, job_id), list(harness.published)
+        answer.set()
+        await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()}, timeout=5)
+        return step["status"], step["releases"], published
+
+    assert play(scenario, ScriptedModel(), [held.tool]) == ("running", 0, [])
+
+
 def test_a_database_that_was_away_costs_no_work_that_nobody_took(play: Play) -> None:
     """Every lease has lapsed, no sweep came: the next beat finds all still held."""
     held = Held("unsafe")
