@@ -5,6 +5,7 @@ WITH unfinished AS (
     SELECT j.id,
            count(s.index) FILTER (WHERE s.status IN ('pending', 'ready', 'running', 'waiting'))::int AS open_steps,
            count(s.index) FILTER (WHERE s.status = 'failed')::int AS failed_steps,
+           min(s.index) FILTER (WHERE s.status = 'failed') AS halt_index,
            count(s.index) FILTER (WHERE s.status IN ('ready', 'running', 'waiting'))::int AS movable,
            count(s.index) FILTER (WHERE s.status = 'waiting' AND s.question IS NOT NULL)::int AS questions
     FROM unfinished j LEFT JOIN steps s ON s.job_id = j.id AND s.round = j.round
@@ -18,26 +19,76 @@ UNION ALL
 SELECT 'stage_without_cause', id, NULL FROM unfinished
 WHERE status IN ('queued', 'planning', 'responding') AND stage_worker IS NULL AND wake_at IS NULL
 UNION ALL
+-- A stage that can be claimed no more holds its worker for ever: the sweeper gives back only what is a stage.
+SELECT 'stage_held_in_vain', id, NULL FROM jobs
+WHERE stage_worker IS NOT NULL AND status NOT IN ('planning', 'responding')
+UNION ALL
 SELECT 'executing_without_cause', j.id, NULL FROM unfinished j JOIN counted c ON c.id = j.id
 WHERE j.status IN ('executing', 'input_required') AND c.movable = 0
 UNION ALL
 SELECT 'step_without_cause', s.job_id, s.index FROM steps s
 WHERE s.status IN ('ready', 'waiting') AND s.wake_at IS NULL
 UNION ALL
+-- The sweeper looks at what it may publish every ten minutes at the latest (planq_take_due_wakes).
+SELECT 'woken_too_late', s.job_id, s.index FROM steps s
+WHERE s.status = 'ready' AND s.wake_at > greatest(s.run_at, now()) + interval '11 minutes'
+UNION ALL
+SELECT 'woken_too_late', id, NULL FROM unfinished
+WHERE status IN ('queued', 'planning', 'responding') AND wake_at > greatest(run_at, now()) + interval '11 minutes'
+UNION ALL
+SELECT 'without_deadline', id, NULL FROM unfinished
+WHERE (status IN ('executing', 'input_required') OR stage_worker IS NOT NULL) AND deadline IS NULL
+UNION ALL
+SELECT 'without_deadline', job_id, index FROM steps WHERE status = 'running' AND deadline IS NULL
+UNION ALL
+SELECT 'paused_after_its_end', id, NULL FROM jobs
+WHERE paused_at IS NOT NULL AND status IN ('completed', 'failed', 'cancelled')
+UNION ALL
 SELECT 'counter_differs', j.id, NULL FROM unfinished j JOIN counted c ON c.id = j.id
 WHERE j.status IN ('executing', 'input_required') AND (j.open_steps, j.failed_steps) <> (c.open_steps, c.failed_steps)
+UNION ALL
+SELECT 'halt_differs', j.id, NULL FROM unfinished j JOIN counted c ON c.id = j.id
+WHERE j.status IN ('executing', 'input_required') AND j.halt_index IS DISTINCT FROM c.halt_index
+UNION ALL
+-- Nothing begins that the sequence would not have begun.
+SELECT 'open_after_a_failure', j.id, s.index FROM unfinished j JOIN steps s ON s.job_id = j.id AND s.round = j.round
+WHERE s.status IN ('pending', 'ready') AND s.index > j.halt_index
 UNION ALL
 SELECT 'questions_differ', j.id, NULL FROM unfinished j JOIN counted c ON c.id = j.id
 WHERE j.open_questions <> c.questions OR (j.status = 'input_required') <> (c.questions > 0)
 UNION ALL
+SELECT 'question_without_wait', job_id, index FROM steps WHERE question IS NOT NULL AND status <> 'waiting'
+UNION ALL
+-- Whoever is not sure has to find out: a tool that cannot would be called, or given up, for nothing.
+SELECT 'unsure_in_vain', job_id, index FROM steps
+WHERE unsure AND status IN ('pending', 'ready', 'running') AND (effect <> 'unsafe' OR recovery <> 'find_out')
+UNION ALL
 SELECT 'pending_differs', s.job_id, s.index FROM steps s
-WHERE s.status = 'pending' AND s.pending <> (
+WHERE s.status = 'pending' AND (s.pending = 0 OR s.pending <> (
     SELECT count(*) FROM steps d
     WHERE d.job_id = s.job_id AND d.round = s.round AND d.index = ANY (s.depends_on) AND d.status <> 'succeeded'
+))
+UNION ALL
+SELECT 'pending_for_ever', s.job_id, s.index FROM steps s
+WHERE s.status = 'pending' AND EXISTS (
+    SELECT FROM steps d
+    WHERE d.job_id = s.job_id AND d.round = s.round AND d.index = ANY (s.depends_on)
+      AND d.status IN ('failed', 'skipped', 'cancelled')
 )
 UNION ALL
 SELECT 'ended_with_open_steps', j.id, s.index FROM steps s JOIN jobs j ON j.id = s.job_id
-WHERE s.status IN ('pending', 'ready', 'running', 'waiting') AND j.status IN ('completed', 'failed', 'cancelled')
+WHERE s.status IN ('pending', 'ready', 'running', 'waiting')
+  AND (j.status NOT IN ('executing', 'input_required') OR s.round <> j.round)
+UNION ALL
+SELECT 'reused_and_run', job_id, index FROM steps WHERE reused_job IS NOT NULL AND (status <> 'succeeded' OR attempt > 0)
+UNION ALL
+SELECT 'payload_missing', s.job_id, s.index FROM steps s
+WHERE s.payload_hash IS NOT NULL AND NOT EXISTS (
+    SELECT FROM payloads p WHERE p.tenant_id = s.tenant_id AND p.hash = s.payload_hash)
+UNION ALL
+SELECT 'payload_missing', a.job_id, a.step_index FROM artifacts a
+WHERE a.payload_hash IS NOT NULL AND NOT EXISTS (
+    SELECT FROM payloads p WHERE p.tenant_id = a.tenant_id AND p.hash = a.payload_hash)
 UNION ALL
 SELECT 'model_calls_differ', j.id, NULL FROM jobs j
 WHERE j.model_calls <> (SELECT count(*) FROM model_calls c WHERE c.job_id = j.id)
@@ -45,4 +96,10 @@ UNION ALL
 SELECT 'succeeded_twice', e.job_id, (e.data->>'index')::int FROM events e
 WHERE e.kind = 'step_succeeded'
 GROUP BY e.job_id, e.data->>'round', (e.data->>'index')::int HAVING count(*) > 1
+UNION ALL
+SELECT 'begun_after_success', e.job_id, (e.data->>'index')::int FROM events e
+WHERE e.kind IN ('step_started', 'step_succeeded')
+GROUP BY e.job_id, e.data->>'round', (e.data->>'index')::int
+HAVING max(e.sequence) FILTER (WHERE e.kind = 'step_started')
+     > min(e.sequence) FILTER (WHERE e.kind = 'step_succeeded')
 LIMIT %(limit)s
