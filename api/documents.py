@@ -69,13 +69,17 @@ def new_job_document(submission: Submission, created_at: datetime) -> Document:
     return job_document({**dict.fromkeys(nothing_yet), **dict.fromkeys(none_yet, 0), **row}, [])
 
 
-def fork_preview(source: UUID, steps: Sequence[PlannedStep], reuse: Mapping[int, int]) -> Document:
+def fork_preview(
+    source: UUID, steps: Sequence[PlannedStep], reuse: Mapping[int, int], doubts: Mapping[int, int]
+) -> Document:
     """Return a `ForkPreview` of a fork of the job `source` with these steps."""
     shown = [{"index": step.index, "tool_name": step.tool_name, "effect": str(step.effect)} for step in steps]
     taken = [
         {**step, "reused_from": _origin(source, reuse[index])} for index, step in enumerate(shown) if index in reuse
     ]
-    return {"reuse": taken, "run": [step for index, step in enumerate(shown) if index not in reuse]}
+    in_doubt = [{**shown[index], "same_as": _origin(source, own)} for index, own in doubts.items()]
+    run = [step for index, step in enumerate(shown) if index not in reuse]
+    return {"reuse": taken, "run": run, "in_doubt": in_doubt}
 
 
 def _origin(job_id: UUID, index: int) -> Document:

@@ -12,11 +12,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 from uuid import uuid4
 
+from api.recovery import refused_fork, would_repeat
 from api.schemas import ForkRequest
 from api.submission import TENANT, allowed_tools, check_metadata, checked_input, plan_body, valid_plan
 from shared.domain.compile import PlannedStep, compile_plan
 from shared.domain.errors import Conflict, InvalidRequest
-from shared.domain.fork import SourceStep, reusable
+from shared.domain.fork import SourceStep, in_doubt, reusable
 from shared.domain.limits import Limits
 from shared.domain.plan import Plan
 from shared.domain.states import Effect, JobStatus, StepStatus, Strategy
@@ -32,10 +33,14 @@ _INLINE_STEPS = 100
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A fork that may be stored: `submission` with `reuse`, and the steps that its plan means."""
+    """A fork that may be stored: `submission` with `reuse`, and the steps that its plan means.
+
+    `doubts` are those that would do what a step of the source may have done, with that step; see `fork.in_doubt`.
+    """
 
     submission: Submission
     steps: Sequence[PlannedStep]
+    doubts: Mapping[int, int]
 
     @property
     def reuse(self) -> Mapping[int, int]:
@@ -54,8 +59,8 @@ async def fork_of(
     """Return the fork of a job, whose row and steps are those of `RequestStore.planned`.
 
     What the request does not name is as in the source. `given` are the fields that came with headers. Raises
-    `Conflict` when the source has no valid plan, `InvalidRequest`, `TooLarge`, or `PlanInvalid` with every defect of
-    the plan.
+    `Conflict` when the source has no valid plan, `InvalidRequest`, `TooLarge`, `PlanInvalid` with every defect of
+    the plan, or `OutcomeUnknown` with every doubt unless the request says `repeat_unsafe` or is a dry run.
     """
     _require_plan(job)
     text = job["input"] if request.input is None else checked_input(request.input, settings.max_input_bytes)
@@ -71,7 +76,9 @@ async def fork_of(
         )
     work = (plan, steps, allowed_tools(names, tools), tools, limits.step_timeout_seconds, request.from_step)
     is_long = max(len(plan.calls), len(steps)) > _INLINE_STEPS
-    compiled, reuse = await asyncio.to_thread(_compare, *work) if is_long else _compare(*work)
+    compiled, reuse, doubts = await asyncio.to_thread(_compare, *work) if is_long else _compare(*work)
+    if doubts and not (request.repeat_unsafe or request.dry_run):
+        raise refused_fork(job, steps, doubts)
     submission = Submission(
         id=new_id(),
         tenant_id=TENANT,
@@ -89,7 +96,7 @@ async def fork_of(
         forked_from=job["id"],
         reuse=reuse,
     )
-    return Fork(submission, compiled)
+    return Fork(submission, compiled, doubts)
 
 
 def _require_plan(job: Row) -> None:
@@ -124,13 +131,14 @@ def _compare(
     tools: Mapping[str, ToolDefinition],
     step_timeout_seconds: float,
     from_step: int | None,
-) -> tuple[Sequence[PlannedStep], dict[int, int]]:
+) -> tuple[Sequence[PlannedStep], dict[int, int], dict[int, int]]:
     compiled = compile_plan(plan, allowed, step_timeout_seconds=step_timeout_seconds).steps
-    return compiled, reusable([_source_step(row, tools) for row in steps], compiled, from_step=from_step)
+    source = [_source_step(row, tools) for row in steps]
+    return compiled, reusable(source, compiled, from_step=from_step), in_doubt(source, compiled)
 
 
 def _source_step(row: Row, tools: Mapping[str, ToolDefinition]) -> SourceStep:
     name: str = row["tool_name"]
     arguments: Mapping[str, Any] = row["arguments"]
     effect = tools[name].effect if name in tools else Effect(row["effect"])
-    return SourceStep(name, effect, arguments, row["status"] == StepStatus.SUCCEEDED)
+    return SourceStep(name, effect, arguments, row["status"] == StepStatus.SUCCEEDED, would_repeat(row, effect))

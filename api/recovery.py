@@ -1,4 +1,4 @@
-"""What a resumed job may repeat, and what an answer about a call that was cut off comes to.
+"""What a resumed job or a fork may repeat, and what an answer about a call that was cut off comes to.
 
 Nothing `unsafe` is done twice unless somebody says so; issue 3, items 7 and 8. Nothing is stored here.
 """
@@ -6,7 +6,7 @@ Nothing `unsafe` is done twice unless somebody says so; issue 3, items 7 and 8. 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from api.schemas import SettleRequest
@@ -17,7 +17,7 @@ from shared.domain.errors import Conflict, ErrorRecord, InvalidRequest, OutcomeU
 from shared.domain.events import Settlement
 from shared.domain.excerpts import excerpts_json, path_of
 from shared.domain.preview import preview_json
-from shared.domain.retry import may_have_taken_effect
+from shared.domain.retry import is_in_doubt, may_have_taken_effect
 from shared.domain.schemas import violations
 from shared.domain.states import Effect, JobStatus, Recovery, StepStatus
 from shared.domain.tool import ToolDefinition
@@ -34,18 +34,43 @@ def doubts_about(job: Row, steps: Sequence[Row], *, repeat_unsafe: bool) -> Coll
     blindly, unless `repeat_unsafe`.
     """
     _require_failures(job)
-    doubtful = [step for step in steps if _may_have_taken_effect(step)]
+    doubtful = [step for step in steps if _says(may_have_taken_effect, step, Effect(step["effect"]))]
     blind = [step for step in doubtful if step["recovery"] != Recovery.FIND_OUT]
     if blind and not repeat_unsafe:
-        named = ", ".join(f"step {step['index']} ({step['tool_name']!r})" for step in blind[:10])
-        more = f" and {len(blind) - 10} more" if len(blind) > 10 else ""
         raise OutcomeUnknown(
-            f"job {job['id']} stays as it is: {named}{more} may have taken effect, and its tool is unsafe to repeat; "
-            'find out, then send {"repeat_unsafe": true} to repeat it all the same, or fork the job with a plan '
-            "that goes without",
+            f"job {job['id']} stays as it is: {_named(blind)} may have taken effect, and its tool is unsafe to "
+            'repeat; find out, then send {"repeat_unsafe": true} to repeat it all the same, or fork the job with a '
+            "plan that goes without",
             errors=[_doubt(step) for step in blind],
         )
     return [step["index"] for step in doubtful if step["recovery"] == Recovery.FIND_OUT]
+
+
+def would_repeat(step: Row, effect: Effect) -> bool:
+    """True when to do the same as a step, in another job, could do twice what must not be done twice.
+
+    `effect` is the class that its tool has now.
+    """
+    return _says(is_in_doubt, step, effect)
+
+
+def refused_fork(job: Row, steps: Sequence[Row], doubts: Mapping[int, int]) -> OutcomeUnknown:
+    """Return the refusal of a fork whose steps `doubts` would do what steps of its source may have done.
+
+    `doubts` maps steps of the fork to those of the source, whose rows are `steps` in plan order.
+    """
+    named = _named([steps[own] for own in doubts.values()])
+    return OutcomeUnknown(
+        f"job {job['id']} is not forked: {named} may have taken effect, or still may, and its tool is unsafe to "
+        'repeat; the fork would call it again: find out, then send {"repeat_unsafe": true} to call it all the same, or a '
+        "plan that goes without",
+        errors=[{**_doubt(steps[own]), "step": index, "source_step": own} for index, own in doubts.items()],
+    )
+
+
+def _named(steps: Sequence[Row]) -> str:
+    named = ", ".join(f"step {step['index']} ({step['tool_name']!r})" for step in steps[:10])
+    return f"{named} and {len(steps) - 10} more" if len(steps) > 10 else named
 
 
 def _require_failures(job: Row) -> None:
@@ -64,19 +89,17 @@ def _require_failures(job: Row) -> None:
     )
 
 
-def _may_have_taken_effect(step: Row) -> bool:
+def _says(judge: Callable[..., bool], step: Row, effect: Effect) -> bool:
     error = step["error"] or {}
-    return may_have_taken_effect(
-        StepStatus(step["status"]),
-        Effect(step["effect"]),
-        error.get("code"),
-        is_begun=step["attempt"] > step["releases"],
-        is_unsure=step["unsure"],
-    )
+    is_begun = step["attempt"] > step["releases"]
+    status = StepStatus(step["status"])
+    return judge(status, effect, error.get("code"), is_begun=is_begun, is_unsure=step["unsure"])
 
 
 def _doubt(step: Row) -> dict[str, Any]:
     error = step["error"] or {"code": "cancelled", "message": "cut off when its job ended"}
+    if step["status"] == StepStatus.RUNNING:  # what an earlier attempt ended by says nothing about this one
+        error = {"code": OutcomeUnknown.code, "message": "it runs now"}
     return {
         "step": step["index"],
         "tool_name": step["tool_name"],

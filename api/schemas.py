@@ -98,6 +98,10 @@ class ForkRequest(_Request):
     input: str | None = Field(default=None, description="What is asked; the answer is written for it.")
     limits: LimitsRequest | None = None
     metadata: dict[str, Any] | None = Field(default=None, description="Kept and returned as it is; at most 16 kB.")
+    repeat_unsafe: bool = Field(
+        default=False,
+        description="Call `unsafe` tools also where the same call in the source may have taken effect.",
+    )
     dry_run: bool = Field(
         default=False, description="Store nothing; say what would be taken over and what would run."
     )
@@ -235,11 +239,18 @@ class ReusedStep(ForkedStep):
     reused_from: Origin
 
 
+class DoubtfulStep(ForkedStep):
+    """A step that would run although the same step of the source may have taken effect, or still may."""
+
+    same_as: Origin
+
+
 class ForkPreview(_Answer):
-    """What a fork would do; nothing is stored."""
+    """What a fork would do; nothing is stored. With any `in_doubt`, part of `run`, it needs `repeat_unsafe`."""
 
     reuse: list[ReusedStep]
     run: list[ForkedStep]
+    in_doubt: list[DoubtfulStep]
 
 
 class JobPage(_Answer):

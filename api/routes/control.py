@@ -85,7 +85,8 @@ async def fork(
     """Make a new job with the plan of another, as it was or edited, that takes over what the edit leaves untouched.
 
     Taken over are outcomes of steps that have succeeded by now; the source may be unfinished, and is not changed. All
-    else runs, calls of `unsafe` tools too: `dry_run` tells which.
+    else runs, calls of `unsafe` tools too: `dry_run` tells which. Where the same call in the source may have taken
+    effect, or is still made, the fork is refused: 409 with `code` `outcome_unknown` lists the steps.
     """
     found = job_id_of(job_id)
     wanted = body or ForkRequest()
@@ -109,7 +110,7 @@ async def fork(
         request_hash=fingerprint,
     )
     if wanted.dry_run:
-        return JsonResponse(fork_preview(found, forked.steps, forked.reuse))
+        return JsonResponse(fork_preview(found, forked.steps, forked.reuse, forked.doubts))
     new_id, created_at = await services.requests.submit(forked.submission)
     if created_at is None:
         return await replayed(services, new_id)

@@ -66,6 +66,10 @@ def fork(
     plan: Annotated[
         str | None, typer.Option(metavar="FILE|-", help="The edited plan (JSON); else the plan as it was.")
     ] = None,
+    repeat_unsafe: Annotated[
+        bool,
+        typer.Option("--repeat-unsafe", help="Call unsafe tools also where the same call may have taken effect."),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say which steps would run, and which need not.")
     ] = False,
@@ -84,6 +88,8 @@ def fork(
         if dry_run and wait:
             raise typer.BadParameter("--dry-run makes no job that could be waited for")
         body: dict[str, Any] = {"dry_run": True} if dry_run else {}
+        if repeat_unsafe:
+            body["repeat_unsafe"] = True
         if from_step is not None:
             body["from_step"] = from_step
         if plan is not None:
@@ -140,6 +146,8 @@ def _show_preview(preview: dict[str, Any], *, as_json: bool) -> None:
         print_json(preview)
         return
     notes = {step["index"]: f"takes over ${step['reused_from']['index']}" for step in preview["reuse"]}
+    doubts = preview.get("in_doubt", [])  # an API of the release before knows none
+    notes |= {step["index"]: f"runs, but ${step['same_as']['index']} may have taken effect" for step in doubts}
     steps = sorted([*preview["reuse"], *preview["run"]], key=lambda step: int(step["index"]))
     for line in columns(
         [
@@ -148,4 +156,6 @@ def _show_preview(preview: dict[str, Any], *, as_json: bool) -> None:
         ]
     ):
         out.print(line)
+    if doubts:
+        err.print("refused unless with --repeat-unsafe", style="yellow")
     err.print("nothing was stored", style="dim")

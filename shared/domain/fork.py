@@ -28,12 +28,16 @@ _EXACT = 2**53
 
 @dataclass(frozen=True, slots=True)
 class SourceStep:
-    """A step of the source job, as planned; `effect` is that of the tool now, as far as it is still published."""
+    """A step of the source job, as planned; `effect` is that of the tool now, as far as it is still published.
+
+    `is_in_doubt` is what `retry.is_in_doubt` says of it.
+    """
 
     tool_name: str
     effect: Effect
     arguments: Mapping[str, Any]
     has_succeeded: bool
+    is_in_doubt: bool = False
 
 
 class _Step(Protocol):
@@ -57,7 +61,7 @@ def reusable(
 
     Precondition: both plans are valid, `fork` is a whole compiled plan. Linear in the size of both.
     """
-    found = _counterparts(source, fork)
+    found = _counterparts(source, fork, lambda step: step.has_succeeded)
     end = len(fork) if from_step is None else from_step
     order = topological_order([step.depends_on for step in fork])
     assert order is not None, "the fork's plan has a cycle"
@@ -76,8 +80,23 @@ def reusable(
     return dict(sorted(reuse.items()))
 
 
-def _counterparts(source: Sequence[SourceStep], fork: Sequence[PlannedStep]) -> dict[int, int]:
-    """Return for each step of the fork the succeeded source step that is the same, where there is one.
+def in_doubt(source: Sequence[SourceStep], fork: Sequence[PlannedStep]) -> dict[int, int]:
+    """Return for each `unsafe` step of the fork the same step of the source, where that is in doubt.
+
+    None of them is in what `reusable` returns, so each would run although its like may have taken effect, wherever it
+    stands: that everything runs from a step on is no knowledge of what became of a call. Precondition and cost are
+    those of `reusable`.
+    """
+    if not any(step.is_in_doubt for step in source):
+        return {}
+    found = _counterparts(source, fork, lambda step: step.is_in_doubt)
+    return {index: own for index, own in sorted(found.items()) if fork[index].effect is Effect.UNSAFE}
+
+
+def _counterparts(
+    source: Sequence[SourceStep], fork: Sequence[PlannedStep], is_sought: Callable[[SourceStep], bool]
+) -> dict[int, int]:
+    """Return for each step of the fork the source step that is the same, where there is one that is sought.
 
     Equal reads are told apart by their place (`_align`), since the world may have moved between them by itself; what
     refers to one of them is then the same only as what refers to its very counterpart.
@@ -91,17 +110,17 @@ def _counterparts(source: Sequence[SourceStep], fork: Sequence[PlannedStep]) -> 
         own = aligned.get(index)
         return f"source {own}" if own is not None and there.keys[own] == key else f"fork {index}"
 
-    succeeded: dict[str, int] = {}
+    sought: dict[str, int] = {}
     for index, name in enumerate(there.names):
-        if source[index].has_succeeded:
-            succeeded.setdefault(name, index)
+        if is_sought(source[index]):
+            sought.setdefault(name, index)
     found: dict[int, int] = {}
     for index, name in enumerate(_content(fork, name_in_fork).names):
         own = aligned.get(index)
-        if own is not None and there.names[own] == name and source[own].has_succeeded:
+        if own is not None and there.names[own] == name and is_sought(source[own]):
             found[index] = own
-        elif name in succeeded:
-            found[index] = succeeded[name]
+        elif name in sought:
+            found[index] = sought[name]
     return found
 
 

@@ -204,6 +204,22 @@ def may_have_taken_effect(
     )
 
 
+def is_in_doubt(
+    status: StepStatus, effect: Effect, error_code: str | None, *, is_begun: bool, is_unsure: bool
+) -> bool:
+    """True when another job must not do what a step does, because it may have been done or is being done.
+
+    As `may_have_taken_effect`, and also while an `unsafe` step runs, waits, or is about to find out. A success is no
+    doubt. What such a step does under its own idempotency key, nobody finds out under that of another job.
+    """
+    if effect is Effect.UNSAFE and (
+        status in (StepStatus.RUNNING, StepStatus.WAITING)
+        or (is_unsure and status in (StepStatus.PENDING, StepStatus.READY))
+    ):
+        return True
+    return may_have_taken_effect(status, effect, error_code, is_begun=is_begun, is_unsure=is_unsure)
+
+
 def _after_error(step: Tried, error: ErrorRecord, phase: Phase, jitter: float, retry_after: timedelta | None) -> Next:
     is_called = phase is Phase.CALLING
     if step.effect is Effect.UNSAFE:

@@ -138,6 +138,18 @@ class Story:
 
         self._api.jobs.run(work)
 
+    def lose(self, index: int) -> None:
+        """Run a step whose call is cut off, and let its tool find out later."""
+
+        async def work(database: Database) -> None:
+            store = PostgresJobStore(database, new_id())
+            claim = await store.claim_step(StepRef(UUID(self.id), 0, index))
+            assert claim is not None
+            error = ErrorRecord("outcome_unknown", "the worker was lost")
+            assert (await store.fail_step(claim, error, timedelta(seconds=60), unsure=True)).landed
+
+        self._api.jobs.run(work)
+
     def answer(self, text: str | None = "done") -> None:
         """Carry out RESPOND, with an error where there is no text."""
 

@@ -141,6 +141,7 @@ def test_a_dry_run_says_what_would_happen_and_stores_nothing(api: Api, source: S
             }
         ],
         "run": [{"index": 1, "tool_name": "mail", "effect": "unsafe"}],
+        "in_doubt": [],
     }
     assert jobs(api) == before
     assert wakes == []
@@ -175,6 +176,80 @@ def test_what_cannot_be_is_refused_and_nothing_is_stored(api: Api, source: Story
     assert response.status_code in (413, 422)
     assert text in response.json()["detail"]
     assert jobs(api) == before
+
+
+DOUBTS = {
+    "running": ("outcome_unknown", "it runs now"),
+    "asking": ("outcome_unknown", "the worker was lost"),
+    "to find out": ("outcome_unknown", "the worker was lost"),
+    "failed": ("timeout", "no"),
+    "cancelled": ("cancelled", "cut off when its job ended"),
+}
+
+
+def doubtful(api: Api, how: str) -> Story:
+    """A job whose second step, an unsafe one, may have taken effect."""
+    story = begun(api, call("look"), call("pay", "x"), call("put"))
+    story.succeed(0)
+    if how == "asking":
+        story.ask(1)
+    elif how == "to find out":
+        story.lose(1)
+    elif how == "failed":
+        story.fail(1, "timeout")
+    else:
+        assert story.claim(1) is not None
+        if how == "cancelled":
+            assert api.http.post(f"/jobs/{story.id}/cancel").status_code == 200
+    return story
+
+
+@pytest.mark.parametrize("body", [{}, {"from_step": 0}, {"from_step": 1}, {"plan": plan(call("pay", "x"))}])
+@pytest.mark.parametrize("how", DOUBTS)
+def test_an_unsafe_call_that_may_have_happened_is_not_made_again_unless_asked(
+    api: Api, wakes: list[Wake], how: str, body: dict[str, Any]
+) -> None:
+    source = doubtful(api, how)
+    before, seen = jobs(api), source.seen()
+    place = 0 if "plan" in body else 1
+    wakes.clear()
+
+    problem = problem_of(fork(api, source, body), 409, "outcome_unknown")
+
+    code, message = DOUBTS[how]
+    assert problem["errors"] == [
+        {"step": place, "source_step": 1, "tool_name": "pay", "code": code, "message": message}
+    ]
+    assert "repeat_unsafe" in problem["detail"]
+    assert (jobs(api), source.seen(), wakes) == (before, seen, [])
+
+    preview = fork(api, source, {**body, "dry_run": True}).json()
+    step = {"index": place, "tool_name": "pay", "effect": "unsafe"}
+    assert step in preview["run"]
+    assert preview["in_doubt"] == [{**step, "same_as": {"job_id": source.id, "index": 1}}]
+
+    assert forked(api, source, {**body, "repeat_unsafe": True}).accept()
+
+
+def test_a_fork_that_does_not_make_the_doubtful_call_is_accepted(api: Api) -> None:
+    source = doubtful(api, "failed")
+
+    for calls in ([call("look"), call("put")], [call("look"), call("pay", "another")]):
+        assert forked(api, source, {"plan": plan(*calls)}).accept()
+
+
+@pytest.mark.parametrize("code", ["tool_error", "rate_limited"])
+def test_an_unsafe_call_that_did_not_happen_is_made(api: Api, code: str) -> None:
+    source = failed_job(api, code)
+
+    assert forked(api, source).accept()
+
+
+def test_an_unsafe_call_that_succeeded_is_made_again_from_that_step_on(api: Api, source: Story) -> None:
+    story = forked(api, source, {"from_step": 2})
+
+    assert story.accept()
+    assert story.statuses()[2] == "ready"
 
 
 def test_limits_are_those_of_the_source_unless_named(api: Api, source: Story) -> None:

@@ -88,13 +88,13 @@ def test_fork_sends_what_it_was_given_and_prints_the_new_id(planq: Planq, server
     server.answer(202, job("queued"))
 
     bare = planq("fork", OTHER)
-    edited = planq("fork", OTHER, "--from-step", "2", "--plan", str(plan))
+    edited = planq("fork", OTHER, "--from-step", "2", "--plan", str(plan), "--repeat-unsafe")
 
     assert (bare.exit_code, bare.stdout) == (0, f"{ID}\n")
     assert edited.stdout == f"{ID}\n"
     assert asked(server) == [
         ("POST", f"/jobs/{OTHER}/fork", {}),
-        ("POST", f"/jobs/{OTHER}/fork", {"from_step": 2, "plan": {"calls": []}}),
+        ("POST", f"/jobs/{OTHER}/fork", {"from_step": 2, "plan": {"calls": []}, "repeat_unsafe": True}),
     ]
 
 
@@ -113,6 +113,7 @@ def test_a_dry_run_tells_which_steps_would_run(planq: Planq, server: Recorder) -
     preview = {
         "reuse": [{"index": 0, "tool_name": "look", "effect": "read", "reused_from": {"job_id": OTHER, "index": 4}}],
         "run": [{"index": 1, "tool_name": f"mail{ESCAPE}", "effect": "unsafe"}],
+        "in_doubt": [],
     }
     server.answer(200, preview)
 
@@ -126,6 +127,18 @@ def test_a_dry_run_tells_which_steps_would_run(planq: Planq, server: Recorder) -
     assert told.stderr == "nothing was stored\n"
     assert json.loads(data.stdout) == preview
     assert server.asked[0][3] == {"dry_run": True}
+
+
+def test_a_dry_run_tells_which_calls_could_be_made_twice(planq: Planq, server: Recorder) -> None:
+    mail = {"index": 0, "tool_name": "mail", "effect": "unsafe"}
+    doubt = {**mail, "same_as": {"job_id": OTHER, "index": 3}}
+    server.answer(200, {"reuse": [], "run": [mail], "in_doubt": [doubt]})
+
+    told = planq("fork", OTHER, "--dry-run")
+
+    assert (told.exit_code, told.stdout.split()[:4]) == (0, ["$0", "mail", "unsafe", "runs,"])
+    assert "but $3 may have taken effect" in told.stdout
+    assert told.stderr == "refused unless with --repeat-unsafe\nnothing was stored\n"
 
 
 def test_settle_says_what_became_of_a_call(planq: Planq, server: Recorder, tmp_path: Path) -> None:

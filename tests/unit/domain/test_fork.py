@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.domain.compile import PlannedStep, compile_plan
-from shared.domain.fork import SourceStep, reusable
+from shared.domain.fork import SourceStep, in_doubt, reusable
 from shared.domain.plan import Plan
 from shared.domain.references import find_references
 from shared.domain.states import Effect
@@ -250,6 +250,48 @@ def test_order_retries_and_time_outs_are_not_what_a_step_does() -> None:
     ]
 
     assert fork_of(calls, new) == {0: 0, 1: 1, 2: 2}
+
+
+def doubts(calls: Sequence[Call], edited: Sequence[Call], *doubtful: int) -> dict[int, int]:
+    source = [
+        SourceStep(step.tool_name, step.effect, step.arguments, False, step.index in doubtful)
+        for step in compiled(calls)
+    ]
+    return in_doubt(source, compiled(edited))
+
+
+@given(plans(), st.data())
+def test_what_would_have_been_taken_over_had_it_succeeded_is_in_doubt_if_it_is_unsafe(
+    calls: list[Call], data: st.DataObject
+) -> None:
+    place = data.draw(st.integers(0, len(calls)))
+    new = [
+        *calls[:place],
+        call(data.draw(st.sampled_from(sorted(TOOLS))), text="new"),
+        *shifted(calls[place:], place, 1),
+    ]
+    doubtful = data.draw(st.sets(st.integers(0, len(calls) - 1)))
+
+    found = doubts(calls, new, *doubtful)
+
+    taken = fork_of(calls, new)
+    hypothetical = {index: own for index, own in taken.items() if own in doubtful}
+    assert (
+        found.items()
+        >= {i: own for i, own in hypothetical.items() if EFFECTS[new[i]["tool_name"]] is Effect.UNSAFE}.items()
+    )
+    assert set(found.values()) <= doubtful
+    assert {new[index]["tool_name"] for index in found} <= {"mail"}
+    assert len(set(found.values())) == len(found)
+
+
+def test_an_unsafe_call_is_in_doubt_though_what_it_refers_to_would_be_made_anew() -> None:
+    calls = [call("look"), call("mail", 0), call("mail", 0, text="b")]
+
+    # Equal by content: `from_step`, which would run all of them again, plays no part.
+    assert doubts(calls, calls, 1) == {1: 1}
+    assert doubts(calls, [call("look", text="other"), *calls[1:]], 1) == {}
+    assert doubts(calls, calls[:1], 1) == {}
 
 
 SAME = [

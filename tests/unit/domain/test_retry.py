@@ -26,7 +26,7 @@ from shared.domain.errors import (
     UnknownTool,
     WorkerLost,
 )
-from shared.domain.retry import RetryPolicy, may_have_taken_effect, retry_delay
+from shared.domain.retry import RetryPolicy, is_in_doubt, may_have_taken_effect, retry_delay
 from shared.domain.states import Effect, StepStatus
 
 
@@ -120,3 +120,17 @@ def test_a_step_that_was_skipped_before_its_tool_could_find_out_stays_in_doubt()
 def test_an_earlier_doubt_outlives_an_error_that_only_speaks_of_the_last_attempt() -> None:
     for code in ("unknown_tool", "plan_timeout"):
         assert may_have_taken_effect(FAILED, Effect.UNSAFE, code, is_begun=False, is_unsure=True)
+
+
+@pytest.mark.parametrize("effect", list(Effect))
+@pytest.mark.parametrize("status", list(StepStatus))
+def test_another_job_must_not_do_what_is_being_done_or_is_still_to_be_found_out(
+    status: StepStatus, effect: Effect
+) -> None:
+    begun = is_in_doubt(status, effect, None, is_begun=True, is_unsure=False)
+    unsure = is_in_doubt(status, effect, None, is_begun=True, is_unsure=True)
+
+    is_unsafe = effect is Effect.UNSAFE
+    under_way = (StepStatus.RUNNING, StepStatus.WAITING, FAILED, CANCELLED)
+    assert begun is (is_unsafe and status in under_way)
+    assert unsure is (is_unsafe and status is not StepStatus.SUCCEEDED)
