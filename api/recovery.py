@@ -62,8 +62,8 @@ def refused_fork(job: Row, steps: Sequence[Row], doubts: Mapping[int, int]) -> O
     named = _named([steps[own] for own in doubts.values()])
     return OutcomeUnknown(
         f"job {job['id']} is not forked: {named} may have taken effect, or still may, and its tool is unsafe to "
-        'repeat; the fork would call it again: find out, then send {"repeat_unsafe": true} to call it all the same, or a '
-        "plan that goes without",
+        'repeat; the fork would call it again: find out, then send {"repeat_unsafe": true} to call it all the same, '
+        "or a plan that goes without",
         errors=[{**_doubt(steps[own]), "step": index, "source_step": own} for index, own in doubts.items()],
     )
 
