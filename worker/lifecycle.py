@@ -23,6 +23,7 @@ from uuid import UUID
 
 from celery import Celery
 
+from shared.broker.depth import BrokerQueues
 from shared.broker.publisher import CeleryPublisher
 from shared.domain.errors import DatabaseUnavailable
 from shared.failpoints import Failpoints
@@ -91,6 +92,7 @@ class Lifecycle:
         self._identity = identity
         self._tools = tools
         self._companion = companion
+        self._queues = BrokerQueues(app)
         self._publisher = CeleryPublisher(app)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="planq-lifecycle", daemon=True)
@@ -120,6 +122,7 @@ class Lifecycle:
             self._loop.call_soon_threadsafe(self._stopping.set)
             self._thread.join(2 * _STOP_SECONDS)
         self._publisher.close()
+        self._queues.close()
 
     def wind_down(self) -> None:
         """The worker was told to stop: bound what its processes get to end. From any thread or signal handler."""
@@ -166,7 +169,9 @@ class Lifecycle:
         store = self._failpoints.around("sweep", self._fleet)
         publisher = self._failpoints.around("sweep_publisher", self._publisher)
         interrupt = Notifier(self._database, CANCELLED).send
-        sweeper = Sweeper(settings, store, publisher, notifier.send, SystemRandom().random, interrupt=interrupt)
+        sweeper = Sweeper(
+            settings, store, publisher, self._queues, notifier.send, SystemRandom().random, interrupt=interrupt
+        )
         self._start(self._every(self._settings.heartbeat_seconds, self._beat))
         self._start(self._every(self._settings.sweep_seconds, sweeper.sweep))
         payloads = PayloadStore(self._database, open_objects(self._settings.payloads))

@@ -19,7 +19,7 @@ from shared.ports.sweep import (
     SweepStore,
 )
 from shared.ports.tools import FindsOut, Knowledge, NotHappened, Passage, Suspended, Tool, Toolbox, ToolContext
-from shared.ports.wakes import Announcer, PlanWake, Publisher, RespondWake, StepWake, Tracker, Wake
+from shared.ports.wakes import Announcer, PlanWake, Publisher, Queues, RespondWake, StepWake, Tracker, Wake
 
 __all__ = [
     "Announcer",
@@ -45,6 +45,7 @@ __all__ = [
     "PlanWake",
     "Planner",
     "Publisher",
+    "Queues",
     "ReadyStep",
     "Removed",
     "RespondWake",

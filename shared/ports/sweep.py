@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
@@ -10,7 +10,7 @@ from uuid import UUID
 
 from shared.domain.errors import ErrorRecord
 from shared.domain.ids import StepRef
-from shared.domain.states import Effect, JobStatus, Recovery
+from shared.domain.states import Effect, JobStatus, Lane, Recovery
 from shared.ports.jobs import Moved
 from shared.ports.wakes import Wake
 
@@ -82,8 +82,15 @@ class SweepStore(Protocol):
     All methods raise `DatabaseUnavailable`.
     """
 
-    async def take_due_wakes(self, limit: int) -> Sequence[Wake]:
-        """Return wake-ups that are due and were not claimed; each is due again later, twice as long each time."""
+    async def unclaimed_lanes(self) -> Collection[Lane]:
+        """Return the lanes with work that was published a while ago, is not yet due again, and is unclaimed."""
+        ...
+
+    async def take_due_wakes(self, limit: int, empty: Collection[Lane] = ()) -> Sequence[Wake]:
+        """Return wake-ups that are due and were not claimed; each is due again later, twice as long each time.
+
+        In the lanes `empty`, whose queues hold nothing, what was published a while ago has got lost: it is due now.
+        """
         ...
 
     async def return_wakes(self, wakes: Sequence[Wake]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
@@ -46,6 +46,14 @@ class Publisher(Protocol):
 
     async def publish(self, wakes: Sequence[Wake]) -> bool:
         """Send all wake-ups in one batch; True when the broker took them, False when it cannot be reached now."""
+        ...
+
+
+class Queues(Protocol):
+    """Looks at the broker's queues."""
+
+    async def empty(self, lanes: Collection[Lane]) -> Collection[Lane]:
+        """Return those of `lanes` whose queue is known to hold no message; none when the broker does not answer."""
         ...
 
 

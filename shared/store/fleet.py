@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -177,8 +177,12 @@ class Fleet:
 
     # The sweeper: port `SweepStore` -------------------------------------------------------------------------------
 
-    async def take_due_wakes(self, limit: int) -> Sequence[Wake]:
-        return [_wake(row) for row in await self._database.call_table("planq_take_due_wakes", limit)]
+    async def unclaimed_lanes(self) -> Collection[Lane]:
+        return {Lane(row["lane"]) for row in await self._database.fetch_all("unclaimed_lanes")}
+
+    async def take_due_wakes(self, limit: int, empty: Collection[Lane] = ()) -> Sequence[Wake]:
+        lanes = [str(lane) for lane in empty]
+        return [_wake(row) for row in await self._database.call_table("planq_take_due_wakes", limit, lanes)]
 
     async def return_wakes(self, wakes: Sequence[Wake]) -> None:
         stages = [wake.job_id for wake in wakes if not isinstance(wake, StepWake)]

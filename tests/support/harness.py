@@ -6,7 +6,7 @@ Wake-ups are carried out as a worker would, one after the other or several at on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -147,6 +147,7 @@ class Harness:
             SweepSettings(),
             self.fleet,
             self,
+            self,
             self.silent.job_ended,
             lambda: 0.0,
             interrupt=self.interrupted.append,
@@ -162,6 +163,11 @@ class Harness:
         """The port `Publisher`."""
         self.published += wakes
         return True
+
+    async def empty(self, lanes: Collection[Lane]) -> Collection[Lane]:
+        """The port `Queues`."""
+        taken = {wake.lane if isinstance(wake, StepWake) else Lane.IO for wake in self.published}
+        return set(lanes) - taken
 
     async def submit(self, text: str = "do it", **fields: Any) -> UUID:
         """Store a job and its wake-up."""

@@ -7,7 +7,7 @@ sweepers at once do no harm. Each pass is bounded.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -25,8 +25,8 @@ from shared.domain.errors import (
 )
 from shared.domain.ids import StepRef
 from shared.domain.retry import Ask, GiveUp, Next, Phase, RunAgain, after_error, after_loss
-from shared.domain.states import StepStatus
-from shared.ports import ExpiredJob, LostStage, LostStep, Moved, Publisher, RespondWake, SweepStore, Wake
+from shared.domain.states import Lane, StepStatus
+from shared.ports import ExpiredJob, LostStage, LostStep, Moved, Publisher, Queues, RespondWake, SweepStore, Wake
 from worker.engine.follow import after_step
 
 _log = logging.getLogger("planq.sweep")
@@ -54,6 +54,7 @@ class Sweeper:
         settings: SweepSettings,
         store: SweepStore,
         publisher: Publisher,
+        queues: Queues,
         job_ended: Callable[[UUID], None],
         draw: Callable[[], float],
         *,
@@ -62,6 +63,7 @@ class Sweeper:
         self._settings = settings
         self._store = store
         self._publisher = publisher
+        self._queues = queues
         self._job_ended = job_ended
         self._draw = draw
         self._interrupt = interrupt
@@ -92,7 +94,9 @@ class Sweeper:
             acted += count
             wakes += more
         # While the broker is away one wake-up of a kind tries it; a batch would only be taken and returned.
-        due = await self._store.take_due_wakes(self._settings.batch if self._is_broker_there else 1)
+        due = await self._store.take_due_wakes(
+            self._settings.batch if self._is_broker_there else 1, await self._lanes_that_lost_wakes()
+        )
         wakes += due
         if wakes:
             self._is_broker_there = await self._publisher.publish(wakes)
@@ -103,6 +107,11 @@ class Sweeper:
         if self._passes % self._settings.tidy_every == 1:
             await self._store.tidy()
         return acted + len(wakes)
+
+    async def _lanes_that_lost_wakes(self) -> Collection[Lane]:
+        """Return the lanes with unclaimed work and an empty queue: whoever took those wake-ups will not claim."""
+        lanes = await self._store.unclaimed_lanes() if self._is_broker_there else ()
+        return await self._queues.empty(lanes) if lanes else ()
 
     async def _fire_timers(self) -> tuple[int, list[Wake]]:
         wakes: list[Wake] = []

@@ -1,6 +1,6 @@
 -- How much of a lane's work nobody claims although the sweeper has published it at least twice, the last time more than
 -- %(settled_seconds)s and less than %(idle_seconds)s seconds ago. The time of publication follows from `wake_at`, which
--- planq_take_due_wakes moves by planq_wake_grace() * 2 ^ (wakes before), at most ten minutes.
+-- planq_take_due_wakes moves by planq_wake_pause(wakes).
 WITH waiting AS (
     SELECT s.wake_at, s.wakes FROM steps s JOIN jobs j ON j.id = s.job_id
     WHERE s.status IN ('ready', 'waiting') AND s.status = 'ready' AND s.lane = %(lane)s AND s.run_at <= now()
@@ -11,7 +11,7 @@ WITH waiting AS (
       AND status IN ('queued', 'planning', 'responding') AND %(lane)s = 'io' AND stage_worker IS NULL
       AND run_at <= now() AND wakes >= 2 AND paused_at IS NULL
 ), published AS (
-    SELECT wake_at - least(planq_wake_grace() * 2 ^ least(wakes - 1, 10), interval '10 minutes') AS at FROM waiting
+    SELECT wake_at - planq_wake_pause(wakes) AS at FROM waiting
 )
 SELECT count(*)::int AS n FROM published
 WHERE at BETWEEN now() - make_interval(secs => %(idle_seconds)s) AND now() - make_interval(secs => %(settled_seconds)s)

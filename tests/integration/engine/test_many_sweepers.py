@@ -199,6 +199,7 @@ async def sweep_at_once(harness: Harness, job_id: UUID, *, hold: bool) -> None:
             SweepSettings(),
             harness.fleet,
             harness,
+            harness,
             harness.silent.job_ended,
             lambda: 0.0,
             interrupt=harness.interrupted.append,

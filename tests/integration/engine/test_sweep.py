@@ -166,7 +166,13 @@ def test_wake_ups_go_out_at_once_when_the_broker_is_back(play: Play) -> None:
     async def scenario(harness: Harness) -> Any:
         broker = Broker()
         sweeper = Sweeper(
-            SweepSettings(), harness.fleet, broker, harness.silent.job_ended, lambda: 0.0, interrupt=lambda _: None
+            SweepSettings(),
+            harness.fleet,
+            broker,
+            harness,
+            harness.silent.job_ended,
+            lambda: 0.0,
+            interrupt=lambda _: None,
         )
         queued = [await harness.submit() for _ in range(3)]
         executing = await accepted(harness)
@@ -372,6 +378,7 @@ def test_a_sweep_is_bounded_and_goes_on_with_the_next(play: Play) -> None:
         sweeper = Sweeper(
             SweepSettings(batch=2),
             harness.fleet,
+            harness,
             harness,
             harness.silent.job_ended,
             lambda: 0.0,

@@ -140,28 +140,43 @@ BEGIN
     RETURN planq_cut_off(p_job, 'failed', p_error);
 END $$;
 
--- Takes up to `p_limit` wake-ups that are due and moves their next look into the future, twice as far each time, so
--- that a long queue is not flooded with copies; those of paused jobs are moved and not returned. One sweeper acts at a
--- time; the others get nothing. Returns rows (kind: plan | respond | step, job_id, round, index, lane, tool_name,
--- attempt).
-CREATE OR REPLACE FUNCTION planq_take_due_wakes(p_limit int)
+-- How long after its publication a wake-up is looked at again, when it has been published `p_wakes` times: twice as long
+-- each time, so that a long queue is not flooded with copies.
+CREATE FUNCTION planq_wake_pause(p_wakes int) RETURNS interval LANGUAGE sql IMMUTABLE AS $$
+    SELECT least(planq_wake_grace() * 2 ^ least(greatest(p_wakes - 1, 0), 10), interval '10 minutes')
+$$;
+
+-- How long a wake-up may be on its way from a queue to a claim.
+CREATE FUNCTION planq_claim_grace() RETURNS interval LANGUAGE sql IMMUTABLE AS $$ SELECT interval '2 seconds' $$;
+
+-- Takes up to `p_limit` wake-ups of a kind that are due. In the lanes `p_empty`, whose queues hold nothing, whatever was
+-- published more than planq_claim_grace() ago and is unclaimed has got lost (with a worker that died or froze, or with
+-- the broker's memory), and is due at once. Those of paused jobs are moved and not returned. One sweeper acts at a time;
+-- the others get nothing. Returns rows (kind: plan | respond | step, job_id, round, index, lane, tool_name, attempt).
+CREATE FUNCTION planq_take_due_wakes(p_limit int, p_empty text[])
 RETURNS TABLE (kind text, job_id uuid, round int, index int, lane text, tool_name text, attempt int)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
+DECLARE
+    -- A lost wake-up counts as published twice from then on, so it is looked for again after another claim's grace.
+    v_horizon timestamptz := now() + CASE WHEN cardinality(p_empty) > 0 THEN planq_wake_pause(2) - planq_claim_grace()
+                                          ELSE interval '0' END;
+    v_lost timestamptz := now() - planq_claim_grace();
 BEGIN
     IF NOT pg_try_advisory_xact_lock(hashtext('planq.sweep')) THEN
         RETURN;
     END IF;
     RETURN QUERY
     WITH due AS (
-        SELECT j.id FROM jobs j
-        WHERE j.wake_at <= now() AND j.run_at <= now() AND j.stage_worker IS NULL
+        SELECT j.id, CASE WHEN j.paused_at IS NOT NULL THEN 10 WHEN j.wake_at <= now() THEN j.wakes + 1 ELSE 2 END AS wakes
+        FROM jobs j
+        WHERE j.wake_at <= v_horizon AND j.run_at <= now() AND j.stage_worker IS NULL
           AND j.status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
           AND j.status IN ('queued', 'planning', 'responding')
+          AND (j.wake_at <= now() OR ('io' = ANY (p_empty) AND j.wake_at - planq_wake_pause(j.wakes) <= v_lost))
         ORDER BY j.wake_at LIMIT p_limit FOR NO KEY UPDATE SKIP LOCKED
     ), taken AS (
-        UPDATE jobs SET wakes = jobs.wakes + 1,
-            wake_at = now() + least(planq_wake_grace() * 2 ^ least(jobs.wakes, 10), interval '10 minutes')
+        UPDATE jobs SET wakes = due.wakes, wake_at = now() + planq_wake_pause(due.wakes)
         FROM due WHERE jobs.id = due.id
         RETURNING jobs.*
     )
@@ -170,15 +185,23 @@ BEGIN
     FROM taken t WHERE t.paused_at IS NULL;
     RETURN QUERY
     WITH due AS (
-        SELECT s.job_id, s.round, s.index FROM steps s
-        WHERE s.status IN ('ready', 'waiting') AND s.status = 'ready' AND s.wake_at <= now()
-        ORDER BY s.wake_at LIMIT p_limit FOR NO KEY UPDATE SKIP LOCKED
+        SELECT s.job_id, s.round, s.index, j.paused_at IS NOT NULL AS is_paused,
+            CASE WHEN j.paused_at IS NOT NULL THEN 10 WHEN s.wake_at <= now() THEN s.wakes + 1 ELSE 2 END AS wakes
+        FROM steps s JOIN jobs j ON j.id = s.job_id
+        WHERE s.status IN ('ready', 'waiting') AND s.status = 'ready' AND s.wake_at <= v_horizon
+          AND (s.wake_at <= now()
+               OR (s.lane = ANY (p_empty) AND s.run_at <= now() AND s.wake_at - planq_wake_pause(s.wakes) <= v_lost))
+        ORDER BY s.wake_at LIMIT p_limit FOR NO KEY UPDATE OF s SKIP LOCKED
     ), taken AS (
-        UPDATE steps SET wakes = steps.wakes + 1,
-            wake_at = now() + least(planq_wake_grace() * 2 ^ least(steps.wakes, 10), interval '10 minutes')
+        UPDATE steps SET wakes = due.wakes, wake_at = now() + planq_wake_pause(due.wakes)
         FROM due WHERE steps.job_id = due.job_id AND steps.round = due.round AND steps.index = due.index
-        RETURNING steps.job_id, steps.round, steps.index, steps.lane, steps.tool_name, steps.attempt
+        RETURNING steps.job_id, steps.round, steps.index, steps.lane, steps.tool_name, steps.attempt, due.is_paused
     )
     SELECT 'step'::text, t.job_id, t.round, t.index, t.lane, t.tool_name, t.attempt
-    FROM taken t JOIN jobs j ON j.id = t.job_id WHERE j.paused_at IS NULL;
+    FROM taken t WHERE NOT t.is_paused;
 END $$;
+
+-- The same for workers of the release before.
+CREATE OR REPLACE FUNCTION planq_take_due_wakes(p_limit int)
+RETURNS TABLE (kind text, job_id uuid, round int, index int, lane text, tool_name text, attempt int)
+LANGUAGE sql AS $$ SELECT * FROM planq_take_due_wakes(p_limit, '{}') $$;

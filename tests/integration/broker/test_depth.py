@@ -1,0 +1,43 @@
+"""Counting the broker's messages, on Valkey and RabbitMQ, and when there is no broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from uuid import UUID
+
+import pytest
+from celery import Celery
+
+from shared.broker.celery_config import create_celery
+from shared.broker.depth import BrokerQueues
+from shared.broker.publisher import CeleryPublisher
+from shared.domain.states import Lane
+from shared.ports import PlanWake
+from tests.support.ports import free_port
+
+JOB = UUID("01900000-0000-7000-8000-000000000001")
+
+
+@pytest.fixture
+def app(broker_url: str) -> Iterator[Celery]:
+    celery = create_celery(broker_url)
+    yield celery
+    celery.close()
+
+
+def test_a_queue_is_empty_before_its_first_message_and_not_after_it(app: Celery) -> None:
+    queues = BrokerQueues(app)
+    assert set(asyncio.run(queues.empty(list(Lane)))) == set(Lane)
+    assert asyncio.run(queues.empty([])) == []
+    publisher = CeleryPublisher(app)
+    assert publisher.publish_soon([PlanWake(JOB)]).result(10)
+    publisher.close()
+    assert asyncio.run(queues.empty(list(Lane))) == [Lane.CPU]
+    queues.close()
+
+
+def test_nothing_is_known_while_there_is_no_broker() -> None:
+    app = create_celery(f"redis://127.0.0.1:{free_port()}/0")
+    assert list(asyncio.run(BrokerQueues(app).empty(list(Lane)))) == []
+    app.close()

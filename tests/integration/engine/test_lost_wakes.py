@@ -1,0 +1,58 @@
+"""Wake-ups that nobody will carry out: taken by a worker that died or froze, or lost with the broker's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from shared.domain.states import Lane
+from shared.ports import PlanWake
+from tests.integration.engine.test_sweep import CHAIN, TOOLS, accepted
+from tests.support.harness import Harness, ScriptedModel
+
+Play = Callable[..., Any]
+
+
+async def published_ago(harness: Harness, table: str, seconds: float) -> None:
+    """Let what is unclaimed look as if it had been published so long ago."""
+    async with harness.database.connection() as connection:
+        statement = (
+            f"UPDATE {table} SET wakes = 0, wake_at = now() + planq_wake_grace() - make_interval(secs => %s) "
+            "WHERE wake_at IS NOT NULL"
+        )
+        await connection.execute(statement.encode(), [seconds])
+
+
+@pytest.mark.parametrize("table", ["jobs", "steps"])
+def test_a_lost_wake_up_is_published_again_as_soon_as_the_queue_is_empty(play: Play, table: str) -> None:
+    async def scenario(harness: Harness) -> Any:
+        job_id = await accepted(harness) if table == "steps" else await harness.submit()
+        counts = []
+        for seconds, is_empty in ((1.0, True), (3.0, False), (3.0, True), (0.0, True)):
+            # What still lies in the queue is not lost, however long it waits there; what is in none soon is.
+            harness.published = [] if is_empty else [PlanWake(job_id)]
+            if seconds:
+                await published_ago(harness, table, seconds)
+            await harness.sweeper.sweep()
+            counts.append(len(harness.published) - (not is_empty))
+        return counts
+
+    assert play(scenario, ScriptedModel.planning(*CHAIN), TOOLS) == [0, 0, 1, 0]
+
+
+def test_a_paused_job_is_not_looked_at_again_and_again(play: Play) -> None:
+    async def scenario(harness: Harness) -> Any:
+        job_id = await accepted(harness)
+        await harness.requests.pause("default", job_id)
+        await published_ago(harness, "steps", 3.0)
+        harness.published = []
+        assert await harness.fleet.unclaimed_lanes() == set()
+        assert await harness.fleet.take_due_wakes(10, [Lane.IO]) == []
+        async with harness.database.connection() as connection:
+            rows = await connection.execute("SELECT wake_at - now() AS rest FROM steps WHERE status = 'ready'")
+            return [row["rest"] for row in await rows.fetchall()]
+
+    assert all(rest > timedelta(minutes=9) for rest in play(scenario, ScriptedModel.planning(*CHAIN), TOOLS))
