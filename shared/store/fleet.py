@@ -191,10 +191,12 @@ class Fleet:
         await self._database.execute("return_wakes", stages=stages, steps=as_json(steps))
 
     async def lost_steps(self, limit: int, deadline_grace: timedelta) -> Sequence[LostStep]:
+        # What ended while nobody reached the database is stored by its own worker first: its outcome still waits there.
+        silence = self._silence.seconds
         rows = await self._database.fetch_all(
             "lost_steps",
-            lease_seconds=self._lease_seconds + self._silence.seconds,
-            deadline_grace_seconds=deadline_grace.total_seconds(),
+            lease_seconds=self._lease_seconds + silence,
+            deadline_grace_seconds=deadline_grace.total_seconds() + silence,
             limit=limit,
         )
         return [_lost_step(row) for row in rows]

@@ -1,0 +1,53 @@
+"""A sweep right after the database was away takes back nothing whose outcome only waits to be stored."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from shared.domain.states import Lane
+from shared.store.database import Database
+from shared.store.fleet import Fleet
+from shared.store.ids import new_id
+from shared.store.jobs import PostgresJobStore
+from tests.integration.store.test_control import Rows
+
+GRACE = timedelta(seconds=10)
+
+
+@pytest.mark.parametrize(("away", "found"), [(5, 1), (120, 0)], ids=["never away", "away for two minutes"])
+def test_a_deadline_that_passed_during_an_outage_is_enforced_after_its_worker_had_its_say(
+    database_url: str, away: int, found: int
+) -> None:
+    now = [1000.0]
+
+    async def scenario(rows: Rows) -> Any:
+        worker = new_id()
+        fleet = Fleet(rows.database, timedelta(seconds=15), clock=lambda: now[0])
+        await fleet.register(worker, "w", [Lane.IO], [], 1, "1")
+        await fleet.heartbeat(worker, timedelta(0))
+        rows.store = PostgresJobStore(rows.database, worker)
+        job = await rows.executing("unsafe")
+        await rows.claim(job, 0)
+        await rows.run("UPDATE steps SET deadline = now() - interval '60 s'")
+        now[0] += away
+        await fleet.heartbeat(worker, timedelta(0))
+        lost = await fleet.lost_steps(10, GRACE)
+        now[0] += 5
+        await fleet.heartbeat(worker, timedelta(0))
+        now[0] += 11
+        await fleet.heartbeat(worker, timedelta(0))
+        return len(lost), len(await fleet.lost_steps(10, GRACE))
+
+    async def inside() -> Any:
+        database = Database(database_url, max_connections=1)
+        await database.open()
+        try:
+            return await scenario(Rows(database))
+        finally:
+            await database.close()
+
+    assert asyncio.run(inside()) == (found, 1), "a worker that is there and does nothing is found a lease later"
