@@ -100,7 +100,8 @@ class RequestStore:
         """Store a job; return its id and when it was made.
 
         The time is None when the idempotency key was used before for the same request: the id is then that of the
-        earlier job, and nothing is stored. Raises `Conflict` when the key was used for another request.
+        earlier job, and nothing is stored. Raises `Conflict` when the key was used for another request, `NotFound`
+        when the job that it forks has been removed.
         """
         row = await self._database.fetch_one(
             "submit_job",
@@ -121,10 +122,13 @@ class RequestStore:
             forked_from=submission.forked_from,
             reuse=as_json(None if submission.reuse is None else {str(k): v for k, v in submission.reuse.items()}),
         )
-        if row is not None:
+        assert row is not None  # the statement always yields one
+        if row["created_at"] is not None:
             return submission.id, row["created_at"]
         key, digest = submission.idempotency_key or "", submission.request_hash or ""
         earlier = await self.earlier(submission.tenant_id, key, digest)
+        if earlier is None and row["is_gone"]:
+            raise NotFound(f"there is no job {submission.forked_from} any more; the job it forks is gone")
         if earlier is None:
             raise Conflict("the job of this Idempotency-Key has just been removed; send the request again")
         return earlier, None

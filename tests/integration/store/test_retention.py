@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -13,10 +13,15 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from shared.domain.states import TERMINAL_JOB, JobStatus
+from shared.domain.errors import Conflict, NotFound
+from shared.domain.limits import Limits
+from shared.domain.states import TERMINAL_JOB, JobStatus, Strategy
 from shared.store.database import Database, query
+from shared.store.ids import new_id
+from shared.store.requests import RequestStore, Submission
 from shared.store.retention import Outlived, Retention
 from tests.support.ended import ended
+from tests.support.waiting import eventually
 
 DAYS = {JobStatus.COMPLETED: 30.0, JobStatus.FAILED: 90.0}
 HELD = {"status": "completed", "seconds": 30 * 86_400, "limit": 100, "most_steps": 2_000}
@@ -177,6 +182,71 @@ def test_a_fork_that_is_made_between_finding_and_deleting_keeps_its_source(
         deleted = other.execute(query("delete_outlived_jobs"), {"ids": found}).rowcount
 
     assert (found, deleted) == ([source], 0)
+
+
+def submission_of(source: UUID, **fields: Any) -> Submission:
+    return Submission(new_id(), "default", "x", Strategy.PLAN, "offline", Limits(), forked_from=source, **fields)
+
+
+Submit = Callable[[Submission], Coroutine[Any, Any, Any]]
+
+
+def with_requests(database_url: str, work: Callable[[Submit], Awaitable[Any]]) -> Any:
+    """Do something with a store that submits."""
+
+    async def inside() -> Any:
+        database = Database(database_url, max_connections=2)
+        await database.open()
+        try:
+            return await work(RequestStore(database).submit)
+        finally:
+            await database.close()
+
+    return asyncio.run(inside())
+
+
+def test_a_fork_that_is_submitted_while_its_source_is_removed_is_refused(
+    connection: psycopg.Connection[Any], database_url: str
+) -> None:
+    (source,) = ended(connection, days=40)
+
+    async def work(submit: Submit) -> None:
+        forking = asyncio.create_task(submit(submission_of(source, idempotency_key="k", request_hash="h")))
+        with psycopg.connect(database_url) as other:
+            found = [row[0] for row in other.execute(query("lock_outlived_jobs"), HELD).fetchall()]
+            await asyncio.to_thread(eventually, waits, what="the fork waits for the source")
+            assert not forking.done()
+            other.execute(query("delete_outlived_jobs"), {"ids": found})
+        with pytest.raises(NotFound, match="the job it forks is gone"):
+            await forking
+
+    def waits() -> bool:
+        row = connection.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'").fetchone()
+        return row == (1,)
+
+    with_requests(database_url, work)
+    assert left(connection) == set()
+
+
+def test_a_used_key_is_told_from_a_source_that_is_gone(
+    connection: psycopg.Connection[Any], database_url: str
+) -> None:
+    (source,) = ended(connection, days=1)
+    keyed: dict[str, Any] = {"idempotency_key": "k", "request_hash": "h"}
+
+    async def work(submit: Submit) -> None:
+        first, made_at = await submit(submission_of(source, **keyed))
+        assert made_at is not None
+        assert await submit(submission_of(source, **keyed)) == (first, None)
+        connection.execute("DELETE FROM jobs WHERE id = %s", [source])
+        assert await submit(submission_of(source, **keyed)) == (first, None)
+        with pytest.raises(NotFound):
+            await submit(submission_of(source))
+        with pytest.raises(Conflict, match="another request"):
+            await submit(submission_of(source, idempotency_key="k", request_hash="other"))
+
+    with_requests(database_url, work)
+    assert len(left(connection)) == 1
 
 
 def test_a_job_that_somebody_holds_is_passed_over(
