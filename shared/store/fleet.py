@@ -31,12 +31,18 @@ from shared.ports import (
 from shared.store.database import Database, Row, as_json, json_text
 from shared.store.rows import moved
 
+_NEW_SECONDS = 2.0
+"""Twice what a worker that cannot reach the database pauses between two beats."""
+
+_EVER_SECONDS = 86_400.0
+
 
 class _Silence:
     """How long this process could not beat itself, and for how long that still counts.
 
     After such a gap perhaps nobody could: the leases of others get as much time again before they are judged, or the
-    first worker to reach a database that was away would take everybody for dead.
+    first worker to reach a database that was away would take everybody for dead. A process that has just begun cannot
+    know of a gap: it judges nobody before those who live have had time to beat.
     """
 
     def __init__(self, lease_seconds: float, clock: Callable[[], float]) -> None:
@@ -49,7 +55,9 @@ class _Silence:
     def beat(self) -> None:
         """Take note of a heartbeat that landed."""
         now = self._clock()
-        if self._beat_at is not None and now - self._beat_at > self._lease_seconds:
+        if self._beat_at is None:
+            self._gap_seconds, self._gap_until = _EVER_SECONDS, now + min(self._lease_seconds, _NEW_SECONDS)
+        elif now - self._beat_at > self._lease_seconds:
             self._gap_seconds, self._gap_until = now - self._beat_at, now + self._lease_seconds
         self._beat_at = now
 
@@ -191,7 +199,7 @@ class Fleet:
         await self._database.execute("return_wakes", stages=stages, steps=as_json(steps))
 
     async def lost_steps(self, limit: int, deadline_grace: timedelta) -> Sequence[LostStep]:
-        # What ended while nobody reached the database is stored by its own worker first: its outcome still waits there.
+        # What ended while nobody reached the database is stored by its own worker first: the outcome waits there.
         silence = self._silence.seconds
         rows = await self._database.fetch_all(
             "lost_steps",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -16,6 +17,36 @@ from shared.store.jobs import PostgresJobStore
 from tests.integration.store.test_control import Rows
 
 GRACE = timedelta(seconds=10)
+
+
+def run(database_url: str, scenario: Callable[[Rows], Awaitable[Any]]) -> Any:
+    async def inside() -> Any:
+        database = Database(database_url, max_connections=1)
+        await database.open()
+        try:
+            return await scenario(Rows(database))
+        finally:
+            await database.close()
+
+    return asyncio.run(inside())
+
+
+def test_a_worker_that_has_just_begun_gives_those_who_live_time_to_beat(database_url: str) -> None:
+    """The database was away for a minute, and a new worker is the first to reach it."""
+
+    async def scenario(rows: Rows) -> list[int]:
+        now, other = [1000.0], new_id()
+        newcomer = Fleet(rows.database, timedelta(seconds=15), clock=lambda: now[0])
+        await rows.fleet.register(other, "w", [Lane.IO], [], 1, "1")
+        rows.store = PostgresJobStore(rows.database, other)
+        await rows.claim(await rows.executing("unsafe"), 0)
+        await rows.run("UPDATE workers SET heartbeat_at = now() - interval '60 s'")
+        await newcomer.heartbeat(new_id(), timedelta(0))
+        found = [len(await newcomer.lost_steps(10, GRACE))]
+        now[0] += 2.5
+        return [*found, len(await newcomer.lost_steps(10, GRACE))]
+
+    assert run(database_url, scenario) == [0, 1]
 
 
 @pytest.mark.parametrize(("away", "found"), [(5, 1), (120, 0)], ids=["never away", "away for two minutes"])
@@ -42,12 +73,4 @@ def test_a_deadline_that_passed_during_an_outage_is_enforced_after_its_worker_ha
         await fleet.heartbeat(worker, timedelta(0))
         return len(lost), len(await fleet.lost_steps(10, GRACE))
 
-    async def inside() -> Any:
-        database = Database(database_url, max_connections=1)
-        await database.open()
-        try:
-            return await scenario(Rows(database))
-        finally:
-            await database.close()
-
-    assert asyncio.run(inside()) == (found, 1), "a worker that is there and does nothing is found a lease later"
+    assert run(database_url, scenario) == (found, 1), "a worker that is there and does nothing is found a lease later"
