@@ -91,17 +91,19 @@ def broker_url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def make_stack(tmp_path: Path, database_url: str) -> Iterator[Callable[..., Stack]]:
+def make_stack(request: pytest.FixtureRequest, tmp_path: Path, database_url: str) -> Iterator[Callable[..., Stack]]:
     """Make stacks, not yet started, stopped after the test: `make_stack(database_url, broker_url, env=…)`.
 
     It asks for the database so that the processes end before it is dropped: their last act is to give their lease up.
+    Their processes are forked, unless the test is marked `fresh`.
     """
     stacks: list[Stack] = []
+    fresh = request.node.get_closest_marker("fresh") is not None
 
     def make(database_url: str, broker_url: str, **options: dict[str, str]) -> Stack:
         folder = tmp_path / f"stack-{len(stacks)}"
         folder.mkdir()
-        stacks.append(Stack(folder, database_url, broker_url, **options))
+        stacks.append(Stack(folder, database_url, broker_url, fresh=fresh, **options))
         return stacks[-1]
 
     yield make

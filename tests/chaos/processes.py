@@ -45,7 +45,8 @@ class Processes:
 
     def __init__(self, folder: Path, servers: Servers, environment: Mapping[str, str]) -> None:
         self._servers = servers
-        self._stack = Stack(folder, **_direct(servers), env=dict(environment))
+        # A fork would have the pages of its server in its memory, which is measured.
+        self._stack = Stack(folder, **_direct(servers), env=dict(environment), fresh=True)
         self._ports = dict(zip(APIS, free_ports(len(APIS)), strict=True))
         self._started: dict[str, float] = {}
         self._intended: set[int] = set()

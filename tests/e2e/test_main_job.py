@@ -19,6 +19,8 @@ from shared.store.knowledge import Piece, PostgresKnowledge
 from tests.support.stack import Stack
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.fresh
+
 MakeStack = Callable[..., Stack]
 
 SAMPLE = (

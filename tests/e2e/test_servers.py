@@ -15,6 +15,8 @@ from tests.support.ports import free_port
 from tests.support.stack import Stack, refused_start
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.fresh
+
 MakeStack = Callable[..., Stack]
 
 

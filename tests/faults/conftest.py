@@ -17,6 +17,7 @@ import redis
 
 from shared.embedded.valkey import EmbeddedValkey
 from tests.faults.scene import MIGRATING, Scene, playing
+from tests.support.forking import fork_server
 from tests.support.servers import TestPostgres
 
 AT_ONCE = 5
@@ -45,6 +46,7 @@ def stage(postgres: TestPostgres, valkey: EmbeddedValkey, tmp_path_factory: pyte
 
     `broker_url` and `database_url` name servers of the caller's instead; `env` goes to all processes.
     """
+    fork_server()  # in the main thread, not in the first play's
     folder = tmp_path_factory.mktemp("faults")
     numbers = itertools.count()
     databases: queue.SimpleQueue[int] = queue.SimpleQueue()

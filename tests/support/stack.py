@@ -16,20 +16,33 @@ import httpx
 
 from shared.embedded.child import has_ended, reap, send, spawn, wait_ended
 from shared.embedded.folder import last_lines
+from tests.support.forking import fork_server
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 
+FORKED = ("api", "worker")
+
 
 class Stack:
-    """API and workers on `database_url` and `broker_url`; logs lie in `folder`."""
+    """API and workers on `database_url` and `broker_url`; logs lie in `folder`.
+
+    They are forked from a process that has imported their libraries, unless `fresh`: where the start is the point.
+    """
 
     def __init__(
-        self, folder: Path, database_url: str, broker_url: str, *, env: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        database_url: str,
+        broker_url: str,
+        *,
+        env: Mapping[str, str] | None = None,
+        fresh: bool = False,
     ) -> None:
         self.port = free_port()
         self._folder = folder
+        self._forks = None if fresh else fork_server()
         # Nothing of the developer's own settings and keys may reach a test.
         clean = {
             name: value
@@ -69,8 +82,12 @@ class Stack:
 
     def run(self, name: str, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
         """Start `python ARGUMENTS` in the stack's environment (and `env`) as `name`, its output in `NAME.log`."""
+        variables = {**self._env, **(env or {})}
         with self.log(name).open("ab") as log:
-            process = spawn([sys.executable, *arguments], log=log, env={**self._env, **(env or {})}, cwd=ROOT)
+            if self._forks and arguments[:1] == ("-m",) and arguments[1] in FORKED and self._forks.takes(variables):
+                process: subprocess.Popen[bytes] = self._forks.fork(arguments[1:], log=log, env=variables, cwd=ROOT)
+            else:
+                process = spawn([sys.executable, *arguments], log=log, env=variables, cwd=ROOT)
         self.processes[name] = process
         return process
 

@@ -99,7 +99,7 @@ def test_a_stop_answers_who_waits_and_ends_in_order(
 @pytest.fixture
 def stack_api(tmp_path: Path, database_url: str, api_valkey: str) -> Iterator[Stack]:
     """The API alone, as a process, answering."""
-    stack = Stack(tmp_path, database_url, api_valkey)
+    stack = Stack(tmp_path, database_url, api_valkey, fresh=True)
     stack.run("api", "-m", "api")
 
     def answers() -> bool:
