@@ -77,11 +77,13 @@ class Sweeper:
         )
         self._passes = 0
         self._is_broker_there = True
+        self._has_lost_worker = False
 
     async def sweep(self) -> int:
         """Make one pass; returns how many things were put right or woken. Raises `DatabaseUnavailable`."""
         wakes: list[Wake] = []
         acted = 0
+        self._has_lost_worker = False
         for find in self._parts:
             try:
                 count, more = await find()
@@ -97,7 +99,8 @@ class Sweeper:
         due = await self._store.take_due_wakes(
             self._settings.batch if self._is_broker_there else 1, await self._lanes_that_lost_wakes()
         )
-        wakes += due
+        # A worker that froze instead of dying still swallows the next message of its lane; the copy reaches another.
+        wakes += [*due, *due] if self._has_lost_worker else due
         if wakes:
             self._is_broker_there = await self._publisher.publish(wakes)
             _log.info("wakes_published", extra={"count": len(wakes), "taken": self._is_broker_there})
@@ -131,6 +134,7 @@ class Sweeper:
             if not moved.landed:
                 continue
             count += 1
+            self._has_lost_worker |= step.is_worker_lost
             _tell("step_taken_back", step.ref, code=decided.error.code, attempt=step.attempt, to=str(moved.status))
             wakes += after_step(step.ref, moved)
         return count, wakes
@@ -159,6 +163,7 @@ class Sweeper:
                 count += await self._give_up(stage)
             elif await self._store.take_back_stage(stage):
                 count += 1
+                self._has_lost_worker = True
                 _log.warning("stage_taken_back", extra={"job": str(stage.job_id), "stage": str(stage.status)})
         return count, []  # it is due at once, so this very pass publishes it
 

@@ -137,6 +137,7 @@ class Case:
     wakes: Callable[[UUID], list[Wake]] = lambda _: []
     ends: bool = False
     locks: bool = True
+    copies: bool = False
 
 
 def step_wake(index: int) -> Callable[[UUID], list[Wake]]:
@@ -145,11 +146,11 @@ def step_wake(index: int) -> Callable[[UUID], list[Wake]]:
 
 CASES = [
     Case(due_timer, ["step_succeeded"], step_wake(1)),
-    Case(lost_step, ["step_retrying"], step_wake(0)),
+    Case(lost_step, ["step_retrying"], step_wake(0), copies=True),
     Case(step_lost_too_often, ["step_failed"], lambda job_id: [RespondWake(job_id)]),
     Case(late_step, ["step_retrying"], step_wake(0)),
     Case(unanswered_question, ["step_settled", "step_failed"], lambda job_id: [RespondWake(job_id)]),
-    Case(lost_stage, ["stage_released"], lambda job_id: [PlanWake(job_id)]),
+    Case(lost_stage, ["stage_released"], lambda job_id: [PlanWake(job_id)], copies=True),
     Case(stage_lost_too_often, ["job_failed"], ends=True),
     Case(late_plan, ["plan_expired"], lambda job_id: [RespondWake(job_id)]),
     Case(late_job, ["job_failed"], ends=True),
@@ -170,7 +171,10 @@ def test_what_five_sweepers_find_is_put_right_once(database_url: str, case: Case
         told = await events(harness, job_id)
         told.subtract(before)
         assert +told == Counter(case.events)
-        assert [wake_key(wake) for wake in harness.published] == [wake_key(wake) for wake in case.wakes(job_id)]
+        published = [wake_key(wake) for wake in harness.published]
+        expected = [wake_key(wake) for wake in case.wakes(job_id)]
+        # A worker that is frozen gets a copy, when the same pass takes back and publishes.
+        assert published == expected or (case.copies and published == expected * 2)
         assert harness.silent.ended_jobs == ([job_id] if case.ends else [])
         await harness.open()
         assert await harness.fleet.broken_invariants() == []
