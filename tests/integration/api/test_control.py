@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -176,10 +177,15 @@ def test_an_unsafe_call_that_may_have_happened_is_not_repeated_unless_asked(api:
 
 
 def test_a_tool_that_can_find_out_does_so_before_it_is_called_again(api: Api) -> None:
+    """And not before the worker of the earlier call must have noticed that it is over."""
     story = failed_job(api, "outcome_unknown", tool="pay")
 
     document(post(api, story.id, "resume"))
 
+    assert story.claim(1) is None
+    left = api.jobs.execute("SELECT run_at - now() AS left FROM steps WHERE job_id = %s AND index = 1", story.id)
+    assert timedelta(seconds=5) < left[0]["left"] <= timedelta(seconds=15)
+    api.jobs.execute("UPDATE steps SET run_at = now() WHERE job_id = %s", story.id)
     claim = story.claim(1)
     assert claim is not None
     assert claim.unsure

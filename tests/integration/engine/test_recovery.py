@@ -347,6 +347,8 @@ def test_a_doubt_outlives_being_skipped(play: Play) -> None:
         harness.published = [StepWake(StepRef(job_id, 0, 0), Lane.IO, "look")]
         await harness.drain()
         _, before = await seen(harness, job_id)
+        async with harness.database.connection() as connection:  # nobody can be in the call any more
+            await connection.execute("UPDATE steps SET finished_at = finished_at - interval '1 minute'")
         job, planned = await harness.requests.planned("default", job_id)
         unsure = doubts_about(job, planned, repeat_unsafe=False)
         asked = await harness.requests.resume("default", job_id, after=job["resumes"], unsure=unsure)

@@ -32,7 +32,8 @@ CREATE FUNCTION planq_rewake_steps(p_job uuid, p_round int) RETURNS json LANGUAG
 $$;
 
 -- Gives every step without success a fresh start; `p_unsure` lists those whose tool has to find out first whether an
--- earlier attempt took effect. Returns how many there are. The caller holds the job's row.
+-- earlier attempt took effect, not before whoever ran it has been told to stop. Returns how many there are. The caller
+-- holds the job's row.
 CREATE FUNCTION planq_reopen_steps(p_job uuid, p_round int, p_unsure int[]) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
     v_count int;
@@ -49,7 +50,8 @@ BEGIN
         pending = c.pending,
         unsure = s.index = ANY (p_unsure),
         output = NULL, error = NULL, question = NULL, finished_at = NULL, started_at = NULL, worker_id = NULL,
-        deadline = NULL, worker_losses = 0, releases = s.attempt, run_at = now(), wakes = 0,
+        deadline = NULL, worker_losses = 0, releases = s.attempt, wakes = 0,
+        run_at = greatest(now(), CASE WHEN s.index = ANY (p_unsure) THEN s.finished_at + planq_wake_grace() END),
         wake_at = CASE WHEN c.pending = 0 THEN now() + planq_wake_grace() END
     FROM counted c WHERE s.job_id = p_job AND s.round = p_round AND s.index = c.index;
     GET DIAGNOSTICS v_count = ROW_COUNT;
