@@ -24,11 +24,16 @@ if TYPE_CHECKING:
 
 PATIENCE_SECONDS = 3
 START = "start `planq up`"
+_MOST_LAG_MS = 1_000
+"""Above this a worker's event loop is late enough to be told: a cancelled call shall end within a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report; `ok` None: not looked at. `advice` says what to do, `""` for nothing."""
+    """One line of the report; `ok` None: not looked at. `advice` says what to do, `""` for nothing.
+
+    What is ok and has advice is a warning: planq works, and somebody should look.
+    """
 
     name: str
     ok: bool | None
@@ -222,6 +227,7 @@ def _fleet(settings: Settings) -> Iterator[Finding]:
             yield Finding(name, False, error.message, "check that the database runs")
         return
     yield _workers(workers)
+    yield from map(_worker, workers)
     yield _tools(tools)
     yield _jobs(unfinished)
 
@@ -231,6 +237,22 @@ def _workers(workers: Sequence[Row]) -> Finding:
     found = ", ".join(f"{lane}: {n} live" for lane, n in lanes.items())
     missing = [f"`planq worker {lane}`" for lane, n in lanes.items() if n == 0]
     return Finding("workers", not missing, found, f"{START}, or {' and '.join(missing)}" if missing else "")
+
+
+def _worker(worker: Row) -> Finding:
+    """Tell how a live worker fares, as its last heartbeat said."""
+    lag, late = worker["lag_ms"], worker["late_outcomes"]
+    told = (
+        f"{', '.join(worker['lanes'])}: loop lag {lag} ms, {worker['in_flight']} of {worker['capacity']} in flight, "
+        f"{late} late outcome{'' if late == 1 else 's'}"
+    )
+    advice = ""
+    if lag > _MOST_LAG_MS:
+        advice = (
+            "its event loop is held up, by a tool that computes (give it the lane cpu) or by a machine that has too "
+            "little CPU; start more workers, or lower PLANQ_IO_CONCURRENCY"
+        )
+    return Finding(f"worker {worker['name']}", True, told, advice)
 
 
 def _tools(tools: Sequence[str]) -> Finding:

@@ -48,6 +48,8 @@ def doctor(
 
 def _tell(finding: Finding) -> None:
     mark, style = {True: ("ok", "green"), False: ("not ok", "red"), None: ("-", "dim")}[finding.ok]
-    out.print(f"{mark:<7} {finding.name:<20} {one_line(finding.found, 400)}", style=style)
+    if finding.ok and finding.advice:
+        mark, style = "warning", "yellow"
+    out.print(f"{mark:<7} {one_line(finding.name, 60):<20} {one_line(finding.found, 400)}", style=style)
     if finding.advice:
         out.print(f"{'':<7} {'':<20} → {one_line(finding.advice, 400)}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from shared.cli.main import create_app
+from shared.domain.states import Lane
+from shared.store.database import Database
+from shared.store.fleet import Fleet
+from shared.store.ids import new_id
 from tests.support.ports import free_port
 from tests.support.stack import Stack
 
@@ -117,6 +123,37 @@ def test_a_database_without_workers_says_which_lanes_to_start(
     assert found["jobs"]["found"] == "none unfinished"
 
 
+def test_each_worker_is_told_with_its_lane_and_a_loop_that_lags_is_a_warning(
+    doctor: Doctor, database_url: str, valkey_url: str
+) -> None:
+    async def beat() -> None:
+        database = Database(database_url, max_connections=1)
+        await database.open()
+        try:
+            fleet = Fleet(database, timedelta(seconds=15))
+            for name, lane, lag_ms, late in [("a", Lane.IO, 1_000, 1), ("b\x1b[31m", Lane.CPU, 1_001, 2)]:
+                worker = new_id()
+                await fleet.register(worker, name, [lane], [], 300, "0")
+                lag = timedelta(milliseconds=lag_ms)
+                assert await fleet.heartbeat(worker, lag, in_flight=7, late_outcomes=late)
+        finally:
+            await database.close()
+
+    asyncio.run(beat())
+    env = {"DATABASE_URL": database_url, "BROKER_URL": valkey_url}
+
+    found, told = checks(doctor("--json", **env)), doctor(**env).stdout.splitlines()
+
+    well, late = found["worker a"], found["worker b\x1b[31m"]
+    assert (well["ok"], well["advice"]) == (True, "")
+    assert well["found"] == "io: loop lag 1000 ms, 7 of 300 in flight, 1 late outcome"
+    assert (late["ok"], late["found"]) == (True, "cpu: loop lag 1001 ms, 7 of 300 in flight, 2 late outcomes")
+    assert "held up" in late["advice"]
+    (line,) = [line for line in told if "worker b" in line]
+    assert line.startswith("warning ")
+    assert "\x1b" not in line
+
+
 def test_a_planq_that_is_well_is_all_ok(doctor: Doctor, stack: Stack, database_url: str, valkey_url: str) -> None:
     env = {"DATABASE_URL": database_url, "BROKER_URL": valkey_url, "PLANQ_URL": stack.url}
 
@@ -124,7 +161,11 @@ def test_a_planq_that_is_well_is_all_ok(doctor: Doctor, stack: Stack, database_u
     found = checks(doctor("--json", **env))
 
     assert told.exit_code == 0, told.stdout
-    assert all(line.startswith("ok ") for line in told.stdout.splitlines())
-    assert all(one["ok"] and one["advice"] == "" for one in found.values())
+    workers = {name: one for name, one in found.items() if name.startswith("worker ")}
+    assert [one["found"].split(":")[0] for one in workers.values()] == ["cpu", "io"]
+    # How far a loop lags is for the machine that the tests run on to say.
+    well = [line for line in told.stdout.splitlines() if " worker " not in line and "→" not in line]
+    assert all(line.startswith("ok ") for line in well)
+    assert all(one["ok"] and (one["advice"] == "" or name in workers) for name, one in found.items())
     assert found["workers"]["found"] == "io: 1 live, cpu: 1 live"
     assert found["api"]["found"] == f"ready at {stack.url}"
