@@ -194,7 +194,8 @@ class Step(SQLModel, table=True):
     `releases` counts the attempts that do not use up retries: given back, or made before the job was resumed.
     `unsure` says that an earlier attempt may have taken effect, which the tool has to find out first; `question` is
     what a waiting step asks a person. A large output is kept as `payload_hash`, `output_bytes` and the `excerpts` of
-    it at the paths `wanted`, those that later steps reference.
+    it at the paths `wanted`, those that later steps reference. `reused_job` is the job that a fork took the outcome
+    over from, `origin_job` the one that made it, which may be a source of that source.
     """
 
     __tablename__ = "steps"
@@ -208,6 +209,7 @@ class Step(SQLModel, table=True):
         _partial("wake_at", "status IN ('ready', 'waiting')"),
         _partial("worker_id", "status = 'running'"),
         _partial("payload_hash", "payload_hash IS NOT NULL"),
+        _partial("origin_job", "origin_job IS NOT NULL"),
     )
     job_id: UUID = Field(sa_column=Column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True))
     round: int = Field(sa_column=Column(Integer, primary_key=True))
@@ -243,6 +245,8 @@ class Step(SQLModel, table=True):
     question: Any = _json()
     reused_job: UUID | None = None
     reused_index: int | None = None
+    origin_job: UUID | None = None
+    origin_index: int | None = None
     error: Any = _json()
     started_at: datetime | None = _time()
     finished_at: datetime | None = _time()

@@ -282,6 +282,11 @@ def test_a_fork_takes_over_outcomes_and_begins_with_the_rest(play: Any) -> None:
         assert [s["status"] for s in steps] == ["succeeded", "succeeded", "ready"]
         assert [s["output"] for s in steps[:2]] == [{"value": "zero"}, {"value": "one"}]
         assert [(s["reused_job"], s["reused_index"]) for s in steps] == [(source, 0), (source, 1), (None, None)]
+        assert [(s["origin_job"], s["origin_index"]) for s in steps] == [(source, 0), (source, 1), (None, None)]
+        again = await rows.executing("unsafe", forked_from=fork, plan={}, reuse={0: 1})
+        _, (step,) = await rows.job(again)
+        assert (step["reused_job"], step["reused_index"]) == (fork, 1)
+        assert (step["origin_job"], step["origin_index"]) == (source, 1)
         await rows.succeed(source, 2)
         whole = await rows.executing("read", forked_from=source, plan={}, reuse={0: 2})
         assert (await rows.job(whole))[0]["status"] == "responding"
@@ -301,15 +306,15 @@ def test_a_fork_whose_source_is_gone_runs_nothing_again(play: Any) -> None:
 
 
 def test_a_fork_whose_source_is_just_being_removed_waits_to_see_what_becomes_of_it(play: Any) -> None:
-    """Retention has looked for forks before this one was made: it must not end as if it had taken over nothing."""
+    """Whoever removes it: the fork must not end as if it had taken over nothing."""
 
     async def scenario(rows: Rows) -> None:
         source = await rows.executing("read")
         await rows.succeed(source, 0)
         await rows.answer(source)
+        fork = await rows.submit(forked_from=source, plan={}, reuse={0: 0})
         async with rows.database.connection() as removing, removing.transaction():
             await removing.execute("DELETE FROM jobs WHERE id = %s", [source])
-            fork = await rows.submit(forked_from=source, plan={}, reuse={0: 0})
             accepting = asyncio.ensure_future(rows.accept(fork, "read"))
             async with asyncio.timeout(10):
                 while not (accepting.done() or await _waits_for_a_lock(rows)):

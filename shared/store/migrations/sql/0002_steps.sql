@@ -49,12 +49,14 @@ BEGIN
     ), new_steps AS (
         INSERT INTO steps (job_id, round, index, tenant_id, kind, tool_name, lane, effect, status, arguments, inputs,
                            depends_on, dependents, pending, retries, timeout_seconds, wake_at, recovery, wanted,
-                           reused_job, reused_index, output, payload_hash, output_bytes, excerpts, finished_at)
+                           reused_job, reused_index, origin_job, origin_index, output, payload_hash, output_bytes,
+                           excerpts, finished_at)
         SELECT j.id, j.round, g.index, j.tenant_id, g.kind, g.tool_name, g.lane, g.effect,
                CASE WHEN g.reuse_job IS NOT NULL THEN 'succeeded' WHEN g.pending = 0 THEN 'ready' ELSE 'pending' END,
                g.arguments::json, g.inputs, g.depends_on, g.dependents, g.pending, g.retries, g.timeout_seconds,
                CASE WHEN g.reuse_job IS NULL AND g.pending = 0 THEN now() + planq_wake_grace() END,
                coalesce(g.recovery, 'fail'), g.wanted::json, g.reuse_job, g.reuse_index,
+               coalesce(o.origin_job, g.reuse_job), coalesce(o.origin_index, g.reuse_index),
                o.output, o.payload_hash, o.output_bytes, o.excerpts,
                CASE WHEN g.reuse_job IS NOT NULL THEN clock_timestamp() END
         FROM placed g

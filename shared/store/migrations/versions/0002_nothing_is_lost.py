@@ -64,8 +64,11 @@ def _steps() -> None:
     op.add_column("steps", _json("question"))
     op.add_column("steps", sa.Column("reused_job", sa.Uuid(), nullable=True))
     op.add_column("steps", sa.Column("reused_index", sa.Integer(), nullable=True))
+    op.add_column("steps", sa.Column("origin_job", sa.Uuid(), nullable=True))
+    op.add_column("steps", sa.Column("origin_index", sa.Integer(), nullable=True))
     op.create_check_constraint(op.f("ck_steps_recovery"), "steps", "recovery IN ('fail', 'ask', 'find_out')")
     _index("steps", "payload_hash", "payload_hash IS NOT NULL")
+    _index("steps", "origin_job", "origin_job IS NOT NULL")
 
 
 def _payloads() -> None:
