@@ -282,6 +282,11 @@ def test_a_fork_takes_over_outcomes_and_begins_with_the_rest(play: Any) -> None:
         assert [s["status"] for s in steps] == ["succeeded", "succeeded", "ready"]
         assert [s["output"] for s in steps[:2]] == [{"value": "zero"}, {"value": "one"}]
         assert [(s["reused_job"], s["reused_index"]) for s in steps] == [(source, 0), (source, 1), (None, None)]
+        assert [(s["origin_job"], s["origin_index"]) for s in steps] == [(source, 0), (source, 1), (None, None)]
+        again = await rows.executing("unsafe", forked_from=fork, plan={}, reuse={0: 1})
+        _, (step,) = await rows.job(again)
+        assert (step["reused_job"], step["reused_index"]) == (fork, 1)
+        assert (step["origin_job"], step["origin_index"]) == (source, 1)
         await rows.succeed(source, 2)
         whole = await rows.executing("read", forked_from=source, plan={}, reuse={0: 2})
         assert (await rows.job(whole))[0]["status"] == "responding"
