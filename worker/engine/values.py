@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,11 +63,11 @@ class Values:
         max_size = MAX_SIZE + self._limits.most
         lacking = uncovered(claim.arguments, claim.outputs)
         if not lacking:
-            return _resolved(claim, claim.outputs, tool.definition, max_size)
-        outputs = dict(claim.outputs)
+            return _resolved(claim, claim.outputs, tool.definition, max_size, ())
+        outputs = dict(claim.outputs)  # what is loaded into it belongs to this attempt alone
         for step, paths in lacking.items():
             outputs[step] = await self._loaded(claim.tenant_id, claim.outputs[step], paths)
-        return await asyncio.to_thread(_resolved, claim, outputs, tool.definition, max_size)
+        return await asyncio.to_thread(_resolved, claim, outputs, tool.definition, max_size, lacking)
 
     async def ready(self, claim: StepClaim, tool: Tool, output: Any) -> ReadyOutput:
         """Check and encode an output; raises `InvalidOutput` for what is no JSON, too large, or breaks its schema."""
@@ -97,9 +97,9 @@ def output_to_store(output: ReadyOutput) -> JsonText | None:
 
 
 def _resolved(
-    claim: StepClaim, outputs: Mapping[int, Any], definition: ToolDefinition, max_size: int
+    claim: StepClaim, outputs: Mapping[int, Any], definition: ToolDefinition, max_size: int, owned: Collection[int]
 ) -> dict[str, Any]:
-    resolved = resolve(claim.arguments, outputs, max_size=max_size)
+    resolved = resolve(claim.arguments, outputs, max_size=max_size, owned=owned)
     defects = violations(definition.input_schema, resolved.arguments)
     if defects or not isinstance(resolved.arguments, dict):
         told = [f"{d.pointer or 'the arguments'}: {d.message}" for d in defects[:5]]

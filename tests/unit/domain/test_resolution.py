@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.domain.errors import InvalidArguments
+from shared.domain.excerpts import Excerpts
 from shared.domain.resolution import resolve
 from tests.unit.domain.strategies import json_values
 
@@ -124,3 +126,58 @@ def test_a_short_plan_cannot_put_together_a_huge_value(arguments: Any) -> None:
 
 def test_the_size_counts_characters_and_values() -> None:
     assert resolve({"a": ["$0.output.t", 1, None]}, {0: {"t": "xyz"}}).size == 1 + 1 + 1 + (1 + 3) + 1 + 1
+
+
+def loaded(output: Any, *paths: tuple[str, ...]) -> Excerpts:
+    """An output that was read for this very resolution."""
+    return Excerpts(b"", len(json.dumps(output)), {}).extended(output, paths)
+
+
+def test_what_nobody_else_holds_is_given_away_where_one_reference_leads_to_it() -> None:
+    rows = [{"a": ["$0.output.b"]}]
+    outputs = {0: loaded({"rows": rows}, ("rows",))}
+
+    own = resolve({"x": {"y": "$0.output.rows"}, "z": "t"}, outputs, owned=[0])
+    copied = resolve({"x": {"y": "$0.output.rows"}, "z": "t"}, outputs)
+
+    assert own.arguments == copied.arguments == {"x": {"y": rows}, "z": "t"}
+    assert own.arguments["x"]["y"] is rows
+    assert copied.arguments["x"]["y"] is not rows
+    assert own.size >= copied.size
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["$0.output.rows", "$0.output.rows"],
+        ["$0.output.rows", "$0.output.rows[0]"],
+        ["$0.output.rows", "{{ $0.output.rows }}"],
+        ["{{ $0.output.rows }}"],
+    ],
+)
+def test_what_is_named_more_than_once_or_in_a_text_is_copied(arguments: list[str]) -> None:
+    rows = [{"a": [1]}]
+    outputs = {0: loaded({"rows": rows}, ("rows",), ("rows", "0"))}
+
+    resolved = resolve(arguments, outputs, owned=[0])
+
+    assert resolved == resolve(arguments, outputs)
+    assert not any(value is rows or value is rows[0] for value in resolved.arguments)
+
+
+def test_what_is_given_away_counts_with_its_size_unless_a_copy_would_count_less() -> None:
+    rows = ["x" * 60]
+    outputs = {step: loaded({"rows": rows}, ("rows",)) for step in (0, 1)}  # 73 bytes of JSON, 62 of which count
+
+    one = resolve(["$0.output.rows", "y" * 20], outputs, owned=[0, 1], max_size=130)
+    two = resolve(["$0.output.rows", "$1.output.rows"], outputs, owned=[0, 1], max_size=130)
+
+    assert (one.arguments[0] is rows, two.arguments[0] is rows) == (True, False)
+    with pytest.raises(InvalidArguments, match="more than 90 characters"):
+        resolve(["$0.output.rows", "y" * 20], outputs, owned=[0], max_size=90)
+
+
+def test_what_is_missing_in_an_owned_output_is_told_as_ever() -> None:
+    outputs = {0: loaded({"a": 1}, ("rows",))}
+
+    assert resolve(["$0.output.rows"], outputs, owned=[0]).missing == resolve(["$0.output.rows"], outputs).missing
