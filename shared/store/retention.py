@@ -1,8 +1,9 @@
 """Retention: deletes jobs that ended long enough ago, then the payloads that nobody refers to any more.
 
 With a job go its plans, steps, events, artifacts and model calls (foreign keys that cascade), and its idempotency key
-is free again; an artifact that a fork took over goes to the fork. What is unfinished is never touched, nor what something unfinished still needs: the job that it was
-forked from, its parent. Database time decides. Many may do this at once: a job that somebody holds is passed over.
+is free again; an artifact that a fork took over goes to the fork. What is unfinished is never touched, nor what it
+still needs: the job that it was forked from, its parent. Database time decides. Many may do this at once: a job that
+somebody holds is passed over.
 """
 
 from __future__ import annotations

@@ -104,7 +104,8 @@ def step_result(row: Row, called: CalledArguments) -> StepResult:
     succeeded = row["status"] == StepStatus.SUCCEEDED
     preview = row["preview"]
     error = row["error"] or {}
-    duration = row["finished_at"] - row["started_at"] if row["finished_at"] and row["started_at"] else None
+    ended_at = row["asked_at"] or row["finished_at"]  # how long a person took to answer is not the tool's time
+    duration = ended_at - row["started_at"] if ended_at and row["started_at"] else None
     return StepResult(
         tool_name=row["tool_name"],
         arguments=called.of(row),

@@ -193,9 +193,8 @@ class Step(SQLModel, table=True):
 
     `releases` counts the attempts that do not use up retries: given back, or made before the job was resumed.
     `unsure` says that an earlier attempt may have taken effect, which the tool has to find out first; `question` is
-    what a waiting step asks a person. A large output is kept as `payload_hash`, `output_bytes` and the `excerpts` of
-    it at the paths `wanted`, those that later steps reference. `reused_job` is the job that a fork took the outcome
-    over from, `origin_job` the one that made it, which may be a source of that source.
+    what a step asks a person since `asked_at`. A large output is kept as `payload_hash`, `output_bytes` and the
+    `excerpts` at the paths `wanted`, which later steps use; a fork has it from `reused_job`, and `origin_job` made it.
     """
 
     __tablename__ = "steps"
@@ -243,6 +242,7 @@ class Step(SQLModel, table=True):
     recovery: str = _text("fail")
     unsure: bool = _flag()
     question: Any = _json()
+    asked_at: datetime | None = _time()
     reused_job: UUID | None = None
     reused_index: int | None = None
     origin_job: UUID | None = None

@@ -49,7 +49,8 @@ BEGIN
         status = CASE WHEN c.pending = 0 THEN 'ready' ELSE 'pending' END,
         pending = c.pending,
         unsure = s.index = ANY (p_unsure),
-        output = NULL, error = NULL, question = NULL, finished_at = NULL, started_at = NULL, worker_id = NULL,
+        output = NULL, error = NULL, question = NULL, finished_at = NULL, started_at = NULL, asked_at = NULL,
+        worker_id = NULL,
         deadline = NULL, worker_losses = 0, releases = s.attempt, wakes = 0,
         run_at = greatest(now(), CASE WHEN s.index = ANY (p_unsure) THEN s.finished_at + planq_wake_grace() END),
         wake_at = CASE WHEN c.pending = 0 THEN now() + planq_wake_grace() END

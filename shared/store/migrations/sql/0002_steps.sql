@@ -192,7 +192,7 @@ BEGIN
 END $$;
 
 -- StepReleased: a worker that stops gives a running step back, so that another one continues at once; after an earlier
--- step has failed for good it is skipped instead. Returns as planq_finish_step does; the caller publishes `ready`.
+-- step has failed for good it is skipped instead. Its time begins anew with the next attempt. Returns as planq_finish_step does; the caller publishes `ready`.
 CREATE FUNCTION planq_hand_back_step(p_job uuid, p_round int, p_index int, p_attempt int) RETURNS json
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -208,7 +208,7 @@ BEGIN
     UPDATE steps SET status = CASE WHEN v_skips THEN 'skipped' ELSE 'ready' END, run_at = now(), wakes = 0,
         wake_at = CASE WHEN NOT v_skips THEN now() + planq_wake_grace() END,
         finished_at = CASE WHEN v_skips THEN clock_timestamp() END,
-        worker_id = NULL, deadline = NULL, releases = releases + 1
+        worker_id = NULL, deadline = NULL, releases = releases + 1, started_at = NULL, asked_at = NULL
     WHERE job_id = p_job AND round = p_round AND index = p_index AND status = 'running' AND attempt = p_attempt
     RETURNING * INTO s;
     IF NOT FOUND THEN
@@ -240,7 +240,7 @@ BEGIN
         RETURN false;
     END IF;
     v_wait := make_interval(secs => coalesce((j.limits->>'human_wait_seconds')::float8, 86400));
-    UPDATE steps SET status = 'waiting', question = p_question, error = p_error,
+    UPDATE steps SET status = 'waiting', question = p_question, asked_at = now(), error = p_error,
         wake_at = coalesce(j.paused_at, now()) + v_wait, worker_id = NULL, deadline = NULL,
         worker_losses = worker_losses + CASE WHEN p_lost THEN 1 ELSE 0 END
     WHERE job_id = p_job AND round = p_round AND index = p_index AND status = 'running' AND attempt = p_attempt;

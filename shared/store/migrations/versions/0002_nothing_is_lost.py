@@ -62,6 +62,7 @@ def _steps() -> None:
     op.add_column("steps", sa.Column("recovery", sa.Text(), server_default=sa.text("'fail'"), nullable=False))
     op.add_column("steps", sa.Column("unsure", sa.Boolean(), server_default=sa.text("false"), nullable=False))
     op.add_column("steps", _json("question"))
+    op.add_column("steps", sa.Column("asked_at", sa.DateTime(timezone=True), nullable=True))
     op.add_column("steps", sa.Column("reused_job", sa.Uuid(), nullable=True))
     op.add_column("steps", sa.Column("reused_index", sa.Integer(), nullable=True))
     op.add_column("steps", sa.Column("origin_job", sa.Uuid(), nullable=True))
