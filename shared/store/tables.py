@@ -194,7 +194,7 @@ class Step(SQLModel, table=True):
     `releases` counts the attempts that do not use up retries: given back, or made before the job was resumed.
     `unsure` says that an earlier attempt may have taken effect, which the tool has to find out first; `question` is
     what a step asks a person since `asked_at`. A large output is kept as `payload_hash`, `output_bytes` and the
-    `excerpts` at the paths `wanted`, which later steps use; a fork has it from `reused_job`, and `origin_job` made it.
+    `excerpts` at the paths `wanted`, which later steps use; a fork has it from `reused_job`; `origin_job` made it.
     """
 
     __tablename__ = "steps"
