@@ -40,6 +40,11 @@ STATUS_OF: Mapping[type[PlanqError], int] = {
     domain.Transient: 503,
     domain.RateLimited: 429,
     domain.TimedOut: 504,
+    domain.FirstTokenTimedOut: 504,
+    domain.QueueTimedOut: 504,
+    domain.PlanTimedOut: 504,
+    domain.JobTimedOut: 504,
+    domain.HumanWaitTimedOut: 504,
     domain.WorkerLost: 503,
     domain.InvalidArguments: 422,
     domain.InvalidOutput: 502,
@@ -48,6 +53,7 @@ STATUS_OF: Mapping[type[PlanqError], int] = {
     domain.UnknownTool: 422,
     domain.ToolFailed: 502,
     domain.ModelRefused: 502,
+    domain.Cancelled: 409,
     domain.OutcomeUnknown: 409,
     domain.InternalFault: 500,
     domain.DatabaseUnavailable: 503,
@@ -55,7 +61,7 @@ STATUS_OF: Mapping[type[PlanqError], int] = {
     domain.StorageUnavailable: 503,
     domain.Misconfigured: 500,
 }
-"""The HTTP status of every leaf of the tree in `shared.domain.errors`; a test compares."""
+"""The HTTP status of every error of the tree in `shared.domain.errors` that is raised itself; a test compares."""
 
 _CODES = {
     400: "bad_request",
