@@ -74,7 +74,7 @@ def run(lane: Lane, concurrency: int | None = None) -> int:
     )
     lifecycle = Lifecycle(settings, identity, tools, app, companion, failpoints=failpoints)
     app.planq_lane, app.planq_lifecycle = runtime, lifecycle
-    _connect_signals(tracker, lifecycle, children)
+    _connect_signals(tracker, runtime, lifecycle, children)
     for variable in _CELERY_READS:
         os.environ.pop(variable, None)
     code: Any = 0
@@ -96,7 +96,9 @@ def _restart() -> None:
     state.should_stop = _DEAF_EXIT
 
 
-def _connect_signals(tracker: CeleryTracker | SilentTracker, lifecycle: Lifecycle, children: Children | None) -> None:
+def _connect_signals(
+    tracker: CeleryTracker | SilentTracker, runtime: LaneRuntime, lifecycle: Lifecycle, children: Children | None
+) -> None:
     def attach(sender: Any, **_: Any) -> None:
         if isinstance(tracker, CeleryTracker):
             tracker.attach(sender)
@@ -104,6 +106,8 @@ def _connect_signals(tracker: CeleryTracker | SilentTracker, lifecycle: Lifecycl
             children.attach(sender)
 
     def wind_down(**_: Any) -> None:
+        # Celery looks at its signal up to a second later, and takes a message that comes until then: only that one.
+        runtime.wind_down()
         lifecycle.wind_down()
 
     def keep_logging(**_: Any) -> None:

@@ -253,6 +253,7 @@ def openai_1382584_a_client_that_leaves_at_once_has_its_job_run(scene: Scene) ->
     Here the job is committed before the first byte of the answer, and its run depends on nobody who waits.
     """
     scene.worker()
+    eventually(lambda: scene.read("SELECT 1 FROM tools"), PATIENCE, what="the worker has published its tools")
     scene.api()
     body = json.dumps({"plan": {"calls": [{"tool_name": "fault_note", "arguments": {"text": "a"}}]}}).encode()
     for number in range(6):
