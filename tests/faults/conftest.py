@@ -20,8 +20,8 @@ from tests.faults.scene import MIGRATING, Scene, playing
 from tests.support.forking import fork_server
 from tests.support.servers import TestPostgres
 
-AT_ONCE = 5
-"""What keeps two cores busy: a play computes for a third of its time. PostgreSQL's connections suffice for it."""
+AT_ONCE = 8
+"""What keeps two cores busy: a play computes for a quarter of its time."""
 BROKER_DATABASES = range(1, 16)
 
 Stage = Callable[..., AbstractContextManager[Scene]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
 import shutil
 import signal
@@ -178,16 +180,28 @@ def broker_silent(stage: Stage, point: str) -> None:
 # The database
 
 
+@functools.cache
+def _original() -> TestPostgres:
+    """A stopped server with planq's schema, of which others are made; call with `MIGRATING` held."""
+    folder = tempfile.TemporaryDirectory(prefix="planq-pg-")
+    atexit.register(folder.cleanup)
+    server = TestPostgres(Path(folder.name, "original"))
+    server.start()
+    server.drop(server.create_migrated())
+    server.stop()
+    return server
+
+
 @contextmanager
 def own_postgres() -> Iterator[tuple[TestPostgres, str]]:
     """A PostgreSQL server that may be maltreated, and the URL of a database on it."""
     with tempfile.TemporaryDirectory(prefix="planq-pg-") as folder:
-        server = TestPostgres(Path(folder))
+        with MIGRATING:
+            original = _original()
+        server = original.copy_to(Path(folder))
         server.start()
         try:
-            with MIGRATING:
-                url = server.create_migrated()
-            yield server, url
+            yield server, server.create_migrated()
         finally:
             server.stop()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import httpx
+import psutil
 import pytest
 
 from tests.faults.conftest import Stage
@@ -36,10 +37,23 @@ def name_of(url: str) -> str:
 def disconnected(node: RabbitMQ, url: str) -> None:
     """Close every connection, as `rabbitmqctl close_all_connections` does; new ones come up a moment later."""
     there = f"{node.api}/vhosts/{name_of(url)}/connections"
-    # The management plugin learns of connections every few seconds.
-    known = eventually(lambda: httpx.get(there).json(), PATIENCE, every=0.2, what="there are connections to close")
-    for connection in known:
-        httpx.delete(f"{node.api}/connections/{connection['name']}", headers={"X-Reason": "test"}).raise_for_status()
+
+    def known() -> set[str]:
+        # The management plugin learns of connections, and of their end, every few seconds.
+        told = {connection["name"] for connection in httpx.get(there).json()}
+        return told if told >= _open_connections(node) else set()
+
+    for name in eventually(known, PATIENCE, every=0.2, what="every open connection is known"):
+        answer = httpx.delete(f"{node.api}/connections/{name}", headers={"X-Reason": "test"})
+        assert answer.status_code == httpx.codes.NO_CONTENT or name not in _open_connections(node), answer.text
+
+
+def _open_connections(node: RabbitMQ) -> set[str]:
+    """Return the names that a node gives to the connections which are open according to the kernel."""
+    pairs = [
+        (one.laddr, one.raddr) for one in psutil.net_connections("tcp4") if one.status == psutil.CONN_ESTABLISHED
+    ]
+    return {f"127.0.0.1:{ours.port} -> 127.0.0.1:{node.port}" for ours, theirs in pairs if theirs.port == node.port}
 
 
 def emptied(node: RabbitMQ, url: str) -> None:

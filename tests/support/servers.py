@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
 from pathlib import Path
 
 import psycopg
@@ -11,8 +12,9 @@ from shared.embedded.postgres import EmbeddedPostgres
 
 TEMPLATE = "planq_template"
 
-# A test's database is thrown away: surviving a power cut is not worth the writes. The rest is as in production.
-THROWAWAY = {"fsync": "off", "full_page_writes": "off"}
+# A test's database is thrown away: surviving a power cut is not worth the writes. Several tests may be under way on
+# one server, each with workers of its own. The rest is as in production.
+THROWAWAY = {"fsync": "off", "full_page_writes": "off", "max_connections": "200"}
 
 
 class TestPostgres:
@@ -21,6 +23,7 @@ class TestPostgres:
     __test__ = False
 
     def __init__(self, data_dir: Path) -> None:
+        self._folder = data_dir
         self.server = EmbeddedPostgres(data_dir, options=THROWAWAY)
         self._numbers = itertools.count(1)
         self._migrated = False
@@ -32,6 +35,18 @@ class TestPostgres:
     def stop(self) -> None:
         """Stop the server."""
         self.server.stop()
+
+    def copy_to(self, data_dir: Path) -> TestPostgres:
+        """Return a server on a copy of this one's data, not started yet; this one must be stopped.
+
+        A copy costs a tenth of a new cluster with its migrations.
+        """
+        data_dir.mkdir(mode=0o700, exist_ok=True)
+        # The files keep their owner, as whom the server runs.
+        subprocess.run(["cp", "-a", str(self._folder / "cluster"), str(data_dir)], check=True)
+        copy = TestPostgres(data_dir)
+        copy._migrated = self._migrated
+        return copy
 
     def create(self, template: str = "template0") -> str:
         """Create a database and return its URL."""
