@@ -44,11 +44,13 @@ def _serve() -> None:
     import uvicorn
 
     from api.app import create_app
+    from shared.memory import bound_arenas
     from shared.settings import load_settings
     from shared.telemetry.logs import configure_logging
 
     settings = load_settings()
     configure_logging(settings.log_level, as_json=settings.log_json)
+    bound_arenas()
     app = create_app(settings)
     _check_schema(settings.require_database())
     _allow_many_connections()

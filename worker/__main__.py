@@ -23,6 +23,7 @@ def main() -> int:
     if given.lane is Lane.IO:
         os.environ["CELERY_CUSTOM_WORKER_POOL"] = "worker.pool:AsyncioPool"
     try:
+        from shared.memory import bound_arenas
         from shared.settings import load_settings
         from shared.telemetry.logs import configure_logging
 
@@ -32,6 +33,7 @@ def main() -> int:
 
             return 0 if is_alive(settings, given.lane) else 1
         configure_logging(settings.log_level, as_json=settings.log_json)
+        bound_arenas()
         from worker.main import run
 
         # Celery warns of root (containers run as nobody) and of a default of its next major version (set on purpose).
