@@ -17,7 +17,7 @@ _ARENAS = 2
 
 
 def bound_arenas() -> bool:
-    """Bound malloc's arenas; call it before the first thread. False where that is not glibc's, or the operator's, say.
+    """Bound malloc's arenas; call it before the first thread. False where glibc is not, or the operator decided.
 
     `MALLOC_ARENA_MAX` in the environment wins.
     """
