@@ -13,7 +13,7 @@ import pytest
 PROGRAM = """
 import ctypes, threading
 from shared.memory import bound_arenas
-print(bound_arenas())
+print(bound_arenas(), flush=True)
 barrier = threading.Barrier(12)
 def work():
     kept = [bytearray(2000) for _ in range(2000)]
