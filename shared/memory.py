@@ -1,8 +1,8 @@
 """Keeps the memory of long-lived processes flat.
 
 glibc gives up to eight malloc arenas a core to the threads of a process. What passes through many threads (large
-outputs are encoded in them) leaves holes in every arena, and the resident size creeps up for hours: measured with
-outputs of 1 MB, an `io` worker grew by 3 MB a minute; with two arenas it stays level, 10 MB lower.
+outputs are encoded in them) leaves holes in every arena. Measured with 480 outputs of 1 MB: an `io` worker wavered
+between 126 and 130 MB; with two arenas it stayed at 118 to 120 MB.
 """
 
 from __future__ import annotations
