@@ -12,7 +12,8 @@ from typing import Any
 
 from celery import Celery
 
-from shared.domain.errors import DatabaseUnavailable, Misconfigured
+from shared.broker.depth import open_once, patient_connection
+from shared.domain.errors import DatabaseUnavailable
 from shared.domain.states import Lane
 from shared.store.database import Row
 from shared.store.fleet import Fleet
@@ -26,19 +27,12 @@ class BrokerProbe:
 
     def __init__(self, app: Celery) -> None:
         """Raises `Misconfigured` when the broker's URL cannot be read."""
-        options = {"socket_connect_timeout": _PATIENCE_SECONDS, "socket_timeout": _PATIENCE_SECONDS}
-        try:
-            connection = app.connection_for_write(connect_timeout=_PATIENCE_SECONDS)
-            if "socket_timeout" in connection.transport_options:
-                connection.transport_options.update(options)
-        except (ValueError, KeyError, ImportError) as error:
-            raise Misconfigured(f"BROKER_URL: expected a URL that Celery can read, found {error}") from error
-        self._connection = connection
+        self._connection = patient_connection(app, _PATIENCE_SECONDS)
 
     def try_once(self) -> None:
         """Connect and disconnect; raises what the broker's client raises."""
         with self._connection.clone() as connection:
-            connection.ensure_connection(max_retries=1, interval_start=0, timeout=_PATIENCE_SECONDS)
+            open_once(connection, _PATIENCE_SECONDS)
 
 
 class Readiness:

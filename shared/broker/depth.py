@@ -1,6 +1,7 @@
-"""The port `Queues`: which queues of the broker hold no message, asked from a thread with a bound.
+"""Looking at the broker with little patience: whether it answers, and how much waits in its queues.
 
-Works with every transport that answers a passive declaration with a count (AMQP, and kombu's Redis).
+Works with every transport that answers a passive declaration with a count (AMQP, and kombu's Redis). `BrokerQueues`
+is the port `Queues`.
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection
-from typing import Any
 
 from celery import Celery
+from kombu import Connection
 
 from shared.broker import names
+from shared.domain.errors import Misconfigured
 from shared.domain.states import Lane
 
 _log = logging.getLogger("planq.broker")
@@ -21,13 +23,40 @@ _NO_SUCH_QUEUE = "404"
 """AMQP's reply code; on Redis a queue without messages does not exist."""
 
 
+def patient_connection(app: Celery, patience_seconds: float) -> Connection:
+    """Return a connection, not yet open, that waits so long for each answer; raises `Misconfigured` for a bad URL."""
+    try:
+        connection = app.connection_for_write(connect_timeout=patience_seconds)
+        if "socket_timeout" in connection.transport_options:  # the Redis protocol
+            patience = {"socket_connect_timeout": patience_seconds, "socket_timeout": patience_seconds}
+            connection.transport_options.update(patience)
+    except (ValueError, KeyError, ImportError) as error:
+        raise Misconfigured(f"BROKER_URL: expected a URL that Celery can read, found {error}") from error
+    return connection
+
+
+def open_once(connection: Connection, patience_seconds: float) -> None:
+    """Open a connection, or raise what the broker's client raises."""
+    connection.ensure_connection(max_retries=1, interval_start=0, timeout=patience_seconds)
+
+
+def message_count(connection: Connection, lane: Lane) -> int | None:
+    """Return how many messages wait in a lane's queue, 0 where nobody declared it; None when the broker refuses."""
+    # A channel each: a passive declaration of what is not there closes the channel (AMQP 0-9-1).
+    with connection.channel() as channel:
+        try:
+            return int(channel.queue_declare(queue=names.queue(lane), passive=True).message_count)
+        except connection.channel_errors as error:
+            return 0 if str(getattr(error, "reply_code", "")) == _NO_SUCH_QUEUE else None
+
+
 class BrokerQueues:
     """Counts messages over a connection of its own, which is given up at the first fault."""
 
     def __init__(self, app: Celery, *, patience_seconds: float = 2.0) -> None:
         self._app = app
         self._patience_seconds = patience_seconds
-        self._connection: Any = None
+        self._connection: Connection | None = None
         self._asking: asyncio.Task[Collection[Lane]] | None = None
 
     async def empty(self, lanes: Collection[Lane]) -> Collection[Lane]:
@@ -45,25 +74,18 @@ class BrokerQueues:
 
     def _empty(self, lanes: tuple[Lane, ...]) -> Collection[Lane]:
         try:
-            return [lane for lane in lanes if self._count(lane) == 0]
+            connection = self._opened()
+            return [lane for lane in lanes if message_count(connection, lane) == 0]
         except Exception as error:  # every client library has errors of its own here; all mean "not known"
             _log.warning("queues_not_counted", extra={"cause": repr(error)})
             self._give_up()
             return ()
 
-    def _count(self, lane: Lane) -> int:
+    def _opened(self) -> Connection:
         if self._connection is None:
-            self._connection = self._app.connection_for_write(connect_timeout=self._patience_seconds)
-            self._connection.ensure_connection(max_retries=1, interval_start=0, timeout=self._patience_seconds)
-        connection = self._connection
-        try:
-            with connection.channel() as channel:
-                count: int = channel.queue_declare(queue=names.queue(lane), passive=True).message_count
-        except connection.channel_errors as error:
-            if str(getattr(error, "reply_code", "")) != _NO_SUCH_QUEUE:
-                raise
-            return 0
-        return count
+            self._connection = patient_connection(self._app, self._patience_seconds)
+            open_once(self._connection, self._patience_seconds)
+        return self._connection
 
     def _give_up(self) -> None:
         connection, self._connection = self._connection, None

@@ -17,8 +17,6 @@ from shared.domain.errors import BrokerUnavailable, Misconfigured, PlanqError
 from shared.domain.states import Lane
 
 if TYPE_CHECKING:
-    from kombu import Connection
-
     from shared.settings import Settings
     from shared.store.database import Row
 
@@ -181,29 +179,15 @@ def _queue_lengths(broker_url: str) -> dict[str, int]:
 
     from shared.broker import names
     from shared.broker.celery_config import create_celery
+    from shared.broker.depth import message_count, open_once, patient_connection
 
-    try:
-        connection = create_celery(broker_url).connection_for_write(connect_timeout=PATIENCE_SECONDS)
-        if "socket_timeout" in connection.transport_options:  # the Redis protocol
-            patience = {"socket_connect_timeout": PATIENCE_SECONDS, "socket_timeout": PATIENCE_SECONDS}
-            connection.transport_options.update(patience)
-    except (ValueError, KeyError, ImportError) as error:
-        raise Misconfigured(f"BROKER_URL: expected a URL that Celery can read, found {error}") from error
+    connection = patient_connection(create_celery(broker_url), PATIENCE_SECONDS)
     try:
         with connection:
-            connection.ensure_connection(max_retries=1, interval_start=0, timeout=PATIENCE_SECONDS)
-            return {queue: _queue_length(connection, queue) for queue in map(names.queue, Lane)}
+            open_once(connection, PATIENCE_SECONDS)
+            return {names.queue(lane): message_count(connection, lane) or 0 for lane in Lane}
     except (OperationalError, OSError, *connection.connection_errors) as error:
         raise BrokerUnavailable(_first_line(error)) from error
-
-
-def _queue_length(connection: Connection, queue: str) -> int:
-    # A channel each: a passive declaration of what is not there closes the channel (AMQP 0-9-1, reply code 404).
-    with connection.channel() as channel:
-        try:
-            return int(channel.queue_declare(queue, passive=True).message_count)
-        except connection.channel_errors:
-            return 0
 
 
 def _fleet(settings: Settings) -> Iterator[Finding]:
