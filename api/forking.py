@@ -117,7 +117,7 @@ def _require_plan(job: Row) -> None:
 
 
 def _limits(request: ForkRequest, source: Limits, server: Limits) -> Limits:
-    """Return the source's limits, where the server has been put lower since the server's, and what is wanted."""
+    """Return the source's limits, none above what the server allows today, with those that are wanted put lower."""
     kept = replace(source, **{name: min(value, getattr(server, name)) for name, value in asdict(source).items()})
     wanted = {} if request.limits is None else request.limits.model_dump(exclude_none=True)
     lowered = server.lowered(wanted)
