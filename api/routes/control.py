@@ -10,16 +10,15 @@ from starlette.responses import Response
 
 from api.body import JsonResponse, digest
 from api.deps import StepPath, Use, job_id_of, router, step_index_of
-from api.documents import fork_preview, new_job_document
+from api.documents import fork_preview
 from api.forking import fork_of
 from api.problems import error_responses
 from api.recovery import asks_nothing, doubts_about, verdict_of
-from api.routes.jobs import ACCEPTED, JobPath, accepted, document_of, replayed
+from api.routes.jobs import ACCEPTED, JobPath, document_of, replayed, stored
 from api.schemas import ForkPreview, ForkRequest, JobDocument, ResumeRequest, SettleRequest
 from api.submission import TENANT, check_key, trace_id
 from shared.domain.errors import Conflict, NotFound, capped
 from shared.domain.states import JobStatus, StepStatus
-from shared.ports import PlanWake
 
 control = router("jobs")
 
@@ -111,11 +110,7 @@ async def fork(
     )
     if wanted.dry_run:
         return JsonResponse(fork_preview(found, forked.steps, forked.reuse, forked.doubts))
-    new_id, created_at = await services.requests.submit(forked.submission)
-    if created_at is None:
-        return await replayed(services, new_id)
-    services.publisher.publish_soon([PlanWake(new_id)])
-    return accepted(new_job_document(forked.submission, created_at))
+    return await stored(services, forked.submission)
 
 
 @control.post(

@@ -23,6 +23,7 @@ from api.waiting import wait_or_leave
 from shared.domain.errors import Conflict, InvalidRequest
 from shared.domain.states import JobStatus
 from shared.ports import PlanWake
+from shared.store.requests import Submission
 
 jobs = router("jobs")
 
@@ -77,11 +78,7 @@ async def submit(
         idempotency_key=key,
         request_hash=fingerprint,
     )
-    job_id, created_at = await services.requests.submit(submission)
-    if created_at is None:
-        return await replayed(services, job_id)
-    services.publisher.publish_soon([PlanWake(job_id)])
-    return accepted(new_job_document(submission, created_at))
+    return await stored(services, submission)
 
 
 @jobs.get("/jobs/{job_id}", response_model=JobDocument, responses=error_responses(404))
@@ -138,12 +135,21 @@ async def document_of(services: Services, job_id: UUID) -> Document:
 
 async def replayed(services: Services, job_id: UUID) -> Response:
     """Answer with the job that was made under the same key before."""
-    response = accepted(await document_of(services, job_id))
+    response = _accepted(await document_of(services, job_id))
     response.headers["Idempotency-Replayed"] = "true"
     return response
 
 
-def accepted(document: Document) -> Response:
+async def stored(services: Services, submission: Submission) -> Response:
+    """Store a job and publish its wake-up; or answer with the job that was stored before under its key."""
+    job_id, created_at = await services.requests.submit(submission)
+    if created_at is None:
+        return await replayed(services, job_id)
+    services.publisher.publish_soon([PlanWake(job_id)])
+    return _accepted(new_job_document(submission, created_at))
+
+
+def _accepted(document: Document) -> Response:
     """Answer with a job that is stored and will run."""
     return JsonResponse(document, status_code=202, headers={"Location": f"/jobs/{document['id']}"})
 
