@@ -4,7 +4,7 @@ Adapters stand behind these Protocols: `shared/store` (PostgreSQL), `shared/brok
 `worker/tools` (Python functions, MCP servers). The engine knows nothing else.
 """
 
-from shared.ports.jobs import ArtifactRecord, JobStore, Moved, ReadyStep, ReusedStep, StageClaim, StepClaim
+from shared.ports.jobs import ArtifactRecord, JobStore, Moved, ReadyStep, ReusedStep, StageClaim, StepClaim, Take
 from shared.ports.leases import Attempt, Held, Place, job_of
 from shared.ports.models import CutOff, Planner, Responder
 from shared.ports.payloads import PayloadRecord, Payloads
@@ -57,6 +57,7 @@ __all__ = [
     "StepWake",
     "Suspended",
     "SweepStore",
+    "Take",
     "Tool",
     "ToolContext",
     "Toolbox",

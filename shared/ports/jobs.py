@@ -31,7 +31,8 @@ class ReusedStep:
 class StageClaim:
     """The right to carry out the PLAN or RESPOND stage of a job once; `attempt` is its fencing token.
 
-    In a fork, `reuse` names whose outcomes the steps of its plan take over, by index.
+    In a fork, `reuse` names whose outcomes the steps of its plan take over, by index. `results` is what
+    `JobStore.results` would return, brought by the transition that took the stage over; None: ask for it.
     """
 
     job_id: UUID
@@ -47,6 +48,7 @@ class StageClaim:
     plan_body: Any
     plan_errors: Sequence[Mapping[str, Any]] | None
     reuse: Mapping[int, ReusedStep] = field(default_factory=dict)
+    results: Sequence[StepResult] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +93,26 @@ class ReadyStep:
 
 
 @dataclass(frozen=True, slots=True)
+class Take:
+    """What the caller of a transition takes over itself of that which the transition makes ready.
+
+    It is claimed in the same commit, exactly as `claim_step` and `claim_stage` would right after it: at most `steps`
+    of the ready steps of `lane`, in plan order, and with `stage` the RESPOND stage. Nothing of a paused job is taken.
+    """
+
+    lane: Lane
+    steps: int = 1
+    stage: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Moved:
     """What a transition did. When it did not land, nothing changed: the attempt had expired or the job had ended.
 
     `status` is the step's status after a step transition; `job_status` the job's; `ready` lists what to dispatch now.
-    `stage_attempt` is the newest attempt at a stage of the job, 0 where it does not matter.
+    `stage_attempt` is the newest attempt at a stage of the job, 0 where it does not matter. `taken` are the claims
+    that a `Take` brought: what they claim is not in `ready`. When RESPOND is among them, nobody need be woken for the
+    stage that `job_status` names.
     """
 
     landed: bool
@@ -103,6 +120,7 @@ class Moved:
     job_status: JobStatus | None = None
     status: StepStatus | None = None
     stage_attempt: int = 0
+    taken: Sequence[StepClaim | StageClaim] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +135,9 @@ class ArtifactRecord:
 class JobStore(Protocol):
     """The durable state of jobs, as the engine uses it. Every transition is one commit and guarded by its attempt.
 
+    Transitions that make work ready claim what their `take` asks for, in the same commit. Whoever repeats one that
+    did land, because its answer was lost, does not get those claims: they then run out as those of a lost answer do.
+
     All methods raise `DatabaseUnavailable` when the database does not answer; the caller then lets go: the lease and
     the sweeper decide what happens to the work.
     """
@@ -126,7 +147,14 @@ class JobStore(Protocol):
         ...
 
     async def accept_plan(
-        self, claim: StageClaim, source: str, body: Any, steps: Sequence[PlannedStep], calls: Sequence[ModelCall]
+        self,
+        claim: StageClaim,
+        source: str,
+        body: Any,
+        steps: Sequence[PlannedStep],
+        calls: Sequence[ModelCall],
+        *,
+        take: Take | None = None,
     ) -> Moved:
         """Store a valid plan with its steps; `ready` holds those that nothing holds up.
 
@@ -142,8 +170,10 @@ class JobStore(Protocol):
         body: Any,
         errors: Sequence[Mapping[str, Any]],
         calls: Sequence[ModelCall],
-    ) -> bool:
-        """Keep a defective plan with its defects and send the job on to RESPOND; True when it landed."""
+        *,
+        take: Take | None = None,
+    ) -> Moved:
+        """Keep a defective plan with its defects and send the job on to RESPOND."""
         ...
 
     async def end_job(
@@ -154,7 +184,10 @@ class JobStore(Protocol):
         error: ErrorRecord | None,
         calls: Sequence[ModelCall],
     ) -> bool:
-        """End the job from its stage, as completed with an answer or failed with an error; True when it landed."""
+        """End the job from its stage, as completed with an answer or failed with an error; True when it landed.
+
+        The end is announced to whoever waits for the job, by the commit itself.
+        """
         ...
 
     async def release_stage(self, claim: StageClaim) -> bool:
@@ -169,12 +202,21 @@ class JobStore(Protocol):
         """Take a ready step whose time has come; None when it is taken, over, not ready or does not exist."""
         ...
 
+    async def claim_steps(self, refs: Sequence[StepRef]) -> Sequence[StepClaim]:
+        """Take those of a job's steps that `claim_step` would take, in one commit; in plan order.
+
+        All `refs` name steps of one round of one job; raises `ValueError` otherwise.
+        """
+        ...
+
     async def succeed_step(
         self,
         claim: StepClaim,
         output: Any,
         artifact: ArtifactRecord | None,
         payload: PayloadRecord | None = None,
+        *,
+        take: Take | None = None,
     ) -> Moved:
         """Store the output of the attempt and unlock what waited for it.
 
@@ -184,7 +226,13 @@ class JobStore(Protocol):
         ...
 
     async def fail_step(
-        self, claim: StepClaim, error: ErrorRecord, retry_in: timedelta | None, *, unsure: bool = False
+        self,
+        claim: StepClaim,
+        error: ErrorRecord,
+        retry_in: timedelta | None,
+        *,
+        unsure: bool = False,
+        take: Take | None = None,
     ) -> Moved:
         """Store the error of the attempt: `status` says whether it will be retried or has failed for good.
 

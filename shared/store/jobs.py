@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from time import monotonic
 from typing import Any
@@ -16,7 +17,7 @@ from shared.domain.limits import Limits
 from shared.domain.model import ModelCall, StepResult
 from shared.domain.states import Effect, JobStatus, Lane, Recovery, StepStatus
 from shared.domain.tool import ToolDefinition
-from shared.ports import ArtifactRecord, Moved, PayloadRecord, ReusedStep, StageClaim, StepClaim
+from shared.ports import ArtifactRecord, Moved, PayloadRecord, ReusedStep, StageClaim, StepClaim, Take
 from shared.store.database import Database, Row, as_json
 from shared.store.rows import (
     CalledArguments,
@@ -54,7 +55,14 @@ class PostgresJobStore:
         return None if row is None else _stage_claim(row)
 
     async def accept_plan(
-        self, claim: StageClaim, source: str, body: Any, steps: Sequence[PlannedStep], calls: Sequence[ModelCall]
+        self,
+        claim: StageClaim,
+        source: str,
+        body: Any,
+        steps: Sequence[PlannedStep],
+        calls: Sequence[ModelCall],
+        *,
+        take: Take | None = None,
     ) -> Moved:
         value = await self._database.call(
             "planq_accept_plan",
@@ -68,7 +76,7 @@ class PostgresJobStore:
         )
         if value.get("gone"):
             raise InternalFault("the job whose outcomes this fork takes over is gone; submit its plan as a new job")
-        return moved({"job_status": "executing", **value})
+        return await self._take(claim.job_id, claim.round, moved({"job_status": "executing", **value}), take)
 
     async def refuse_plan(
         self,
@@ -77,7 +85,9 @@ class PostgresJobStore:
         body: Any,
         errors: Sequence[Mapping[str, Any]],
         calls: Sequence[ModelCall],
-    ) -> bool:
+        *,
+        take: Take | None = None,
+    ) -> Moved:
         landed: bool = await self._database.call(
             "planq_refuse_plan",
             claim.job_id,
@@ -87,7 +97,10 @@ class PostgresJobStore:
             as_json(list(errors)),
             as_json([call_to_json(call) for call in calls]),
         )
-        return landed
+        if not landed:
+            return Moved(False)
+        refused = Moved(True, job_status=JobStatus.RESPONDING, stage_attempt=claim.attempt)
+        return await self._take(claim.job_id, claim.round, refused, take)
 
     async def end_job(
         self,
@@ -123,19 +136,48 @@ class PostgresJobStore:
         )
         return None if row is None else _step_claim(ref, row)
 
+    async def claim_steps(self, refs: Sequence[StepRef]) -> Sequence[StepClaim]:
+        if len({(ref.job_id, ref.round) for ref in refs}) > 1:
+            raise ValueError("the steps to claim together belong to one round of one job")
+        claims = [await self.claim_step(ref) for ref in sorted(refs, key=lambda ref: ref.index)]
+        return [claim for claim in claims if claim is not None]
+
     async def succeed_step(
         self,
         claim: StepClaim,
         output: Any,
         artifact: ArtifactRecord | None,
         payload: PayloadRecord | None = None,
+        *,
+        take: Take | None = None,
     ) -> Moved:
-        return await self._finish(claim, output=output, artifact=artifact, payload=payload)
+        finished = await self._finish(claim, output=output, artifact=artifact, payload=payload)
+        return await self._take(claim.ref.job_id, claim.ref.round, finished, take)
 
     async def fail_step(
-        self, claim: StepClaim, error: ErrorRecord, retry_in: timedelta | None, *, unsure: bool = False
+        self,
+        claim: StepClaim,
+        error: ErrorRecord,
+        retry_in: timedelta | None,
+        *,
+        unsure: bool = False,
+        take: Take | None = None,
     ) -> Moved:
-        return await self._finish(claim, error=error, retry_in=retry_in, unsure=unsure)
+        finished = await self._finish(claim, error=error, retry_in=retry_in, unsure=unsure)
+        return await self._take(claim.ref.job_id, claim.ref.round, finished, take)
+
+    async def _take(self, job_id: UUID, round: int, moved: Moved, take: Take | None) -> Moved:
+        if take is None or not moved.landed:
+            return moved
+        mine = [step for step in moved.ready if step.lane is take.lane][: take.steps]
+        claims = [await self.claim_step(StepRef(job_id, round, step.index)) for step in mine]
+        taken: list[StepClaim | StageClaim] = [claim for claim in claims if claim is not None]
+        if take.stage and moved.job_status is JobStatus.RESPONDING:
+            stage = await self.claim_stage(job_id, (JobStatus.RESPONDING,))
+            taken += [replace(stage, results=await self.results(stage))] if stage is not None else []
+        held = {claim.ref.index for claim in claims if claim is not None}
+        ready = [step for step in moved.ready if step.index not in held]
+        return replace(moved, ready=ready, taken=taken)
 
     async def ask_step(self, claim: StepClaim, error: ErrorRecord, question: Mapping[str, Any]) -> bool:
         landed: bool = await self._database.call(

@@ -21,7 +21,7 @@ from shared.domain.planning import Direct, Malformed, interpret
 from shared.domain.states import JobStatus
 from shared.domain.tool import ToolDefinition
 from shared.domain.validation import validate_plan
-from shared.ports import Announcer, JobStore, Planner, PlanWake, RespondWake, StageClaim
+from shared.ports import Announcer, JobStore, Planner, PlanWake, StageClaim
 from worker.engine.carried import Carried
 from worker.engine.follow import after_step
 from worker.engine.persist import persist
@@ -118,12 +118,12 @@ class PlanStage:
         errors: Sequence[Mapping[str, Any]],
         calls: Sequence[ModelCall],
     ) -> Carried:
-        landed = await self._spending.unbroken(
+        moved = await self._spending.unbroken(
             persist(lambda: self._store.refuse_plan(claim, source, body, errors, calls))
         )
-        _log.info("plan_refused", extra={"job": str(claim.job_id), "errors": len(errors), "landed": landed})
-        wakes = [RespondWake(claim.job_id, claim.attempt + 1)]
-        return Carried.landed(landed, wakes, attempt=claim.attempt)
+        _log.info("plan_refused", extra={"job": str(claim.job_id), "errors": len(errors), "landed": moved.landed})
+        wakes = after_step(StepRef(claim.job_id, claim.round, 0), moved)
+        return Carried.landed(moved.landed, wakes, attempt=claim.attempt)
 
     async def _end(
         self, claim: StageClaim, answer: str | None, error: ErrorRecord | None, calls: Sequence[ModelCall]

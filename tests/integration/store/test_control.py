@@ -183,7 +183,7 @@ def test_a_job_whose_stage_failed_is_resumed_at_that_stage(play: Any, where: str
             claim = await rows.store.claim_stage(job, [JobStatus.QUEUED])
             assert claim is not None
             if where == "refused":
-                assert await rows.store.refuse_plan(claim, "model", {}, [{"error": "bad"}], [])
+                assert (await rows.store.refuse_plan(claim, "model", {}, [{"error": "bad"}], [])).landed
                 await rows.answer(job, JobStatus.FAILED)
             else:
                 assert await rows.store.end_job(claim, JobStatus.FAILED, None, BOOM, [])
