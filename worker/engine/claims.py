@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, cast
 from uuid import UUID
 
@@ -32,6 +33,10 @@ _CONCLUSIONS = frozenset(
 
 _FRESH_SECONDS = 1.0
 """What a claim waits for a lease that is not fresh: a worker that was frozen renews it in less."""
+
+_STALLED_SECONDS = 1.5
+"""When a claim has waited so long for its answer, this process may have lost the database without a word. TCP notices
+after ten times as long, and until then every wake-up that it takes would lie here, while others stand idle."""
 
 
 @dataclass(eq=False, slots=True)
@@ -60,10 +65,17 @@ class Claims:
     `ended`, `abandoned` (ended without an outcome, by a fault) and `late`.
     """
 
-    def __init__(self, lease: Lease | None = None, told: Callable[[str, Place, int], None] = lambda *_: None) -> None:
-        """Without a `lease` there is none to lose."""
+    def __init__(
+        self,
+        lease: Lease | None = None,
+        told: Callable[[str, Place, int], None] = lambda *_: None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """Without a `lease` there is none to lose. `clock` counts seconds."""
         self._lease = lease
         self._told = told
+        self._clock = clock
+        self._asked: dict[object, float] = {}
         self._claiming: set[Claiming] = set()
         self._flights: dict[Attempt, Flight] = {}
         self._abandoned: set[Attempt] = set()
@@ -87,6 +99,12 @@ class Claims:
     def was_called(self, attempt: Attempt) -> bool:
         """Return whether an attempt that is not here any more was begun here, and ended without an outcome."""
         return attempt in self._abandoned
+
+    @property
+    def is_stalled(self) -> bool:
+        """True while a claim waits for its answer for so long that nothing more should be claimed here."""
+        now = self._clock()
+        return any(now - asked > _STALLED_SECONDS for asked in list(self._asked.values()))
 
     @contextmanager
     def claiming(self, place: Place) -> Iterator[Claiming]:
@@ -173,6 +191,21 @@ class Claims:
                 flight.is_concluding = True
                 self._told("concluding", flight.attempt.place, flight.attempt.number)
 
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Count a claim as asked for until its answer is there.
+
+        Raises `DatabaseUnavailable` at once while an earlier one waits for too long.
+        """
+        if self.is_stalled:
+            raise DatabaseUnavailable("an earlier claim of this worker still waits for its answer")
+        mark = object()
+        self._asked[mark] = self._clock()
+        try:
+            yield
+        finally:
+            del self._asked[mark]
+
     async def _soon_fresh(self, lease: Lease) -> None:
         """Wait a moment for the lease; raises `DatabaseUnavailable` where nothing should be claimed here now."""
         try:
@@ -196,8 +229,9 @@ class _Watched:
 
         async def asked(first: Any, *rest: Any, **named: Any) -> Any:
             await self._claims._allow(first if name in _CONCLUSIONS else None)
-            asking: Awaitable[Any] = method(first, *rest, **named)
-            return await asking
+            with self._claims._asking() if name in _CLAIMS else nullcontext():
+                asking: Awaitable[Any] = method(first, *rest, **named)
+                return await asking
 
         return asked
 

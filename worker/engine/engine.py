@@ -44,7 +44,11 @@ from worker.engine.values import OutputLimits, Values
 _log = logging.getLogger("planq.engine")
 
 _HAND_ON_SECONDS = 2.0
-"""The pause before a wake-up that could not be claimed is published again."""
+"""The pause before a wake-up that could not be claimed is published again. Where nobody reaches the database the
+wake-ups go round; the pause keeps that cheap."""
+
+_HAND_ON_AT_ONCE_SECONDS = 0.25
+"""The same where only this process seems to have lost the database."""
 
 _CLAIM_SECONDS = 3.0
 """What the answer to a claim is waited for when the process stops."""
@@ -174,8 +178,7 @@ class Engine:
             try:
                 return await self._claim(wake)
             except DatabaseUnavailable as error:
-                # Where nobody reaches the database the wake-ups go round; the pause keeps that cheap.
-                await asyncio.sleep(_HAND_ON_SECONDS)
+                await asyncio.sleep(_HAND_ON_AT_ONCE_SECONDS if self.claims.is_stalled else _HAND_ON_SECONDS)
                 if await self._publisher.publish([wake]):
                     _log.warning("wake_handed_on", extra={"cause": error.message})
                     return None

@@ -1,0 +1,79 @@
+"""A worker whose claims get no answer takes no more: others may still reach the database."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from shared.domain.errors import DatabaseUnavailable
+from shared.domain.states import JobStatus
+from worker.engine.claims import Claims
+
+QUEUED = (JobStatus.QUEUED,)
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class SilentStore:
+    """Answers claims only when told to."""
+
+    def __init__(self) -> None:
+        self.answer = asyncio.Event()
+
+    async def claim_stage(self, job_id: UUID, statuses: Any) -> None:
+        await self.answer.wait()
+
+
+@pytest.mark.parametrize(("waited", "refused"), [(1.0, False), (2.0, True)])
+def test_claims_are_refused_while_an_earlier_one_waits_for_too_long(waited: float, refused: bool) -> None:
+    async def story() -> None:
+        clock, store = Clock(), SilentStore()
+        claims = Claims(clock=clock)
+        watched = claims.watch(store)  # type: ignore[arg-type]
+        first = asyncio.ensure_future(watched.claim_stage(uuid4(), QUEUED))
+        await asyncio.sleep(0)
+        clock.now = waited
+
+        assert claims.is_stalled is refused
+        second = asyncio.ensure_future(watched.claim_stage(uuid4(), QUEUED))
+        await asyncio.sleep(0)
+        assert second.done() is refused
+        if refused:
+            with pytest.raises(DatabaseUnavailable, match="still waits"):
+                second.result()
+
+        store.answer.set()
+        await first
+        assert not claims.is_stalled
+        await watched.claim_stage(uuid4(), QUEUED)
+
+    asyncio.run(story())
+
+
+def test_a_claim_that_failed_is_not_waited_for() -> None:
+    class AwayStore:
+        async def claim_stage(self, job_id: UUID, statuses: Any) -> None:
+            raise DatabaseUnavailable("away")
+
+    async def story() -> None:
+        clock = Clock()
+        claims = Claims(clock=clock)
+        watched = claims.watch(AwayStore())  # type: ignore[arg-type]
+        with pytest.raises(DatabaseUnavailable, match="away"):
+            await watched.claim_stage(uuid4(), QUEUED)
+        clock.now = 60.0
+
+        assert not claims.is_stalled
+
+    asyncio.run(story())
