@@ -29,9 +29,7 @@ class Server:
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-                length = next(
-                    (int(line[16:]) for line in head.split(b"\r\n") if line.startswith(b"Content-Length:")), 0
-                )
+                _, _, length = head.partition(b"Content-Length: ")
                 await self._speak(head + await reader.readexactly(int(length.split()[0]) if length else 0), writer)
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
