@@ -1,0 +1,42 @@
+"""Plans of the workloads, as a caller sends them: bodies of `POST /jobs`. Pure; `tools.py` has their tools."""
+
+from __future__ import annotations
+
+from typing import Any
+
+PREFIX = "bench"
+
+Body = dict[str, Any]
+
+
+def waiting(steps: int, seconds: float) -> Body:
+    """Return so many independent steps that each wait, as a call of another service would."""
+    return _body([_call("wait", seconds=seconds) for _ in range(steps)])
+
+
+def fan_in(leaves: int) -> Body:
+    """Return independent steps that do nothing, and a last one that takes a value from every one of them."""
+    calls = [_call("noop", value=index) for index in range(leaves)]
+    return _body([*calls, _call("join", values=[f"${index}.output.value" for index in range(leaves)])])
+
+
+def chains(steps: int, length: int) -> Body:
+    """Return chains of `length` steps, `steps` of them together; each step but a first uses the one before it.
+
+    The steps stand link by link: first all first ones, then all second ones. Raises `ValueError` unless `length`
+    divides `steps`.
+    """
+    count, rest = divmod(steps, length)
+    if rest:
+        raise ValueError(f"{steps} steps are no whole number of chains of {length}")
+    return _body(
+        [_call("noop", value=index if index < count else f"${index - count}.output.value") for index in range(steps)]
+    )
+
+
+def _call(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"tool_name": f"{PREFIX}_{name}", "arguments": arguments}
+
+
+def _body(calls: list[dict[str, Any]]) -> Body:
+    return {"input": "Carry out the plan.", "plan": {"calls": calls}}

@@ -1,0 +1,64 @@
+"""The tools of the workloads: steps that do nothing, wait, or gather, and those of ParallelQA.
+
+`PLANQ_TOOLS=tests.bench.tools` makes a worker offer them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from pydantic import BaseModel
+
+from tests.bench import parallelqa
+from worker.tools import tool
+
+
+class Value(BaseModel):
+    """What one step hands to the next."""
+
+    value: int
+
+
+class Count(BaseModel):
+    """How many values a join was given."""
+
+    count: int
+
+
+@tool(name="bench_noop", effect="pure", lane="io")
+async def noop(value: int = 0) -> Value:
+    """Return the value at once."""
+    return Value(value=value)
+
+
+@tool(name="bench_wait", effect="pure", lane="io")
+async def wait(seconds: float) -> Value:
+    """Hold nothing but a place for so long, as a call of another service does."""
+    await asyncio.sleep(seconds)
+    return Value(value=0)
+
+
+@tool(name="bench_join", effect="pure", lane="io")
+async def join(values: list[int]) -> Count:
+    """Count what the steps before have returned."""
+    return Count(count=len(values))
+
+
+@tool(name=parallelqa.SEARCH, effect="read", lane="io")
+async def search(query: str, thing: int) -> Value:
+    """Look up one of the things that a question of ParallelQA compares."""
+    await asyncio.sleep(parallelqa.SEARCH_SECONDS)
+    return Value(value=len(query) + thing)
+
+
+@tool(name=parallelqa.COMPUTE, effect="pure", lane="io")
+async def compute(value: int) -> Value:
+    """Compute with what was found."""
+    await asyncio.sleep(parallelqa.COMPUTE_SECONDS)
+    return Value(value=2 * value)
+
+
+@tool(name=parallelqa.JOIN, effect="pure", lane="io")
+async def compare(values: list[int]) -> Value:
+    """Return the largest value."""
+    return Value(value=max(values))
