@@ -1,38 +1,77 @@
-"""`make bench`: measures and prints; exit code 1 when a bound is missed. `--json` prints one JSON document."""
+"""`make bench`: measures planq and its peers in one run, and prints each figure with what it is compared with.
+
+    make bench                       everything; exit code 1 when a bound is missed
+    make bench ARGS="--quick B1 B2"  fewer repetitions; only these
+    make bench ARGS="--json"         one JSON document; ARGS="--markdown" the README's table
+
+A measurement is a module with `measure(context) -> list[Figure]`; it is imported when it is asked for.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
-from collections.abc import Callable
+import tempfile
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
 
-from tests.bench import startup, storage
+from tests.bench import machine, table
+from tests.bench.context import Context
 from tests.bench.figures import Figure
 
-MEASUREMENTS: dict[str, Callable[[], list[Figure]]] = {"startup": startup.measure, "storage": storage.measure}
+MEASUREMENTS = {
+    "startup": "tests.bench.startup",
+    "storage": "tests.bench.storage",
+}
+"""Where each measurement is made; one after the other, as they would disturb one another."""
 
 
-def main() -> int:
-    """Run the chosen measurements (all by default), one after the other: they would disturb one another."""
-    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(MEASUREMENTS)}; default: all")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    args = parser.parse_args()
-    if unknown := sorted(set(args.names) - set(MEASUREMENTS)):
-        parser.error(f"unknown measurement {', '.join(unknown)}; expected one of {', '.join(MEASUREMENTS)}")
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the chosen measurements (all by default) and print; returns 1 when a bound is missed or one failed."""
+    args = _parse(arguments)
     figures: list[Figure] = []
-    for name in args.names or MEASUREMENTS:
-        found = MEASUREMENTS[name]()
-        figures += found
-        if not args.json:
-            for figure in found:
-                print(figure)  # noqa: T201 - printing is the purpose
+    failed: dict[str, str] = {}
+    with tempfile.TemporaryDirectory(prefix="planq-bench-") as folder, Context(Path(folder), quick=args.quick) as run:
+        for name in args.names or MEASUREMENTS:
+            run.say(f"{name} …")
+            try:
+                figures += import_module(MEASUREMENTS[name]).measure(run)
+            except Exception as error:
+                # The other measurements are still worth having.
+                traceback.print_exc()
+                failed[name] = f"{type(error).__name__}: {error}"[:1000]
+    _print(args, figures, failed)
+    return 0 if not failed and all(figure.is_good for figure in figures) else 1
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make bench", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(MEASUREMENTS)}; default: all")
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions and smaller loads: three minutes")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print one JSON document")
+    form.add_argument("--markdown", action="store_true", help="print the table as the README shows it")
+    args = parser.parse_args(arguments)
+    known = {name.lower(): name for name in MEASUREMENTS}
+    if unknown := sorted(name for name in args.names if name.lower() not in known):
+        parser.error(f"unknown measurement {', '.join(unknown)}; expected one of {', '.join(MEASUREMENTS)}")
+    args.names = [known[name.lower()] for name in args.names]
+    return args
+
+
+def _print(args: argparse.Namespace, figures: Sequence[Figure], failed: dict[str, str]) -> None:
+    about = machine.describe() | ({"run": "quick"} if args.quick else {})
     if args.json:
-        document = {"cpus": os.cpu_count(), "figures": [figure.to_json() for figure in figures]}
-        print(json.dumps(document, indent=2))  # noqa: T201 - printing is the purpose
-    return 0 if all(figure.is_good for figure in figures) else 1
+        found = {"about": about, "figures": [figure.to_json() for figure in figures], "failed": failed}
+        print(json.dumps(found, indent=2))  # noqa: T201 - printing is the purpose
+        return
+    head = ", ".join(f"{name} {value}" for name, value in about.items())
+    body = (table.markdown if args.markdown else table.text)(figures)
+    tail = "".join(f"\n{name} FAILED: {why}" for name, why in failed.items())
+    print(f"{head}\n\n{body}{tail}")  # noqa: T201 - printing is the purpose
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from time import monotonic
 
 import psutil
 
+from tests.bench.context import Context
 from tests.bench.figures import Figure
 from tests.support.ports import free_ports
 from tests.support.waiting import eventually
@@ -25,7 +26,7 @@ SETTLED_CHANGE = 0.005
 MIB = 1024 * 1024
 
 
-def measure() -> list[Figure]:
+def measure(context: Context) -> list[Figure]:
     """Start planq on new data, stop it, start it again, and measure the second start."""
     with tempfile.TemporaryDirectory(prefix="planq-bench-") as folder:
         with running(Path(folder)) as (_, cold):

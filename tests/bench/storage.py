@@ -16,6 +16,7 @@ import psycopg
 from shared.domain.limits import Limits
 from shared.domain.states import JobStatus
 from shared.store.database import Database
+from tests.bench.context import Context
 from tests.bench.figures import Figure
 from tests.support.harness import Harness, ScriptedModel, make_tool
 from tests.support.servers import TestPostgres
@@ -44,7 +45,7 @@ _ROWS = """SELECT
     + (SELECT sum(4 + pg_column_size(c.*)) FROM model_calls c)"""
 
 
-def measure() -> list[Figure]:
+def measure(context: Context) -> list[Figure]:
     """Run jobs of each size on an empty database of their own."""
     with tempfile.TemporaryDirectory(prefix="planq-bench-") as folder:
         server = TestPostgres(Path(folder) / "pg")

@@ -1,0 +1,121 @@
+"""What a measurement gets: how often to measure, and the servers that all measurements of one run share.
+
+PostgreSQL and Valkey are the embedded ones with the settings of `planq up`, fsync included; they start when first
+asked for. Every measurement has a database of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from pathlib import Path
+
+import psycopg
+
+from shared.embedded.postgres import EmbeddedPostgres
+from shared.embedded.valkey import EmbeddedValkey
+from shared.settings import Settings
+from shared.store.migrate import upgrade
+from tests.support.stack import Stack
+
+REPEATS, QUICK_REPEATS = 5, 3
+TEMPLATE = "bench_template"
+
+
+class Context:
+    """One run of the benchmark in `folder`; use it as `with Context(folder) as context`."""
+
+    def __init__(self, folder: Path, *, quick: bool = False) -> None:
+        self.folder = folder
+        self.quick = quick
+        self._stack = ExitStack()
+        self._numbers = itertools.count(1)
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def repeats(self) -> int:
+        """How often each figure is measured; the median counts."""
+        return QUICK_REPEATS if self.quick else REPEATS
+
+    def either(self, full: int, quick: int) -> int:
+        """Return a size: of the full run, or of the quick one."""
+        return quick if self.quick else full
+
+    def say(self, text: str) -> None:
+        """Tell whoever watches how far the run is."""
+        print(text, file=sys.stderr, flush=True)  # noqa: T201 - this is a command line
+
+    @cached_property
+    def postgres(self) -> EmbeddedPostgres:
+        """The database server, as `planq up` runs it."""
+        server = EmbeddedPostgres(self.new_folder("postgres"))
+        server.start()
+        self._stack.callback(server.stop)
+        return server
+
+    @cached_property
+    def valkey(self) -> EmbeddedValkey:
+        """The broker's server, as `planq up` runs it."""
+        server = EmbeddedValkey(self.new_folder("valkey"))
+        server.start()
+        self._stack.callback(server.stop)
+        return server
+
+    def new_folder(self, name: str) -> Path:
+        """Return a new folder of the run's."""
+        folder = self.folder / f"{name}-{next(self._numbers)}"
+        folder.mkdir(mode=0o700)
+        return folder
+
+    def create_database(self) -> str:
+        """Create an empty database and return its URL."""
+        return self._create("template0")
+
+    def create_migrated(self) -> str:
+        """Create a database with planq's schema and return its URL."""
+        return self._create(self._template)
+
+    @cached_property
+    def _template(self) -> str:
+        self._run(f"CREATE DATABASE {TEMPLATE}")
+        upgrade(self.postgres.url_of(TEMPLATE))
+        return TEMPLATE
+
+    def _create(self, template: str) -> str:
+        name = f"bench_{next(self._numbers)}"
+        self._run(f"CREATE DATABASE {name} TEMPLATE {template}")
+        return self.postgres.url_of(name)
+
+    def _run(self, statement: str) -> None:
+        with psycopg.connect(self.postgres.url_of("postgres"), autocommit=True) as connection:
+            connection.execute(statement.encode())
+
+    @contextmanager
+    def planq(self, *, io: int = 2, cpu: int = 1, env: Mapping[str, str] | None = None) -> Iterator[Stack]:
+        """Run planq on a new database: an API and so many workers, with default settings but those in `env`.
+
+        The tools are those of `tests.bench.tools`. `env` may name a `DATABASE_URL` or `BROKER_URL` of its own.
+        """
+        own = {"PLANQ_TOOLS": "tests.bench.tools", **(env or {})}
+        database_url = own.pop("DATABASE_URL", "") or self.create_migrated()
+        broker_url = own.pop("BROKER_URL", "") or self.valkey.url
+        stack = Stack(self.new_folder("planq"), database_url, broker_url, env=own, fresh=True)
+        defaults = Settings.model_fields
+        try:
+            stack.run("api", "-m", "api")
+            for lane, count in (("io", io), ("cpu", cpu)):
+                size = int(own.get(f"PLANQ_{lane.upper()}_CONCURRENCY") or defaults[f"{lane}_concurrency"].default)
+                for number in range(1, count + 1):
+                    stack.run_worker(lane, number, concurrency=size)
+            stack.wait_ready()
+            yield stack
+        finally:
+            stack.stop()
