@@ -23,6 +23,8 @@ _POISONED_EXIT = 70
 
 settings = load_settings()
 app: Celery = create_celery(settings.require_broker())
+app.conf.worker_consumer = "worker.consumer:WakeConsumer"
+app.events.dispatcher_cls = "worker.events:TaskEvents"
 app.planq_lane = None
 app.planq_runner = None
 app.planq_lifecycle = None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from shared.broker.messages import Message, encode
+from shared.broker.messages import encode
 from shared.domain.errors import ErrorRecord
 from shared.ports import Wake
 
@@ -17,33 +18,36 @@ class CeleryTracker:
         self._consumer: Any = None
 
     def attach(self, consumer: Any) -> None:
-        """Use the dispatcher of a Celery consumer, which replaces it whenever it reconnects."""
+        """Use the dispatcher (a `TaskEvents`) of a Celery consumer, which replaces it whenever it reconnects."""
         self._consumer = consumer
 
     def started(self, wake: Wake, attempt: int) -> None:
         """Send `task-received` and `task-started`."""
-        message = encode(wake, attempt)
-        shown = {"name": message.task, "args": "()", "kwargs": message.kwargs_repr}
-        self._send("task-received", message, **shown, retries=0, eta=None, expires=None)
-        self._send("task-started", message)
+        self._note("task-received", partial(_received, wake, attempt))
+        self._note("task-started", partial(_told, wake, attempt))
 
     def ended(self, wake: Wake, attempt: int, error: ErrorRecord | None, runtime_seconds: float) -> None:
         """Send `task-succeeded` or `task-failed`."""
-        message = encode(wake, attempt)
         if error is None:
-            self._send("task-succeeded", message, result="succeeded", runtime=runtime_seconds)
+            self._note("task-succeeded", partial(_told, wake, attempt, result="succeeded", runtime=runtime_seconds))
         else:
-            self._send("task-failed", message, exception=f"{error.code}: {error.message}", traceback="")
+            text = f"{error.code}: {error.message}"
+            self._note("task-failed", partial(_told, wake, attempt, exception=text, traceback=""))
 
-    def _send(self, kind: str, message: Message, **fields: Any) -> None:
-        consumer = self._consumer
-        dispatcher = getattr(consumer, "event_dispatcher", None)
-        if dispatcher is None or not dispatcher.enabled:
-            return
-        hub = getattr(consumer, "hub", None)
-        if hub is not None:
-            # A broker channel belongs to the consumer's thread.
-            hub.call_soon(partial(dispatcher.send, kind, uuid=message.task_id, **fields))
+    def _note(self, kind: str, fields: Callable[[], dict[str, Any]]) -> None:
+        dispatcher = getattr(self._consumer, "event_dispatcher", None)
+        if dispatcher is not None:
+            dispatcher.note(kind, fields)
+
+
+def _received(wake: Wake, attempt: int) -> dict[str, Any]:
+    message = encode(wake, attempt)
+    shown = {"name": message.task, "args": "()", "kwargs": message.kwargs_repr}
+    return {"uuid": message.task_id, **shown, "retries": 0, "eta": None, "expires": None}
+
+
+def _told(wake: Wake, attempt: int, **fields: Any) -> dict[str, Any]:
+    return {"uuid": encode(wake, attempt).task_id, **fields}
 
 
 class SilentTracker:

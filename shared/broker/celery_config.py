@@ -11,10 +11,6 @@ from shared.broker import names
 from shared.broker.transport import hardened
 from shared.domain.states import Lane
 
-VISIBILITY_TIMEOUT_SECONDS = 3_600
-"""Redis redelivers what is unacknowledged for so long: longer than any chain of fused steps, because leases in the
-database recover lost work much earlier."""
-
 
 def is_redis(broker_url: str) -> bool:
     """True when the broker speaks the Redis protocol (Redis, Valkey)."""
@@ -26,7 +22,8 @@ def transport_options(broker_url: str) -> dict[str, Any]:
     if not is_redis(broker_url):
         return {"confirm_publish": True}  # a publish that the broker did not take must not look like one that it took
     return {
-        "visibility_timeout": VISIBILITY_TIMEOUT_SECONDS,
+        "ack_emulation": False,  # see `transport`
+        "priority_steps": [0],  # one list a queue instead of four; planq uses no priorities
         "socket_timeout": 10,  # None, the default, lets a publish hang for ever on a half-open connection
         "socket_connect_timeout": 5,
         "socket_keepalive": True,

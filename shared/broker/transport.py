@@ -7,16 +7,23 @@ redelivery harmless, and the sweeper publishes what is missing.
 
 Nor does it wait on its connection for remote control: stock kombu reads there without a time-out, in the thread that
 takes the messages, so that one event too many on a connection that was lost and made again stops the worker for ever.
+
+Which messages are unacknowledged is kept in memory here, not in Redis (`ack_emulation` is off): that is what bounds
+how many a worker takes. What a killed worker had taken is published again by the sweeper, within seconds; Redis would
+give it back an hour later, and costs two transactions a message for that.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import redis.client
 from kombu.transport import TRANSPORT_ALIASES, virtual
 from kombu.transport import redis as kombu_redis
+from kombu.utils.json import dumps
 from kombu.utils.objects import cached_property
 
 _log = logging.getLogger("planq.broker")
@@ -24,30 +31,28 @@ _log = logging.getLogger("planq.broker")
 _SCHEMES = {"redis": "planqredis", "rediss": "planqrediss", "redis+socket": "planqredis+socket"}
 
 
-class QoS(kombu_redis.QoS):  # type: ignore[misc]
-    """Bookkeeping of unacknowledged messages that tolerates a connection which is gone."""
+class QoS(virtual.QoS):  # type: ignore[misc]
+    """Which messages are unacknowledged; tolerates a connection that is gone. Acknowledge from any thread."""
 
-    def restore_unacked(self, client: Any = None) -> None:
-        """Put unacknowledged messages back; when Redis is gone, forget them here."""
-        try:
-            super().restore_unacked(client)
-        except Exception as error:  # whatever redis-py and kombu raise on a torn-down connection
-            _log.warning("unacknowledged_not_restored", extra={"count": len(self._delivered), "cause": repr(error)})
-            self._delivered.clear()
+    def restore_unacked(self) -> list[tuple[BaseException, Any]]:
+        """Put unacknowledged messages back; when Redis is gone, forget them here. Returns no errors: kombu would
+        write the messages to a temporary file.
+        """
+        self._flush()
+        delivered = self._delivered
+        while delivered:
+            _, message = delivered.popitem()
+            try:
+                self.channel._restore(message)
+            except Exception as error:  # whatever redis-py and kombu raise on a torn-down connection
+                _log.warning("unacknowledged_not_restored", extra={"count": 1 + len(delivered), "cause": repr(error)})
+                delivered.clear()
+        return []
 
-    def ack(self, delivery_tag: str) -> None:
-        """Acknowledge, or forget locally when the channel that delivered the message is closed."""
-        if self.channel.closed:
-            virtual.QoS.ack(self, delivery_tag)
-        else:
-            super().ack(delivery_tag)
-
-    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        """Reject, or forget locally when the channel that delivered the message is closed."""
-        if self.channel.closed:
-            virtual.QoS.ack(self, delivery_tag)
-        else:
-            super().reject(delivery_tag, requeue=requeue)
+    @property
+    def is_about_full(self) -> bool:
+        """True when what is unacknowledged is, or just was, all that may be: the consumer may be pausing."""
+        return bool(self.prefetch_count) and len(self._delivered) - len(self._dirty) >= self.prefetch_count - 1
 
 
 class PubSub(redis.client.PubSub):
@@ -72,9 +77,32 @@ class PubSub(redis.client.PubSub):
 
 
 class Channel(kombu_redis.Channel):  # type: ignore[misc]
-    """A Redis channel with the tolerant bookkeeping, and a listener that never waits."""
+    """A Redis channel with the tolerant bookkeeping, one client for its commands, and a listener that never waits."""
 
-    QoS = QoS
+    heard_by: int | None = None
+    """How many connections got this channel's last fan-out message; None before there was one."""
+
+    _commands: Any = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.QoS = QoS
+
+    @contextmanager
+    def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
+        """Yield a client of this channel's connection pool; stock kombu makes one for each command (60 µs)."""
+        if client is None:
+            client = self._commands
+            if client is None or client.connection_pool is not self.pool:
+                client = self._commands = self._create_client()
+        yield client
+
+    def _put_fanout(self, exchange: str, message: Any, routing_key: str, **kwargs: Any) -> None:
+        """Deliver a fan-out message, and remember who got it (stock kombu does not look)."""
+        payload = dumps(message)
+        topics = self._get_publish_topics(exchange, routing_key)
+        with self.conn_or_acquire() as client:
+            self.heard_by = sum(client.publish(topic, payload) for topic in topics)
 
     @cached_property  # type: ignore[untyped-decorator]
     def subclient(self) -> PubSub:

@@ -1,0 +1,87 @@
+"""Celery's task events for monitors, a list of many in one message, and none at all where nobody listens.
+
+Celery sends such a list whenever its loop comes round: nearly one message for each event. Here events are only noted
+as they happen; `flush`, which `worker.consumer` calls a few times a second, makes and sends them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+from typing import Any, TypeAlias
+
+from celery.events.dispatcher import EventDispatcher
+from celery.utils.time import utcoffset
+
+_LIST = 500
+"""Events in one message: about 200 kB."""
+
+_MAX_PENDING = 20_000
+"""What is kept while the broker is away; then the oldest are given up."""
+
+_Fields: TypeAlias = "dict[str, Any] | Callable[[], dict[str, Any]]"
+
+
+class TaskEvents(EventDispatcher):  # type: ignore[misc]
+    """An event dispatcher that may be told of task events from any thread, at the cost of a few microseconds."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._pending: deque[tuple[str, float, _Fields]] = deque(maxlen=_MAX_PENDING)
+        self._is_heard = False
+        super().__init__(*args, **kwargs)
+
+    @property
+    def shows_tasks(self) -> bool:
+        """True while task events are on; Flower and `celery control` switch them."""
+        return bool(self.enabled and (not self.groups or "task" in self.groups))
+
+    def send(self, type: str, *args: Any, **fields: Any) -> None:
+        """Note a task event for the next `flush`; send any other event at once."""
+        if type.startswith("task-"):
+            self.note(type, fields)
+        else:
+            super().send(type, *args, **fields)
+
+    def note(self, type: str, fields: _Fields) -> None:
+        """Note a task event of this moment; `fields` may be a function, which is only called if somebody listens."""
+        if self.shows_tasks:
+            self._pending.append((type, time.time(), fields))
+            if self.on_send_buffered:
+                self.on_send_buffered()
+
+    def flush(self, errors: bool = True, groups: bool = True) -> None:
+        """Send what was noted; call it on the thread of the consumer's connections."""
+        super().flush(errors=errors, groups=False)
+        if not groups:
+            return
+        with self.mutex:
+            while self._pending and not self._closed:
+                count = min(len(self._pending), _LIST if self._is_heard else 1)
+                events = self._make(count)
+                self._publish(events, self.producer, "task.multi")
+                for _ in range(count):
+                    self._pending.popleft()
+                self._is_heard = getattr(self.producer.channel, "heard_by", None) != 0
+                if not self._is_heard:
+                    # Nobody got that one, so nobody would get the others; whoever comes now hears the next.
+                    self._pending.clear()
+
+    def extend_buffer(self, other: EventDispatcher) -> None:
+        """Take over what the dispatcher of a lost connection has not sent."""
+        super().extend_buffer(other)
+        self._pending.extendleft(reversed(getattr(other, "_pending", ())))
+
+    def _make(self, count: int) -> list[dict[str, Any]]:
+        common = {"hostname": self.hostname, "utcoffset": utcoffset(), "pid": self.pid}
+        return [
+            {
+                **(fields() if callable(fields) else fields),
+                **common,
+                "type": type,
+                "timestamp": timestamp,
+                "clock": self.clock.forward(),
+            }
+            for type, timestamp, fields in islice(self._pending, count)
+        ]
