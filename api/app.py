@@ -12,14 +12,18 @@ import contextlib
 import logging
 import os
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api import errors, openapi
+from api.catalogue import Catalogue
 from api.deps import Services
+from api.front import Front
 from api.guard import Guard
-from api.metrics import Metrics, Observed
+from api.metrics import Metrics
 from api.readiness import BrokerProbe, Readiness
 from api.routes.catalogue import catalogue
 from api.routes.control import control
@@ -27,6 +31,8 @@ from api.routes.docs import ASSETS, assets, docs
 from api.routes.jobs import jobs
 from api.routes.operations import operations
 from api.routes.outputs import outputs
+from api.shortcuts import Shortcuts
+from api.submission import TENANT
 from api.waiting import Waiters
 from shared.broker.celery_config import create_celery
 from shared.broker.publisher import CeleryPublisher
@@ -55,6 +61,19 @@ _STATEMENT_SECONDS = 30.0
 _DESCRIPTION = "A durable backend for agentic jobs: plan, execute on Celery, answer."
 
 
+class _Application(FastAPI):
+    """FastAPI behind our own front; `front` has to be set before the first request."""
+
+    front: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await (self.front if scope["type"] == "http" else self.routed)(scope, receive, send)
+
+    async def routed(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer by FastAPI alone."""
+        await super().__call__(scope, receive, send)
+
+
 def create_app(settings: Settings) -> FastAPI:
     """Return the application; opens no connection yet.
 
@@ -79,7 +98,7 @@ def create_app(settings: Settings) -> FastAPI:
         async with _running(settings, services, database):
             yield
 
-    app = FastAPI(
+    app = _Application(
         title="planq",
         version=VERSION,
         description=_DESCRIPTION,
@@ -95,10 +114,12 @@ def create_app(settings: Settings) -> FastAPI:
     app.mount(ASSETS, assets())
     errors.install(app)
     openapi.describe(app, with_keys=bool(settings.keys))
-    # The last one added is the outermost.
     app.add_middleware(errors.Faults)
-    app.add_middleware(Guard, keys=settings.keys, max_body_bytes=settings.max_body_bytes)
-    app.add_middleware(Observed, metrics=services.metrics)
+    app.front = Front(
+        errors.Faults(Shortcuts(app.routed, services)),
+        Guard(settings.keys, settings.max_body_bytes),
+        services.metrics,
+    )
     return app
 
 
@@ -111,6 +132,7 @@ def _compose(settings: Settings, database: Database) -> Services:
     return Services(
         settings=settings,
         requests=requests,
+        catalogue=Catalogue(partial(requests.tools, TENANT)),
         payloads=PayloadStore(database, open_objects(settings.payloads)),
         publisher=failpoints.around("publisher", CeleryPublisher(celery)),
         ended=Notifier(database, ENDED),

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from api.body import decode
+from api.catalogue import Catalogue
 from api.metrics import Metrics
 from api.problems import error_responses
 from api.readiness import Readiness
@@ -31,6 +32,7 @@ class Services:
 
     settings: Settings
     requests: RequestStore
+    catalogue: Catalogue
     payloads: PayloadStore
     publisher: CeleryPublisher
     ended: Notifier

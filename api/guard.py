@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from functools import lru_cache
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope
 
-from api.errors import respond
 from api.problems import Refusal
-from shared.domain.errors import PlanqError, TooLarge, Unauthorized, capped
+from shared.domain.errors import TooLarge, Unauthorized, capped
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 """What a supervisor may ask without a key."""
@@ -27,35 +25,37 @@ _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 _BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})
 
 
-class Guard:
-    """ASGI middleware; `keys` empty means: this machine only."""
+Fields = Mapping[bytes, bytes]
+"""The header fields of a request by name in lower case; of several with one name the first."""
 
-    def __init__(self, app: ASGIApp, *, keys: Collection[str], max_body_bytes: int) -> None:
-        self._app = app
+
+def fields_of(scope: Scope) -> Fields:
+    """Return a request's header fields."""
+    return dict(reversed(scope["headers"]))
+
+
+class Guard:
+    """`keys` empty means: this machine only."""
+
+    def __init__(self, keys: Collection[str], max_body_bytes: int) -> None:
         self._keys = [_hash(key.encode()) for key in keys]
         self._max_body_bytes = max_body_bytes
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        try:
-            headers = Headers(scope=scope)
-            if self._keys:
-                self._check_key(scope["path"], headers)
-            else:
-                _check_host(headers)
-            _check_origin(headers)
-            self._check_body(scope["method"], headers)
-        except (PlanqError, HTTPException) as refusal:
-            await respond(refusal)(scope, receive, send)
-            return
-        await self._app(scope, self._measured(receive), send)
+    def check(self, scope: Scope) -> None:
+        """Raise a `PlanqError` or a `Refusal` unless the request may be carried out, as far as its headers tell."""
+        fields = fields_of(scope)
+        if self._keys:
+            self._check_key(scope["path"], fields)
+        else:
+            _check_host(scope)
+        if b"origin" in fields:
+            _check_origin(fields)
+        self._check_body(scope["method"], fields)
 
-    def _check_key(self, path: str, headers: Headers) -> None:
+    def _check_key(self, path: str, fields: Fields) -> None:
         if path in OPEN_PATHS:
             return
-        scheme, _, given = headers.get("authorization", "").partition(" ")
+        scheme, _, given = _text(fields, b"authorization").partition(" ")
         if scheme.lower() != "bearer" or not given:
             raise Unauthorized("expected the header Authorization: Bearer <key>, with a key of PLANQ_API_KEYS")
         # Hashes have one length, and every key is compared, so that the time says nothing about any of them.
@@ -63,19 +63,20 @@ class Guard:
         if not sum(hmac.compare_digest(found, key) for key in self._keys):
             raise Unauthorized("the API key is not known; expected one of PLANQ_API_KEYS")
 
-    def _check_body(self, method: str, headers: Headers) -> None:
-        length = headers.get("content-length", "")
+    def _check_body(self, method: str, fields: Fields) -> None:
+        length = _text(fields, b"content-length")
         if length.isdecimal() and int(length[:20]) > self._max_body_bytes:
             raise self._too_large(f"{capped(length, 20)} bytes")
-        has_body = length.strip("0") != "" or "transfer-encoding" in headers
+        has_body = length.strip("0") != "" or b"transfer-encoding" in fields
         if method not in _BODY_METHODS or not has_body:
             return
-        given = headers.get("content-type", "")
+        given = _text(fields, b"content-type")
         if given.partition(";")[0].strip().lower() != "application/json":
             found = repr(capped(given, 100)) if given else "none"
             raise Refusal(415, "unsupported_media_type", f"expected Content-Type: application/json, found {found}")
 
-    def _measured(self, receive: Receive) -> Receive:
+    def measured(self, receive: Receive) -> Receive:
+        """Return `receive` with an end: it raises `Refusal` (413) once more has come than a body may have."""
         received = 0
 
         async def measured() -> Message:
@@ -94,9 +95,9 @@ class Guard:
         return TooLarge(f"expected a body of at most {self._max_body_bytes} bytes, found {found}")
 
 
-def _check_host(headers: Headers) -> None:
+def _check_host(scope: Scope) -> None:
     # Several Host headers become one that is no host; which of them others would believe is not ours to guess.
-    host = ",".join(headers.getlist("host"))
+    host = b",".join([value for name, value in scope["headers"] if name == b"host"]).decode("latin-1")
     if _hostname(host) not in _LOCAL_HOSTS:
         raise Refusal(
             421,
@@ -106,16 +107,19 @@ def _check_host(headers: Headers) -> None:
         )
 
 
-def _check_origin(headers: Headers) -> None:
-    origin = headers.get("origin")
-    if origin is None:
-        return
+def _check_origin(fields: Fields) -> None:
+    origin = _text(fields, b"origin")
     scheme, separator, host = origin.lower().partition("://")
-    if not separator or scheme not in ("http", "https") or host != headers.get("host", "").lower():
+    if not separator or scheme not in ("http", "https") or host != _text(fields, b"host").lower():
         found = capped(origin, 100)
         raise Refusal(403, "foreign_origin", f"web pages of another origin are refused; found {found!r}")
 
 
+def _text(fields: Fields, name: bytes) -> str:
+    return fields.get(name, b"").decode("latin-1")
+
+
+@lru_cache(maxsize=64)
 def _hostname(host: str) -> str | None:
     try:
         parts = urlsplit(f"//{host}")

@@ -6,14 +6,13 @@ Every application has a registry of its own, so that two of them in one process 
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Iterable, Sequence
-from time import perf_counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope
 
 from api.waiting import Waiters
 from shared.domain.errors import DatabaseUnavailable
@@ -21,8 +20,8 @@ from shared.domain.states import TERMINAL_JOB, TERMINAL_STEP, JobStatus, Lane, S
 from shared.store.database import Row
 from shared.store.fleet import Fleet
 
-WAITED = "planq.waited_seconds"
-"""Key of the scope: how much of a request was waiting for a job, which says nothing about the API's speed."""
+ROUTE = "planq.route"
+"""Key of the scope: the template of the route that answers, where that is none of FastAPI's."""
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -74,6 +73,7 @@ class Metrics:
         )
         waiting = Gauge("planq_waiting_clients", "Clients that wait for a job.", registry=self.registry)
         waiting.set_function(lambda: len(waiters))
+        self._counted: dict[tuple[str, str, int], tuple[Callable[[], None], Callable[[float], None]]] = {}
         self._database = Gauge("planq_database_up", "1 when the database answered.", registry=self.registry)
         self._jobs = Gauge("planq_unfinished_jobs", "Unfinished jobs.", ("status",), registry=self.registry)
         self._steps = Gauge(
@@ -85,9 +85,16 @@ class Metrics:
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:
         """Note one answered request; `route` is a template, never a path."""
-        method = method if method in _METHODS else "other"
-        self._requests.labels(method, route, str(status)).inc()
-        self._seconds.labels(method, route).observe(seconds)
+        counted = self._counted.get((method, route, status))
+        if counted is None:
+            # Found once: to look instruments up by their labels costs more than to count.
+            known = method if method in _METHODS else "other"
+            counted = self._requests.labels(known, route, str(status)).inc, self._seconds.labels(known, route).observe
+            if known == method:
+                self._counted[method, route, status] = counted
+        inc, observe = counted
+        inc()
+        observe(seconds)
 
     async def render(self) -> bytes:
         """Return everything in Prometheus' text format; without the database's part when it does not answer."""
@@ -114,33 +121,10 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-class Observed:
-    """ASGI middleware: counts every request under the template of its route."""
-
-    def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
-        self._app = app
-        self._metrics = metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        status = 500
-        begun = perf_counter()
-
-        async def watched(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await self._app(scope, receive, watched)
-        finally:
-            seconds = max(0.0, perf_counter() - begun - scope.get(WAITED, 0.0))
-            self._metrics.count(scope["method"], _template(scope), status, seconds)
-
-
-def _template(scope: Scope) -> str:
+def route_of(scope: Scope) -> str:
+    """Return the template of the route that a request went to, `none` where there was none."""
+    own: str | None = scope.get(ROUTE)
+    if own is not None:
+        return own
     route: Any = scope.get("route")
     return str(getattr(route, "path", "none"))

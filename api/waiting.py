@@ -1,4 +1,4 @@
-"""Waiting for jobs without a thread or a connection for each: one future a waiter, one LISTEN and one poll for all.
+"""Waiting for jobs without a thread, a task or a connection for each: one timer a waiter, one LISTEN and one poll.
 
 A notification is a hint that may get lost, so whoever waits registers first and looks at the job afterwards, and one
 query every few seconds asks for everybody who still waits.
@@ -16,7 +16,40 @@ from starlette.types import Receive
 
 from shared.domain.errors import DatabaseUnavailable
 
+WAITED = "planq.waited_seconds"
+"""Key of the scope: how much of a request was waiting for a job, which says nothing about the API's speed."""
+
 _log = logging.getLogger("planq.api")
+
+
+class Waiter:
+    """One client that waits. It waits in its own task, for its own connection: that ends early when the job does."""
+
+    __slots__ = ("_deadline", "is_woken")
+
+    def __init__(self) -> None:
+        self.is_woken = False
+        self._deadline: asyncio.Timeout | None = None
+
+    def wake(self) -> None:
+        """End the wait, now or once it begins."""
+        if not self.is_woken and self._deadline is not None and not self._deadline.expired():
+            self._deadline.reschedule(asyncio.get_running_loop().time())
+        self.is_woken = True
+
+    async def wait(self, seconds: float, receive: Receive) -> bool:
+        """Return True once woken, at most after so long; False as soon as the client has gone."""
+        if self.is_woken:
+            return True
+        try:
+            async with asyncio.timeout(seconds) as self._deadline:
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+        except TimeoutError:
+            return True
+        finally:
+            self._deadline = None
+        return False
 
 
 class Waiters:
@@ -25,29 +58,31 @@ class Waiters:
     def __init__(self, ended: Callable[[Collection[UUID]], Awaitable[set[UUID]]], poll_seconds: float) -> None:
         self._ended = ended
         self._poll_seconds = poll_seconds
-        self._waiting: dict[UUID, set[asyncio.Future[None]]] = {}
+        self._waiting: dict[UUID, set[Waiter]] = {}
+        self._count = 0
         self._poll_now = asyncio.Event()
         self._is_closed = False
 
     def __len__(self) -> int:
         """Return how many clients wait."""
-        return sum(len(futures) for futures in self._waiting.values())
+        return self._count
 
     @contextlib.contextmanager
-    def watch(self, job_id: UUID) -> Iterator[asyncio.Future[None]]:
-        """Register for a job; the future is done once the job may have ended, or nobody may wait any more.
+    def watch(self, job_id: UUID) -> Iterator[Waiter]:
+        """Register for a job; the waiter is woken once the job may have ended, or nobody may wait any more.
 
         Look at the job after this call: only then no ending is missed.
         """
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self._is_closed:
-            future.set_result(None)
-        self._waiting.setdefault(job_id, set()).add(future)
+        waiter = Waiter()
+        waiter.is_woken = self._is_closed
+        self._waiting.setdefault(job_id, set()).add(waiter)
+        self._count += 1
         try:
-            yield future
+            yield waiter
         finally:
+            self._count -= 1
             mine = self._waiting[job_id]
-            mine.discard(future)
+            mine.discard(waiter)
             if not mine:
                 del self._waiting[job_id]
 
@@ -56,9 +91,8 @@ class Waiters:
         if job_id is None:
             self._poll_now.set()
             return
-        for future in self._waiting.get(job_id, ()):
-            if not future.done():
-                future.set_result(None)
+        for waiter in self._waiting.get(job_id, ()):
+            waiter.wake()
 
     def close(self) -> None:
         """Let everybody go, now and from now on: the process stops."""
@@ -79,19 +113,3 @@ class Waiters:
                     self.heard(job_id)
             except DatabaseUnavailable as error:
                 _log.warning("database_unavailable", extra={"cause": error.message})
-
-
-async def wait_or_leave(done: asyncio.Future[None], seconds: float, receive: Receive) -> bool:
-    """Wait until `done`, at most so long; return False as soon as the client has gone."""
-    gone = asyncio.ensure_future(_disconnected(receive))
-    try:
-        await asyncio.wait((done, gone), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        return not gone.done()
-    finally:
-        gone.cancel()
-        await asyncio.wait((gone,))
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -14,8 +14,9 @@ from api.documents import fork_preview
 from api.forking import fork_of
 from api.problems import error_responses
 from api.recovery import asks_nothing, doubts_about, verdict_of
-from api.routes.jobs import ACCEPTED, JobPath, document_of, replayed, stored
+from api.routes.jobs import ACCEPTED, JobPath
 from api.schemas import ForkPreview, ForkRequest, JobDocument, ResumeRequest, SettleRequest
+from api.service import document_of, replayed, stored
 from api.submission import TENANT, check_key, trace_id
 from shared.domain.errors import Conflict, NotFound, capped
 from shared.domain.states import JobStatus, StepStatus

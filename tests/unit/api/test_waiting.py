@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import Collection
 from uuid import UUID, uuid4
 
-from api.waiting import Waiters, wait_or_leave
+import pytest
+from starlette.types import Message
+
+from api.waiting import Waiter, Waiters
 from shared.domain.errors import DatabaseUnavailable
 
 JOB, OTHER = uuid4(), uuid4()
@@ -16,6 +19,11 @@ async def nobody(_: Collection[UUID]) -> set[UUID]:
     return set()
 
 
+async def stays() -> Message:
+    """A client that says nothing, and does not leave."""
+    return await asyncio.get_running_loop().create_future()
+
+
 def test_only_those_who_wait_for_the_job_are_woken_and_all_of_them() -> None:
     async def run() -> None:
         waiters = Waiters(nobody, 60)
@@ -23,7 +31,7 @@ def test_only_those_who_wait_for_the_job_are_woken_and_all_of_them() -> None:
             assert len(waiters) == 3
             waiters.heard(JOB)
             waiters.heard(JOB)
-            assert (first.done(), second.done(), third.done()) == (True, True, False)
+            assert (first.is_woken, second.is_woken, third.is_woken) == (True, True, False)
         assert len(waiters) == 0
         waiters.heard(OTHER)
 
@@ -35,9 +43,9 @@ def test_closing_lets_everybody_go_also_those_who_come_later() -> None:
         waiters = Waiters(nobody, 60)
         with waiters.watch(JOB) as early:
             waiters.close()
-            assert early.done()
+            assert early.is_woken
         with waiters.watch(JOB) as late:
-            assert late.done()
+            assert late.is_woken
 
     asyncio.run(run())
 
@@ -55,8 +63,8 @@ def test_one_poll_asks_for_everybody_and_survives_a_database_that_is_away() -> N
         waiters = Waiters(ended, 0.001)
         poll = asyncio.ensure_future(waiters.poll())
         with waiters.watch(JOB) as first, waiters.watch(JOB), waiters.watch(OTHER) as other:
-            await asyncio.wait_for(first, 10)
-            assert not other.done()
+            assert await first.wait(10, stays)
+            assert (first.is_woken, other.is_woken) == (True, False)
         poll.cancel()
         await asyncio.wait((poll,))
 
@@ -74,7 +82,8 @@ def test_a_lost_connection_makes_the_poll_look_at_once() -> None:
         poll = asyncio.ensure_future(waiters.poll())
         with waiters.watch(JOB) as done:
             waiters.heard(None)
-            await asyncio.wait_for(done, 10)
+            assert await done.wait(10, stays)
+            assert done.is_woken
         poll.cancel()
         await asyncio.wait((poll,))
 
@@ -85,9 +94,47 @@ def test_a_client_that_leaves_ends_the_wait() -> None:
     async def run() -> bool:
         messages = [{"type": "http.request", "body": b"", "more_body": False}, {"type": "http.disconnect"}]
 
-        async def receive() -> dict[str, object]:
+        async def receive() -> Message:
             return messages.pop(0)
 
-        return await wait_or_leave(asyncio.get_running_loop().create_future(), 60, receive)
+        return await Waiter().wait(60, receive)
 
     assert asyncio.run(run()) is False
+
+
+def test_a_wait_is_over_when_its_time_is_and_may_be_woken_at_that_very_moment() -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        waiter = Waiter()
+        # Both fall due in one turn of the loop: first the time, then the waking, and only then the task goes on.
+        waiting = asyncio.ensure_future(waiter.wait(0.0, stays))
+        await asyncio.sleep(0)
+        loop.call_soon(waiter.wake)
+        assert await waiting is True
+
+    asyncio.run(run())
+
+
+def test_who_is_woken_before_the_wait_does_not_wait() -> None:
+    async def receive() -> Message:
+        raise AssertionError("nobody may wait any more")
+
+    async def run() -> bool:
+        waiter = Waiter()
+        waiter.wake()
+        return await waiter.wait(60, receive)
+
+    assert asyncio.run(run()) is True
+
+
+def test_a_request_that_is_cancelled_while_it_waits_stays_cancelled() -> None:
+    async def run() -> None:
+        waiter = Waiter()
+        waiting = asyncio.ensure_future(waiter.wait(60, stays))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        waiter.wake()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(run())
