@@ -25,6 +25,11 @@ from tests.bench.figures import Figure
 MEASUREMENTS = {
     "startup": "tests.bench.startup",
     "storage": "tests.bench.storage",
+    "B5": "tests.bench.waiting",
+    "B6": "tests.bench.fan_in",
+    "B7": "tests.bench.growth",
+    "B8": "tests.bench.polling",
+    "B12": "tests.bench.react",
 }
 """Where each measurement is made; one after the other, as they would disturb one another."""
 

@@ -15,7 +15,31 @@ from typing import Any
 
 import psycopg
 
-from tests.bench.client import Client
+from shared.embedded.valkey import EmbeddedValkey
+from tests.bench.client import Client, run
+from tests.bench.context import Context
+from tests.bench.figures import Bound, Figure
+from tests.bench.jobs import finished
+from tests.bench.stored import fill
+
+STORED, QUICK_STORED = 1_000_000, 20_000
+ROUNDS, QUICK_ROUNDS = 200, 100
+PATTERNS = 20
+SAMPLE = 1000
+"""How many of the stored jobs are looked at, spread over all of them."""
+
+FACTOR = 1.2
+MS = 1_000.0
+EMPTY = "empty database"
+
+_PLAN = {
+    "calls": [
+        {"tool_name": "calculate", "arguments": {"expression": expression}}
+        for expression in ("6*7", "{{ $0.output.result }}+1", "{{ $1.output.result }}+1")
+    ]
+}
+BODY = {"input": "Calculate.", "plan": _PLAN}
+"""B1's job."""
 
 _SAMPLE = "SELECT id::text FROM jobs WHERE status = 'completed' ORDER BY id"
 
@@ -48,15 +72,59 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """95th percentiles, in seconds, of the same requests to both places."""
+    """95th percentiles, in seconds, of the same requests to both places: (empty, full)."""
 
     submit: tuple[float, float]
     poll: tuple[float, float]
 
-    @property
-    def worst(self) -> float:
-        """How many times as long the slower kind of request takes where the many jobs are stored."""
-        return max(full / empty for empty, full in (self.submit, self.poll))
+
+def measure(context: Context) -> list[Figure]:
+    """Fill one of two databases, and compare; a quick run stores fewer jobs."""
+    jobs = context.either(STORED, QUICK_STORED)
+    broker = EmbeddedValkey(
+        context.new_folder("valkey")
+    )  # the workers of the two must not take each other's messages
+    broker.start()
+    try:
+        full = context.create_migrated()
+        with context.planq(env={"DATABASE_URL": full}) as stack:
+            run(_finish_some(stack.url))
+        context.say(f"B8 stores {jobs} finished jobs …")
+        fill(full, jobs)
+        found = finished_jobs(full, SAMPLE)
+        with (
+            context.planq(io=1, env={"DATABASE_URL": full}) as filled,
+            context.planq(io=1, env={"BROKER_URL": broker.url}) as empty,
+        ):
+            slowdowns = run(_compared(context, empty.url, filled.url, found))
+    finally:
+        broker.stop()
+    note = "" if jobs == STORED else f"a quick run stores {QUICK_STORED:,} jobs in place of {STORED:,}"
+    return [
+        _figure(f"B8 submit p95 with {jobs:,} finished jobs stored", [one.submit for one in slowdowns], note),
+        _figure(f"B8 poll p95 with {jobs:,} finished jobs stored", [one.poll for one in slowdowns], note),
+    ]
+
+
+def _figure(name: str, pairs: Sequence[tuple[float, float]], note: str) -> Figure:
+    """Return the figure of the run whose ratio is the median: each run's two percentiles belong together."""
+    empty, full = sorted(pairs, key=lambda pair: pair[1] / pair[0])[len(pairs) // 2]
+    bounds = [Bound(FACTOR, EMPTY)]
+    samples = [MS * one for _, one in pairs]
+    return Figure(name, MS * full, "ms", limits={EMPTY: MS * empty}, bounds=bounds, samples=samples, note=note)
+
+
+async def _finish_some(url: str) -> list[str]:
+    async with Client(url) as client:
+        return [(await finished(client, BODY))[0]["id"] for _ in range(PATTERNS)]
+
+
+async def _compared(context: Context, empty_url: str, full_url: str, found: list[str]) -> list[Slowdown]:
+    async with Client(empty_url) as empty, Client(full_url) as full:
+        places = Place(empty, await _finish_some(empty_url)), Place(full, found)
+        await compare(*places, BODY, PATTERNS)
+        rounds = context.either(ROUNDS, QUICK_ROUNDS)
+        return [await compare(*places, BODY, rounds) for _ in range(context.repeats)]
 
 
 async def compare(empty: Place, full: Place, body: Any, rounds: int) -> Slowdown:

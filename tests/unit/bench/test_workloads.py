@@ -15,7 +15,7 @@ from shared.domain.validation import validate_plan
 from tests.bench import parallelqa, plans, tools
 from tests.bench.model_server import message_for, streamed, whole
 from tests.bench.parallelqa import COMPUTE, SEARCH, Question, questions
-from tests.bench.polling import Slowdown, percentile
+from tests.bench.polling import percentile
 from tests.bench.react import Makespans
 from tests.bench.stored import copying
 from tests.support.harness import make_tool
@@ -127,10 +127,6 @@ def test_makespans_are_compared_with_what_they_could_be() -> None:
 @pytest.mark.parametrize(("rank", "expected"), [(50, 10), (95, 19), (100, 20), (1, 1)])
 def test_percentiles_are_values_that_occurred(rank: float, expected: int) -> None:
     assert percentile([20, *range(1, 20)], rank) == expected
-
-
-def test_a_slowdown_is_that_of_the_slower_kind_of_request() -> None:
-    assert Slowdown(submit=(0.010, 0.011), poll=(0.002, 0.003)).worst == pytest.approx(1.5)
 
 
 def test_copies_of_jobs_get_ids_and_times_of_their_own() -> None:
