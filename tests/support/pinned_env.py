@@ -1,0 +1,48 @@
+"""Virtual environments of their own for third-party programs that planq is tested against or compared with.
+
+Each is created once, from a lock file with hashes, and no index is asked again. The folder is `.planq-test-envs`, or
+`PLANQ_TEST_ENVS`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def folder(name: str, lock: Path) -> Path:
+    """Return where the environment of this lock file and this Python belongs, whether it is there or not."""
+    envs = Path(os.environ.get("PLANQ_TEST_ENVS") or ROOT / ".planq-test-envs")
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    digest = hashlib.sha256(version.encode() + lock.read_bytes()).hexdigest()[:12]
+    return envs.absolute() / f"{name}-{digest}"
+
+
+def ensure(name: str, lock: Path) -> Path:
+    """Return the folder of a complete environment, made now if there was none; raise when it cannot be made.
+
+    Several processes may call it at once: one makes it, the others wait. Environments of earlier locks are removed.
+    """
+    target = folder(name, lock)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (target.parent / f"{name}.lock").open("w") as mine:
+        fcntl.flock(mine, fcntl.LOCK_EX)
+        # Written last, so an environment that was cut off while it was made is made again.
+        complete = target / "complete"
+        if not complete.exists():
+            for old in target.parent.glob(f"{name}-*"):
+                shutil.rmtree(old)
+            venv.EnvBuilder(clear=True, symlinks=True).create(target)
+            # A lock lists every package that is needed and, on purpose, not all that the packages name.
+            pip = [sys.executable, "-m", "pip", "--python", str(target), "install", "--quiet", "--no-compile"]
+            subprocess.run([*pip, "--no-deps", "--require-hashes", "-r", str(lock)], check=True)
+            complete.touch()
+    return target
