@@ -3,8 +3,10 @@
     make bench                       everything; exit code 1 when a bound is missed
     make bench ARGS="--quick B1 B2"  fewer repetitions; only these
     make bench ARGS="--json"         one JSON document; ARGS="--markdown" the README's table
+    make bench ARGS="scale …"        what more workers bring, and what a job costs; options of its own, `scale --help`
 
-A measurement is a module with `measure(context) -> list[Figure]`; it is imported when it is asked for.
+A measurement is a module with `measure(context) -> list[Figure]`; it is imported when it is asked for. One that makes
+several is called once, and asks `context.wants(name)` for each.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from tests.bench.context import Context
 from tests.bench.figures import Figure
 
 MEASUREMENTS = {
+    **dict.fromkeys(("B1", "B2", "B3", "B4"), "tests.bench.hot_path"),
     "startup": "tests.bench.startup",
     "storage": "tests.bench.storage",
     "B5": "tests.bench.waiting",
@@ -30,29 +33,48 @@ MEASUREMENTS = {
     "B7": "tests.bench.growth",
     "B8": "tests.bench.polling",
     "B12": "tests.bench.react",
+    "scale": "tests.bench.scale",
 }
 """Where each measurement is made; one after the other, as they would disturb one another."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the chosen measurements (all by default) and print; returns 1 when a bound is missed or one failed."""
-    args = _parse(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    if given[:1] == ["scale"]:
+        from tests.bench import scale
+
+        return scale.main(given[1:])
+    args = _parse(given)
     figures: list[Figure] = []
     failed: dict[str, str] = {}
-    with tempfile.TemporaryDirectory(prefix="planq-bench-") as folder, Context(Path(folder), quick=args.quick) as run:
-        for name in args.names or MEASUREMENTS:
-            run.say(f"{name} …")
+    with tempfile.TemporaryDirectory(prefix="planq-bench-") as folder, _context(args, folder) as run:
+        for module, names in _chosen(args.names).items():
+            run.say(f"{', '.join(names)} …")
             try:
-                figures += import_module(MEASUREMENTS[name]).measure(run)
+                figures += import_module(module).measure(run)
             except Exception as error:
                 # The other measurements are still worth having.
                 traceback.print_exc()
-                failed[name] = f"{type(error).__name__}: {error}"[:1000]
+                failed[", ".join(names)] = f"{type(error).__name__}: {error}"[:1000]
     _print(args, figures, failed)
     return 0 if not failed and all(figure.is_good for figure in figures) else 1
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def _context(args: argparse.Namespace, folder: str) -> Context:
+    return Context(Path(folder), quick=args.quick, names=args.names)
+
+
+def _chosen(names: Sequence[str]) -> dict[str, list[str]]:
+    """Return the modules to call, each with the measurements that are asked of it."""
+    found: dict[str, list[str]] = {}
+    for name, module in MEASUREMENTS.items():
+        if not names or name in names:
+            found.setdefault(module, []).append(name)
+    return found
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(MEASUREMENTS)}; default: all")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions and smaller loads: three minutes")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -26,11 +26,15 @@ TEMPLATE = "bench_template"
 
 
 class Context:
-    """One run of the benchmark in `folder`; use it as `with Context(folder) as context`."""
+    """One run of the benchmark in `folder`; use it as `with Context(folder) as context`.
 
-    def __init__(self, folder: Path, *, quick: bool = False) -> None:
+    `names` are the measurements that are asked for, all when empty.
+    """
+
+    def __init__(self, folder: Path, *, quick: bool = False, names: Collection[str] = ()) -> None:
         self.folder = folder
         self.quick = quick
+        self._names = frozenset(names)
         self._stack = ExitStack()
         self._numbers = itertools.count(1)
 
@@ -44,6 +48,10 @@ class Context:
     def repeats(self) -> int:
         """How often each figure is measured; the median counts."""
         return QUICK_REPEATS if self.quick else REPEATS
+
+    def wants(self, name: str) -> bool:
+        """Say whether a measurement is asked for; a module that makes several asks this for each."""
+        return not self._names or name in self._names
 
     def either(self, full: int, quick: int) -> int:
         """Return a size: of the full run, or of the quick one."""

@@ -20,6 +20,18 @@ def fan_in(leaves: int) -> Body:
     return _body([*calls, _call("join", values=[f"${index}.output.value" for index in range(leaves)])])
 
 
+def asking(steps: int) -> Body:
+    """Return a request in words, of which the model `offline` makes a chain of `steps` calls; no model costs less."""
+    values = ["1", *(f'"${index}.output.value"' for index in range(steps - 1))]
+    return {"input": ", then ".join(f'call {PREFIX}_noop with {{"value": {value}}}' for value in values)}
+
+
+def gathering(steps: int, seconds: float) -> Body:
+    """Return so many steps that wait beside one another, and a last one that takes a value from every one of them."""
+    calls = [_call("wait", seconds=seconds) for _ in range(steps)]
+    return _body([*calls, _call("join", values=[f"${index}.output.value" for index in range(steps)])])
+
+
 def chains(steps: int, length: int) -> Body:
     """Return chains of `length` steps, `steps` of them together; each step but a first uses the one before it.
 

@@ -1,0 +1,91 @@
+"""planq as a subject of the benchmark: the workloads, asked for over HTTP as any client would."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from time import perf_counter
+from typing import Any
+
+from tests.bench import plans
+from tests.bench.client import Client, run
+from tests.bench.jobs import finished
+from tests.bench.peers.orders import WAIT_SECONDS
+
+TOOLS = 3
+"""Of a job of B1 and B2: with the planning before and the answer after them there are five, as in a peer's job."""
+
+CONNECTIONS = 32
+"""Requests under way at once in B2."""
+
+Work = Callable[[Client, int], Awaitable[None]]
+
+
+class Planq:
+    """A running planq behind `url`."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def run(self, workload: str, *, size: int, times: int) -> list[float]:
+        """Do a workload `times` times and return the seconds of each; raises when a job does not complete."""
+        return run(self._timed(WORK[workload], size, times))
+
+    async def _timed(self, work: Work, size: int, times: int) -> list[float]:
+        seconds = []
+        async with Client(self._url, connections=CONNECTIONS) as client:
+            await client.get("/healthz")  # opens the connection, as any client has one
+            for _ in range(times):
+                begun = perf_counter()
+                await work(client, size)
+                seconds.append(perf_counter() - begun)
+        return seconds
+
+
+async def one(client: Client, _: int) -> None:
+    """Send a job and wait for its answer."""
+    await _check(client, plans.asking(TOOLS), TOOLS)
+
+
+async def many(client: Client, jobs: int) -> None:
+    """Send all jobs, then wait for every one's answer."""
+    body = plans.asking(TOOLS)
+
+    async def submit() -> str:
+        answer = await client.post("/jobs", body)
+        if answer.status != 202:
+            raise RuntimeError(f"expected an accepted job, found {answer.status}: {answer.body[:500]!r}")
+        return str(answer.json()["id"])
+
+    async def wait(job_id: str) -> None:
+        job: dict[str, Any] = {"status": "queued"}
+        while job["status"] in ("queued", "planning", "executing", "responding"):
+            job = (await client.get(f"/jobs/{job_id}?wait=60")).json()
+        _expect(job, TOOLS)
+
+    await asyncio.gather(*map(wait, await asyncio.gather(*(submit() for _ in range(jobs)))))
+
+
+async def fan(client: Client, width: int) -> None:
+    """Run waiting steps beside one another, then a join."""
+    await _check(client, plans.gathering(width, WAIT_SECONDS), width + 1)
+
+
+async def long(client: Client, steps: int) -> None:
+    """Run a chain of so many steps."""
+    await _check(client, plans.chains(steps, steps), steps)
+
+
+WORK: dict[str, Work] = {"B1": one, "B2": many, "B3": fan, "B4": long}
+
+
+async def _check(client: Client, body: plans.Body, steps: int) -> None:
+    job, _ = await finished(client, body)
+    _expect(job, steps)
+
+
+def _expect(job: dict[str, Any], steps: int) -> None:
+    """Raise `RuntimeError` unless a job is completed and has so many steps, all succeeded."""
+    found = [step["status"] for step in job.get("steps", ())]
+    if job.get("status") != "completed" or found != ["succeeded"] * steps:
+        raise RuntimeError(f"expected a completed job of {steps} steps, found {str(job)[:500]}")
