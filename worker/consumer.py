@@ -20,6 +20,7 @@ class WakeConsumer(Consumer):  # type: ignore[misc]
     """The setting `worker_consumer` of a planq worker."""
 
     _is_flush_due = False
+    _is_stopping = False
 
     def call_soon_ack(self, p: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Acknowledge on this thread where the transport keeps that in memory; on the consumer's thread otherwise."""
@@ -34,13 +35,23 @@ class WakeConsumer(Consumer):  # type: ignore[misc]
 
     def on_send_event_buffered(self) -> None:
         """Send what was noted within `_FLUSH_SECONDS`; from any thread."""
-        if self.hub is not None and not self._is_flush_due:
-            self._is_flush_due = True
+        if self.hub is None or self._is_flush_due:
+            return
+        self._is_flush_due = True
+        if self._is_stopping:  # timers do not matter any more; what the pool still ends is told at once
+            self.hub.call_soon(self._flush_due)
+        else:
             self.hub.call_soon(self.hub.call_later, _FLUSH_SECONDS, self._flush_due)
 
     def on_ready(self) -> None:
         """Do what Celery does, then send what was noted while there was no connection."""
         super().on_ready()
+        self._flush_due()
+
+    def stop(self) -> None:
+        """Do what Celery does, and send what was noted."""
+        self._is_stopping = True
+        super().stop()
         self._flush_due()
 
     def _flush_due(self) -> None:

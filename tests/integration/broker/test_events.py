@@ -1,0 +1,95 @@
+"""What monitors hear of a worker: every stage and step, fused or not, in lists, to the very end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.events import EventReceiver
+
+from shared.broker.celery_config import create_celery
+from tests.support.callers import Caller
+from tests.support.stack import Stack
+from tests.support.waiting import eventually
+
+SHOWN = {"PLANQ_TASK_EVENTS": "true"}
+
+RECEIVED = ["task-received", "task-started", "task-succeeded"]
+
+
+class Monitor:
+    """Listens on a thread of its own, as Flower does."""
+
+    def __init__(self, app: Celery) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.lists: list[int] = []
+        self._connection = app.connection_for_read()
+        self._receiver = EventReceiver(self._connection, app=app, handlers={"*": self.events.append})
+        receive = self._receiver._receive
+
+        def count(body: Any, message: Any) -> None:
+            if isinstance(body, list):
+                self.lists.append(len(body))
+            receive(body, message)
+
+        self._receiver._receive = count
+        self._thread = threading.Thread(target=self._listen)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        self._receiver.capture(limit=None, timeout=None, wakeup=False)
+
+    def kinds(self, task_id: str) -> list[str]:
+        return [event["type"] for event in self.events if event.get("uuid") == task_id]
+
+    def close(self) -> None:
+        self._receiver.should_stop = True
+        self._thread.join(10)
+        self._connection.release()
+
+
+@pytest.fixture
+def monitor(broker_url: str) -> Iterator[Monitor]:
+    app = create_celery(broker_url)
+    listening = Monitor(app)
+    yield listening
+    listening.close()
+    app.close()
+
+
+def test_a_monitor_hears_of_every_stage_and_step_in_few_messages(
+    make_stack: Callable[..., Stack], database_url: str, broker_url: str, monitor: Monitor
+) -> None:
+    calls = [{"tool_name": "calculate", "arguments": {"expression": "6*7"}} for _ in range(3)]
+    with Caller(database_url, broker_url) as caller:
+        make_stack(database_url, broker_url, env=SHOWN).run_worker("io")
+        eventually(lambda: monitor.events, 30, what="the worker is heard of")
+        jobs = [caller.submit("", {"calls": calls}) for _ in range(20)]
+        for job in jobs:
+            eventually(lambda job=job: caller.status(job) == "completed", 60, what="job completed")
+            for attempt in ("plan.1", "r0.s0.1", "r0.s1.1", "r0.s2.1", "respond.2"):
+                task_id = f"{job}.{attempt}"
+                eventually(lambda task_id=task_id: len(monitor.kinds(task_id)) == 3, 20, what=task_id)
+                heard = monitor.kinds(task_id)
+                assert sorted(heard) == RECEIVED
+                assert heard[0] == "task-received"
+    clocks = [event["clock"] for event in monitor.events if event["type"].startswith("task-")]
+    assert clocks == sorted(clocks)
+    assert sum(monitor.lists) >= 300
+    assert len(monitor.lists) < 100
+
+
+def test_what_ends_while_a_worker_stops_is_heard_of(
+    make_stack: Callable[..., Stack], database_url: str, broker_url: str, monitor: Monitor
+) -> None:
+    stack = make_stack(database_url, broker_url, env={**SHOWN, "PLANQ_TOOLS": "tests.support.tools"})
+    with Caller(database_url, broker_url) as caller:
+        worker = stack.run_worker("io")
+        job = caller.submit("", {"calls": [{"tool_name": "test_hold", "arguments": {"seconds": 2.0}}]})
+        eventually(lambda: "task-started" in monitor.kinds(f"{job}.r0.s0.1"), 30, what="the step runs")
+        worker.terminate()
+        eventually(lambda: "task-succeeded" in monitor.kinds(f"{job}.r0.s0.1"), 30, what="its end is told")
+        assert worker.wait(30) == 0
