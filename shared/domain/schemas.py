@@ -25,6 +25,7 @@ from referencing.jsonschema import DRAFT202012
 from referencing.jsonschema import SchemaRegistry as Registry
 
 from shared.domain.errors import Misconfigured, capped
+from shared.domain.quick_check import quick_check
 from shared.domain.references import Tokens, to_pointer
 
 MAX_DEPTH = 100
@@ -70,6 +71,7 @@ class Schema:
         dialect = _strict_dialect(dialects.validator_for(schema, default=jsonschema.Draft202012Validator))
         self._strict: Validator = dialect(schema, registry=_REGISTRY)
         self._partial: Validator = _partial_dialect(dialect)(schema, registry=_REGISTRY)
+        self._is_surely_valid = quick_check(schema, UNKNOWN)
 
     def violations(self, value: Any, *, partial: bool = False, limit: int = MAX_VIOLATIONS) -> list[Violation]:
         """Return at most `limit` violations, at most one for each place and keyword; empty when `value` is valid.
@@ -78,6 +80,8 @@ class Schema:
         """
         if is_deeper_than(value, MAX_DEPTH):
             return [Violation("", "depth", f"nested more than {MAX_DEPTH} levels deep; expected a flatter value")]
+        if self._is_surely_valid is not None and self._is_surely_valid(value):
+            return []
         validator = self._partial if partial else self._strict
         found: dict[tuple[str, str], Violation] = {}
         try:
@@ -129,10 +133,17 @@ def compile_schema(schema: Mapping[str, Any]) -> Schema:
 
     Raises `Misconfigured` as `check_schema` does, or when the schema is no JSON.
     """
+    kept = _seen.get(id(schema))
+    if kept is not None:
+        return kept[1]
     try:
-        return _compiled(json.dumps(schema))
+        compiled = _compiled(json.dumps(schema))
     except (TypeError, ValueError, RecursionError) as error:
         raise Misconfigured(f"a schema is no JSON: {capped(str(error), 200)}") from None
+    if len(_seen) >= _COMPILED_KEPT:
+        _seen.clear()
+    _seen[id(schema)] = (schema, compiled)
+    return compiled
 
 
 def violations(schema: Mapping[str, Any], value: Any) -> list[Violation]:
@@ -185,6 +196,10 @@ def rebase(schema: Any, base: str) -> Any:
             for key, value in schema.items()
         }
     return [rebase(item, base) for item in schema] if isinstance(schema, list) else schema
+
+
+_seen: dict[int, tuple[Mapping[str, Any], Schema]] = {}
+"""Schemas by identity, to spare their text on every use. The schema is kept with it: no other can get its id."""
 
 
 @lru_cache(maxsize=_COMPILED_KEPT)
