@@ -26,13 +26,14 @@ from tests.bench.figures import Figure
 
 MEASUREMENTS = {
     **dict.fromkeys(("B1", "B2", "B3", "B4"), "tests.bench.hot_path"),
-    "startup": "tests.bench.startup",
-    "storage": "tests.bench.storage",
     "B5": "tests.bench.waiting",
     "B6": "tests.bench.fan_in",
     "B7": "tests.bench.growth",
     "B8": "tests.bench.polling",
+    "B11": "tests.bench.footprint",
     "B12": "tests.bench.react",
+    "startup": "tests.bench.startup",
+    "storage": "tests.bench.storage",
     "scale": "tests.bench.scale",
 }
 """Where each measurement is made; one after the other, as they would disturb one another."""

@@ -84,9 +84,9 @@ def bytes_per_job(database_url: str, steps: int, jobs: int) -> float:
     The first half leaves the space that updates free for reuse, as it is in a database that has run for a while.
     """
     asyncio.run(_finish(database_url, steps, jobs))
-    before = _size(database_url)
+    before = size(database_url)
     asyncio.run(_finish(database_url, steps, jobs))
-    return (_size(database_url) - before) / jobs
+    return (size(database_url) - before) / jobs
 
 
 async def _finish(database_url: str, steps: int, jobs: int) -> None:
@@ -109,7 +109,7 @@ def _after(index: int) -> dict[str, str]:
     return {"after": f"${index - 1}.output.text"} if index else {}
 
 
-def _size(database_url: str) -> float:
+def size(database_url: str) -> float:
     """Return the bytes of all tables with their indexes and TOAST, once dead rows are gone."""
     with psycopg.connect(database_url, autocommit=True) as connection:
         connection.execute("VACUUM ANALYZE")
