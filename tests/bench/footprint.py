@@ -69,8 +69,8 @@ def measure(context: Context) -> list[Figure]:
         # The first half leaves the space that updates free for reuse, as in a database that has run for a while.
         planq.run("B1", size=1, times=jobs)
         before = size(database_url)
-        idle = _moved(context, lambda: threading.Event().wait(context.either(IDLE_SECONDS, QUICK_IDLE_SECONDS)))
-        busy = _moved(context, lambda: planq.run("B1", size=1, times=jobs))
+        idle = moved(context, lambda: threading.Event().wait(context.either(IDLE_SECONDS, QUICK_IDLE_SECONDS)))
+        busy = moved(context, lambda: planq.run("B1", size=1, times=jobs))
         stored = (size(database_url) - before) / jobs
     return figures(busy.per_job(idle, jobs), stored)
 
@@ -85,7 +85,7 @@ def figures(job: Moved, stored: float) -> list[Figure]:
     ]
 
 
-def _moved(context: Context, work: Callable[[], object]) -> Moved:
+def moved(context: Context, work: Callable[[], object]) -> Moved:
     """Return what moves on the servers while `work` is done."""
     with (
         psycopg.connect(context.postgres.url, autocommit=True) as database,

@@ -61,7 +61,7 @@ async def many(client: Client, jobs: int) -> None:
         job: dict[str, Any] = {"status": "queued"}
         while job["status"] in ("queued", "planning", "executing", "responding"):
             job = (await client.get(f"/jobs/{job_id}?wait=60")).json()
-        _expect(job, TOOLS)
+        expect_completed(job, TOOLS)
 
     await asyncio.gather(*map(wait, await asyncio.gather(*(submit() for _ in range(jobs)))))
 
@@ -81,10 +81,10 @@ WORK: dict[str, Work] = {"B1": one, "B2": many, "B3": fan, "B4": long}
 
 async def _check(client: Client, body: plans.Body, steps: int) -> None:
     job, _ = await finished(client, body)
-    _expect(job, steps)
+    expect_completed(job, steps)
 
 
-def _expect(job: dict[str, Any], steps: int) -> None:
+def expect_completed(job: dict[str, Any], steps: int) -> None:
     """Raise `RuntimeError` unless a job is completed and has so many steps, all succeeded."""
     found = [step["status"] for step in job.get("steps", ())]
     if job.get("status") != "completed" or found != ["succeeded"] * steps:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import hot_path
+from tests.bench import hot_path, submitting
 from tests.bench.context import Context
 from tests.bench.figures import Figure
 from tests.bench.footprint import Moved, figures
@@ -86,6 +86,14 @@ def test_a_peer_answers_each_order_with_its_seconds_or_its_error(
     assert done == [7, 7]
     assert len(good["seconds"]) == 2
     assert bad == {"error": "RuntimeError: expected 2, found 1"}
+
+
+@pytest.mark.parametrize("steps", [[], ["succeeded"], ["succeeded", "failed"], ["succeeded"] * 3])
+def test_a_job_that_did_not_do_its_steps_is_no_measurement(steps: list[str]) -> None:
+    job = {"status": "completed", "steps": [{"status": status} for status in steps]}
+
+    with pytest.raises(RuntimeError, match="expected a completed job of 2 steps"):
+        submitting.expect_completed(job, 2)
 
 
 def test_what_an_idle_planq_moves_is_no_cost_of_a_job() -> None:
