@@ -50,7 +50,7 @@ _log = logging.getLogger("planq.api")
 
 CRASH_POINTS: Mapping[str, Collection[str]] = {
     "requests": methods(RequestStore)
-    - {"artifact", "earlier", "ended", "job", "jobs", "output", "planned", "status", "tools"},
+    - {"artifact", "earlier", "ended", "jobs", "output", "planned", "tools", "view"},
     "publisher": frozenset({"publish_soon"}),
 }
 """What an API process does to the world, by port, reading apart: see `shared.failpoints`."""

@@ -15,6 +15,7 @@ import orjson
 from starlette.responses import Response
 
 from api.problems import Refusal
+from shared.domain.encoding import JsonText
 from shared.domain.errors import InvalidRequest
 
 _LONG_DIGITS = re.compile(rb"[0-9]{19,}")
@@ -43,12 +44,27 @@ def decode(body: bytes) -> Any:
 
 
 def encode(value: Any) -> bytes:
-    """Return JSON text in UTF-8 for what the store holds: integers of any size, and strings of any code points."""
+    """Return JSON text in UTF-8 for what the store holds: integers of any size, and strings of any code points.
+
+    A `JsonText` in it is part of the text as it is.
+    """
     try:
-        return orjson.dumps(value)
+        return orjson.dumps(value, default=_as_it_is, option=orjson.OPT_PASSTHROUGH_DATACLASS)
     except TypeError:
         # Tools may return integers beyond 64 bits and lone surrogates; both have a JSON form, only not in orjson.
-        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode("ascii")
+        return json.dumps(value, allow_nan=False, separators=(",", ":"), default=_value_of).encode("ascii")
+
+
+def _as_it_is(value: Any) -> orjson.Fragment:
+    if isinstance(value, JsonText):
+        return orjson.Fragment(value.body)
+    raise TypeError
+
+
+def _value_of(value: Any) -> Any:
+    if isinstance(value, JsonText):
+        return json.loads(value.body)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
 def digest(value: Any) -> str:

@@ -10,19 +10,19 @@ from uuid import UUID
 from shared.domain.compile import PlannedStep
 from shared.domain.states import Effect, JobStatus, StepStatus
 from shared.store.database import Row
-from shared.store.requests import Submission
+from shared.store.submissions import Submission
+from shared.store.views import JobView
 
 Document = dict[str, Any]
 
 
-def job_document(row: Row, steps: Sequence[Mapping[str, Any]]) -> Document:
+def job_document(view: JobView) -> Document:
     """Return a `JobDocument`."""
-    return {
-        **job_summary(row),
-        "plan": row["plan_body"],
-        "plan_errors": row["plan_errors"],
-        "steps": [_step(step) for step in steps],
-    }
+    return _document(view.row, [_step(view.row["id"], step) for step in view.steps])
+
+
+def _document(row: Row, steps: Sequence[Document]) -> Document:
+    return {**job_summary(row), "plan": row["plan_body"], "plan_errors": row["plan_errors"], "steps": steps}
 
 
 def job_summary(row: Row) -> Document:
@@ -66,7 +66,7 @@ def new_job_document(submission: Submission, created_at: datetime) -> Document:
     }
     nothing_yet = ("answer", "error", "cost_usd", "started_at", "finished_at", "paused_at", "plan_errors")
     none_yet = ("model_calls", "input_tokens", "output_tokens")
-    return job_document({**dict.fromkeys(nothing_yet), **dict.fromkeys(none_yet, 0), **row}, [])
+    return _document({**dict.fromkeys(nothing_yet), **dict.fromkeys(none_yet, 0), **row}, [])
 
 
 def fork_preview(
@@ -82,7 +82,7 @@ def fork_preview(
     return {"reuse": taken, "run": run, "in_doubt": in_doubt}
 
 
-def _origin(job_id: UUID, index: int) -> Document:
+def _origin(job_id: UUID | str, index: int) -> Document:
     return {"job_id": str(job_id), "index": index}
 
 
@@ -94,7 +94,7 @@ def _id(value: UUID | None) -> str | None:
     return None if value is None else str(value)
 
 
-def _step(row: Mapping[str, Any]) -> Document:
+def _step(job_id: UUID, row: Mapping[str, Any]) -> Document:
     succeeded = row["status"] == StepStatus.SUCCEEDED
     return {
         "index": row["index"],
@@ -104,7 +104,7 @@ def _step(row: Mapping[str, Any]) -> Document:
         "arguments": row["called_arguments"],
         # A waiting step already holds what it will succeed with; it is no output before that.
         "output": row["output"] if succeeded else None,
-        "output_ref": _output_ref(row) if succeeded else None,
+        "output_ref": _output_ref(job_id, row) if succeeded else None,
         "error": row["error"],
         "depends_on": row["depends_on"],
         "reused_from": None if row["reused_job"] is None else _origin(row["reused_job"], row["reused_index"]),
@@ -115,11 +115,11 @@ def _step(row: Mapping[str, Any]) -> Document:
     }
 
 
-def _output_ref(row: Mapping[str, Any]) -> Document | None:
+def _output_ref(job_id: UUID, row: Mapping[str, Any]) -> Document | None:
     if row["payload_hash"] is None:
         return None
-    href = f"/jobs/{row['job_id']}/steps/{row['index']}/output"
-    return {"sha256": row["payload_hash"].hex(), "bytes": row["output_bytes"], "href": href}
+    href = f"/jobs/{job_id}/steps/{row['index']}/output"
+    return {"sha256": row["payload_hash"], "bytes": row["output_bytes"], "href": href}
 
 
 def _time(value: datetime | None) -> str | None:

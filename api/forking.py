@@ -25,7 +25,7 @@ from shared.domain.tool import ToolDefinition
 from shared.settings import Settings
 from shared.store.database import Row
 from shared.store.ids import new_id
-from shared.store.requests import Submission
+from shared.store.submissions import Submission
 
 _INLINE_STEPS = 100
 """Up to this many steps are compared on the event loop (a few milliseconds); more of them in a thread."""

@@ -21,7 +21,7 @@ from api.submission import TENANT, accept, check_key, trace_id
 from api.waiting import WAITED
 from shared.domain.errors import InvalidRequest, PlanInvalid
 from shared.ports import PlanWake
-from shared.store.requests import Submission
+from shared.store.submissions import Submission
 
 _CLIENT_GONE = 499  # nginx' number for it; nobody reads it but our metrics
 
@@ -52,18 +52,19 @@ async def look(services: Services, job_id: UUID, seconds: float, *, scope: Scope
         begun = monotonic()
         with services.waiters.watch(job_id) as waiter:
             # Registered first, looked at afterwards: an ending between the two is not missed.
-            is_over = (await services.requests.status(TENANT, job_id)).is_terminal
-            if not is_over:
-                stayed = await waiter.wait(min(seconds, services.settings.max_wait_seconds), receive)
-                scope[WAITED] = monotonic() - begun
-                if not stayed:
-                    return Response(status_code=_CLIENT_GONE)
+            view = await services.requests.view(TENANT, job_id, only_ended=True)
+            if view.is_whole:
+                return JsonResponse(job_document(view))
+            stayed = await waiter.wait(min(seconds, services.settings.max_wait_seconds), receive)
+        scope[WAITED] = monotonic() - begun
+        if not stayed:
+            return Response(status_code=_CLIENT_GONE)
     return JsonResponse(await document_of(services, job_id))
 
 
 async def document_of(services: Services, job_id: UUID) -> Document:
     """Return a job as it stands; raises `NotFound`."""
-    return job_document(*await services.requests.job(TENANT, job_id))
+    return job_document(await services.requests.view(TENANT, job_id))
 
 
 async def replayed(services: Services, job_id: UUID) -> Response:

@@ -14,6 +14,7 @@ from uuid import uuid4
 from api.body import encode
 from api.problems import Refusal
 from api.schemas import MAX_METADATA_BYTES, JobRequest
+from shared.domain.encoding import JsonText
 from shared.domain.errors import InvalidRequest, PlanInvalid, TooLarge, capped
 from shared.domain.limits import Limits
 from shared.domain.model_names import check_model_name
@@ -26,7 +27,7 @@ from shared.domain.tool import ToolDefinition
 from shared.domain.validation import validate_plan
 from shared.settings import Settings
 from shared.store.ids import new_id
-from shared.store.requests import Submission
+from shared.store.submissions import Submission
 
 TENANT = "default"
 
@@ -76,7 +77,8 @@ async def accept(
     names = None if request.tools is None else known_names(request.tools, tools)
     plan = None
     if request.plan is not None:
-        plan = plan_body(await valid_plan(request.plan, names, tools, max_steps=limits.max_plan_steps))
+        checked = await valid_plan(request.plan, names, tools, max_steps=limits.max_plan_steps)
+        plan = JsonText(checked.model_dump_json(exclude_none=True).encode())
     return Submission(
         id=new_id(),
         tenant_id=TENANT,

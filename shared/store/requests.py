@@ -7,48 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Self
 from uuid import UUID
 
 from shared.domain.errors import Conflict, ErrorRecord, NotFound
 from shared.domain.events import Settlement
-from shared.domain.limits import Limits
-from shared.domain.states import TERMINAL_JOB, JobStatus, StepStatus, Strategy
+from shared.domain.states import TERMINAL_JOB, JobStatus, StepStatus
 from shared.domain.tool import ToolDefinition
 from shared.ports import ArtifactRecord, PayloadRecord, PlanWake, RespondWake, Wake
 from shared.store.database import Database, Row, as_json
 from shared.store.jobs import list_tools
-from shared.store.rows import CalledArguments, artifact_to_json, known_output, payload_parameters, step_wakes
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """A request that has been checked and may become a job.
-
-    In a fork, `reuse` says which steps of its plan take over the outcome of which step of `forked_from`.
-    """
-
-    id: UUID
-    tenant_id: str
-    input: str
-    strategy: Strategy
-    model: str
-    limits: Limits
-    plan: Mapping[str, Any] | None = None
-    tools: Sequence[str] | None = None
-    metadata: Mapping[str, Any] | None = None
-    user_id: str = ""
-    trace_id: str = ""
-    idempotency_key: str | None = None
-    request_hash: str | None = None
-    forked_from: UUID | None = None
-    reuse: Mapping[int, int] | None = None
-
-    @property
-    def expires_in(self) -> timedelta:
-        """How long after its creation the job is given up unless a worker begins it."""
-        return timedelta(seconds=min(self.limits.queue_timeout_seconds, self.limits.job_timeout_seconds))
+from shared.store.rows import artifact_to_json, payload_parameters, step_wakes
+from shared.store.submissions import Submission, Submissions
+from shared.store.views import JobView, Views
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +67,8 @@ class RequestStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._submissions = Submissions(database)
+        self._views = Views(database)
 
     async def submit(self, submission: Submission) -> tuple[UUID, datetime | None]:
         """Store a job; return its id and when it was made.
@@ -103,26 +77,7 @@ class RequestStore:
         earlier job, and nothing is stored. Raises `Conflict` when the key was used for another request, `NotFound`
         when the job that it forks has been removed.
         """
-        row = await self._database.fetch_one(
-            "submit_job",
-            id=submission.id,
-            tenant_id=submission.tenant_id,
-            strategy=str(submission.strategy),
-            model=submission.model,
-            limits=as_json(submission.limits.to_json()),
-            tools=list(submission.tools) if submission.tools is not None else None,
-            metadata=as_json(submission.metadata),
-            input=submission.input,
-            user_id=submission.user_id,
-            trace_id=submission.trace_id,
-            idempotency_key=submission.idempotency_key,
-            request_hash=submission.request_hash,
-            plan=as_json(submission.plan),
-            expires_seconds=submission.expires_in.total_seconds(),
-            forked_from=submission.forked_from,
-            reuse=as_json(None if submission.reuse is None else {str(k): v for k, v in submission.reuse.items()}),
-        )
-        assert row is not None  # the statement always yields one
+        row = await self._submissions.insert(submission)
         if row["created_at"] is not None:
             return submission.id, row["created_at"]
         key, digest = submission.idempotency_key or "", submission.request_hash or ""
@@ -149,23 +104,21 @@ class RequestStore:
         job_id: UUID = row["id"]
         return job_id
 
-    async def job(self, tenant_id: str, job_id: UUID) -> tuple[Row, list[Mapping[str, Any]]]:
-        """Return a job's row (with `plan_source`, `plan_body`, `plan_errors`) and its steps in plan order.
+    async def view(self, tenant_id: str, job_id: UUID, *, only_ended: bool = False) -> JobView:
+        """Return a job as callers see it; raises `NotFound`.
 
-        Each step carries `called_arguments`: resolved once it has begun, as planned before
-        or where they are too large to show (`CalledArguments`). Raises `NotFound`.
+        With `only_ended` its plan and its steps are only there if it has ended.
         """
-        job = await self._database.fetch_one("get_job", id=job_id, tenant_id=tenant_id)
-        if job is None:
+        view = await self._views.of(tenant_id, job_id, only_ended=only_ended)
+        if view is None:
             raise NotFound(f"there is no job {job_id}")
-        rows = await self._database.fetch_all("get_steps", job_id=job_id, round=job["round"])
-        called = CalledArguments({r["index"]: known_output(r) for r in rows if r["status"] == StepStatus.SUCCEEDED})
-        return job, [{**row, "called_arguments": called.of(row)} for row in rows]
+        return view
 
     async def planned(self, tenant_id: str, job_id: UUID, index: int | None = None) -> tuple[Row, Sequence[Row]]:
-        """Return a job's row as `job` does, and of its steps (or one of them) what they are and how they ended.
+        """Return a job's row, and of its steps (or one of them) what they are and how they ended.
 
-        The steps are in plan order, with the arguments as planned and without outputs. Raises `NotFound`.
+        The row has `plan_source`, `plan_body` and `plan_errors` of its present round; the steps are in plan order,
+        with the arguments as planned and without outputs. Raises `NotFound`.
         """
         job = await self._database.fetch_one("get_job", id=job_id, tenant_id=tenant_id)
         if job is None:
@@ -173,13 +126,6 @@ class RequestStore:
         return job, await self._database.fetch_all(
             "get_planned_steps", job_id=job_id, round=job["round"], index=index
         )
-
-    async def status(self, tenant_id: str, job_id: UUID) -> JobStatus:
-        """Return where a job stands; raises `NotFound`."""
-        row = await self._database.fetch_one("get_status", id=job_id, tenant_id=tenant_id)
-        if row is None:
-            raise NotFound(f"there is no job {job_id}")
-        return JobStatus(row["status"])
 
     async def ended(self, job_ids: Collection[UUID]) -> set[UUID]:
         """Return those of the given jobs that have ended."""

@@ -25,7 +25,7 @@ from shared.failpoints import EXIT_CODE, VARIABLE
 from shared.ports import PlanWake
 from shared.store.fleet import Fleet
 from shared.store.ids import new_id
-from shared.store.requests import Submission
+from shared.store.submissions import Submission
 from tests.support.callers import Caller
 from tests.support.stack import Stack
 from tests.support.waiting import eventually

@@ -14,7 +14,8 @@ from shared.domain.states import Strategy
 from shared.ports import PlanWake
 from shared.store.database import Database
 from shared.store.ids import new_id
-from shared.store.requests import RequestStore, Submission
+from shared.store.submissions import Submission
+from tests.support.requests import OpenRequestStore
 
 
 class Caller:
@@ -23,7 +24,7 @@ class Caller:
     def __init__(self, database_url: str, broker_url: str) -> None:
         self._runner = asyncio.Runner()
         self.database = Database(database_url, max_connections=4)
-        self.requests = RequestStore(self.database)
+        self.requests = OpenRequestStore(self.database)
         self.app = create_celery(broker_url)
         self.publisher = CeleryPublisher(self.app)
 

@@ -23,7 +23,8 @@ from shared.store.fleet import Fleet
 from shared.store.ids import new_id
 from shared.store.jobs import PostgresJobStore
 from shared.store.payloads import PayloadStore
-from shared.store.requests import RequestStore, Submission
+from shared.store.submissions import Submission
+from tests.support.requests import OpenRequestStore
 from worker.engine import Carried, Engine, EngineSettings, Sweeper, SweepSettings
 from worker.tools.declare import ToolOptions, options_of
 from worker.tools.function import FunctionTool
@@ -127,7 +128,7 @@ class Harness:
         self.fleet = Fleet(database, LEASE)
         self.store = PostgresJobStore(database, self.worker_id)
         self.payloads: Payloads = payloads or PayloadStore(database)
-        self.requests = RequestStore(database)
+        self.requests = OpenRequestStore(database)
         self.published: list[Wake] = []
         self.silent = _Silent()
         self.engine = Engine(

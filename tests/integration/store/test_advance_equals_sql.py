@@ -42,8 +42,10 @@ from shared.store.database import Database
 from shared.store.fleet import Fleet
 from shared.store.ids import new_id
 from shared.store.jobs import PostgresJobStore
-from shared.store.requests import RequestStore, Submission, Verdict
+from shared.store.requests import Verdict
+from shared.store.submissions import Submission
 from tests.support.plans import compiled, plans
+from tests.support.requests import OpenRequestStore
 from tests.support.simulation import NOW, SimulatedJob, initial_steps
 
 BOOM = ErrorRecord("tool_error", "boom")
@@ -56,13 +58,13 @@ class StoredJob:
         self._database = database
         self._store = PostgresJobStore(database, new_id())
         self._fleet = Fleet(database, timedelta(seconds=15))
-        self._requests = RequestStore(database)
+        self._requests = OpenRequestStore(database)
         self._steps = steps
         self.id = new_id()
 
     async def begin(self) -> None:
         submission = Submission(self.id, "default", "x", Strategy.PLAN, "offline", Limits())
-        await RequestStore(self._database).submit(submission)
+        await OpenRequestStore(self._database).submit(submission)
         claim = await self._store.claim_stage(self.id, [JobStatus.QUEUED])
         assert claim is not None
         assert await self._store.claim_stage(self.id, [JobStatus.QUEUED, JobStatus.PLANNING]) is None
@@ -327,7 +329,9 @@ def test_a_stage_is_claimed_once_and_fenced_after_it_was_released(database_url: 
         await database.open()
         store = PostgresJobStore(database, new_id())
         job_id = new_id()
-        await RequestStore(database).submit(Submission(job_id, "default", "x", Strategy.PLAN, "offline", Limits()))
+        await OpenRequestStore(database).submit(
+            Submission(job_id, "default", "x", Strategy.PLAN, "offline", Limits())
+        )
         statuses = [JobStatus.QUEUED, JobStatus.PLANNING]
         claims = await asyncio.gather(*(store.claim_stage(job_id, statuses) for _ in range(10)))
         first = [c for c in claims if c is not None]
@@ -338,7 +342,7 @@ def test_a_stage_is_claimed_once_and_fenced_after_it_was_released(database_url: 
         assert second.attempt == 2
         assert not await store.end_job(first[0], JobStatus.COMPLETED, "late", None, [])
         assert await store.end_job(second, JobStatus.COMPLETED, "right", None, [])
-        job, _ = await RequestStore(database).job("default", job_id)
+        job, _ = await OpenRequestStore(database).job("default", job_id)
         assert (job["status"], job["answer"]) == ("completed", "right")
         await database.close()
 

@@ -20,8 +20,10 @@ from shared.store.database import Database
 from shared.store.fleet import Fleet
 from shared.store.ids import new_id
 from shared.store.jobs import PostgresJobStore
-from shared.store.requests import RequestStore, Submission, Verdict
+from shared.store.requests import Verdict
+from shared.store.submissions import Submission
 from tests.support.plans import compiled
+from tests.support.requests import OpenRequestStore
 
 BOOM = ErrorRecord("tool_error", "boom")
 LATE = ErrorRecord("queue_timeout", "too late")
@@ -33,7 +35,7 @@ class Rows:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.store = PostgresJobStore(database, new_id())
-        self.requests = RequestStore(database)
+        self.requests = OpenRequestStore(database)
         self.fleet = Fleet(database, timedelta(seconds=15))
 
     async def run(self, statement: str, *values: Any) -> list[Any]:

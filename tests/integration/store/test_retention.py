@@ -18,8 +18,9 @@ from shared.domain.limits import Limits
 from shared.domain.states import TERMINAL_JOB, JobStatus, Strategy
 from shared.store.database import Database, query
 from shared.store.ids import new_id
-from shared.store.requests import RequestStore, Submission
+from shared.store.requests import RequestStore
 from shared.store.retention import Outlived, Retention
+from shared.store.submissions import Submission
 from tests.support.ended import ended
 from tests.support.waiting import eventually
 

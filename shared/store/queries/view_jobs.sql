@@ -1,0 +1,23 @@
+-- What callers see of jobs, a row for each of those that there are: the job, the plan of its present round, and the
+-- first `steps` steps of that round as one JSON array; plan and steps only where they are `wanted`, or the job has ended.
+-- OFFSET keeps the planner from joining whole tables: a plan that it made for empty ones would be kept.
+SELECT j.*, w.is_wanted, p.body AS plan_body, p.errors AS plan_errors, s.steps
+FROM unnest(%(ids)s::uuid[], %(tenant_ids)s::text[], %(wanted)s::bool[]) AS w (id, tenant_id, is_wanted)
+CROSS JOIN LATERAL (
+    SELECT id, tenant_id, status, strategy, input, answer, error::text AS error, model_calls, input_tokens, output_tokens,
+           cost_usd, created_at, started_at, finished_at, paused_at, expires_at, forked_from, metadata::text AS metadata,
+           round, w.is_wanted OR status = ANY (%(ended)s::text[]) AS is_whole
+    FROM jobs WHERE id = w.id AND tenant_id = w.tenant_id OFFSET 0
+) j
+LEFT JOIN LATERAL (
+    SELECT body::text AS body, errors::text AS errors FROM plans
+    WHERE j.is_whole AND job_id = j.id AND round = j.round OFFSET 0
+) p ON true
+CROSS JOIN LATERAL (
+    SELECT json_agg(to_json(s))::text AS steps FROM (
+        SELECT index, tool_name, status, attempt, arguments, inputs, output, encode(payload_hash, 'hex') AS payload_hash,
+               output_bytes, excerpts, error, depends_on, reused_job, reused_index, effect, recovery, question,
+               started_at, finished_at
+        FROM steps WHERE j.is_whole AND job_id = j.id AND round = j.round ORDER BY index LIMIT %(steps)s
+    ) s
+) s

@@ -1,0 +1,130 @@
+"""Jobs as callers see them: one query for a job and its steps, and one for all who look at the same moment.
+
+What comes as JSON and is only handed on stays text (`JsonText`); steps are parsed, since arguments are resolved from
+outputs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import orjson
+
+from shared.domain.encoding import JsonText
+from shared.domain.states import TERMINAL_JOB, JobStatus, StepStatus
+from shared.store.arrays import array_text
+from shared.store.database import Database, Row
+from shared.store.grouping import Group
+from shared.store.rows import CalledArguments, known_output
+
+_TOGETHER = 32
+"""Jobs of one query: by then its own cost no longer counts."""
+
+_AT_ONCE = 2
+"""Queries under way: while the server answers one, the answers of the other are worked on."""
+
+_FEW_STEPS = 100
+"""A job with more is asked for by itself, so that it holds up nobody else."""
+
+_ANY_STEPS = 2**31 - 1
+
+_ENDED = array_text(TERMINAL_JOB)
+_RAW = ("error", "metadata", "plan_body", "plan_errors")
+_TIMES = ("started_at", "finished_at")
+
+# What orjson would silently make another number of.
+_LONG_DIGITS = re.compile(r"[0-9]{19}")
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job's row, JSON in it as `JsonText`, with `plan_body` and `plan_errors`, and its steps in plan order.
+
+    Each step carries `called_arguments`: resolved once it has begun, as planned before or where they are too large to
+    show (`CalledArguments`). Plan and steps are only there when the view `is_whole`. A view may be shared.
+    """
+
+    row: Row
+    steps: Sequence[Mapping[str, Any]]
+    is_whole: bool
+
+    @property
+    def has_ended(self) -> bool:
+        """True when nothing of the job changes any more unless somebody resumes it."""
+        return JobStatus(self.row["status"]).is_terminal
+
+
+class _Look(NamedTuple):
+    tenant_id: str
+    job_id: UUID
+    is_wanted: bool
+
+
+class Views:
+    """Looks at jobs; those of one moment ride in one query. Lives on one event loop."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._looks = Group(self._read, at_once=_AT_ONCE, most=_TOGETHER)
+
+    async def of(self, tenant_id: str, job_id: UUID, *, only_ended: bool = False) -> JobView | None:
+        """Return a job, None when there is none; with `only_ended` without its plan and steps unless it has ended."""
+        return await self._looks.do(_Look(tenant_id, job_id, not only_ended))
+
+    async def _read(self, looks: Sequence[_Look]) -> Sequence[JobView | None]:
+        found: dict[_Look, JobView] = {}
+        for row in await self._rows(list(dict.fromkeys(looks)), _FEW_STEPS + 1):
+            look = _Look(row["tenant_id"], row["id"], row["is_wanted"])
+            steps = _steps(row["steps"])
+            if len(steps) > _FEW_STEPS:
+                for whole in await self._rows([look], _ANY_STEPS):
+                    found[look] = _view(whole, _steps(whole["steps"]))
+            else:
+                found[look] = _view(row, steps)
+        return [found.get(look) for look in looks]
+
+    async def _rows(self, looks: Sequence[_Look], steps: int) -> list[dict[str, Any]]:
+        return await self._database.fetch_all(
+            "view_jobs",
+            ids=array_text(look.job_id for look in looks),
+            tenant_ids=array_text(look.tenant_id for look in looks),
+            wanted=array_text(look.is_wanted for look in looks),
+            ended=_ENDED,
+            steps=steps,
+        )
+
+
+def _view(row: dict[str, Any], steps: list[dict[str, Any]]) -> JobView:
+    for name in _RAW:
+        if row[name] is not None:
+            row[name] = JsonText(row[name].encode())
+    known = {step["index"]: known_output(step) for step in steps if step["status"] == StepStatus.SUCCEEDED}
+    called = CalledArguments(known)
+    for step in steps:
+        step["called_arguments"] = called.of(step)
+    return JobView(row, steps, row["is_whole"])
+
+
+def _steps(text: str | None) -> list[dict[str, Any]]:
+    steps: list[dict[str, Any]] = [] if text is None else parsed(text)
+    for step in steps:
+        for name in _TIMES:
+            if step[name] is not None:
+                step[name] = datetime.fromisoformat(step[name])
+    return steps
+
+
+def parsed(text: str) -> Any:
+    """Return the value of stored JSON, integers of any size and lone surrogates as they are."""
+    if _LONG_DIGITS.search(text) is None:
+        try:
+            return orjson.loads(text)
+        except orjson.JSONDecodeError:  # lone surrogates, or nested very deeply
+            pass
+    return json.loads(text)

@@ -1,0 +1,39 @@
+"""The API's side of the store, with every column of a job and of its steps: callers see only some."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from psycopg.rows import dict_row
+
+from shared.domain.states import JobStatus, StepStatus
+from shared.store.database import Database, Row
+from shared.store.requests import RequestStore
+from shared.store.rows import CalledArguments, known_output
+
+
+class OpenRequestStore(RequestStore):
+    """A `RequestStore` that hides nothing."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self._opened = database
+
+    async def job(self, tenant_id: str, job_id: UUID) -> tuple[Row, list[Mapping[str, Any]]]:
+        """Return a job's row, with `plan_source`, `plan_body` and `plan_errors`, and the rows of its present steps.
+
+        Each step carries `called_arguments`, as in `JobView`. Raises `NotFound`.
+        """
+        job, _ = await self.planned(tenant_id, job_id)
+        statement = "SELECT * FROM steps WHERE job_id = %s AND round = %s ORDER BY index"
+        async with self._opened.connection() as connection, connection.cursor(row_factory=dict_row) as cursor:
+            await cursor.execute(statement, (job_id, job["round"]))
+            rows = await cursor.fetchall()
+        called = CalledArguments({r["index"]: known_output(r) for r in rows if r["status"] == StepStatus.SUCCEEDED})
+        return job, [{**row, "called_arguments": called.of(row)} for row in rows]
+
+    async def status(self, tenant_id: str, job_id: UUID) -> JobStatus:
+        """Return where a job stands; raises `NotFound`."""
+        return JobStatus((await self.view(tenant_id, job_id, only_ended=True)).row["status"])
