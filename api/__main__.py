@@ -45,7 +45,7 @@ def _serve() -> None:
     import uvicorn
 
     from api.app import create_app
-    from shared.memory import bound_arenas
+    from shared.memory import bound_arenas, settle_heap
     from shared.settings import load_settings
     from shared.telemetry.logs import configure_logging
 
@@ -55,6 +55,7 @@ def _serve() -> None:
     app = create_app(settings)
     _check_schema(settings.require_database())
     _allow_many_connections()
+    settle_heap()
 
     class Server(uvicorn.Server):
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -24,6 +24,7 @@ from shared.domain.model_names import Provider
 from shared.domain.states import Lane
 from shared.domain.tool import ToolDefinition
 from shared.failpoints import Failpoints, methods
+from shared.memory import settle_heap
 from shared.ports import (
     FindsOut,
     JobStore,
@@ -276,6 +277,7 @@ async def _warm_up(gateway: ModelGateway) -> None:
         await gateway.warm_up()
     except (ImportError, PlanqError) as error:
         _log.warning("model_not_warmed_up", extra={"cause": str(error)})
+    settle_heap()
 
 
 class _Announcer:

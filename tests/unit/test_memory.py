@@ -1,4 +1,4 @@
-"""malloc's arenas are bounded where glibc is, and where the operator has not said otherwise."""
+"""malloc's arenas are bounded unless the operator says otherwise; the collector passes over what was loaded."""
 
 from __future__ import annotations
 
@@ -40,3 +40,14 @@ def test_threads_share_two_arenas_unless_the_operator_says_otherwise() -> None:
     is_bounded, arenas = run(MALLOC_ARENA_MAX="4")
     assert not is_bounded
     assert arenas > 2
+
+
+def test_the_collector_passes_over_what_was_loaded() -> None:
+    program = """
+import gc
+from shared.memory import settle_heap
+settle_heap()
+print(gc.get_freeze_count() > 1000, len(gc.get_objects()) < 1000)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["True", "True"]

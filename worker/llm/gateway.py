@@ -25,7 +25,7 @@ from shared.domain.errors import (
     PolicyDenied,
 )
 from shared.domain.model import Ask, Findings, ModelCall, ModelFailed, ModelReply, Purpose
-from shared.domain.model_names import ModelName, parse_model_name
+from shared.domain.model_names import ModelName, Provider, parse_model_name
 from shared.domain.tool import ToolDefinition
 from shared.ports.models import CutOff
 from worker.llm.backend import Completion
@@ -71,6 +71,7 @@ class ModelGateway:
         self._clock = clock
         self._recorder = Recorder(settings.record_path) if settings.record_path is not None else None
         self._providers: Providers | None = None
+        self._has_loaded: set[Provider] = set()
 
     async def plan(self, ask: Ask, tools: Sequence[ToolDefinition], *, cut_off: CutOff | None = None) -> ModelReply:
         """Do what `Planner.plan` promises."""
@@ -85,10 +86,13 @@ class ModelGateway:
         return await self._call(ask.model, question, cut_off)
 
     async def warm_up(self) -> None:
-        """Load the default model's SDK, so that the first call does not wait for it; nothing is sent."""
+        """Load the default model's SDK and make its client, so that the first call waits for neither.
+
+        Nothing is sent. Raises `AuthFailed` where the model's key is missing.
+        """
         name = parse_model_name(self._settings.default_model)
         if name.provider is not None:
-            await self._loaded(name)
+            (await self._loaded(name)).prepare(name)
 
     async def aclose(self) -> None:
         """Close the clients of the running event loop; those of a loop that is gone went with it. May be repeated."""
@@ -156,10 +160,14 @@ class ModelGateway:
         return await (await self._loaded(parsed)).complete(parsed, question.request, spent)
 
     async def _loaded(self, name: ModelName) -> Providers:
+        if self._providers is not None and name.provider in self._has_loaded:
+            return self._providers
         # The import takes seconds and tens of megabytes: in a thread, so that heartbeats go on meanwhile.
         module = await asyncio.to_thread(importlib.import_module, "worker.llm.providers")
         await asyncio.to_thread(module.load_sdk, name.provider)
         self._providers = self._providers or module.Providers(self._settings)
+        if name.provider is not None:
+            self._has_loaded.add(name.provider)
         return self._providers
 
     def _parsed(self, name: str) -> ModelName:

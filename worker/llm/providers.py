@@ -11,6 +11,7 @@ import asyncio
 import importlib
 import logging
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -55,6 +56,9 @@ _SDK_MODULES = {
 }
 
 
+_MODELS_KEPT = 64
+"""How many models of a provider are kept; a request may name any."""
+
 _LOADED_LATE = ("anyio._backends._asyncio", "genai_prices.data", "jiter")
 """What every SDK would import in the middle of its first call, on the event loop (0.4 s of CPU, 2026-11)."""
 
@@ -74,6 +78,11 @@ class Providers:
             WeakKeyDictionary()
         )
         self._cannot_stream: set[str] = set()
+
+    def prepare(self, name: ModelName) -> None:
+        """Make what the first call to a model needs, on the running loop; raises `AuthFailed` without a key."""
+        if name.provider is not None:
+            self._maker(name.provider, is_stream=self._settings.stream)(name.model)
 
     async def complete(self, name: ModelName, request: ModelRequest, spent: Spent) -> Completion:
         """Send `request` once; raise an `ExecutionFailed` that says whether it may be sent again.
@@ -146,7 +155,9 @@ class Providers:
             client = watch(bound(create_async_httpx2_client(timeout=timeout)))
             if is_stream and provider is Provider.OPENAI:
                 accept_whole_replies(client)
-            opened[key] = (_MAKERS[provider](self._settings, client), client)
+            # Making a model means working out its profile, as long as a third of the whole call takes.
+            make = lru_cache(maxsize=_MODELS_KEPT)(_MAKERS[provider](self._settings, client))
+            opened[key] = (make, client)
         return opened[key][0]
 
     def _wire_settings(self, model: Model, request: ModelRequest) -> WireSettings:
