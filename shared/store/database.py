@@ -74,9 +74,19 @@ def _text_of(value: JsonText) -> bytes:
     return value.body
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+
+
 def json_text(value: Any) -> str:
     """Return JSON text in ASCII, what UTF-8 cannot carry as escapes; NaN and infinities raise ValueError."""
-    return json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return _ENCODER.encode(value)
+
+
+def stored_text(value: Any) -> str | None:
+    """Return the JSON text to store of a value, or of the text of one; None stays SQL null."""
+    if isinstance(value, JsonText):
+        return value.body.decode()
+    return None if value is None else json_text(value)
 
 
 @cache

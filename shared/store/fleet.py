@@ -28,8 +28,8 @@ from shared.ports import (
     StepWake,
     Wake,
 )
+from shared.store.claims import moved
 from shared.store.database import Database, Row, as_json, json_text
-from shared.store.rows import moved
 
 _NEW_SECONDS = 2.0
 """Twice what a worker that cannot reach the database pauses between two beats."""

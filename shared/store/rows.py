@@ -13,8 +13,8 @@ from shared.domain.excerpts import Excerpts, path_text
 from shared.domain.ids import StepRef
 from shared.domain.model import ModelCall, StepResult
 from shared.domain.resolution import MAX_SIZE, resolve, uncovered
-from shared.domain.states import JobStatus, Lane, StepStatus
-from shared.ports import ArtifactRecord, Moved, PayloadRecord, ReadyStep, ReusedStep, StepWake
+from shared.domain.states import Lane, StepStatus
+from shared.ports import ArtifactRecord, PayloadRecord, ReusedStep, StepWake
 from shared.store.database import Row, as_json, json_text
 
 
@@ -104,16 +104,25 @@ def step_result(row: Row, called: CalledArguments) -> StepResult:
     succeeded = row["status"] == StepStatus.SUCCEEDED
     preview = row["preview"]
     error = row["error"] or {}
-    ended_at = row["asked_at"] or row["finished_at"]  # how long a person took to answer is not the tool's time
-    duration = ended_at - row["started_at"] if ended_at and row["started_at"] else None
+    seconds = row["seconds"]
     return StepResult(
         tool_name=row["tool_name"],
         arguments=called.of(row),
         output=row["output"] if preview is None else preview["value"],
         shortened_from=None if preview is None or preview["is_whole"] else row["output_bytes"],
         error=None if succeeded else str(error.get("message", "unknown error")),
-        duration_ms=round(duration.total_seconds() * 1000) if duration else 0,
+        duration_ms=round(seconds * 1000) if seconds else 0,
     )
+
+
+def payload_fields(payload: PayloadRecord) -> dict[str, Any]:
+    """Return the fields in which `planq_succeed_steps` takes a large output."""
+    return {"hash": payload.hash.hex(), "bytes": payload.size, "excerpts": payload.excerpts.decode()}
+
+
+def artifact_text(artifact: ArtifactRecord) -> str:
+    """Return the JSON in which the transitions take an artifact."""
+    return json_text({"id": artifact.id, "skill_id": artifact.skill_id, "type": artifact.type})
 
 
 def artifact_to_json(artifact: ArtifactRecord | None) -> Any:
@@ -126,18 +135,3 @@ def artifact_to_json(artifact: ArtifactRecord | None) -> Any:
 def step_wakes(job_id: UUID, round: int, ready: Sequence[Mapping[str, Any]]) -> list[StepWake]:
     """Return the wake-ups of steps that a transition made ready."""
     return [StepWake(StepRef(job_id, round, r["index"]), Lane(r["lane"]), r["tool_name"]) for r in ready]
-
-
-def moved(value: Mapping[str, Any]) -> Moved:
-    """Return what a transition did, from the JSON that the SQL functions return."""
-    if not value["landed"]:
-        return Moved(False)
-    ready = [ReadyStep(r["index"], Lane(r["lane"]), r["tool_name"]) for r in value["ready"]]
-    status = value.get("status")
-    return Moved(
-        True,
-        ready,
-        JobStatus(value["job_status"]),
-        StepStatus(status) if status else None,
-        value.get("stage_attempt", 0),
-    )
