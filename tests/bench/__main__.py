@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 # The other measurements are still worth having.
                 traceback.print_exc()
                 failed[", ".join(names)] = f"{type(error).__name__}: {error}"[:1000]
-    _print(args, figures, failed)
+    _print(args, figures, failed, machine.describe() | run.about)
     return 0 if not failed and all(figure.is_good for figure in figures) else 1
 
 
@@ -90,8 +90,10 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return args
 
 
-def _print(args: argparse.Namespace, figures: Sequence[Figure], failed: dict[str, str]) -> None:
-    about = machine.describe() | ({"run": "quick"} if args.quick else {})
+def _print(
+    args: argparse.Namespace, figures: Sequence[Figure], failed: dict[str, str], about: dict[str, str]
+) -> None:
+    about |= {"run": "quick"} if args.quick else {}
     if args.json:
         found = {"about": about, "figures": [figure.to_json() for figure in figures], "failed": failed}
         print(json.dumps(found, indent=2))  # noqa: T201 - printing is the purpose

@@ -35,6 +35,8 @@ class Context:
         self.folder = folder
         self.quick = quick
         self._names = frozenset(names)
+        self.about: dict[str, str] = {}
+        """What a measurement adds to the head of the table: with which versions it compared."""
         self._stack = ExitStack()
         self._numbers = itertools.count(1)
 

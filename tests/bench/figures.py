@@ -39,7 +39,8 @@ class Figure:
 
     `peers` are figures of other systems for the same work, `limits` those of which no system can be better (or of
     something else to compare with), both in `unit` and from the same run. `limit` is short for one bound: the largest
-    good value. `samples` are the values of which `value` is the median; `note` is a footnote to the table.
+    good value; `hopes` are bounds that nothing depends on. `samples` are the values of which `value` is the median;
+    `note` is a footnote to the table.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Figure:
     peers: Mapping[str, float] = field(default_factory=dict)
     limits: Mapping[str, float] = field(default_factory=dict)
     bounds: Sequence[Bound] = ()
+    hopes: Sequence[Bound] = ()
     more_is_better: bool = False
     samples: Sequence[float] = ()
     note: str = ""
@@ -93,7 +95,6 @@ class Figure:
 
     def to_json(self) -> Json:
         """Return the figure for programs."""
-        bounds = [{"text": str(b), "reference": self.reference(b), "ok": self.keeps(b)} for b in self.all_bounds]
         ratios = {name: self.ratio(name) for name in (*self.peers, *self.limits, BEST)}
         return {
             "name": self.name,
@@ -104,10 +105,14 @@ class Figure:
             "peers": dict(self.peers),
             "limits": dict(self.limits),
             "ratios": {name: ratio for name, ratio in ratios.items() if ratio is not None},
-            "bounds": bounds,
+            "bounds": [self._judged(bound) for bound in self.all_bounds],
+            "hopes": [self._judged(bound) for bound in self.hopes],
             "samples": list(self.samples),
             "note": self.note,
         }
+
+    def _judged(self, bound: Bound) -> Json:
+        return {"text": str(bound), "reference": self.reference(bound), "ok": self.keeps(bound)}
 
     def __str__(self) -> str:
         return f"{self.name:<44} {self.value:10.2f} {self.unit}"

@@ -22,14 +22,24 @@ Work = Callable[[Client, int], Awaitable[None]]
 
 
 class Planq:
-    """A running planq behind `url`."""
+    """A running planq behind `url`.
 
-    def __init__(self, url: str) -> None:
+    With `cpu_seconds`, what all of it has used so far, `cpu_of_jobs` tells what a job of each run of B2 has cost.
+    """
+
+    def __init__(self, url: str, cpu_seconds: Callable[[], float] | None = None) -> None:
         self._url = url
+        self._cpu_seconds = cpu_seconds
+        self.cpu_of_jobs: list[float] = []
 
     def run(self, workload: str, *, size: int, times: int) -> list[float]:
         """Do a workload `times` times and return the seconds of each; raises when a job does not complete."""
-        return run(self._timed(WORK[workload], size, times))
+        if self._cpu_seconds is None or workload != "B2":
+            return run(self._timed(WORK[workload], size, times))
+        before = self._cpu_seconds()
+        seconds = run(self._timed(WORK[workload], size, times))
+        self.cpu_of_jobs.append((self._cpu_seconds() - before) / (size * times))
+        return seconds
 
     async def _timed(self, work: Work, size: int, times: int) -> list[float]:
         seconds = []

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from tests.bench.figures import BEST, Figure
 
 PEERS = ("Celery", "LangGraph", "DBOS")
-HEAD = ("workload", "planq", *PEERS, "of the best peer", "compared with, in the same run", "must be", "")
+HEAD = ("workload", "planq", *PEERS, "of the best peer", "compared with, in the same run", "must be", "", "hoped for")
 OK, MISSED = "ok", "MISSED"
 
 
@@ -31,6 +31,7 @@ def row(figure: Figure, mark: str = "") -> tuple[str, ...]:
         ", ".join(f"{name} {number(value)} ({_times(figure, name)})" for name, value in others.items()),
         bounds,
         (OK if figure.is_good else MISSED) if figure.all_bounds else "",
+        ", ".join(f"{hope}{' ✓' if figure.keeps(hope) else ''}" for hope in figure.hopes),
     )
 
 

@@ -40,6 +40,7 @@ def test_every_bound_counts_and_so_does_the_plain_limit() -> None:
     assert not Figure("work", 9.0, "ms", peers=PEERS, bounds=[kept, missed]).is_good
     assert not Figure("work", 9.0, "ms", 8.9, peers=PEERS, bounds=[kept]).is_good
     assert Figure("work", 9.0, "ms").is_good
+    assert Figure("work", 9.0, "ms", peers=PEERS, bounds=[kept], hopes=[missed]).is_good
 
 
 def test_the_best_peer_is_the_largest_where_more_is_better() -> None:
@@ -55,12 +56,20 @@ def test_a_bound_on_what_was_not_measured_is_no_bound_that_is_kept() -> None:
 
 def test_programs_get_everything_that_people_see() -> None:
     figure = Figure(
-        "work", 6.0, "ms", peers=PEERS, limits={"ideal": 3.0}, bounds=[Bound(0.5, "Celery")], samples=[5.0, 6.0, 7.0]
+        "work",
+        6.0,
+        "ms",
+        peers=PEERS,
+        limits={"ideal": 3.0},
+        bounds=[Bound(0.5, "Celery")],
+        samples=[5.0, 6.0, 7.0],
+        hopes=[Bound(2.0, "ideal")],
     )
 
     found = json.loads(json.dumps(figure.to_json()))
 
     assert found["ok"] is False
     assert found["bounds"] == [{"text": "≤ 0.5 × Celery", "reference": 4.0, "ok": False}]
+    assert found["hopes"] == [{"text": "≤ 2 × ideal", "reference": 6.0, "ok": True}]
     assert found["ratios"] == {"Celery": 0.75, "DBOS": 0.5, "ideal": 2.0, BEST: 0.75}
     assert found["samples"] == [5.0, 6.0, 7.0]

@@ -51,7 +51,7 @@ def test_everybody_takes_turns_and_another_begins_each_time(tmp_path: Path) -> N
     ("workload", "value", "celery", "limits", "good"),
     [
         ("B1", 2000.0, 4000.0, {"one commit": 500.0, "a Celery message": 1000.0}, True),
-        ("B2", 100.0, 50.0, {"one commit": 2.0}, True),
+        ("B2", 75.0, 37.5, {"one commit": 2.0}, True),
         ("B3", 2000.0, 4000.0, {"ideal": 50.0}, False),
         ("B4", 20.0, 40.0, {"one commit": 500.0}, True),
     ],

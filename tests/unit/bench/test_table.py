@@ -12,6 +12,7 @@ SLOW = Figure(
     peers={"Celery": 10.0, "LangGraph": 8.0},
     limits={"one commit": 0.25},
     bounds=[Bound(1.3, "Celery"), Bound(1.0, BEST)],
+    hopes=[Bound(1.2, "Celery"), Bound(2.0, "one commit")],
     note="over HTTP",
 )
 PLAIN = Figure("memory", 250.0, "MB")
@@ -28,11 +29,12 @@ def test_a_row_shows_peers_ratios_limits_and_which_bound_was_missed() -> None:
         "one commit 0.25 (48.0 ×)",
         "≤ 1.3 × Celery, ≤ 1 × best peer ✗",
         "MISSED",
+        "≤ 1.2 × Celery ✓, ≤ 2 × one commit",
     )
 
 
 def test_a_figure_without_bounds_is_neither_good_nor_missed() -> None:
-    assert table.row(PLAIN) == ("memory", "250 MB", "", "", "", "", "", "", "")
+    assert table.row(PLAIN) == ("memory", "250 MB", "", "", "", "", "", "", "", "")
 
 
 def test_a_peer_that_has_no_column_is_shown_with_what_else_was_compared() -> None:
