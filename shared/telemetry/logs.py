@@ -32,10 +32,8 @@ class JsonLines(logging.Formatter):
             "event": record.getMessage(),
             "logger": record.name,
             "level": record.levelname.lower(),
+            **{name: value for name, value in vars(record).items() if name not in _STANDARD},
         }
-        for name, value in vars(record).items():
-            if name not in _STANDARD:
-                line[name] = value
         at = datetime.fromtimestamp(record.created, UTC)
         line["timestamp"] = f"{at.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
         if record.exc_info:
