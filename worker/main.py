@@ -23,29 +23,35 @@ from worker.container import CRASH_POINTS, Identity, LaneRuntime, Tools
 from worker.engine.claims import Claims
 from worker.engine.lease import Lease
 from worker.lifecycle import Companion, Lifecycle
+from worker.pool import AsyncioPool
 from worker.reconcile import LoopInFlight
-from worker.tasks import plan, respond, step
+from worker.tasks import plan, respond, step, steps
 from worker.tracker import CeleryTracker, SilentTracker
-
-_CELERY_READS = ("APP", "BROKER_URL", "RESULT_BACKEND", "LOADER", "CONFIG_MODULE")
-"""Environment variables that Celery's command line would put above the application's own configuration."""
 
 _DEAF_EXIT = 75
 """Exit code of a worker that hears nothing any more (EX_TEMPFAIL of sysexits.h: try again)."""
 
-__all__ = ["app", "plan", "respond", "run", "step", "worker_argv"]
+__all__ = ["app", "celery_worker", "plan", "respond", "run", "step", "steps"]
 
 
-def worker_argv(lane: Lane, name: str, concurrency: int, *, task_events: bool) -> list[str]:
-    """Return Celery's command line for a lane: the asyncio pool for `io`, stock prefork for `cpu`."""
-    pool = "custom" if lane is Lane.IO else "prefork"
-    return [
-        *("--quiet", "worker", "--pool", pool, "--concurrency", str(concurrency)),
-        *("--queues", f"planq.{lane}", "--hostname", name, "--loglevel", "WARNING"),
+def celery_worker(lane: Lane, name: str, concurrency: int, *, task_events: bool) -> Any:
+    """Return Celery's worker for a lane, not yet started: the asyncio pool for `io`, stock prefork for `cpu`.
+
+    It is what `celery worker` starts, without the command line, whose plug-ins (Flower's web server among them) cost
+    every worker a quarter of a second.
+    """
+    return app.Worker(
+        pool_cls=AsyncioPool if lane is Lane.IO else "prefork",
+        concurrency=concurrency,
+        queues=[f"planq.{lane}"],
+        hostname=name,
+        loglevel="WARNING",
+        quiet=True,
         # Chatter between workers that nothing here needs; on Redis it leaks lists and slows the start.
-        *("--without-gossip", "--without-mingle"),
-        *(["--task-events"] if task_events else []),
-    ]
+        without_gossip=True,
+        without_mingle=True,
+        task_events=task_events,
+    )
 
 
 def run(lane: Lane, concurrency: int | None = None) -> int:
@@ -75,13 +81,12 @@ def run(lane: Lane, concurrency: int | None = None) -> int:
     lifecycle = Lifecycle(settings, identity, tools, app, companion, failpoints=failpoints)
     app.planq_lane, app.planq_lifecycle = runtime, lifecycle
     _connect_signals(tracker, runtime, lifecycle, children)
-    for variable in _CELERY_READS:
-        os.environ.pop(variable, None)
     code: Any = 0
     lifecycle.start()
     try:
-        app.worker_main(worker_argv(lane, identity.name, capacity, task_events=settings.task_events))
-        code = state.should_stop or 0  # Celery keeps the exit code to itself
+        worker = celery_worker(lane, identity.name, capacity, task_events=settings.task_events)
+        worker.start()
+        code = worker.exitcode or state.should_stop or 0
     except SystemExit as end:
         code = end.code
     finally:

@@ -6,6 +6,7 @@ from shared.domain.states import Lane
 
 PLAN = "planq.job.plan.v1"
 STEP = "planq.step.run.v1"
+STEPS = "planq.steps.run.v1"
 RESPOND = "planq.job.respond.v1"
 
 

@@ -19,11 +19,11 @@ from celery import Celery
 
 from shared.broker.messages import Message, encode
 from shared.broker.outlet import MAX_BATCH, Outlet
-from shared.ports import Wake
+from shared.ports import AnyWake
 
 _log = logging.getLogger("planq.broker")
 
-_Item: TypeAlias = "tuple[Sequence[Wake], Future[bool]]"
+_Item: TypeAlias = "tuple[Sequence[AnyWake], Future[bool]]"
 
 
 class CeleryPublisher:
@@ -36,7 +36,7 @@ class CeleryPublisher:
         self._closed = False
         self._lock = threading.Lock()
 
-    def publish_soon(self, wakes: Sequence[Wake]) -> Future[bool]:
+    def publish_soon(self, wakes: Sequence[AnyWake]) -> Future[bool]:
         """Hand wake-ups to the thread and return at once; the future says whether the broker took them.
 
         When it did not, or after `close`, the sweeper publishes them once their `wake_at` has come. Callable from any
@@ -51,7 +51,7 @@ class CeleryPublisher:
                 self._inbox.put((wakes, outcome))
         return outcome
 
-    async def publish(self, wakes: Sequence[Wake]) -> bool:
+    async def publish(self, wakes: Sequence[AnyWake]) -> bool:
         """Publish and wait for the broker's answer; True when it took all of them."""
         if not wakes:
             return True
@@ -98,7 +98,7 @@ class CeleryPublisher:
                 return items, True
         return items, False
 
-    def _try_send(self, wakes: Sequence[Wake]) -> bool:
+    def _try_send(self, wakes: Sequence[AnyWake]) -> bool:
         if not wakes:
             return True
         try:

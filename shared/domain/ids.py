@@ -42,3 +42,8 @@ def respond_attempt_id(job_id: UUID, attempt: int) -> str:
 def step_attempt_id(ref: StepRef, attempt: int) -> str:
     """Return the Celery task id of one attempt at a step: `<job>.r<round>.s<index>.<attempt>`."""
     return f"{ref.job_id}.r{ref.round}.s{ref.index}.{attempt}"
+
+
+def steps_attempt_id(first: StepRef, count: int, attempt: int) -> str:
+    """Return the Celery task id of a wake-up for `count` steps: `<job>.r<round>.s<first>+<others>.<attempt>`."""
+    return f"{first.job_id}.r{first.round}.s{first.index}+{count - 1}.{attempt}"

@@ -19,10 +19,22 @@ from shared.ports.sweep import (
     SweepStore,
 )
 from shared.ports.tools import FindsOut, Knowledge, NotHappened, Passage, Suspended, Tool, Toolbox, ToolContext
-from shared.ports.wakes import Announcer, PlanWake, Publisher, Queues, RespondWake, StepWake, Tracker, Wake
+from shared.ports.wakes import (
+    Announcer,
+    AnyWake,
+    PlanWake,
+    Publisher,
+    Queues,
+    RespondWake,
+    StepsWake,
+    StepWake,
+    Tracker,
+    Wake,
+)
 
 __all__ = [
     "Announcer",
+    "AnyWake",
     "ArtifactRecord",
     "Attempt",
     "CutOff",
@@ -55,6 +67,7 @@ __all__ = [
     "StageClaim",
     "StepClaim",
     "StepWake",
+    "StepsWake",
     "Suspended",
     "SweepStore",
     "Take",

@@ -41,10 +41,35 @@ class RespondWake:
 Wake = PlanWake | StepWake | RespondWake
 
 
+@dataclass(frozen=True, slots=True)
+class StepsWake:
+    """Run several steps of one round, all of one lane: one message for a part of a wide fan-out.
+
+    `steps` are (index, tool name), in plan order. As in `StepWake`, all but the indices only choose queue and name.
+    """
+
+    job_id: UUID
+    round: int
+    lane: Lane
+    steps: tuple[tuple[int, str], ...]
+    attempt: int = 1
+
+    @property
+    def each(self) -> list[StepWake]:
+        """The wake-ups that this one stands for."""
+        return [
+            StepWake(StepRef(self.job_id, self.round, index), self.lane, tool_name, self.attempt)
+            for index, tool_name in self.steps
+        ]
+
+
+AnyWake = Wake | StepsWake
+
+
 class Publisher(Protocol):
     """Sends wake-ups to workers. They may be lost, doubled or late: the claim and the sweeper make that harmless."""
 
-    async def publish(self, wakes: Sequence[Wake]) -> bool:
+    async def publish(self, wakes: Sequence[AnyWake]) -> bool:
         """Send all wake-ups in one batch; True when the broker took them, False when it cannot be reached now."""
         ...
 

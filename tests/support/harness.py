@@ -17,7 +17,7 @@ from shared.domain.limits import Limits
 from shared.domain.model import Ask, Findings, ModelCall, ModelFailed, ModelReply, Purpose, ToolCallRequest
 from shared.domain.states import Lane, Strategy
 from shared.domain.tool import ToolDefinition
-from shared.ports import CutOff, Payloads, PlanWake, StepWake, Tool, Wake
+from shared.ports import AnyWake, CutOff, Payloads, PlanWake, StageClaim, StepClaim, StepsWake, StepWake, Tool, Wake
 from shared.store.database import Database
 from shared.store.fleet import Fleet
 from shared.store.ids import new_id
@@ -26,6 +26,7 @@ from shared.store.payloads import PayloadStore
 from shared.store.submissions import Submission
 from tests.support.requests import OpenRequestStore
 from worker.engine import Carried, Engine, EngineSettings, Sweeper, SweepSettings
+from worker.engine.claims import attempt_of
 from worker.tools.declare import ToolOptions, options_of
 from worker.tools.function import FunctionTool
 from worker.tools.registry import Registry
@@ -119,6 +120,8 @@ class Harness:
         lane: Lane = Lane.IO,
         payloads: Payloads | None = None,
         max_output_bytes: int = 1_000_000,
+        slots: int = 300,
+        workers: int = 1,
     ) -> None:
         self.database = database
         self.model = model
@@ -129,10 +132,10 @@ class Harness:
         self.store = PostgresJobStore(database, self.worker_id)
         self.payloads: Payloads = payloads or PayloadStore(database)
         self.requests = OpenRequestStore(database)
-        self.published: list[Wake] = []
+        self.published: list[AnyWake] = []
         self.silent = _Silent()
         self.engine = Engine(
-            EngineSettings(lane, max_output_bytes=max_output_bytes),
+            EngineSettings(lane, slots, max_output_bytes=max_output_bytes),
             store=self.store,
             publisher=self,
             planner=model,
@@ -142,6 +145,7 @@ class Harness:
             announcer=self.silent,
             tracker=self.silent,
             draw=lambda: 0.0,
+            workers=lambda: workers,
         )
         self.interrupted: list[UUID] = []
         self.sweeper = Sweeper(
@@ -160,14 +164,14 @@ class Harness:
         await self.fleet.register(self.worker_id, "test", list(Lane), [d.name for d in definitions], 10, "test")
         await self.fleet.publish_tools("default", definitions)
 
-    async def publish(self, wakes: Sequence[Wake]) -> bool:
+    async def publish(self, wakes: Sequence[AnyWake]) -> bool:
         """The port `Publisher`."""
         self.published += wakes
         return True
 
     async def empty(self, lanes: Collection[Lane]) -> Collection[Lane]:
         """The port `Queues`."""
-        taken = {wake.lane if isinstance(wake, StepWake) else Lane.IO for wake in self.published}
+        taken = {wake.lane if isinstance(wake, StepWake | StepsWake) else Lane.IO for wake in self.published}
         return set(lanes) - taken
 
     async def submit(self, text: str = "do it", **fields: Any) -> UUID:
@@ -189,8 +193,8 @@ class Harness:
     async def drain_lane(self, lane: Lane) -> None:
         """Carry out the wake-ups of one lane until only those of the other are left."""
 
-        def is_ours(wake: Wake) -> bool:
-            return not isinstance(wake, StepWake) or wake.lane is lane
+        def is_ours(wake: AnyWake) -> bool:
+            return not isinstance(wake, StepWake | StepsWake) or wake.lane is lane
 
         while ours := [wake for wake in self.published if is_ours(wake)]:
             self.published = [wake for wake in self.published if not is_ours(wake)]
@@ -202,6 +206,13 @@ class Harness:
         await self.drain()
         return await self.requests.job("default", job_id)
 
-    async def run_one(self, wake: Wake) -> Carried:
+    async def carry_out(self, claim: StageClaim | StepClaim) -> Carried:
+        """Carry out what is claimed, and nothing that follows from it."""
+        claims = self.engine.claims
+        with claims.claiming([attempt_of(claim).place]) as asked:
+            claims.hold([claim], asked)
+        return await self.engine._carry_out(self.engine._chain(lambda: False), claim, tracked=False)
+
+    async def run_one(self, wake: AnyWake) -> Carried:
         """Carry out a single wake-up."""
         return await self.engine.run(wake)

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shared.domain.errors import ErrorRecord
-from shared.ports import Wake
+from shared.domain.ids import StepRef
+from shared.ports import Moved, StageClaim, StepClaim, Wake
+from worker.engine.follow import after_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,20 +16,25 @@ class Carried:
     """The outcome of carrying out one wake-up.
 
     `attempt` is None when there was nothing to do: the claim found the work taken, over or not yet due. `error` is
-    what the stage or step failed with. `wakes` are to be carried out next. `poisoned` says that a thread which cannot
-    be stopped still runs a tool here, so that a `cpu` process should be replaced. `is_late` says that the outcome was
-    rejected, because the attempt had ended otherwise (taken back, cancelled, expired).
+    what the stage or step failed with. `taken` and `wakes` are what it led to: what this process has claimed already,
+    and what anybody may carry out. `poisoned` says that a thread which cannot be stopped still runs a tool here, so
+    that a `cpu` process should be replaced. `is_late` says that the outcome was rejected, because the attempt had
+    ended otherwise (taken back, cancelled, expired). `steps` counts the attempts of a wake-up for several steps.
     """
 
     attempt: int | None = None
     wakes: Sequence[Wake] = ()
+    taken: Sequence[StageClaim | StepClaim] = ()
     error: ErrorRecord | None = None
     poisoned: bool = False
     is_late: bool = False
+    steps: int | None = None
 
     @property
     def text(self) -> str:
         """Return the outcome in a word or two, as Flower shows it."""
+        if self.steps:
+            return f"{self.steps} steps"
         if self.attempt is None:
             return "nothing to do"
         if self.is_late:
@@ -35,14 +42,17 @@ class Carried:
         return "succeeded" if self.error is None else f"failed: {self.error.code}"
 
     @classmethod
-    def landed(
+    def by(
         cls,
-        landed: bool,
-        wakes: Sequence[Wake],
+        claim: StageClaim | StepClaim,
+        moved: Moved,
         *,
-        attempt: int,
         error: ErrorRecord | None = None,
         poisoned: bool = False,
     ) -> Carried:
-        """Return an outcome whose wake-ups count only when its transition landed."""
-        return cls(attempt=attempt, wakes=wakes if landed else (), error=error, poisoned=poisoned, is_late=not landed)
+        """Return the outcome of an attempt from its last transition; one that did not land led to nothing."""
+        wakes: Sequence[Wake] = ()
+        if moved.landed:
+            ref = claim.ref if isinstance(claim, StepClaim) else StepRef(claim.job_id, claim.round, 0)
+            wakes = after_step(ref, moved)
+        return cls(claim.attempt, wakes, moved.taken, error, poisoned, is_late=not moved.landed)

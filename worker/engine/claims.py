@@ -3,28 +3,35 @@
 The database decides who holds what; this is the other half of the comparison. An attempt that is no longer held is
 cut off: its call is cancelled, nothing of it is given back or written. Cutting off spares what already concludes: its
 write is fenced, and the answer may just be under way.
+
+A conclusion may take over what it makes ready. What it took is in flight from the moment of its answer, before
+anybody carries it out; until then every attempt of its job is perhaps here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from shared.domain.errors import DatabaseUnavailable
-from shared.ports import Attempt, JobStore, Place, StageClaim, StepClaim, StepWake, Wake, job_of
+from shared.ports import Attempt, JobStore, Moved, Place, StageClaim, StepClaim, job_of
 from worker.engine.lease import Lease
 
 Claim = StageClaim | StepClaim
 
+K = TypeVar("K")
+V = TypeVar("V")
+
 _log = logging.getLogger("planq.engine")
 
-_CLAIMS = frozenset({"claim_stage", "claim_step"})
+_CLAIMS = frozenset({"claim_stage", "claim_step", "claim_steps"})
 _CONCLUSIONS = frozenset(
     {"accept_plan", "refuse_plan", "end_job", "succeed_step", "fail_step", "suspend_step", "ask_step"}
 )
@@ -49,13 +56,25 @@ class Claiming:
 
 
 @dataclass(eq=False, slots=True)
+class _Taking:
+    """A conclusion whose answer may bring claims. `is_void`: its job was cancelled meanwhile."""
+
+    is_void: bool = False
+
+
+@dataclass(eq=False, slots=True)
 class Flight:
-    """An attempt in flight and the asyncio task that carries it out."""
+    """An attempt in flight and the asyncio task that carries it out, None before it is begun."""
 
     attempt: Attempt
-    task: asyncio.Task[Any]
+    task: asyncio.Task[Any] | None = None
     is_concluding: bool = False
     is_cut_off: bool = False
+
+    def uncancel(self) -> None:
+        """Take back the cancellation of its task that cutting it off has made."""
+        if self.task is not None:
+            self.task.uncancel()
 
 
 class Claims:
@@ -76,12 +95,13 @@ class Claims:
         self._told = told
         self._clock = clock
         self._asked: dict[object, float] = {}
-        self._claiming: set[Claiming] = set()
+        self._claiming: dict[Place, list[Claiming]] = {}
+        self._taking: dict[UUID, list[_Taking]] = {}
         self._flights: dict[Attempt, Flight] = {}
         self._abandoned: set[Attempt] = set()
         self.late_outcomes = 0
 
-    # From any thread: copying a set or a dict's values is one step of the interpreter. The rest: on the loop only ---
+    # From any thread: looking into a dict or copying its values is one step of the interpreter. The rest: on the loop
 
     @property
     def in_flight(self) -> int:
@@ -93,8 +113,9 @@ class Claims:
         return [flight.attempt for flight in list(self._flights.values())]
 
     def is_here(self, attempt: Attempt) -> bool:
-        """Return whether the attempt runs here, or may be the answer to a claim that is awaited."""
-        return attempt in self._flights or any(c.place == attempt.place for c in self._claiming.copy())
+        """Return whether the attempt runs here, or may be the answer to a claim or a take that is awaited."""
+        # In this order: an answer puts the attempt among the flights before it ends the waiting for it.
+        return attempt.job_id in self._taking or attempt.place in self._claiming or attempt in self._flights
 
     def was_called(self, attempt: Attempt) -> bool:
         """Return whether an attempt that is not here any more was begun here, and ended without an outcome."""
@@ -107,28 +128,45 @@ class Claims:
         return any(now - asked > _STALLED_SECONDS for asked in list(self._asked.values()))
 
     @contextmanager
-    def claiming(self, place: Place) -> Iterator[Claiming]:
-        """Mark a place as being claimed, until the answer has come and `begin` was called, or there is none."""
-        claiming = Claiming(place)
-        self._told("claiming", place, 0)
-        self._claiming.add(claiming)
+    def claiming(self, places: Sequence[Place]) -> Iterator[list[Claiming]]:
+        """Mark places as being claimed, until the answer has come and `hold` was called, or there is none."""
+        asked = [Claiming(place) for place in places]
+        for claiming in asked:
+            self._told("claiming", claiming.place, 0)
+            self._claiming.setdefault(claiming.place, []).append(claiming)
         try:
-            yield claiming
+            yield asked
         finally:
-            self._claiming.discard(claiming)
-            if not claiming.is_begun:
-                self._told("unclaimed", place, 0)
+            for claiming in asked:
+                _remove(self._claiming, claiming.place, claiming)
+                if not claiming.is_begun:
+                    self._told("unclaimed", claiming.place, 0)
 
-    def begin(self, claim: Claim, claiming: Claiming) -> Flight:
-        """Take up the attempt that a claim has brought, in the current task."""
-        claiming.is_begun = True
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("the engine runs inside an asyncio task")
-        flight = Flight(attempt_of(claim), task)
+    def hold(self, claims: Sequence[Claim], asked: Sequence[Claiming]) -> None:
+        """Count the attempts that a claim has brought as in flight; `begin` is next for each, or `drop`."""
+        by_place = {claiming.place: claiming for claiming in asked}
+        for claim in claims:
+            claiming = by_place[attempt_of(claim).place]
+            claiming.is_begun = True
+            self._hold(claim, is_cut_off=claiming.is_void)
+
+    def begin(self, claim: Claim) -> Flight | None:
+        """Carry out what is held in the current task; None when it was cut off already."""
+        flight = self._flights[attempt_of(claim)]
+        if flight.is_cut_off:
+            self.end(flight, is_settled=True)
+            return None
+        flight.task = asyncio.current_task()
+        return flight
+
+    def drop(self, claim: Claim) -> None:
+        """Forget what is held and was not begun."""
+        self.end(self._flights[attempt_of(claim)], is_settled=True)
+
+    def _hold(self, claim: Claim, *, is_cut_off: bool) -> None:
+        flight = Flight(attempt_of(claim), is_cut_off=is_cut_off)
         self._flights[flight.attempt] = flight
         self._told("begun", flight.attempt.place, flight.attempt.number)
-        return flight
 
     def end(self, flight: Flight, *, is_settled: bool) -> None:
         """Forget an attempt; `is_settled` False when it ended by a fault and perhaps still counts as running."""
@@ -144,9 +182,12 @@ class Claims:
 
     def cut_off_job(self, job_id: UUID) -> None:
         """Cut off whatever runs for a job that was cancelled, and what is just being claimed for it."""
-        for claiming in self._claiming:
-            if job_of(claiming.place) == job_id:
-                claiming.is_void = True
+        for place, asked in self._claiming.items():
+            if job_of(place) == job_id:
+                for claiming in asked:
+                    claiming.is_void = True
+        for taking in self._taking.get(job_id, ()):
+            taking.is_void = True
         self.cut_off([attempt for attempt in self._flights if attempt.job_id == job_id])
 
     def cut_off(self, attempts: Collection[Attempt]) -> None:
@@ -156,7 +197,8 @@ class Claims:
             if flight is None or flight.is_concluding or flight.is_cut_off:
                 continue
             flight.is_cut_off = True
-            flight.task.cancel()
+            if flight.task is not None:
+                flight.task.cancel()
             _log.warning("attempt_cut_off", extra={"job": str(attempt.job_id), "attempt": attempt.number})
 
     def keep_abandoned(self, held: Collection[Attempt]) -> None:
@@ -181,15 +223,33 @@ class Claims:
             await self._lease.until_fresh()
             await asyncio.sleep(0)  # the order to cut off may still be queued on this loop
 
-    async def _allow(self, claim: Claim | None) -> None:
+    async def _allow_claim(self) -> None:
         if self._lease is not None and not self._lease.is_fresh:
-            _log.warning("lease_awaited", extra={"attempt": claim.attempt if claim is not None else None})
-            await (self._soon_fresh(self._lease) if claim is None else self._lease.until_fresh())
-        if claim is not None:
-            flight = self._flights.get(attempt_of(claim))
-            if flight is not None and not flight.is_concluding:
-                flight.is_concluding = True
-                self._told("concluding", flight.attempt.place, flight.attempt.number)
+            _log.warning("lease_awaited", extra={"attempt": None})
+            await self._soon_fresh(self._lease)
+
+    async def _allow_conclusion(self, claim: Claim) -> None:
+        if self._lease is not None and not self._lease.is_fresh:
+            _log.warning("lease_awaited", extra={"attempt": claim.attempt})
+            await self._lease.until_fresh()
+        flight = self._flights.get(attempt_of(claim))
+        if flight is not None and not flight.is_concluding:
+            flight.is_concluding = True
+            self._told("concluding", flight.attempt.place, flight.attempt.number)
+
+    async def _take_over(self, claim: Claim, concluding: Awaitable[Moved]) -> Moved:
+        """Await a conclusion that may bring claims, and hold them."""
+        attempt, taking = attempt_of(claim), _Taking()
+        self._taking.setdefault(attempt.job_id, []).append(taking)
+        try:
+            moved = await concluding
+            # Whoever has stopped waiting will not begin it: the next comparisons find it held for nothing.
+            if attempt in self._flights:
+                for taken in moved.taken:
+                    self._hold(taken, is_cut_off=taking.is_void)
+        finally:
+            _remove(self._taking, attempt.job_id, taking)
+        return moved
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
@@ -224,16 +284,21 @@ class _Watched:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._store, name)
-        if name not in _CLAIMS | _CONCLUSIONS:
-            return method
+        if name in _CONCLUSIONS:
+            return partial(self._conclude, method)
+        if name in _CLAIMS:
+            return partial(self._claim, method)
+        return method
 
-        async def asked(first: Any, *rest: Any, **named: Any) -> Any:
-            await self._claims._allow(first if name in _CONCLUSIONS else None)
-            with self._claims._asking() if name in _CLAIMS else nullcontext():
-                asking: Awaitable[Any] = method(first, *rest, **named)
-                return await asking
+    async def _claim(self, method: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
+        await self._claims._allow_claim()
+        with self._claims._asking():
+            return await method(*arguments)
 
-        return asked
+    async def _conclude(self, method: Callable[..., Awaitable[Any]], claim: Claim, *rest: Any, **named: Any) -> Any:
+        await self._claims._allow_conclusion(claim)
+        concluding = method(claim, *rest, **named)
+        return await (concluding if named.get("take") is None else self._claims._take_over(claim, concluding))
 
 
 def attempt_of(claim: Claim) -> Attempt:
@@ -241,6 +306,8 @@ def attempt_of(claim: Claim) -> Attempt:
     return Attempt(claim.ref if isinstance(claim, StepClaim) else claim.job_id, claim.attempt)
 
 
-def place_of(wake: Wake) -> Place:
-    """Return what a wake-up asks to claim."""
-    return wake.ref if isinstance(wake, StepWake) else wake.job_id
+def _remove(lists: dict[K, list[V]], key: K, item: V) -> None:
+    items = lists[key]
+    items.remove(item)
+    if not items:
+        del lists[key]

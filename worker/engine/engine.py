@@ -7,7 +7,6 @@ others are published in one batch. A budget bounds how long a chain may hold its
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from shared.domain.errors import DatabaseUnavailable, ErrorRecord, InternalFault
 from shared.domain.states import Effect, JobStatus, Lane
 from shared.ports import (
     Announcer,
+    AnyWake,
     JobStore,
     Payloads,
     Planner,
@@ -27,17 +27,21 @@ from shared.ports import (
     RespondWake,
     StageClaim,
     StepClaim,
+    StepsWake,
     StepWake,
     Toolbox,
     Tracker,
     Wake,
 )
 from worker.engine.carried import Carried
-from worker.engine.claims import Claim, Claims, place_of
-from worker.engine.follow import after_release, stage_again
+from worker.engine.chain import Chain, Work
+from worker.engine.claims import Claim, Claims
+from worker.engine.fanout import in_messages, own_share
+from worker.engine.follow import after_release, place_of, stage_again, wake_of
 from worker.engine.persist import persist
 from worker.engine.plan_stage import PlanStage
 from worker.engine.respond_stage import RespondStage
+from worker.engine.slots import Slots
 from worker.engine.step import StepRunner
 from worker.engine.values import OutputLimits, Values
 
@@ -50,15 +54,19 @@ wake-ups go round; the pause keeps that cheap."""
 _HAND_ON_AT_ONCE_SECONDS = 0.25
 """The same where only this process seems to have lost the database."""
 
-_CLAIM_SECONDS = 3.0
-"""What the answer to a claim is waited for when the process stops."""
+_STOP_SECONDS = 5.0
+"""What the answers of the database are waited for when the process stops."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """`fuse_seconds`: how long one Celery task may go on with follow-ups, far below any broker's patience."""
+    """`fuse_seconds`: how long one Celery task may go on with follow-ups, far below any broker's patience.
+
+    `slots` bounds what is carried out at once, over all messages.
+    """
 
     lane: Lane
+    slots: int = 300
     max_output_bytes: int = 64 * 1024 * 1024
     inline_output_bytes: int = 65_536
     fuse_seconds: float = 60.0
@@ -81,16 +89,20 @@ class Engine:
         tracker: Tracker,
         draw: Callable[[], float],
         claims: Claims | None = None,
+        workers: Callable[[], int] = lambda: 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`workers` says how many workers of this lane live, as far as is known; `clock` counts seconds."""
         self._settings = settings
+        self._slots = Slots(settings.slots)
+        self._workers = workers
         self._store = store
         self._publisher = publisher
         self._announcer = announcer
         self._tracker = tracker
         self._clock = clock
         self.claims = claims if claims is not None else Claims()
-        watched = self.claims.watch(store)
+        self._watched = watched = self.claims.watch(store)
         self._plan = PlanStage(watched, planner, announcer)
         self._respond = RespondStage(watched, responder, announcer)
         limits = OutputLimits(settings.max_output_bytes, settings.inline_output_bytes)
@@ -99,24 +111,25 @@ class Engine:
         )
         self._is_winding_down = False
 
-    async def run(self, wake: Wake) -> Carried:
-        """Carry out a wake-up and its follow-ups; returns the outcome of the wake-up itself.
+    async def run(self, wake: AnyWake) -> Carried:
+        """Carry out a wake-up and what follows from it here; returns the outcome of the wake-up itself.
 
         A wake-up that has nothing to claim is harmless; one that cannot be claimed because the database does not
         answer is published again. Raises `DatabaseUnavailable` when the database stays away from work that has begun:
         the lease then decides. When the surrounding asyncio task is cancelled, the work at hand is given back first.
         """
-        until = self._clock() + self._settings.fuse_seconds
-        outcome = carried = await self._carry_out(wake)
-        while carried.wakes:
-            following, others = self._split(
-                carried.wakes, may_fuse=self._clock() < until and not self._is_winding_down
-            )
-            await self._publisher.publish(others)
-            if following is None:
-                break
-            carried = await self._carry_out(following, tracked=True)
-        return outcome
+        work, until = Work(), self._clock() + self._settings.fuse_seconds
+        chain = self._chain(lambda: self._clock() < until and not self._is_winding_down)
+        if isinstance(wake, StepsWake):
+            first = work.begin(chain, self._run_steps(work, chain, wake.each))
+        else:
+            first = work.begin(chain, self._run_one(work, chain, wake))
+        try:
+            await work.done()
+        except asyncio.CancelledError:
+            await work.stop(_STOP_SECONDS)
+            raise
+        return first.result()
 
     def interrupt(self, job_id: UUID) -> None:
         """Stop whatever runs here for a job that was cancelled; call it on the engine's event loop."""
@@ -126,91 +139,175 @@ class Engine:
         """Begin nothing new here: follow-ups are published from now on, for workers that stay."""
         self._is_winding_down = True
 
-    def _split(self, wakes: Sequence[Wake], *, may_fuse: bool) -> tuple[Wake | None, list[Wake]]:
-        """Return the follow-up to go on with here, None if there is none, and those to publish."""
-        if may_fuse:
-            for position, wake in enumerate(wakes):
-                lane = wake.lane if isinstance(wake, StepWake) else Lane.IO
-                if lane is self._settings.lane:
-                    return wake, [*wakes[:position], *wakes[position + 1 :]]
-        return None, list(wakes)
+    def _chain(self, may_go_on: Callable[[], bool], held: int = 0) -> Chain:
+        return Chain(self._settings.lane, self._slots, may_go_on, self._workers, held)
 
-    async def _carry_out(self, wake: Wake, *, tracked: bool = False) -> Carried:
-        """Claim a wake-up's work and do it; a fused one is `tracked`, for it has no Celery task of its own."""
-        with self.claims.claiming(place_of(wake)) as claiming:
-            claim = await self._claim_or_hand_on(wake)
-            if claim is None or claiming.is_void:
-                return Carried()
-            flight = self.claims.begin(claim, claiming)
+    async def _run_one(self, work: Work, chain: Chain, wake: Wake) -> Carried:
+        if chain.is_stopped:  # before it began
+            await self._publish([wake])
+            return Carried()
+        claims = await self._claim(chain, [wake])
+        return await self._follow(work, chain, claims[0]) if claims else Carried()
+
+    async def _run_steps(self, work: Work, chain: Chain, wakes: Sequence[Wake]) -> Carried:
+        """Carry out steps at once, each in a chain of its own, as many as there are slots for."""
+        begun, rest = 0, wakes
+        while rest and not (chain.is_stopped or (self._is_winding_down and rest is not wakes)):
+            claims = await self._claim(chain, rest)
+            rest = rest[chain.asked :]
+            for claim in claims:
+                self._branch(work, chain, claim)
+            chain.keep(0)
+            begun += len(claims)
+        if rest:
+            await self._publish(rest)
+        return Carried(steps=begun)
+
+    def _branch(self, work: Work, chain: Chain, claim: Claim) -> None:
+        """Carry out a claim beside a chain, which gives it one of its slots."""
+        chain.held -= 1
+        branch = self._chain(chain.may_go_on, held=1)
+        work.begin(branch, self._follow(work, branch, claim, tracked=True))
+
+    async def _follow(self, work: Work, chain: Chain, claim: Claim, *, tracked: bool = False) -> Carried:
+        """Carry out a claim, then what is taken over from it, and so on; returns the outcome of the first.
+
+        What is `tracked`, and everything that follows, has no Celery task of its own.
+        """
+        outcome: Carried | None = None
+        following: Claim | None = claim
+        try:
+            if chain.is_stopped:  # before it began
+                await self._release_all(chain, [claim])
+                following = None
+            chain.is_asking = False
+            while following is not None:
+                carried = await self._carry_out(chain, following, tracked=tracked or outcome is not None)
+                outcome = outcome or carried
+                following = await self._go_on(work, chain, carried)
+        finally:
+            chain.keep(0)
+        return outcome or Carried()
+
+    async def _go_on(self, work: Work, chain: Chain, carried: Carried) -> Claim | None:
+        """See to all that an outcome led to; returns what the chain carries out next, None when it ends here."""
+        taken, wakes = carried.taken, carried.wakes
+        if chain.is_stopped or self._is_winding_down:
+            await self._publish(wakes)
+            await self._release_all(chain, taken)
+            return None
+        mine, others = self._split(chain, len(taken), wakes)
+        for claim in taken[1:]:
+            self._branch(work, chain, claim)
+        chain.keep(1)
+        if mine:
+            beside = self._chain(chain.may_go_on)
+            work.begin(beside, self._run_steps(work, beside, mine))
+        if others:
+            work.spawn(self._publish(others))
+        return taken[0] if taken else None
+
+    def _split(self, chain: Chain, taken: int, wakes: Sequence[Wake]) -> tuple[Sequence[Wake], Sequence[Wake]]:
+        """Return the follow-ups that this process carries out as well, and those for anybody."""
+        if not wakes or not chain.may_go_on():
+            return (), wakes
+        ours = [wake for wake in wakes if isinstance(wake, StepWake) and wake.lane is self._settings.lane]
+        share = own_share(taken + len(ours), taken + self._slots.free, self._workers()) - taken
+        mine = ours[: max(share, 0)]
+        return mine, [wake for wake in wakes if wake not in mine] if mine else wakes
+
+    async def _carry_out(self, chain: Chain, claim: Claim, *, tracked: bool) -> Carried:
+        """Do what was claimed; what is `tracked` is shown to monitors from here."""
+        flight = self.claims.begin(claim)
+        if flight is None:
+            return Carried()
+        chain.flight = flight
         started = self._clock()
         carried = Carried(attempt=claim.attempt)
         is_settled = True
         try:
             if tracked:
-                self._tracker.started(wake, claim.attempt)
-            carried = await self._work(claim)
+                self._tracker.started(wake_of(claim), claim.attempt)
+            carried = await self._work(chain, claim)
         except asyncio.CancelledError:
             if not flight.is_cut_off:
                 is_settled = False  # while it is not known to be given back: a second cancellation ends this wait
-                is_settled = await asyncio.shield(self._give_back(claim))
+                is_settled = await asyncio.shield(self._give_back(chain, claim))
                 raise
-            # The database already says that this attempt is over; this Celery task ends normally.
-            flight.task.uncancel()
+            # The database already says that this attempt is over; its Celery task ends normally.
+            flight.uncancel()
         except BaseException:
             is_settled = False
             raise
         finally:
+            chain.flight = None
             self.claims.end(flight, is_settled=is_settled)
             if tracked:
-                self._tracker.ended(wake, claim.attempt, carried.error, self._clock() - started)
+                self._tracker.ended(wake_of(claim), claim.attempt, carried.error, self._clock() - started)
         if carried.is_late:
             self.claims.count_late(flight.attempt)
         return carried
 
-    async def _claim_or_hand_on(self, wake: Wake) -> Claim | None:
-        """Claim, or publish the wake-up again: perhaps it is only this process that does not reach the database.
+    async def _claim(self, chain: Chain, wakes: Sequence[Wake]) -> Sequence[Claim]:
+        """Wait for slots and claim as many; what was claimed for a chain that is stopped meanwhile is given back."""
+        chain.is_asking = False
+        try:
+            chain.asked = chain.held = await self._slots.wait(len(wakes))
+        except asyncio.CancelledError:
+            await asyncio.shield(self._publish(wakes))
+            raise
+        asked = wakes[: chain.asked]
+        with self.claims.claiming([place_of(wake) for wake in asked]) as places:
+            claims = await self._claim_or_hand_on(chain, asked)
+            self.claims.hold(claims, places)
+        if chain.is_stopped:
+            await self._release_all(chain, claims)
+            return ()
+        return claims
 
-        Kept here, it would wait for this process while others stand idle, for the broker goes on sending them. Given
-        up, it would be published again by and by, each time later than the time before, and everything that was
-        woken during an outage would wait for long after it.
+    async def _claim_or_hand_on(self, chain: Chain, wakes: Sequence[Wake]) -> Sequence[Claim]:
+        """Claim, or publish the wake-ups again: perhaps it is only this process that does not reach the database.
+
+        Kept here, they would wait for this process while others stand idle, for the broker goes on sending them.
+        Given up, they would be published again by and by, each time later than the time before, and everything that
+        was woken during an outage would wait for long after it.
         """
         while True:
             try:
-                return await self._claim(wake)
+                chain.is_asking = True
+                return await self._ask_for(wakes)
             except DatabaseUnavailable as error:
+                chain.is_asking = False
                 await asyncio.sleep(_HAND_ON_AT_ONCE_SECONDS if self.claims.is_stalled else _HAND_ON_SECONDS)
-                if await self._publisher.publish([wake]):
+                if await self._publish(wakes):
                     _log.warning("wake_handed_on", extra={"cause": error.message})
-                    return None
+                    return ()
+            finally:
+                chain.is_asking = False
 
-    async def _claim(self, wake: Wake) -> Claim | None:
-        """Claim; when this process stops meanwhile, what was claimed is given back, for nothing of it has begun."""
-        asking = asyncio.ensure_future(self._ask_for(wake))
-        try:
-            return await asyncio.shield(asking)
-        except asyncio.CancelledError:
-            with contextlib.suppress(TimeoutError, DatabaseUnavailable):
-                claim = await asyncio.wait_for(asking, _CLAIM_SECONDS)
-                if claim is not None:
-                    await self._release(claim)
-            raise
+    async def _ask_for(self, wakes: Sequence[Wake]) -> Sequence[Claim]:
+        if len(wakes) > 1:
+            return await self._watched.claim_steps([wake.ref for wake in wakes if isinstance(wake, StepWake)])
+        claim: Claim | None
+        match wakes[0]:
+            case PlanWake() as wake:
+                claim = await self._plan.claim(wake)
+            case RespondWake() as wake:
+                claim = await self._respond.claim(wake)
+            case StepWake() as wake:
+                claim = await self._steps.claim(wake)
+        return () if claim is None else (claim,)
 
-    async def _ask_for(self, wake: Wake) -> Claim | None:
-        match wake:
-            case PlanWake():
-                return await self._plan.claim(wake)
-            case RespondWake():
-                return await self._respond.claim(wake)
-            case StepWake():
-                return await self._steps.claim(wake)
+    async def _publish(self, wakes: Sequence[Wake]) -> bool:
+        return await self._publisher.publish(in_messages(wakes, self._workers()))
 
-    async def _work(self, claim: Claim) -> Carried:
+    async def _work(self, chain: Chain, claim: Claim) -> Carried:
         """Carry out what was claimed. A defect of ours ends it with a reason: left alone it would only recur."""
         try:
             if isinstance(claim, StepClaim):
-                return await self._steps.carry_out(claim)
+                return await self._steps.carry_out(claim, chain)
             stage = self._respond if claim.status is JobStatus.RESPONDING else self._plan
-            return await stage.carry_out(claim)
+            return await stage.carry_out(claim, chain)
         except DatabaseUnavailable:
             raise
         except Exception as error:
@@ -218,7 +315,7 @@ class Engine:
             # The text of a foreign exception may hold anything, so it stays in the log.
             fault = InternalFault(f"planq failed here ({type(error).__name__}); the cause is in the worker's log")
             if isinstance(claim, StepClaim):
-                return await self._steps.break_off(claim, fault)
+                return await self._steps.break_off(claim, fault, chain)
             return await self._fail_job(claim, ErrorRecord.of(fault))
 
     async def _fail_job(self, claim: StageClaim, record: ErrorRecord) -> Carried:
@@ -226,7 +323,7 @@ class Engine:
             self._announcer.job_ended(claim.job_id)
         return Carried(attempt=claim.attempt, error=record)
 
-    async def _give_back(self, claim: Claim) -> bool:
+    async def _give_back(self, chain: Chain, claim: Claim) -> bool:
         """This process stops in the middle: let another one continue at once, unless a repeat could do harm.
 
         Returns False where that is left to the sweeper, because the database does not answer.
@@ -238,8 +335,8 @@ class Engine:
             unknown = OutcomeUnknown(
                 f"the worker stopped while the unsafe tool {claim.tool_name!r} ran; whether it took effect is unknown"
             )
-            carried = await self._steps.break_off(claim, unknown)
-            await self._publisher.publish(carried.wakes)
+            carried = await self._steps.break_off(claim, unknown, chain)
+            await self._publish(carried.wakes)
         except DatabaseUnavailable:
             _log.warning("work_not_given_back", extra={"attempt": claim.attempt})
             return False
@@ -249,6 +346,17 @@ class Engine:
         """Let another worker take the claimed work at once."""
         if not isinstance(claim, StageClaim):
             moved = await self._store.release_step(claim)
-            await self._publisher.publish(after_release(claim.ref, claim.attempt, moved))
+            await self._publish(after_release(claim.ref, claim.attempt, moved))
         elif await self._store.release_stage(claim):
-            await self._publisher.publish([stage_again(claim.job_id, claim.status, claim.attempt)])
+            await self._publish([stage_again(claim.job_id, claim.status, claim.attempt)])
+
+    async def _release_all(self, chain: Chain, claims: Sequence[Claim]) -> None:
+        """Give back what was claimed and not begun."""
+        chain.is_asking = True  # a chain that is stopped now must see this through
+        for claim in claims:
+            try:
+                await self._release(claim)
+            except DatabaseUnavailable:
+                _log.warning("work_not_given_back", extra={"attempt": claim.attempt})
+            finally:
+                self.claims.drop(claim)

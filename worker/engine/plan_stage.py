@@ -14,16 +14,15 @@ from typing import Any
 
 from shared.domain.compile import PlannedStep, compile_plan
 from shared.domain.errors import ErrorRecord, PlanInvalid, storable
-from shared.domain.ids import StepRef
 from shared.domain.model import Ask, ModelCall, ModelFailed
 from shared.domain.plan import Plan, parse_plan
 from shared.domain.planning import Direct, Malformed, interpret
 from shared.domain.states import JobStatus
 from shared.domain.tool import ToolDefinition
 from shared.domain.validation import validate_plan
-from shared.ports import Announcer, JobStore, Planner, PlanWake, StageClaim
+from shared.ports import Announcer, JobStore, Moved, Planner, PlanWake, StageClaim
 from worker.engine.carried import Carried
-from worker.engine.follow import after_step
+from worker.engine.chain import Chain
 from worker.engine.persist import persist
 from worker.engine.spending import Spending
 
@@ -44,6 +43,16 @@ class _Checked:
     errors: Sequence[Mapping[str, Any]]
 
 
+@dataclass(frozen=True, slots=True)
+class _Planning:
+    """A claim that is carried out in a `chain`, where its plan comes from, and which `calls` that took."""
+
+    claim: StageClaim
+    chain: Chain
+    source: str
+    calls: Sequence[ModelCall] = ()
+
+
 class PlanStage:
     """Carries out PLAN for one claim."""
 
@@ -57,12 +66,12 @@ class PlanStage:
         """Take the stage; None when somebody else has it or it is over."""
         return await self._store.claim_stage(wake.job_id, (JobStatus.QUEUED, JobStatus.PLANNING))
 
-    async def carry_out(self, claim: StageClaim) -> Carried:
-        """Plan, and store what came of it."""
+    async def carry_out(self, claim: StageClaim, chain: Chain) -> Carried:
+        """Plan, and store what came of it, taking over what `chain` may."""
         known = await persist(lambda: self._store.tool_definitions(claim.tenant_id))
         tools = known if claim.tools is None else {name: known[name] for name in claim.tools if name in known}
         if claim.plan_source == CALLER:
-            return await self._take_callers_plan(claim, tools)
+            return await self._take_callers_plan(_Planning(claim, chain, CALLER), tools)
         ask = Ask(job_id=str(claim.job_id), input=claim.input, model=claim.model)
         try:
             async with self._spending.kept(claim.job_id) as cut_off:
@@ -72,27 +81,24 @@ class PlanStage:
         draft = interpret(reply.text, reply.tool_calls)
         if isinstance(draft, Direct):
             return await self._end(claim, storable(draft.content), None, [reply.call])
+        planning = _Planning(claim, chain, MODEL, [reply.call])
         if isinstance(draft, Malformed):
-            return await self._refuse(claim, MODEL, None, draft.errors, [reply.call])
-        return await self._take(claim, MODEL, draft.plan, tools, claim.limits.max_tool_steps, [reply.call])
+            return await self._refuse(planning, None, draft.errors)
+        return await self._take(planning, draft.plan, tools, claim.limits.max_tool_steps)
 
-    async def _take_callers_plan(self, claim: StageClaim, tools: Mapping[str, ToolDefinition]) -> Carried:
+    async def _take_callers_plan(self, planning: _Planning, tools: Mapping[str, ToolDefinition]) -> Carried:
         # The API refused defective plans; what is left are tools that have changed since.
+        body = planning.claim.plan_body
         try:
-            plan = parse_plan(claim.plan_body)
+            plan = parse_plan(body)
         except PlanInvalid as error:
-            return await self._refuse(claim, CALLER, claim.plan_body, error.errors, [])
-        return await self._take(claim, CALLER, plan, tools, claim.limits.max_plan_steps, [])
+            return await self._refuse(planning, body, error.errors)
+        return await self._take(planning, plan, tools, planning.claim.limits.max_plan_steps)
 
     async def _take(
-        self,
-        claim: StageClaim,
-        source: str,
-        plan: Plan,
-        tools: Mapping[str, ToolDefinition],
-        max_steps: int,
-        calls: Sequence[ModelCall],
+        self, planning: _Planning, plan: Plan, tools: Mapping[str, ToolDefinition], max_steps: int
     ) -> Carried:
+        claim, chain = planning.claim, planning.chain
         work = (plan, tools, max_steps, claim.limits.step_timeout_seconds)
         if len(plan.calls) <= _INLINE_STEPS:
             checked = _check(*work)
@@ -100,30 +106,28 @@ class PlanStage:
             checked = await asyncio.to_thread(_check, *work)
         body = plan.model_dump(mode="json", exclude_none=True)
         if checked.errors:
-            return await self._refuse(claim, source, body, checked.errors, calls)
-        moved = await self._spending.unbroken(
-            persist(lambda: self._store.accept_plan(claim, source, body, checked.steps, calls))
-        )
-        _log.info(
-            "plan_accepted", extra={"job": str(claim.job_id), "steps": len(checked.steps), "landed": moved.landed}
-        )
-        wakes = after_step(StepRef(claim.job_id, claim.round, 0), moved)
-        return Carried.landed(moved.landed, wakes, attempt=claim.attempt)
+            return await self._refuse(planning, body, checked.errors)
+        steps = checked.steps
+        ready = sum(not step.depends_on and step.lane is chain.lane for step in steps)
 
-    async def _refuse(
-        self,
-        claim: StageClaim,
-        source: str,
-        body: Any,
-        errors: Sequence[Mapping[str, Any]],
-        calls: Sequence[ModelCall],
-    ) -> Carried:
-        moved = await self._spending.unbroken(
-            persist(lambda: self._store.refuse_plan(claim, source, body, errors, calls))
-        )
+        async def accept() -> Moved:
+            take = chain.take(ready)
+            return await self._store.accept_plan(claim, planning.source, body, steps, planning.calls, take=take)
+
+        moved = await self._spending.unbroken(persist(accept))
+        _log.info("plan_accepted", extra={"job": str(claim.job_id), "steps": len(steps), "landed": moved.landed})
+        return Carried.by(claim, moved)
+
+    async def _refuse(self, planning: _Planning, body: Any, errors: Sequence[Mapping[str, Any]]) -> Carried:
+        claim, chain = planning.claim, planning.chain
+
+        async def refuse() -> Moved:
+            take = chain.take(0)
+            return await self._store.refuse_plan(claim, planning.source, body, errors, planning.calls, take=take)
+
+        moved = await self._spending.unbroken(persist(refuse))
         _log.info("plan_refused", extra={"job": str(claim.job_id), "errors": len(errors), "landed": moved.landed})
-        wakes = after_step(StepRef(claim.job_id, claim.round, 0), moved)
-        return Carried.landed(moved.landed, wakes, attempt=claim.attempt)
+        return Carried.by(claim, moved)
 
     async def _end(
         self, claim: StageClaim, answer: str | None, error: ErrorRecord | None, calls: Sequence[ModelCall]
@@ -135,7 +139,7 @@ class PlanStage:
         if landed:
             self._announcer.job_ended(claim.job_id)
         _log.info("job_ended", extra={"job": str(claim.job_id), "status": str(status), "landed": landed})
-        return Carried.landed(landed, [], attempt=claim.attempt, error=error)
+        return Carried.by(claim, Moved(landed), error=error)
 
 
 def _check(plan: Plan, tools: Mapping[str, ToolDefinition], max_steps: int, step_timeout_seconds: float) -> _Checked:

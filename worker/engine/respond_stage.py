@@ -8,8 +8,9 @@ from shared.domain.errors import ErrorRecord, storable
 from shared.domain.model import Ask, Findings, ModelFailed
 from shared.domain.results import failure_text
 from shared.domain.states import JobStatus
-from shared.ports import Announcer, JobStore, Responder, RespondWake, StageClaim
+from shared.ports import Announcer, JobStore, Moved, Responder, RespondWake, StageClaim
 from worker.engine.carried import Carried
+from worker.engine.chain import Chain
 from worker.engine.persist import persist
 from worker.engine.spending import Spending
 
@@ -29,11 +30,14 @@ class RespondStage:
         """Take the stage; None when somebody else has it or it is over."""
         return await self._store.claim_stage(wake.job_id, (JobStatus.RESPONDING,))
 
-    async def carry_out(self, claim: StageClaim) -> Carried:
-        """Answer from what was found. If the model fails, the job fails but keeps its results."""
+    async def carry_out(self, claim: StageClaim, chain: Chain) -> Carried:
+        """Answer from what was found; `chain` ends here. If the model fails, the job fails but keeps its results."""
         findings = Findings(plan_errors=claim.plan_errors or ())
         if not findings.plan_errors:
-            findings = Findings(results=await persist(lambda: self._store.results(claim)))
+            results = claim.results
+            if results is None:
+                results = await persist(lambda: self._store.results(claim))
+            findings = Findings(results=results)
         ask = Ask(job_id=str(claim.job_id), input=claim.input, model=claim.model)
         answer: str | None = None
         error: ErrorRecord | None = None
@@ -56,4 +60,4 @@ class RespondStage:
         if landed:
             self._announcer.job_ended(claim.job_id)
         _log.info("job_ended", extra={"job": str(claim.job_id), "status": str(status), "landed": landed})
-        return Carried.landed(landed, [], attempt=claim.attempt, error=error)
+        return Carried.by(claim, Moved(landed), error=error)

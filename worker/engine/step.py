@@ -36,7 +36,7 @@ from shared.ports import (
     ToolContext,
 )
 from worker.engine.carried import Carried
-from worker.engine.follow import after_step
+from worker.engine.chain import Chain
 from worker.engine.persist import persist
 from worker.engine.values import ReadyOutput, Values, output_to_store
 
@@ -83,26 +83,29 @@ class StepRunner:
         """Take the step; None when somebody else has it, it is over, or its time has not come."""
         return await self._store.claim_step(wake.ref)
 
-    async def carry_out(self, claim: StepClaim) -> Carried:
-        """Run the attempt and store its outcome; returns what became ready."""
+    async def carry_out(self, claim: StepClaim, chain: Chain) -> Carried:
+        """Run the attempt and store its outcome, taking over what `chain` may; returns what it led to."""
         since = monotonic()
         outcome = await self._attempt(claim)
         if outcome.suspended is not None:
             waiting = outcome.suspended
             landed = await persist(lambda: self._store.suspend_step(claim, waiting.delay, waiting.output))
-            return Carried.landed(landed, [], attempt=claim.attempt)
+            return Carried.by(claim, Moved(landed))
         if outcome.output is None:
             failure = outcome.failure or InternalFault("the attempt ended without an outcome")
-            return await self.break_off(claim, failure, phase=outcome.phase, poisoned=outcome.poisoned, since=since)
+            return await self.break_off(
+                claim, failure, chain, phase=outcome.phase, poisoned=outcome.poisoned, since=since
+            )
         output = outcome.output
-        moved = await persist(lambda: self._succeed(claim, output))
+        moved = await persist(lambda: self._succeed(claim, output, chain))
         _tell("step_succeeded", claim, moved.landed)
-        return Carried.landed(moved.landed, after_step(claim.ref, moved), attempt=claim.attempt)
+        return Carried.by(claim, moved)
 
     async def break_off(
         self,
         claim: StepClaim,
         failure: ExecutionFailed,
+        chain: Chain,
         *,
         phase: Phase = Phase.CALLING,
         poisoned: bool = False,
@@ -120,25 +123,25 @@ class StepRunner:
             retry_after=failure.retry_after if isinstance(failure, RateLimited) else None,
             time_left=_time_left(claim, since),
         )
-        moved = await persist(lambda: self._store_next(claim, next_))
+        moved = await persist(lambda: self._store_next(claim, next_, chain))
         _tell(f"step_{moved.status}", claim, moved.landed, code=next_.error.code)
-        wakes = after_step(claim.ref, moved)
-        return Carried.landed(moved.landed, wakes, attempt=claim.attempt, error=next_.error, poisoned=poisoned)
+        return Carried.by(claim, moved, error=next_.error, poisoned=poisoned)
 
-    async def _store_next(self, claim: StepClaim, next_: Next) -> Moved:
+    async def _store_next(self, claim: StepClaim, next_: Next, chain: Chain) -> Moved:
         match next_:
             case RunAgain(error, delay, unsure):
-                return await self._store.fail_step(claim, error, delay, unsure=unsure)
+                return await self._store.fail_step(claim, error, delay, unsure=unsure, take=chain.take())
             case Ask(error, question):
                 landed = await self._store.ask_step(claim, error, question)
                 return Moved(landed, status=StepStatus.WAITING)
             case GiveUp(error):
-                return await self._store.fail_step(claim, error, None)
+                return await self._store.fail_step(claim, error, None, take=chain.take())
 
-    async def _succeed(self, claim: StepClaim, output: ReadyOutput) -> Moved:
+    async def _succeed(self, claim: StepClaim, output: ReadyOutput, chain: Chain) -> Moved:
         """Store the output; a repeat puts its payload again, so that none is referred to that has been collected."""
         payload = await self._values.put(claim, output)
-        return await self._store.succeed_step(claim, output_to_store(output), output.artifact, payload)
+        stored = output_to_store(output)
+        return await self._store.succeed_step(claim, stored, output.artifact, payload, take=chain.take())
 
     async def _attempt(self, claim: StepClaim) -> _Outcome:
         phase = Phase.PREPARING

@@ -7,7 +7,7 @@ sweepers at once do no harm. Each pass is bounded.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -67,14 +67,14 @@ class Sweeper:
         self._job_ended = job_ended
         self._draw = draw
         self._interrupt = interrupt
-        self._parts = (
-            self._fire_timers,
-            self._take_back_steps,
-            self._take_back_stages,
-            self._expire_plans,
-            self._expire_jobs,
-            self._expire_questions,
-        )
+        self._parts = {
+            SweepPart.TIMERS: self._fire_timers,
+            SweepPart.STEPS: self._take_back_steps,
+            SweepPart.STAGES: self._take_back_stages,
+            SweepPart.PLANS: self._expire_plans,
+            SweepPart.JOBS: self._expire_jobs,
+            SweepPart.QUESTIONS: self._expire_questions,
+        }
         self._passes = 0
         self._is_broker_there = True
         self._has_lost_worker = False
@@ -84,21 +84,25 @@ class Sweeper:
         wakes: list[Wake] = []
         acted = 0
         self._has_lost_worker = False
-        for find in self._parts:
+        found = await self._store.look(self._settings.deadline_grace)
+        for part, find in self._parts.items():
+            if part not in found.parts:
+                continue
             try:
                 count, more = await find()
             except DatabaseUnavailable:
                 raise
             except Exception:
                 # One row that cannot be put right must not keep everything else waiting.
-                _log.exception("sweep_part_failed", extra={"part": find.__name__})
+                _log.exception("sweep_part_failed", extra={"part": str(part)})
                 continue
             acted += count
             wakes += more
-        # While the broker is away one wake-up of a kind tries it; a batch would only be taken and returned.
-        due = await self._store.take_due_wakes(
-            self._settings.batch if self._is_broker_there else 1, await self._lanes_that_lost_wakes()
-        )
+        lost = await self._lanes_that_lost_wakes(found.unclaimed)
+        due: Sequence[Wake] = ()
+        if lost or acted or SweepPart.WAKES in found.parts:
+            # While the broker is away one wake-up of a kind tries it; a batch would only be taken and returned.
+            due = await self._store.take_due_wakes(self._settings.batch if self._is_broker_there else 1, lost)
         # A worker that froze instead of dying still swallows the next message of its lane; the copy reaches another.
         wakes += [*due, *due] if self._has_lost_worker else due
         if wakes:
@@ -111,10 +115,9 @@ class Sweeper:
             await self._store.tidy()
         return acted + len(wakes)
 
-    async def _lanes_that_lost_wakes(self) -> Collection[Lane]:
+    async def _lanes_that_lost_wakes(self, unclaimed: Collection[Lane]) -> Collection[Lane]:
         """Return the lanes with unclaimed work and an empty queue: whoever took those wake-ups will not claim."""
-        lanes = await self._store.unclaimed_lanes() if self._is_broker_there else ()
-        return await self._queues.empty(lanes) if lanes else ()
+        return await self._queues.empty(unclaimed) if unclaimed and self._is_broker_there else ()
 
     async def _fire_timers(self) -> tuple[int, list[Wake]]:
         wakes: list[Wake] = []

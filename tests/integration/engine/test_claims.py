@@ -217,6 +217,7 @@ def test_a_worker_that_was_frozen_between_claim_and_call_does_not_begin_what_was
         now = [100.0]
         lease = Lease(LEASE, clock=lambda: now[0])
         harness.engine.claims._lease = lease
+        job_id = await planned(harness)
         claim, claimed = harness.store.claim_step, asyncio.Event()
 
         async def claim_and_freeze(ref: StepRef) -> Any:
@@ -226,8 +227,7 @@ def test_a_worker_that_was_frozen_between_claim_and_call_does_not_begin_what_was
             return answer
 
         monkeypatch.setattr(harness.store, "claim_step", claim_and_freeze)
-        job_id = await harness.submit("", plan={"calls": [{"tool_name": "held", "arguments": {}}]})
-        running = asyncio.create_task(harness.engine.run(harness.published.pop()))
+        running = asyncio.create_task(harness.engine.run(StepWake(StepRef(job_id, 0, 0), Lane.IO, "held")))
         await asyncio.wait_for(claimed.wait(), 5)
         await take_back(harness, job_id)
         await reconciler(harness, lease).compare(asked=now[0])

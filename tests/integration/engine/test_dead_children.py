@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from shared.domain.ids import StepRef
-from shared.ports import Attempt, Wake
+from shared.ports import AnyWake, Attempt
 from shared.store.database import Database
 from shared.store.ids import new_id
 from shared.store.jobs import PostgresJobStore
@@ -25,9 +25,9 @@ class Published:
     """The port `Publisher`, keeping what it is given."""
 
     def __init__(self) -> None:
-        self.wakes: list[Wake] = []
+        self.wakes: list[AnyWake] = []
 
-    async def publish(self, wakes: Sequence[Wake]) -> bool:
+    async def publish(self, wakes: Sequence[AnyWake]) -> bool:
         self.wakes += wakes
         return True
 

@@ -15,7 +15,7 @@ from shared.domain.errors import StorageUnavailable
 from shared.domain.ids import StepRef
 from shared.domain.preview import PREVIEW_CHARS
 from shared.domain.states import Lane
-from shared.ports import Payloads, StepWake
+from shared.ports import Payloads, StepsWake, StepWake
 from shared.store.database import Database
 from shared.store.objects import open_objects
 from shared.store.payloads import PayloadStore
@@ -112,6 +112,9 @@ def test_fifty_megabytes_pass_through_a_plan_and_only_the_step_that_needs_them_l
         peaks: dict[int, int] = {}
         while harness.published:
             wake = harness.published.pop(0)
+            if isinstance(wake, StepsWake):
+                harness.published += wake.each
+                continue
             before, index = payloads.loads, wake.ref.index if isinstance(wake, StepWake) else -1
             harness.engine.wind_down()  # one step a turn: nothing is fused
             tracemalloc.start()
@@ -235,7 +238,7 @@ def test_a_death_between_the_payload_and_the_end_of_the_step_leaves_only_what_is
         harness.published.clear()
         succeed = harness.store.succeed_step
 
-        async def die(*_: Any) -> Any:
+        async def die(*_: Any, **named: Any) -> Any:
             raise Died
 
         harness.store.succeed_step = die  # type: ignore[method-assign]

@@ -15,7 +15,7 @@ import pytest
 from shared.domain.errors import ErrorRecord
 from shared.domain.ids import StepRef
 from shared.domain.states import JobStatus, Lane
-from shared.ports import PlanWake, RespondWake, StepClaim, StepWake, Wake
+from shared.ports import AnyWake, PlanWake, RespondWake, StepClaim, StepWake, Wake
 from shared.store.database import Database
 from tests.support.harness import Harness, ScriptedModel, make_tool
 from worker.engine import Sweeper, SweepSettings
@@ -44,7 +44,7 @@ async def accepted(harness: Harness) -> UUID:
     job_id = await harness.submit()
     claim = await harness.store.claim_stage(job_id, [JobStatus.QUEUED])
     assert claim is not None
-    await harness.engine._work(claim)
+    await harness.carry_out(claim)
     return job_id
 
 
@@ -236,6 +236,6 @@ async def events(harness: Harness, job_id: UUID) -> Counter[str]:
         return Counter(row["kind"] for row in await cursor.fetchall())
 
 
-def wake_key(wake: Wake) -> tuple[str, Any]:
+def wake_key(wake: AnyWake) -> tuple[str, Any]:
     """What a wake-up asks for; its attempt only names it for monitors."""
     return type(wake).__name__, wake.ref if isinstance(wake, StepWake) else wake.job_id

@@ -73,7 +73,7 @@ async def executing(harness: Harness, plan: Any = PLAN) -> UUID:
     job_id = await harness.submit("", plan=plan)
     claim = await harness.store.claim_stage(job_id, [JobStatus.QUEUED])
     assert claim is not None
-    await harness.engine._work(claim)
+    await harness.carry_out(claim)
     harness.published.clear()
     return job_id
 

@@ -100,7 +100,7 @@ def test_a_defect_while_storing_ends_the_step_with_a_reason(play: Play, monkeypa
         """Return something."""
         return {"n": 1}
 
-    async def refuse(*_: Any) -> Any:
+    async def refuse(*_: Any, **named: Any) -> Any:
         raise KeyError("a defect")
 
     monkeypatch.setattr("shared.store.jobs.PostgresJobStore.succeed_step", refuse)
@@ -295,7 +295,7 @@ def test_a_stopping_worker_gives_back_what_may_run_again(play: Play, effect: str
         assert published == [RespondWake(job_id, 2)]
 
 
-def test_a_fan_out_goes_out_in_one_batch_and_one_step_goes_on_here(play: Play) -> None:
+def test_what_this_process_has_no_slots_for_goes_out_in_one_batch(play: Play) -> None:
     @tool(effect="pure")
     async def leaf(n: int) -> dict[str, int]:
         """Return n."""
@@ -313,11 +313,12 @@ def test_a_fan_out_goes_out_in_one_batch_and_one_step_goes_on_here(play: Play) -
         job_id = await harness.submit("", plan=plan(*calls))
         wake = harness.published.pop()
         assert isinstance(wake, PlanWake)
+        harness.engine._slots.reserve(290)
         await harness.run_one(wake)
         fanned_out = list(harness.published)
         await harness.drain()
         return fanned_out, await harness.requests.job("default", job_id)
 
     fanned_out, (job, steps) = play(scenario, ScriptedModel(), [make_tool(leaf), make_tool(join)])
-    assert len(fanned_out) == 19
+    assert [[index for index, _ in wake.steps] for wake in fanned_out] == [list(range(10, 20))]
     assert (job["status"], steps[20]["output"], steps[20]["attempt"]) == ("completed", {"sum": 190}, 1)

@@ -14,8 +14,7 @@ from shared.domain.errors import DatabaseUnavailable, ErrorRecord
 from shared.domain.ids import StepRef
 from shared.domain.limits import Limits
 from shared.domain.states import JobStatus, Lane, StepStatus
-from shared.ports import Attempt, ExpiredPlan, PlanWake, RespondWake, StepWake, Wake
-from shared.store.database import query
+from shared.ports import AnyWake, Attempt, ExpiredPlan, PlanWake, RespondWake, StepWake
 from shared.store.fleet import Fleet
 from tests.support.harness import LEASE, Harness, ScriptedModel, make_tool
 from worker.engine import Sweeper, SweepSettings
@@ -52,7 +51,7 @@ async def accepted(harness: Harness, **fields: Any) -> UUID:
     job_id = await harness.submit(**fields)
     claim = await harness.store.claim_stage(job_id, [JobStatus.QUEUED])
     assert claim is not None
-    await harness.engine._work(claim)
+    await harness.carry_out(claim)
     harness.published.clear()
     return job_id
 
@@ -82,13 +81,12 @@ def test_a_plan_expires_whole_while_a_step_moves(play: Play, move: str) -> None:
 
     async def scenario(harness: Harness) -> Any:
         job_id = await accepted(harness)
-        claim = {"job_id": job_id, "round": 0, "index": 0, "worker_id": harness.worker_id}
         if move == "release":
             assert await harness.store.claim_step(StepRef(job_id, 0, 0)) is not None
         await set_back(harness, job_id, "deadline")
         async with harness.database.connection() as connection, connection.transaction():
             if move == "claim":
-                await connection.execute(query("claim_step"), claim)
+                await connection.execute("SELECT planq_claim_steps(%s, 0, '{0}', %s)", [job_id, harness.worker_id])
             else:
                 await connection.execute("SELECT planq_release_step(%s, 0, 0, 1)", [job_id])
             expiring = asyncio.create_task(harness.fleet.expire_plan(ExpiredPlan(job_id, 300.0), LATE))
@@ -136,12 +134,14 @@ def test_a_short_loss_of_the_database_ends_no_work(play: Play, monkeypatch: pyte
         real = getattr(harness.store, method)
         calls: list[int] = []
 
-        async def away_at_first(*arguments: Any) -> Any:
+        async def away_at_first(*arguments: Any, **named: Any) -> Any:
             calls.append(1)
             if len(calls) == 1:
                 raise DatabaseUnavailable("the database does not answer")
-            return await real(*arguments)
+            return await real(*arguments, **named)
 
+        if method == "results":
+            harness.engine.wind_down()  # what is taken over brings them along
         monkeypatch.setattr(harness.store, method, away_at_first)
         return await harness.run()
 
@@ -157,9 +157,9 @@ def test_wake_ups_go_out_at_once_when_the_broker_is_back(play: Play) -> None:
         is_there = False
 
         def __init__(self) -> None:
-            self.batches: list[list[Wake]] = []
+            self.batches: list[list[AnyWake]] = []
 
-        async def publish(self, wakes: Sequence[Wake]) -> bool:
+        async def publish(self, wakes: Sequence[AnyWake]) -> bool:
             self.batches.append(list(wakes))
             return self.is_there
 
@@ -300,7 +300,7 @@ def test_a_job_that_has_used_up_its_time_ends_wherever_it_stands(
         elif begun in ("running", "responding"):
             claim = await harness.store.claim_stage(job_id, [JobStatus.QUEUED])
             assert claim is not None
-            await harness.engine._work(claim)
+            await harness.carry_out(claim)
             for index in range(2) if begun == "responding" else (0,):
                 step = await harness.store.claim_step(StepRef(job_id, 0, index))
                 assert step is not None

@@ -1,0 +1,114 @@
+"""A chain: one attempt after the other in one slot, each claimed by the commit that ended the one before."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from shared.domain.states import Lane
+from shared.ports import Take
+from worker.engine.claims import Flight
+from worker.engine.fanout import FEW, own_share
+from worker.engine.slots import Slots
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False, slots=True)
+class Chain:
+    """What is carried out in one slot, and how it may go on.
+
+    `may_go_on` says whether a follow-up may be taken over here now, `workers` how many workers of the lane there are.
+    `held` counts its slots, `asked` is for how many wake-ups it claimed last. While `is_asking`, it waits for the
+    answer to a claim, or has not begun.
+    """
+
+    lane: Lane
+    slots: Slots
+    may_go_on: Callable[[], bool]
+    workers: Callable[[], int]
+    held: int = 0
+    asked: int = 0
+    is_asking: bool = True
+    is_stopped: bool = False
+    flight: Flight | None = None
+
+    def take(self, ready: int | None = None) -> Take | None:
+        """Return what the next conclusion takes over, None for nothing; may be asked again for the same one.
+
+        `ready` is how many steps of this lane it makes ready, None where that is not known. A slot is kept for each.
+        """
+        self.keep(1)
+        if self.is_stopped or not self.may_go_on():
+            return None
+        most = FEW if ready is None else own_share(ready, 1 + self.slots.free, self.workers())
+        self.held += self.slots.reserve(most - 1)
+        return Take(self.lane, steps=self.held)
+
+    def keep(self, count: int) -> None:
+        """Give back the slots beyond `count`."""
+        if self.held > count:
+            self.slots.release(self.held - count)
+            self.held = count
+
+    @property
+    def is_open(self) -> bool:
+        """True while the answer of the database is awaited, which must be known before anything is given back."""
+        return self.is_asking or (self.flight is not None and self.flight.is_concluding)
+
+    def stop(self, task: asyncio.Task[Any]) -> None:
+        """End the chain and give back what it carries out; `task` runs it."""
+        self.is_stopped = True
+        if not self.is_open:
+            task.cancel()
+
+
+class Work:
+    """Everything that goes on for one message: its chains, and what they send."""
+
+    def __init__(self) -> None:
+        self._chains: dict[asyncio.Task[Any], Chain] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._errors: list[BaseException] = []
+
+    def begin(self, chain: Chain, running: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run a chain."""
+        task = self.spawn(running)
+        self._chains[task] = chain
+        return task
+
+    def spawn(self, running: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run something that is not broken off when the chains are stopped."""
+        task = asyncio.create_task(running)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def done(self) -> None:
+        """Return once all has ended; raises the first error that anything ended with."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        if self._errors:
+            raise self._errors[0]
+
+    async def stop(self, timeout_seconds: float) -> None:
+        """Stop all chains, and wait as long as that until they have given back what they carried out.
+
+        What then still waits for the database goes on by itself.
+        """
+        for task, chain in list(self._chains.items()):
+            chain.stop(task)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_seconds):
+                while self._tasks:
+                    await asyncio.wait(self._tasks)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        self._chains.pop(task, None)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._errors.append(error)
