@@ -2,7 +2,7 @@
 #   make up      install, start everything, run the sample job, stay up (Ctrl-C stops it all)
 #   make test    install and run the tests           (PYTEST_ARGS="-k name" narrows them)
 #   make check   lint, formatting, types, import rules
-#   make bench   start-up time, idle memory and the other figures   (ARGS="--json")
+#   make bench   planq beside Celery, LangGraph and DBOS, and its own figures   (ARGS="--quick B1 B2 --json")
 #   make chaos   kill and restart everything under load, and prove that nothing is lost   (ARGS="--seconds 600 --rolling")
 #   make clean   remove .venv and caches; the data in .planq stays
 # Ports and data folder: PLANQ_PORT, PLANQ_FLOWER_PORT, PLANQ_DATA, from the environment or as `make up PLANQ_PORT=9000`.
