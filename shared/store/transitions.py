@@ -5,6 +5,7 @@ What an item needs is made, and what came of it is read, by its own caller: a de
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,7 +16,7 @@ from shared.domain.compile import PlannedStep
 from shared.domain.errors import ErrorRecord, InternalFault
 from shared.domain.model import ModelCall
 from shared.domain.states import JobStatus, Lane, StepStatus
-from shared.ports import ArtifactRecord, Moved, PayloadRecord, StageClaim, StepClaim, Take
+from shared.ports import ArtifactRecord, Moved, PayloadRecord, ReusedStep, StageClaim, StepClaim, Take
 from shared.store.claims import moved, stage_claim
 from shared.store.database import Database, Row, json_text, stored_text
 from shared.store.grouping import Group
@@ -23,6 +24,9 @@ from shared.store.rows import artifact_text, call_to_json, payload_fields, step_
 
 _STEPS_TOGETHER = 2_000
 """Steps of the plans that are stored in one commit; a larger plan goes alone."""
+
+_CROWD = 8
+"""Steps of one job in a batch from which on they are finished set by set: less costs more that way."""
 
 _NOTHING = Take(Lane.IO, 0, False)
 
@@ -34,11 +38,10 @@ _LATE: _Value = {"landed": False}
 class _Item:
     """One call: `text` is its JSON object without the opening brace and its number."""
 
+    job: str
     text: str
     take: Take = _NOTHING
     weight: int = 1
-    has_extras: bool = False
-    has_reuse: bool = False
 
 
 class Transitions:
@@ -49,19 +52,15 @@ class Transitions:
         self._worker_id = worker_id
         self._seconds = stage_timeout.total_seconds()
         self._claiming = Group(self._claim_stages)
+        self._accepting = Group(self._accept_plans, most=_STEPS_TOGETHER, weigh=lambda item: item.weight)
         self._ending = Group(self._end_jobs)
         # What is taken over in one statement is of one lane; a process has one.
-        self._accepting: dict[Lane, Group[_Item, _Value]] = {}
-        self._succeeding: dict[Lane, Group[_Item, _Value]] = {}
-        self._failing: dict[Lane, Group[_Item, _Value]] = {}
-        for lane in Lane:
-            self._accepting[lane] = Group(self._accept_plans, most=_STEPS_TOGETHER, weigh=lambda item: item.weight)
-            self._succeeding[lane] = Group(self._succeed_steps)
-            self._failing[lane] = Group(self._fail_steps)
+        self._succeeding: dict[Lane, Group[_Item, _Value]] = {lane: Group(self._succeed_steps) for lane in Lane}
+        self._failing: dict[Lane, Group[_Item, _Value]] = {lane: Group(self._fail_steps) for lane in Lane}
 
     async def claim_stage(self, job_id: UUID, statuses: Sequence[JobStatus]) -> StageClaim | None:
-        fields = {"job": str(job_id), "statuses": [str(status) for status in statuses]}
-        value = await self._claiming.do(_item(fields))
+        """See `JobStore`."""
+        value = await self._claiming.do(_item({"job": str(job_id), "statuses": [str(s) for s in statuses]}))
         return None if value is None else stage_claim(value)
 
     async def accept_plan(
@@ -73,24 +72,23 @@ class Transitions:
         calls: Sequence[ModelCall],
         take: Take | None,
     ) -> Moved:
-        reused = sum(1 for step in steps if step.index in claim.reuse)
+        """See `JobStore`."""
+        planned = _Planned.of(steps, claim.reuse, take or _NOTHING)
         fields = {
             **_stage_fence(claim, calls),
             "source": source,
             "body": stored_text(body),
-            "steps": json_text([step_to_json(step, claim.reuse.get(step.index)) for step in steps]),
-            "open": len(steps) - reused,
-            "reuses": reused > 0,
+            "steps": planned.text,
+            "open": planned.open,
+            "reuses": planned.open < len(steps),
             "seconds": claim.limits.plan_timeout_seconds,
-            **_taking(take),
+            "take_steps": bool(planned.taken),
+            "take_stage": take is not None and take.stage,
         }
-        item = _item(
-            fields, take=take or _NOTHING, weight=1 + len(steps), has_extras=bool(calls), has_reuse=reused > 0
-        )
-        value = await self._accepting[item.take.lane].do(item)
+        value = await self._accepting.do(_item(fields, weight=1 + len(steps)))
         if value.get("gone"):
             raise InternalFault("the job whose outcomes this fork takes over is gone; submit its plan as a new job")
-        return moved(value)
+        return moved({**value, "ready": planned.ready_after(is_taken=value.get("is_free", False))})
 
     async def end_job(
         self,
@@ -100,8 +98,10 @@ class Transitions:
         error: ErrorRecord | None,
         calls: Sequence[ModelCall],
     ) -> bool:
-        fields = {**_stage_fence(claim, calls), "status": str(status), "answer": answer, "error": _error(error)}
-        return await self._ending.do(_item(fields, has_extras=bool(calls)))
+        """See `JobStore`."""
+        told = None if error is None else json_text(error.to_json())
+        fields = {**_stage_fence(claim, calls), "status": str(status), "answer": answer, "error": told}
+        return await self._ending.do(_item(fields))
 
     async def succeed_step(
         self,
@@ -111,24 +111,24 @@ class Transitions:
         payload: PayloadRecord | None,
         take: Take | None,
     ) -> Moved:
-        fields: dict[str, Any] = {**_step_fence(claim), "output": stored_text(output), **_taking(take)}
+        """See `JobStore`."""
+        fields: dict[str, Any] = {**_step_fence(claim, take), "output": stored_text(output)}
         if artifact is not None:
             fields["artifact"] = artifact_text(artifact)
         if payload is not None:
             fields |= payload_fields(payload)
-        has_extras = artifact is not None or payload is not None
-        item = _item(fields, take=take or _NOTHING, has_extras=has_extras)
+        item = _item(fields, take=take or _NOTHING)
         return moved(await self._succeeding[item.take.lane].do(item))
 
     async def fail_step(
         self, claim: StepClaim, error: ErrorRecord, retry_in: timedelta | None, unsure: bool, take: Take | None
     ) -> Moved:
+        """See `JobStore`."""
         fields = {
-            **_step_fence(claim),
-            "error": _error(error),
+            **_step_fence(claim, take),
+            "error": json_text(error.to_json()),
             "retry_in": None if retry_in is None else retry_in.total_seconds(),
             "unsure": unsure,
-            **_taking(take),
         }
         item = _item(fields, take=take or _NOTHING)
         return moved(await self._failing[item.take.lane].do(item))
@@ -139,44 +139,70 @@ class Transitions:
         return [claims.get(n) for n in range(len(items))]
 
     async def _accept_plans(self, items: Sequence[_Item]) -> Sequence[_Value]:
-        rows = await self._database.call_table(
-            "planq_accept_plans",
-            _array(items),
-            any(item.has_extras for item in items),
-            any(item.has_reuse for item in items),
-            *self._taker(items),
+        return _in_order(
+            items,
+            await self._database.call_table("planq_accept_plans", _array(items), self._worker_id, self._seconds),
         )
-        return _in_order(items, rows)
-
-    async def _fail_steps(self, items: Sequence[_Item]) -> Sequence[_Value]:
-        rows = await self._database.call_table("planq_fail_steps", _array(items), *self._taker(items))
-        return _in_order(items, rows)
 
     async def _end_jobs(self, items: Sequence[_Item]) -> Sequence[bool]:
-        spends = any(item.has_extras for item in items)
-        rows = await self._database.call_table("planq_end_jobs", _array(items), spends)
-        landed = {row["n"] for row in rows}
+        landed = {row["n"] for row in await self._database.call_table("planq_end_jobs", _array(items))}
         return [n in landed for n in range(len(items))]
 
+    async def _fail_steps(self, items: Sequence[_Item]) -> Sequence[_Value]:
+        return _in_order(items, await self._finish("planq_fail_steps", items))
+
     async def _succeed_steps(self, items: Sequence[_Item]) -> Sequence[_Value]:
-        keeps = any(item.has_extras for item in items)
-        rows = await self._database.call_table("planq_succeed_steps", _array(items), keeps, *self._taker(items))
+        if max(Counter(item.job for item in items).values()) < _CROWD:
+            return _in_order(items, await self._finish("planq_succeed_steps", items))
         outcomes = [_LATE] * len(items)
-        for row in rows:
+        for row in await self._finish("planq_succeed_many", items):
             for n, outcome in _shared_out(items, row):
                 outcomes[n] = outcome
         return outcomes
 
-    def _taker(self, items: Sequence[_Item]) -> tuple[str, UUID, float]:
-        return str(items[0].take.lane), self._worker_id, self._seconds
+    async def _finish(self, function: str, items: Sequence[_Item]) -> Sequence[Row]:
+        lane = str(items[0].take.lane)
+        return await self._database.call_table(function, _array(items), lane, self._worker_id, self._seconds)
 
 
-def _item(fields: Mapping[str, Any], **about: Any) -> _Item:
-    return _Item(json_text(fields)[1:], **about)
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """The steps of a plan as they are stored: those that are `ready`, and of these the ones that will be `taken`.
+
+    `open` counts the steps whose outcome is not taken over from another job.
+    """
+
+    text: str
+    open: int
+    ready: Sequence[PlannedStep]
+    taken: frozenset[int]
+
+    @classmethod
+    def of(cls, steps: Sequence[PlannedStep], reuse: Mapping[int, ReusedStep], take: Take) -> _Planned:
+        pending = [sum(1 for other in step.depends_on if other not in reuse) for step in steps]
+        ready = [s for s, waits_for in zip(steps, pending, strict=True) if not waits_for and s.index not in reuse]
+        taken = frozenset([step.index for step in ready if step.lane is take.lane][: take.steps])
+        shapes = [
+            {**step_to_json(step, reuse.get(step.index)), "pending": waits_for, "taken": step.index in taken}
+            for step, waits_for in zip(steps, pending, strict=True)
+        ]
+        opened = sum(1 for step in steps if step.index not in reuse)
+        return cls(json_text(shapes), opened, ready, taken)
+
+    def ready_after(self, *, is_taken: bool) -> list[_Value]:
+        """Return the steps that are to be dispatched, of which nothing `is_taken` where the job is paused."""
+        left = [step for step in self.ready if not is_taken or step.index not in self.taken]
+        return [{"index": step.index, "lane": step.lane, "tool_name": step.tool_name} for step in left]
+
+
+def _item(fields: Mapping[str, Any], *, take: Take = _NOTHING, weight: int = 1) -> _Item:
+    return _Item(fields["job"], json_text(fields)[1:], take, weight)
 
 
 def _array(items: Sequence[_Item]) -> str:
-    return "[" + ",".join([f'{{"n":{n},{item.text}' for n, item in enumerate(items)]) + "]"
+    """Return the items as the SQL functions take them: numbered, in the order of their jobs' ids."""
+    ordered = sorted(enumerate(items), key=lambda numbered: numbered[1].job)
+    return "[" + ",".join([f'{{"n":{n},{item.text}' for n, item in ordered]) + "]"
 
 
 def _in_order(items: Sequence[_Item], rows: Sequence[Row]) -> Sequence[_Value]:
@@ -191,40 +217,44 @@ def _shared_out(items: Sequence[_Item], row: Row) -> Iterator[tuple[int, _Value]
     """
     landed: list[int] = sorted(row["landed"])
     claims = list(row["taken"] or ())
-    stage = row["stage"]
     for n in landed:
-        take = items[n].take
-        outcome: dict[str, Any] = {
+        is_last = n == landed[-1]
+        status = row["job_status"]
+        steps = items[n].take.steps
+        outcome = {
             "landed": True,
             "status": StepStatus.SUCCEEDED,
-            "job_status": row["job_status"],
+            "job_status": status if is_last or status != JobStatus.RESPONDING else JobStatus.EXECUTING,
             "stage_attempt": row["stage_attempt"],
-            "taken": claims[: take.steps],
+            "taken": claims[:steps],
+            "ready": row["ready"] if is_last else (),
+            "stage": row["stage"] if is_last else None,
         }
-        claims = claims[take.steps :]
-        if n == landed[-1]:
-            outcome["ready"] = row["ready"]
-            outcome["stage"] = stage
-        else:
-            outcome["job_status"] = (
-                JobStatus.EXECUTING if row["job_status"] == JobStatus.RESPONDING else row["job_status"]
-            )
+        claims = claims[steps:]
         yield n, outcome
 
 
 def _stage_fence(claim: StageClaim, calls: Sequence[ModelCall]) -> dict[str, Any]:
-    told = json_text([call_to_json(call) for call in calls]) if calls else None
-    return {"job": str(claim.job_id), "attempt": claim.attempt, "calls": told}
+    fence: dict[str, Any] = {"job": str(claim.job_id), "attempt": claim.attempt}
+    if calls:
+        costs = [call.cost_usd for call in calls if call.cost_usd is not None]
+        fence |= {
+            "calls": json_text([call_to_json(call) for call in calls]),
+            "spent_calls": len(calls),
+            "spent_input": sum(call.input_tokens for call in calls),
+            "spent_output": sum(call.output_tokens for call in calls),
+            "spent_usd": str(sum(costs)) if costs else None,
+        }
+    return fence
 
 
-def _step_fence(claim: StepClaim) -> dict[str, Any]:
+def _step_fence(claim: StepClaim, take: Take | None) -> dict[str, Any]:
     ref = claim.ref
-    return {"job": str(ref.job_id), "round": ref.round, "index": ref.index, "attempt": claim.attempt}
-
-
-def _taking(take: Take | None) -> dict[str, Any]:
-    return {"take_steps": take.steps, "take_stage": take.stage} if take else {"take_steps": 0, "take_stage": False}
-
-
-def _error(error: ErrorRecord | None) -> str | None:
-    return None if error is None else json_text(error.to_json())
+    return {
+        "job": str(ref.job_id),
+        "round": ref.round,
+        "index": ref.index,
+        "attempt": claim.attempt,
+        "take_steps": take.steps if take else 0,
+        "take_stage": take is not None and take.stage,
+    }

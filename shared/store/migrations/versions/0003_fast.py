@@ -11,7 +11,7 @@ down_revision = "0002"
 branch_labels = None
 depends_on = None
 
-PARTS = ("claims", "take", "stages", "sweep")
+PARTS = ("claims", "take", "many", "stages", "sweep")
 
 
 def upgrade() -> None:
