@@ -10,12 +10,14 @@ from shared.ports.models import CutOff, Planner, Responder
 from shared.ports.payloads import PayloadRecord, Payloads
 from shared.ports.retention import Removed, RetentionStore
 from shared.ports.sweep import (
+    Due,
     DueTimer,
     ExpiredJob,
     ExpiredPlan,
     ExpiredQuestion,
     LostStage,
     LostStep,
+    SweepPart,
     SweepStore,
 )
 from shared.ports.tools import FindsOut, Knowledge, NotHappened, Passage, Suspended, Tool, Toolbox, ToolContext
@@ -38,6 +40,7 @@ __all__ = [
     "ArtifactRecord",
     "Attempt",
     "CutOff",
+    "Due",
     "DueTimer",
     "ExpiredJob",
     "ExpiredPlan",
@@ -69,6 +72,7 @@ __all__ = [
     "StepWake",
     "StepsWake",
     "Suspended",
+    "SweepPart",
     "SweepStore",
     "Take",
     "Tool",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -76,14 +77,37 @@ class ExpiredQuestion:
     limit_seconds: float
 
 
+class SweepPart(StrEnum):
+    """What a sweep may have to do, each found by the method of `SweepStore` named in the comment."""
+
+    TIMERS = "timers"  # due_timers
+    STEPS = "steps"  # lost_steps
+    STAGES = "stages"  # lost_stages
+    PLANS = "plans"  # expired_plans
+    JOBS = "jobs"  # expired_jobs
+    QUESTIONS = "questions"  # expired_questions
+    WAKES = "wakes"  # take_due_wakes
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What one look found: parts with something to do, and lanes whose work was published and is not claimed."""
+
+    parts: Collection[SweepPart]
+    unclaimed: Collection[Lane]
+
+
 class SweepStore(Protocol):
     """The sweeper's side of the store. Finding is bounded by `limit`; acting is guarded and may not land.
 
     All methods raise `DatabaseUnavailable`.
     """
 
-    async def unclaimed_lanes(self) -> Collection[Lane]:
-        """Return the lanes with work that was published a while ago, is not yet due again, and is unclaimed."""
+    async def look(self, deadline_grace: timedelta) -> Due:
+        """Return what there is to do, in one round trip: at rest, nothing.
+
+        `unclaimed` are the lanes with work that was published a while ago, is not yet due again, and is unclaimed.
+        """
         ...
 
     async def take_due_wakes(self, limit: int, empty: Collection[Lane] = ()) -> Sequence[Wake]:

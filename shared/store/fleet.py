@@ -15,6 +15,7 @@ from shared.domain.states import Effect, JobStatus, Lane, Recovery
 from shared.domain.tool import ToolDefinition
 from shared.ports import (
     Attempt,
+    Due,
     DueTimer,
     ExpiredJob,
     ExpiredPlan,
@@ -26,6 +27,7 @@ from shared.ports import (
     PlanWake,
     RespondWake,
     StepWake,
+    SweepPart,
     Wake,
 )
 from shared.store.claims import moved
@@ -185,8 +187,17 @@ class Fleet:
 
     # The sweeper: port `SweepStore` -------------------------------------------------------------------------------
 
-    async def unclaimed_lanes(self) -> Collection[Lane]:
-        return {Lane(row["lane"]) for row in await self._database.fetch_all("unclaimed_lanes")}
+    async def look(self, deadline_grace: timedelta) -> Due:
+        silence = self._silence.seconds
+        rows = await self._database.fetch_all(
+            "sweep_look",
+            lease_seconds=self._lease_seconds + silence,
+            deadline_grace_seconds=deadline_grace.total_seconds() + silence,
+        )
+        return Due(
+            parts={SweepPart(row["part"]) for row in rows if row["lane"] is None},
+            unclaimed={Lane(row["lane"]) for row in rows if row["lane"] is not None},
+        )
 
     async def take_due_wakes(self, limit: int, empty: Collection[Lane] = ()) -> Sequence[Wake]:
         lanes = [str(lane) for lane in empty]

@@ -340,7 +340,7 @@ REACH: dict[str, Recipe] = {
     "sweep.expire_job": overdue,
     "sweep.expired_questions": never_answered,
     "sweep.expire_question": never_answered,
-    "sweep.unclaimed_lanes": mixed,
+    "sweep.look": mixed,
     "sweep.take_due_wakes": unpublished,
     "sweep.return_wakes": without_broker,
     "sweep.tidy": mixed,

@@ -26,7 +26,18 @@ from shared.domain.errors import (
 from shared.domain.ids import StepRef
 from shared.domain.retry import Ask, GiveUp, Next, Phase, RunAgain, after_error, after_loss
 from shared.domain.states import Lane, StepStatus
-from shared.ports import ExpiredJob, LostStage, LostStep, Moved, Publisher, Queues, RespondWake, SweepStore, Wake
+from shared.ports import (
+    ExpiredJob,
+    LostStage,
+    LostStep,
+    Moved,
+    Publisher,
+    Queues,
+    RespondWake,
+    SweepPart,
+    SweepStore,
+    Wake,
+)
 from worker.engine.follow import after_step
 
 _log = logging.getLogger("planq.sweep")
