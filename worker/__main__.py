@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import warnings
 
@@ -20,8 +19,6 @@ def main() -> int:
     parser.add_argument("--concurrency", type=int, default=None, help="steps in flight (io) or processes (cpu)")
     parser.add_argument("--health", action="store_true", help="only tell, by the exit code, whether one lives here")
     given = parser.parse_args()
-    if given.lane is Lane.IO:
-        os.environ["CELERY_CUSTOM_WORKER_POOL"] = "worker.pool:AsyncioPool"
     try:
         from shared.memory import bound_arenas
         from shared.settings import load_settings

@@ -54,7 +54,7 @@ class ForkServer:
                 [sys.executable, "-m", "tests.support.forkserver", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 # Celery reads the name of a pool of our own where it is imported; `worker/__main__.py` sets the same.
-                env=clean | {"CELERY_CUSTOM_WORKER_POOL": "worker.pool:AsyncioPool"},
+                env=clean,
                 pass_fds=(theirs.fileno(),),
                 cwd=Path(__file__).parents[2],
                 start_new_session=True,
