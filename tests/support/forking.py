@@ -53,7 +53,6 @@ class ForkServer:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.forkserver", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
-                # Celery reads the name of a pool of our own where it is imported; `worker/__main__.py` sets the same.
                 env=clean,
                 pass_fds=(theirs.fileno(),),
                 cwd=Path(__file__).parents[2],
