@@ -176,6 +176,7 @@ class LaneRuntime:
         self._notifier: Notifier | None = None
         self._publishing: asyncio.Task[None] | None = None
         self._warming: asyncio.Task[None] | None = None
+        self.workers = 1  # of this lane, as the companion thread has counted them
         self.engine: Engine | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self.failure: PlanqError | None = None
@@ -217,6 +218,7 @@ class LaneRuntime:
             # A fused `cpu` step would be invisible to monitors: only the parent process can send their events.
             EngineSettings(
                 lane,
+                slots=self._identity.capacity,
                 max_output_bytes=settings.max_output_bytes,
                 inline_output_bytes=settings.inline_output_bytes,
                 fuse_seconds=60.0 if lane is Lane.IO else 0.0,
@@ -231,6 +233,7 @@ class LaneRuntime:
             tracker=self._tracker,
             draw=SystemRandom().random,
             claims=self._claims,
+            workers=lambda: self.workers,
         )
         if lane is Lane.IO:
             self._warming = asyncio.create_task(_warm_up(self._gateway))
@@ -250,6 +253,10 @@ class LaneRuntime:
         self._mcp = await connect_mcp(path, changed)
         self._tools.registry.extend(self._mcp.tools())
         await publish()
+
+    def count_workers(self, count: int) -> None:
+        """Take note of how many workers of this lane live; callable from any thread."""
+        self.workers = count
 
     def wind_down(self) -> None:
         """Begin no further step here; callable from any thread."""

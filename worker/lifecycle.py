@@ -63,7 +63,7 @@ class Companion:
     """What the thread looks after. `children` are those of a `cpu` worker, None where a loop runs the steps.
 
     `loop_of` returns that loop; `received` counts the messages that the worker has taken; `restart` ends the worker
-    with an exit code that makes a supervisor start it again.
+    with an exit code that makes a supervisor start it again. `counted` is told how many workers of the lane live.
     """
 
     here: InFlight
@@ -72,6 +72,7 @@ class Companion:
     loop_of: Callable[[], asyncio.AbstractEventLoop | None]
     received: Callable[[], int]
     restart: Callable[[], None]
+    counted: Callable[[int], None] = lambda _: None
 
 
 class Lifecycle:
@@ -223,6 +224,8 @@ class Lifecycle:
             # The row was removed: a sweep took this worker for dead. What it held is fenced off; it goes on afresh.
             await announce(self._fleet, self._identity, self._tools.registry.definitions())
             await self._reconciler.beat(timedelta(0))
+        alive = await self._fleet.live()
+        self._companion.counted(sum(str(self._identity.lane) in worker["lanes"] for worker in alive))
         if not self._winding_down.is_set() and await self._hearing.is_lost(self._companion.here.in_flight):
             self._winding_down.set()
             self._companion.restart()

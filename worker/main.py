@@ -77,6 +77,7 @@ def run(lane: Lane, concurrency: int | None = None) -> int:
         loop_of=lambda: runtime.loop if children is None else None,
         received=lambda: int(state.all_total_count[0]),
         restart=_restart,
+        counted=runtime.count_workers,
     )
     lifecycle = Lifecycle(settings, identity, tools, app, companion, failpoints=failpoints)
     app.planq_lane, app.planq_lifecycle = runtime, lifecycle
