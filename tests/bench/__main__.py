@@ -30,6 +30,8 @@ MEASUREMENTS = {
     "B6": "tests.bench.fan_in",
     "B7": "tests.bench.growth",
     "B8": "tests.bench.polling",
+    "B9": "tests.bench.http_cost",
+    "B10": "tests.bench.poll_storm",
     "B11": "tests.bench.footprint",
     "B12": "tests.bench.react",
     "startup": "tests.bench.startup",

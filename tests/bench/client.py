@@ -78,6 +78,17 @@ class Client:
         head = b"POST %b%bContent-Type: application/json\r\nContent-Length: %d\r\n%b\r\n"
         return await self._send(head % (path.encode(), self._common, len(content), own) + content)
 
+    async def answering(self, seconds: float = 60.0) -> None:
+        """Return once the server answers anything; raises `TimeoutError` when it does not within so many seconds."""
+        async with asyncio.timeout(seconds):
+            while True:
+                try:
+                    await self.get("/healthz")
+                except OSError:
+                    await asyncio.sleep(0.05)
+                else:
+                    return
+
     async def _send(self, request: bytes) -> Answer:
         connection = await self._take()
         try:

@@ -1,0 +1,180 @@
+"""B9: requests a second of the API, against a bare FastAPI route that does one INSERT or one SELECT.
+
+Both are served by uvicorn with the same settings, on the same database server, with the same driver and as many
+connections, and asked by the same client over the same number of connections, in turns. No worker runs: what a job
+costs once it is stored is other measurements' business. Every look is at another job than the one before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import statistics
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import psutil
+import psycopg
+
+from shared.store.database import Database
+from tests.bench import bare_api
+from tests.bench.client import Client, run
+from tests.bench.context import Context
+from tests.bench.figures import Bound, Figure
+from tests.support.harness import Harness, ScriptedModel, make_tool
+from tests.support.stack import Stack
+from worker.tools import tool
+
+BARE = "bare FastAPI"
+REQUESTS, QUICK_REQUESTS = 2_000, 1_000
+CONNECTIONS = 32
+POST_FACTOR, GET_FACTOR, HOPED_FACTOR = 0.6, 0.7, 0.9
+MS = 1_000.0
+
+
+@tool(effect="pure")
+async def note(value: int) -> dict[str, int]:
+    """Return the value."""
+    return {"value": value}
+
+
+PLAN = {
+    "calls": [
+        {"tool_name": "note", "arguments": {"value": value}} for value in (1, "$0.output.value", "$1.output.value")
+    ]
+}
+BODIES: Mapping[str, dict[str, Any]] = {"input": {"input": "Take these notes, please."}, "plan": {"plan": PLAN}}
+
+KINDS = {
+    "POST input": "B9 POST /jobs, an input",
+    "POST plan": "B9 POST /jobs, a plan of 3 steps",
+    "GET queued": "B9 GET /jobs/{id}, queued",
+    "GET finished": "B9 GET /jobs/{id}, finished, 3 steps",
+}
+"""What is asked, and what its figure is called."""
+
+
+@dataclass
+class Load:
+    """What one kind of request took from one server, a number for each round."""
+
+    per_second: list[float] = field(default_factory=list)
+    cpu_seconds: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that answers; `jobs` are the paths of those of each kind that may be looked at."""
+
+    url: str
+    database_url: str
+    process: psutil.Process
+    jobs: dict[str, list[str]] = field(default_factory=dict)
+
+
+Loads = Mapping[tuple[str, str], Load]
+
+
+def measure(context: Context) -> list[Figure]:
+    """Ask both servers in turns, after a round that does not count."""
+    with serving(context) as servers:
+        loads = run(compared(servers, context.repeats, context.either(REQUESTS, QUICK_REQUESTS)))
+    return [_figure(kind, name, loads) for kind, name in KINDS.items()]
+
+
+@contextmanager
+def serving(context: Context) -> Iterator[Mapping[str, Server]]:
+    """Run both servers, and nothing else of planq."""
+    database_url = context.create_migrated()
+    with psycopg.connect(database_url) as connection:
+        connection.execute(bare_api.TABLE.encode())
+    finished = asyncio.run(_finish(database_url, CONNECTIONS))
+    with ExitStack() as stacks:
+        servers = {}
+        for name, module in (("planq", "api"), (BARE, "tests.bench.bare_api")):
+            stack = Stack(context.new_folder("api"), database_url, context.valkey.url, fresh=True)
+            stacks.callback(stack.stop)
+            process = stack.run("api", "-m", module)
+            servers[name] = Server(stack.url, database_url, psutil.Process(process.pid))
+        servers["planq"].jobs["finished"] = finished
+        yield servers
+
+
+async def _finish(database_url: str, jobs: int) -> list[str]:
+    """Publish the tool and carry out jobs; return their paths."""
+    database = Database(database_url, max_connections=2)
+    await database.open()
+    try:
+        harness = Harness(database, ScriptedModel.planning(), [make_tool(note)])
+        await harness.open()
+        found = [await harness.run(plan=PLAN) for _ in range(jobs)]
+    finally:
+        await database.close()
+    for job, steps in found:
+        if job["status"] != "completed" or any(step["status"] != "succeeded" for step in steps):
+            raise RuntimeError(f"a job did not complete: {job['error']}")
+    return [f"/jobs/{job['id']}" for job, _ in found]
+
+
+async def compared(servers: Mapping[str, Server], rounds: int, requests: int) -> Loads:
+    """Send each server so many requests of every kind in every round, and in one before that does not count."""
+    loads: dict[tuple[str, str], Load] = {}
+    for server in servers.values():
+        async with Client(server.url, connections=CONNECTIONS) as client:
+            await client.answering()
+            stored = [(await client.post("/jobs", BODIES["plan"])).json()["id"] for _ in range(CONNECTIONS)]
+        server.jobs["queued"] = [f"/jobs/{job}" for job in stored]
+        server.jobs.setdefault("finished", server.jobs["queued"])
+    for turn, kind in itertools.product(range(rounds + 1), KINDS):
+        for name, server in servers.items():
+            load = loads.setdefault((name, kind), Load())
+            await ask(server, kind, requests, load if turn else Load())
+    return loads
+
+
+async def ask(server: Server, kind: str, requests: int, load: Load) -> None:
+    """Send so many requests as fast as the answers come, and note what that took."""
+    method, _, which = kind.partition(" ")
+    async with Client(server.url, connections=CONNECTIONS) as client:
+        paths = itertools.cycle(server.jobs.get(which, ()))
+        is_post = method == "POST"
+        expected = 202 if is_post else 200
+        left = iter(range(requests))
+
+        async def keep_asking() -> None:
+            for _ in left:
+                answer = await (client.post("/jobs", BODIES[which]) if is_post else client.get(next(paths)))
+                if answer.status != expected:
+                    raise RuntimeError(f"{kind}: expected {expected}, found {answer.status} {answer.body[:300]!r}")
+
+        before, begun = sum(server.process.cpu_times()[:2]), perf_counter()
+        await asyncio.gather(*(keep_asking() for _ in range(CONNECTIONS)))
+        load.per_second.append(requests / (perf_counter() - begun))
+        load.cpu_seconds.append((sum(server.process.cpu_times()[:2]) - before) / requests)
+
+
+def _figure(kind: str, name: str, loads: Loads) -> Figure:
+    planq, bare = loads["planq", kind], loads[BARE, kind]
+    factor = POST_FACTOR if kind.startswith("POST") else GET_FACTOR
+    return Figure(
+        name,
+        statistics.median(planq.per_second),
+        "/s",
+        limits={BARE: statistics.median(bare.per_second)},
+        bounds=[Bound(factor, BARE, at_most=False)],
+        hopes=[Bound(HOPED_FACTOR, BARE, at_most=False)],
+        more_is_better=True,
+        samples=planq.per_second,
+        note=f"CPU of the serving process for one request, ms, planq and bare FastAPI: {_told(loads)}",
+    )
+
+
+def _told(loads: Loads) -> str:
+    told = []
+    for kind in KINDS:
+        planq, bare = (MS * statistics.median(loads[name, kind].cpu_seconds) for name in ("planq", BARE))
+        told.append(f"{kind} {planq:.2f} and {bare:.2f}")
+    return "; ".join(told)
