@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import select
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import cache
@@ -48,6 +49,9 @@ _AWAY = (
     TimeoutError,
 )
 """What says that the database cannot serve now; the numbers are classes of SQLSTATE (PostgreSQL 18, appendix A)."""
+
+_LOST = (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction)
+"""What a connection says that may be of no use any more."""
 
 _RENEW_SECONDS = 0.1
 """Hundreds of statements that find dead connections at the same moment renew them once."""
@@ -133,9 +137,15 @@ class Database:
     async def _check(self, connection: psycopg.AsyncConnection[DictRow]) -> None:
         """Refuse to hand out a connection that the server closed while it lay idle.
 
+        To ask each time would cost as much as the statement does. What the server said of its end, or that it has gone,
+        can be read from the socket; only where there is something to read is the connection asked. What was lost
+        without a word shows at the statement.
+
         After a restart all of them are dead. The pool would try one after the other, with pauses of 1, 2, 4 s between
         (psycopg_pool 3.3), and give up although the database is back: so the first dead one makes all of them new.
         """
+        if not _has_word(connection):
+            return
         try:
             await AsyncConnectionPool.check_connection(connection)
         except psycopg.OperationalError:
@@ -147,6 +157,36 @@ class Database:
         if monotonic() >= self._renewed_until:
             self._renewed_until = monotonic() + _RENEW_SECONDS
             await self._pool.drain()
+
+    async def _run(
+        self, statement: bytes | sql.Composed, params: Mapping[str, Any] | tuple[Any, ...]
+    ) -> tuple[list[DictRow], int]:
+        """Run a statement as `connection` would; return its rows, and how many it touched."""
+        with _OURS:
+            if self._statement_seconds is None:
+                return await self._run_on_one(statement, params)
+            async with asyncio.timeout(self._statement_seconds):
+                return await self._run_on_one(statement, params)
+
+    async def _run_on_one(
+        self, statement: bytes | sql.Composed, params: Mapping[str, Any] | tuple[Any, ...]
+    ) -> tuple[list[DictRow], int]:
+        connection = await self._pool.getconn()
+        try:
+            cursor = await _execute(connection, statement, params)
+            return await cursor.fetchall() if cursor.description is not None else [], cursor.rowcount
+        except _LOST as error:
+            await self._let_go_of(connection, error)
+            raise
+        finally:
+            await self._pool.putconn(connection)
+
+    async def _let_go_of(self, connection: psycopg.AsyncConnection[DictRow], error: psycopg.Error) -> None:
+        """Replace every connection, if one turned out to be dead, or to lead to what is no longer the primary."""
+        if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+            await connection.close()
+        if connection.closed:
+            await self._renew()
 
     async def open(self, *, wait: bool = True) -> None:
         """Open the pool and wait for a first connection; raises `DatabaseUnavailable` when none comes.
@@ -172,38 +212,29 @@ class Database:
     async def connection(self) -> AsyncIterator[psycopg.AsyncConnection[DictRow]]:
         """Lend a connection; a database failure comes out as `DatabaseUnavailable`, a defect of SQL as it is.
 
-        When one turns out to be read-only all are replaced: they lead to a server that is no longer the primary.
+        When one turns out to be dead or read-only all are replaced: they lead to a server that has gone, or is no
+        longer the primary.
         """
-        try:
+        with _OURS:
             async with asyncio.timeout(self._statement_seconds), self._pool.connection() as connection:
                 try:
                     yield connection
-                except psycopg.errors.ReadOnlySqlTransaction:
-                    await connection.close()
-                    await self._renew()
+                except _LOST as error:
+                    await self._let_go_of(connection, error)
                     raise
-        except psycopg.errors.ProgramLimitExceeded:
-            raise
-        except _AWAY as error:
-            raise DatabaseUnavailable(_away(error)) from error
 
     async def fetch_all(self, name: str, /, **params: Any) -> list[DictRow]:
         """Run a named query and return its rows."""
-        async with self.connection() as connection:
-            cursor = await _execute(connection, query(name), params)
-            return await cursor.fetchall()
+        return (await self._run(query(name), params))[0]
 
     async def fetch_one(self, name: str, /, **params: Any) -> DictRow | None:
         """Run a named query and return its first row, None when there is none."""
-        async with self.connection() as connection:
-            cursor = await _execute(connection, query(name), params)
-            return await cursor.fetchone()
+        rows, _ = await self._run(query(name), params)
+        return rows[0] if rows else None
 
     async def execute(self, name: str, /, **params: Any) -> int:
         """Run a named statement and return how many rows it touched."""
-        async with self.connection() as connection:
-            cursor = await _execute(connection, query(name), params)
-            return cursor.rowcount
+        return (await self._run(query(name), params))[1]
 
     async def call(self, function: str, *arguments: Any) -> Any:
         """Call one of our SQL functions and return its single value; `function` is a name of ours, never input."""
@@ -212,9 +243,28 @@ class Database:
 
     async def call_table(self, function: str, *arguments: Any) -> list[DictRow]:
         """Call one of our SQL functions that returns rows."""
-        async with self.connection() as connection:
-            cursor = await _execute(connection, _call(function, len(arguments)), arguments)
-            return await cursor.fetchall()
+        return (await self._run(_call(function, len(arguments)), arguments))[0]
+
+
+class _Ours:
+    """Turns what says that the database cannot serve now into `DatabaseUnavailable`."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, _AWAY) and not isinstance(error, psycopg.errors.ProgramLimitExceeded):
+            raise DatabaseUnavailable(_away(error)) from error
+
+
+_OURS = _Ours()
+
+
+def _has_word(connection: psycopg.AsyncConnection[DictRow]) -> bool:
+    """Return whether the server has sent something to a connection at rest, or has gone."""
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 async def _execute(
