@@ -137,9 +137,9 @@ class Database:
     async def _check(self, connection: psycopg.AsyncConnection[DictRow]) -> None:
         """Refuse to hand out a connection that the server closed while it lay idle.
 
-        To ask each time would cost as much as the statement does. What the server said of its end, or that it has gone,
-        can be read from the socket; only where there is something to read is the connection asked. What was lost
-        without a word shows at the statement.
+        To ask each time would cost as much as the statement does. What the server said of its end, or that it has
+        gone, can be read from the socket; only where there is something to read is the connection asked. What was
+        lost without a word shows at the statement.
 
         After a restart all of them are dead. The pool would try one after the other, with pauses of 1, 2, 4 s between
         (psycopg_pool 3.3), and give up although the database is back: so the first dead one makes all of them new.
