@@ -15,7 +15,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 
 from shared.embedded.child import spawn, stop, wait_ended
@@ -72,7 +72,7 @@ def outcome_of(parts: Sequence[str], sizes: Sizes) -> Outcome:
         return Outcome(ceilings, sleeping, no_hosts)
     found = runs.limit(sizes)
     return Outcome(
-        found.ceilings, sleeping, no_hosts, found.working, found.stored_bytes, found.idle, found.idle_workers
+        sleeping=sleeping, no_hosts=no_hosts, **{one.name: getattr(found, one.name) for one in fields(found)}
     )
 
 

@@ -32,10 +32,13 @@ class Cost:
     messages: float
     wal_bytes: float
     stored_bytes: float
+    removal: float = 0.0
+    """CPU-seconds of PostgreSQL for its removal, when it has been kept for long enough."""
+    removal_wal_bytes: float = 0.0
 
     @classmethod
-    def of(cls, usage: Usage, stored_bytes: float) -> Cost:
-        """Return the cost of a job during a stretch of load."""
+    def of(cls, usage: Usage, stored_bytes: float, removal: Usage | None = None) -> Cost:
+        """Return the cost of a job during a stretch of load, and of its removal where that was measured."""
         return cls(
             api=usage.per_job(usage.cpu_of("api")),
             workers=usage.per_job(usage.cpu_of("io-", "cpu-")),
@@ -47,11 +50,13 @@ class Cost:
             messages=usage.per_job(usage.messages),
             wal_bytes=usage.per_job(usage.wal_bytes),
             stored_bytes=stored_bytes,
+            removal=removal.per_job(removal.cpu_of("postgres")) if removal else 0.0,
+            removal_wal_bytes=removal.per_job(removal.wal_bytes) if removal else 0.0,
         )
 
     @property
     def cpu(self) -> float:
-        """CPU-seconds of all parts."""
+        """CPU-seconds of all parts until its end."""
         return self.api + self.workers + self.postgres + self.broker
 
 
@@ -81,11 +86,11 @@ def need(cost: Cost, jobs_per_second: float) -> Need:
         jobs_per_second=jobs_per_second,
         api_processes=cores(cost.api),
         worker_processes=cores(cost.workers),
-        postgres_cores=cores(cost.postgres),
+        postgres_cores=cores(cost.postgres + cost.removal),
         broker_cores=cores(cost.broker),
         commits=jobs_per_second * cost.commits,
         flushes=jobs_per_second * cost.flushes,
         messages=jobs_per_second * cost.messages,
-        wal_mb=jobs_per_second * cost.wal_bytes / MB,
+        wal_mb=jobs_per_second * (cost.wal_bytes + cost.removal_wal_bytes) / MB,
         disk_gb_per_day=jobs_per_second * cost.stored_bytes * DAY_SECONDS / GB,
     )

@@ -13,6 +13,9 @@ GOOD_EFFICIENCY = 0.9
 RATES = (1_000, 10_000)
 KB = 1_000.0
 
+_TABLES = 5
+"""How many tables the cost names."""
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -48,9 +51,11 @@ class Outcome:
     sleeping: Mapping[str, Mapping[int, Usage]] = field(default_factory=dict)
     no_hosts: str | None = None
     working: Mapping[int, Usage] = field(default_factory=dict)
-    stored_bytes: float = 0.0
+    stored: Mapping[str, float] = field(default_factory=dict)
+    """Bytes that a job leaves, by table."""
     idle: Usage | None = None
     idle_workers: int = 0
+    removal: Usage | None = None
 
     @property
     def fullest(self) -> Usage:
@@ -85,7 +90,7 @@ class Outcome:
             found.append(_sleeping(self.sleeping, self.ceilings))
         if self.working:
             found += [_working(self.working, self.ceilings), _cost(self)]
-            cost = Cost.of(self.fullest, self.stored_bytes)
+            cost = Cost.of(self.fullest, sum(self.stored.values()), self.removal)
             found.append(_needs(cost, [need(cost, rate) for rate in RATES], self.ceilings))
         return found
 
@@ -145,7 +150,7 @@ def _working(working: Mapping[int, Usage], ceilings: Ceilings) -> Table:
 
 
 def _cost(outcome: Outcome) -> Table:
-    cost = Cost.of(outcome.fullest, outcome.stored_bytes)
+    cost = Cost.of(outcome.fullest, sum(outcome.stored.values()), outcome.removal)
     rows = [["one such job costs", ""]]
     for name, seconds in (
         ("API", cost.api),
@@ -162,17 +167,31 @@ def _cost(outcome: Outcome) -> Table:
         ["broker messages", f"{cost.messages:.1f}"],
         ["log written", f"{cost.wal_bytes / KB:.1f} kB"],
         ["stored, indexes included", f"{cost.stored_bytes / KB:.1f} kB"],
+        *_stored(outcome.stored),
+        ["connections meanwhile, of all processes", f"{outcome.fullest.connections}"],
     ]
+    if outcome.removal is not None:
+        rows += [
+            ["its removal later: PostgreSQL's CPU", f"{cost.removal * 1000:.2f} ms"],
+            ["  log written", f"{cost.removal_wal_bytes / KB:.1f} kB"],
+            ["  removed by one connection", f"{outcome.removal.jobs_per_second:,.0f} jobs/s"],
+        ]
     idle = outcome.idle
     if idle is not None:
         workers = outcome.idle_workers
         rows += [
-            ["an idle worker costs: its CPU", f"{idle.cpu_of('io-') / idle.seconds / workers * 1000:.1f} ms/s"],
+            ["an idle io worker: its CPU", f"{idle.cpu_of('io-') / idle.seconds / workers * 1000:.1f} ms/s"],
             ["  PostgreSQL's CPU for it", f"{idle.cpu_of('postgres') / idle.seconds / workers * 1000:.1f} ms/s"],
             ["  transactions", f"{idle.transactions / idle.seconds / workers:.1f} /s"],
             ["  connections", f"{idle.connections / workers:.1f}"],
         ]
     return Table("Cost", rows)
+
+
+def _stored(stored: Mapping[str, float]) -> list[list[str]]:
+    """Return the rows of the tables that hold the most."""
+    most = sorted(stored.items(), key=lambda one: -one[1])[:_TABLES]
+    return [[f"  of these in {table}", f"{size / KB:.1f} kB"] for table, size in most if size > 0]
 
 
 def _needs(cost: Cost, needs: Sequence[Need], ceilings: Ceilings) -> Table:

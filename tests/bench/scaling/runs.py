@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 import psycopg
 
+from shared.domain.states import JobStatus
+from shared.store.database import Database
+from shared.store.payloads import PayloadStore
+from shared.store.retention import Retention
 from tests.bench import plans
 from tests.bench.client import run
 from tests.bench.scaling import ceilings
@@ -25,7 +31,7 @@ _CHAIN = {"input": "calculate 6*7, then calculate it / 4, then calculate it + 1"
 _IN_FLIGHT = 32
 """Jobs under way at a time where the machine is to do all that it can."""
 
-_STORED = """SELECT sum(pg_total_relation_size(oid))::float8, (SELECT count(*) FROM jobs) FROM pg_class
+_STORED = """SELECT relname, pg_total_relation_size(oid)::float8 FROM pg_class
 WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"""
 
 _CEILING_SECONDS = 2.0
@@ -44,13 +50,17 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What the machine did at most: by number of workers, with the bytes that a job left stored; `idle` workers."""
+    """What the machine did at most: by number of workers, with the bytes that a job left stored, by table.
+
+    `idle` is the use of `idle_workers` workers at rest, `removal` what it took to remove the jobs of it.
+    """
 
     ceilings: Ceilings
     working: dict[int, Usage]
-    stored_bytes: float
+    stored: dict[str, float]
     idle: Usage
     idle_workers: int
+    removal: Usage
 
 
 def sleeping(sizes: Sizes, switch: Network | None) -> tuple[Ceilings, dict[int, Usage]]:
@@ -83,7 +93,7 @@ def sleeping(sizes: Sizes, switch: Network | None) -> tuple[Ceilings, dict[int, 
 def limit(sizes: Sizes) -> Limit:
     """Return what the machine does at most of jobs that wait for nothing, and what its idle workers use."""
     working: dict[int, Usage] = {}
-    stored: dict[int, float] = {}
+    stored: dict[int, dict[str, float]] = {}
     with _servers(None) as servers:
         top = _ceilings(servers, sizes)
         for count in sizes.workers:
@@ -94,25 +104,51 @@ def limit(sizes: Sizes) -> Limit:
                 before, jobs_before = _stored(servers)
                 working[count] = run(load)
                 after, jobs = _stored(servers)
-                stored[count] = (after - before) / max(1, jobs - jobs_before)
+                made = max(1, jobs - jobs_before)
+                stored[count] = {table: (size - before[table]) / made for table, size in after.items()}
         most = max(sizes.workers)
         with _planq(servers, None, most, sizes.concurrency) as (_, gauges):
             idle = run(at_rest(gauges, sizes.seconds))
+        removal = _removal(servers)
     fullest = max(working, key=lambda count: working[count].jobs_per_second)
-    return Limit(top, working, stored[fullest], idle, most)
+    return Limit(top, working, stored[fullest], idle, most, removal)
 
 
 def _ceilings(servers: Servers, sizes: Sizes) -> Ceilings:
     return ceilings.measure(servers.postgres.url, min(_CEILING_SECONDS, sizes.seconds))
 
 
-def _stored(servers: Servers) -> tuple[float, int]:
-    """Return the bytes of all tables with indexes and TOAST, once dead rows are gone, and how many jobs they hold."""
+def _removal(servers: Servers) -> Usage:
+    """Remove every job as retention does, vacuum, and return what that took; `jobs` are those removed."""
+    assert servers.postgres.pid is not None
+    gauges = Gauges(servers.postgres.url, servers.valkey.socket_path, {"postgres": servers.postgres.pid})
+    try:
+        before = gauges.read()
+        removed = asyncio.run(_remove(servers.postgres.url))
+        _stored(servers)
+        return replace(gauges.between(before, gauges.read()), jobs=removed)
+    finally:
+        gauges.close()
+
+
+async def _remove(database_url: str) -> int:
+    database = Database(database_url, max_connections=1)
+    await database.open()
+    try:
+        store = Retention(database, {JobStatus.COMPLETED: timedelta(microseconds=1)}, PayloadStore(database))
+        return sum([batch.count async for batch in store.remove() if batch.kind == JobStatus.COMPLETED])
+    finally:
+        await database.close()
+
+
+def _stored(servers: Servers) -> tuple[dict[str, float], int]:
+    """Return the bytes of each table with indexes and TOAST, once dead rows are gone, and how many jobs there are."""
     with psycopg.connect(servers.postgres.url, autocommit=True) as database:
         database.execute("VACUUM ANALYZE")
-        row = database.execute(_STORED).fetchone()
+        sizes: dict[str, float] = dict(database.execute(_STORED).fetchall())
+        row = database.execute("SELECT count(*) FROM jobs").fetchone()
     assert row is not None
-    return row[0], row[1]
+    return sizes, row[0]
 
 
 @contextmanager

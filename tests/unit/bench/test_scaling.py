@@ -38,7 +38,15 @@ def outcome(*efficiencies: float, usage: Usage = BUSY) -> Outcome:
     runs = {1: replace(usage, slots=200, steps=1_000)}
     for count, grown in enumerate(efficiencies, 2):
         runs[count] = replace(usage, slots=200 * count, steps=round(count * 1_000 * grown))
-    return Outcome(CEILINGS, {"here": runs}, working={2: AT_EASE}, stored_bytes=10_000, idle=AT_EASE, idle_workers=2)
+    return Outcome(
+        CEILINGS,
+        {"here": runs},
+        working={2: AT_EASE},
+        stored={"steps": 6_000.0, "jobs": 4_000.0},
+        idle=AT_EASE,
+        idle_workers=2,
+        removal=AT_EASE,
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,7 +101,7 @@ def test_growth_may_end_where_something_else_is_used_up() -> None:
 
 
 def test_a_rate_needs_its_multiple_of_one_job_with_room_on_every_core() -> None:
-    cost = Cost.of(AT_EASE, stored_bytes=10_000)
+    cost = Cost.of(AT_EASE, stored_bytes=10_000, removal=replace(AT_EASE, jobs=500, wal_bytes=2_500_000))
 
     wanted = need(cost, 1_000)
 
@@ -102,7 +110,8 @@ def test_a_rate_needs_its_multiple_of_one_job_with_room_on_every_core() -> None:
     assert wanted.worker_processes == 143  # 100 cores, each 70 % busy
     assert wanted.api_processes == 29
     assert wanted.commits == 20_000
-    assert wanted.wal_mb == 100
+    assert wanted.postgres_cores == 48  # 30 for the jobs and 3 for their removal
+    assert wanted.wal_mb == 105
     assert wanted.disk_gb_per_day == 864
     assert need(cost, 0.001).broker_cores == 1  # there is no part of a process
 
