@@ -1,0 +1,89 @@
+"""Acknowledging where the work ends: the consumer is woken only when it may be pausing for want of a slot."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kombu.transport.virtual import Message
+
+from shared.broker.transport import Channel, QoS
+from worker.consumer import WakeConsumer
+
+
+class Hub:
+    """Notes what it is asked to call on the consumer's thread."""
+
+    def __init__(self) -> None:
+        self.called: list[Any] = []
+
+    def call_soon(self, callback: Any, *args: Any) -> None:
+        self.called.append((callback, args))
+
+
+def channel(limit: int) -> Channel:
+    """A channel without a connection."""
+    bare = Channel.__new__(Channel)
+    bare._qos = QoS(bare, limit)
+    bare._qos._on_collect.cancel()
+    bare.no_ack_consumers = None
+    return bare
+
+
+def taken(on: Channel, count: int) -> list[Message]:
+    messages = []
+    for number in range(count):
+        payload = {"properties": {"delivery_tag": str(number), "delivery_info": {}}}
+        message = Message(payload, channel=on)
+        on.qos.append(message, message.delivery_tag)
+        messages.append(message)
+    return messages
+
+
+def consumer() -> tuple[WakeConsumer, Hub]:
+    bare = WakeConsumer.__new__(WakeConsumer)
+    bare.hub = hub = Hub()
+    return bare, hub
+
+
+@pytest.mark.parametrize(("count", "wakes"), [(4, 1), (3, 0), (1, 0)])
+def test_an_acknowledgement_wakes_the_consumer_only_from_a_full_house(count: int, wakes: int) -> None:
+    on, (taking, hub) = channel(4), consumer()
+    message, *_ = taken(on, count)
+    taking.call_soon_ack(message.ack_log_error, None, (OSError,))
+    assert len(hub.called) == wakes
+    assert message.acknowledged
+    assert on.qos.can_consume()
+    assert len(on.qos._delivered) - len(on.qos._dirty) == count - 1
+
+
+def test_a_rejection_and_other_brokers_go_through_the_consumers_thread() -> None:
+    on, (taking, hub) = channel(4), consumer()
+    [message] = taken(on, 1)
+    taking.call_soon_ack(message.reject_log_error, None, (OSError,))
+    assert not message.acknowledged
+    foreign = SimpleNamespace(channel=object(), acknowledged=[])
+
+    def ack_log_error(self: Any, *args: Any) -> None:
+        self.acknowledged.append(args)
+
+    foreign.ack_log_error = ack_log_error.__get__(foreign)
+    taking.call_soon_ack(foreign.ack_log_error)
+    assert foreign.acknowledged == []
+    assert len(hub.called) == 2
+
+
+def test_what_cannot_be_put_back_is_let_go_after_the_first_failure() -> None:
+    on = channel(4)
+    taken(on, 3)
+    tried: list[Any] = []
+
+    def away(message: Any) -> None:
+        tried.append(message)
+        raise ConnectionError("gone")
+
+    on._restore = away
+    assert on.qos.restore_unacked() == []
+    assert len(tried) == 1
+    assert on.qos.can_consume()
