@@ -18,6 +18,8 @@ TOOLS = 3
 CONNECTIONS = 32
 """Requests under way at once in B2."""
 
+PATIENCE_SECONDS = 180.0
+
 Work = Callable[[Client, int], Awaitable[None]]
 
 
@@ -43,7 +45,7 @@ class Planq:
 
     async def _timed(self, work: Work, size: int, times: int) -> list[float]:
         seconds = []
-        async with Client(self._url, connections=CONNECTIONS) as client:
+        async with asyncio.timeout(PATIENCE_SECONDS), Client(self._url, connections=CONNECTIONS) as client:
             await client.get("/healthz")  # opens the connection, as any client has one
             for _ in range(times):
                 begun = perf_counter()
