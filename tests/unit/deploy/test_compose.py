@@ -13,6 +13,7 @@ import typer
 import yaml
 
 from shared.cli.main import create_app
+from shared.settings import Settings
 
 ROOT = Path(__file__).parents[3]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -48,6 +49,19 @@ def test_each_command_is_one_that_planq_accepts(name: str) -> None:
 def test_workers_can_be_scaled(name: str) -> None:
     assert "ports" not in SERVICES[name]
     assert "container_name" not in SERVICES[name]
+
+
+def test_the_database_has_connections_for_sixteen_io_workers() -> None:
+    connections = {
+        "api": Settings.model_fields["database_connections"].default + 1,  # the pool, LISTEN
+        "worker-io": 16 * (Settings.model_fields["database_connections"].default + 3 + 1),  # lane, lifecycle, LISTEN
+        "worker-cpu": 2 * Settings.model_fields["cpu_concurrency"].default + 3 + 1,  # two a process
+    }
+    options = SERVICES["postgres"]["command"]
+
+    assert options[0] == "postgres"
+    allowed = [int(option.partition("=")[2]) for option in options if option.startswith("max_connections=")]
+    assert allowed[0] > sum(connections.values()) + len(SERVICES)  # health checks, migrations
 
 
 def test_whatever_is_published_is_published_to_this_machine_only() -> None:
