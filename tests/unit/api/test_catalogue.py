@@ -1,0 +1,75 @@
+"""The tools that the API keeps for a moment: asked for once, and again when it is over or somebody has to know."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from api import catalogue
+from api.catalogue import FRESH_SECONDS, Catalogue, Tools
+
+
+class Published:
+    """Answers with another object each time; the first answer may be held back."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.first = asyncio.Event()
+        self.first.set()
+
+    async def ask(self) -> Tools:
+        self.asked += 1
+        found: Tools = {}
+        if self.asked == 1:
+            await self.first.wait()
+        return found
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, as its only element."""
+    now = [1_000.0]
+    monkeypatch.setattr(catalogue, "monotonic", lambda: now[0])
+    return now
+
+
+def test_tools_are_asked_for_once_while_they_are_fresh(clock: list[float]) -> None:
+    async def run() -> None:
+        published = Published()
+        kept = Catalogue(published.ask)
+        first = await kept.tools()
+        clock[0] += FRESH_SECONDS - 0.01
+        assert await kept.tools() is first
+        clock[0] += 0.01
+        assert await kept.tools() is not first
+        assert published.asked == 2
+
+    asyncio.run(run())
+
+
+def test_who_asks_anew_gets_the_tools_of_now_and_so_do_those_after(clock: list[float]) -> None:
+    async def run() -> None:
+        kept = Catalogue(Published().ask)
+        first = await kept.tools()
+        renewed = await kept.renewed()
+        assert renewed is not first
+        assert await kept.tools() is renewed
+
+    asyncio.run(run())
+
+
+def test_an_answer_that_comes_late_does_not_replace_a_younger_one(clock: list[float]) -> None:
+    async def run() -> None:
+        published = Published()
+        published.first.clear()
+        kept = Catalogue(published.ask)
+        late = asyncio.ensure_future(kept.renewed())
+        await asyncio.sleep(0)
+        clock[0] += 1
+        younger = await kept.renewed()
+        published.first.set()
+        assert await late is not younger
+        assert await kept.tools() is younger
+
+    asyncio.run(run())
