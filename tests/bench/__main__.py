@@ -5,8 +5,8 @@
     make bench ARGS="--json"         one JSON document; ARGS="--markdown" the README's table
     make bench ARGS="scale …"        what more workers bring, and what a job costs; options of its own, `scale --help`
 
-A measurement is a module with `measure(context) -> list[Figure]`; it is imported when it is asked for. One that makes
-several is called once, and asks `context.wants(name)` for each.
+A measurement is a module with `measure(context) -> Iterable[Figure]`; it is imported when it is asked for. One that
+makes several is called once, and asks `context.wants(name)` for each.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from time import monotonic
 
 from tests.bench import machine, table
 from tests.bench.context import Context
@@ -54,12 +55,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="planq-bench-") as folder, _context(args, folder) as run:
         for module, names in _chosen(args.names).items():
             run.say(f"{', '.join(names)} …")
+            begun = monotonic()
             try:
-                figures += import_module(module).measure(run)
+                for figure in import_module(module).measure(run):
+                    figures.append(figure)  # one by one: what was measured before a failure counts
             except Exception as error:
                 # The other measurements are still worth having.
                 traceback.print_exc()
                 failed[", ".join(names)] = f"{type(error).__name__}: {error}"[:1000]
+            run.say(f"  {monotonic() - begun:.0f} s")
     _print(args, figures, failed, machine.describe() | run.about)
     return 0 if not failed and all(figure.is_good for figure in figures) else 1
 

@@ -131,14 +131,15 @@ class Taken:
         return {who: statistics.median(values) for who, values in self.values.items()}
 
 
-def measure(context: Context) -> list[Figure]:
+def measure(context: Context) -> Iterator[Figure]:
     """Measure the workloads that are asked for, one after the other, everybody in turns."""
     context.about |= environment.versions()
     with _everybody(context) as (planq, peers, limits):
-        figures = [_figure(context, workload, {PLANQ: planq, **peers}, limits) for workload in workloads(context)]
-        if planq.cpu_of_jobs:
-            figures.append(_cpu(planq))
-        return figures
+        for workload in workloads(context):
+            yield _figure(context, workload, {PLANQ: planq, **peers}, limits)
+            if planq.cpu_of_jobs:
+                yield _cpu(planq)
+                planq.cpu_of_jobs.clear()
 
 
 def _cpu(planq: Planq) -> Figure:

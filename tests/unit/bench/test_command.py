@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 
 import pytest
@@ -29,10 +29,10 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
             called.append(context)
             return list(figures)
 
-        def fail(_: Context) -> list[Figure]:
+        def fail(_: Context) -> Iterator[Figure]:
             if error is not None:
+                yield GOOD
                 raise error
-            return []
 
         for name, function in (("bench_two", measure), ("bench_one", fail)):
             module = ModuleType(name)
@@ -77,12 +77,12 @@ def test_what_is_not_asked_for_does_not_run(install: Install) -> None:
 def test_a_measurement_that_fails_leaves_the_others_their_figures(
     install: Install, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    install(GOOD, error=RuntimeError("no such server"))
+    install(BAD, error=RuntimeError("no such server"))
 
     assert command.main(["--json"]) == 1
 
     found = json.loads(capsys.readouterr().out)
-    assert [figure["name"] for figure in found["figures"]] == ["good"]
+    assert [figure["name"] for figure in found["figures"]] == ["bad", "good"], "what came before the failure too"
     assert found["failed"] == {"M3": "RuntimeError: no such server"}
     assert {"date", "machine", "postgresql", "valkey"} <= set(found["about"])
 
