@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
+from uuid import UUID
 
 import pytest
 from celery import Celery
@@ -45,10 +47,17 @@ class Monitor:
     def kinds(self, task_id: str) -> list[str]:
         return [event["type"] for event in self.events if event.get("uuid") == task_id]
 
+    def knows(self, task_id: str) -> bool:
+        return len(self.kinds(task_id)) == len(RECEIVED)
+
     def close(self) -> None:
         self._receiver.should_stop = True
         self._thread.join(10)
         self._connection.release()
+
+
+def has_completed(caller: Caller, job_id: UUID) -> bool:
+    return caller.status(job_id) == "completed"
 
 
 @pytest.fixture
@@ -69,10 +78,10 @@ def test_a_monitor_hears_of_every_stage_and_step_in_few_messages(
         eventually(lambda: monitor.events, 30, what="the worker is heard of")
         jobs = [caller.submit("", {"calls": calls}) for _ in range(20)]
         for job in jobs:
-            eventually(lambda job=job: caller.status(job) == "completed", 60, what="job completed")
+            eventually(partial(has_completed, caller, job), 60, what="job completed")
             for attempt in ("plan.1", "r0.s0.1", "r0.s1.1", "r0.s2.1", "respond.2"):
                 task_id = f"{job}.{attempt}"
-                eventually(lambda task_id=task_id: len(monitor.kinds(task_id)) == 3, 20, what=task_id)
+                eventually(partial(monitor.knows, task_id), 20, what=task_id)
                 heard = monitor.kinds(task_id)
                 assert sorted(heard) == RECEIVED
                 assert heard[0] == "task-received"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,12 +58,12 @@ def test_nothing_is_made_for_nobody_until_somebody_comes() -> None:
         return {"uuid": str(number)}
 
     for number in range(10):
-        events.note("task-started", lambda number=number: fields(number))
+        events.note("task-started", partial(fields, number))
     events.flush()
     assert made == [0]
     producer.channel.heard_by = 1
     for number in range(10, 20):
-        events.note("task-started", lambda number=number: fields(number))
+        events.note("task-started", partial(fields, number))
     events.flush()
     assert made == [0, *range(10, 20)]
 
