@@ -19,7 +19,7 @@ from shared.domain.events import Settlement
 from shared.domain.ids import StepRef
 from shared.domain.plan import Plan
 from shared.domain.states import EXECUTING_JOB, JobStatus, Lane
-from shared.ports import ExpiredJob, ExpiredPlan, StageClaim, StepClaim, StepWake
+from shared.ports import ExpiredJob, ExpiredPlan, Moved, StageClaim, StepClaim, StepWake, Take
 from shared.store.database import Database
 from shared.store.ids import new_id
 from shared.store.jobs import PostgresJobStore
@@ -42,6 +42,7 @@ CALLS: list[dict[str, Any]] = [
     {"tool_name": "sim_unsafe", "arguments": {}, "depends_on": [0]},
 ]
 STEPS = compiled(Plan.model_validate({"calls": CALLS}))
+TAKES = [None, Take(Lane.IO), Take(Lane.IO, 3), Take(Lane.IO, 0), Take(Lane.IO, 1, stage=False)]
 HOW = ["plan", "plan", "fail", "release"]
 STAGES = [JobStatus.QUEUED, JobStatus.PLANNING, JobStatus.RESPONDING]
 
@@ -89,10 +90,8 @@ class Storm(Rows):
         stage = await store.claim_stage(job, STAGES)
         if stage is not None:
             self.stages.append(stage)
-        for index in range(len(CALLS)):
-            claim = await store.claim_step(StepRef(job, 0, index)) if self.random.random() < 0.3 else None
-            if claim is not None:
-                self.held.append(claim)
+        refs = [StepRef(job, 0, index) for index in range(len(CALLS)) if self.random.random() < 0.3]
+        self.held += await store.claim_steps(refs)
 
     async def conclude(self, job: UUID, ref: StepRef) -> None:
         if not self.held:
@@ -100,17 +99,26 @@ class Storm(Rows):
         # Mostly one that is under way; now and then one that is long over.
         claim = self.random.choice(self.held[-6:] if self.random.random() < 0.8 else self.held)
         soon, output = timedelta(milliseconds=self.random.choice([0, 0, 5])), {"value": "v"}
+        store, take = self.random.choice(self.stores), self.random.choice(TAKES)
         ways: list[Callable[[], Awaitable[Any]]] = [
-            lambda: self.store.succeed_step(claim, output, None),
-            lambda: self.store.succeed_step(claim, output, None),
-            lambda: self.store.succeed_step(claim, output, None),
-            lambda: self.store.fail_step(claim, BOOM, None),
-            lambda: self.store.fail_step(claim, BOOM, soon),
-            lambda: self.store.suspend_step(claim, soon, output),
-            lambda: self.store.release_step(claim),
-            lambda: self.store.ask_step(claim, UNKNOWN, {"message": "did it?"}),
+            lambda: store.succeed_step(claim, output, None, take=take),
+            lambda: store.succeed_step(claim, output, None, take=take),
+            lambda: store.succeed_step(claim, output, None, take=take),
+            lambda: store.fail_step(claim, BOOM, None, take=take),
+            lambda: store.fail_step(claim, BOOM, soon, take=take),
+            lambda: store.suspend_step(claim, soon, output),
+            lambda: store.release_step(claim),
+            lambda: store.ask_step(claim, UNKNOWN, {"message": "did it?"}),
         ]
-        await self.random.choice(ways)()
+        self.keep(await self.random.choice(ways)())
+
+    def keep(self, moved: Any) -> None:
+        """Hold what a transition took over."""
+        for claim in moved.taken if isinstance(moved, Moved) else ():
+            if isinstance(claim, StageClaim):
+                self.stages.append(claim)
+            else:
+                self.held.append(claim)
 
     async def conclude_stage(self, job: UUID, ref: StepRef) -> None:
         if self.stages:
@@ -124,7 +132,9 @@ class Storm(Rows):
             await self.store.end_job(stage, status, "a", BOOM if how == "fail" else None, [])
         else:
             try:
-                await self.store.accept_plan(stage, "caller", {}, STEPS, [])
+                take = self.random.choice(TAKES) if how != "end" else None
+                store = self.random.choice(self.stores)
+                self.keep(await store.accept_plan(stage, "caller", {}, STEPS, [], take=take))
             except InternalFault:  # a fork whose source was removed
                 await self.store.end_job(stage, JobStatus.FAILED, None, BOOM, [])
 
