@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from shared.domain.encoding import indented
 from shared.domain.model import StepResult
 
 UNKNOWN_ERROR = "Unknown error"
@@ -121,7 +122,7 @@ def response_strategy(content: str, tool_call_count: int, results: Sequence[tupl
 def _entry(number: int, result: StepResult) -> str:
     if result.error is not None:
         return f"{number}. {result.tool_name} - FAILED\n   Error: {result.error}"
-    shown = json.dumps(result.output, indent=2, ensure_ascii=False, default=str)
+    shown = indented(result.output)
     what = "Result" if result.shortened_from is None else f"Result (shortened, of {result.shortened_from} bytes)"
     return f"{number}. {result.tool_name} - SUCCESS\n   {what}: {shown}"
 

@@ -6,11 +6,11 @@ JSON.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from shared.domain.encoding import indented
 from shared.domain.errors import capped
 from shared.domain.model import Findings, StepResult
 from worker.llm.backend import FREE, Completion
@@ -73,7 +73,7 @@ def _describe(result: StepResult) -> str:
 
 def _as_json(value: Any) -> str:
     try:
-        text = json.dumps(value, ensure_ascii=False, indent=2, default=str)
+        text = indented(value)
     except (ValueError, RecursionError):
         text = "(a value that cannot be shown)"
     shown = capped(text, MAX_JSON_CHARS)

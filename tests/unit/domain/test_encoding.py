@@ -1,0 +1,25 @@
+"""JSON to read is the standard library's, however it was made."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.domain.encoding import indented
+from tests.unit.domain.strategies import json_values
+
+
+@given(json_values | st.dictionaries(st.text(max_size=5), st.text(max_size=5) | st.integers() | st.booleans()))
+def test_json_to_read_is_that_of_the_standard_library(value: Any) -> None:
+    assert indented(value) == json.dumps(value, ensure_ascii=False, indent=2)
+
+
+@pytest.mark.parametrize(
+    "value", [{1: 2}, {"a": {1, 2}}, {"a": (1, None)}, {"\ud800": "\ud800"}, {"a": float("nan")}, {"a": 10**40}, {}]
+)
+def test_what_is_no_json_is_shown_all_the_same(value: Any) -> None:
+    assert indented(value) == json.dumps(value, ensure_ascii=False, indent=2, default=str)
