@@ -76,6 +76,8 @@ def uncovered(arguments: Any, outputs: Mapping[int, Any]) -> dict[int, tuple[Pat
     Keyed by step; empty when `resolve` has all it needs.
     """
     lacking: dict[int, dict[Path, None]] = {}
+    if not any(isinstance(known, Excerpts) for known in outputs.values()):
+        return {}
     for _, text in walk_strings(arguments):
         for reference in _references(text):
             known = outputs.get(reference.step)

@@ -16,7 +16,6 @@ from uuid import UUID
 from shared.domain.errors import DatabaseUnavailable, ErrorRecord, InternalFault, OutcomeUnknown
 from shared.domain.states import Effect, JobStatus, Lane
 from shared.ports import (
-    Announcer,
     AnyWake,
     JobStore,
     Payloads,
@@ -85,7 +84,6 @@ class Engine:
         responder: Responder,
         toolbox: Toolbox,
         payloads: Payloads,
-        announcer: Announcer,
         tracker: Tracker,
         draw: Callable[[], float],
         claims: Claims | None = None,
@@ -98,13 +96,12 @@ class Engine:
         self._workers = workers
         self._store = store
         self._publisher = publisher
-        self._announcer = announcer
         self._tracker = tracker
         self._clock = clock
         self.claims = claims if claims is not None else Claims()
         self._watched = watched = self.claims.watch(store)
-        self._plan = PlanStage(watched, planner, announcer)
-        self._respond = RespondStage(watched, responder, announcer)
+        self._plan = PlanStage(watched, planner)
+        self._respond = RespondStage(watched, responder)
         limits = OutputLimits(settings.max_output_bytes, settings.inline_output_bytes)
         self._steps = StepRunner(
             watched, toolbox, values=Values(payloads, limits), draw=draw, until_held=self.claims.until_held
@@ -214,7 +211,8 @@ class Engine:
         ours = [wake for wake in wakes if isinstance(wake, StepWake) and wake.lane is self._settings.lane]
         share = own_share(taken + len(ours), taken + self._slots.free, self._workers()) - taken
         mine = ours[: max(share, 0)]
-        return mine, [wake for wake in wakes if wake not in mine] if mine else wakes
+        kept = {id(wake) for wake in mine}
+        return mine, [wake for wake in wakes if id(wake) not in kept]
 
     async def _carry_out(self, chain: Chain, claim: Claim, *, tracked: bool) -> Carried:
         """Do what was claimed; what is `tracked` is shown to monitors from here."""
@@ -319,8 +317,7 @@ class Engine:
             return await self._fail_job(claim, ErrorRecord.of(fault))
 
     async def _fail_job(self, claim: StageClaim, record: ErrorRecord) -> Carried:
-        if await persist(lambda: self._store.end_job(claim, JobStatus.FAILED, None, record, [])):
-            self._announcer.job_ended(claim.job_id)
+        await persist(lambda: self._store.end_job(claim, JobStatus.FAILED, None, record, []))
         return Carried(attempt=claim.attempt, error=record)
 
     async def _give_back(self, chain: Chain, claim: Claim) -> bool:
