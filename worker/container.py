@@ -45,7 +45,6 @@ from shared.store.jobs import PostgresJobStore
 from shared.store.knowledge import PostgresKnowledge
 from shared.store.objects import open_objects
 from shared.store.payloads import PayloadStore
-from shared.store.signals import ENDED, Notifier
 from worker.engine import Engine, EngineSettings
 from worker.engine.claims import Claims
 from worker.llm.gateway import ModelGateway
@@ -173,7 +172,6 @@ class LaneRuntime:
         self._database: Database | None = None
         self._gateway: ModelGateway | None = None
         self._mcp: McpToolbox | None = None
-        self._notifier: Notifier | None = None
         self._publishing: asyncio.Task[None] | None = None
         self._warming: asyncio.Task[None] | None = None
         self.workers = 1  # of this lane, as the companion thread has counted them
@@ -210,7 +208,6 @@ class LaneRuntime:
             await self._connect_mcp(database, settings.mcp_file)
         models = model_settings(settings)
         self._gateway = ModelGateway(models)
-        self._notifier = Notifier(database, ENDED)
         payloads = PayloadStore(database, open_objects(settings.payloads))
         longest_stage = timedelta(seconds=models.longest_call) + _BESIDE_THE_MODEL
         store = PostgresJobStore(database, self._identity.id, longest_stage)
@@ -229,7 +226,6 @@ class LaneRuntime:
             responder=self._failpoints.around("responder", self._gateway),
             toolbox=self._failpoints.around_tools("tool", self._tools.registry),
             payloads=self._failpoints.around("payloads", payloads),
-            announcer=_Announcer(self._notifier),
             tracker=self._tracker,
             draw=SystemRandom().random,
             claims=self._claims,
@@ -265,8 +261,6 @@ class LaneRuntime:
 
     async def close(self) -> None:
         """Close what `open` opened; idempotent."""
-        if self._notifier is not None:
-            await self._notifier.flush()
         if self._mcp is not None:
             await self._mcp.aclose()
         if self._warming is not None:
@@ -285,14 +279,6 @@ async def _warm_up(gateway: ModelGateway) -> None:
     except (ImportError, PlanqError) as error:
         _log.warning("model_not_warmed_up", extra={"cause": str(error)})
     settle_heap()
-
-
-class _Announcer:
-    def __init__(self, notifier: Notifier) -> None:
-        self._notifier = notifier
-
-    def job_ended(self, job_id: UUID) -> None:
-        self._notifier.send(job_id)
 
 
 async def announce(fleet: Fleet, identity: Identity, definitions: Sequence[ToolDefinition]) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 MAX_STEP = 2**64 - 1
@@ -109,6 +110,10 @@ def pieces(text: str) -> tuple[Literal | Insertion, ...] | None:
     """
     if "{{" not in text:
         return None
+    return _cut_known(text) if len(text) <= _KNOWN_CHARS else _cut(text)
+
+
+def _cut(text: str) -> tuple[Literal | Insertion, ...] | None:
     found: list[Literal | Insertion] = []
     literal: list[str] = []
     end = 0
@@ -128,6 +133,12 @@ def pieces(text: str) -> tuple[Literal | Insertion, ...] | None:
     if not found and not literal:
         return None
     return (*found, *_literal([*literal, text[end:]]))
+
+
+_KNOWN_CHARS = 200
+"""A template is cut when its plan is checked and compiled, and at each step; so long ones are not kept for that."""
+
+_cut_known = lru_cache(maxsize=2048)(_cut)
 
 
 def find_references(value: Any) -> list[Occurrence]:

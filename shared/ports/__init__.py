@@ -22,7 +22,6 @@ from shared.ports.sweep import (
 )
 from shared.ports.tools import FindsOut, Knowledge, NotHappened, Passage, Suspended, Tool, Toolbox, ToolContext
 from shared.ports.wakes import (
-    Announcer,
     AnyWake,
     PlanWake,
     Publisher,
@@ -35,7 +34,6 @@ from shared.ports.wakes import (
 )
 
 __all__ = [
-    "Announcer",
     "AnyWake",
     "ArtifactRecord",
     "Attempt",

@@ -82,14 +82,6 @@ class Queues(Protocol):
         ...
 
 
-class Announcer(Protocol):
-    """Tells other processes, as a hint, that something changed."""
-
-    def job_ended(self, job_id: UUID) -> None:
-        """Wake whoever waits for the job; returns at once, coalesces, and may get lost (listeners also poll)."""
-        ...
-
-
 class Tracker(Protocol):
     """Shows fused stages and steps to monitors as Celery tasks of their own."""
 

@@ -142,7 +142,6 @@ class Harness:
             responder=model,
             toolbox=self.registry,
             payloads=self.payloads,
-            announcer=self.silent,
             tracker=self.silent,
             draw=lambda: 0.0,
             workers=lambda: workers,

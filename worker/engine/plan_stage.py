@@ -20,7 +20,7 @@ from shared.domain.planning import Direct, Malformed, interpret
 from shared.domain.states import JobStatus
 from shared.domain.tool import ToolDefinition
 from shared.domain.validation import validate_plan
-from shared.ports import Announcer, JobStore, Moved, Planner, PlanWake, StageClaim
+from shared.ports import JobStore, Moved, Planner, PlanWake, StageClaim
 from worker.engine.carried import Carried
 from worker.engine.chain import Chain
 from worker.engine.persist import persist
@@ -56,10 +56,9 @@ class _Planning:
 class PlanStage:
     """Carries out PLAN for one claim."""
 
-    def __init__(self, store: JobStore, planner: Planner, announcer: Announcer) -> None:
+    def __init__(self, store: JobStore, planner: Planner) -> None:
         self._store = store
         self._planner = planner
-        self._announcer = announcer
         self._spending = Spending(store)
 
     async def claim(self, wake: PlanWake) -> StageClaim | None:
@@ -136,8 +135,6 @@ class PlanStage:
         landed = await self._spending.unbroken(
             persist(lambda: self._store.end_job(claim, status, answer, error, calls))
         )
-        if landed:
-            self._announcer.job_ended(claim.job_id)
         _log.info("job_ended", extra={"job": str(claim.job_id), "status": str(status), "landed": landed})
         return Carried.by(claim, Moved(landed), error=error)
 

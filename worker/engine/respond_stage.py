@@ -8,7 +8,7 @@ from shared.domain.errors import ErrorRecord, storable
 from shared.domain.model import Ask, Findings, ModelFailed
 from shared.domain.results import failure_text
 from shared.domain.states import JobStatus
-from shared.ports import Announcer, JobStore, Moved, Responder, RespondWake, StageClaim
+from shared.ports import JobStore, Moved, Responder, RespondWake, StageClaim
 from worker.engine.carried import Carried
 from worker.engine.chain import Chain
 from worker.engine.persist import persist
@@ -20,10 +20,9 @@ _log = logging.getLogger("planq.engine")
 class RespondStage:
     """Carries out RESPOND for one claim."""
 
-    def __init__(self, store: JobStore, responder: Responder, announcer: Announcer) -> None:
+    def __init__(self, store: JobStore, responder: Responder) -> None:
         self._store = store
         self._responder = responder
-        self._announcer = announcer
         self._spending = Spending(store)
 
     async def claim(self, wake: RespondWake) -> StageClaim | None:
@@ -57,7 +56,5 @@ class RespondStage:
         landed = await self._spending.unbroken(
             persist(lambda: self._store.end_job(claim, status, answer, error, [call]))
         )
-        if landed:
-            self._announcer.job_ended(claim.job_id)
         _log.info("job_ended", extra={"job": str(claim.job_id), "status": str(status), "landed": landed})
         return Carried.by(claim, Moved(landed), error=error)

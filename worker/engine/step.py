@@ -233,7 +233,11 @@ def _context(claim: StepClaim) -> ToolContext:
 
 
 def _tell(event: str, claim: StepClaim, landed: bool, **fields: Any) -> None:
-    _log.info(
+    level = logging.DEBUG if landed and not fields else logging.INFO  # a line per step costs more than its transition
+    if not _log.isEnabledFor(level):
+        return
+    _log.log(
+        level,
         event if landed else "late_outcome_rejected",
         extra={
             "job": str(claim.ref.job_id),

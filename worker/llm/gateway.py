@@ -12,6 +12,7 @@ import importlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from shared.domain.errors import (
@@ -25,7 +26,7 @@ from shared.domain.errors import (
     PolicyDenied,
 )
 from shared.domain.model import Ask, Findings, ModelCall, ModelFailed, ModelReply, Purpose
-from shared.domain.model_names import ModelName, Provider, parse_model_name
+from shared.domain.model_names import OFFLINE, ModelName, Provider, parse_model_name
 from shared.domain.tool import ToolDefinition
 from shared.ports.models import CutOff
 from worker.llm.backend import Completion
@@ -40,12 +41,18 @@ if TYPE_CHECKING:
     from worker.llm.providers import Providers
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Question:
-    """A request together with what the offline rules would say to it."""
+    """A request, written when it is first needed, together with what the offline rules would say to it."""
 
-    request: ModelRequest
+    purpose: Purpose
+    write: Callable[[], ModelRequest]
     offline: Callable[[], Completion]
+
+    @cached_property
+    def request(self) -> ModelRequest:
+        """What is said to a model."""
+        return self.write()
 
 
 class ModelGateway:
@@ -75,13 +82,14 @@ class ModelGateway:
 
     async def plan(self, ask: Ask, tools: Sequence[ToolDefinition], *, cut_off: CutOff | None = None) -> ModelReply:
         """Do what `Planner.plan` promises."""
-        question = _Question(plan_request(ask, tools), lambda: plan_offline(ask, tools))
+        question = _Question(Purpose.PLAN, lambda: plan_request(ask, tools), lambda: plan_offline(ask, tools))
         return await self._call(ask.model, question, cut_off)
 
     async def respond(self, ask: Ask, findings: Findings, *, cut_off: CutOff | None = None) -> ModelReply:
         """Do what `Responder.respond` promises."""
+        most = self._settings.max_findings_chars
         question = _Question(
-            respond_request(ask, findings, self._settings.max_findings_chars), lambda: answer_offline(findings)
+            Purpose.RESPOND, lambda: respond_request(ask, findings, most), lambda: answer_offline(findings)
         )
         return await self._call(ask.model, question, cut_off)
 
@@ -100,7 +108,6 @@ class ModelGateway:
             await self._providers.aclose()
 
     async def _call(self, model: str, question: _Question, cut_off: CutOff | None) -> ModelReply:
-        request = question.request
         name = model or self._settings.default_model
         started = self._clock()
         spent = Spent()
@@ -108,12 +115,12 @@ class ModelGateway:
 
         def record(error: ExecutionFailed | None) -> ModelCall:
             latency_ms = round((self._clock() - started) * 1000)
-            return self._record(name, request, latency_ms, spent, completion, error)
+            return self._record(name, question, latency_ms, spent, completion, error)
 
         try:
             completion = await self._patience.insist(lambda: self._complete(name, question, spent))
-            _check_says_something(request, completion)
-            await self._keep(name, request, completion)
+            _check_says_something(question.purpose, completion)
+            await self._keep(name, question, completion)
         except ExecutionFailed as error:
             raise ModelFailed(error, record(error)) from error
         except asyncio.CancelledError:
@@ -125,7 +132,7 @@ class ModelGateway:
     def _record(
         self,
         name: str,
-        request: ModelRequest,
+        question: _Question,
         latency_ms: int,
         spent: Spent,
         completion: Completion | None,
@@ -139,7 +146,7 @@ class ModelGateway:
         if completion is not None:
             used += Usage.of(completion)
         return ModelCall(
-            purpose=request.purpose,
+            purpose=question.purpose,
             model=name,
             latency_ms=latency_ms,
             input_tokens=used.input_tokens,
@@ -147,7 +154,7 @@ class ModelGateway:
             cost_usd=used.cost_usd,
             attempts=spent.attempts,
             error=told_error,
-            exchange=self._exchange(request, completion or spent.partial),
+            exchange=self._exchange(name, question, completion or spent.partial),
         )
 
     async def _complete(self, name: str, question: _Question, spent: Spent) -> Completion:
@@ -180,25 +187,27 @@ class ModelGateway:
             raise PolicyDenied("a cassette can only be the operator's default model, for its name is a path")
         return parsed
 
-    async def _keep(self, name: str, request: ModelRequest, completion: Completion) -> None:
+    async def _keep(self, name: str, question: _Question, completion: Completion) -> None:
         if self._recorder is None:
             return
         try:
-            await asyncio.to_thread(self._recorder.append, name, request, completion)
+            await asyncio.to_thread(self._recorder.append, name, question.request, completion)
         except OSError as error:
             raise InternalFault(f"cannot record the exchange in {self._settings.record_path}: {error}") from error
 
-    def _exchange(self, request: ModelRequest, completion: Completion | None) -> dict[str, Any] | None:
+    def _exchange(self, name: str, question: _Question, completion: Completion | None) -> dict[str, Any] | None:
         if not self._settings.keep_exchanges:
             return None
-        return {"request": request.to_json(), "reply": None if completion is None else completion.to_json()}
+        # The offline rules read the plan and the results themselves; there is no prompt that they were sent.
+        request = None if name == OFFLINE else question.request.to_json()
+        return {"request": request, "reply": None if completion is None else completion.to_json()}
 
 
-def _check_says_something(request: ModelRequest, completion: Completion) -> None:
+def _check_says_something(purpose: Purpose, completion: Completion) -> None:
     """Raise `InvalidOutput` when the stage cannot go on from this reply: RESPOND needs text, PLAN text or a call."""
-    if completion.text.strip() or (request.purpose is Purpose.PLAN and completion.tool_calls):
+    if completion.text.strip() or (purpose is Purpose.PLAN and completion.tool_calls):
         return
-    expected = "a text or a tool call" if request.purpose is Purpose.PLAN else "a text"
+    expected = "a text or a tool call" if purpose is Purpose.PLAN else "a text"
     found = "only tool calls" if completion.tool_calls else "nothing"
     reason = f" (finish reason: {completion.finish_reason})" if completion.finish_reason else ""
     raise InvalidOutput(

@@ -41,7 +41,7 @@ def test_an_offline_plan_costs_nothing_and_is_recorded() -> None:
     assert (call.purpose, call.model, call.attempts, call.error) == (Purpose.PLAN, "offline", 1, None)
     assert (call.input_tokens, call.output_tokens, call.cost_usd) == (0, 0, Decimal(0))
     assert call.exchange is not None
-    assert call.exchange["request"]["tools"][0]["name"] == "__planning__"
+    assert call.exchange["request"] is None, "the rules are sent no prompt"
     assert call.exchange["reply"]["tool_calls"][0]["arguments"]["calls"] == [
         {"tool_name": "calculate", "arguments": {"expression": "1+1"}}
     ]
