@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 import psycopg
+import redis
 
 from shared.embedded.postgres import EmbeddedPostgres
 from shared.embedded.valkey import EmbeddedValkey
@@ -108,15 +109,22 @@ class Context:
         with psycopg.connect(self.postgres.url_of("postgres"), autocommit=True) as connection:
             connection.execute(statement.encode())
 
+    def _emptied_broker(self) -> str:
+        """Return the URL of the broker without the wake-ups of jobs in other databases, which nobody would take."""
+        with redis.Redis(unix_socket_path=str(self.valkey.socket_path)) as broker:
+            broker.flushdb()
+        return self.valkey.url
+
     @contextmanager
     def planq(self, *, io: int = 2, cpu: int = 1, env: Mapping[str, str] | None = None) -> Iterator[Stack]:
         """Run planq on a new database: an API and so many workers, with default settings but those in `env`.
 
         The tools are those of `tests.bench.tools`. `env` may name a `DATABASE_URL` or `BROKER_URL` of its own.
+        Without a broker of its own, only one may run at a time, and it finds no messages of the one before.
         """
         own = {"PLANQ_TOOLS": "tests.bench.tools", **(env or {})}
         database_url = own.pop("DATABASE_URL", "") or self.create_migrated()
-        broker_url = own.pop("BROKER_URL", "") or self.valkey.url
+        broker_url = own.pop("BROKER_URL", "") or self._emptied_broker()
         stack = Stack(self.new_folder("planq"), database_url, broker_url, env=own, fresh=True)
         defaults = Settings.model_fields
         try:

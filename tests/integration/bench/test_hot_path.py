@@ -46,6 +46,14 @@ def test_planq_does_every_workload(stack: Stack, database_url: str) -> None:
     assert found == [(3, 7), (5, 1), (6, 1)]
 
 
+def test_a_planq_finds_no_messages_of_the_one_before(tmp_path: Path) -> None:
+    with Context(tmp_path) as context, redis.Redis(unix_socket_path=str(context.valkey.socket_path)) as broker:
+        broker.lpush("left", "a wake-up for a job in another database")
+        with context.planq(io=1) as stack:
+            Planq(stack.url).run("B1", size=1, times=1)
+            assert not broker.exists("left")
+
+
 def test_commits_and_messages_are_counted_exactly(tmp_path: Path) -> None:
     with Context(tmp_path) as context:
         database_url = context.create_database()
