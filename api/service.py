@@ -52,9 +52,10 @@ async def look(services: Services, job_id: UUID, seconds: float, *, scope: Scope
         begun = monotonic()
         with services.waiters.watch(job_id) as waiter:
             # Registered first, looked at afterwards: an ending between the two is not missed.
-            view = await services.requests.view(TENANT, job_id, only_ended=True)
-            if view.is_whole:
-                return JsonResponse(job_document(view))
+            if not services.waiters.has_surely_not_ended(job_id):
+                view = await services.requests.view(TENANT, job_id, only_ended=True)
+                if view.is_whole:
+                    return JsonResponse(job_document(view))
             stayed = await waiter.wait(min(seconds, services.settings.max_wait_seconds), receive)
         scope[WAITED] = monotonic() - begun
         if not stayed:
@@ -79,6 +80,7 @@ async def stored(services: Services, submission: Submission) -> Response:
     job_id, created_at = await services.requests.submit(submission)
     if created_at is None:
         return await replayed(services, job_id)
+    services.waiters.submitted(job_id)
     services.publisher.publish_soon([PlanWake(job_id)])
     return _accepted(new_job_document(submission, created_at))
 

@@ -1,7 +1,7 @@
 """Waiting for jobs without a thread, a task or a connection for each: one timer a waiter, one LISTEN and one poll.
 
 A notification is a hint that may get lost, so whoever waits registers first and looks at the job afterwards, and one
-query every few seconds asks for everybody who still waits.
+query every few seconds asks for everybody who still waits. A job that this process has just stored needs no look.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterator
+from time import monotonic
 from uuid import UUID
 
 from starlette.types import Receive
@@ -18,6 +20,10 @@ from shared.domain.errors import DatabaseUnavailable
 
 WAITED = "planq.waited_seconds"
 """Key of the scope: how much of a request was waiting for a job, which says nothing about the API's speed."""
+
+_NEW_SECONDS = 30.0
+_MOST_NEW = 10_000
+"""Whoever waits for a job mostly does so right after submitting it; these bound what is remembered for them."""
 
 _log = logging.getLogger("planq.api")
 
@@ -60,6 +66,7 @@ class Waiters:
         self._poll_seconds = poll_seconds
         self._waiting: dict[UUID, set[Waiter]] = {}
         self._count = 0
+        self._new: OrderedDict[UUID, float] = OrderedDict()
         self._poll_now = asyncio.Event()
         self._is_closed = False
 
@@ -86,11 +93,26 @@ class Waiters:
             if not mine:
                 del self._waiting[job_id]
 
+    def submitted(self, job_id: UUID) -> None:
+        """Note that this process has just stored a job; call it before anybody is told to carry it out."""
+        self._new[job_id] = monotonic() + _NEW_SECONDS
+        if len(self._new) > _MOST_NEW:
+            self._new.popitem(last=False)
+
+    def has_surely_not_ended(self, job_id: UUID) -> bool:
+        """True when nobody who is registered needs to look at a job: it is new, and its end has not been heard.
+
+        Should its notification have got lost all the same, the poll finds out.
+        """
+        return self._new.get(job_id, 0.0) > monotonic()
+
     def heard(self, job_id: UUID | None) -> None:
         """Wake those who wait for a job; None (anything may have been missed) makes the poll look at once."""
         if job_id is None:
+            self._new.clear()
             self._poll_now.set()
             return
+        self._new.pop(job_id, None)
         for waiter in self._waiting.get(job_id, ()):
             waiter.wake()
 

@@ -75,6 +75,22 @@ def test_after_the_listening_connection_is_lost_everything_is_looked_at_and_hear
         assert heard.result(timeout=10).json()["status"] == "completed"
 
 
+def test_an_end_that_is_heard_before_anybody_waits_is_seen_at_once(make_api: MakeApi) -> None:
+    api = make_api(wait_poll_seconds=NEVER)
+    eventually(lambda: listeners(api))
+    job, unheard = api.submit(), api.submit()
+    with ThreadPoolExecutor() as pool:
+        # Who waits for the other job hears the second notification, so the first one has been heard too.
+        beside = wait_in_background(api, unheard["id"], pool)
+        api.jobs.complete(job["id"], notify=True)
+        api.jobs.complete(unheard["id"], notify=True)
+        beside.result(timeout=10)
+
+    begun = monotonic()
+    assert api.http.get(f"/jobs/{job['id']}?wait=30").json()["status"] == "completed"
+    assert monotonic() - begun < 10
+
+
 def test_cancelling_ends_the_wait(make_api: MakeApi) -> None:
     api = make_api(wait_poll_seconds=NEVER)
     job = api.submit()

@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 from starlette.types import Message
 
+from api import waiting
 from api.waiting import Waiter, Waiters
 from shared.domain.errors import DatabaseUnavailable
 
@@ -138,3 +139,38 @@ def test_a_request_that_is_cancelled_while_it_waits_stays_cancelled() -> None:
             await waiting
 
     asyncio.run(run())
+
+
+def test_a_new_job_has_not_ended_until_that_is_heard() -> None:
+    waiters = Waiters(nobody, 60)
+    assert not waiters.has_surely_not_ended(JOB)
+
+    waiters.submitted(JOB)
+    waiters.submitted(OTHER)
+    waiters.heard(JOB)
+
+    assert [waiters.has_surely_not_ended(job) for job in (JOB, OTHER)] == [False, True]
+
+
+def test_after_a_lost_connection_no_job_counts_as_new() -> None:
+    waiters = Waiters(nobody, 60)
+    waiters.submitted(JOB)
+
+    waiters.heard(None)
+
+    assert not waiters.has_surely_not_ended(JOB)
+
+
+def test_a_job_is_new_for_a_while_only_and_few_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1_000.0]
+    monkeypatch.setattr(waiting, "monotonic", lambda: now[0])
+    monkeypatch.setattr(waiting, "_MOST_NEW", 2)
+    waiters = Waiters(nobody, 60)
+    jobs = [uuid4() for _ in range(3)]
+
+    for job in jobs:
+        waiters.submitted(job)
+
+    assert [waiters.has_surely_not_ended(job) for job in jobs] == [False, True, True]
+    now[0] += waiting._NEW_SECONDS
+    assert not any(waiters.has_surely_not_ended(job) for job in jobs)
