@@ -31,8 +31,9 @@ class ReusedStep:
 class StageClaim:
     """The right to carry out the PLAN or RESPOND stage of a job once; `attempt` is its fencing token.
 
-    In a fork, `reuse` names whose outcomes the steps of its plan take over, by index. `results` is what
-    `JobStore.results` would return, brought by the transition that took the stage over; None: ask for it.
+    In a fork, `reuse` names whose outcomes the steps of its plan take over, by index. RESPOND answers
+    from `results`, the outcomes of the round's steps that were begun, in plan order, arguments resolved; None in PLAN
+    and where the plan was refused.
     """
 
     job_id: UUID
@@ -192,10 +193,6 @@ class JobStore(Protocol):
 
     async def release_stage(self, claim: StageClaim) -> bool:
         """Give the stage back unfinished, for another worker to take at once; True when it landed."""
-        ...
-
-    async def results(self, claim: StageClaim) -> Sequence[StepResult]:
-        """Return the outcomes of the round's steps that were begun, in plan order, arguments resolved."""
         ...
 
     async def claim_step(self, ref: StepRef) -> StepClaim | None:

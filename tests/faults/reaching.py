@@ -32,6 +32,15 @@ def mixed(scene: Scene, point: str) -> None:
     scene.mixed_comes_out_right(job_id)
 
 
+def wide(scene: Scene, point: str) -> None:
+    """More steps at once than a worker has room for: what is left over comes in messages for several."""
+    job_id = scene.submit(*[("fault_note", {"text": "a"})] * 40)
+    scene.dies(scene.doomed(point, concurrency=4))
+    scene.worker()
+    steps = scene.completes(job_id, "<a>")
+    assert sum(step["attempt"] for step in steps) <= 40 + 4, "only what was under way ran again"
+
+
 def unpublished(scene: Scene, point: str) -> None:
     """The API died before it published: the sweeper finds the job."""
     job_id = scene.submit(*MIXED, publish=False)
@@ -302,16 +311,16 @@ REACH: dict[str, Recipe] = {
     "store.accept_plan": mixed,
     "store.refuse_plan": refused,
     "store.claim_step": mixed,
+    "store.claim_steps": wide,
     "store.succeed_step": mixed,
     "store.fail_step": mixed,
     "store.suspend_step": mixed,
-    "store.results": mixed,
     "store.end_job": mixed,
     "store.ask_step": stopped_in_a_charge,
     "store.record_calls": cut_off_in_a_model_call,
     "store.release_step": stopped_in_a_step,
     "store.release_stage": stopped_in_a_stage,
-    "publisher.publish": mixed,
+    "publisher.publish": wide,
     "planner.plan": asked,
     "responder.respond": mixed,
     "tool.call": mixed,
@@ -367,8 +376,8 @@ def unsafe(succeeds: bool, *, effects: int) -> Recipe:
 
 
 UNSAFE: dict[str, Recipe] = {
-    "store.claim_step:before": unsafe(True, effects=1),
-    "store.claim_step:after": unsafe(False, effects=0),
+    "store.accept_plan:before": unsafe(True, effects=1),
+    "store.accept_plan:after": unsafe(False, effects=0),  # it has taken the step over
     "tool.call:before": unsafe(False, effects=0),
     "tool.call:after": unsafe(False, effects=1),
     "store.succeed_step:before": unsafe(False, effects=1),

@@ -33,10 +33,7 @@ class RespondStage:
         """Answer from what was found; `chain` ends here. If the model fails, the job fails but keeps its results."""
         findings = Findings(plan_errors=claim.plan_errors or ())
         if not findings.plan_errors:
-            results = claim.results
-            if results is None:
-                results = await persist(lambda: self._store.results(claim))
-            findings = Findings(results=results)
+            findings = Findings(results=claim.results or ())
         ask = Ask(job_id=str(claim.job_id), input=claim.input, model=claim.model)
         answer: str | None = None
         error: ErrorRecord | None = None

@@ -128,7 +128,7 @@ def test_a_stage_whose_claim_never_arrived_is_taken_back_from_a_living_worker(pl
     assert (job["status"], job["answer"], job["deadline"]) == ("completed", "Hello!", None)
 
 
-@pytest.mark.parametrize("method", ["tool_definitions", "results", "accept_plan", "succeed_step", "end_job"])
+@pytest.mark.parametrize("method", ["tool_definitions", "accept_plan", "succeed_step", "end_job"])
 def test_a_short_loss_of_the_database_ends_no_work(play: Play, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     async def scenario(harness: Harness) -> Any:
         real = getattr(harness.store, method)
@@ -140,8 +140,6 @@ def test_a_short_loss_of_the_database_ends_no_work(play: Play, monkeypatch: pyte
                 raise DatabaseUnavailable("the database does not answer")
             return await real(*arguments, **named)
 
-        if method == "results":
-            harness.engine.wind_down()  # what is taken over brings them along
         monkeypatch.setattr(harness.store, method, away_at_first)
         return await harness.run()
 

@@ -88,7 +88,7 @@ def test_a_chain_is_carried_out_by_one_wake_up_and_no_claim_of_its_own(
 
     async def scenario(harness: Harness) -> Any:
         job_id = await harness.submit("", plan=CHAIN)
-        for method in ("claim_step", "claim_steps", "results"):
+        for method in ("claim_step", "claim_steps"):
             monkeypatch.setattr(harness.store, method, refused)
         await harness.run_one(harness.published.pop())
         assert harness.published == []
