@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 from typing import NamedTuple
 
+import psycopg
+
 from tests.bench import plans
 from tests.bench.client import Client, run
 from tests.bench.context import Context
@@ -19,12 +21,16 @@ SPARE = 100
 """Places of the worker beyond the steps, so that none of them waits for a place."""
 
 _NOTE = "one `io` worker with a place for every step; from the request to the answer seen by long-poll"
+_INNER_NOTE = "by the database's clock: without the request, the acceptance of the plan and the answer"
+
+_INNER = "SELECT extract(epoch FROM max(finished_at) - min(started_at))::float8 FROM steps WHERE job_id = %s"
 
 
 class Taken(NamedTuple):
-    """Seconds of each run, and the most memory, in MB, that the worker had in all of them."""
+    """Of each run the seconds, all and from the first step's start to the last one's end; the worker's most MB."""
 
     seconds: list[float]
+    inner: list[float]
     memory: float
 
 
@@ -33,10 +39,12 @@ def measure(context: Context) -> list[Figure]:
     taken = _taken(context, STEPS)
     figures = [
         _makespan(taken, STEPS, Bound(MAKESPAN)),
+        _inner(taken, STEPS),
         Figure("B5 memory of that worker (RSS)", taken.memory, "MB", MEMORY_MB),
     ]
     if not context.quick:
-        figures.append(_makespan(_taken(context, MANY_STEPS), MANY_STEPS))
+        many = _taken(context, MANY_STEPS)
+        figures += [_makespan(many, MANY_STEPS), _inner(many, MANY_STEPS)]
     return figures
 
 
@@ -52,13 +60,31 @@ def _makespan(taken: Taken, steps: int, *bounds: Bound) -> Figure:
     )
 
 
+def _inner(taken: Taken, steps: int) -> Figure:
+    return Figure(
+        f"B5 {steps} steps waiting 1 s: first start to last end",
+        statistics.median(taken.inner),
+        "s",
+        limits={"the wait": SECONDS},
+        samples=taken.inner,
+        note=_INNER_NOTE,
+    )
+
+
 def _taken(context: Context, steps: int) -> Taken:
-    with context.planq(io=1, env={"PLANQ_IO_CONCURRENCY": str(steps + SPARE)}) as stack:
-        seconds = run(_makespans(stack, steps, context.repeats))
-        return Taken(seconds, peak_memory(stack.processes["io-1"].pid))
+    database_url = context.create_migrated()
+    env = {"DATABASE_URL": database_url, "PLANQ_IO_CONCURRENCY": str(steps + SPARE)}
+    with context.planq(io=1, env=env) as stack:
+        jobs = run(_jobs(stack, steps, context.repeats))
+        memory = peak_memory(stack.processes["io-1"].pid)
+    with psycopg.connect(database_url) as connection:
+        inner = [row[0] for job, _ in jobs for row in connection.execute(_INNER, [job])]
+    return Taken([seconds for _, seconds in jobs], inner, memory)
 
 
-async def _makespans(stack: Stack, steps: int, times: int) -> list[float]:
+async def _jobs(stack: Stack, steps: int, times: int) -> list[tuple[str, float]]:
+    """Return the id of each job, and how long it took."""
     async with Client(stack.url) as client:
         await finished(client, plans.waiting(steps, 0.0))
-        return [(await finished(client, plans.waiting(steps, SECONDS)))[1] for _ in range(times)]
+        done = [await finished(client, plans.waiting(steps, SECONDS)) for _ in range(times)]
+    return [(job["id"], seconds) for job, seconds in done]
