@@ -67,8 +67,7 @@ class StoredJob:
         self._stage: StageClaim | None = None
 
     async def begin(self) -> None:
-        submission = Submission(self.id, "default", "x", Strategy.PLAN, "offline", Limits())
-        await OpenRequestStore(self._database).submit(submission)
+        await self._requests.submit(Submission(self.id, "default", "x", Strategy.PLAN, "offline", Limits()))
         claim = await self._store.claim_stage(self.id, [JobStatus.QUEUED])
         assert claim is not None
         assert await self._store.claim_stage(self.id, [JobStatus.QUEUED, JobStatus.PLANNING]) is None
@@ -383,10 +382,8 @@ def test_a_stage_is_claimed_once_and_fenced_after_it_was_released(database_url: 
         await database.open()
         store = PostgresJobStore(database, new_id())
         job_id = new_id()
-        await OpenRequestStore(database).submit(
-            Submission(job_id, "default", "x", Strategy.PLAN, "offline", Limits())
-        )
-        statuses = [JobStatus.QUEUED, JobStatus.PLANNING]
+        requests, statuses = OpenRequestStore(database), [JobStatus.QUEUED, JobStatus.PLANNING]
+        await requests.submit(Submission(job_id, "default", "x", Strategy.PLAN, "offline", Limits()))
         claims = await asyncio.gather(*(store.claim_stage(job_id, statuses) for _ in range(10)))
         first = [c for c in claims if c is not None]
         assert len(first) == 1
@@ -396,7 +393,7 @@ def test_a_stage_is_claimed_once_and_fenced_after_it_was_released(database_url: 
         assert second.attempt == 2
         assert not await store.end_job(first[0], JobStatus.COMPLETED, "late", None, [])
         assert await store.end_job(second, JobStatus.COMPLETED, "right", None, [])
-        job, _ = await OpenRequestStore(database).job("default", job_id)
+        job, _ = await requests.job("default", job_id)
         assert (job["status"], job["answer"]) == ("completed", "right")
         await database.close()
 
