@@ -1,7 +1,8 @@
 """LISTEN and NOTIFY between processes: hints only. Whoever waits also polls; what is cancelled is fenced off anyway.
 
-NOTIFY takes a database-wide lock at commit, so it never rides in a transition: each process sends one coalesced
-NOTIFY after its commits.
+NOTIFY takes a database-wide lock at commit. The commits that end jobs carry theirs all the same: a process makes one
+such commit at a time, for all the jobs that end together. What else is announced each process sends afterwards,
+coalesced.
 """
 
 from __future__ import annotations
