@@ -155,10 +155,15 @@ class Storm(Rows):
         return list(await self.fleet.take_due_wakes(100))
 
     async def let_time_pass(self, *_: Any) -> None:
-        """Everything that has a time is due."""
-        await self.run("UPDATE steps SET wake_at = now() WHERE wake_at > now() AND status IN ('ready', 'waiting')")
-        await self.run("UPDATE steps SET run_at = now() WHERE run_at > now() AND status = 'ready'")
-        await self.run("UPDATE jobs SET wake_at = now() WHERE wake_at > now()")
+        """Everything that has a time is due; what somebody is just moving is passed over, as by the sweeper."""
+        steps = (
+            "UPDATE steps SET {0} = now() WHERE (job_id, round, index) IN (SELECT job_id, round, index FROM steps "
+        )
+        steps += "WHERE {0} > now() AND status IN ('ready', 'waiting') FOR NO KEY UPDATE SKIP LOCKED)"
+        await self.run(steps.format("wake_at"))
+        await self.run(steps.format("run_at"))
+        jobs = "SELECT id FROM jobs WHERE wake_at > now() FOR NO KEY UPDATE SKIP LOCKED"
+        await self.run(f"UPDATE jobs SET wake_at = now() WHERE id IN ({jobs})")
 
     async def pause(self, job: UUID, ref: StepRef) -> None:
         await self.requests.pause("default", job)
