@@ -143,19 +143,25 @@ class Engine:
         if chain.is_stopped:  # before it began
             await self._publish([wake])
             return Carried()
-        claims = await self._claim(chain, [wake])
-        return await self._follow(work, chain, claims[0]) if claims else Carried()
+        try:
+            claims = await self._claim(chain, [wake])
+            return await self._follow(work, chain, claims[0]) if claims else Carried()
+        finally:
+            chain.keep(0)  # a wake-up that found nothing to claim has waited for a slot as well
 
     async def _run_steps(self, work: Work, chain: Chain, wakes: Sequence[Wake]) -> Carried:
         """Carry out steps at once, each in a chain of its own, as many as there are slots for."""
         begun, rest = 0, wakes
-        while rest and not (chain.is_stopped or (self._is_winding_down and rest is not wakes)):
-            claims = await self._claim(chain, rest)
-            rest = rest[chain.asked :]
-            for claim in claims:
-                self._branch(work, chain, claim)
+        try:
+            while rest and not (chain.is_stopped or (self._is_winding_down and rest is not wakes)):
+                claims = await self._claim(chain, rest)
+                rest = rest[chain.asked :]
+                for claim in claims:
+                    self._branch(work, chain, claim)
+                chain.keep(0)
+                begun += len(claims)
+        finally:
             chain.keep(0)
-            begun += len(claims)
         if rest:
             await self._publish(rest)
         return Carried(steps=begun)

@@ -17,14 +17,14 @@ Scenario = Callable[[Harness], Awaitable[Any]]
 
 @pytest.fixture
 def play(database_url: str) -> Callable[..., Any]:
-    """`play(scenario, model, tools)`: run `scenario(harness)` and return what it returns."""
+    """`play(scenario, model, tools)`: run `scenario(harness)` and return what it returns; `room` goes to the harness."""
 
-    def run(scenario: Scenario, model: ScriptedModel, tools: Sequence[Tool] = ()) -> Any:
+    def run(scenario: Scenario, model: ScriptedModel, tools: Sequence[Tool] = (), **room: Any) -> Any:
         async def inside() -> Any:
             database = Database(database_url, max_connections=5)
             await database.open()
             try:
-                harness = Harness(database, model, tools)
+                harness = Harness(database, model, tools, **room)
                 await harness.open()
                 return await scenario(harness)
             finally:

@@ -1,0 +1,39 @@
+"""A wake-up that finds nothing to claim costs no slot: doubled wake-ups must not make a worker deaf."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from shared.domain.ids import StepRef
+from shared.domain.states import Lane
+from shared.ports import AnyWake, PlanWake, StepsWake, StepWake
+from shared.store.ids import new_id
+from tests.support.harness import Harness, ScriptedModel, make_tool
+from worker.tools.builtin.arithmetic import calculate
+
+Play = Callable[..., Any]
+
+JOB = new_id()
+PLAN = {"calls": [{"tool_name": "calculate", "arguments": {"expression": "6*7"}}]}
+VAIN: dict[str, AnyWake] = {
+    "a stage": PlanWake(JOB),
+    "a step": StepWake(StepRef(JOB, 0, 0), Lane.IO, "calculate"),
+    "several steps": StepsWake(JOB, 0, Lane.IO, ((0, "calculate"), (1, "calculate"))),
+}
+
+
+@pytest.mark.parametrize("name", VAIN)
+def test_wake_ups_for_nothing_leave_the_slots_free(play: Play, name: str) -> None:
+    async def story(harness: Harness) -> None:
+        async with asyncio.timeout(20):
+            for _ in range(3):
+                await harness.engine.run(VAIN[name])
+            assert harness.model.asked == []
+            job, _ = await harness.run("", plan=PLAN)
+        assert job["status"] == "completed"
+
+    play(story, ScriptedModel(), [make_tool(calculate)], slots=1)
