@@ -201,6 +201,8 @@ class Lifecycle:
             task.cancel()
         await asyncio.gather(*work, return_exceptions=True)
         try:
+            # Nothing runs here any more: what a commit claimed whose answer was not waited for has not begun.
+            await self._reconciler.hand_back_all()
             await self._fleet.forget(self._identity.id)
         finally:
             await self._database.close()

@@ -100,7 +100,9 @@ class Scene:
         """Start a worker that stands still at a point; returns its name and the folder of `held` and `go`."""
         folder = self.folder / f"hold-{sum(self._numbers.values())}"
         folder.mkdir()
-        return self.worker(lane, **{VARIABLE: f"{point}=hold:{folder}", **env}), folder
+        # Without room for a fan-out it is published; otherwise a worker keeps so few steps to itself.
+        size = 1 if point.startswith("publisher.") else None
+        return self.worker(lane, concurrency=size, **{VARIABLE: f"{point}=hold:{folder}", **env}), folder
 
     def pid(self, name: str) -> int:
         """Return the pid of a process."""

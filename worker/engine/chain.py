@@ -16,6 +16,10 @@ from worker.engine.slots import Slots
 
 T = TypeVar("T")
 
+_CONCLUDE_SECONDS = 1.0
+"""What a conclusion under way gets when the process stops, before its work is given back in its place; both writes are
+fenced, so that only one of them lands."""
+
 
 @dataclass(eq=False, slots=True)
 class Chain:
@@ -101,6 +105,13 @@ class Work:
         """
         for task, chain in list(self._chains.items()):
             chain.stop(task)
+        await self._ended_within(min(_CONCLUDE_SECONDS, timeout_seconds))
+        for task, chain in list(self._chains.items()):
+            if chain.is_open and not chain.is_asking:
+                task.cancel()
+        await self._ended_within(timeout_seconds - _CONCLUDE_SECONDS)
+
+    async def _ended_within(self, timeout_seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_seconds):
                 while self._tasks:
