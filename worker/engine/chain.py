@@ -17,8 +17,8 @@ from worker.engine.slots import Slots
 T = TypeVar("T")
 
 _CONCLUDE_SECONDS = 1.0
-"""What a conclusion under way gets when the process stops, before its work is given back in its place; both writes are
-fenced, so that only one of them lands."""
+"""What a conclusion under way gets when the process stops, before its work is given back in its place. Both writes
+are fenced, so only one of them lands."""
 
 
 @dataclass(eq=False, slots=True)

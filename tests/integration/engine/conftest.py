@@ -17,7 +17,7 @@ Scenario = Callable[[Harness], Awaitable[Any]]
 
 @pytest.fixture
 def play(database_url: str) -> Callable[..., Any]:
-    """`play(scenario, model, tools)`: run `scenario(harness)` and return what it returns; `room` goes to the harness."""
+    """`play(scenario, model, tools)`: run `scenario(harness)` and return its value; `room` goes to the harness."""
 
     def run(scenario: Scenario, model: ScriptedModel, tools: Sequence[Tool] = (), **room: Any) -> Any:
         async def inside() -> Any:
