@@ -79,7 +79,7 @@ class Work:
         self._errors: list[BaseException] = []
 
     def begin(self, chain: Chain, running: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run a chain."""
+        """Run a chain; when it has ended, however it ended, its slots are given back."""
         task = self.spawn(running)
         self._chains[task] = chain
         return task
@@ -119,7 +119,9 @@ class Work:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        self._chains.pop(task, None)
+        chain = self._chains.pop(task, None)
+        if chain is not None:
+            chain.keep(0)
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._errors.append(error)

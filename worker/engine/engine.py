@@ -143,25 +143,19 @@ class Engine:
         if chain.is_stopped:  # before it began
             await self._publish([wake])
             return Carried()
-        try:
-            claims = await self._claim(chain, [wake])
-            return await self._follow(work, chain, claims[0]) if claims else Carried()
-        finally:
-            chain.keep(0)  # a wake-up that found nothing to claim has waited for a slot as well
+        claims = await self._claim(chain, [wake])
+        return await self._follow(work, chain, claims[0]) if claims else Carried()
 
     async def _run_steps(self, work: Work, chain: Chain, wakes: Sequence[Wake]) -> Carried:
         """Carry out steps at once, each in a chain of its own, as many as there are slots for."""
         begun, rest = 0, wakes
-        try:
-            while rest and not (chain.is_stopped or (self._is_winding_down and rest is not wakes)):
-                claims = await self._claim(chain, rest)
-                rest = rest[chain.asked :]
-                for claim in claims:
-                    self._branch(work, chain, claim)
-                chain.keep(0)
-                begun += len(claims)
-        finally:
+        while rest and not (chain.is_stopped or (self._is_winding_down and rest is not wakes)):
+            claims = await self._claim(chain, rest)
+            rest = rest[chain.asked :]
+            for claim in claims:
+                self._branch(work, chain, claim)
             chain.keep(0)
+            begun += len(claims)
         if rest:
             await self._publish(rest)
         return Carried(steps=begun)
@@ -179,17 +173,14 @@ class Engine:
         """
         outcome: Carried | None = None
         following: Claim | None = claim
-        try:
-            if chain.is_stopped:  # before it began
-                await self._release_all(chain, [claim])
-                following = None
-            chain.is_asking = False
-            while following is not None:
-                carried = await self._carry_out(chain, following, tracked=tracked or outcome is not None)
-                outcome = outcome or carried
-                following = await self._go_on(work, chain, carried)
-        finally:
-            chain.keep(0)
+        if chain.is_stopped:  # before it began
+            await self._release_all(chain, [claim])
+            following = None
+        chain.is_asking = False
+        while following is not None:
+            carried = await self._carry_out(chain, following, tracked=tracked or outcome is not None)
+            outcome = outcome or carried
+            following = await self._go_on(work, chain, carried)
         return outcome or Carried()
 
     async def _go_on(self, work: Work, chain: Chain, carried: Carried) -> Claim | None:
