@@ -1,0 +1,305 @@
+"""An agent as a document: instructions, thinking aides or an output schema, tools, model, output mode.
+
+Specification S3 with the facts of its code (facts.md, 003); it is flat, JSON Schema beside the agent's settings:
+
+    {"type": "object", "name": "invoice-agent", "description": "Extract invoice data.", "structured_output": true,
+     "properties": {"total": {"type": "number"}}, "required": ["total"],
+     "tools": [{"name": "search", "description": "Query knowledge base"}], "chained_tool": "save_moments"}
+
+Unknown keys are kept: a document is stored as it was written, and read again by this module. `read_agent` is
+tolerant, for what is stored already; what is to be saved goes through `parse_agent`, which reports every defect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+)
+
+from shared.domain.agents.checks import savable_defects
+from shared.domain.agents.marked import Defect, Marked, read_marked
+from shared.domain.agents.prompt import system_prompt
+from shared.domain.errors import InvalidRequest
+from shared.domain.model_names import OFFLINE
+from shared.domain.names import NameIndex
+from shared.domain.schemas import excerpt
+
+OutputMode = Literal["text", "object"]
+
+MAX_OUTPUT_TOKENS = 1_000_000
+
+_MOST_TOLD = 10
+"""Defects that the message names; its details hold all."""
+
+_OPEN = ConfigDict(frozen=True, strict=True, extra="allow")
+_OF_THE_SCHEMA = ("$defs", "definitions", "additionalProperties")
+"""Keys beside `properties` and `required` that belong to the schema of a structured answer."""
+
+_Positive = Annotated[int, Field(gt=0)]
+
+
+class ToolUse(BaseModel):
+    """A tool that the agent may use; `description` is a note about it for this agent alone."""
+
+    model_config = _OPEN
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    server: str | None = None
+    description: str | None = None
+
+    @property
+    def spellings(self) -> Sequence[str]:
+        """Return the names under which it may be registered, the likelier one first."""
+        return [self.name] if not self.server else [self.name, f"{self.server}_{self.name}"]
+
+
+class AgentLimits(BaseModel):
+    """What one run of the agent may use; None is no limit of the agent's own."""
+
+    model_config = _OPEN
+
+    request_limit: _Positive | None = None
+    tool_calls_limit: _Positive | None = None
+    input_tokens_limit: _Positive | None = None
+    output_tokens_limit: _Positive | None = None
+    total_tokens_limit: _Positive | None = None
+
+
+class Action(BaseModel):
+    """A prepared request to the agent: its `prompt`, and the schema that the input data (`with`) must satisfy."""
+
+    model_config = _OPEN
+
+    description: str = ""
+    prompt: str = ""
+    input_schema: dict[str, Any] | None = Field(default=None, validation_alias=AliasChoices("input_schema", "input"))
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the agent's model is called; `temperature` None leaves it to the provider."""
+
+    model: str
+    temperature: float | None
+    max_tokens: int | None
+
+
+def _text_of_number(value: Any) -> Any:
+    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+
+
+class AgentDocument(BaseModel):
+    """One version of an agent."""
+
+    model_config = _OPEN
+
+    type: Literal["object"] = "object"
+    kind: str = "agent"
+    name: str = ""
+    version: Annotated[str, BeforeValidator(_text_of_number)] = "1.0.0"
+    description: str = ""
+    short_description: str | None = None
+    system_prompt_extension: Annotated[str | None, Field(validation_alias="system_prompt")] = None
+    properties: dict[str, Any] = Field(default_factory=dict)
+    required: list[str] = Field(default_factory=list)
+    structured_output: bool = False
+    chained_tool: str | None = None
+    tools: list[ToolUse] = Field(default_factory=list)
+    skills: list[str] = Field(default_factory=list)
+    actions: dict[str, Action] = Field(default_factory=dict)
+    model: str | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    max_tokens: Annotated[int, Field(gt=0, le=MAX_OUTPUT_TOKENS)] | None = None
+    max_iterations: _Positive | None = None
+    limits: AgentLimits | None = None
+    routing_enabled: bool = True
+    routing_max_turns: _Positive = 20
+    observation_mode: str = "sync"
+
+    _source: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @classmethod
+    def of(cls, source: Mapping[str, Any]) -> Self:
+        """Read a decoded document; raises pydantic's `ValidationError`."""
+        document = cls.model_validate(_flattened(source))
+        document._source = deepcopy(dict(source))
+        return document
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document as it was written: unknown keys and the order of all keys are kept."""
+        return deepcopy(self._source)
+
+    @property
+    def summary(self) -> str:
+        """Return what the agent does in a few words, for lists and for agents that choose one."""
+        return self.short_description or self.description[:200]
+
+    def output_mode(self) -> OutputMode:
+        """Return `object` where answers must satisfy the schema; without properties there is nothing to satisfy."""
+        return "object" if self.structured_output and self.properties else "text"
+
+    def answer_schema(self) -> dict[str, Any] | None:
+        """Return the JSON Schema of an answer in structured mode, None in conversational mode."""
+        if self.output_mode() == "text":
+            return None
+        schema: dict[str, Any] = {"type": "object", "properties": deepcopy(self.properties)}
+        if self.required:
+            schema["required"] = list(self.required)
+        extra = self.model_extra or {}
+        return schema | {key: deepcopy(extra[key]) for key in _OF_THE_SCHEMA if key in extra}
+
+    def system_prompt(self) -> str:
+        """Return the instructions: description, extension, notes on tools, and in conversational mode the thinking
+        aides; parts that there are not are left out."""
+        is_guiding = not self.structured_output
+        return system_prompt(
+            [self.description, self.system_prompt_extension or ""],
+            [(tool.name, tool.description) for tool in self.tools if tool.description],
+            self.properties if is_guiding else {},
+            self.required,
+            (self.model_extra or {}).get("$defs"),
+        )
+
+    def options(
+        self,
+        overrides: Mapping[str, Any] | None = None,
+        *,
+        model: str,
+        temperature: float | None = None,
+        max_tokens: int | None = None,
+    ) -> Options:
+        """Return how to call the model: `overrides` win over the document, and that over the defaults given here.
+
+        A model without a provider is OpenAI's. An override of `temperature` counts even when it is None.
+        """
+        said = overrides or {}
+        chosen = said.get("model") or self.model or model
+        own = temperature if self.temperature is None else self.temperature
+        return Options(
+            model=full_model_name(chosen),
+            temperature=said.get("temperature", own),
+            max_tokens=said.get("max_tokens") or self.max_tokens or max_tokens,
+        )
+
+    def select_tools(self, known: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Return which of the `known` tools the agent may use, in its own order, and which tools it lists in vain.
+
+        Spellings count as in plans; one that is ambiguous is not known.
+        """
+        index = NameIndex(known)
+        found: dict[str, None] = {}
+        missing = []
+        for tool in self.tools:
+            names = [one for spelling in tool.spellings if len(one := index.candidates(spelling)) == 1]
+            if names:
+                found[names[0][0]] = None
+            else:
+                missing.append(tool.name)
+        return list(found), missing
+
+
+def full_model_name(name: str) -> str:
+    """Return a model's full name; one without a provider is OpenAI's."""
+    return name if ":" in name or name == OFFLINE else f"openai:{name}"
+
+
+def read_agent(source: str | bytes | Mapping[str, Any]) -> AgentDocument:
+    """Read a document that may be incomplete; raises `InvalidRequest` as `parse_agent` does."""
+    document, found = _read(read_marked(source))
+    if document is None:
+        raise _refusal(found)
+    return document
+
+
+def parse_agent(source: str | bytes | Mapping[str, Any]) -> AgentDocument:
+    """Read a document that is to be saved, from YAML, JSON or a decoded object.
+
+    Raises `InvalidRequest` whose `details["errors"]` holds every defect as `{path, line, message}`: `path` is a JSON
+    pointer into the document, `line` counts from 1 and is None for a decoded object.
+    """
+    marked = read_marked(source)
+    document, found = _read(marked)
+    if isinstance(marked.value, Mapping) and not marked.defects:
+        found += savable_defects(marked.value, marked)
+    if document is None or found:
+        raise _refusal(found)
+    return document
+
+
+def _read(marked: Marked) -> tuple[AgentDocument | None, list[Defect]]:
+    if marked.defects:
+        return None, list(marked.defects)
+    if not isinstance(marked.value, Mapping):
+        found = "nothing" if marked.value is None else excerpt(marked.value)
+        return None, [marked.defect((), f"expected an object with the fields of an agent, found {found}")]
+    try:
+        return AgentDocument.of(marked.value), []
+    except ValidationError as error:
+        return None, [_defect(marked, item) for item in error.errors(include_url=False, include_context=False)]
+
+
+def _defect(marked: Marked, item: Mapping[str, Any]) -> Defect:
+    found = "" if item["type"] == "missing" else f"; found {excerpt(item['input'])}"
+    path = tuple(item["loc"])
+    actions = marked.value.get("actions")
+    if path[0] == "actions" and len(path) > 1 and isinstance(actions, list):
+        number = next(number for number, one in enumerate(actions) if _has_id(one) and one["id"] == path[1])
+        path = ("actions", number, *path[2:])
+    return marked.defect(path, f"{item['msg']}{found}")
+
+
+def _refusal(defects: Sequence[Defect]) -> InvalidRequest:
+    ordered = sorted(defects, key=lambda defect: (defect.line or 0, defect.path))
+    told = "; ".join(defect.render() for defect in ordered[:_MOST_TOLD])
+    more = f"; and {len(ordered) - _MOST_TOLD} more" if len(ordered) > _MOST_TOLD else ""
+    return InvalidRequest(
+        f"the agent's document is not valid: {told}{more}", errors=[one.to_json() for one in ordered]
+    )
+
+
+def _flattened(source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields in their one form: settings at the top, tools and actions as objects; null means absent."""
+    fields = dict(source)
+    nested = fields.pop("json_schema_extra", None)
+    if isinstance(nested, Mapping):
+        fields |= nested
+    fields = {key: value for key, value in fields.items() if value is not None}
+    fields.pop("title", None)
+    resources = fields.pop("resources", ())
+    tools = fields.get("tools", [])
+    if isinstance(tools, list) and isinstance(resources, (list, tuple)):
+        fields["tools"] = _with_resources(
+            [{"name": one} if isinstance(one, str) else one for one in tools], resources
+        )
+    actions = fields.get("actions")
+    if isinstance(actions, list):  # those without an id are told by `checks`
+        fields["actions"] = {one["id"]: one for one in actions if _has_id(one)}
+    return fields
+
+
+def _has_id(action: Any) -> bool:
+    return isinstance(action, Mapping) and isinstance(action.get("id"), str)
+
+
+def _with_resources(tools: list[Any], resources: Sequence[Any]) -> list[Any]:
+    """Add the resources, an older word for tools, that are not listed as tools already."""
+    names = {tool.get("name") for tool in tools if isinstance(tool, Mapping)}
+    for resource in resources:
+        name = resource.get("name") if isinstance(resource, Mapping) else resource
+        folded = name.lower().replace(" ", "_") if isinstance(name, str) else ""
+        if folded and folded not in names:
+            names.add(folded)
+            described = resource.get("description") if isinstance(resource, Mapping) else None
+            tools.append({"name": folded, "description": described})
+    return tools

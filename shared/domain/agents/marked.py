@@ -1,0 +1,251 @@
+"""YAML and JSON texts read into plain JSON values, with the line on which each part stands.
+
+Whoever writes a document by hand is told where it is wrong, by path and line, and of everything at once. What is read
+is JSON in either spelling: of YAML the core schema (1.2) with anchors, so `no` and `2026-11-21` are texts; nothing is
+ever made but objects, arrays, texts, numbers, true, false and null. The text is untrusted: its size, its depth and
+what aliases expand to are bounded.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from shared.domain import strict_json
+from shared.domain.errors import capped
+from shared.domain.references import Tokens, to_pointer
+from shared.domain.schemas import MAX_DEPTH, excerpt, is_deeper_than
+
+MAX_CHARS = 256 * 1024
+"""Longest text of a document; an agent of a hundred pages of instructions has less."""
+
+MAX_PARTS = 20_000
+"""Most parts of a document, each use of an alias counted: a few lines of them can expand to millions."""
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """Something wrong in a document: `path` is its JSON pointer, `line` counts from 1 (None where there is none)."""
+
+    path: str
+    message: str
+    line: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form in which errors carry it."""
+        return {"path": self.path, "line": self.line, "message": self.message}
+
+    def render(self) -> str:
+        """Return the sentence with its place in front."""
+        place = ", ".join(part for part in (f"line {self.line}" if self.line else "", self.path) if part)
+        return f"{place}: {self.message}" if place else self.message
+
+
+@dataclass(slots=True)
+class Marked:
+    """A value with the lines of its parts; where `defects` are found, `value` lacks what they name."""
+
+    value: Any = None
+    lines: dict[Path, int] = field(default_factory=dict)
+    defects: list[Defect] = field(default_factory=list)
+
+    def defect(self, path: Path, message: str) -> Defect:
+        """Return a defect at `path`, on the line of the nearest part that has one."""
+        near = path
+        while near and near not in self.lines:
+            near = near[:-1]
+        return Defect(pointer(path), message, self.lines.get(near))
+
+
+def pointer(path: Path) -> str:
+    """Return a path as an RFC 6901 pointer."""
+    tokens: Tokens = None
+    for part in path:
+        tokens = (tokens, part)
+    return to_pointer(tokens)
+
+
+def read_marked(source: str | bytes | Mapping[str, Any]) -> Marked:
+    """Read a document from its text, or take one that has been decoded; nothing raises."""
+    if isinstance(source, Mapping):
+        return _decoded(source)
+    if isinstance(source, str):
+        return _read_text(source)
+    try:
+        return _read_text(source.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        return Marked(defects=[Defect("", "the text is not UTF-8", source[: error.start].count(b"\n") + 1)])
+
+
+def _read_text(text: str) -> Marked:
+    if len(text) > MAX_CHARS:
+        return Marked(defects=[Defect("", f"the text has {len(text)} characters; at most {MAX_CHARS} are taken")])
+    marked = _read_json(text) if text.lstrip().startswith("{") else None
+    return _read_yaml(text) if marked is None else marked
+
+
+def _decoded(source: Mapping[str, Any]) -> Marked:
+    if is_deeper_than(source, MAX_DEPTH):
+        return Marked(defects=[Defect("", f"nested more than {MAX_DEPTH} levels deep")])
+    try:
+        text = json.dumps(source, allow_nan=False, ensure_ascii=False)
+        text.encode()
+    except (TypeError, ValueError) as error:
+        return Marked(defects=[Defect("", f"expected JSON: {capped(str(error), 200)}")])
+    if len(text) > MAX_CHARS:
+        return Marked(defects=[Defect("", f"the document has {len(text)} characters; at most {MAX_CHARS} are taken")])
+    value = json.loads(text)
+    return Marked(value, defects=[_nul(path) for path in _with_nul(value)])
+
+
+def _read_json(text: str) -> Marked | None:
+    """Return what a JSON text says, None when it is none: it may be YAML in braces."""
+    try:
+        value = strict_json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    # Tabs stand between the parts of JSON only, and YAML takes none there.
+    marked = _read_yaml(text.replace("\t", " "))
+    defects = [found for found in marked.defects if found.message == _TWICE]
+    return Marked(value, marked.lines, [*defects, *map(_nul, _with_nul(value))])
+
+
+def _read_yaml(text: str) -> Marked:
+    marked = Marked()
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is not None:
+            marked.value = _Reading(loader, marked).value(node, ())
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        told = " ".join(str(part) for part in (error.context, error.problem) if part)
+        marked.defects.append(Defect("", f"not valid YAML: {capped(told, 200)}", mark.line + 1 if mark else None))
+    except yaml.YAMLError as error:
+        marked.defects.append(Defect("", f"not valid YAML: {capped(' '.join(str(error).split()), 200)}"))
+    except _TooLarge:
+        marked.defects.append(Defect("", f"more than {MAX_PARTS} parts, each use of an alias counted"))
+    except RecursionError:
+        marked.defects.append(Defect("", f"nested more than {MAX_DEPTH} levels deep"))
+    return marked
+
+
+_TWICE = "the same key stands here twice"
+
+
+def _nul(path: Path) -> Defect:
+    return Defect(pointer(path), "the text holds a NUL character, which cannot be stored")
+
+
+def _with_nul(value: Any) -> list[Path]:
+    found: list[Path] = []
+    stack: list[tuple[Path, Any]] = [((), value)]
+    while stack:
+        path, item = stack.pop()
+        if isinstance(item, Mapping):
+            found += [path for key in item if "\0" in key]
+            stack += [((*path, key), inner) for key, inner in item.items()]
+        elif isinstance(item, list):
+            stack += [((*path, index), inner) for index, inner in enumerate(item)]
+        elif isinstance(item, str) and "\0" in item:
+            found.append(path)
+    return found
+
+
+class _TooLarge(Exception):
+    """The document expands to too many parts."""
+
+
+class _Loader(yaml.SafeLoader):
+    """The core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema) in the place of YAML 1.1's."""
+
+
+_Loader.yaml_implicit_resolvers = {}  # its own, or those of the library's loader would change
+
+
+_TAG = "tag:yaml.org,2002:"
+for _tag, _form, _firsts in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("null", r"~|null|Null|NULL|", "~nN"),
+    ("int", r"[-+]?(?:0|[1-9][0-9]*)", "-+0123456789"),
+    ("float", r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", "-+.0123456789"),
+):
+    _Loader.add_implicit_resolver(_TAG + _tag, re.compile(rf"^(?:{_form})$"), list(_firsts))
+_Loader.add_implicit_resolver(_TAG + "null", re.compile(r"^$"), [""])
+
+_SCALARS = frozenset(_TAG + name for name in ("bool", "null", "int", "float", "str"))
+
+
+class _Reading:
+    """Makes a value of a tree of nodes, and keeps the lines and the defects."""
+
+    def __init__(self, loader: _Loader, marked: Marked) -> None:
+        self._loader = loader
+        self._marked = marked
+        self._parts = 0
+
+    def value(self, node: yaml.Node, path: Path) -> Any:
+        self._parts += 1
+        if self._parts > MAX_PARTS:
+            raise _TooLarge
+        if len(path) > MAX_DEPTH:
+            raise RecursionError
+        self._marked.lines.setdefault(path, node.start_mark.line + 1)
+        if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
+            return self._object(node, path)
+        if isinstance(node, yaml.SequenceNode) and node.tag == _TAG + "seq":
+            return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
+        return self._scalar(node, path)
+
+    def _object(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        for key, inner in node.value:
+            name = self._key(key, path)
+            if name is None:
+                continue
+            self._marked.lines[(*path, name)] = key.start_mark.line + 1
+            if name in made:
+                self._tell((*path, name), _TWICE)
+            made[name] = self.value(inner, (*path, name))
+        return made
+
+    def _key(self, node: yaml.Node, path: Path) -> str | None:
+        is_text = isinstance(node, yaml.ScalarNode) and node.tag == _TAG + "str"
+        if is_text and node.value != "<<" and "\0" not in node.value and _is_text(node.value):
+            return str(node.value)
+        shown = excerpt(node.value) if isinstance(node, yaml.ScalarNode) else "a list or an object"
+        line = node.start_mark.line + 1
+        self._marked.defects.append(Defect(pointer(path), f"expected a text as key, found {shown}; quote it", line))
+        return None
+
+    def _scalar(self, node: yaml.Node, path: Path) -> Any:
+        if not isinstance(node, yaml.ScalarNode) or node.tag not in _SCALARS:
+            return self._tell(path, f"expected plain JSON, found the tag {capped(node.tag, 60)!r}; remove it")
+        try:
+            value = self._loader.construct_object(node)
+        except (ValueError, OverflowError):
+            return self._tell(path, f"expected a number of JSON, found {excerpt(node.value)}")
+        if isinstance(value, float) and not math.isfinite(value):
+            return self._tell(path, f"expected a number of JSON, found {excerpt(node.value)}")
+        if isinstance(value, str) and ("\0" in value or not _is_text(value)):
+            return self._tell(path, "the text holds a character that cannot be stored")
+        return value
+
+    def _tell(self, path: Path, message: str) -> None:
+        self._marked.defects.append(self._marked.defect(path, message))
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # a lone surrogate, from an escape
+        return False
+    return True
