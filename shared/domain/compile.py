@@ -158,7 +158,7 @@ def _step(
 ) -> PlannedStep:
     return PlannedStep(
         index=number,
-        kind=StepKind.TOOL,
+        kind=tool.kind,
         tool_name=tool.name,
         lane=tool.lane,
         effect=tool.effect,

@@ -23,6 +23,9 @@
     │   ├── AuthFailed            auth                  a credential was refused
     │   ├── PolicyDenied          policy                a rule of ours forbids it (SSRF guard, limits)
     │   ├── UnknownTool           unknown_tool          no worker offers the tool
+    │   ├── UnknownAgent          unknown_agent         there is no such agent (any more)
+    │   ├── DepthExceeded         depth_exceeded        a child job would be nested too deeply
+    │   ├── BudgetExceeded        budget_exceeded       the tree of jobs has used up what it may
     │   ├── ToolFailed            tool_error            the tool itself says that it failed
     │   ├── ModelRefused          model_refused         the model or its provider refuses this very request
     │   ├── Cancelled             cancelled             cut off because its job had ended
@@ -228,6 +231,24 @@ class UnknownTool(ExecutionFailed):
     """No running worker offers the tool."""
 
     code = "unknown_tool"
+
+
+class UnknownAgent(ExecutionFailed):
+    """There is no agent of this name, or it is retired."""
+
+    code = "unknown_agent"
+
+
+class DepthExceeded(ExecutionFailed):
+    """A child job would be nested more deeply than the limits allow."""
+
+    code = "depth_exceeded"
+
+
+class BudgetExceeded(ExecutionFailed):
+    """The tree of jobs has used up the tokens, money, model calls or steps that it may."""
+
+    code = "budget_exceeded"
 
 
 class ToolFailed(ExecutionFailed):

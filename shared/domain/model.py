@@ -95,7 +95,8 @@ class StepResult:
     """The outcome of one executed step, as RESPOND sees it.
 
     `output` is the structured output (None on failure); `error` is None exactly when the step succeeded. Of a large
-    output it is a preview: `shortened_from` then says how many bytes of JSON the whole has.
+    output it is a preview: `shortened_from` then says how many bytes of JSON the whole has. `index` is the step's;
+    `code` and `details` are those of the error.
     """
 
     tool_name: str
@@ -104,6 +105,9 @@ class StepResult:
     error: str | None = None
     duration_ms: int = 0
     shortened_from: int | None = None
+    index: int = 0
+    code: str | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def succeeded(self) -> bool:

@@ -1,8 +1,9 @@
 """States of jobs and steps, and the only tables of what may follow what.
 
     job   queued → planning → executing → responding → completed | failed | cancelled
-                      ▲            │ (a further round; `input_required` whenever it waits for a person)
-                      └────────────┘
+                      ▲            │ ▲          │ (`input_required` whenever it waits for a person)
+                      └────────────┘ └──────────┘
+                      a further round: planned, or that of a chained tool
           failed, completed → queued | executing | responding when a job with failures is resumed
     step  pending → ready → running → succeeded | failed
                       ▲        │  ▲
@@ -63,9 +64,19 @@ class Strategy(StrEnum):
 
 
 class StepKind(StrEnum):
-    """What a step is; this release runs tools."""
+    """What a step is: a call of a tool, or of one that carries out its part in child jobs, one or several at once."""
 
     TOOL = "tool"
+    AGENT = "agent"
+    PARALLEL = "parallel"
+
+
+class Until(StrEnum):
+    """When a step that waits for child jobs need not wait any more; when all have ended, it never need."""
+
+    ALL = "all"  # every one has ended
+    FIRST_SUCCESS = "first_success"  # one has completed
+    FIRST_FAILURE = "first_failure"  # one has failed, or was cancelled
 
 
 class Lane(StrEnum):
@@ -133,7 +144,10 @@ JOB_TRANSITIONS: Mapping[JobStatus, frozenset[JobStatus]] = {
             JobStatus.CANCELLED,
         }
     ),
-    JobStatus.RESPONDING: frozenset({JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED}),
+    # To executing: a chained tool runs as a round of its own, which ends in RESPOND again.
+    JobStatus.RESPONDING: frozenset(
+        {JobStatus.EXECUTING, JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED}
+    ),
     JobStatus.COMPLETED: frozenset({JobStatus.EXECUTING}),
     JobStatus.FAILED: frozenset({JobStatus.QUEUED, JobStatus.EXECUTING, JobStatus.RESPONDING}),
     JobStatus.CANCELLED: frozenset(),

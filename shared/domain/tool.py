@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from shared.domain.states import Effect, Lane, Recovery
+from shared.domain.states import Effect, Lane, Recovery, StepKind
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
 """Readings row 11."""
@@ -42,6 +42,7 @@ class ToolDefinition(BaseModel):
     `input_schema` and `output_schema` are JSON Schema 2020-12 with an object at the top. `output_schema` is None only
     for plans checked against foreign definitions; registered tools always have one (`TEXT_OUTPUT_SCHEMA` at least).
     `recovery` says what becomes of a call of an `unsafe` tool that was cut off; other tools are simply called again.
+    `kind` is that of the steps that call it: `agent` and `parallel` delegate to child jobs.
     `source` names where the tool comes from (`python:module:function`, `mcp:server`), for messages to people.
     """
 
@@ -56,5 +57,6 @@ class ToolDefinition(BaseModel):
     timeout_seconds: float = Field(default=DEFAULT_TIMEOUT_SECONDS, gt=0, le=MAX_TIMEOUT_SECONDS)
     retries: int = Field(default=0, ge=0, le=100)
     recovery: Recovery = Recovery.FAIL
+    kind: StepKind = StepKind.TOOL
     skill_id: str | None = None
     source: str = ""

@@ -4,7 +4,18 @@ Adapters stand behind these Protocols: `shared/store` (PostgreSQL), `shared/brok
 `worker/tools` (Python functions, MCP servers). The engine knows nothing else.
 """
 
-from shared.ports.jobs import ArtifactRecord, JobStore, Moved, ReadyStep, ReusedStep, StageClaim, StepClaim, Take
+from shared.ports.jobs import (
+    ArtifactRecord,
+    JobStore,
+    Message,
+    Moved,
+    ParentMoved,
+    ReadyStep,
+    ReusedStep,
+    StageClaim,
+    StepClaim,
+    Take,
+)
 from shared.ports.leases import Attempt, Held, Place, job_of
 from shared.ports.models import CutOff, Planner, Responder
 from shared.ports.payloads import PayloadRecord, Payloads
@@ -20,7 +31,20 @@ from shared.ports.sweep import (
     SweepPart,
     SweepStore,
 )
-from shared.ports.tools import FindsOut, Knowledge, NotHappened, Passage, Suspended, Tool, Toolbox, ToolContext
+from shared.ports.tools import (
+    ChildOutcome,
+    ChildRequest,
+    Delegated,
+    FindsOut,
+    Gathers,
+    Knowledge,
+    NotHappened,
+    Passage,
+    Suspended,
+    Tool,
+    Toolbox,
+    ToolContext,
+)
 from shared.ports.wakes import (
     AnyWake,
     PlanWake,
@@ -37,20 +61,26 @@ __all__ = [
     "AnyWake",
     "ArtifactRecord",
     "Attempt",
+    "ChildOutcome",
+    "ChildRequest",
     "CutOff",
+    "Delegated",
     "Due",
     "DueTimer",
     "ExpiredJob",
     "ExpiredPlan",
     "ExpiredQuestion",
     "FindsOut",
+    "Gathers",
     "Held",
     "JobStore",
     "Knowledge",
     "LostStage",
     "LostStep",
+    "Message",
     "Moved",
     "NotHappened",
+    "ParentMoved",
     "Passage",
     "PayloadRecord",
     "Payloads",

@@ -14,9 +14,10 @@ from shared.domain.excerpts import Path
 from shared.domain.ids import StepRef
 from shared.domain.limits import Limits
 from shared.domain.model import ModelCall, StepResult
-from shared.domain.states import Effect, JobStatus, Lane, Recovery, StepStatus
+from shared.domain.states import Effect, JobStatus, Lane, Recovery, StepKind, StepStatus
 from shared.domain.tool import ToolDefinition
 from shared.ports.payloads import PayloadRecord
+from shared.ports.tools import ChildOutcome, Delegated
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,13 @@ class StageClaim:
 
     In a fork, `reuse` names whose outcomes the steps of its plan take over, by index. RESPOND answers
     from `results`, the outcomes of the round's steps that were begun, in plan order, arguments resolved; None in PLAN
-    and where the plan was refused.
+    and where the plan was refused. `plan_body` is there in PLAN, and in RESPOND of plans that neither the caller nor
+    the model made.
+
+    The job of an agent brings the document that it pinned as `agent`, and as `instructions` the texts of the skills
+    that the document lists, in its order; `with_` and `action` are what the caller sent. `parent` is the step that a
+    child job works for. After a chained tool, `output` and `answer` are what the job had come to before it.
+    `budgeted` says that the tree of jobs of `root_job_id` shares a budget.
     """
 
     job_id: UUID
@@ -50,6 +57,18 @@ class StageClaim:
     plan_errors: Sequence[Mapping[str, Any]] | None
     reuse: Mapping[int, ReusedStep] = field(default_factory=dict)
     results: Sequence[StepResult] | None = None
+    agent: Mapping[str, Any] | None = None
+    agent_name: str | None = None
+    agent_version: int | None = None
+    instructions: Sequence[str] = ()
+    action: str | None = None
+    with_: Mapping[str, Any] = field(default_factory=dict)
+    depth: int = 0
+    root_job_id: UUID | None = None
+    parent: StepRef | None = None
+    output: Any = None
+    answer: str | None = None
+    budgeted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +79,9 @@ class StepClaim:
     `wanted` are the paths of its own output that later steps reference. `tries` counts this attempt and the
     earlier ones that ended by an error: attempts cut off by a lost or stopping worker do not use up retries. When it
     is `unsure` whether an earlier attempt took effect, the tool has to find that out before it is called again.
-    `time_left` is what the plan had left at the claim.
+    `time_left` is what the plan had left at the claim. When the step has `gathered`, its child jobs have come as far
+    as it waited for: `note` is what it delegated with. `depth` counts the jobs above this one, `root_job_id` is the
+    outermost (None: this one), `agent` the one that the job runs; `limits` are there unless `kind` is `tool`.
     """
 
     ref: StepRef
@@ -82,6 +103,13 @@ class StepClaim:
     unsure: bool = False
     wanted: tuple[Path, ...] = ()
     time_left: timedelta | None = None
+    kind: StepKind = StepKind.TOOL
+    gathered: bool = False
+    note: Any = None
+    depth: int = 0
+    root_job_id: UUID | None = None
+    agent: str | None = None
+    limits: Limits | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +141,7 @@ class Moved:
     `status` is the step's status after a step transition; `job_status` the job's; `ready` lists what to dispatch now.
     `stage_attempt` is the newest attempt at a stage of the job, 0 where it does not matter. `taken` are the claims
     that a `Take` brought: what they claim is not in `ready`. When RESPOND is among them, nobody need be woken for the
-    stage that `job_status` names.
+    stage that `job_status` names. `children` are child jobs that may be begun now: to be woken.
     """
 
     landed: bool
@@ -122,6 +150,25 @@ class Moved:
     status: StepStatus | None = None
     stage_attempt: int = 0
     taken: Sequence[StepClaim | StageClaim] = ()
+    children: Sequence[UUID] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ParentMoved:
+    """What the end of a child job did to its parent: `moved` is of the parent, whose step `step` waits for it."""
+
+    step: StepRef
+    moved: Moved
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message to keep beside a job: the call of a chained tool, and its response, share a `call_id`."""
+
+    kind: str
+    call_id: str
+    name: str
+    content: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +231,33 @@ class JobStore(Protocol):
         answer: str | None,
         error: ErrorRecord | None,
         calls: Sequence[ModelCall],
+        *,
+        output: Any = None,
+        chained: Any = None,
+        messages: Sequence[Message] = (),
     ) -> bool:
         """End the job from its stage, as completed with an answer or failed with an error; True when it landed.
 
-        The end is announced to whoever waits for the job, by the commit itself.
+        `output` is the agent's structured output, `chained` what came of the chained tool; None keeps what is stored.
+        The end is announced to whoever waits for the job, by the commit itself. The parent of a child job is told by
+        `child_ended`, in a commit of its own.
+        """
+        ...
+
+    async def chain_tool(
+        self,
+        claim: StageClaim,
+        output: Any,
+        answer: str | None,
+        step: PlannedStep,
+        calls: Sequence[ModelCall],
+        *,
+        take: Take | None = None,
+    ) -> Moved:
+        """Store what the job has come to, and open its next round with one step; from PLAN or RESPOND.
+
+        The plan of that round has the source `chained`; `step` has the index 0 and waits for nothing. When the round
+        ends RESPOND is due, whose claim brings `output` and `answer` back.
         """
         ...
 
@@ -247,6 +317,26 @@ class JobStore(Protocol):
 
     async def suspend_step(self, claim: StepClaim, delay: timedelta, output: Any) -> bool:
         """Let the step wait: it succeeds with `output` after `delay`, without a worker; True when it landed."""
+        ...
+
+    async def delegate_step(self, claim: StepClaim, delegated: Delegated) -> Moved:
+        """Store the child jobs and let the step wait for them without a worker, in one commit.
+
+        `children` are those that may be begun; the others follow as these end. `ready` holds the step itself where it
+        need not wait, because children ended at once. Not landed: nothing is stored.
+        """
+        ...
+
+    async def children(self, claim: StepClaim) -> Sequence[ChildOutcome]:
+        """Return how the child jobs of a step that has gathered stand, in the order in which they were asked for."""
+        ...
+
+    async def child_ended(self, job_id: UUID) -> ParentMoved | None:
+        """Tell the parent that a child job has ended: its step may become ready, the next child may begin.
+
+        Told once: None when it was told before, or there is nothing to tell, because the job has no parent or has
+        not ended. Called by whoever ended the child, after that commit; the sweeper does it for ends nobody told of.
+        """
         ...
 
     async def release_step(self, claim: StepClaim) -> Moved:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol, runtime_checkable
+from uuid import UUID
 
+from shared.domain.errors import ErrorRecord
+from shared.domain.limits import Limits
+from shared.domain.states import JobStatus, Until
 from shared.domain.tool import ToolDefinition
 
 
@@ -16,6 +20,9 @@ class ToolContext:
 
     `idempotency_key` is `<job>/<step>`: the same for every attempt of the step, so that a receiver can tell a repeat.
     The ids end up in the `_metadata` of artifacts (specification S0, "Standard Response Shape").
+    `depth` counts the jobs above this one, `root_job_id` is the outermost of them, `agent` what this job runs.
+    `limits` are the job's; they are known only to steps of the kinds `agent` and `parallel`. `time_left_seconds` is
+    what the plan had left when the step was claimed.
     """
 
     job_id: str
@@ -27,6 +34,11 @@ class ToolContext:
     context_id: str
     request_id: str
     trace_id: str
+    depth: int = 0
+    root_job_id: str = ""
+    agent: str | None = None
+    limits: Limits | None = None
+    time_left_seconds: float | None = None
 
     @property
     def idempotency_key(self) -> str:
@@ -43,6 +55,60 @@ class Suspended:
 
 
 @dataclass(frozen=True, slots=True)
+class ChildRequest:
+    """A child job that a step wants carried out: an agent's, or with `plan` that of a plan document.
+
+    `input` may be blank beside a plan or an `action`. `with_` is what the action's prompt is rendered from.
+    `timeout_seconds` is lowered to 300 s and to what the parent has left. `key` names the result within a group.
+    `plan_source` says who made the plan; `model` None takes the parent's.
+    """
+
+    agent: str | None
+    input: str
+    timeout_seconds: float
+    action: str | None = None
+    with_: Mapping[str, Any] = field(default_factory=dict)
+    key: str | None = None
+    plan: Mapping[str, Any] | None = None
+    plan_source: str = "agent"
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delegated:
+    """A tool's way to let child jobs do its work: the step waits without a worker, then `Gathers.gather` is called.
+
+    `children` is not empty; at most `max_parallel` of them are begun at once, in their order. `note` is JSON that
+    `gather` gets back. A child whose agent does not exist ends at once, failed with `unknown_agent`.
+    """
+
+    children: Sequence[ChildRequest]
+    until: Until = Until.ALL
+    max_parallel: int = 4
+    note: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChildOutcome:
+    """How a child job stands. `output` is its structured output, None where it has none: then there is `answer`.
+
+    One that has not ended has a `status` that is not terminal; it is cancelled when the step ends.
+    """
+
+    job_id: UUID
+    position: int
+    key: str | None
+    agent: str | None
+    action: str | None
+    status: JobStatus
+    output: Any = None
+    answer: str | None = None
+    chained: Any = None
+    error: ErrorRecord | None = None
+    elapsed_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class NotHappened:
     """What a tool's `find_out` returns when the call that was cut off certainly has not taken effect, nor will."""
 
@@ -56,7 +122,7 @@ class Tool(Protocol):
         ...
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        """Run once and return the structured output: a JSON object, or `Suspended`.
+        """Run once and return the structured output: a JSON object, or `Suspended`, or (`Gathers`) `Delegated`.
 
         The caller has validated `arguments`, validates the output, and enforces the timeout by cancelling this call.
         Raises only `ExecutionFailed` subclasses (and `asyncio.CancelledError`): foreign exceptions are mapped here.
@@ -73,6 +139,22 @@ class FindsOut(Tool, Protocol):
 
         Asked before the step's next call, under the same timeout, and asked again like a read when it fails. It is
         believed: after `NotHappened` the tool is called again. Raises as `call` does.
+        """
+        ...
+
+
+@runtime_checkable
+class Gathers(Tool, Protocol):
+    """A tool whose `call` may return `Delegated`: it makes its output from what became of the child jobs."""
+
+    async def gather(
+        self, arguments: dict[str, Any], children: Sequence[ChildOutcome], note: Any, context: ToolContext
+    ) -> Any:
+        """Return the step's output from its child jobs, in the order in which they were asked for.
+
+        Called instead of `call` once `Delegated.until` holds, in an attempt of its own and under the same timeout;
+        again where that attempt was lost, so it only looks. `arguments` are those of the call. Children that have not
+        ended are cancelled when the step ends, whether this returns or raises. Raises as `call` does.
         """
         ...
 

@@ -112,6 +112,9 @@ def step_result(row: Row, called: CalledArguments) -> StepResult:
         shortened_from=None if preview is None or preview["is_whole"] else row["output_bytes"],
         error=None if succeeded else str(error.get("message", "unknown error")),
         duration_ms=round(seconds * 1000) if seconds else 0,
+        index=row["index"],
+        code=None if succeeded else error.get("code"),
+        details={} if succeeded else error.get("details") or {},
     )
 
 

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
-from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import (
     ARRAY,
     BigInteger,
-    Boolean,
     CheckConstraint,
     Column,
     Computed,
-    DateTime,
     ForeignKey,
     Identity,
     Index,
@@ -28,74 +25,40 @@ from sqlalchemy import (
     LargeBinary,
     Numeric,
     Text,
+    Uuid,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSON, TSVECTOR
 from sqlmodel import Field, SQLModel
 
-from shared.domain.states import Effect, JobStatus, Lane, Recovery, StepKind, StepStatus
-
-SQLModel.metadata.naming_convention = {
-    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-    "ck": "ck_%(table_name)s_%(constraint_name)s",
-    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
-    "pk": "pk_%(table_name)s",
-}
+from shared.domain.states import Effect, JobStatus, Lane, Recovery, StepKind, StepStatus, Until
+from shared.store.columns import (
+    bigint_column,
+    flag_column,
+    int_column,
+    ints_column,
+    json_column,
+    one_of,
+    partial_index,
+    text_column,
+    texts_column,
+    time_column,
+)
 
 _KEYED = "idempotency_key IS NOT NULL"
 _SEARCH = "setweight(to_tsvector('english', heading), 'A') || setweight(to_tsvector('english', body), 'B')"
 
 UNFINISHED_JOB = "status IN ('queued', 'planning', 'executing', 'input_required', 'responding')"
+ENDED_JOB = "status IN ('completed', 'failed', 'cancelled')"
 UNFINISHED_STEP = "status IN ('pending', 'ready', 'running', 'waiting')"
-
-
-def one_of(column: str, values: type[StrEnum]) -> CheckConstraint:
-    """Return the check constraint that allows exactly the values of an enum."""
-    allowed = ", ".join(f"'{value}'" for value in values)
-    return CheckConstraint(f"{column} IN ({allowed})", name=column)
-
-
-def _partial(column: str, where: str) -> Index:
-    return Index(None, column, postgresql_where=text(where))
-
-
-def _json(*, nullable: bool = True) -> Any:
-    return Field(default=None, sa_column=Column(JSON, nullable=nullable))
-
-
-def _time(*, nullable: bool = True, now: bool = False) -> Any:
-    default = text("now()") if now else None
-    return Field(default=None, sa_column=Column(DateTime(timezone=True), nullable=nullable, server_default=default))
-
-
-def _int(default: int = 0) -> Any:
-    return Field(default=default, sa_column=Column(Integer, nullable=False, server_default=text(str(default))))
-
-
-def _flag() -> Any:
-    return Field(default=False, sa_column=Column(Boolean, nullable=False, server_default=text("false")))
-
-
-def _ints() -> Any:
-    return Field(sa_column=Column(ARRAY(Integer), nullable=False, server_default=text("'{}'")))
-
-
-def _texts(*, nullable: bool = True) -> Any:
-    return Field(sa_column=Column(ARRAY(Text), nullable=nullable))
-
-
-def _text(default: str | None = None, *, nullable: bool = False, primary_key: bool = False) -> Any:
-    server_default = None if default is None else text(f"'{default}'")
-    return Field(sa_column=Column(Text, nullable=nullable, server_default=server_default, primary_key=primary_key))
 
 
 class Tenant(SQLModel, table=True):
     """Whoever owns rows; one row, `default`, until tenants are configured."""
 
     __tablename__ = "tenants"
-    id: str = _text(primary_key=True)
-    created_at: datetime = _time(nullable=False, now=True)
+    id: str = text_column(primary_key=True)
+    created_at: datetime = time_column(nullable=False, now=True)
 
 
 class Job(SQLModel, table=True):
@@ -106,6 +69,9 @@ class Job(SQLModel, table=True):
     claimed stage.
     `halt_index` is the earliest failed step: nothing after it starts any more. `expires_at` bounds the time in the
     queue, later the whole life; while `paused_at` is set nothing is begun and no time runs out.
+    A child job was made by the step `parent_step_index` of `parent_round` of its parent, as number `child_position`;
+    while `run_at` is infinity it is held back, and `is_gathered` once its end has been told to that step. A job of an
+    agent pins the version of its document, and those of the document's skills in their order.
     """
 
     __tablename__ = "jobs"
@@ -115,60 +81,75 @@ class Job(SQLModel, table=True):
         Index("uq_jobs_idempotency_key", "tenant_id", "idempotency_key", unique=True, postgresql_where=text(_KEYED)),
         Index("ix_jobs_listing", "tenant_id", "id"),
         Index("ix_jobs_status_listing", "tenant_id", "status", "id"),
-        _partial("wake_at", UNFINISHED_JOB),
-        _partial("deadline", "status IN ('executing', 'input_required') AND deadline IS NOT NULL"),
-        _partial("stage_worker", "stage_worker IS NOT NULL"),
-        _partial("expires_at", UNFINISHED_JOB),
-        _partial("parent_job_id", f"parent_job_id IS NOT NULL AND {UNFINISHED_JOB}"),
-        _partial("forked_from", f"forked_from IS NOT NULL AND {UNFINISHED_JOB}"),
+        partial_index("wake_at", UNFINISHED_JOB),
+        partial_index("deadline", "status IN ('executing', 'input_required') AND deadline IS NOT NULL"),
+        partial_index("stage_worker", "stage_worker IS NOT NULL"),
+        partial_index("expires_at", UNFINISHED_JOB),
+        partial_index("parent_job_id", "parent_job_id IS NOT NULL"),
+        partial_index("forked_from", f"forked_from IS NOT NULL AND {UNFINISHED_JOB}"),
+        Index(
+            "ix_jobs_untold",
+            "parent_job_id",
+            postgresql_where=text(f"parent_job_id IS NOT NULL AND NOT is_gathered AND {ENDED_JOB}"),
+        ),
     )
     id: UUID = Field(primary_key=True)
     tenant_id: str = Field(sa_column=Column(Text, ForeignKey("tenants.id"), nullable=False))
     parent_job_id: UUID | None = None
     parent_step_index: int | None = None
+    parent_round: int | None = None
+    child_position: int | None = None
+    child_key: str | None = text_column(nullable=True)
+    is_gathered: bool = flag_column()
     root_job_id: UUID | None = None
-    depth: int = _int()
+    depth: int = int_column()
     conversation_id: UUID | None = None
-    agent_version: str | None = _text(nullable=True)
-    strategy: str = _text()
-    status: str = _text("queued")
-    round: int = _int()
-    model: str = _text()
+    agent_name: str | None = text_column(nullable=True)
+    agent_version: int | None = None
+    skill_versions: list[int] | None = ints_column(nullable=True)
+    action: str | None = text_column(nullable=True)
+    with_input: Any = json_column()
+    strategy: str = text_column()
+    status: str = text_column("queued")
+    round: int = int_column()
+    model: str = text_column()
     stage_worker: UUID | None = None
-    stage_attempt: int = _int()
-    stage_losses: int = _int()
-    open_steps: int = _int()
-    failed_steps: int = _int()
+    stage_attempt: int = int_column()
+    stage_losses: int = int_column()
+    open_steps: int = int_column()
+    failed_steps: int = int_column()
     halt_index: int | None = None
-    limits: Any = _json(nullable=False)
-    budget: Any = _json()
-    priority: int = _int()
-    run_at: datetime = _time(nullable=False, now=True)
-    wake_at: datetime | None = _time()
-    wakes: int = _int()
-    deadline: datetime | None = _time()
-    cancel_requested_at: datetime | None = _time()
-    paused_at: datetime | None = _time()
-    expires_at: datetime | None = _time()
+    limits: Any = json_column(nullable=False)
+    budget: Any = json_column()
+    priority: int = int_column()
+    run_at: datetime = time_column(nullable=False, now=True)
+    wake_at: datetime | None = time_column()
+    wakes: int = int_column()
+    deadline: datetime | None = time_column()
+    cancel_requested_at: datetime | None = time_column()
+    paused_at: datetime | None = time_column()
+    expires_at: datetime | None = time_column()
     forked_from: UUID | None = None
-    open_questions: int = _int()
-    resumes: int = _int()
-    idempotency_key: str | None = _text(nullable=True)
-    request_hash: str | None = _text(nullable=True)
-    user_id: str = _text("")
-    trace_id: str = _text("")
-    input: str = _text()
-    tools: list[str] | None = _texts()
-    answer: str | None = _text(nullable=True)
-    error: Any = _json()
+    open_questions: int = int_column()
+    resumes: int = int_column()
+    idempotency_key: str | None = text_column(nullable=True)
+    request_hash: str | None = text_column(nullable=True)
+    user_id: str = text_column("")
+    trace_id: str = text_column("")
+    input: str = text_column()
+    tools: list[str] | None = texts_column()
+    answer: str | None = text_column(nullable=True)
+    output: Any = json_column()
+    chained: Any = json_column()
+    error: Any = json_column()
     meta: Any = Field(default=None, sa_column=Column("metadata", JSON, nullable=True))
-    model_calls: int = _int()
-    input_tokens: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default=text("0")))
-    output_tokens: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default=text("0")))
+    model_calls: int = int_column()
+    input_tokens: int = bigint_column()
+    output_tokens: int = bigint_column()
     cost_usd: Decimal | None = Field(default=None, sa_column=Column(Numeric, nullable=True))
-    created_at: datetime = _time(nullable=False, now=True)
-    started_at: datetime | None = _time()
-    finished_at: datetime | None = _time()
+    created_at: datetime = time_column(nullable=False, now=True)
+    started_at: datetime | None = time_column()
+    finished_at: datetime | None = time_column()
 
 
 class PlanRow(SQLModel, table=True):
@@ -180,12 +161,12 @@ class PlanRow(SQLModel, table=True):
     __tablename__ = "plans"
     job_id: UUID = Field(sa_column=Column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True))
     round: int = Field(sa_column=Column(Integer, primary_key=True))
-    tenant_id: str = _text()
-    source: str = _text()
-    body: Any = _json()
-    errors: Any = _json()
-    reuse: Any = _json()
-    created_at: datetime = _time(nullable=False, now=True)
+    tenant_id: str = text_column()
+    source: str = text_column()
+    body: Any = json_column()
+    errors: Any = json_column()
+    reuse: Any = json_column()
+    created_at: datetime = time_column(nullable=False, now=True)
 
 
 class Step(SQLModel, table=True):
@@ -204,52 +185,59 @@ class Step(SQLModel, table=True):
         one_of("lane", Lane),
         one_of("effect", Effect),
         one_of("recovery", Recovery),
+        one_of("waits_for", Until),
         CheckConstraint("pending >= 0 AND attempt >= 0", name="counters"),
-        _partial("wake_at", "status IN ('ready', 'waiting')"),
-        _partial("worker_id", "status = 'running'"),
-        _partial("payload_hash", "payload_hash IS NOT NULL"),
-        _partial("origin_job", "origin_job IS NOT NULL"),
+        partial_index("wake_at", "status IN ('ready', 'waiting')"),
+        partial_index("worker_id", "status = 'running'"),
+        partial_index("payload_hash", "payload_hash IS NOT NULL"),
+        partial_index("origin_job", "origin_job IS NOT NULL"),
     )
     job_id: UUID = Field(sa_column=Column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True))
     round: int = Field(sa_column=Column(Integer, primary_key=True))
     index: int = Field(sa_column=Column(Integer, primary_key=True))
-    tenant_id: str = _text()
-    kind: str = _text("tool")
-    tool_name: str = _text()
-    lane: str = _text()
-    effect: str = _text()
-    status: str = _text()
-    arguments: Any = _json(nullable=False)
-    inputs: list[int] = _ints()
-    depends_on: list[int] = _ints()
-    dependents: list[int] = _ints()
-    pending: int = _int()
-    attempt: int = _int()
-    retries: int = _int()
-    worker_losses: int = _int()
-    releases: int = _int()
+    tenant_id: str = text_column()
+    kind: str = text_column("tool")
+    tool_name: str = text_column()
+    lane: str = text_column()
+    effect: str = text_column()
+    status: str = text_column()
+    arguments: Any = json_column(nullable=False)
+    inputs: list[int] = ints_column()
+    depends_on: list[int] = ints_column()
+    dependents: list[int] = ints_column()
+    pending: int = int_column()
+    attempt: int = int_column()
+    retries: int = int_column()
+    worker_losses: int = int_column()
+    releases: int = int_column()
     timeout_seconds: float = Field(nullable=False)
     worker_id: UUID | None = None
-    run_at: datetime = _time(nullable=False, now=True)
-    wake_at: datetime | None = _time()
-    wakes: int = _int()
-    deadline: datetime | None = _time()
-    output: Any = _json()
+    run_at: datetime = time_column(nullable=False, now=True)
+    wake_at: datetime | None = time_column()
+    wakes: int = int_column()
+    deadline: datetime | None = time_column()
+    output: Any = json_column()
     payload_hash: bytes | None = Field(default=None, sa_column=Column(LargeBinary, nullable=True))
     output_bytes: int | None = Field(default=None, sa_column=Column(BigInteger, nullable=True))
-    wanted: Any = _json()
-    excerpts: Any = _json()
-    recovery: str = _text("fail")
-    unsure: bool = _flag()
-    question: Any = _json()
-    asked_at: datetime | None = _time()
+    wanted: Any = json_column()
+    excerpts: Any = json_column()
+    recovery: str = text_column("fail")
+    unsure: bool = flag_column()
+    question: Any = json_column()
+    asked_at: datetime | None = time_column()
+    waits_for: str | None = text_column(nullable=True)
+    max_parallel: int | None = None
+    note: Any = json_column()
+    gathered: bool = flag_column()
+    children: list[UUID] | None = Field(default=None, sa_column=Column(ARRAY(Uuid), nullable=True))
+    open_children: int | None = None
     reused_job: UUID | None = None
     reused_index: int | None = None
     origin_job: UUID | None = None
     origin_index: int | None = None
-    error: Any = _json()
-    started_at: datetime | None = _time()
-    finished_at: datetime | None = _time()
+    error: Any = json_column()
+    started_at: datetime | None = time_column()
+    finished_at: datetime | None = time_column()
 
 
 class Event(SQLModel, table=True):
@@ -258,11 +246,11 @@ class Event(SQLModel, table=True):
     __tablename__ = "events"
     __table_args__ = (Index("ix_events_job_id", "job_id", "sequence"),)
     sequence: int = Field(sa_column=Column(BigInteger, Identity(always=True), primary_key=True))
-    tenant_id: str = _text()
+    tenant_id: str = text_column()
     job_id: UUID = Field(sa_column=Column(ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False))
-    kind: str = _text()
-    data: Any = _json()
-    created_at: datetime = _time(nullable=False, now=True)
+    kind: str = text_column()
+    data: Any = json_column()
+    created_at: datetime = time_column(nullable=False, now=True)
 
 
 class Payload(SQLModel, table=True):
@@ -273,16 +261,16 @@ class Payload(SQLModel, table=True):
 
     __tablename__ = "payloads"
     __table_args__ = (
-        _partial("location", "location IS NOT NULL"),
+        partial_index("location", "location IS NOT NULL"),
         Index("ix_payloads_created_at", "created_at"),
     )
     hash: bytes = Field(sa_column=Column(LargeBinary, primary_key=True))
-    tenant_id: str = _text(primary_key=True)
+    tenant_id: str = text_column(primary_key=True)
     body: bytes | None = Field(default=None, sa_column=Column(LargeBinary, nullable=True))
-    location: str | None = _text(nullable=True)
-    size: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default=text("0")))
-    preview: Any = _json()
-    created_at: datetime = _time(nullable=False, now=True)
+    location: str | None = text_column(nullable=True)
+    size: int = bigint_column()
+    preview: Any = json_column()
+    created_at: datetime = time_column(nullable=False, now=True)
 
 
 class PayloadObject(SQLModel, table=True):
@@ -293,10 +281,10 @@ class PayloadObject(SQLModel, table=True):
 
     __tablename__ = "payload_objects"
     __table_args__ = (Index("ix_payload_objects_created_at", "created_at"),)
-    location: str = _text(primary_key=True)
-    tenant_id: str = _text()
-    is_doomed: bool = _flag()
-    created_at: datetime = _time(nullable=False, now=True)
+    location: str = text_column(primary_key=True)
+    tenant_id: str = text_column()
+    is_doomed: bool = flag_column()
+    created_at: datetime = time_column(nullable=False, now=True)
 
 
 class Artifact(SQLModel, table=True):
@@ -308,18 +296,18 @@ class Artifact(SQLModel, table=True):
     __tablename__ = "artifacts"
     __table_args__ = (
         Index("ix_artifacts_job_id", "job_id"),
-        _partial("payload_hash", "payload_hash IS NOT NULL"),
+        partial_index("payload_hash", "payload_hash IS NOT NULL"),
     )
-    tenant_id: str = _text(primary_key=True)
-    id: str = _text(primary_key=True)
+    tenant_id: str = text_column(primary_key=True)
+    id: str = text_column(primary_key=True)
     job_id: UUID = Field(sa_column=Column(ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False))
     step_index: int = Field(nullable=False)
-    tool_name: str = _text()
-    skill_id: str | None = _text(nullable=True)
-    type: str | None = _text(nullable=True)
-    body: Any = _json()
+    tool_name: str = text_column()
+    skill_id: str | None = text_column(nullable=True)
+    type: str | None = text_column(nullable=True)
+    body: Any = json_column()
     payload_hash: bytes | None = Field(default=None, sa_column=Column(LargeBinary, nullable=True))
-    created_at: datetime = _time(nullable=False, now=True)
+    created_at: datetime = time_column(nullable=False, now=True)
 
 
 class ModelCallRow(SQLModel, table=True):
@@ -328,20 +316,20 @@ class ModelCallRow(SQLModel, table=True):
     __tablename__ = "model_calls"
     __table_args__ = (Index("ix_model_calls_job_id", "job_id"),)
     id: int = Field(sa_column=Column(BigInteger, Identity(always=True), primary_key=True))
-    tenant_id: str = _text()
+    tenant_id: str = text_column()
     job_id: UUID = Field(sa_column=Column(ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False))
-    round: int = _int()
+    round: int = int_column()
     step_index: int | None = None
-    purpose: str = _text()
-    model: str = _text()
-    attempts: int = _int(1)
-    latency_ms: int = _int()
-    input_tokens: int = _int()
-    output_tokens: int = _int()
+    purpose: str = text_column()
+    model: str = text_column()
+    attempts: int = int_column(1)
+    latency_ms: int = int_column()
+    input_tokens: int = int_column()
+    output_tokens: int = int_column()
     cost_usd: Decimal | None = Field(default=None, sa_column=Column(Numeric, nullable=True))
-    error: Any = _json()
-    exchange: Any = _json()
-    created_at: datetime = _time(nullable=False, now=True)
+    error: Any = json_column()
+    exchange: Any = json_column()
+    created_at: datetime = time_column(nullable=False, now=True)
 
 
 class Worker(SQLModel, table=True):
@@ -349,26 +337,27 @@ class Worker(SQLModel, table=True):
 
     __tablename__ = "workers"
     id: UUID = Field(primary_key=True)
-    name: str = _text()
-    lanes: list[str] = _texts(nullable=False)
-    tools: list[str] = _texts(nullable=False)
-    capacity: int = _int()
-    version: str = _text("")
-    started_at: datetime = _time(nullable=False, now=True)
-    heartbeat_at: datetime = _time(nullable=False, now=True)
-    lag_ms: int = _int()
-    in_flight: int = _int()
-    late_outcomes: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default=text("0")))
+    name: str = text_column()
+    lanes: list[str] = texts_column(nullable=False)
+    tools: list[str] = texts_column(nullable=False)
+    capacity: int = int_column()
+    version: str = text_column("")
+    started_at: datetime = time_column(nullable=False, now=True)
+    heartbeat_at: datetime = time_column(nullable=False, now=True)
+    lag_ms: int = int_column()
+    in_flight: int = int_column()
+    late_outcomes: int = bigint_column()
 
 
 class ToolRow(SQLModel, table=True):
     """A tool's definition as a worker published it."""
 
     __tablename__ = "tools"
-    tenant_id: str = _text(primary_key=True)
-    name: str = _text(primary_key=True)
-    definition: Any = _json(nullable=False)
-    published_at: datetime = _time(nullable=False, now=True)
+    tenant_id: str = text_column(primary_key=True)
+    name: str = text_column(primary_key=True)
+    kind: str = text_column("tool")
+    definition: Any = json_column(nullable=False)
+    published_at: datetime = time_column(nullable=False, now=True)
 
 
 class Document(SQLModel, table=True):
@@ -377,11 +366,11 @@ class Document(SQLModel, table=True):
     __tablename__ = "documents"
     __table_args__ = (Index("uq_documents_source", "tenant_id", "source", unique=True),)
     id: UUID = Field(primary_key=True)
-    tenant_id: str = _text()
-    source: str = _text()
-    title: str = _text()
-    digest: str = _text()
-    loaded_at: datetime = _time(nullable=False, now=True)
+    tenant_id: str = text_column()
+    source: str = text_column()
+    title: str = text_column()
+    digest: str = text_column()
+    loaded_at: datetime = time_column(nullable=False, now=True)
 
 
 class PassageRow(SQLModel, table=True):
@@ -394,7 +383,7 @@ class PassageRow(SQLModel, table=True):
     )
     document_id: UUID = Field(sa_column=Column(ForeignKey("documents.id", ondelete="CASCADE"), primary_key=True))
     position: int = Field(sa_column=Column(Integer, primary_key=True))
-    tenant_id: str = _text()
-    heading: str = _text("")
-    body: str = _text()
+    tenant_id: str = text_column()
+    heading: str = text_column("")
+    body: str = text_column()
     search: Any = Field(default=None, sa_column=Column(TSVECTOR, Computed(_SEARCH, persisted=True)))

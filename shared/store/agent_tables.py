@@ -1,0 +1,149 @@
+"""The tables of agents and of what agents keep: documents, messages, budgets, moments, schedules (S3)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import BigInteger, Column, Computed, ForeignKey, Identity, Index, Numeric, Text, text
+from sqlalchemy.dialects.postgresql import TSVECTOR
+from sqlmodel import Field, SQLModel
+
+from shared.store.columns import (
+    bigint_column,
+    flag_column,
+    int_column,
+    json_column,
+    text_column,
+    texts_column,
+    time_column,
+)
+
+_MOMENT_SEARCH = "setweight(to_tsvector('english', name), 'A') || setweight(to_tsvector('english', summary), 'B')"
+
+
+class AgentRow(SQLModel, table=True):
+    """One version of an agent's document, never changed; a retired one can be named by no new job.
+
+    `skills` are the names of the skills that the document lists, in its order.
+    """
+
+    __tablename__ = "agents"
+    tenant_id: str = text_column(primary_key=True)
+    name: str = text_column(primary_key=True)
+    version: int = Field(primary_key=True)
+    document: Any = json_column(nullable=False)
+    digest: str = text_column()
+    skills: list[str] = texts_column(nullable=False, empty=True)
+    created_at: datetime = time_column(nullable=False, now=True)
+    retired_at: datetime | None = time_column()
+
+
+class SkillRow(SQLModel, table=True):
+    """One version of a named instruction text, never changed."""
+
+    __tablename__ = "skills"
+    tenant_id: str = text_column(primary_key=True)
+    name: str = text_column(primary_key=True)
+    version: int = Field(primary_key=True)
+    text: str = text_column()
+    digest: str = text_column()
+    created_at: datetime = time_column(nullable=False, now=True)
+    retired_at: datetime | None = time_column()
+
+
+class MessageRow(SQLModel, table=True):
+    """A message of a job: the call of a chained tool and its response, with one `call_id`."""
+
+    __tablename__ = "messages"
+    __table_args__ = (Index("ix_messages_job_id", "job_id", "id"),)
+    id: int = Field(sa_column=Column(BigInteger, Identity(always=True), primary_key=True))
+    tenant_id: str = text_column()
+    job_id: UUID = Field(sa_column=Column(ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False))
+    kind: str = text_column()
+    call_id: str | None = text_column(nullable=True)
+    name: str | None = text_column(nullable=True)
+    content: Any = json_column()
+    created_at: datetime = time_column(nullable=False, now=True)
+
+
+class BudgetRow(SQLModel, table=True):
+    """What a tree of jobs may use up, by its root: the limits (null: none), what is reserved and what is spent."""
+
+    __tablename__ = "budgets"
+    root_job_id: UUID = Field(sa_column=Column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True))
+    tenant_id: str = text_column()
+    max_tokens: int | None = Field(default=None, sa_column=Column(BigInteger, nullable=True))
+    max_cost_usd: Decimal | None = Field(default=None, sa_column=Column(Numeric, nullable=True))
+    max_model_calls: int | None = None
+    max_steps: int | None = None
+    soft: float | None = None
+    asks: bool = flag_column()
+    reserved_tokens: int = bigint_column()
+    reserved_cost_usd: Decimal = Field(
+        default=Decimal(0), sa_column=Column(Numeric, nullable=False, server_default=text("0"))
+    )
+    reserved_model_calls: int = int_column()
+    spent_tokens: int = bigint_column()
+    spent_cost_usd: Decimal = Field(
+        default=Decimal(0), sa_column=Column(Numeric, nullable=False, server_default=text("0"))
+    )
+    spent_model_calls: int = int_column()
+    spent_steps: int = int_column()
+    warned_at: datetime | None = time_column()
+    created_at: datetime = time_column(nullable=False, now=True)
+
+
+class MomentRow(SQLModel, table=True):
+    """Something that happened to a user, as an agent saw it; found again by words and by time."""
+
+    __tablename__ = "moments"
+    __table_args__ = (
+        Index("ix_moments_search", "search", postgresql_using="gin"),
+        Index("ix_moments_user_id", "tenant_id", "user_id", "starts_at"),
+    )
+    tenant_id: str = text_column(primary_key=True)
+    id: UUID = Field(primary_key=True)
+    user_id: str = text_column("")
+    name: str = text_column()
+    summary: str = text_column("")
+    body: Any = json_column()
+    starts_at: datetime | None = time_column()
+    ends_at: datetime | None = time_column()
+    tags: list[str] = texts_column(nullable=False, empty=True)
+    search: Any = Field(default=None, sa_column=Column(TSVECTOR, Computed(_MOMENT_SEARCH, persisted=True)))
+    created_at: datetime = time_column(nullable=False, now=True)
+
+
+class UserMetadataRow(SQLModel, table=True):
+    """What agents keep about a user."""
+
+    __tablename__ = "user_metadata"
+    tenant_id: str = text_column(primary_key=True)
+    user_id: str = text_column(primary_key=True)
+    data: Any = json_column(nullable=False)
+    updated_at: datetime = time_column(nullable=False, now=True)
+
+
+class ScheduleRow(SQLModel, table=True):
+    """A job that is made at a time, once or again and again (`cron` in `timezone`); `next_at` is when next."""
+
+    __tablename__ = "schedules"
+    __table_args__ = (
+        Index("ix_schedules_next_at", "next_at", postgresql_where=text("is_active")),
+        Index("ix_schedules_user_id", "tenant_id", "user_id", "id"),
+    )
+    id: UUID = Field(primary_key=True)
+    tenant_id: str = text_column()
+    user_id: str = text_column("")
+    name: str = text_column("")
+    agent: str | None = text_column(nullable=True)
+    input: str = text_column()
+    cron: str | None = Field(default=None, sa_column=Column(Text, nullable=True))
+    timezone: str = text_column("UTC")
+    next_at: datetime | None = time_column()
+    last_job_id: UUID | None = None
+    is_active: bool = flag_column(default=True)
+    created_at: datetime = time_column(nullable=False, now=True)

@@ -1,0 +1,73 @@
+"""How columns, constraints and indexes are written in the tables: one short word for each kind."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import ARRAY, BigInteger, Boolean, CheckConstraint, Column, DateTime, Index, Integer, Text, text
+from sqlalchemy.dialects.postgresql import JSON
+from sqlmodel import Field, SQLModel
+
+SQLModel.metadata.naming_convention = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+
+def one_of(column: str, values: type[StrEnum]) -> CheckConstraint:
+    """Return the check constraint that allows exactly the values of an enum."""
+    allowed = ", ".join(f"'{value}'" for value in values)
+    return CheckConstraint(f"{column} IN ({allowed})", name=column)
+
+
+def partial_index(column: str, where: str) -> Index:
+    """Return an index over the rows that a condition holds for."""
+    return Index(None, column, postgresql_where=text(where))
+
+
+def json_column(*, nullable: bool = True) -> Any:
+    """Return a column that keeps JSON as it came."""
+    return Field(default=None, sa_column=Column(JSON, nullable=nullable))
+
+
+def time_column(*, nullable: bool = True, now: bool = False) -> Any:
+    """Return a moment in time; `now` makes that of the insert the default."""
+    default = text("now()") if now else None
+    return Field(default=None, sa_column=Column(DateTime(timezone=True), nullable=nullable, server_default=default))
+
+
+def int_column(default: int = 0) -> Any:
+    """Return a number that is always there."""
+    return Field(default=default, sa_column=Column(Integer, nullable=False, server_default=text(str(default))))
+
+
+def bigint_column() -> Any:
+    """Return a counter that may grow beyond 2**31."""
+    return Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default=text("0")))
+
+
+def flag_column(*, default: bool = False) -> Any:
+    """Return a flag that is always there."""
+    server_default = text(str(default).lower())
+    return Field(default=default, sa_column=Column(Boolean, nullable=False, server_default=server_default))
+
+
+def ints_column(*, nullable: bool = False) -> Any:
+    """Return a list of numbers, empty by default or null."""
+    server_default = None if nullable else text("'{}'")
+    return Field(sa_column=Column(ARRAY(Integer), nullable=nullable, server_default=server_default))
+
+
+def texts_column(*, nullable: bool = True, empty: bool = False) -> Any:
+    """Return a list of texts; `empty` makes the empty one the default."""
+    return Field(sa_column=Column(ARRAY(Text), nullable=nullable, server_default=text("'{}'") if empty else None))
+
+
+def text_column(default: str | None = None, *, nullable: bool = False, primary_key: bool = False) -> Any:
+    """Return a text."""
+    server_default = None if default is None else text(f"'{default}'")
+    return Field(sa_column=Column(Text, nullable=nullable, server_default=server_default, primary_key=primary_key))
