@@ -128,7 +128,11 @@ class UserMetadataRow(SQLModel, table=True):
 
 
 class ScheduleRow(SQLModel, table=True):
-    """A job that is made at a time, once or again and again (`cron` in `timezone`); `next_at` is when next."""
+    """A job that is made at a time, once or again and again (`cron` in `timezone`); `next_at` is when next.
+
+    `strategy`, `model` and `limits` are those of the job that asked for it. `error` says why it was switched off by
+    itself.
+    """
 
     __tablename__ = "schedules"
     __table_args__ = (
@@ -143,7 +147,11 @@ class ScheduleRow(SQLModel, table=True):
     input: str = text_column()
     cron: str | None = Field(default=None, sa_column=Column(Text, nullable=True))
     timezone: str = text_column("UTC")
+    strategy: str = text_column("plan")
+    model: str | None = text_column(nullable=True)
+    limits: Any = json_column()
     next_at: datetime | None = time_column()
     last_job_id: UUID | None = None
+    error: str | None = text_column(nullable=True)
     is_active: bool = flag_column(default=True)
     created_at: datetime = time_column(nullable=False, now=True)
