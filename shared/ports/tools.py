@@ -18,7 +18,8 @@ from shared.domain.tool import ToolDefinition
 class ToolContext:
     """Who calls a tool, and under which key.
 
-    `idempotency_key` is `<job>/<step>`: the same for every attempt of the step, so that a receiver can tell a repeat.
+    `idempotency_key` is `<job>/<step>`, in a later round `<job>/<round>.<step>`: the same for every attempt of the
+    step, so that a receiver can tell a repeat. `skill_id` is the first skill that the job's agent lists.
     The ids end up in the `_metadata` of artifacts (specification S0, "Standard Response Shape").
     `depth` counts the jobs above this one, `root_job_id` is the outermost of them, `agent` what this job runs.
     `limits` are the job's; they are known only to steps of the kinds `agent` and `parallel`. `time_left_seconds` is
@@ -39,11 +40,14 @@ class ToolContext:
     agent: str | None = None
     limits: Limits | None = None
     time_left_seconds: float | None = None
+    round: int = 0
+    skill_id: str | None = None
 
     @property
     def idempotency_key(self) -> str:
         """Return the key that stays the same over all attempts of the step."""
-        return f"{self.job_id}/{self.step_index}"
+        step = f"{self.round}.{self.step_index}" if self.round else str(self.step_index)
+        return f"{self.job_id}/{step}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,8 +130,8 @@ class UserMetadataRow(SQLModel, table=True):
 class ScheduleRow(SQLModel, table=True):
     """A job that is made at a time, once or again and again (`cron` in `timezone`); `next_at` is when next.
 
-    `strategy`, `model` and `limits` are those of the job that asked for it. `error` says why it was switched off by
-    itself.
+    `strategy`, `model`, `limits` and `budget` are those of the job that asked for it. `error` says why it was switched
+    off by itself.
     """
 
     __tablename__ = "schedules"
@@ -150,6 +150,7 @@ class ScheduleRow(SQLModel, table=True):
     strategy: str = text_column("plan")
     model: str | None = text_column(nullable=True)
     limits: Any = json_column()
+    budget: Any = json_column()
     next_at: datetime | None = time_column()
     last_job_id: UUID | None = None
     error: str | None = text_column(nullable=True)

@@ -229,6 +229,7 @@ def _context(claim: StepClaim) -> ToolContext:
         context_id=claim.context_id,
         request_id=str(claim.ref.job_id),
         trace_id=claim.trace_id,
+        round=claim.ref.round,
     )
 
 

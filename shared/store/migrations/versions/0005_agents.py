@@ -203,6 +203,7 @@ def _memory() -> None:
         _text("strategy", "plan"),
         _text("model", nullable=True),
         _json("limits"),
+        _json("budget"),
         _time("next_at"),
         sa.Column("last_job_id", sa.Uuid(), nullable=True),
         _text("error", nullable=True),
