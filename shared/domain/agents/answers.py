@@ -1,0 +1,92 @@
+"""A structured answer in a model's text: found tolerantly, checked strictly. Specification S3, "Structured".
+
+Models put JSON into fences and sentences around it, so it is looked for as plans are (readings row 5). What it says
+must satisfy the agent's schema to the letter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shared.domain import strict_json
+from shared.domain.encoding import encode
+from shared.domain.errors import InvalidOutput, capped
+from shared.domain.schemas import excerpt, violations
+
+MAX_RAW_CHARS = 20_000
+"""How much of a text that is no answer is kept with the error, and shown to the model that shall repair it."""
+
+_FENCE = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """An object that satisfies the schema."""
+
+    value: dict[str, Any]
+
+    @property
+    def text(self) -> str:
+        """Return it as JSON, the form of a job's answer."""
+        return encode(self.value).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A text that is no answer: every way in which it is none, and the text itself, capped."""
+
+    errors: tuple[str, ...]
+    raw: str
+
+    def failure(self) -> InvalidOutput:
+        """Return the error with which the job ends: its details keep the defects and the text."""
+        told = "; ".join(self.errors[:5])
+        return InvalidOutput(
+            f"the agent's answer does not satisfy its schema: {told}", errors=list(self.errors), raw=self.raw
+        )
+
+
+def read_answer(text: str, schema: Mapping[str, Any]) -> Answered | Rejected:
+    """Return the object that `text` holds when it satisfies `schema`, else why it does not.
+
+    The whole text counts first, then what stands in fences, then its outermost `{…}`; of several objects the first
+    that satisfies the schema is the answer. The text is untrusted; nothing raises.
+    """
+    rejected: tuple[str, ...] = ()
+    for candidate in _candidates(text):
+        try:
+            value = strict_json.loads(candidate)
+        except (ValueError, RecursionError):
+            continue
+        errors = _defects(value, schema)
+        if not errors:
+            return Answered(value)
+        rejected = rejected or errors
+    found = "nothing" if not text.strip() else excerpt(text.strip())
+    return Rejected(rejected or (f"expected a JSON object, found {found}",), capped(text, MAX_RAW_CHARS))
+
+
+def _candidates(text: str) -> Iterator[str]:
+    yield text
+    yield from (match[1] for match in _FENCE.finditer(text))
+    start, end = text.find("{"), text.rfind("}")
+    if 0 <= start < end:
+        yield text[start : end + 1]
+
+
+def _defects(value: Any, schema: Mapping[str, Any]) -> tuple[str, ...]:
+    if not isinstance(value, dict):
+        return (f"expected a JSON object, found {excerpt(value)}",)
+    try:
+        encode(value)
+    except (ValueError, RecursionError):
+        return ("the object holds a character that cannot be stored, or is nested too deeply",)
+    return _told(value, schema)
+
+
+def _told(value: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[str, ...]:
+    found: Sequence[Any] = violations(schema, value)
+    return tuple(f"{one.pointer or 'the object'}: {one.message}" for one in found)

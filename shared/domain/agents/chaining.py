@@ -1,0 +1,73 @@
+"""The tool that is called with an agent's structured answer, without another model turn.
+
+Specification S3, "Chained Tool Calls"; readings row 23. Both fields are required; a tool that is not there is a
+warning, and the answer stands; its arguments are bound before it is called, and it is called once; its error is
+shown beside the answer and changes nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from shared.domain.agents.document import AgentDocument
+from shared.domain.errors import ErrorRecord
+from shared.domain.names import NameIndex
+from shared.domain.schemas import violations
+from shared.domain.tool import ToolDefinition
+
+
+@dataclass(frozen=True, slots=True)
+class ChainedCall:
+    """The one call to make: `arguments` are a copy of the answer, bound to the tool's parameters."""
+
+    tool_name: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NoSuchTool:
+    """The agent names a tool that no worker offers: a warning."""
+
+    tool_name: str
+
+
+def chained_call(
+    document: AgentDocument, output: Any, tools: Mapping[str, ToolDefinition]
+) -> ChainedCall | NoSuchTool | None:
+    """Return what follows from an answer: the call of the chained tool, its absence, or nothing.
+
+    Nothing follows unless the agent's mode is structured, it names a tool, and the answer is an object. The chained
+    tool need not be among the tools that the agent may use.
+    """
+    name = document.chained_tool
+    if not name or not document.structured_output or not isinstance(output, Mapping):
+        return None
+    found = NameIndex(tools).candidates(name)
+    if len(found) != 1:
+        return NoSuchTool(name)
+    return ChainedCall(found[0], bound(output, tools[found[0]].input_schema))
+
+
+def bound(output: Mapping[str, Any], input_schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments for an answer: its fields, or the whole of it where the tool has a single parameter.
+
+    The latter only where the fields do not fit and the whole does. Arguments that fit neither way stay the fields:
+    the call then fails by the tool's schema, before the tool runs.
+    """
+    fields = deepcopy(dict(output))
+    parameters = input_schema.get("properties")
+    if isinstance(parameters, Mapping) and len(parameters) == 1 and violations(input_schema, fields):
+        whole = dict.fromkeys(parameters, fields)
+        if not violations(input_schema, whole):
+            return whole
+    return fields
+
+
+def result_of(output: Any, error: ErrorRecord | None) -> dict[str, Any]:
+    """Return what is shown beside the agent's answer: the tool's result as an object, or its error."""
+    if error is not None:
+        return {"status": "error", "error": error.message}
+    return dict(output) if isinstance(output, Mapping) else {"result": output}

@@ -1,0 +1,173 @@
+"""Structured answers in a model's text, what an agent is asked, and the tool that its answer is chained to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.domain.agents.answers import MAX_RAW_CHARS, Answered, Rejected, read_answer
+from shared.domain.agents.asking import question
+from shared.domain.agents.chaining import ChainedCall, NoSuchTool, bound, chained_call, result_of
+from shared.domain.agents.document import read_agent
+from shared.domain.errors import ErrorRecord, InvalidRequest
+from shared.domain.tool import ToolDefinition
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"title": {"type": "string"}, "count": {"type": "integer"}},
+    "required": ["title"],
+}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"title": "a", "count": 1}',
+        '\n {"count": 1, "title": "a"}\n',
+        'Here it is:\n```json\n{"title": "a", "count": 1}\n```\nBye {you}.',
+        'Sure: {"title": "a", "count": 1}. Done.',
+        '```\n{"title": 7}\n```\nNo, rather:\n```\n{"title": "a", "count": 1}\n```',
+    ],
+)
+def test_an_answer_is_found_wherever_it_stands(text: str) -> None:
+    assert read_answer(text, SCHEMA) == Answered({"title": "a", "count": 1})
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "found nothing"),
+        ("I cannot.", 'found "I cannot."'),
+        ("[1, 2]", "found an array of 2"),
+        ('{"title": NaN}', "expected a JSON object"),
+        ('{"count": 1}', "required but missing: 'title'"),
+        ('{"title": "\\ud800"}', "cannot be stored"),
+        ('{"title": ' + "[" * 5_000, "expected a JSON object"),
+        ("}{", "expected a JSON object"),
+    ],
+)
+def test_what_is_no_answer_is_rejected_with_its_reason_and_its_text(text: str, told: str) -> None:
+    rejected = read_answer(text, SCHEMA)
+
+    assert isinstance(rejected, Rejected)
+    assert told in rejected.errors[0]
+    failure = rejected.failure()
+    assert (failure.code, failure.details["errors"]) == ("invalid_output", list(rejected.errors))
+    assert failure.details["raw"] == text[:MAX_RAW_CHARS]
+
+
+def test_every_defect_is_told_and_a_long_text_is_cut() -> None:
+    rejected = read_answer('{"count": "x", "pad": "' + "y" * 50_000 + '"}', SCHEMA)
+
+    assert isinstance(rejected, Rejected)
+    assert set(rejected.errors) == {
+        "the object: required but missing: 'title'",
+        '/count: expected integer, found "x"',
+    }
+    assert len(rejected.raw) < MAX_RAW_CHARS + 100
+
+
+@given(st.text())
+def test_no_text_makes_it_raise(text: str) -> None:
+    assert isinstance(read_answer(text, SCHEMA), Answered | Rejected)
+
+
+AGENT = read_agent(
+    {
+        "name": "clerk",
+        "actions": {
+            "check": {"prompt": "Check it.", "input": {"type": "object", "required": ["id"]}},
+            "greet": {"prompt": "Say hello to {{ with.name }}."},
+        },
+    }
+)
+
+
+def test_the_actions_prompt_comes_before_the_callers() -> None:
+    assert question(AGENT, "check", "Quickly.", {"id": 1}) == "Check it.\n\nQuickly."
+    assert question(AGENT, None, " Only this. ", {}) == "Only this."
+    assert question(AGENT, None, "", {"id": 1}) == ""
+
+
+def test_input_data_is_never_filled_into_a_prompt() -> None:
+    assert question(AGENT, "greet", "", {"name": "you"}) == "Say hello to {{ with.name }}."
+
+
+@pytest.mark.parametrize(
+    ("action", "prompt", "data", "told"),
+    [
+        ("chekc", "x", {}, "no action 'chekc'; its actions: check, greet"),
+        ("check", "x", {}, "required but missing: 'id'"),
+        ("check", "x", None, "required but missing: 'id'"),
+        (None, "  ", {}, "something to do"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(action: str | None, prompt: str, data: Any, told: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        question(AGENT, action, prompt, data)
+
+    assert told in caught.value.message
+
+
+def tool(name: str, *parameters: str, **properties: Any) -> ToolDefinition:
+    known = {parameter: {} for parameter in parameters} | properties
+    return ToolDefinition(
+        name=name,
+        input_schema={
+            "type": "object",
+            "properties": known,
+            "required": list(known),
+            "additionalProperties": False,
+        },
+    )
+
+
+def chain(output: Any, *tools: ToolDefinition, **document: Any) -> Any:
+    agent = read_agent({"structured_output": True, "chained_tool": "save.it", **document})
+    return chained_call(agent, output, {one.name: one for one in tools})
+
+
+def test_the_answers_fields_are_the_tools_arguments() -> None:
+    output = {"a": 1, "b": [2]}
+
+    call = chain(output, tool("save_it", "a", "b"))
+
+    assert call == ChainedCall("save_it", output)
+    call.arguments["b"].append(3)
+    assert output == {"a": 1, "b": [2]}, "the tool gets a copy"
+
+
+def test_a_tool_with_one_parameter_gets_the_whole_answer_where_its_fields_do_not_fit() -> None:
+    assert chain({"a": 1, "b": 2}, tool("save_it", "data")) == ChainedCall("save_it", {"data": {"a": 1, "b": 2}})
+    assert chain({"data": 1}, tool("save_it", "data")) == ChainedCall("save_it", {"data": 1})
+    number = tool("save_it", data={"type": "number"})
+    assert bound({"a": 1}, number.input_schema) == {"a": 1}, "the whole does not fit either"
+
+
+@pytest.mark.parametrize(
+    ("output", "document"),
+    [
+        ({"a": 1}, {"structured_output": False}),
+        ({"a": 1}, {"chained_tool": None}),
+        ({"a": 1}, {"chained_tool": ""}),
+        ("a text", {}),
+        (None, {}),
+    ],
+)
+def test_nothing_follows_unless_there_is_an_object_and_both_fields(output: Any, document: dict[str, Any]) -> None:
+    assert chain(output, tool("save_it"), **document) is None
+
+
+def test_an_empty_object_is_chained_too_and_a_missing_tool_is_told() -> None:
+    assert chain({}, tool("save_it")) == ChainedCall("save_it", {})
+    assert chain({}, tool("other")) == NoSuchTool("save.it")
+    assert chain({}, tool("save_it"), tool("save-it")) == NoSuchTool("save.it"), "ambiguous"
+
+
+def test_what_is_shown_beside_the_answer_is_an_object() -> None:
+    assert result_of({"ok": 1}, None) == {"ok": 1}
+    assert result_of([1], None) == {"result": [1]}
+    assert result_of(None, ErrorRecord("tool_error", "boom")) == {"status": "error", "error": "boom"}
