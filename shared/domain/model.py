@@ -35,7 +35,10 @@ class Ask:
     """What a job asks of the model, the same in both stages.
 
     `instructions` come first (skills, then the agent's prompt), then `history` (oldest first, without the current
-    message), then `input`. `model` is a full name such as `openai:gpt-5` or `offline`.
+    message), then `input`, and `data` (JSON; None for none), which is shown as data. `model` is a full name such as
+    `openai:gpt-5` or `offline`. With an `answer_schema` the answer shall be a JSON object that satisfies it: the
+    provider is asked for that in its own way where it has one, and the model in words otherwise; whoever asks checks
+    the answer. `temperature` and `max_tokens` None leave the worker's settings.
     """
 
     job_id: str
@@ -43,6 +46,10 @@ class Ask:
     model: str
     instructions: Sequence[str] = ()
     history: Sequence[ChatMessage] = ()
+    data: Any = None
+    answer_schema: Mapping[str, Any] | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +123,22 @@ class StepResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Repair:
+    """An answer that did not satisfy its schema: what the model wrote, and every way in which it is wrong."""
+
+    raw: str
+    errors: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Findings:
-    """What the responding model is told: the results in plan order, or the defects of a plan that was refused."""
+    """What the responding model is told: the results in plan order, or the defects of a plan that was refused.
+
+    With `is_direct` there are neither, because nothing was to be found: the model answers the conversation as it is.
+    With a `repair` it is shown its own answer of before, and asked to put it right.
+    """
 
     results: Sequence[StepResult] = ()
     plan_errors: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+    is_direct: bool = False
+    repair: Repair | None = None

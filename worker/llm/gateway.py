@@ -89,7 +89,7 @@ class ModelGateway:
         """Do what `Responder.respond` promises."""
         most = self._settings.max_findings_chars
         question = _Question(
-            Purpose.RESPOND, lambda: respond_request(ask, findings, most), lambda: answer_offline(findings)
+            Purpose.RESPOND, lambda: respond_request(ask, findings, most), lambda: answer_offline(ask, findings)
         )
         return await self._call(ask.model, question, cut_off)
 

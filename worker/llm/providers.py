@@ -11,6 +11,7 @@ import asyncio
 import importlib
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -32,6 +33,7 @@ from worker.llm.backend import Completion
 from worker.llm.bounded import bound
 from worker.llm.closing import closing_replies, watch
 from worker.llm.completion import completion_of, partial_of
+from worker.llm.constrained import Unconstrained, constrained, refuses_schema
 from worker.llm.provider_errors import FOREIGN, translated
 from worker.llm.request import ModelRequest
 from worker.llm.settings import ModelSettings
@@ -69,6 +71,15 @@ def load_sdk(provider: Provider) -> None:
         importlib.import_module(module)
 
 
+@dataclass(frozen=True, slots=True)
+class _Wire:
+    """A request in a provider's terms."""
+
+    request: ModelRequest
+    settings: WireSettings
+    parameters: ModelRequestParameters
+
+
 class Providers:
     """The clients of one process: per event loop and provider one connection pool, made at first use."""
 
@@ -78,6 +89,7 @@ class Providers:
             WeakKeyDictionary()
         )
         self._cannot_stream: set[str] = set()
+        self._unconstrained = Unconstrained()
 
     def prepare(self, name: ModelName) -> None:
         """Make what the first call to a model needs, on the running loop; raises `AuthFailed` without a key."""
@@ -88,33 +100,47 @@ class Providers:
         """Send `request` once; raise an `ExecutionFailed` that says whether it may be sent again.
 
         A reply that breaks off is told to `spent`, also when the caller is cancelled; its connection is closed then.
-        A server that refuses to stream is asked again for a whole reply, and from then on only for those.
+        A server that refuses to stream is asked again for a whole reply, and from then on only for those; one that
+        refuses an answer's schema is asked again in words.
         """
         provider = name.provider
         if provider is None:
             raise AssertionError(f"{name.full} is no provider's model")
         try:
-            if not self._settings.stream or name.full in self._cannot_stream:
-                return await self._ask_whole(provider, name.model, request)
             try:
-                return await self._ask_stream(provider, name.model, request, spent)
+                return await self._ask(provider, name, request, spent)
             except ModelHTTPError as error:
-                if not _refuses_to_stream(error):
+                if request.answer_schema is None or not refuses_schema(error):
                     raise
-            completion = await self._ask_whole(provider, name.model, request)
+            completion = await self._ask(provider, name, request.in_words(), spent)
         except FOREIGN as error:
             raise translated(error, secret=self._settings.api_keys.get(provider, "")) from error
+        self._unconstrained.add(name, request)
+        return completion
+
+    async def _ask(self, provider: Provider, name: ModelName, request: ModelRequest, spent: Spent) -> Completion:
+        if not self._settings.stream or name.full in self._cannot_stream:
+            return await self._ask_whole(provider, name, request)
+        try:
+            return await self._ask_stream(provider, name, request, spent)
+        except ModelHTTPError as error:
+            if not _refuses_to_stream(error):
+                raise
+        completion = await self._ask_whole(provider, name, request)
         self._cannot_stream.add(name.full)
         _log.warning("model_cannot_stream", extra={"model": name.full})
         return completion
 
-    async def _ask_stream(self, provider: Provider, name: str, request: ModelRequest, spent: Spent) -> Completion:
-        model = self._maker(provider, is_stream=True)(name)
+    async def _ask_stream(
+        self, provider: Provider, name: ModelName, request: ModelRequest, spent: Spent
+    ) -> Completion:
+        model = self._maker(provider, is_stream=True)(name.model)
+        wire = self._wire(model, name, request)
         opened = model_request_stream(
             model,
-            _messages(request),
-            model_settings=self._wire_settings(model, request),
-            model_request_parameters=_parameters(request),
+            _messages(wire.request),
+            model_settings=wire.settings,
+            model_request_parameters=wire.parameters,
             instrument=False,
         )
         async with closing_replies(), opened as stream:
@@ -128,19 +154,32 @@ class Providers:
                 spent.broke_off(completion_of(broken), partial_of(broken, request))
                 raise
         if response.usage.unmeasured_requests:
-            _log.warning("model_told_no_usage", extra={"model": name})
+            _log.warning("model_told_no_usage", extra={"model": name.model})
         return completion_of(response)
 
-    async def _ask_whole(self, provider: Provider, name: str, request: ModelRequest) -> Completion:
-        model = self._maker(provider, is_stream=False)(name)
+    async def _ask_whole(self, provider: Provider, name: ModelName, request: ModelRequest) -> Completion:
+        model = self._maker(provider, is_stream=False)(name.model)
+        wire = self._wire(model, name, request)
         response = await model_request(
             model,
-            _messages(request),
-            model_settings=self._wire_settings(model, request),
-            model_request_parameters=_parameters(request),
+            _messages(wire.request),
+            model_settings=wire.settings,
+            model_request_parameters=wire.parameters,
             instrument=False,
         )
         return completion_of(response)
+
+    def _wire(self, model: Model, name: ModelName, request: ModelRequest) -> _Wire:
+        """Put a request into the provider's terms; what it cannot be told otherwise stands in the instructions."""
+        settings = self._wire_settings(model, request)
+        if request.answer_schema is None:
+            return _Wire(request, settings, _parameters(request))
+        parameters = None
+        if not self._unconstrained.holds(name, request):
+            parameters = constrained(model, name.provider, request.answer_schema, settings)
+        if parameters is None:
+            return _Wire(request.in_words(), settings, ModelRequestParameters())
+        return _Wire(request, settings, parameters)
 
     async def aclose(self) -> None:
         """Close the running loop's connection pools; new ones are made if a call follows."""
@@ -161,17 +200,18 @@ class Providers:
         return opened[key][0]
 
     def _wire_settings(self, model: Model, request: ModelRequest) -> WireSettings:
-        timeout = self._settings.request_timeout
+        timeout, most = self._settings.request_timeout, self._settings.max_output_tokens
         # `timeout` bounds each read, `request_timeout` the whole attempt: a server that drips bytes ends too.
         wire = WireSettings(
-            max_tokens=self._settings.max_output_tokens,
+            max_tokens=min(request.max_tokens or most, most),
             max_retries=0,
             timeout=timeout,
             request_timeout=timeout,
             first_event_timeout=self._settings.first_token_timeout,
         )
-        if self._settings.temperature is not None:
-            wire["temperature"] = self._settings.temperature
+        temperature = self._settings.temperature if request.temperature is None else request.temperature
+        if temperature is not None:
+            wire["temperature"] = temperature
         profile = model.profile
         forcible = profile.get("supports_forced_tool_choice", True)
         if request.tool and forcible and profile.get("supports_forced_tool_choice_with_thinking", True):

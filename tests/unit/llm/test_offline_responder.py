@@ -7,13 +7,15 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.model import Findings, StepResult
+from shared.domain.model import Ask, Findings, StepResult
 from worker.llm.offline import answer_offline
 from worker.llm.offline.texts import SIGNATURE
 
+ASK = Ask("job-1", "do it", "offline")
+
 
 def answer(*results: StepResult) -> str:
-    text = answer_offline(Findings(results=results)).text
+    text = answer_offline(ASK, Findings(results=results)).text
     assert text.endswith(f"\n\n{SIGNATURE}")
     return text.removesuffix(f"\n\n{SIGNATURE}")
 
@@ -79,7 +81,7 @@ def test_a_page_the_time_a_wait_and_an_unknown_tool_are_told() -> None:
 def test_the_defects_of_a_plan_are_listed() -> None:
     error = {"tool_index": 0, "argument": "/x", "template": "$0.output.y", "error": {"type": "self_reference"}}
 
-    text = answer_offline(Findings(plan_errors=[error])).text
+    text = answer_offline(ASK, Findings(plan_errors=[error])).text
 
     assert "I did not run anything" in text
     assert "cannot reference itself" in text
@@ -118,7 +120,7 @@ results = st.builds(
     st.lists(results, max_size=4), st.lists(st.dictionaries(st.text(max_size=8), json_values, max_size=2), max_size=2)
 )
 def test_every_finding_gives_an_answer(steps: list[StepResult], errors: list[dict[str, Any]]) -> None:
-    completion = answer_offline(Findings(results=steps, plan_errors=errors))
+    completion = answer_offline(ASK, Findings(results=steps, plan_errors=errors))
 
     assert completion.text.endswith(SIGNATURE)
     assert completion.tool_calls == ()

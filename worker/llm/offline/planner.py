@@ -16,6 +16,7 @@ from shared.domain.planning import DIRECT, PLANNING_TOOL_NAME, TOOL_CALLS
 from shared.domain.tool import ToolDefinition
 from worker.llm.backend import FREE, Completion
 from worker.llm.offline.grammar import Calculate, Call, Command, Fetch, Now, Report, Search, Wait, parse
+from worker.llm.offline.structured import structured_text
 from worker.llm.offline.texts import SIGNATURE, help_text
 
 MAX_HEADING_CHARS = 80
@@ -59,7 +60,9 @@ def plan_offline(ask: Ask, tools: Sequence[ToolDefinition]) -> Completion:
     for command in commands:
         _ADDERS[type(command)](draft, command)
     if not draft.calls:
-        return _reply({"type": DIRECT, "content": _direct_answer(ask, draft)})
+        structured = ask.answer_schema is not None
+        content = structured_text(ask.answer_schema or {}, ask) if structured else _direct_answer(ask, draft)
+        return _reply({"type": DIRECT, "content": content})
     names = ", ".join(call["tool_name"] for call in draft.calls)
     reasoning = f"planq's offline rules recognised {len(draft.calls)} command(s): {names}."
     if draft.missing:

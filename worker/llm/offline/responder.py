@@ -12,8 +12,9 @@ from typing import Any
 
 from shared.domain.encoding import indented
 from shared.domain.errors import capped
-from shared.domain.model import Findings, StepResult
+from shared.domain.model import Ask, Findings, StepResult
 from worker.llm.backend import FREE, Completion
+from worker.llm.offline.structured import structured_text
 from worker.llm.offline.texts import SIGNATURE
 from worker.llm.plan_errors import told_plan_errors
 
@@ -24,9 +25,13 @@ MAX_REPORT_CHARS = 100_000
 MAX_HITS = 5
 
 
-def answer_offline(findings: Findings) -> Completion:
+def answer_offline(ask: Ask, findings: Findings) -> Completion:
     """Return the rules' answer; its text is never empty, and it costs nothing."""
-    if findings.plan_errors:
+    if ask.answer_schema is not None:
+        return Completion(text=structured_text(ask.answer_schema, ask, findings), cost_usd=FREE)
+    if findings.is_direct:
+        body = _repeat(ask)
+    elif findings.plan_errors:
         body = (
             "I did not run anything, because the plan has errors:\n\n"
             f"{told_plan_errors(findings.plan_errors)}\n\nNo tool was called."
@@ -34,6 +39,15 @@ def answer_offline(findings: Findings) -> Completion:
     else:
         body = _tell(findings.results)
     return Completion(text=f"{body}\n\n{SIGNATURE}", cost_usd=FREE)
+
+
+def _repeat(ask: Ask) -> str:
+    """Return what was asked, shortened: without a tool's results there is nothing else that rules could say."""
+    asked = capped(ask.input.strip(), MAX_EXCERPT_CHARS)
+    parts = ["I am not a language model and can only repeat what I was given:"]
+    parts += ["\n".join(f"> {line}".rstrip() for line in asked.splitlines())] if asked else []
+    parts += [_as_json(ask.data)] if ask.data is not None else []
+    return "\n\n".join(parts)
 
 
 def _tell(results: Sequence[StepResult]) -> str:

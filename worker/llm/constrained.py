@@ -1,0 +1,116 @@
+"""Holding a model to a JSON Schema by its provider's own means, and where that is not to be had.
+
+pydantic-ai (2.68) knows which models can do it (`supports_json_schema_output` of the model's profile) and turns a
+schema into what the provider takes; what is lost on the way is checked by whoever reads the answer. Where it cannot
+be done, or the server refuses it, the schema goes into the instructions instead (`ModelRequest.in_words`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic_ai.exceptions import ModelHTTPError
+from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.output import OutputObjectDefinition
+from pydantic_ai.settings import ModelSettings as WireSettings
+
+from shared.domain.model_names import ModelName, Provider
+from worker.llm.provider_errors import FOREIGN
+from worker.llm.request import ModelRequest
+
+_log = logging.getLogger("planq.llm")
+
+_MOST_KEPT = 1_000
+
+_REFUSED = frozenset({400, 404, 405, 415, 422, 501})
+"""How servers refuse a parameter, or the value of one."""
+
+_UNSUITABLE: tuple[type[Exception], ...] = (*FOREIGN, AssertionError)
+
+_WORDS = (
+    "schema",
+    "response_format",
+    "output_format",
+    "output_config",
+    "text.format",
+    "grammar",
+    "structured output",
+)
+"""What their answers then name: OpenAI's, Anthropic's and Google's parameters, and what they are for."""
+
+
+class Unconstrained:
+    """Which schemas which models have refused, so that they are not offered again."""
+
+    def __init__(self) -> None:
+        self._refused: set[tuple[str, str]] = set()
+
+    def holds(self, name: ModelName, request: ModelRequest) -> bool:
+        """True when the model has refused this schema before."""
+        return bool(self._refused) and _key(name, request) in self._refused
+
+    def add(self, name: ModelName, request: ModelRequest) -> None:
+        """Remember a refusal; after very many the memory starts afresh."""
+        if len(self._refused) >= _MOST_KEPT:
+            self._refused.clear()
+        self._refused.add(_key(name, request))
+        _log.warning("model_refused_schema", extra={"model": name.full})
+
+
+def _key(name: ModelName, request: ModelRequest) -> tuple[str, str]:
+    text = json.dumps(request.answer_schema, sort_keys=True)
+    return name.full, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def constrained(
+    model: Model, provider: Provider | None, schema: Mapping[str, Any], settings: WireSettings
+) -> ModelRequestParameters | None:
+    """Return the parameters that hold `model` to `schema`, None where its provider cannot be told."""
+    if not model.profile.get("supports_json_schema_output", False):
+        return None
+    if provider is Provider.ANTHROPIC and _has_open_object(schema):
+        # It closes every object, so that one without listed properties could only come back empty.
+        return None
+    wanted = OutputObjectDefinition(json_schema=dict(schema), name="answer")
+    parameters = ModelRequestParameters(output_mode="native", output_object=wanted)
+    try:
+        model.prepare_request(settings, parameters)
+    except _UNSUITABLE:
+        # What the provider's form cannot say: too many optional fields, a schema without a type.
+        return None
+    return parameters
+
+
+def refuses_schema(error: ModelHTTPError) -> bool:
+    """Say whether the server may have refused the answer's schema: its answer names it, or the parameter."""
+    told = f"{error.message} {error.body}".lower()
+    return error.status_code in _REFUSED and any(word in told for word in _WORDS)
+
+
+def _has_open_object(schema: Any) -> bool:
+    return any(
+        bool(one.get("additionalProperties")) or not one.get("properties")
+        for one in _schemas(schema)
+        if _is_object(one)
+    )
+
+
+def _is_object(schema: Mapping[str, Any]) -> bool:
+    kind = schema.get("type")
+    return kind == "object" or (isinstance(kind, list) and "object" in kind)
+
+
+def _schemas(schema: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield every object in a schema that may be a schema itself."""
+    stack = [schema]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, Mapping):
+            yield item
+            stack.extend(item.values())
+        elif isinstance(item, list):
+            stack.extend(item)
