@@ -15,8 +15,11 @@ from typing import Any
 
 from shared.domain.events import (
     AnswerGiven,
+    BeginChild,
+    CancelChildren,
     CancelRequested,
     CancelUnfinished,
+    ChildEnded,
     DispatchReady,
     DispatchRespond,
     DispatchStage,
@@ -42,6 +45,7 @@ from shared.domain.events import (
     StageReleased,
     StepAsked,
     StepClaimed,
+    StepDelegated,
     StepFailed,
     StepReleased,
     StepSettled,
@@ -49,8 +53,9 @@ from shared.domain.events import (
     StepSucceeded,
     StepSuspended,
     StepView,
+    ToolChained,
 )
-from shared.domain.states import EXECUTING_JOB, TERMINAL_JOB, TERMINAL_STEP, JobStatus, StepStatus
+from shared.domain.states import EXECUTING_JOB, TERMINAL_JOB, TERMINAL_STEP, JobStatus, StepStatus, Until
 
 Result = tuple[Neighbourhood, tuple[Effect, ...]]
 
@@ -159,7 +164,12 @@ def _step_succeeded(here: Neighbourhood, event: StepSucceeded, now: datetime) ->
         if after.status is StepStatus.READY and before.status is StepStatus.PENDING
     )
     job, effects = _close(here.job, 1)
-    return Neighbourhood(job, step, dependents), ready + effects
+    return Neighbourhood(job, step, dependents), _dropped(step) + ready + effects
+
+
+def _dropped(step: StepView) -> tuple[Effect, ...]:
+    """Return what has to be done about the child jobs of a step that has ended."""
+    return () if step.waits_for is None else (CancelChildren(step.index),)
 
 
 def _unlocked(step: StepView) -> StepView:
@@ -177,7 +187,7 @@ def _step_failed(here: Neighbourhood, event: StepFailed, now: datetime) -> Resul
     step = replace(here.step, status=StepStatus.FAILED)
     job = replace(here.job, halt_index=index if halt is None else min(halt, index))
     job, effects = _close(job, 1, failed=1)
-    return replace(here, job=job, step=step), (SkipAfter(index), *effects)
+    return replace(here, job=job, step=step), (*_dropped(step), SkipAfter(index), *effects)
 
 
 def _steps_skipped(here: Neighbourhood, event: StepsSkipped, now: datetime) -> Result:
@@ -193,6 +203,51 @@ def _step_suspended(here: Neighbourhood, event: StepSuspended, now: datetime) ->
     return replace(here, step=replace(here.step, status=StepStatus.WAITING)), ()
 
 
+def _step_delegated(here: Neighbourhood, event: StepDelegated, now: datetime) -> Result:
+    if here.step is None or here.step.gathered or not _holds_step(here, event.attempt, StepStatus.RUNNING):
+        return _reject(here, "another attempt holds the step")
+    left = event.children - event.failed
+    step = replace(here.step, status=StepStatus.WAITING, waits_for=event.until, open_children=left)
+    if _is_decided(step, completed=False, failed=event.failed > 0):
+        return _gathered(here, step, now)
+    return replace(here, step=step), ()
+
+
+def _child_ended(here: Neighbourhood, event: ChildEnded, now: datetime) -> Result:
+    step = here.step
+    if step is None or step.status is not StepStatus.WAITING or step.waits_for is None:
+        return _reject(here, "the step waits for no child job")
+    if here.job.status not in EXECUTING_JOB:
+        return _reject(here, "the parent has ended")
+    step = replace(step, open_children=step.open_children - 1)
+    if _is_decided(step, completed=event.completed, failed=not event.completed):
+        return _gathered(here, step, now)
+    return replace(here, step=step), (BeginChild(step.index),)
+
+
+def _is_decided(step: StepView, *, completed: bool, failed: bool) -> bool:
+    """Return whether a step need not wait for its child jobs any more, now that one has completed, or failed."""
+    return (
+        step.open_children == 0
+        or (step.waits_for is Until.FIRST_SUCCESS and completed)
+        or (step.waits_for is Until.FIRST_FAILURE and failed)
+    )
+
+
+def _gathered(here: Neighbourhood, step: StepView, now: datetime) -> Result:
+    step = replace(step, status=StepStatus.READY, gathered=True, run_at=now)
+    return replace(here, step=step), (DispatchStep(step.index),)
+
+
+def _tool_chained(here: Neighbourhood, event: ToolChained, now: datetime) -> Result:
+    if not _holds_stage(here.job, event.attempt, JobStatus.PLANNING, JobStatus.RESPONDING):
+        return _reject(here, "another attempt holds the stage")
+    job = replace(
+        here.job, status=JobStatus.EXECUTING, is_claimed=False, open_steps=1, failed_steps=0, halt_index=None
+    )
+    return Neighbourhood(job, None, (StepView(0, StepStatus.READY),)), (DispatchStep(0),)
+
+
 def _step_released(here: Neighbourhood, event: StepReleased, now: datetime) -> Result:
     if here.step is None or not _holds_step(here, event.attempt, StepStatus.RUNNING):
         return _reject(here, "another attempt holds the step")
@@ -200,8 +255,11 @@ def _step_released(here: Neighbourhood, event: StepReleased, now: datetime) -> R
 
 
 def _given_back(here: Neighbourhood, step: StepView, now: datetime) -> Result:
-    """Make a step ready again, unless an earlier one has failed for good: nothing later begins then."""
-    if here.job.halt_index is not None and step.index > here.job.halt_index:
+    """Make a step ready again, unless an earlier one has failed for good: nothing later begins then.
+
+    One that has gathered has begun.
+    """
+    if here.job.halt_index is not None and step.index > here.job.halt_index and not step.gathered:
         job, effects = _close(here.job, 1)
         step = replace(step, status=StepStatus.SKIPPED)
         return replace(here, job=job, step=step), (SkipAfter(step.index), *effects)
@@ -304,6 +362,9 @@ _HANDLERS: dict[type, Callable[[Neighbourhood, Any, datetime], Result]] = {
     StepSucceeded: _step_succeeded,
     StepFailed: _step_failed,
     StepSuspended: _step_suspended,
+    StepDelegated: _step_delegated,
+    ChildEnded: _child_ended,
+    ToolChained: _tool_chained,
     StepReleased: _step_released,
     StepAsked: _step_asked,
     StepSettled: _step_settled,

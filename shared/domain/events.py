@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from shared.domain.states import JobStatus, StepStatus
+from shared.domain.states import JobStatus, StepStatus, Until
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,9 @@ class JobView:
 class StepView:
     """The part of a step that transitions read.
 
-    `pending` counts its dependencies that have not succeeded; `asks` says that it waits for a person.
+    `pending` counts its dependencies that have not succeeded; `asks` says that it waits for a person. One that has
+    delegated waits for child jobs as `waits_for` says, until it has `gathered`; `open_children` counts those of whose
+    end it has not been told.
     """
 
     index: int
@@ -43,6 +45,9 @@ class StepView:
     pending: int = 0
     run_at: datetime | None = None
     asks: bool = False
+    waits_for: Until | None = None
+    open_children: int = 0
+    gathered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +134,30 @@ class StepSuspended:
 
 
 @dataclass(frozen=True, slots=True)
+class StepDelegated:
+    """The attempt lets `children` jobs do its work and gives its worker back; `failed` of them failed at once."""
+
+    attempt: int
+    children: int
+    until: Until
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChildEnded:
+    """The parent is told, once, that a child job of its step has ended."""
+
+    completed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChained:
+    """The stage has come to a structured output and hands it to a chained tool, in a round of its own."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepReleased:
     """The worker of the attempt stops and gives the step back; it is ready again at once."""
 
@@ -208,6 +237,9 @@ Event = (
     | StepSucceeded
     | StepFailed
     | StepSuspended
+    | StepDelegated
+    | ChildEnded
+    | ToolChained
     | StepReleased
     | StepAsked
     | StepSettled
@@ -239,7 +271,8 @@ class SkipAfter:
     """Skip what the sequence would not have reached, then report `StepsSkipped`.
 
     That is every pending or ready step after `index` in plan order, and every one that waits, however indirectly, for
-    a step that will not run. Earlier steps go on: the sequence would have run them before it came to the failure.
+    a step that will not run. One that has gathered has begun, so it goes on, and earlier steps do: the sequence would
+    have run them before it came to the failure.
     """
 
     index: int
@@ -247,12 +280,29 @@ class SkipAfter:
 
 @dataclass(frozen=True, slots=True)
 class ExpireUnfinished:
-    """Fail every ready, running or waiting step, so that the answer tells of it, and skip the pending ones."""
+    """Fail every ready, running or waiting step, so that the answer tells of it, and skip the pending ones.
+
+    Their child jobs are cancelled.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class CancelUnfinished:
-    """Turn every step that is not terminal into a cancelled one and interrupt those that run."""
+    """Turn every step that is not terminal into a cancelled one, interrupt those that run, cancel all child jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeginChild:
+    """Begin the next child job of the step that is held back, if there is one."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelChildren:
+    """Cancel the child jobs of the step that have not ended, with all that is below them."""
+
+    index: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +342,8 @@ Effect = (
     | SkipAfter
     | ExpireUnfinished
     | CancelUnfinished
+    | BeginChild
+    | CancelChildren
     | ReopenUnfinished
     | JobEnded
     | Rejected

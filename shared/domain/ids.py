@@ -20,6 +20,11 @@ def uuid7(unix_ms: int, entropy: bytes) -> UUID:
     return UUID(bytes=bytes(raw))
 
 
+def unix_ms_of(id: UUID) -> int:
+    """Return the time of a UUIDv7 in Unix milliseconds; of any other UUID some number below 2**48."""
+    return int.from_bytes(id.bytes[:6], "big")
+
+
 @dataclass(frozen=True, slots=True)
 class StepRef:
     """Which step of which round of which job."""

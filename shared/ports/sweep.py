@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Protocol
 from uuid import UUID
@@ -12,7 +12,7 @@ from uuid import UUID
 from shared.domain.errors import ErrorRecord
 from shared.domain.ids import StepRef
 from shared.domain.states import Effect, JobStatus, Lane, Recovery
-from shared.ports.jobs import Moved
+from shared.ports.jobs import Moved, ParentMoved
 from shared.ports.wakes import Wake
 
 
@@ -66,6 +66,7 @@ class ExpiredJob:
     job_id: UUID
     is_queued: bool
     limit_seconds: float
+    is_child: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,22 @@ class ExpiredQuestion:
     limit_seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class DueSchedule:
+    """A schedule whose time, `next_at`, has come; `now` is the database's time at which it was found."""
+
+    id: UUID
+    tenant_id: str
+    name: str
+    agent: str | None
+    cron: str | None
+    timezone: str
+    strategy: str
+    model: str
+    next_at: datetime
+    now: datetime
+
+
 class SweepPart(StrEnum):
     """What a sweep may have to do, each found by the method of `SweepStore` named in the comment."""
 
@@ -86,7 +103,9 @@ class SweepPart(StrEnum):
     PLANS = "plans"  # expired_plans
     JOBS = "jobs"  # expired_jobs
     QUESTIONS = "questions"  # expired_questions
+    CHILDREN = "children"  # untold_children
     WAKES = "wakes"  # take_due_wakes
+    SCHEDULES = "schedules"  # due_schedules
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +198,26 @@ class SweepStore(Protocol):
         """Fail the step that nobody answered."""
         ...
 
+    async def due_schedules(self, limit: int) -> Sequence[DueSchedule]:
+        """Return schedules whose time has come."""
+        ...
+
+    async def fire_schedule(self, due: DueSchedule) -> UUID | None:
+        """Make the job of a schedule that is due, and move it on to its next time, in one commit.
+
+        None when somebody else has fired it, or when it cannot be fired (its agent is gone, say): then it is switched
+        off and keeps the reason.
+        """
+        ...
+
+    async def untold_children(self, limit: int) -> Sequence[UUID]:
+        """Return child jobs that ended a while ago, of whose end nobody has told their parents."""
+        ...
+
+    async def child_ended(self, job_id: UUID) -> ParentMoved | None:
+        """Tell the parent, as `JobStore.child_ended`."""
+        ...
+
     async def tidy(self) -> None:
-        """Remove what nobody refers to any more: dead workers, tools that nobody offers."""
+        """Remove what nobody refers to any more: dead workers, tools that nobody offers, schedules that are over."""
         ...

@@ -11,7 +11,7 @@ from shared.domain.excerpts import path_of
 from shared.domain.ids import StepRef
 from shared.domain.limits import Limits
 from shared.domain.model import StepResult
-from shared.domain.states import Effect, JobStatus, Lane, Recovery, StepStatus
+from shared.domain.states import Effect, JobStatus, Lane, Recovery, StepKind, StepStatus
 from shared.ports import Moved, ReadyStep, ReusedStep, StageClaim, StepClaim
 from shared.store.rows import CalledArguments, known_output, step_result
 
@@ -19,6 +19,7 @@ from shared.store.rows import CalledArguments, known_output, step_result
 def step_claim(value: Mapping[str, Any]) -> StepClaim:
     """Return the claim that a row of `planq_step_claims` is."""
     outputs = value["outputs"] or {}
+    family = value["family"]
     time_left = value["time_left"]
     ref = StepRef(UUID(value["job_id"]), value["round"], value["index"])
     return StepClaim(
@@ -41,12 +42,26 @@ def step_claim(value: Mapping[str, Any]) -> StepClaim:
         unsure=value["unsure"],
         wanted=tuple(path_of(path) for path in value["wanted"] or ()),
         time_left=None if time_left is None else timedelta(seconds=time_left),
+        **({} if family is None else _step_family(family)),
     )
+
+
+def _step_family(family: Mapping[str, Any]) -> dict[str, Any]:
+    root, limits = family["root"], family["limits"]
+    return {
+        "kind": StepKind(family["kind"]),
+        "gathered": family["gathered"],
+        "note": family["note"],
+        "depth": family["depth"],
+        "root_job_id": None if root is None else UUID(root),
+        "agent": family["agent"],
+        "limits": None if limits is None else Limits.from_json(limits),
+    }
 
 
 def stage_claim(value: Mapping[str, Any]) -> StageClaim:
     """Return the claim that a row of `planq_stage_claims` is."""
-    results = value["results"]
+    results, family = value["results"], value["family"]
     return StageClaim(
         job_id=UUID(value["job_id"]),
         tenant_id=value["tenant_id"],
@@ -62,7 +77,27 @@ def stage_claim(value: Mapping[str, Any]) -> StageClaim:
         plan_errors=value["plan_errors"],
         reuse=_reuse(value["forked_from"], value["plan_reuse"]),
         results=None if results is None else step_results(results),
+        **({} if family is None else _stage_family(family)),
     )
+
+
+def _stage_family(family: Mapping[str, Any]) -> dict[str, Any]:
+    root, parent = family["root"], family["parent"]
+    index = family["parent_index"]
+    return {
+        "agent": family["agent"],
+        "agent_name": family["agent_name"],
+        "agent_version": family["agent_version"],
+        "instructions": tuple(family["instructions"] or ()),
+        "action": family["action"],
+        "with_": family["with"] or {},
+        "depth": family["depth"],
+        "root_job_id": None if root is None else UUID(root),
+        "parent": None if parent is None else StepRef(UUID(parent), family["parent_round"] or 0, index or 0),
+        "output": family["output"],
+        "answer": family["answer"],
+        "budgeted": family["budgeted"],
+    }
 
 
 def step_results(values: Sequence[Mapping[str, Any]]) -> Sequence[StepResult]:
@@ -86,6 +121,7 @@ def moved(value: Mapping[str, Any]) -> Moved:
         StepStatus(status) if status else None,
         value.get("stage_attempt") or 0,
         taken,
+        [UUID(child) for child in value.get("children") or ()],
     )
 
 

@@ -16,6 +16,7 @@ from shared.domain.tool import ToolDefinition
 from shared.ports import (
     Attempt,
     Due,
+    DueSchedule,
     DueTimer,
     ExpiredJob,
     ExpiredPlan,
@@ -24,14 +25,17 @@ from shared.ports import (
     LostStage,
     LostStep,
     Moved,
+    ParentMoved,
     PlanWake,
     RespondWake,
     StepWake,
     SweepPart,
     Wake,
 )
+from shared.store.children import tell_parent
 from shared.store.claims import moved
 from shared.store.database import Database, Row, as_json, json_text
+from shared.store.schedules import Firing
 
 _NEW_SECONDS = 2.0
 """Twice what a worker that cannot reach the database pauses between two beats."""
@@ -80,6 +84,7 @@ class Fleet:
         self._database = database
         self._lease_seconds = lease.total_seconds()
         self._silence = _Silence(self._lease_seconds, clock)
+        self._firing = Firing(database)
 
     async def register(
         self, worker_id: UUID, name: str, lanes: Sequence[Lane], tools: Sequence[str], capacity: int, version: str
@@ -326,8 +331,21 @@ class Fleet:
         )
         return moved(value)
 
+    async def due_schedules(self, limit: int) -> Sequence[DueSchedule]:
+        return await self._firing.due(limit)
+
+    async def fire_schedule(self, due: DueSchedule) -> UUID | None:
+        return await self._firing.fire(due)
+
+    async def untold_children(self, limit: int) -> Sequence[UUID]:
+        return [row["id"] for row in await self._database.fetch_all("untold_children", limit=limit)]
+
+    async def child_ended(self, job_id: UUID) -> ParentMoved | None:
+        return await tell_parent(self._database, job_id)
+
     async def tidy(self) -> None:
         await self._database.execute("forget_dead_workers")
+        await self._database.execute("forget_schedules")
         await self._database.execute("retire_tools", lease_seconds=self._lease_seconds)
 
 
@@ -366,7 +384,7 @@ def _lost_step(row: Row) -> LostStep:
 def _expired_job(row: Row) -> ExpiredJob:
     is_queued = row["status"] == JobStatus.QUEUED
     limit = row["queue_timeout_seconds"] if is_queued else row["job_timeout_seconds"]
-    return ExpiredJob(row["job_id"], is_queued, limit)
+    return ExpiredJob(row["job_id"], is_queued, limit, row["is_child"])
 
 
 def _wake(row: Row) -> Wake:

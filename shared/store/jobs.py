@@ -14,10 +14,22 @@ from shared.domain.ids import StepRef
 from shared.domain.model import ModelCall, StepResult
 from shared.domain.states import JobStatus
 from shared.domain.tool import ToolDefinition
-from shared.ports import ArtifactRecord, Moved, PayloadRecord, StageClaim, StepClaim, Take
+from shared.ports import (
+    ArtifactRecord,
+    ChildOutcome,
+    Delegated,
+    Message,
+    Moved,
+    ParentMoved,
+    PayloadRecord,
+    StageClaim,
+    StepClaim,
+    Take,
+)
+from shared.store.children import children_text, outcome, tell_parent
 from shared.store.claims import moved, step_claim, step_results
 from shared.store.database import Database, as_json
-from shared.store.rows import call_to_json
+from shared.store.rows import call_to_json, chained_step_to_json, message_to_json
 from shared.store.transitions import Transitions
 
 _CATALOGUE_SECONDS = 2.0
@@ -81,8 +93,46 @@ class PostgresJobStore:
         answer: str | None,
         error: ErrorRecord | None,
         calls: Sequence[ModelCall],
+        *,
+        output: Any = None,
+        chained: Any = None,
+        messages: Sequence[Message] = (),
     ) -> bool:
-        return await self._transitions.end_job(claim, status, answer, error, calls)
+        if output is None and chained is None and not messages:
+            return await self._transitions.end_job(claim, status, answer, error, calls)
+        landed: bool = await self._database.call(
+            "planq_end_agent_job",
+            claim.job_id,
+            self._transitions.ending(claim, status, answer, error, calls),
+            as_json(output),
+            as_json(chained),
+            as_json([message_to_json(message) for message in messages]),
+        )
+        return landed
+
+    async def chain_tool(
+        self,
+        claim: StageClaim,
+        output: Any,
+        answer: str | None,
+        step: PlannedStep,
+        calls: Sequence[ModelCall],
+        *,
+        take: Take | None = None,
+    ) -> Moved:
+        value = await self._database.call(
+            "planq_chain_tool",
+            claim.job_id,
+            claim.attempt,
+            as_json(output),
+            answer,
+            as_json(chained_step_to_json(step)),
+            as_json([call_to_json(call) for call in calls]),
+            str(take.lane if take else step.lane),
+            take.steps if take else 0,
+            self._worker_id,
+        )
+        return moved(value)
 
     async def release_stage(self, claim: StageClaim) -> bool:
         landed: bool = await self._database.call("planq_release_stage", claim.job_id, claim.attempt, False)
@@ -140,6 +190,25 @@ class PostgresJobStore:
     async def suspend_step(self, claim: StepClaim, delay: timedelta, output: Any) -> bool:
         landed: bool = await self._database.call("planq_suspend_step", *_fence(claim), delay, as_json(output))
         return landed
+
+    async def delegate_step(self, claim: StepClaim, delegated: Delegated) -> Moved:
+        value = await self._database.call(
+            "planq_delegate_step",
+            *_fence(claim),
+            children_text(claim, delegated),
+            str(delegated.until),
+            delegated.max_parallel,
+            as_json(delegated.note),
+        )
+        return moved(value)
+
+    async def children(self, claim: StepClaim) -> Sequence[ChildOutcome]:
+        ref = claim.ref
+        rows = await self._database.fetch_all("child_outcomes", job_id=ref.job_id, round=ref.round, index=ref.index)
+        return [outcome(row) for row in rows]
+
+    async def child_ended(self, job_id: UUID) -> ParentMoved | None:
+        return await tell_parent(self._database, job_id)
 
     async def release_step(self, claim: StepClaim) -> Moved:
         return moved(await self._database.call("planq_hand_back_step", *_fence(claim)))

@@ -8,13 +8,13 @@ from uuid import UUID
 
 from shared.domain.compile import PlannedStep
 from shared.domain.encoding import JsonText
-from shared.domain.errors import InvalidArguments
+from shared.domain.errors import InvalidArguments, storable
 from shared.domain.excerpts import Excerpts, path_text
 from shared.domain.ids import StepRef
 from shared.domain.model import ModelCall, StepResult
 from shared.domain.resolution import MAX_SIZE, resolve, uncovered
 from shared.domain.states import Lane, StepStatus
-from shared.ports import ArtifactRecord, PayloadRecord, ReusedStep, StepWake
+from shared.ports import ArtifactRecord, Message, PayloadRecord, ReusedStep, StepWake
 from shared.store.database import Row, as_json, json_text
 
 
@@ -38,6 +38,30 @@ def step_to_json(step: PlannedStep, reused: ReusedStep | None = None) -> dict[st
     if reused is not None:
         shape |= {"reuse_job": str(reused.job_id), "reuse_index": reused.index}
     return shape
+
+
+def chained_step_to_json(step: PlannedStep) -> dict[str, Any]:
+    """Return the form in which `planq_chain_tool` takes the only step of its round."""
+    return {
+        "kind": str(step.kind),
+        "tool_name": step.tool_name,
+        "lane": str(step.lane),
+        "effect": str(step.effect),
+        "arguments": json_text(step.arguments),
+        "retries": step.retries,
+        "timeout_seconds": step.timeout_seconds,
+        "recovery": str(step.recovery),
+    }
+
+
+def message_to_json(message: Message) -> dict[str, Any]:
+    """Return the form in which `planq_end_agent_job` takes a message."""
+    return {
+        "kind": message.kind,
+        "call_id": storable(message.call_id),
+        "name": storable(message.name),
+        "content": json_text(message.content),
+    }
 
 
 def call_to_json(call: ModelCall) -> dict[str, Any]:

@@ -70,8 +70,8 @@ class Job(SQLModel, table=True):
     `halt_index` is the earliest failed step: nothing after it starts any more. `expires_at` bounds the time in the
     queue, later the whole life; while `paused_at` is set nothing is begun and no time runs out.
     A child job was made by the step `parent_step_index` of `parent_round` of its parent, as number `child_position`;
-    while `run_at` is infinity it is held back, and `is_gathered` once its end has been told to that step. A job of an
-    agent pins the version of its document, and those of the document's skills in their order.
+    while `run_at` lies in the year 9999 it is held back, and `is_gathered` once its end has been told to that step. A
+    job of an agent pins the version of its document, and those of the document's skills in their order.
     """
 
     __tablename__ = "jobs"
@@ -176,6 +176,8 @@ class Step(SQLModel, table=True):
     `unsure` says that an earlier attempt may have taken effect, which the tool has to find out first; `question` is
     what a step asks a person since `asked_at`. A large output is kept as `payload_hash`, `output_bytes` and the
     `excerpts` at the paths `wanted`, which later steps use; a fork has it from `reused_job`; `origin_job` made it.
+    A step that delegates has `children`, of which `next_child` were begun and `open_children` have not been told of
+    as ended; it waits for them as `waits_for` says until it has `gathered`. The `note` is its tool's.
     """
 
     __tablename__ = "steps"
@@ -231,6 +233,7 @@ class Step(SQLModel, table=True):
     gathered: bool = flag_column()
     children: list[UUID] | None = Field(default=None, sa_column=Column(ARRAY(Uuid), nullable=True))
     open_children: int | None = None
+    next_child: int | None = None
     reused_job: UUID | None = None
     reused_index: int | None = None
     origin_job: UUID | None = None

@@ -99,9 +99,18 @@ class Transitions:
         calls: Sequence[ModelCall],
     ) -> bool:
         """See `JobStore`."""
-        told = None if error is None else json_text(error.to_json())
-        fields = {**_stage_fence(claim, calls), "status": str(status), "answer": answer, "error": told}
-        return await self._ending.do(_item(fields))
+        return await self._ending.do(_ending(claim, status, answer, error, calls))
+
+    def ending(
+        self,
+        claim: StageClaim,
+        status: JobStatus,
+        answer: str | None,
+        error: ErrorRecord | None,
+        calls: Sequence[ModelCall],
+    ) -> str:
+        """Return the JSON array in which `planq_end_jobs` takes the end of one job."""
+        return _array([_ending(claim, status, answer, error, calls)])
 
     async def succeed_step(
         self,
@@ -246,6 +255,17 @@ def _stage_fence(claim: StageClaim, calls: Sequence[ModelCall]) -> dict[str, Any
             "spent_usd": str(sum(costs)) if costs else None,
         }
     return fence
+
+
+def _ending(
+    claim: StageClaim,
+    status: JobStatus,
+    answer: str | None,
+    error: ErrorRecord | None,
+    calls: Sequence[ModelCall],
+) -> _Item:
+    told = None if error is None else json_text(error.to_json())
+    return _item({**_stage_fence(claim, calls), "status": str(status), "answer": answer, "error": told})
 
 
 def _step_fence(claim: StepClaim, take: Take | None) -> dict[str, Any]:

@@ -27,7 +27,49 @@ SELECT 'executing_without_cause', j.id, NULL FROM unfinished j JOIN counted c ON
 WHERE j.status IN ('executing', 'input_required') AND c.movable = 0
 UNION ALL
 SELECT 'step_without_cause', s.job_id, s.index FROM steps s
-WHERE s.status IN ('ready', 'waiting') AND s.wake_at IS NULL
+WHERE s.wake_at IS NULL AND (s.status = 'ready' OR (s.status = 'waiting' AND s.waits_for IS NULL))
+UNION ALL
+-- A step that waits for child jobs has one that has not ended, or of whose end it has not been told.
+SELECT 'waiting_for_no_child', s.job_id, s.index FROM steps s
+WHERE s.status = 'waiting' AND s.waits_for IS NOT NULL AND NOT EXISTS (
+    SELECT FROM jobs c WHERE c.id = ANY (s.children)
+      AND (c.status NOT IN ('completed', 'failed', 'cancelled') OR NOT c.is_gathered))
+UNION ALL
+SELECT 'open_children_differ', s.job_id, s.index FROM steps s
+WHERE s.status = 'waiting' AND s.waits_for IS NOT NULL AND s.open_children <> (
+    SELECT count(*) FROM jobs c WHERE c.id = ANY (s.children)
+      AND (c.status NOT IN ('completed', 'failed', 'cancelled') OR NOT c.is_gathered))
+UNION ALL
+SELECT 'too_many_children', s.job_id, s.index FROM steps s
+WHERE s.status IN ('ready', 'running', 'waiting') AND s.max_parallel < (
+    SELECT count(*) FROM jobs c WHERE c.id = ANY (s.children) AND c.run_at <> planq_never()
+      AND c.status NOT IN ('completed', 'failed', 'cancelled'))
+UNION ALL
+-- Where children wait in vain: fewer have been begun than may be, nobody is to be told of an end, and some are held back.
+SELECT 'child_held_in_vain', s.job_id, s.index FROM steps s
+WHERE s.status = 'waiting' AND s.waits_for IS NOT NULL AND EXISTS (
+    SELECT FROM jobs c WHERE c.id = ANY (s.children) AND c.status = 'queued' AND c.run_at = planq_never()
+) AND s.max_parallel > (
+    SELECT count(*) FROM jobs c WHERE c.id = ANY (s.children) AND c.run_at <> planq_never()
+      AND (c.status NOT IN ('completed', 'failed', 'cancelled') OR NOT c.is_gathered))
+UNION ALL
+-- The sweeper tells of every end that nobody told of.
+SELECT 'child_untold', c.id, NULL FROM jobs c
+WHERE c.parent_job_id IS NOT NULL AND NOT c.is_gathered AND c.status IN ('completed', 'failed', 'cancelled')
+  AND c.finished_at < now() - interval '1 minute'
+UNION ALL
+SELECT 'child_without_parent', c.id, NULL FROM unfinished c
+WHERE c.parent_job_id IS NOT NULL AND NOT EXISTS (
+    SELECT FROM steps s JOIN unfinished p ON p.id = s.job_id AND p.round = s.round
+    WHERE s.job_id = c.parent_job_id AND s.round = c.parent_round AND s.index = c.parent_step_index
+      AND s.status IN ('ready', 'running', 'waiting') AND c.id = ANY (s.children))
+UNION ALL
+SELECT 'family_differs', c.id, NULL FROM jobs c JOIN jobs p ON p.id = c.parent_job_id
+WHERE c.depth <> p.depth + 1 OR c.root_job_id IS DISTINCT FROM coalesce(p.root_job_id, p.id) OR c.id <= p.id
+   OR c.tenant_id <> p.tenant_id
+UNION ALL
+SELECT 'gathered_in_vain', s.job_id, s.index FROM steps s
+WHERE s.gathered AND (s.children IS NULL OR s.status IN ('pending', 'waiting'))
 UNION ALL
 -- The sweeper looks at what it may publish every ten minutes at the latest (planq_take_due_wakes).
 SELECT 'woken_too_late', s.job_id, s.index FROM steps s
@@ -52,7 +94,7 @@ WHERE j.status IN ('executing', 'input_required') AND j.halt_index IS DISTINCT F
 UNION ALL
 -- Nothing begins that the sequence would not have begun.
 SELECT 'open_after_a_failure', j.id, s.index FROM unfinished j JOIN steps s ON s.job_id = j.id AND s.round = j.round
-WHERE s.status IN ('pending', 'ready') AND s.index > j.halt_index
+WHERE s.status IN ('pending', 'ready') AND s.index > j.halt_index AND NOT s.gathered
 UNION ALL
 SELECT 'questions_differ', j.id, NULL FROM unfinished j JOIN counted c ON c.id = j.id
 WHERE j.open_questions <> c.questions OR (j.status = 'input_required') <> (c.questions > 0)

@@ -34,6 +34,14 @@ SELECT 'jobs', NULL WHERE EXISTS (
       AND expires_at <= now() AND paused_at IS NULL
 )
 UNION ALL
+SELECT 'schedules', NULL WHERE EXISTS (SELECT FROM schedules WHERE is_active AND next_at <= now())
+UNION ALL
+SELECT 'children', NULL WHERE EXISTS (
+    SELECT FROM jobs
+    WHERE parent_job_id IS NOT NULL AND NOT is_gathered AND status IN ('completed', 'failed', 'cancelled')
+      AND finished_at <= now() - planq_claim_grace()
+)
+UNION ALL
 SELECT 'wakes', NULL WHERE EXISTS (
     SELECT FROM jobs
     WHERE wake_at <= now() AND run_at <= now() AND stage_worker IS NULL

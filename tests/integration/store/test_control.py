@@ -203,7 +203,12 @@ def test_a_cancel_reaches_the_children_of_the_children(play: Any) -> None:
     async def scenario(rows: Rows) -> None:
         jobs = [await rows.executing("read") for _ in range(4)]
         for parent, child in ((0, 1), (1, 2)):
-            await rows.run("UPDATE jobs SET parent_job_id = %s WHERE id = %s", jobs[parent], jobs[child])
+            await rows.run(
+                "UPDATE jobs c SET parent_job_id = p.id, root_job_id = p.root_job_id, depth = p.depth + 1 "
+                "FROM jobs p WHERE p.id = %s AND c.id = %s",
+                jobs[parent],
+                jobs[child],
+            )
         ended, status = await rows.requests.cancel("default", jobs[0])
         assert (set(ended), status) == (set(jobs[:3]), JobStatus.CANCELLED)
         assert await rows.requests.status("default", jobs[3]) is JobStatus.EXECUTING

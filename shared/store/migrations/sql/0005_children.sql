@@ -1,1 +1,284 @@
--- placeholder
+-- Child jobs (release 0005): a step that delegates waits for them without a worker. The specification is
+-- shared/domain/advance.py. Lock order: the parent's job row, its steps, then its child jobs in the order of their ids,
+-- which are all greater than the parent's. A child ends in a commit of its own; its parent is told in another one.
+
+-- When a child job is to begin that is held back: a time that every client can read, as it cannot `infinity`.
+CREATE FUNCTION planq_never() RETURNS timestamptz LANGUAGE sql IMMUTABLE AS $$ SELECT timestamptz '9999-01-01 00:00Z' $$;
+
+-- What a job has left, at most the time that a child may take as a whole: while it is paused its time stands still.
+CREATE FUNCTION planq_time_left(p_deadline timestamptz, p_expires timestamptz, p_paused timestamptz) RETURNS float8
+LANGUAGE sql STABLE AS $$
+    SELECT least(300, extract(epoch FROM least(p_deadline, p_expires) - coalesce(p_paused, now()))::float8)
+$$;
+
+-- A child's limits: those that it has, its times lowered to `p_seconds`; never to nothing, which would be no limit.
+CREATE FUNCTION planq_child_limits(p_limits json, p_seconds float8) RETURNS json LANGUAGE sql IMMUTABLE AS $$
+    SELECT (p_limits::jsonb || jsonb_build_object(
+        'job_timeout_seconds', greatest(p_seconds, 0.001), 'queue_timeout_seconds', greatest(p_seconds, 0.001),
+        'plan_timeout_seconds', greatest(least(p_seconds, (p_limits->>'plan_timeout_seconds')::float8), 0.001)))::json
+$$;
+
+-- Stores the child jobs of a step of the job `j`, which the caller holds, and tells of them. `p_children` lists {id,
+-- position, agent, input, action, with, seconds, key, plan, source, model}, `with` and `plan` as texts that hold JSON.
+-- At most `p_most` may be begun; one whose agent is not in use has failed at once. Returns how many have.
+CREATE FUNCTION planq_make_children(j jobs, p_index int, p_children json, p_most int) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+    v_left CONSTANT float8 := planq_time_left(j.deadline, j.expires_at, j.paused_at);
+    v_dead int;
+BEGIN
+    WITH given AS (
+        SELECT c.*, a.version, a.skills, c.agent IS NOT NULL AND a.version IS NULL AS is_dead,
+               greatest(least(c.seconds, v_left), 0.001) AS life
+        FROM json_to_recordset(p_children) AS c (
+            id uuid, position int, agent text, input text, action text, "with" text, seconds float8, key text,
+            plan text, source text, model text
+        ) LEFT JOIN LATERAL (
+            SELECT d.version, d.skills FROM agents d
+            WHERE d.tenant_id = j.tenant_id AND d.name = c.agent AND d.retired_at IS NULL
+            ORDER BY d.version DESC LIMIT 1
+        ) a ON true
+    ), ranked AS (
+        SELECT g.*, row_number() OVER (PARTITION BY g.is_dead ORDER BY g.position) > p_most AND NOT g.is_dead AS is_held
+        FROM given g
+    ), born AS (
+        INSERT INTO jobs (id, tenant_id, parent_job_id, parent_round, parent_step_index, child_position, child_key,
+                          root_job_id, depth, conversation_id, strategy, model, limits, budget, priority, user_id,
+                          trace_id, input, agent_name, agent_version, skill_versions, action, with_input, paused_at,
+                          status, is_gathered, error, finished_at, run_at, wake_at, expires_at)
+        SELECT r.id, j.tenant_id, j.id, j.round, p_index, r.position, r.key, coalesce(j.root_job_id, j.id), j.depth + 1,
+               j.conversation_id, j.strategy, coalesce(r.model, j.model), planq_child_limits(j.limits, r.life), j.budget,
+               j.priority, j.user_id, j.trace_id, r.input, r.agent, r.version,
+               planq_pinned_skills(j.tenant_id, r.skills), r.action, r."with"::json,
+               CASE WHEN NOT r.is_dead THEN j.paused_at END,
+               CASE WHEN r.is_dead THEN 'failed' ELSE 'queued' END, r.is_dead,
+               CASE WHEN r.is_dead THEN json_build_object(
+                   'code', 'unknown_agent', 'retryable', false, 'details', json_build_object('agent', r.agent),
+                   'message', 'there is no agent ' || to_json(r.agent)::text || ' in use; `planq agents list` shows them')
+               END,
+               CASE WHEN r.is_dead THEN clock_timestamp() END,
+               CASE WHEN r.is_held THEN planq_never() ELSE now() END,
+               CASE WHEN r.is_held THEN planq_never() WHEN NOT r.is_dead THEN now() + planq_wake_grace() END,
+               CASE WHEN NOT r.is_held AND NOT r.is_dead
+                   THEN coalesce(j.paused_at, now()) + make_interval(secs => r.life) END
+        FROM ranked r ORDER BY r.id
+        RETURNING jobs.id, jobs.status, jobs.error, jobs.child_position
+    ), planned AS (
+        INSERT INTO plans (job_id, round, tenant_id, source, body)
+        SELECT g.id, 0, j.tenant_id, g.source, g.plan::json FROM given g JOIN born b ON b.id = g.id
+        WHERE g.plan IS NOT NULL
+    ), told AS (
+        INSERT INTO events (tenant_id, job_id, kind, data)
+        SELECT j.tenant_id, e.id, e.kind, e.data FROM (
+            SELECT b.id, 1 AS part, 'job_submitted' AS kind, json_build_object(
+                'parent_job_id', j.id, 'step_index', p_index, 'position', b.child_position) AS data FROM born b
+            UNION ALL
+            SELECT b.id, 2, 'job_failed', b.error FROM born b WHERE b.status = 'failed'
+        ) e ORDER BY e.id, e.part
+    )
+    SELECT count(*) FILTER (WHERE b.status = 'failed') INTO v_dead FROM born b;
+    RETURN v_dead;
+END $$;
+
+-- Whether a step that waits as `p_rule` says need not wait any more, when `p_open` of its children have not ended and
+-- others have just completed, or failed.
+CREATE FUNCTION planq_is_decided(p_rule text, p_open int, p_completed boolean, p_failed boolean) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT p_open = 0 OR (p_rule = 'first_success' AND p_completed) OR (p_rule = 'first_failure' AND p_failed)
+$$;
+
+-- The step need not wait any more: it is ready to be claimed again, to gather. The caller holds the job's row. Returns
+-- as planq_finish_step does.
+CREATE FUNCTION planq_gather(p_job uuid, p_round int, p_index int) RETURNS json LANGUAGE plpgsql AS $$
+DECLARE
+    s steps;
+    j record;
+BEGIN
+    UPDATE steps SET status = 'ready', gathered = true, run_at = now(), wake_at = now() + planq_wake_grace(), wakes = 0
+    WHERE job_id = p_job AND round = p_round AND index = p_index RETURNING * INTO s;
+    SELECT status, stage_attempt INTO j FROM jobs WHERE id = p_job;
+    PERFORM planq_tell(s.tenant_id, p_job, 'step_gathered',
+        json_build_object('round', p_round, 'index', p_index, 'open', s.open_children));
+    RETURN json_build_object('landed', true, 'status', 'ready', 'job_status', j.status,
+        'stage_attempt', j.stage_attempt, 'ready', json_build_array(
+            json_build_object('index', s.index, 'lane', s.lane, 'tool_name', s.tool_name)));
+END $$;
+
+-- StepDelegated: stores the child jobs, for which the step waits as `p_until` says; at most `p_most` of them are begun
+-- at once. Returns {landed, status, job_status, ready, children: [ids of those that may be begun]}.
+CREATE FUNCTION planq_delegate_step(
+    p_job uuid, p_round int, p_index int, p_attempt int, p_children json, p_until text, p_most int, p_note json
+) RETURNS json LANGUAGE plpgsql AS $$
+DECLARE
+    j jobs;
+    v_ids uuid[];
+    v_dead int;
+    v_begun uuid[];
+BEGIN
+    SELECT * INTO j FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
+    IF j.id IS NULL OR j.status NOT IN ('executing', 'input_required') OR j.round <> p_round THEN
+        RETURN json_build_object('landed', false);
+    END IF;
+    SELECT array_agg(c.id ORDER BY c.position) INTO v_ids FROM json_to_recordset(p_children) AS c (id uuid, position int);
+    UPDATE steps SET status = 'waiting', waits_for = p_until, max_parallel = p_most, note = p_note, children = v_ids,
+        worker_id = NULL, deadline = NULL, wake_at = NULL, wakes = 0
+    WHERE job_id = p_job AND round = p_round AND index = p_index AND status = 'running' AND attempt = p_attempt
+      AND NOT gathered;
+    IF NOT FOUND THEN
+        RETURN json_build_object('landed', false);
+    END IF;
+    v_dead := planq_make_children(j, p_index, p_children, p_most);
+    UPDATE steps SET open_children = cardinality(v_ids) - v_dead, next_child = least(p_most + v_dead, cardinality(v_ids))
+    WHERE job_id = p_job AND round = p_round AND index = p_index;
+    PERFORM planq_tell(j.tenant_id, p_job, 'step_delegated', json_build_object(
+        'round', p_round, 'index', p_index, 'attempt', p_attempt, 'children', cardinality(v_ids), 'until', p_until));
+    IF planq_is_decided(p_until, cardinality(v_ids) - v_dead, false, v_dead > 0) THEN
+        UPDATE jobs SET run_at = planq_never(), wake_at = planq_never() WHERE id = ANY (v_ids) AND status = 'queued';
+        RETURN planq_gather(p_job, p_round, p_index);
+    END IF;
+    SELECT array_agg(c.id ORDER BY c.id) INTO v_begun FROM jobs c
+    WHERE c.id = ANY (v_ids) AND c.status = 'queued' AND c.run_at <= now() AND c.paused_at IS NULL;
+    RETURN json_build_object('landed', true, 'status', 'waiting', 'job_status', j.status,
+        'stage_attempt', j.stage_attempt, 'ready', '[]'::json, 'children', to_json(v_begun));
+END $$;
+
+-- Begins the next child of a step that is held back: its time runs from now on. The caller holds the parent's row.
+-- Returns its id, null when none is left.
+CREATE FUNCTION planq_begin_next(j jobs, s steps) RETURNS uuid LANGUAGE plpgsql AS $$
+DECLARE
+    v_left CONSTANT float8 := planq_time_left(j.deadline, j.expires_at, j.paused_at);
+    v_next int := s.next_child;
+    v_child uuid;
+BEGIN
+    WHILE v_child IS NULL AND v_next < cardinality(s.children) LOOP
+        v_next := v_next + 1;
+        UPDATE jobs SET run_at = now(), wake_at = now() + planq_wake_grace(), wakes = 0,
+            limits = planq_child_limits(limits, least((limits->>'job_timeout_seconds')::float8, v_left)),
+            expires_at = coalesce(paused_at, now()) + make_interval(
+                secs => greatest(least((limits->>'job_timeout_seconds')::float8, v_left), 0.001))
+        WHERE id = s.children[v_next] AND status = 'queued' AND run_at = planq_never()
+        RETURNING id INTO v_child;
+    END LOOP;
+    UPDATE steps SET next_child = v_next WHERE job_id = s.job_id AND round = s.round AND index = s.index;
+    RETURN v_child;
+END $$;
+
+-- ChildEnded: tells the parent of a child that has ended, once: its step becomes ready where it need not wait any more,
+-- else the next child that is held back begins in its place. Returns {landed, job_id, round, index, ...} with what
+-- planq_finish_step returns of the parent, and `children` as above; not landed where there was nothing to be told, or
+-- nobody waits for it any more.
+CREATE FUNCTION planq_child_ended(p_child uuid) RETURNS json LANGUAGE plpgsql AS $$
+DECLARE
+    c record;
+    e record;
+    j jobs;
+    s steps;
+    v_moved json;
+    v_next uuid;
+BEGIN
+    SELECT parent_job_id, parent_round, parent_step_index INTO c FROM jobs
+    WHERE id = p_child AND parent_job_id IS NOT NULL AND NOT is_gathered
+      AND status IN ('completed', 'failed', 'cancelled');
+    IF NOT FOUND THEN
+        RETURN json_build_object('landed', false);
+    END IF;
+    SELECT * INTO j FROM jobs WHERE id = c.parent_job_id FOR NO KEY UPDATE;
+    UPDATE jobs SET is_gathered = true
+    WHERE id = p_child AND NOT is_gathered AND status IN ('completed', 'failed', 'cancelled')
+    RETURNING status, run_at = planq_never() AS was_held INTO e;
+    IF NOT FOUND OR j.id IS NULL THEN
+        RETURN json_build_object('landed', false);
+    END IF;
+    UPDATE steps SET open_children = open_children - 1
+    WHERE job_id = j.id AND round = c.parent_round AND index = c.parent_step_index AND status = 'waiting'
+      AND p_child = ANY (children)
+    RETURNING * INTO s;
+    IF NOT FOUND THEN
+        RETURN json_build_object('landed', false);
+    END IF;
+    IF planq_is_decided(s.waits_for, s.open_children, e.status = 'completed', e.status <> 'completed') THEN
+        v_moved := planq_gather(s.job_id, s.round, s.index);
+    ELSIF NOT e.was_held THEN
+        v_next := planq_begin_next(j, s);
+    END IF;
+    RETURN json_build_object('landed', true, 'job_id', s.job_id, 'round', s.round, 'index', s.index,
+        'status', CASE WHEN v_moved IS NULL THEN 'waiting' ELSE 'ready' END, 'job_status', j.status,
+        'stage_attempt', j.stage_attempt, 'ready', coalesce(v_moved->'ready', '[]'::json),
+        'children', CASE WHEN v_next IS NOT NULL AND j.paused_at IS NULL THEN json_build_array(v_next) END);
+END $$;
+
+-- Cancels the unfinished ones of `p_jobs` and everything below these and below `p_above`: their parents do not wait for
+-- them any more. Locks them in the order of their ids. A job that was made meanwhile by one of them is found in the next
+-- turn; then nobody makes any more. Returns the ids of those that this ended.
+CREATE FUNCTION planq_cancel_tree(p_above uuid[], p_jobs uuid[]) RETURNS uuid[] LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+    v_unfinished CONSTANT text[] := '{queued,planning,executing,input_required,responding}';
+    v_above uuid[] := p_above;
+    v_ids uuid[];
+    v_ended uuid[] := '{}';
+BEGIN
+    LOOP
+        WITH RECURSIVE tree (id) AS (
+            SELECT unnest(p_jobs || v_above)
+            UNION
+            SELECT c.id FROM tree t JOIN jobs c ON c.parent_job_id = t.id AND c.status = ANY (v_unfinished)
+        )
+        SELECT array_agg(l.id) INTO v_ids FROM (
+            SELECT id FROM jobs WHERE id IN (SELECT t.id FROM tree t) AND id <> ALL (p_above)
+              AND status = ANY (v_unfinished)
+            ORDER BY id FOR NO KEY UPDATE
+        ) l;
+        EXIT WHEN v_ids IS NULL;
+        UPDATE steps SET status = 'cancelled', finished_at = clock_timestamp(), wake_at = NULL, deadline = NULL,
+            question = NULL
+        WHERE job_id = ANY (v_ids) AND status IN ('pending', 'ready', 'running', 'waiting');
+        UPDATE jobs SET status = 'cancelled', finished_at = clock_timestamp(), stage_worker = NULL, is_gathered = true,
+            cancel_requested_at = now(), wake_at = NULL, deadline = NULL, paused_at = NULL, open_steps = 0,
+            open_questions = 0
+        WHERE id = ANY (v_ids);
+        INSERT INTO events (tenant_id, job_id, kind)
+        SELECT tenant_id, id, 'job_cancelled' FROM jobs WHERE id = ANY (v_ids) ORDER BY id;
+        v_ended := v_ended || v_ids;
+        v_above := p_above || v_ended;
+    END LOOP;
+    RETURN v_ended;
+END $$;
+
+-- As in 0002, with everything below it.
+CREATE OR REPLACE FUNCTION planq_cut_off(p_job uuid, p_status text, p_error json) RETURNS uuid[] LANGUAGE plpgsql AS $$
+DECLARE
+    v_tenant text;
+BEGIN
+    UPDATE steps SET status = 'cancelled', finished_at = clock_timestamp(), wake_at = NULL, deadline = NULL,
+        question = NULL
+    WHERE job_id = p_job AND status IN ('pending', 'ready', 'running', 'waiting');
+    UPDATE jobs SET status = p_status, error = p_error, finished_at = clock_timestamp(), stage_worker = NULL,
+        cancel_requested_at = CASE WHEN p_status = 'cancelled' THEN now() END,
+        wake_at = NULL, deadline = NULL, paused_at = NULL, open_steps = 0, open_questions = 0
+    WHERE id = p_job RETURNING tenant_id INTO v_tenant;
+    PERFORM planq_tell(v_tenant, p_job, 'job_' || p_status, p_error);
+    RETURN ARRAY[p_job] || planq_cancel_tree(ARRAY[p_job], '{}');
+END $$;
+
+-- Whoever ends a step with child jobs ends those of them that are unfinished, in the same commit, whatever ended it. What
+-- runs of them somewhere is told over the channel `planq_cancelled`, whoever waits for them over `planq_ended`. When a
+-- job is cut off, its steps are cancelled and everything below goes with the job.
+CREATE FUNCTION planq_step_ended() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    v_ended uuid[] := planq_cancel_tree('{}', NEW.children);
+    v_part uuid[];
+BEGIN
+    -- A notice holds 8000 bytes, which are 200 ids.
+    FOR n IN 0 .. (cardinality(v_ended) - 1) / 200 LOOP
+        v_part := v_ended[n * 200 + 1 : n * 200 + 200];
+        EXIT WHEN cardinality(v_part) = 0;
+        PERFORM pg_notify('planq_cancelled', array_to_string(v_part, ','));
+        PERFORM pg_notify('planq_ended', array_to_string(v_part, ','));
+    END LOOP;
+    RETURN NULL;
+END $$;
+
+CREATE TRIGGER planq_step_ended AFTER UPDATE ON steps FOR EACH ROW
+WHEN (NEW.children IS NOT NULL AND NEW.status IN ('succeeded', 'failed', 'skipped')
+      AND OLD.status IN ('ready', 'running', 'waiting'))
+EXECUTE FUNCTION planq_step_ended();

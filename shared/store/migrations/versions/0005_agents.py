@@ -20,7 +20,7 @@ depends_on = None
 
 ENDED = "status IN ('completed', 'failed', 'cancelled')"
 SEARCH = "setweight(to_tsvector('english', name), 'A') || setweight(to_tsvector('english', summary), 'B')"
-PARTS = ("children",)
+PARTS = ("claims", "children", "control", "rounds")
 
 
 def _json(name: str, *, nullable: bool = True) -> sa.Column[object]:
@@ -93,6 +93,7 @@ def _steps() -> None:
         _flag("gathered"),
         sa.Column("children", postgresql.ARRAY(sa.Uuid()), nullable=True),
         sa.Column("open_children", sa.Integer(), nullable=True),
+        sa.Column("next_child", sa.Integer(), nullable=True),
     ):
         op.add_column("steps", column)
     op.drop_constraint(op.f("ck_steps_kind"), "steps")
@@ -213,4 +214,7 @@ def _memory() -> None:
     )
     active = sa.text("is_active")
     op.create_index("ix_schedules_next_at", "schedules", ["next_at"], unique=False, postgresql_where=active)
-    op.create_index("ix_schedules_user_id", "schedules", ["tenant_id", "user_id", "id"], unique=False)
+    op.create_index("ix_schedules_user_id", "schedules", ["tenant_id", "user_id"], unique=False, postgresql_where=active)
+    op.create_index("ix_schedules_listing", "schedules", ["tenant_id", "created_at", "id"], unique=False)
+    over = sa.text("NOT is_active")
+    op.create_index("ix_schedules_created_at", "schedules", ["created_at"], unique=False, postgresql_where=over)

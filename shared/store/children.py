@@ -1,0 +1,79 @@
+"""Child jobs in the store: a step delegates to them, is told of their ends, and looks at what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from shared.domain.errors import ErrorRecord, storable
+from shared.domain.ids import StepRef
+from shared.domain.states import JobStatus
+from shared.ports import ChildOutcome, ChildRequest, Delegated, ParentMoved, StepClaim
+from shared.store.claims import moved
+from shared.store.database import Database, Row, json_text
+from shared.store.ids import new_ids
+
+
+def children_text(claim: StepClaim, delegated: Delegated) -> str:
+    """Return the JSON in which `planq_delegate_step` takes the child jobs: their ids sort as they were asked for.
+
+    What text cannot hold is replaced; what holds JSON is a text of its own.
+    """
+    ids = new_ids(len(delegated.children), after=claim.ref.job_id)
+    pairs = zip(ids, delegated.children, strict=True)
+    return json_text([_child(id, position, child) for position, (id, child) in enumerate(pairs)])
+
+
+def outcome(row: Row) -> ChildOutcome:
+    """Return how a child job stands, from a row of `child_outcomes`."""
+    return ChildOutcome(
+        job_id=row["id"],
+        position=row["child_position"],
+        key=row["child_key"],
+        agent=row["agent_name"],
+        action=row["action"],
+        status=JobStatus(row["status"]),
+        output=row["output"],
+        answer=row["answer"],
+        chained=row["chained"],
+        error=None if row["error"] is None else _error(row["error"]),
+        elapsed_ms=round(row["seconds"] * 1000),
+    )
+
+
+async def tell_parent(database: Database, job_id: UUID) -> ParentMoved | None:
+    """See `JobStore.child_ended`."""
+    value = await database.call("planq_child_ended", job_id)
+    if not value["landed"]:
+        return None
+    return ParentMoved(StepRef(UUID(value["job_id"]), value["round"], value["index"]), moved(value))
+
+
+def _error(stored: Mapping[str, Any]) -> ErrorRecord:
+    return ErrorRecord(
+        stored.get("code", "internal"),
+        stored.get("message", ""),
+        bool(stored.get("retryable")),
+        stored.get("details") or {},
+    )
+
+
+def _child(id: UUID, position: int, child: ChildRequest) -> dict[str, Any]:
+    return {
+        "id": str(id),
+        "position": position,
+        "agent": _text(child.agent),
+        "input": storable(child.input),
+        "action": _text(child.action),
+        "with": json_text(dict(child.with_)) if child.with_ else None,
+        "seconds": child.timeout_seconds,
+        "key": _text(child.key),
+        "plan": None if child.plan is None else json_text(dict(child.plan)),
+        "source": child.plan_source,
+        "model": _text(child.model),
+    }
+
+
+def _text(value: str | None) -> str | None:
+    return None if value is None else storable(value)
