@@ -92,6 +92,11 @@ class Settings(BaseSettings):
     http_fetch_max_bytes: int = Field(default=5 * 1024 * 1024, ge=1024)
     http_fetch_allow_hosts: str = ""  # hosts exempt from the guard against private addresses, comma separated
 
+    web_search: Literal["", "searxng", "brave", "tavily"] = ""  # the service that the tool web_search asks
+    web_search_url: str = ""  # SearxNG's address; for the others only where it is not their own
+    web_search_api_key: SecretStr | None = None
+    max_reminders: int = Field(default=100, ge=1)  # of one user, still to come: an agent cannot fill the future
+
     # Models
     model: str = "offline"
     model_base_url: str | None = Field(  # an OpenAI-compatible server
@@ -126,6 +131,11 @@ class Settings(BaseSettings):
     queue_timeout_seconds: float = Field(default=86_400.0, gt=0)  # a night without workers loses nothing
     job_timeout_seconds: float = Field(default=604_800.0, gt=0)  # a week: nothing lives for ever by mistake
     human_wait_seconds: float = Field(default=86_400.0, gt=0)  # a person gets a day to answer
+    orchestrate_max_depth: int = Field(default=3, ge=1)  # agents that call agents that call agents
+    orchestrate_max_steps: int = Field(default=12, ge=1)
+    orchestrate_max_parallel: int = Field(default=4, ge=1)
+    agent_timeout_seconds: float = Field(default=60.0, gt=0, le=300)  # of a called agent; it may be given up to 300
+    agent_orchestrator_enabled: bool = True  # off: cp__agent_orchestrate and cp__call_agents refuse to work
 
     # Retention: days after the end of a job; empty or `none` keeps for ever
     retain_completed_days: Days = 30.0  # people come back to an answer within the month
@@ -162,6 +172,10 @@ class Settings(BaseSettings):
             queue_timeout_seconds=self.queue_timeout_seconds,
             job_timeout_seconds=self.job_timeout_seconds,
             human_wait_seconds=self.human_wait_seconds,
+            orchestrate_max_depth=self.orchestrate_max_depth,
+            orchestrate_max_steps=self.orchestrate_max_steps,
+            orchestrate_max_parallel=self.orchestrate_max_parallel,
+            agent_timeout_seconds=self.agent_timeout_seconds,
         )
 
     @property

@@ -19,6 +19,9 @@ class Limits:
     `queue_timeout_seconds` bounds the time before a worker begins the job, `job_timeout_seconds` its whole life from
     then on measured from its submission, `human_wait_seconds` how long a step waits for a person. The time that steps
     wait in timers or for a person, and the time a job is paused, counts against neither the plan's nor the job's.
+    Of agents that call agents, none may at the depth `orchestrate_max_depth` or below it (the outermost job has 0);
+    an orchestration has at most `orchestrate_max_steps` steps and runs `orchestrate_max_parallel` agents at once; an
+    agent gets `agent_timeout_seconds` where its caller names no time.
     """
 
     max_tool_steps: int = 10
@@ -28,6 +31,10 @@ class Limits:
     queue_timeout_seconds: float = 86_400.0
     job_timeout_seconds: float = 604_800.0
     human_wait_seconds: float = 86_400.0
+    orchestrate_max_depth: int = 3
+    orchestrate_max_steps: int = 12
+    orchestrate_max_parallel: int = 4
+    agent_timeout_seconds: float = 60.0
 
     def lowered(self, wanted: Mapping[str, Any]) -> Self:
         """Return these limits with the given ones put lower.

@@ -244,6 +244,9 @@ def _describe(error: ValidationError) -> Violation:
             message = f"{capped(error.message, 200)}; {_allowed(error)}"
         case "enum":
             message = f"expected one of {', '.join(excerpt(item) for item in rule[:20])}; found {excerpt(value)}"
+        case "oneOf" if all(one.keys() == {"required"} for one in rule if isinstance(one, Mapping)):
+            names = " or ".join(", ".join(map(repr, one["required"])) for one in rule if isinstance(one, Mapping))
+            message = f"expected exactly one of {capped(names, 200)}; found {excerpt(value)}"
         case "anyOf" | "oneOf":
             message = f"fits none, or more than one, of {len(rule)} alternatives; found {excerpt(value)}"
         case "false":

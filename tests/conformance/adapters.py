@@ -13,6 +13,7 @@ from shared.domain.planning import Calls, Direct, Malformed, interpret, interpre
 from shared.domain.resolution import resolve
 from shared.domain.tool import ToolDefinition
 from shared.domain.validation import PlanError, Producer, reference_error, validate_plan
+from tests.conformance.orchestrate import ORCHESTRATE
 
 Answer = Any
 Adapter = Callable[[Any], Answer]
@@ -185,6 +186,7 @@ def split(given: Mapping[str, Any]) -> Answer:
 
 
 ADAPTERS: dict[str, dict[str, Adapter]] = {
+    **ORCHESTRATE,
     "template_validation": {
         "validate": validate,
         "find_templates": find_templates,

@@ -9,32 +9,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from tests.conformance import oracle
 from tests.conformance.cases import Case
 from tests.conformance.oracle import Place
-
-Expected = Any
-
-
-@dataclass(frozen=True)
-class Rule:
-    """`row` of readings.md replaces the original's behaviour in cases of `op` for which `applies` holds."""
-
-    name: str
-    row: int
-    op: str
-    applies: Callable[[Case, Expected], bool]
-    rewrite: Callable[[Case, Expected], Expected]
+from tests.conformance.orchestrate import ORCHESTRATE
+from tests.conformance.orchestrate_overrides import ORCHESTRATE_RULES
+from tests.conformance.rule import Expected, Rule
 
 
 def expectation(case: Case) -> tuple[Expected, list[Rule]]:
     """Return what planq must answer to a case, and the rules that made the difference."""
     case = case.winner
     expected, used = case.expected, []
-    for rule in RULES:
+    for rule in TABLES.get(case.suite, RULES):
         if rule.op == case.op and rule.applies(case, expected):
             rewritten = rule.rewrite(case, expected)
             if rewritten != expected:
@@ -369,3 +358,6 @@ RULES: tuple[Rule, ...] = (
         lambda case, expected: {**expected, "skill_id": _top_skill(case) or _inner_skill(case)},
     ),
 )
+
+TABLES: Mapping[str, tuple[Rule, ...]] = dict.fromkeys(ORCHESTRATE, ORCHESTRATE_RULES)
+"""The rules of suites that have a table of their own, for their operations are called as those of others."""

@@ -1,0 +1,151 @@
+"""What the operations of the orchestration suites are in planq, those that need no engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shared.domain.agents.orchestrate import machine, merging, rendering
+from shared.domain.agents.orchestrate.compiling import Compiled, compile_orchestration
+from shared.domain.agents.orchestrate.defects import render
+from shared.domain.agents.orchestrate.limits import OrchestrateLimits
+from shared.domain.agents.orchestrate.machine import Machine, Outcome, Progress
+from shared.domain.agents.orchestrate.plan import Group, OrchestrationPlan, StepType, decode
+from shared.domain.agents.orchestrate.request import agent_request, read_reply, refusal
+from shared.domain.agents.orchestrate.schema import PLAN_SCHEMA
+from shared.domain.schemas import violations
+
+Answer = Any
+
+
+def validate(given: Mapping[str, Any]) -> Answer:
+    found = decode(given["plan"])
+    if isinstance(found, OrchestrationPlan):
+        return {"valid": True, "errors": [], "message": ""}
+    errors = [{"path": defect.path, "rule": defect.rule} for defect in found]
+    return {"valid": False, "errors": errors, "message": render(found)}
+
+
+def decode_(given: Mapping[str, Any]) -> Answer:
+    found = decode(given["payload"])
+    if isinstance(found, OrchestrationPlan):
+        return {"ok": True, "plan_id": found.id, "step_count": len(found.steps)}
+    return {"ok": False, "message": render(found)}
+
+
+def json_schema(given: Mapping[str, Any]) -> Answer:
+    return {"valid": not violations(PLAN_SCHEMA, given["payload"])}
+
+
+def compile_(given: Mapping[str, Any]) -> Answer:
+    """Compile as the tool does, the model being the case's `llm`."""
+    options, context = given.get("options") or {}, given.get("context") or {}
+    request = {**given, "disable_planner": given.get("disable_planner") or options.get("disabled")}
+    refused = refusal(request, is_planning=bool(context.get("planner_tools_disabled")))
+    if refused is not None:
+        return {"error": refused.reason.value, "llm_calls": 0}
+    limits = OrchestrateLimits(max_steps=options.get("max_steps") or OrchestrateLimits().max_steps)
+    if given.get("plan"):
+        return _compiled(decode(given["plan"], max_steps=limits.max_steps), given, limits) | {"llm_calls": 0}
+    if isinstance(given["llm"], Mapping):
+        return {"error": "llm_failed", "llm_calls": 1}
+    return _compiled(read_reply(given["llm"], max_steps=limits.max_steps), given, limits) | {"llm_calls": 1}
+
+
+def _compiled(plan: Any, given: Mapping[str, Any], limits: OrchestrateLimits) -> dict[str, Any]:
+    compiled = (
+        compile_orchestration(plan, limits, given.get("bindings")) if isinstance(plan, OrchestrationPlan) else plan
+    )
+    if not isinstance(compiled, Compiled):
+        return {"error": "invalid_plan"}
+    frame = compiled.frame
+    # Every step of a compiled plan is a step of planq that nobody has begun.
+    steps = [{"id": step["id"], "status": "pending"} for step in frame["steps"]]
+    return {"plan": {"id": frame["id"], "bindings": frame["bindings"], "steps": steps}}
+
+
+def derive_limits(given: Mapping[str, Any]) -> Answer:
+    limits = OrchestrateLimits(**given["config"]).lowered(given["payload"])
+    return {name: getattr(limits, name) for name in given["config"]}
+
+
+def parallel_limit(given: Mapping[str, Any]) -> Answer:
+    if given["max_parallel"] < 1:
+        return {"error": "refused"}
+    limits = OrchestrateLimits(max_parallel=given["max_parallel"])
+    return {"limit": limits.parallel(given["children"], given["requested"] or None)}
+
+
+def step_timeout(given: Mapping[str, Any]) -> Answer:
+    if given["default_timeout_ms"] < 1:
+        return {"error": "refused"}
+    limits = OrchestrateLimits(default_timeout_ms=given["default_timeout_ms"])
+    # The 0 of a case says that the step names no time; planq's plans leave it out.
+    return {"effective_ms": limits.step_timeout_ms(given["timeout_ms"] or None, given["parent_remaining_ms"])}
+
+
+def runner_request(given: Mapping[str, Any]) -> Answer:
+    found = agent_request(given, OrchestrateLimits().default_timeout_ms)
+    if isinstance(found, list):
+        return {"ok": False, "error": render(found)}
+    return {"ok": True, "timeout_ms": found.timeout_ms, "action_id": found.action, "task_id": found.label}
+
+
+def parallel_status(given: Mapping[str, Any]) -> Answer:
+    return {"status": merging.group_status(given["children"]).value}
+
+
+def merge(given: Mapping[str, Any]) -> Answer:
+    plan = decode({"steps": [given["step"]]})
+    assert isinstance(plan, OrchestrationPlan)
+    group = plan.steps[0].call
+    assert isinstance(group, Group)
+    children = [
+        merging.ChildResult(merging.Status.SUCCESS, call.result_key, output, order)
+        for order, (call, output) in enumerate(zip(group.calls, given["child_outputs"], strict=True))
+    ]
+    return {"bindings": merging.bound(given["bindings"], group.merge_strategy, children, group.result_key)}
+
+
+def render_output(given: Mapping[str, Any]) -> Answer:
+    return rendering.render_output(given["results"], given["bindings"], given["run_error"])
+
+
+def transition(given: Mapping[str, Any]) -> Answer:
+    try:
+        return {"state": Machine(state=machine.State(given["state"])).send(given["event"]).value}
+    except machine.UnknownEvent:
+        return {"error": "unknown_event"}
+    except machine.InvalidEvent:
+        return {"error": "invalid_event"}
+
+
+def path(given: Mapping[str, Any]) -> Answer:
+    outcomes = {"success": Outcome.SUCCEEDED, "failed": Outcome.FAILED}
+    steps = [
+        Progress(str(number), StepType(step["kind"]), outcomes[step["outcome"]])
+        for number, step in enumerate(given["steps"])
+    ]
+    made = machine.follow(steps, is_valid=given["valid_plan"], is_over=True)
+    states = [machine.State.PENDING.value, *(one.target.value for one in made)]
+    return {"events": [one.event.value for one in made], "states": states}
+
+
+def alias(given: Mapping[str, Any]) -> Answer:
+    return {"state": machine.state_named(given["seed_state"]).value}
+
+
+ORCHESTRATE: dict[str, dict[str, Any]] = {
+    "orchestrate_plan_validation": {"validate": validate, "decode": decode_, "json_schema": json_schema},
+    "orchestrate_compile": {"compile": compile_, "derive_limits": derive_limits},
+    "orchestrate_engine": {
+        "parallel_limit": parallel_limit,
+        "parallel_status": parallel_status,
+        "step_timeout": step_timeout,
+        "runner_request": runner_request,
+        "merge": merge,
+        "render_output": render_output,
+    },
+    "fsm_transitions": {"transition": transition, "path": path, "alias": alias},
+}
+"""Per suite and operation; the others are run by test_orchestration.py."""
