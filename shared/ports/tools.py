@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Protocol, runtime_checkable
 from uuid import UUID
 
@@ -21,7 +21,8 @@ class ToolContext:
     `idempotency_key` is `<job>/<step>`, in a later round `<job>/<round>.<step>`: the same for every attempt of the
     step, so that a receiver can tell a repeat. `skill_id` is the first skill that the job's agent lists.
     The ids end up in the `_metadata` of artifacts (specification S0, "Standard Response Shape").
-    `depth` counts the jobs above this one, `root_job_id` is the outermost of them, `agent` what this job runs.
+    `depth` counts the agents that this job is nested in (an orchestration's own job is none), `root_job_id` is the
+    outermost job above it, `agent` what this job runs.
     `limits` are the job's; they are known only to steps of the kinds `agent` and `parallel`. `time_left_seconds` is
     what the plan had left when the step was claimed.
     """
@@ -96,7 +97,7 @@ class Delegated:
 class ChildOutcome:
     """How a child job stands. `output` is its structured output, None where it has none: then there is `answer`.
 
-    One that has not ended has a `status` that is not terminal; it is cancelled when the step ends.
+    One that has not ended has a `status` that is not terminal and no `ended_at`; it is cancelled when the step ends.
     """
 
     job_id: UUID
@@ -110,6 +111,7 @@ class ChildOutcome:
     chained: Any = None
     error: ErrorRecord | None = None
     elapsed_ms: int = 0
+    ended_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ def outcome(row: Row) -> ChildOutcome:
         chained=row["chained"],
         error=None if row["error"] is None else _error(row["error"]),
         elapsed_ms=round(row["seconds"] * 1000),
+        ended_at=row["finished_at"],
     )
 
 

@@ -65,7 +65,7 @@ WHERE c.parent_job_id IS NOT NULL AND NOT EXISTS (
       AND s.status IN ('ready', 'running', 'waiting') AND c.id = ANY (s.children))
 UNION ALL
 SELECT 'family_differs', c.id, NULL FROM jobs c JOIN jobs p ON p.id = c.parent_job_id
-WHERE c.depth <> p.depth + 1 OR c.root_job_id IS DISTINCT FROM coalesce(p.root_job_id, p.id) OR c.id <= p.id
+WHERE c.depth <> p.depth + (c.agent_name IS NOT NULL)::int OR c.root_job_id IS DISTINCT FROM coalesce(p.root_job_id, p.id) OR c.id <= p.id
    OR c.tenant_id <> p.tenant_id
 UNION ALL
 SELECT 'gathered_in_vain', s.job_id, s.index FROM steps s

@@ -45,7 +45,8 @@ BEGIN
                           root_job_id, depth, conversation_id, strategy, model, limits, budget, priority, user_id,
                           trace_id, input, agent_name, agent_version, skill_versions, action, with_input, paused_at,
                           status, is_gathered, error, finished_at, run_at, wake_at, expires_at)
-        SELECT r.id, j.tenant_id, j.id, j.round, p_index, r.position, r.key, coalesce(j.root_job_id, j.id), j.depth + 1,
+        SELECT r.id, j.tenant_id, j.id, j.round, p_index, r.position, r.key, coalesce(j.root_job_id, j.id),
+               j.depth + (r.agent IS NOT NULL)::int,
                j.conversation_id, j.strategy, coalesce(r.model, j.model), planq_child_limits(j.limits, r.life), j.budget,
                j.priority, j.user_id, j.trace_id, r.input, r.agent, r.version,
                planq_pinned_skills(j.tenant_id, r.skills), r.action, r."with"::json,
