@@ -33,7 +33,17 @@ _log = logging.getLogger("planq.engine")
 
 _CLAIMS = frozenset({"claim_stage", "claim_step", "claim_steps"})
 _CONCLUSIONS = frozenset(
-    {"accept_plan", "refuse_plan", "end_job", "succeed_step", "fail_step", "suspend_step", "ask_step"}
+    {
+        "accept_plan",
+        "refuse_plan",
+        "chain_tool",
+        "end_job",
+        "succeed_step",
+        "fail_step",
+        "suspend_step",
+        "delegate_step",
+        "ask_step",
+    }
 )
 """The writes of `JobStore` that end an attempt; each takes the claim first."""
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from shared.domain.errors import DatabaseUnavailable, ErrorRecord, InternalFault, OutcomeUnknown
@@ -36,7 +36,7 @@ from worker.engine.carried import Carried
 from worker.engine.chain import Chain, Work
 from worker.engine.claims import Claim, Claims
 from worker.engine.fanout import in_messages, own_share
-from worker.engine.follow import after_release, place_of, stage_again, wake_of
+from worker.engine.follow import after_release, after_step, place_of, stage_again, wake_of
 from worker.engine.persist import persist
 from worker.engine.plan_stage import PlanStage
 from worker.engine.respond_stage import RespondStage
@@ -179,9 +179,25 @@ class Engine:
         chain.is_asking = False
         while following is not None:
             carried = await self._carry_out(chain, following, tracked=tracked or outcome is not None)
+            if isinstance(following, StageClaim) and following.parent is not None:
+                carried = await self._tell_parent(following, carried)
             outcome = outcome or carried
             following = await self._go_on(work, chain, carried)
         return outcome or Carried()
+
+    async def _tell_parent(self, claim: StageClaim, carried: Carried) -> Carried:
+        """Tell the parent of a child job if the job has ended; returns the outcome with what that led to.
+
+        Where the database does not answer, the sweeper tells it.
+        """
+        try:
+            told = await persist(lambda: self._store.child_ended(claim.job_id))
+        except DatabaseUnavailable:
+            _log.warning("parent_not_told", extra={"job": str(claim.job_id)})
+            return carried
+        return (
+            carried if told is None else replace(carried, wakes=[*carried.wakes, *after_step(told.step, told.moved)])
+        )
 
     async def _go_on(self, work: Work, chain: Chain, carried: Carried) -> Claim | None:
         """See to all that an outcome led to; returns what the chain carries out next, None when it ends here."""
@@ -197,6 +213,10 @@ class Engine:
         if mine:
             beside = self._chain(chain.may_go_on)
             work.begin(beside, self._run_steps(work, beside, mine))
+        if (child := self._own_child(chain, others)) is not None:
+            beside = self._chain(chain.may_go_on)
+            work.begin(beside, self._run_one(work, beside, child))
+            others = [wake for wake in others if wake is not child]
         if others:
             work.spawn(self._publish(others))
         return taken[0] if taken else None
@@ -210,6 +230,12 @@ class Engine:
         mine = ours[: max(share, 0)]
         kept = {id(wake) for wake in mine}
         return mine, [wake for wake in wakes if id(wake) not in kept]
+
+    def _own_child(self, chain: Chain, wakes: Sequence[Wake]) -> PlanWake | None:
+        """Return the child job, of those that may begin, which this process begins itself."""
+        if self._settings.lane is not Lane.IO or not self._slots.free or not chain.may_go_on():
+            return None
+        return next((wake for wake in wakes if isinstance(wake, PlanWake)), None)
 
     async def _carry_out(self, chain: Chain, claim: Claim, *, tracked: bool) -> Carried:
         """Do what was claimed; what is `tracked` is shown to monitors from here."""

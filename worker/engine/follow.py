@@ -16,6 +16,7 @@ def after_step(ref: StepRef, moved: Moved) -> list[Wake]:
     is_taken = any(isinstance(claim, StageClaim) for claim in moved.taken)
     if moved.job_status is JobStatus.RESPONDING and not is_taken:
         wakes.append(RespondWake(ref.job_id, moved.stage_attempt + 1))
+    wakes += [PlanWake(child) for child in moved.children]
     return wakes
 
 

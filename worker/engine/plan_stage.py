@@ -69,8 +69,8 @@ class PlanStage:
         """Plan, and store what came of it, taking over what `chain` may."""
         known = await persist(lambda: self._store.tool_definitions(claim.tenant_id))
         tools = known if claim.tools is None else {name: known[name] for name in claim.tools if name in known}
-        if claim.plan_source == CALLER:
-            return await self._take_callers_plan(_Planning(claim, chain, CALLER), tools)
+        if claim.plan_source is not None and claim.plan_body is not None:
+            return await self._take_callers_plan(_Planning(claim, chain, claim.plan_source), tools)
         ask = Ask(job_id=str(claim.job_id), input=claim.input, model=claim.model)
         try:
             async with self._spending.kept(claim.job_id) as cut_off:

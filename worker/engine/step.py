@@ -24,7 +24,9 @@ from shared.domain.errors import (
 from shared.domain.retry import Ask, GiveUp, Next, Phase, RunAgain, after_error
 from shared.domain.states import Lane, StepStatus
 from shared.ports import (
+    Delegated,
     FindsOut,
+    Gathers,
     JobStore,
     Moved,
     NotHappened,
@@ -53,6 +55,7 @@ class _Outcome:
     value: Any = None
     output: ReadyOutput | None = None
     suspended: Suspended | None = None
+    delegated: Delegated | None = None
     failure: ExecutionFailed | None = None
     poisoned: bool = False
     phase: Phase = Phase.CALLING
@@ -91,6 +94,11 @@ class StepRunner:
             waiting = outcome.suspended
             landed = await persist(lambda: self._store.suspend_step(claim, waiting.delay, waiting.output))
             return Carried.by(claim, Moved(landed))
+        if outcome.delegated is not None:
+            delegated = outcome.delegated
+            moved = await persist(lambda: self._store.delegate_step(claim, delegated))
+            _tell("step_delegated", claim, moved.landed)
+            return Carried.by(claim, moved)
         if outcome.output is None:
             failure = outcome.failure or InternalFault("the attempt ended without an outcome")
             return await self.break_off(
@@ -160,9 +168,19 @@ class StepRunner:
                 _tell("step_had_not_happened", claim, True)
             await self._until_held()
             phase = Phase.CALLING
-            return await self._checked(claim, tool, await _call(tool.call(arguments, _context(claim)), claim))
+            asking = (
+                await self._gathering(claim, tool, arguments) if claim.gathered else _calling(claim, tool, arguments)
+            )
+            return await self._checked(claim, tool, await _call(asking, claim))
         except ExecutionFailed as failure:
             return _Outcome(failure=failure, phase=phase)
+
+    async def _gathering(self, claim: StepClaim, tool: Tool, arguments: dict[str, Any]) -> Coroutine[Any, Any, Any]:
+        """Return the call that makes the output from what became of the child jobs."""
+        if not isinstance(tool, Gathers):
+            raise InternalFault(f"tool {claim.tool_name!r} delegated and knows no way to gather")
+        children = await persist(lambda: self._store.children(claim))
+        return tool.gather(arguments, children, claim.note, _context(claim))
 
     async def _arguments(self, claim: StepClaim, tool: Tool) -> dict[str, Any]:
         try:
@@ -173,7 +191,19 @@ class StepRunner:
     async def _checked(self, claim: StepClaim, tool: Tool, called: _Outcome) -> _Outcome:
         if called.failure is not None or called.suspended is not None:
             return called
+        if called.delegated is not None:
+            return _delegating(claim, tool, called)
         return replace(called, output=await self._values.ready(claim, tool, called.value))
+
+
+def _delegating(claim: StepClaim, tool: Tool, called: _Outcome) -> _Outcome:
+    """Return an outcome that delegates; raises `InternalFault` where nobody could gather, or there is nothing to."""
+    delegated = called.delegated
+    if not isinstance(tool, Gathers) or claim.gathered or delegated is None or not delegated.children:
+        raise InternalFault(
+            f"tool {claim.tool_name!r} delegated without a way to gather, to no child job, or a second time"
+        )
+    return called
 
 
 def _time_left(claim: StepClaim, since: float | None) -> timedelta | None:
@@ -181,6 +211,10 @@ def _time_left(claim: StepClaim, since: float | None) -> timedelta | None:
     if claim.time_left is None or since is None:
         return None
     return claim.time_left - timedelta(seconds=monotonic() - since)
+
+
+def _calling(claim: StepClaim, tool: Tool, arguments: dict[str, Any]) -> Coroutine[Any, Any, Any]:
+    return tool.call(arguments, _context(claim))
 
 
 def _finding_out(tool: Tool, arguments: dict[str, Any], claim: StepClaim) -> Coroutine[Any, Any, Any]:
@@ -205,6 +239,8 @@ async def _call(asking: Coroutine[Any, Any, Any], claim: StepClaim) -> _Outcome:
         raise InternalFault(f"tool {claim.tool_name!r} cancelled itself")
     if done:
         value = call.result()
+        if isinstance(value, Delegated):
+            return _Outcome(delegated=value)
         return _Outcome(suspended=value) if isinstance(value, Suspended) else _Outcome(value=value)
     await _abandon(call)
     failure = TimedOut(f"tool {claim.tool_name!r} did not answer within {claim.timeout_seconds:g} s")
