@@ -25,9 +25,11 @@ from api.front import Front
 from api.guard import Guard
 from api.metrics import Metrics
 from api.readiness import BrokerProbe, Readiness
+from api.routes.agents import agents
 from api.routes.catalogue import catalogue
 from api.routes.control import control
 from api.routes.docs import ASSETS, assets, docs
+from api.routes.executions import executions
 from api.routes.jobs import jobs
 from api.routes.operations import operations
 from api.routes.outputs import outputs
@@ -39,6 +41,7 @@ from shared.broker.publisher import CeleryPublisher
 from shared.domain.errors import Misconfigured
 from shared.failpoints import Failpoints, methods
 from shared.settings import VERSION, Settings
+from shared.store.agents import DocumentStore
 from shared.store.database import Database
 from shared.store.fleet import Fleet
 from shared.store.objects import open_objects
@@ -52,6 +55,8 @@ CRASH_POINTS: Mapping[str, Collection[str]] = {
     "requests": methods(RequestStore)
     - {"artifact", "earlier", "ended", "jobs", "output", "planned", "tools", "view"},
     "publisher": frozenset({"publish_soon"}),
+    "agents": frozenset({"put", "retire"}),
+    "skills": frozenset({"put", "retire"}),
 }
 """What an API process does to the world, by port, reading apart: see `shared.failpoints`."""
 
@@ -109,7 +114,7 @@ def create_app(settings: Settings) -> FastAPI:
         swagger_ui_oauth2_redirect_url=None,
     )
     app.state.services = services
-    for router in (jobs, outputs, control, catalogue, operations, docs):
+    for router in (jobs, outputs, control, agents, executions, catalogue, operations, docs):
         app.include_router(router)
     app.mount(ASSETS, assets())
     errors.install(app)
@@ -138,6 +143,8 @@ def _compose(settings: Settings, database: Database) -> Services:
         ended=Notifier(database, ENDED),
         cancelled=Notifier(database, CANCELLED),
         waiters=waiters,
+        agents=failpoints.around("agents", DocumentStore(database, "agent")),
+        skills=failpoints.around("skills", DocumentStore(database, "skill")),
         readiness=Readiness(fleet, BrokerProbe(celery)),
         metrics=Metrics(fleet, waiters),
     )

@@ -21,6 +21,7 @@ from api.waiting import Waiters
 from shared.broker.publisher import CeleryPublisher
 from shared.domain.errors import NotFound, capped
 from shared.settings import Settings
+from shared.store.agents import DocumentStore
 from shared.store.payloads import PayloadStore
 from shared.store.requests import RequestStore
 from shared.store.signals import Notifier
@@ -38,6 +39,8 @@ class Services:
     ended: Notifier
     cancelled: Notifier
     waiters: Waiters
+    agents: DocumentStore
+    skills: DocumentStore
     readiness: Readiness
     metrics: Metrics
 

@@ -7,11 +7,14 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
+from shared.domain.agents.document import read_agent
 from shared.domain.compile import PlannedStep
+from shared.domain.encoding import JsonText
 from shared.domain.states import Effect, JobStatus, StepStatus
+from shared.store.agents import StoredDocument
 from shared.store.database import Row
 from shared.store.submissions import Submission
-from shared.store.views import JobView
+from shared.store.views import JobView, parsed
 
 Document = dict[str, Any]
 
@@ -22,7 +25,39 @@ def job_document(view: JobView) -> Document:
 
 
 def _document(row: Row, steps: Sequence[Document]) -> Document:
-    return {**job_summary(row), "plan": row["plan_body"], "plan_errors": row["plan_errors"], "steps": steps}
+    return {
+        **job_summary(row),
+        "plan": row["plan_body"],
+        "plan_errors": row["plan_errors"],
+        "steps": steps,
+        "output": row["output"],
+        "chained": row["chained"],
+        "children": row["children"] or [],
+    }
+
+
+def execution_document(view: JobView) -> Document:
+    """Return an `ExecutionDocument`."""
+    row, job = view.row, job_summary(view.row)
+    output = row["output"]
+    if output is None and row["status"] == JobStatus.COMPLETED:
+        output = {"text": row["answer"]}
+    took = None if row["finished_at"] is None else row["finished_at"] - row["created_at"]
+    return {
+        "exec_id": job["id"],
+        **{name: job[name] for name in _OF_AN_EXECUTION},
+        "action": row["action"],
+        "output": output,
+        "chained": row["chained"],
+        "elapsed_ms": None if took is None else round(took.total_seconds() * 1000),
+        "children": row["children"] or [],
+    }
+
+
+_OF_AN_EXECUTION = (
+    *("status", "agent", "error", "model_calls", "usage", "parent", "depth"),
+    *("created_at", "started_at", "finished_at"),
+)
 
 
 def job_summary(row: Row) -> Document:
@@ -48,7 +83,20 @@ def job_summary(row: Row) -> Document:
         "expires_at": _time(row["expires_at"]) if _time_runs_out(row) else None,
         "forked_from": _id(row["forked_from"]),
         "metadata": row["metadata"],
+        "agent": _agent(row),
+        "parent": _parent(row),
+        "depth": row["depth"],
     }
+
+
+def _agent(row: Row) -> Document | None:
+    return None if row["agent_name"] is None else {"name": row["agent_name"], "version": row["agent_version"]}
+
+
+def _parent(row: Row) -> Document | None:
+    if row["parent_job_id"] is None:
+        return None
+    return {"job_id": str(row["parent_job_id"]), "step_index": row["parent_step_index"]}
 
 
 def new_job_document(submission: Submission, created_at: datetime) -> Document:
@@ -63,10 +111,17 @@ def new_job_document(submission: Submission, created_at: datetime) -> Document:
         "created_at": created_at,
         "expires_at": created_at + submission.expires_in,
         "forked_from": submission.forked_from,
+        "agent_name": submission.agent,
+        "agent_version": submission.agent_version,
     }
-    nothing_yet = ("answer", "error", "cost_usd", "started_at", "finished_at", "paused_at", "plan_errors")
-    none_yet = ("model_calls", "input_tokens", "output_tokens")
-    return _document({**dict.fromkeys(nothing_yet), **dict.fromkeys(none_yet, 0), **row}, [])
+    return _document({**_NOTHING_YET, **row}, [])
+
+
+_NOTHING_YET: Mapping[str, Any] = {
+    **dict.fromkeys(("answer", "error", "cost_usd", "started_at", "finished_at", "paused_at", "plan_errors")),
+    **dict.fromkeys(("output", "chained", "children", "parent_job_id")),
+    **dict.fromkeys(("model_calls", "input_tokens", "output_tokens", "depth"), 0),
+}
 
 
 def fork_preview(
@@ -124,3 +179,39 @@ def _output_ref(job_id: UUID, row: Mapping[str, Any]) -> Document | None:
 
 def _time(value: datetime | None) -> str | None:
     return None if value is None else value.astimezone(UTC).isoformat()
+
+
+def agent_document(stored: StoredDocument) -> Document:
+    """Return a `StoredAgent`."""
+    return {
+        "name": stored.name,
+        "version": stored.version,
+        "document": JsonText(stored.content.encode()),
+        "created_at": _time(stored.created_at),
+        "retired_at": _time(stored.retired_at),
+    }
+
+
+def agent_summary(stored: StoredDocument) -> Document:
+    """Return an `AgentSummary`."""
+    document = read_agent(parsed(stored.content))
+    return {
+        "name": stored.name,
+        "version": stored.version,
+        "description": document.summary,
+        "output_mode": document.output_mode(),
+        "tools": [tool.name for tool in document.tools],
+        "skills": list(document.skills),
+        "actions": list(document.actions),
+        "created_at": _time(stored.created_at),
+    }
+
+
+def skill_summary(stored: StoredDocument) -> Document:
+    """Return a `SkillSummary`."""
+    return {
+        "name": stored.name,
+        "version": stored.version,
+        "characters": len(stored.content),
+        "created_at": _time(stored.created_at),
+    }

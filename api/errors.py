@@ -51,6 +51,9 @@ STATUS_OF: Mapping[type[PlanqError], int] = {
     domain.AuthFailed: 502,
     domain.PolicyDenied: 403,
     domain.UnknownTool: 422,
+    domain.UnknownAgent: 422,
+    domain.DepthExceeded: 403,
+    domain.BudgetExceeded: 403,
     domain.ToolFailed: 502,
     domain.ModelRefused: 502,
     domain.Cancelled: 409,
@@ -178,7 +181,7 @@ def _defect(request: Request, item: Mapping[str, Any]) -> dict[str, str]:
     place, *path = item["loc"]
     field = ".".join(str(part) for part in path)
     if item["type"] == "extra_forbidden":
-        known = sorted(_model_at(request, path[:-1]))
+        known = sorted(info.alias or name for name, info in _model_at(request, path[:-1]).items())
         message = f"unknown field; known fields are {', '.join(known)}"
     elif item["type"] == "missing":
         message = "is required" if path else "expected a JSON body, found none"

@@ -95,6 +95,11 @@ async def fork_of(
         request_hash=given.get("request_hash"),
         forked_from=job["id"],
         reuse=reuse,
+        agent=job["agent_name"],
+        agent_version=job["agent_version"],
+        skill_versions=job["skill_versions"],
+        action=job["action"],
+        with_=job["with_input"],
     )
     return Fork(submission, compiled, doubts)
 

@@ -2,7 +2,8 @@
 
 Without keys the API is open to this machine, and only to it: a web page must not reach it through a visitor's
 browser, neither by a name that resolves to the loopback (DNS rebinding: the Host header is checked) nor across
-origins (there are no CORS headers, a foreign Origin is refused, and bodies must be JSON, which forms cannot send).
+origins (there are no CORS headers, a foreign Origin is refused, and bodies must be of media types that forms cannot
+send).
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 
 _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 _BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})
+_MEDIA_TYPES = {"/agents/": ("application/json", "application/yaml"), "/skills/": ("text/markdown",)}
+"""What may be put below these paths; all else is JSON."""
 
 
 Fields = Mapping[bytes, bytes]
@@ -50,7 +53,7 @@ class Guard:
             _check_host(scope)
         if b"origin" in fields:
             _check_origin(fields)
-        self._check_body(scope["method"], fields)
+        self._check_body(scope["method"], scope["path"], fields)
 
     def _check_key(self, path: str, fields: Fields) -> None:
         if path in OPEN_PATHS:
@@ -63,7 +66,7 @@ class Guard:
         if not sum(hmac.compare_digest(found, key) for key in self._keys):
             raise Unauthorized("the API key is not known; expected one of PLANQ_API_KEYS")
 
-    def _check_body(self, method: str, fields: Fields) -> None:
+    def _check_body(self, method: str, path: str, fields: Fields) -> None:
         length = _text(fields, b"content-length")
         if length.isdecimal() and int(length[:20]) > self._max_body_bytes:
             raise self._too_large(f"{capped(length, 20)} bytes")
@@ -71,9 +74,10 @@ class Guard:
         if method not in _BODY_METHODS or not has_body:
             return
         given = _text(fields, b"content-type")
-        if given.partition(";")[0].strip().lower() != "application/json":
-            found = repr(capped(given, 100)) if given else "none"
-            raise Refusal(415, "unsupported_media_type", f"expected Content-Type: application/json, found {found}")
+        expected = ("application/json",) if method == "POST" else _MEDIA_TYPES.get(path[:8], ("application/json",))
+        if given.partition(";")[0].strip().lower() not in expected:
+            found, known = repr(capped(given, 100)) if given else "none", " or ".join(expected)
+            raise Refusal(415, "unsupported_media_type", f"expected Content-Type: {known}, found {found}")
 
     def measured(self, receive: Receive) -> Receive:
         """Return `receive` with an end: it raises `Refusal` (413) once more has come than a body may have."""

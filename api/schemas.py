@@ -61,6 +61,10 @@ class LimitsRequest(_Request):
     queue_timeout_seconds: Annotated[float, Field(gt=0)] | None = None
     job_timeout_seconds: Annotated[float, Field(gt=0)] | None = None
     human_wait_seconds: Annotated[float, Field(gt=0)] | None = None
+    orchestrate_max_depth: Annotated[float, Field(gt=0)] | None = None
+    orchestrate_max_steps: Annotated[float, Field(gt=0)] | None = None
+    orchestrate_max_parallel: Annotated[float, Field(gt=0)] | None = None
+    agent_timeout_seconds: Annotated[float, Field(gt=0)] | None = None
 
 
 class JobRequest(_Request):
@@ -77,6 +81,11 @@ class JobRequest(_Request):
     tools: ToolNames | None = Field(default=None, description="The only tools this job may use; all by default.")
     metadata: dict[str, Any] | None = Field(default=None, description="Kept and returned as it is; at most 16 kB.")
     limits: LimitsRequest | None = None
+    agent: str | None = Field(default=None, description="The agent that does it, in its newest version.")
+    action: str | None = Field(default=None, description="One of the agent's actions; `input` may then be left out.")
+    with_: dict[str, Any] | None = Field(
+        default=None, alias="with", description="What the agent, or its action, is given to work on; at most 100 kB."
+    )
 
 
 class ResumeRequest(_Request):
@@ -197,6 +206,32 @@ class PlanErrorDocument(_Answer):
     error: dict[str, Any]
 
 
+class AgentReference(_Answer):
+    """An agent in the version that a job has pinned."""
+
+    name: str
+    version: int
+
+
+class StepReference(_Answer):
+    """The step that a child job works for."""
+
+    job_id: Id
+    step_index: int
+
+
+class ChildDocument(_Answer):
+    """A job that a step has handed over to; `key` is its name among the step's children, where it has one."""
+
+    id: Id
+    step_index: int
+    position: int
+    key: str | None
+    agent: AgentReference | None
+    action: str | None
+    status: JobStatus
+
+
 class JobSummary(_Answer):
     """A job without its plan and its steps."""
 
@@ -215,6 +250,9 @@ class JobSummary(_Answer):
     expires_at: Time | None = Field(description="When the job is given up; null when it is paused or has ended.")
     forked_from: Id | None = Field(description="The job whose outcomes this one could take over.")
     metadata: dict[str, Any] | None
+    agent: AgentReference | None
+    parent: StepReference | None
+    depth: int = Field(description="0 for a job that was submitted, one more for each agent above it.")
 
 
 class JobDocument(JobSummary):
@@ -223,6 +261,9 @@ class JobDocument(JobSummary):
     plan: PlanDocument | None
     plan_errors: list[PlanErrorDocument] | None
     steps: list[StepDocument]
+    output: Any = Field(description="What a structured agent has made, as a value; `answer` is its text.")
+    chained: dict[str, Any] | None = Field(description="What became of the agent's chained tool.")
+    children: list[ChildDocument]
 
 
 class ForkedStep(_Answer):

@@ -2,10 +2,13 @@
 
 submit      a checked request body becomes a stored job
 look        a job as it stands, or as it has ended
+
+Agents' executions are jobs too, and have no other way in than `submit_quietly`.
 """
 
 from __future__ import annotations
 
+from datetime import datetime
 from time import monotonic
 from typing import Any
 from uuid import UUID
@@ -13,15 +16,18 @@ from uuid import UUID
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
+from api.assignment import Agent, assigned, checked_agent
 from api.body import JsonResponse, digest
 from api.deps import Services
 from api.documents import Document, job_document, new_job_document
 from api.schemas import JobRequest
 from api.submission import TENANT, accept, check_key, trace_id
 from api.waiting import WAITED
+from shared.domain.agents.document import read_agent
 from shared.domain.errors import InvalidRequest, PlanInvalid
 from shared.ports import PlanWake
 from shared.store.submissions import Submission
+from shared.store.views import JobView, parsed
 
 _CLIENT_GONE = 499  # nginx' number for it; nobody reads it but our metrics
 
@@ -31,22 +37,42 @@ async def submit(
 ) -> Response:
     """Store a job and publish its wake-up; `sent` is the decoded body, the headers are as they came.
 
-    Raises what `accept` and `RequestStore.submit` raise, and `Refusal` for an idempotency key that is none.
+    Raises what `accept`, `assigned` and `RequestStore.submit` raise, and `Refusal` for an idempotency key that is
+    none.
     """
-    key = check_key(idempotency_key)
-    fingerprint = digest(sent) if key is not None else None
-    if key is not None and fingerprint is not None:
-        earlier = await services.requests.earlier(TENANT, key, fingerprint)
-        if earlier is not None:
-            return await replayed(services, earlier)
-    given = {"trace_id": trace_id(traceparent), "idempotency_key": key, "request_hash": fingerprint}
-    return await stored(services, await _accepted_by_tools(services, body, given))
+    found = await _wanted(services, body, sent, idempotency_key, traceparent)
+    return await (replayed(services, found) if isinstance(found, UUID) else stored(services, found))
+
+
+async def submit_quietly(
+    services: Services, body: JobRequest, sent: Any, *, idempotency_key: str | None, traceparent: str | None
+) -> tuple[UUID, bool]:
+    """Store a job and publish its wake-up; return its id, and False if it was stored before under its key.
+
+    Raises as `submit` does.
+    """
+    found = await _wanted(services, body, sent, idempotency_key, traceparent)
+    if isinstance(found, UUID):
+        return found, False
+    job_id, created_at = await _store(services, found)
+    return job_id, created_at is not None
 
 
 async def look(services: Services, job_id: UUID, seconds: float, *, scope: Scope, receive: Receive) -> Response:
     """Answer with a job: as soon as it has ended, or as it stands after so many seconds. Raises `NotFound`.
 
     The time waited is noted in `scope`. When the client has gone the answer is an empty one that nobody reads.
+    """
+    view = await wait_for(services, job_id, seconds, scope=scope, receive=receive)
+    return nobody_reads() if view is None else JsonResponse(job_document(view))
+
+
+async def wait_for(
+    services: Services, job_id: UUID, seconds: float, *, scope: Scope, receive: Receive
+) -> JobView | None:
+    """Return a job as soon as it has ended, or as it stands after so many seconds; None when the client has gone.
+
+    The time waited is noted in `scope`. Raises `NotFound`.
     """
     if seconds > 0:
         begun = monotonic()
@@ -55,12 +81,17 @@ async def look(services: Services, job_id: UUID, seconds: float, *, scope: Scope
             if not services.waiters.has_surely_not_ended(job_id):
                 view = await services.requests.view(TENANT, job_id, only_ended=True)
                 if view.is_whole:
-                    return JsonResponse(job_document(view))
+                    return view
             stayed = await waiter.wait(min(seconds, services.settings.max_wait_seconds), receive)
         scope[WAITED] = monotonic() - begun
         if not stayed:
-            return Response(status_code=_CLIENT_GONE)
-    return JsonResponse(await document_of(services, job_id))
+            return None
+    return await services.requests.view(TENANT, job_id)
+
+
+def nobody_reads() -> Response:
+    """Return the answer to a client that has gone."""
+    return Response(status_code=_CLIENT_GONE)
 
 
 async def document_of(services: Services, job_id: UUID) -> Document:
@@ -77,12 +108,35 @@ async def replayed(services: Services, job_id: UUID) -> Response:
 
 async def stored(services: Services, submission: Submission) -> Response:
     """Store a job and publish its wake-up; or answer with the job that was stored before under its key."""
-    job_id, created_at = await services.requests.submit(submission)
+    job_id, created_at = await _store(services, submission)
     if created_at is None:
         return await replayed(services, job_id)
-    services.waiters.submitted(job_id)
-    services.publisher.publish_soon([PlanWake(job_id)])
     return _accepted(new_job_document(submission, created_at))
+
+
+async def _store(services: Services, submission: Submission) -> tuple[UUID, datetime | None]:
+    """Store a job and publish its wake-up; as `RequestStore.submit`, whose answer it returns."""
+    job_id, created_at = await services.requests.submit(submission)
+    if created_at is not None:
+        services.waiters.submitted(job_id)
+        services.publisher.publish_soon([PlanWake(job_id)])
+    return job_id, created_at
+
+
+async def _wanted(
+    services: Services, body: JobRequest, sent: Any, idempotency_key: str | None, traceparent: str | None
+) -> Submission | UUID:
+    """Return the job that a request becomes, or the id of the one that it became before under its key."""
+    key = check_key(idempotency_key)
+    fingerprint = digest(sent) if key is not None else None
+    if key is not None and fingerprint is not None:
+        earlier = await services.requests.earlier(TENANT, key, fingerprint)
+        if earlier is not None:
+            return earlier
+    given = {"trace_id": trace_id(traceparent), "idempotency_key": key, "request_hash": fingerprint}
+    if body.agent is None and body.action is None and body.with_ is None:
+        return await _accepted_by_tools(services, body, given)
+    return await _accepted_for_agent(services, body, given)
 
 
 async def _accepted_by_tools(services: Services, body: JobRequest, given: dict[str, str | None]) -> Submission:
@@ -101,6 +155,16 @@ async def _accepted_by_tools(services: Services, body: JobRequest, given: dict[s
         if now == known:
             raise
         return await accept(body, now, services.settings, **given)
+
+
+async def _accepted_for_agent(services: Services, body: JobRequest, given: dict[str, str | None]) -> Submission:
+    """Return the job that a request about an agent becomes; raises `NotFound` for an agent that is not there."""
+    name = checked_agent(body)
+    accepted = await _accepted_by_tools(services, body, given)
+    stored = await services.agents.get(TENANT, name)
+    document = read_agent(parsed(stored.content))
+    skills = await services.skills.newest(TENANT, document.skills)
+    return assigned(accepted, body, Agent(stored, document, skills), services.settings)
 
 
 def _accepted(document: Document) -> Response:

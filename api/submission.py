@@ -68,7 +68,7 @@ async def accept(
     if request.strategy not in set(Strategy):
         known = ", ".join(Strategy)
         raise InvalidRequest(f"unknown strategy {capped(request.strategy, 80)!r}; known strategies are {known}")
-    text = checked_input(request.input, settings.max_input_bytes, may_be_absent=request.plan is not None)
+    text = checked_input(request.input, settings.max_input_bytes, may_be_absent=not _needs_input(request))
     model = request.model if request.model is not None else settings.model
     if model != settings.model:
         check_model_name(model, allow_cassette=False)
@@ -93,6 +93,10 @@ async def accept(
         idempotency_key=given.get("idempotency_key"),
         request_hash=given.get("request_hash"),
     )
+
+
+def _needs_input(request: JobRequest) -> bool:
+    return request.plan is None and (request.agent is None or request.action is None)
 
 
 async def valid_plan(

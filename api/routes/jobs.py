@@ -45,7 +45,7 @@ ACCEPTED: dict[str, Any] = {
     response_model=JobDocument,
     responses={
         202: ACCEPTED,
-        **error_responses(400, 409, 413, 415),
+        **error_responses(400, 404, 409, 413, 415),
     },
 )
 async def submit(

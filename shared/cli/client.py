@@ -58,7 +58,7 @@ class Client:
         self._http.close()
 
     def submit(self, body: Json, *, idempotency_key: str | None = None) -> Json:
-        """Create a job from `{input, strategy?, plan?, model?, tools?, metadata?, limits?}` and return it."""
+        """Create a job from `{input, plan?, agent?, action?, with?, model?, …}` and return it."""
         headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
         return self._json("POST", "/jobs", json=body, headers=headers)
 
@@ -110,6 +110,43 @@ class Client:
         items: list[Json] = self._json("GET", "/tools")["items"]
         return items
 
+    def documents(self, kind: str) -> list[Json]:
+        """Return all `agents` or `skills` in use, without their contents."""
+        found: list[Json] = []
+        cursor = None
+        while True:
+            page = self._json("GET", f"/{kind}", params={"cursor": cursor} if cursor else {})
+            found += page["items"]
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return found
+
+    def agent(self, name: str, version: int | None = None) -> Json:
+        """Return an agent with its document, in its newest version or another."""
+        return self._json("GET", f"/agents/{quote(name, safe='')}", params=_version(version))
+
+    def skill(self, name: str, version: int | None = None) -> str:
+        """Return a skill's text."""
+        path = f"/skills/{quote(name, safe='')}"
+        response, found = self._exchange("GET", path, params=_version(version))
+        if response.is_success:
+            return response.text
+        raise _refusal(response.status_code, found, self.url)
+
+    def put(self, kind: str, name: str, body: bytes, media_type: str) -> tuple[Json, bool]:
+        """Store one of the `agents` or `skills`; return it, and whether that made a new version."""
+        headers = {"Content-Type": media_type}
+        response, found = self._exchange("PUT", f"/{kind}/{quote(name, safe='')}", content=body, headers=headers)
+        if response.is_success and isinstance(found, dict):
+            return found, response.status_code == httpx.codes.CREATED
+        raise _refusal(response.status_code, found, self.url)
+
+    def retire(self, kind: str, name: str) -> None:
+        """Take one of the `agents` or `skills` out of use."""
+        response, found = self._exchange("DELETE", f"/{kind}/{quote(name, safe='')}")
+        if not response.is_success:
+            raise _refusal(response.status_code, found, self.url)
+
     def validate(self, plan: Any) -> Json:
         """Return `{valid, errors}` for a plan."""
         return self._json("POST", "/plans/validate", json={"plan": plan})
@@ -152,6 +189,10 @@ def _decoded(response: httpx.Response) -> Any:
         return response.json()
     except (ValueError, RecursionError):
         return None
+
+
+def _version(version: int | None) -> dict[str, int]:
+    return {} if version is None else {"version": version}
 
 
 def _job(job_id: str) -> str:

@@ -11,6 +11,7 @@ import sys
 import typer
 
 from shared.cli import (
+    agents,
     cancel,
     control,
     doctor,
@@ -39,6 +40,7 @@ GROUPS = (
     control,
     validate,
     tools,
+    agents,
     knowledge,
     doctor,
     retention,

@@ -56,7 +56,9 @@ def describe(defect: Any) -> str:
         except (KeyError, TypeError, AttributeError, ValueError):
             pass  # another kind of defect, or one that a later release knows
         if "message" in defect:
-            place = defect.get("field") or defect.get("in") or defect.get("pointer")
+            place = defect.get("field") or defect.get("in") or defect.get("pointer") or defect.get("path")
+            if defect.get("line"):
+                place = f"line {defect['line']}{f', {place}' if place else ''}"
             if "step" in defect:
                 place = f"step {defect['step']} ({defect.get('tool_name')})"
             return one_line(f"{f'{place}: ' if place else ''}{defect['message']}", _LONGEST_ERROR)

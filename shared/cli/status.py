@@ -10,7 +10,7 @@ import typer
 from shared.cli.connection import ApiKey, AsJson, Url, connect
 from shared.cli.console import columns, err, one_line, out, print_json
 from shared.cli.outcome import describe, end, reported
-from shared.cli.submit import code_of, watch
+from shared.cli.submit import LONG_POLL_SECONDS, code_of, watch
 from shared.domain.states import JobStatus, StepStatus
 
 RESUMABLE = frozenset({JobStatus.COMPLETED, JobStatus.FAILED})
@@ -24,6 +24,7 @@ def add_to(app: typer.Typer) -> None:
 def status(
     job_id: Annotated[UUID, typer.Argument(metavar="ID", help="The job's id.")],
     wait: Annotated[bool, typer.Option("--wait", help="Tell its progress and wait for its end.")] = False,
+    tree: Annotated[bool, typer.Option("--tree", help="With the jobs that its steps have handed over to.")] = False,
     url: Url = None,
     api_key: ApiKey = None,
     as_json: AsJson = False,
@@ -34,13 +35,32 @@ def status(
     """
     with reported(as_json=as_json), connect(url, api_key) as client:
         job = client.job(str(job_id))
-        if wait:
+        if tree:
+            job = _with_children(client, job, wait=wait)
+        elif wait:
             watch(client, job, as_json=as_json)
     if as_json:
         print_json(job)
+    elif tree:
+        _show_tree(job)
     else:
         show(job)
     end(code_of(job))
+
+
+def _with_children(client: Any, job: dict[str, Any], *, wait: bool) -> dict[str, Any]:
+    from shared.cli.tree import with_children
+
+    while wait and not JobStatus(job["status"]).is_terminal:
+        job = client.job(job["id"], wait=LONG_POLL_SECONDS)
+    return with_children(client, job)
+
+
+def _show_tree(job: dict[str, Any]) -> None:
+    from shared.cli.tree import draw, totals
+
+    out.print(draw(job))
+    out.print(totals(job), style="dim")
 
 
 def show(job: dict[str, Any]) -> None:
@@ -48,12 +68,28 @@ def show(job: dict[str, Any]) -> None:
     from shared.cli.progress import print_outcome, questions
 
     out.print(f"job {job['id']} {job['status']}{', paused' if job.get('paused_at') else ''}", style="bold")
-    if job.get("forked_from"):
-        out.print(f"forked from {job['forked_from']}")
-    if job.get("input"):
-        out.print(f"input: {one_line(job['input'], 200)}")
+    _show_origin(job)
     for defect in job.get("plan_errors") or []:
         out.print(f"- {describe(defect)}", style="red")
+    _show_steps(job)
+    for question in questions(job):
+        out.print(question, style="yellow")
+    print_outcome(job, out)
+    _show_way_on(job)
+
+
+def _show_origin(job: dict[str, Any]) -> None:
+    if job.get("forked_from"):
+        out.print(f"forked from {job['forked_from']}")
+    if agent := job.get("agent"):
+        out.print(f"agent {one_line(agent['name'])} version {agent['version']}")
+    if parent := job.get("parent"):
+        out.print(f"works for {parent['job_id']} ${parent['step_index']}")
+    if job.get("input"):
+        out.print(f"input: {one_line(job['input'], 200)}")
+
+
+def _show_steps(job: dict[str, Any]) -> None:
     steps = job.get("steps") or []
     if steps:
         for line in columns([_row(step) for step in steps]):
@@ -62,10 +98,9 @@ def show(job: dict[str, Any]) -> None:
         if large := step.get("output_ref"):
             size = large["bytes"] / 1024**2
             out.print(f"${step['index']} has {size:.1f} MB of output: planq output {job['id']} {step['index']}")
-    for question in questions(job):
-        out.print(question, style="yellow")
-    print_outcome(job, out)
-    _show_way_on(job)
+    if children := job.get("children"):
+        noun = "job" if len(children) == 1 else "jobs"
+        out.print(f"{len(children)} child {noun}: planq status --tree {job['id']}")
 
 
 def _show_way_on(job: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`planq submit`: hands a request, or a plan, to planq, and tells how it goes."""
+"""`planq submit`: hands a request, a plan or an agent's work to planq, and tells how it goes."""
 
 from __future__ import annotations
 
@@ -27,6 +27,13 @@ def submit(
     plan: Annotated[
         str | None, typer.Option(metavar="FILE|-", help="Run this plan (JSON) as it is, without a planning call.")
     ] = None,
+    agent: Annotated[str | None, typer.Option(metavar="NAME", help="The agent that shall do it.")] = None,
+    action: Annotated[
+        str | None, typer.Option(help="One of the agent's actions; the text may then be left out.")
+    ] = None,
+    with_: Annotated[
+        str | None, typer.Option("--with", metavar="JSON|@FILE", help="What the agent is given to work on.")
+    ] = None,
     model: Annotated[str | None, typer.Option(help="offline, or provider:model; else the server's own.")] = None,
     tool: Annotated[
         list[str] | None, typer.Option(help="A tool that the job may use; repeatable. All by default.")
@@ -50,9 +57,13 @@ def submit(
     Exit code 1 when the job fails. With --no-wait it prints the job's id and returns at once.
     """
     with reported(as_json=as_json):
-        if text == plan == "-":
-            raise typer.BadParameter("the text and the plan cannot both come from standard input")
-        body = _body(text, plan, model, tool, limit, metadata)
+        if [text, plan, with_ and with_.removeprefix("@")].count("-") > 1:
+            raise typer.BadParameter("two of the text, the plan and --with cannot both come from standard input")
+        body = {
+            **_asked(text, plan, is_complete=agent is not None and action is not None),
+            **_given({"agent": agent, "action": action, "model": model}, with_),
+            **_bounds(tool, limit, metadata),
+        }
         with connect(url, api_key) as client:
             job = client.submit(body, idempotency_key=idempotency_key)
             if not wait:
@@ -97,25 +108,30 @@ def code_of(job: dict[str, Any]) -> int:
     return NOT_OK if job["status"] in ENDED_BADLY else OK
 
 
-def _body(
-    text: str | None,
-    plan: str | None,
-    model: str | None,
-    tools: list[str] | None,
-    limits: list[str] | None,
-    metadata: list[str] | None,
-) -> dict[str, Any]:
+def _asked(text: str | None, plan: str | None, *, is_complete: bool) -> dict[str, Any]:
     from shared.cli.inputs import STANDARD_INPUT, read_json, read_text
 
-    if text is None and plan is None:
-        raise typer.BadParameter("expected a text that says what to do, or --plan")
+    if text is None and plan is None and not is_complete:
+        raise typer.BadParameter("expected a text that says what to do, --plan, or --agent with --action")
     body: dict[str, Any] = {}
     if text is not None:
         body["input"] = read_text(STANDARD_INPUT, "the text") if text == STANDARD_INPUT else text
     if plan is not None:
         body["plan"] = read_json(plan, "the plan")
-    if model is not None:
-        body["model"] = model
+    return body
+
+
+def _given(names: dict[str, str | None], with_: str | None) -> dict[str, Any]:
+    from shared.cli.inputs import parse_json, read_json
+
+    body: dict[str, Any] = {name: value for name, value in names.items() if value is not None}
+    if with_ is not None:
+        body["with"] = read_json(with_[1:], "--with") if with_.startswith("@") else parse_json(with_, "--with")
+    return body
+
+
+def _bounds(tools: list[str] | None, limits: list[str] | None, metadata: list[str] | None) -> dict[str, Any]:
+    body: dict[str, Any] = {}
     if tools:
         body["tools"] = tools
     if limits:

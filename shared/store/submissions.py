@@ -24,7 +24,8 @@ _BYTES_OF_AN_ITEM = 64 * 1024
 class Submission:
     """A request that has been checked and may become a job.
 
-    In a fork, `reuse` says which steps of its plan take over the outcome of which step of `forked_from`.
+    In a fork, `reuse` says which steps of its plan take over the outcome of which step of `forked_from`. An `agent` is
+    pinned to the version that is named here, and so are the skills that its document lists, in their order.
     """
 
     id: UUID
@@ -42,6 +43,11 @@ class Submission:
     request_hash: str | None = None
     forked_from: UUID | None = None
     reuse: Mapping[int, int] | None = None
+    agent: str | None = None
+    agent_version: int | None = None
+    skill_versions: Sequence[int] | None = None
+    action: str | None = None
+    with_: Mapping[str, Any] | None = None
 
     @property
     def expires_in(self) -> timedelta:
@@ -78,7 +84,7 @@ class Submissions:
 
 
 def _values(submission: Submission) -> _Values:
-    reuse = submission.reuse
+    reuse, skills = submission.reuse, submission.skill_versions
     return {
         "id": submission.id,
         "tenant_id": submission.tenant_id,
@@ -96,6 +102,11 @@ def _values(submission: Submission) -> _Values:
         "expires_seconds": submission.expires_in.total_seconds(),
         "forked_from": submission.forked_from,
         "reuse": None if reuse is None else json_text({str(index): source for index, source in reuse.items()}),
+        "agent_name": submission.agent,
+        "agent_version": submission.agent_version,
+        "skill_versions": None if skills is None else array_text(skills),
+        "action": submission.action,
+        "with_input": _text(submission.with_),
     }
 
 
@@ -111,4 +122,4 @@ def _text(value: Mapping[str, Any] | JsonText | None) -> str | None:
 
 
 def _weight(values: _Values) -> int:
-    return 1 + (len(str(values["plan"])) + len(str(values["input"]))) // _BYTES_OF_AN_ITEM
+    return 1 + sum(len(str(values[name])) for name in ("plan", "input", "with_input")) // _BYTES_OF_AN_ITEM

@@ -35,7 +35,7 @@ _FEW_STEPS = 100
 _ANY_STEPS = 2**31 - 1
 
 _ENDED = array_text(TERMINAL_JOB)
-_RAW = ("error", "metadata", "plan_body", "plan_errors")
+_RAW = ("error", "metadata", "plan_body", "plan_errors", "output", "chained", "children")
 _TIMES = ("started_at", "finished_at")
 
 # What orjson would silently make another number of.
@@ -44,7 +44,7 @@ _LONG_DIGITS = re.compile(r"[0-9]{19}")
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job's row, JSON in it as `JsonText`, with `plan_body` and `plan_errors`, and its steps in plan order.
+    """A job's row, JSON in it as `JsonText`, with `plan_body`, `plan_errors` and `children`, and its steps in plan order.
 
     Each step carries `called_arguments`: resolved once it has begun, as planned before or where they are too large to
     show (`CalledArguments`). Plan and steps are only there when the view `is_whole`. A view may be shared.

@@ -117,6 +117,36 @@ def settled(scene: Scene, point: str) -> None:
     assert scene.paid()[f"{job_id}/0"] == 1
 
 
+DOCUMENTS = {
+    "agents": {"json": {"name": "one"}},
+    "skills": {"content": "Be brief.", "headers": {"Content-Type": "text/markdown"}},
+}
+
+
+def document_stored(scene: Scene, point: str) -> None:
+    kind = point.partition(".")[0]
+    scene.api(**{VARIABLE: point})
+    dies_of(scene, "PUT", f"/{kind}/one", **DOCUMENTS[kind])
+    scene.api()
+    url = f"{scene.stack.url}/{kind}/one"
+    answers = [httpx.request("PUT", url, timeout=30, **DOCUMENTS[kind]) for _ in range(2)]
+    assert answers[0].status_code == (200 if point.endswith(":after") else 201)
+    assert [answer.json()["version"] for answer in answers] == [1, 1]
+
+
+def document_retired(scene: Scene, point: str) -> None:
+    kind = point.partition(".")[0]
+    scene.api(**{VARIABLE: point})
+    url = f"{scene.stack.url}/{kind}/one"
+    assert httpx.request("PUT", url, timeout=30, **DOCUMENTS[kind]).status_code == 201
+    dies_of(scene, "DELETE", f"/{kind}/one")
+    scene.api()
+    url = f"{scene.stack.url}/{kind}/one"
+    assert httpx.delete(url, timeout=30).status_code == (404 if point.endswith(":after") else 204)
+    assert httpx.get(url, timeout=30).status_code == 404
+    assert httpx.get(f"{url}?version=1", timeout=30).status_code == 200
+
+
 REACH: dict[str, Recipe] = {
     "requests.submit": submitted,
     "requests.cancel": cancelled,
@@ -124,6 +154,10 @@ REACH: dict[str, Recipe] = {
     "requests.resume": resumed,
     "requests.settle": settled,
     "publisher.publish_soon": submitted,
+    "agents.put": document_stored,
+    "agents.retire": document_retired,
+    "skills.put": document_stored,
+    "skills.retire": document_retired,
 }
 
 

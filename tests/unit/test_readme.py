@@ -103,18 +103,18 @@ def test_the_table_of_endpoints_is_the_api() -> None:
 
     first_cells = " ".join(row[0] for row in rows(section("HTTP API"))[: len(served)])
 
-    assert set(re.findall(r"`(GET|POST) (/[^`]*)`", first_cells)) == served
+    assert set(re.findall(r"`(GET|POST|PUT|DELETE) (/[^`]*)`", first_cells)) == served
     client = TestClient(api, base_url="http://127.0.0.1")
     assert [client.get(path).status_code for path in ("/docs", "/openapi.json")] == [200, 200]
 
 
 def test_the_fields_of_requests_and_answers_are_those_of_the_schemas() -> None:
     text = section("HTTP API")
-    request = [row[0].strip("`") for row in rows(text) if not row[0].startswith(("`GET", "`POST"))]
+    request = [row[0].strip("`") for row in rows(text) if not row[0].startswith(("`GET", "`POST", "`PUT"))]
     sentence = " ".join(text[text.index("A job carries") :].split())
     job, _, step = sentence.partition("; a step ")
 
-    assert request == list(JobRequest.model_fields)
+    assert request == [info.alias or name for name, info in JobRequest.model_fields.items()]
     assert set(LimitsRequest.model_fields) <= set(re.findall(r"\w+", text))
     assert set(re.findall(r"\w+", job)) >= set(JobDocument.model_fields) | set(UsageDocument.model_fields)
     named = re.findall(r"`([a-z_, ]+)`", step)[0].split(", ")

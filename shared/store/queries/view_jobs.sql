@@ -1,12 +1,14 @@
 -- What callers see of jobs, a row for each of those that there are: the job, the plan of its present round, and the
--- first `steps` steps of that round as one JSON array; plan and steps only where they are `wanted`, or the job has ended.
+-- first `steps` steps of that round as one JSON array, and its child jobs as another; plan, steps and children only where
+-- they are `wanted`, or the job has ended.
 -- OFFSET keeps the planner from joining whole tables: a plan that it made for empty ones would be kept.
-SELECT j.*, w.is_wanted, p.body AS plan_body, p.errors AS plan_errors, s.steps
+SELECT j.*, w.is_wanted, p.body AS plan_body, p.errors AS plan_errors, s.steps, c.children
 FROM unnest(%(ids)s::uuid[], %(tenant_ids)s::text[], %(wanted)s::bool[]) AS w (id, tenant_id, is_wanted)
 CROSS JOIN LATERAL (
     SELECT id, tenant_id, status, strategy, input, answer, error::text AS error, model_calls, input_tokens, output_tokens,
            cost_usd, created_at, started_at, finished_at, paused_at, expires_at, forked_from, metadata::text AS metadata,
-           round, w.is_wanted OR status = ANY (%(ended)s::text[]) AS is_whole
+           agent_name, agent_version, action, parent_job_id, parent_step_index, depth, output::text AS output,
+           chained::text AS chained, round, w.is_wanted OR status = ANY (%(ended)s::text[]) AS is_whole
     FROM jobs WHERE id = w.id AND tenant_id = w.tenant_id OFFSET 0
 ) j
 LEFT JOIN LATERAL (
@@ -21,3 +23,11 @@ CROSS JOIN LATERAL (
         FROM steps WHERE j.is_whole AND job_id = j.id AND round = j.round ORDER BY index LIMIT %(steps)s
     ) s
 ) s
+CROSS JOIN LATERAL (
+    SELECT json_agg(json_build_object(
+               'id', id, 'step_index', parent_step_index, 'position', child_position, 'key', child_key,
+               'agent', CASE WHEN agent_name IS NOT NULL
+                        THEN json_build_object('name', agent_name, 'version', agent_version) END,
+               'action', action, 'status', status) ORDER BY parent_step_index, child_position, id)::text AS children
+    FROM jobs WHERE j.is_whole AND parent_job_id = j.id
+) c

@@ -26,7 +26,11 @@ BODIES: dict[str, Any] = {
     "POST /jobs": {"input": "a", "plan": {"calls": [search()]}},
     "POST /jobs/{job_id}/steps/{index}/settle": {"outcome": "happened", "output": {}},
     "POST /plans/validate": {"plan": {"calls": [search()]}},
+    "PUT /agents/{agent_id}": {"name": "something"},
+    "POST /agents/{agent_id}/executions": {"prompt": "a"},
+    "POST /agents/{agent_id}/executions/async": {"prompt": "a"},
 }
+TEXTS = {"PUT /skills/{skill_id}": {"content": "a", "headers": {"Content-Type": "text/markdown"}}}
 WRITES = ["POST /jobs", "POST /jobs/{job_id}/cancel"]
 
 
@@ -42,10 +46,11 @@ class Operations:
     def ask(self, name: str) -> httpx.Response:
         """Send one request that is valid as far as can be told without the database."""
         method, path = name.split(" ")
-        place = re.sub(r"{job_id[^}]*}", self.job_id, path)
+        place = re.sub(r"{(job|exec)_id[^}]*}", self.job_id, path)
         place = re.sub(r"{[^}]*index[^}]*}", "0", place)
         place = re.sub(r"{[^}]*}", "something", place)
-        return self._api.http.request(method, place, json=BODIES.get(name, {}) if method != "GET" else None)
+        body: Any = TEXTS.get(name) or ({} if method == "GET" else {"json": BODIES.get(name, {})})
+        return self._api.http.request(method, place, **body)
 
     def answers(self) -> dict[str, httpx.Response]:
         """Ask for everything; return the answers by operation."""

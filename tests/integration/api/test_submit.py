@@ -161,7 +161,7 @@ REFUSED: list[tuple[str, Any, int, str, str]] = [
     ("NUL", {"input": "a\x00b"}, 422, "invalid_request", "NUL"),
     ("long input", {"input": "é" * 50_001}, 413, "too_large", "at most 100000 bytes of UTF-8, found 100002"),
     ("input of a wrong type", {"input": 5}, 422, "invalid_request", "found a number"),
-    ("unknown field", {"input": "a", "promt": 1}, 422, "invalid_request", "known fields are input, limits"),
+    ("unknown field", {"input": "a", "promt": 1}, 422, "invalid_request", "known fields are action, agent, input, limits"),
     ("unknown strategy", {"input": "a", "strategy": "x"}, 422, "invalid_request", "known strategies are plan"),
     ("unknown model", {"input": "a", "model": "gpt"}, 422, "invalid_request", "openai:<model>"),
     ("a cassette", {"input": "a", "model": "cassette:/etc/passwd"}, 422, "invalid_request", "operator"),

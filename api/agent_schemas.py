@@ -1,0 +1,104 @@
+"""What goes over the wire about agents, skills and executions; beside `schemas`, which has what jobs need.
+
+Documents of agents are checked by `shared.domain.agents.document`, not here. Specifications S1 and S3.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from api.schemas import AgentReference, ChildDocument, ErrorDocument, Id, StepReference, Time, UsageDocument
+from shared.domain.agents.document import OutputMode
+from shared.domain.states import JobStatus
+
+
+class ExecutionRequest(BaseModel):
+    """What an agent shall do: `action`, `prompt`, or both."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    action: str | None = Field(default=None, description="One of the agent's actions.")
+    prompt: str | None = Field(default=None, description="What is asked, at most 100 kB of UTF-8.")
+    with_: dict[str, Any] | None = Field(
+        default=None, alias="with", description="What the agent, or its action, is given to work on; at most 100 kB."
+    )
+    timeout_ms: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="How long it may take, at most 300 000 ms; or `timeout_seconds`."
+    )
+    timeout_seconds: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="How long it may take, at most 300 s; or `timeout_ms`."
+    )
+    metadata: dict[str, Any] | None = Field(default=None, description="Kept and returned as it is; at most 16 kB.")
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class ExecutionDocument(_Answer):
+    """One run of an agent, or of a plan of agents: a job, seen from its result."""
+
+    exec_id: Id = Field(description="The id of the job that it is.")
+    status: JobStatus
+    agent: AgentReference | None = Field(description="Null where it is a plan of agents.")
+    action: str | None
+    output: Any = Field(description="The object of a structured agent, else `{text}`; null unless it has completed.")
+    chained: dict[str, Any] | None = Field(description="What became of the agent's chained tool.")
+    error: ErrorDocument | None
+    elapsed_ms: int | None = Field(description="From its submission to its end; null before.")
+    model_calls: int
+    usage: UsageDocument
+    created_at: Time
+    started_at: Time | None
+    finished_at: Time | None
+    parent: StepReference | None
+    depth: int
+    children: list[ChildDocument]
+
+
+class StoredAgent(_Answer):
+    """An agent in one of its versions."""
+
+    name: str
+    version: int
+    document: dict[str, Any] = Field(description="As it was stored, unknown keys too.")
+    created_at: Time
+    retired_at: Time | None = Field(description="Since then no new job may name it.")
+
+
+class AgentSummary(_Answer):
+    """An agent in its newest version, without its document."""
+
+    name: str
+    version: int
+    description: str
+    output_mode: OutputMode
+    tools: list[str]
+    skills: list[str]
+    actions: list[str]
+    created_at: Time
+
+
+class AgentPage(_Answer):
+    """Agents in the order of their names; `next_cursor` is null on the last page."""
+
+    items: list[AgentSummary]
+    next_cursor: str | None
+
+
+class SkillSummary(_Answer):
+    """A skill in its newest version, without its text."""
+
+    name: str
+    version: int
+    characters: int
+    created_at: Time
+
+
+class SkillPage(_Answer):
+    """Skills in the order of their names; `next_cursor` is null on the last page."""
+
+    items: list[SkillSummary]
+    next_cursor: str | None

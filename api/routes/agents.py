@@ -1,0 +1,161 @@
+"""Agents and skills: store, look, list, retire. Specification S3.
+
+A document is put as YAML or JSON and answered as JSON; a skill is Markdown both ways.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from api.agent_schemas import AgentPage, SkillPage, SkillSummary, StoredAgent
+from api.body import JsonResponse, decode
+from api.deps import Use, router
+from api.documents import agent_document, agent_summary, skill_summary
+from api.problems import error_responses
+from api.schemas import MAX_PAGE
+from api.submission import TENANT
+from shared.domain.agents.document import parse_agent
+from shared.domain.agents.skill import parse_skill
+from shared.domain.errors import InvalidRequest
+from shared.store.agents import Kept
+from shared.store.database import json_text
+
+agents: APIRouter = router("agents")
+
+Name = Annotated[str, Path(description="The name, as it stands in the document.")]
+Version = Annotated[
+    int | None, Query(ge=1, le=2**31 - 1, description="This version, a retired one too; else the newest in use.")
+]
+Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
+Cursor = Annotated[str | None, Query(description="`next_cursor` of the page before.")]
+
+_CURSOR = re.compile(r"[^\x00-\x1f]{1,200}")
+_OBJECT = {"type": "object", "description": "An agent's document; see the README."}
+_LOCATED = {"Location": {"description": "Where this version can be had.", "schema": {"type": "string"}}}
+_MARKDOWN: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The text.",
+        "content": {"text/markdown": {"schema": {"type": "string"}}},
+        "headers": {"Planq-Version": {"description": "Which version this is.", "schema": {"type": "string"}}},
+    }
+}
+
+
+def _stored(model: type[Any]) -> dict[int | str, dict[str, Any]]:
+    return {
+        200: {"description": "The version in use is the same; nothing has changed.", "model": model},
+        201: {"description": "Stored as a new version.", "model": model, "headers": _LOCATED},
+        **error_responses(400, 409, 413, 415),
+    }
+
+
+def _body(*media_types: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"requestBody": {"required": True, "content": {one: {"schema": schema} for one in media_types}}}
+
+
+@agents.get("/agents", response_model=AgentPage)
+async def list_agents(services: Use, limit: Limit = MAX_PAGE, cursor: Cursor = None) -> Response:
+    """List the agents in use, by name."""
+    found = await services.agents.page(TENANT, after=_after(cursor), limit=limit + 1)
+    return _page([agent_summary(one) for one in found], limit)
+
+
+@agents.get("/agents/{agent_id}", response_model=StoredAgent, responses=error_responses(404))
+async def get_agent(agent_id: Name, services: Use, version: Version = None) -> Response:
+    """Return an agent."""
+    return JsonResponse(agent_document(await services.agents.get(TENANT, agent_id, version)))
+
+
+@agents.put(
+    "/agents/{agent_id}",
+    response_model=StoredAgent,
+    responses=_stored(StoredAgent),
+    openapi_extra=_body("application/json", "application/yaml", schema=_OBJECT),
+)
+async def put_agent(request: Request, agent_id: Name, services: Use) -> Response:
+    """Store an agent's document, as a new version unless it is the one in use already.
+
+    A document that is refused comes back with everything that is wrong with it: `errors` has `path` (a JSON pointer),
+    `line` and `message` of each defect.
+    """
+    body = await request.body()
+    if request.headers.get("content-type", "").startswith("application/json"):
+        decode(body)  # says better what is wrong with JSON that is none
+    document = parse_agent(body)
+    _check_name(document.name, agent_id, "the document")
+    content = json_text(document.to_json())
+    kept = await services.agents.put(TENANT, document.name, content, skills=document.skills)
+    return _kept(kept, agent_document(await services.agents.get(TENANT, document.name, kept.version)), "agents")
+
+
+@agents.delete("/agents/{agent_id}", status_code=204, response_class=Response, responses=error_responses(404))
+async def delete_agent(agent_id: Name, services: Use) -> Response:
+    """Retire an agent: no new job may name it; jobs that have it go on, and its versions can still be had."""
+    await services.agents.retire(TENANT, agent_id)
+    return Response(status_code=204)
+
+
+@agents.get("/skills", response_model=SkillPage)
+async def list_skills(services: Use, limit: Limit = MAX_PAGE, cursor: Cursor = None) -> Response:
+    """List the skills in use, by name."""
+    found = await services.skills.page(TENANT, after=_after(cursor), limit=limit + 1)
+    return _page([skill_summary(one) for one in found], limit)
+
+
+@agents.get("/skills/{skill_id}", response_class=Response, responses={**_MARKDOWN, **error_responses(404)})
+async def get_skill(skill_id: Name, services: Use, version: Version = None) -> Response:
+    """Return a skill's text."""
+    found = await services.skills.get(TENANT, skill_id, version)
+    headers = {"Planq-Version": str(found.version), "X-Content-Type-Options": "nosniff"}
+    return Response(found.content, media_type="text/markdown", headers=headers)
+
+
+@agents.put(
+    "/skills/{skill_id}",
+    response_model=SkillSummary,
+    responses=_stored(SkillSummary),
+    openapi_extra=_body("text/markdown", schema={"type": "string"}),
+)
+async def put_skill(request: Request, skill_id: Name, services: Use) -> Response:
+    """Store a skill, as a new version unless it is the one in use already; new jobs of agents that list it get it."""
+    skill = parse_skill(skill_id, await request.body())
+    kept = await services.skills.put(TENANT, skill.name, skill.text)
+    return _kept(kept, skill_summary(await services.skills.get(TENANT, skill.name, kept.version)), "skills")
+
+
+@agents.delete("/skills/{skill_id}", status_code=204, response_class=Response, responses=error_responses(404))
+async def delete_skill(skill_id: Name, services: Use) -> Response:
+    """Retire a skill: agents that list it can do no new job; jobs that have it go on."""
+    await services.skills.retire(TENANT, skill_id)
+    return Response(status_code=204)
+
+
+def _kept(kept: Kept, document: dict[str, Any], kind: str) -> Response:
+    if not kept.is_new:
+        return JsonResponse(document)
+    place = f"/{kind}/{document['name']}?version={kept.version}"
+    return JsonResponse(document, status_code=201, headers={"Location": place})
+
+
+def _page(items: list[dict[str, Any]], limit: int) -> Response:
+    # One more than asked for says whether there is a next page.
+    page = items[:limit]
+    following = page[-1]["name"] if len(items) > limit else None
+    return JsonResponse({"items": page, "next_cursor": following})
+
+
+def _after(cursor: str | None) -> str:
+    if cursor is not None and not _CURSOR.fullmatch(cursor):
+        raise InvalidRequest("cursor: expected next_cursor of an earlier page, found something else")
+    return cursor or ""
+
+
+def _check_name(found: str, expected: str, what: str) -> None:
+    if found != expected:
+        message = f"{what} names itself {found!r:.100}, the path names {expected!r:.100}; expected the same"
+        raise InvalidRequest(message, errors=[{"path": "/name", "line": None, "message": message}])

@@ -1,0 +1,157 @@
+"""Executions of agents: a job with an agent, asked for and looked at from its result. Specification S1.
+
+Nothing runs here by a way of its own: the body becomes a request for a job, and an execution's id is the job's.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Header, Path, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from api import service
+from api.agent_schemas import ExecutionDocument, ExecutionRequest
+from api.body import JsonResponse
+from api.deps import Services, Use, job_id_of, router
+from api.documents import execution_document
+from api.problems import error_responses
+from api.routes.agents import Name
+from api.schemas import JobRequest
+from api.submission import TENANT
+from shared.domain.errors import InvalidRequest, NotFound
+
+executions: APIRouter = router("agents")
+
+MAX_TIMEOUT_SECONDS = 300.0
+"""Specification S1; facts 001: the hard maximum of the agent runner."""
+
+Key = Annotated[
+    str | None,
+    Header(alias="Idempotency-Key", description="1 to 255 visible ASCII characters; repeats are harmless."),
+]
+Trace = Annotated[
+    str | None, Header(alias="traceparent", description="W3C Trace Context; its trace id goes to tools.")
+]
+ExecPath = Annotated[str, Path(json_schema_extra={"format": "uuid"}, description="The execution's id.")]
+
+_RUNS: dict[str, Any] = {
+    "description": "It is stored and runs; the same Idempotency-Key and body give the same execution.",
+    "model": ExecutionDocument,
+    "headers": {
+        "Location": {"description": "Where to look at it.", "schema": {"type": "string"}},
+        "Idempotency-Replayed": {
+            "description": "`true` when it was asked for before under this key.",
+            "schema": {"type": "string", "enum": ["true"]},
+        },
+    },
+}
+_ENDED: dict[str, Any] = {**_RUNS, "description": "It has ended within the wait limit, well or badly: see `status`."}
+
+
+@executions.post(
+    "/agents/{agent_id}/executions",
+    response_model=ExecutionDocument,
+    responses={200: _ENDED, 202: _RUNS, **error_responses(400, 404, 409, 413, 415)},
+)
+async def execute(
+    request: Request,
+    agent_id: Name,
+    body: ExecutionRequest,
+    services: Use,
+    idempotency_key: Key = None,
+    traceparent: Trace = None,
+) -> Response:
+    """Let an agent do something and wait for it, at most as long as the server lets clients wait; then 202."""
+    job_id, is_new = await _submit(request, services, agent_id, body, idempotency_key, traceparent)
+    view = await service.wait_for(services, job_id, services.settings.max_wait_seconds, **_channel(request))
+    if view is None:
+        return service.nobody_reads()
+    return _shown(execution_document(view), 200 if view.has_ended else 202, is_new=is_new)
+
+
+@executions.post(
+    "/agents/{agent_id}/executions/async",
+    status_code=202,
+    response_model=ExecutionDocument,
+    responses={202: _RUNS, **error_responses(400, 404, 409, 413, 415)},
+)
+async def execute_later(
+    request: Request,
+    agent_id: Name,
+    body: ExecutionRequest,
+    services: Use,
+    idempotency_key: Key = None,
+    traceparent: Trace = None,
+) -> Response:
+    """Let an agent do something, and answer at once."""
+    job_id, is_new = await _submit(request, services, agent_id, body, idempotency_key, traceparent)
+    view = await services.requests.view(TENANT, job_id)
+    return _shown(execution_document(view), 202, is_new=is_new)
+
+
+@executions.get("/executions/agents/{exec_id}", response_model=ExecutionDocument, responses=error_responses(404))
+async def look(
+    request: Request,
+    exec_id: ExecPath,
+    services: Use,
+    wait: Annotated[
+        float, Query(ge=0, allow_inf_nan=False, description="Seconds to wait for its end; capped by the server.")
+    ] = 0.0,
+) -> Response:
+    """Return an execution, of any depth, while it runs and afterwards; with `wait`, as soon as it has ended."""
+    found = job_id_of(exec_id)
+    view = await service.wait_for(services, found, wait, **_channel(request))
+    if view is None:
+        return service.nobody_reads()
+    if view.row["agent_name"] is None and view.row["parent_job_id"] is None:
+        raise NotFound(f"job {found} is no execution of an agent; look at /jobs/{found}")
+    return JsonResponse(execution_document(view))
+
+
+async def _submit(
+    request: Request,
+    services: Services,
+    agent_id: str,
+    body: ExecutionRequest,
+    idempotency_key: str | None,
+    traceparent: str | None,
+) -> tuple[UUID, bool]:
+    """Store the job that an execution is; return its id, and whether it is new."""
+    wanted = _as_job(agent_id, body, services.settings.agent_timeout_seconds)
+    sent = {"execution_of": agent_id, "body": await request.json()}
+    return await service.submit_quietly(
+        services, wanted, sent, idempotency_key=idempotency_key, traceparent=traceparent
+    )
+
+
+def _channel(request: Request) -> dict[str, Any]:
+    return {"scope": request.scope, "receive": request.receive}
+
+
+def _as_job(agent_id: str, body: ExecutionRequest, default_seconds: float) -> JobRequest:
+    if body.prompt is None and body.action is None:
+        raise InvalidRequest("expected an action or a prompt, found neither")
+    wanted = body.model_dump(include={"action", "with_", "metadata"}, by_alias=True, exclude_none=True)
+    limits = {"job_timeout_seconds": _timeout(body, default_seconds)}
+    return JobRequest.model_validate({**wanted, "agent": agent_id, "input": body.prompt, "limits": limits})
+
+
+def _timeout(body: ExecutionRequest, default_seconds: float) -> float:
+    if body.timeout_ms is not None and body.timeout_seconds is not None:
+        raise InvalidRequest("expected timeout_ms or timeout_seconds, found both")
+    seconds = body.timeout_ms / 1000 if body.timeout_ms is not None else body.timeout_seconds
+    if seconds is None:
+        return default_seconds
+    if seconds > MAX_TIMEOUT_SECONDS:
+        raise InvalidRequest(f"timeout: expected at most {MAX_TIMEOUT_SECONDS:g} s, found {seconds:g} s")
+    return seconds
+
+
+def _shown(document: dict[str, Any], status: int, *, is_new: bool) -> Response:
+    headers = {"Location": f"/executions/agents/{document['exec_id']}"}
+    if not is_new:
+        headers["Idempotency-Replayed"] = "true"
+    return JsonResponse(document, status_code=status, headers=headers)

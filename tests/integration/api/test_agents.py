@@ -1,0 +1,212 @@
+"""Agents and skills over HTTP: versions, every defect at once, retirement, and the jobs that name them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.integration.api.conftest import Api, problem_of
+
+YAML = {"Content-Type": "application/yaml"}
+MARKDOWN = {"Content-Type": "text/markdown"}
+
+RESEARCHER = """\
+# comments are not kept
+name: {name}
+description: You look things up.
+x-team: {{b: 1, a: 2}}
+skills: [{skills}]
+actions:
+  find:
+    prompt: Find {{{{ topic }}}}
+    input_schema:
+      type: object
+      properties: {{topic: {{type: string}}}}
+      required: [topic]
+"""
+
+BROKEN = """\
+name: broken
+description: 7
+structured_output: true
+temperature: 9
+tools:
+  - search
+  - {description: nameless}
+"""
+
+
+def put(api: Api, name: str, text: str = RESEARCHER, *, skills: str = "") -> dict[str, Any]:
+    """Store an agent that must be taken, and return it."""
+    response = api.http.put(f"/agents/{name}", content=text.format(name=name, skills=skills), headers=YAML)
+    assert response.status_code in (200, 201), response.text
+    stored: dict[str, Any] = response.json()
+    return stored
+
+
+def test_an_agent_is_stored_with_versions_and_returned_as_it_was_written(api: Api) -> None:
+    path = "/agents/versions"
+    text = RESEARCHER.format(name="versions", skills="")
+    first = api.http.put(path, content=text, headers=YAML)
+    again = api.http.put(path, content=text + "# a remark\n", headers=YAML)
+    as_json = api.http.put(path, json=first.json()["document"])
+    other = api.http.put(path, content=text.replace("look", "dig"), headers=YAML)
+
+    assert [(one.status_code, one.json()["version"]) for one in (first, again, as_json, other)] == [
+        (201, 1),
+        (200, 1),
+        (200, 1),
+        (201, 2),
+    ]
+    assert other.headers["location"] == "/agents/versions?version=2"
+    assert list(first.json()["document"]) == ["name", "description", "x-team", "skills", "actions"]
+    assert list(first.json()["document"]["x-team"]) == ["b", "a"]
+    assert api.http.get(path).json() == other.json()
+    assert api.http.get(first.headers["location"]).json() == first.json()
+
+
+def test_a_broken_document_is_refused_with_every_defect_and_its_line(api: Api) -> None:
+    response = api.http.put("/agents/broken", content=BROKEN, headers=YAML)
+
+    errors = problem_of(response, 422, "invalid_request")["errors"]
+    assert [(one["line"], one["path"]) for one in errors] == [
+        (2, "/description"),
+        (3, "/structured_output"),
+        (4, "/temperature"),
+        (7, "/tools/1/name"),
+    ]
+    assert all(one["message"] for one in errors)
+    problem_of(api.http.get("/agents/broken"), 404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("content", "headers", "status", "told"),
+    [
+        (b"{", {"Content-Type": "application/json"}, 400, "no valid JSON"),
+        (b"a: [", YAML, 422, "not valid YAML"),
+        (b"", YAML, 422, "an object"),
+        (b"- 1", YAML, 422, "an object"),
+        (b"name: other", YAML, 422, "expected the same"),
+        (b"\xff\xfe", YAML, 422, "UTF-8"),
+        (b"description: d", YAML, 422, "name is missing"),
+        (b"name: x", MARKDOWN, 415, "application/json or application/yaml"),
+        (b"a: &a [1,1]\nb: &b [*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b]\n" * 1, YAML, 422, "name is missing"),
+    ],
+)
+def test_what_is_no_agent_is_refused(
+    api: Api, content: bytes, headers: dict[str, str], status: int, told: str
+) -> None:
+    response = api.http.put("/agents/refused", content=content, headers=headers)
+
+    assert response.status_code == status, response.text
+    assert told in response.json()["detail"]
+
+
+def test_a_retired_agent_can_be_looked_at_and_given_no_job(api: Api) -> None:
+    put(api, "retiree")
+
+    assert api.http.delete("/agents/retiree").status_code == 204
+    assert "is retired" in problem_of(api.http.delete("/agents/retiree"), 404, "not_found")["detail"]
+    problem_of(api.http.get("/agents/retiree"), 404, "not_found")
+    assert api.http.get("/agents/retiree?version=1").json()["retired_at"] is not None
+    problem_of(api.http.post("/jobs", json={"input": "x", "agent": "retiree"}), 404, "not_found")
+
+
+def test_the_list_pages_by_name(api: Api) -> None:
+    for number in range(3):
+        put(api, f"listed-{number}")
+    found: list[dict[str, Any]] = []
+    cursor: str | None = "listed"
+    while cursor is not None and not any(one["name"] == "listed-2" for one in found):
+        page = api.http.get("/agents", params={"limit": 1, "cursor": cursor}).json()
+        found += page["items"]
+        cursor = page["next_cursor"]
+
+    assert [one["name"] for one in found] == ["listed-0", "listed-1", "listed-2"]
+    assert found[0]["actions"] == ["find"]
+    assert (found[0]["output_mode"], found[0]["description"]) == ("text", "You look things up.")
+    problem_of(api.http.get("/agents?cursor=%00"), 422, "invalid_request")
+
+
+def test_a_skill_is_text_with_versions(api: Api) -> None:
+    first = api.http.put("/skills/style", content="# Grüße\n", headers=MARKDOWN)
+    again = api.http.put("/skills/style", content="# Grüße\n", headers=MARKDOWN)
+    second = api.http.put("/skills/style", content="Be brief.", headers=MARKDOWN)
+
+    assert [(one.status_code, one.json()["version"]) for one in (first, again, second)] == [
+        (201, 1),
+        (200, 1),
+        (201, 2),
+    ]
+    got = api.http.get("/skills/style?version=1")
+    assert (got.text, got.headers["content-type"]) == ("# Grüße\n", "text/markdown; charset=utf-8")
+    assert api.http.get("/skills/style").headers["planq-version"] == "2"
+    assert any(one["name"] == "style" for one in api.http.get("/skills").json()["items"])
+    assert api.http.delete("/skills/style").status_code == 204
+    problem_of(api.http.get("/skills/style"), 404, "not_found")
+    problem_of(api.http.put("/skills/a b", content="x", headers=MARKDOWN), 422, "invalid_request")
+    problem_of(api.http.put("/skills/blank", content=" \n", headers=MARKDOWN), 422, "invalid_request")
+    problem_of(api.http.put("/skills/blank", json="x"), 415, "unsupported_media_type")
+
+
+def test_a_job_pins_the_version_of_its_agent_and_of_its_skills(api: Api) -> None:
+    api.http.put("/skills/pinned-skill", content="one", headers=MARKDOWN)
+    put(api, "pinned", skills="pinned-skill")
+    job = api.submit({"agent": "pinned", "input": "x", "with": {"a": [1, None]}})
+    put(api, "pinned", RESEARCHER.replace("look", "dig"), skills="pinned-skill")
+    api.http.put("/skills/pinned-skill", content="two", headers=MARKDOWN)
+    later = api.submit({"agent": "pinned", "action": "find", "with": {"topic": "x"}})
+
+    assert (job["agent"], later["agent"]) == ({"name": "pinned", "version": 1}, {"name": "pinned", "version": 2})
+    assert api.http.get(f"/jobs/{job['id']}").json() == job
+    assert (job["parent"], job["depth"], job["children"], job["output"], job["chained"]) == (None, 0, [], None, None)
+    rows = api.jobs.execute(
+        "SELECT skill_versions, action, with_input FROM jobs WHERE id = ANY (%s::uuid[]) ORDER BY id",
+        [job["id"], later["id"]],
+    )
+    assert rows == [
+        {"skill_versions": [1], "action": None, "with_input": {"a": [1, None]}},
+        {"skill_versions": [2], "action": "find", "with_input": {"topic": "x"}},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "told"),
+    [
+        ({"agent": "nobody", "input": "x"}, 404, "agent 'nobody' does not exist; there are"),
+        ({"agent": "a\x00", "input": "x"}, 404, "does not exist"),
+        ({"agent": "refuser"}, 422, "input: expected a text"),
+        ({"agent": "refuser", "action": "fly", "input": "x"}, 422, "no action 'fly'; it has find"),
+        ({"agent": "refuser", "action": "find"}, 422, "with: required but missing: 'topic'"),
+        ({"agent": "refuser", "action": "find", "with": {"topic": 7}}, 422, "with/topic"),
+        ({"input": "x", "action": "find"}, 422, "action: is only understood together with agent"),
+        ({"input": "x", "with": {}}, 422, "with: is only understood together with agent"),
+        ({"agent": "refuser", "input": "x", "plan": {"calls": []}}, 422, "an agent or a plan"),
+        ({"agent": "refuser", "input": "x", "with_": {}}, 422, "known fields are action, agent"),
+        ({"agent": "refuser", "input": "x", "with": {"a": "x" * 100_001}}, 413, "with: expected at most"),
+        ({"agent": "skilled", "input": "x"}, 422, "lists skills that are not stored: 'absent-skill'"),
+    ],
+)
+def test_a_job_that_no_agent_could_do_is_refused(api: Api, body: dict[str, Any], status: int, told: str) -> None:
+    put(api, "refuser")
+    put(api, "skilled", skills="absent-skill")
+
+    response = api.http.post("/jobs", content=json.dumps(body), headers={"Content-Type": "application/json"})
+
+    assert response.status_code == status, response.text
+    assert told in response.text
+
+
+def test_the_agents_model_is_the_jobs_unless_the_request_names_one(api: Api) -> None:
+    text = "name: {name}\nmodel: anthropic:claude-x\n"
+    put(api, "modelled", text)
+    own = api.submit({"agent": "modelled", "input": "x"})
+    named = api.submit({"agent": "modelled", "input": "x", "model": "offline"})
+
+    rows = api.jobs.execute(
+        "SELECT model FROM jobs WHERE id = ANY (%s::uuid[]) ORDER BY id", [own["id"], named["id"]]
+    )
+
+    assert [row["model"] for row in rows] == ["anthropic:claude-x", "offline"]

@@ -1,0 +1,157 @@
+"""Executions of agents: jobs seen from their result; sync, async, of any depth."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from shared.store.ids import new_id
+from tests.integration.api.conftest import Api, MakeApi, problem_of
+from tests.support.waiting import eventually
+
+AGENT = {
+    "name": "doer",
+    "description": "You do things.",
+    "actions": {"greet": {"prompt": "Greet {{ who }}"}},
+}
+
+
+@pytest.fixture
+def path(api: Api) -> str:
+    assert api.http.put("/agents/doer", json=AGENT).status_code in (200, 201)
+    return "/agents/doer/executions"
+
+
+def answer(api: Api, job_id: str, text: str = "done", output: str | None = None) -> None:
+    """End a queued job, as a worker does; `output` is JSON text."""
+    if output is not None:
+        api.jobs.execute("UPDATE jobs SET output = %s::json WHERE id = %s", output, job_id)
+    api.jobs.complete(job_id, text, notify=True)
+
+
+def test_an_execution_is_a_job_that_can_be_looked_at_while_it_runs(api: Api, path: str) -> None:
+    response = api.http.post(f"{path}/async", json={"prompt": "say hello", "with": {"a": 1}})
+
+    execution = response.json()
+    assert (response.status_code, execution["status"]) == (202, "queued")
+    assert response.headers["location"] == f"/executions/agents/{execution['exec_id']}"
+    assert execution["agent"]["name"] == "doer"
+    assert (execution["output"], execution["elapsed_ms"]) == (None, None)
+    job = api.http.get(f"/jobs/{execution['exec_id']}").json()
+    assert (job["input"], job["agent"]) == ("say hello", execution["agent"])
+    answer(api, execution["exec_id"])
+    ended = api.http.get(response.headers["location"]).json()
+    assert (ended["status"], ended["output"]) == ("completed", {"text": "done"})
+    assert ended["elapsed_ms"] >= 0
+
+
+def test_a_structured_answer_is_the_output(api: Api, path: str) -> None:
+    execution = api.http.post(f"{path}/async", json={"prompt": "x"}).json()
+
+    answer(api, execution["exec_id"], '{"n": 1}', '{"n": 1}')
+
+    assert api.http.get(f"/executions/agents/{execution['exec_id']}").json()["output"] == {"n": 1}
+    assert api.http.get(f"/jobs/{execution['exec_id']}").json()["output"] == {"n": 1}
+
+
+def test_the_synchronous_way_waits_for_the_end(api: Api, path: str) -> None:
+    key = {"Idempotency-Key": "greeting"}
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(api.http.post, path, json={"action": "greet", "with": {"who": "you"}}, headers=key)
+        find = "SELECT id::text FROM jobs WHERE idempotency_key = 'greeting'"
+        (row,) = eventually(lambda: api.jobs.execute(find), what="the job is stored")
+        answer(api, row["id"])
+        response = asked.result(30)
+
+    assert (response.status_code, response.json()["output"]) == (200, {"text": "done"})
+    assert response.json()["action"] == "greet"
+    again = api.http.post(path, json={"action": "greet", "with": {"who": "you"}}, headers=key)
+    assert (again.status_code, again.json()) == (200, response.json())
+    assert again.headers["idempotency-replayed"] == "true"
+    other = api.http.post(path, json={"action": "greet"}, headers=key)
+    assert "another request" in problem_of(other, 409, "conflict")["detail"]
+
+
+def test_what_takes_longer_than_the_wait_limit_is_answered_202(make_api: MakeApi) -> None:
+    api = make_api(max_wait_seconds=0.05)
+    api.http.put("/agents/doer", json=AGENT)
+
+    response = api.http.post("/agents/doer/executions", json={"prompt": "x"})
+
+    assert (response.status_code, response.json()["status"]) == (202, "queued")
+    assert response.headers["location"].endswith(response.json()["exec_id"])
+
+
+@pytest.mark.parametrize(
+    ("body", "seconds"),
+    [({}, 60.0), ({"timeout_ms": 1500}, 1.5), ({"timeout_seconds": 300}, 300.0)],
+)
+def test_the_timeout_bounds_the_job(api: Api, path: str, body: dict[str, Any], seconds: float) -> None:
+    execution = api.http.post(f"{path}/async", json={"prompt": "x", **body}).json()
+
+    job = api.http.get(f"/jobs/{execution['exec_id']}").json()
+    lives = datetime.fromisoformat(job["expires_at"]) - datetime.fromisoformat(job["created_at"])
+    assert lives == timedelta(seconds=seconds)
+    assert datetime.fromisoformat(job["created_at"]) <= datetime.now(UTC) + timedelta(seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("agent", "body", "status", "told"),
+    [
+        ("nobody", {"prompt": "x"}, 404, "agent 'nobody' does not exist; there are"),
+        ("doer", {}, 422, "an action or a prompt"),
+        ("doer", {"prompt": " "}, 422, "only white space"),
+        ("doer", {"action": "fly"}, 422, "it has greet"),
+        ("doer", {"prompt": "x", "timeout_ms": 300_001}, 422, "at most 300 s"),
+        ("doer", {"prompt": "x", "timeout_seconds": 300.5}, 422, "at most 300 s"),
+        ("doer", {"prompt": "x", "timeout_ms": 0}, 422, "timeout_ms"),
+        ("doer", {"prompt": "x", "timeout_ms": -1}, 422, "timeout_ms"),
+        ("doer", {"prompt": "x", "timeout_ms": 1, "timeout_seconds": 1}, 422, "found both"),
+        ("doer", {"prompt": "x", "input": "y"}, 422, "known fields are action, metadata, prompt"),
+        ("doer", {"prompt": "x", "with": []}, 422, "with"),
+    ],
+)
+@pytest.mark.parametrize("way", ["", "/async"])
+def test_what_no_agent_can_do_is_refused(
+    api: Api, path: str, agent: str, body: dict[str, Any], status: int, told: str, way: str
+) -> None:
+    response = api.http.post(f"/agents/{agent}/executions{way}", json=body)
+
+    assert response.status_code == status, response.text
+    assert told in response.json()["detail"]
+
+
+def test_a_job_without_an_agent_is_no_execution(api: Api) -> None:
+    job = api.submit()
+
+    assert "/jobs/" in problem_of(api.http.get(f"/executions/agents/{job['id']}"), 404, "not_found")["detail"]
+    problem_of(api.http.get(f"/executions/agents/{new_id()}"), 404, "not_found")
+    problem_of(api.http.get("/executions/agents/none"), 404, "not_found")
+
+
+def test_children_are_shown_with_their_parent_and_by_themselves(api: Api, path: str) -> None:
+    parent = api.http.post(f"{path}/async", json={"prompt": "x"}).json()["exec_id"]
+    child = api.submit({"input": "part"})["id"]
+    api.jobs.execute(
+        "UPDATE jobs SET parent_job_id = %s, parent_step_index = 2, parent_round = 0, child_position = 1, "
+        "child_key = 'facts', depth = 1 WHERE id = %s",
+        parent,
+        child,
+    )
+
+    (shown,) = api.http.get(f"/jobs/{parent}").json()["children"]
+    assert shown == {
+        "id": child,
+        "step_index": 2,
+        "position": 1,
+        "key": "facts",
+        "agent": None,
+        "action": None,
+        "status": "queued",
+    }
+    assert api.http.get(f"/executions/agents/{parent}").json()["children"] == [shown]
+    execution = api.http.get(f"/executions/agents/{child}").json()
+    assert (execution["parent"], execution["depth"]) == ({"job_id": parent, "step_index": 2}, 1)
