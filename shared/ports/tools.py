@@ -24,7 +24,8 @@ class ToolContext:
     `depth` counts the agents that this job is nested in (an orchestration's own job is none), `root_job_id` is the
     outermost job above it, `agent` what this job runs.
     `limits` are the job's; they are known only to steps of the kinds `agent` and `parallel`. `time_left_seconds` is
-    what the plan had left when the step was claimed.
+    what the plan had left when the step was claimed. `planned` are the arguments as the plan has them, references and
+    all; they are not to be changed.
     """
 
     job_id: str
@@ -43,6 +44,7 @@ class ToolContext:
     time_left_seconds: float | None = None
     round: int = 0
     skill_id: str | None = None
+    planned: Mapping[str, Any] | None = None
 
     @property
     def idempotency_key(self) -> str:
