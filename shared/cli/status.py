@@ -57,9 +57,9 @@ def _with_children(client: Any, job: dict[str, Any], *, wait: bool) -> dict[str,
 
 
 def _show_tree(job: dict[str, Any]) -> None:
-    from shared.cli.tree import draw, totals
+    from shared.cli.tree import print_tree, totals
 
-    out.print(draw(job))
+    print_tree(job, out)
     out.print(totals(job), style="dim")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
@@ -15,6 +16,9 @@ from shared.cli.console import one_line, plain
 STYLES = {"completed": "green", "succeeded": "green", "failed": "red", "skipped": "dim", "cancelled": "dim"}
 MAX_JOBS = 1_000
 """Further ones are only named: a tree of more is not looked at by eye."""
+
+_WIDE = 10_000
+"""No label is as long; rich cuts what is longer than its console is wide."""
 
 
 def with_children(client: Client, job: Json) -> Json:
@@ -41,6 +45,15 @@ def draw(job: Json, now: datetime | None = None) -> Tree:
     tree = Tree(_job_label(job, at))
     _grow(tree, job, at)
     return tree
+
+
+def print_tree(job: Json, console: Console) -> None:
+    """Print the tree: folded at the edge of a terminal, in whole lines for programs."""
+    tree = draw(job)
+    if console.is_terminal:
+        console.print(tree, soft_wrap=False)
+    else:
+        Console(file=console.file, width=_WIDE, color_system=None).print(tree)
 
 
 def totals(job: Json) -> str:
@@ -118,7 +131,10 @@ def _error(error: Any) -> str:
 
 def _chained(chained: Json) -> str:
     failed = chained.get("error")
-    return one_line(f"{chained.get('tool_name')} {f'failed: {failed}' if failed else 'succeeded'}", 120)
+    if not failed:
+        return one_line(f"{chained.get('tool_name')} succeeded", 120)
+    told = _error(failed) if isinstance(failed, dict) else str(failed)
+    return one_line(f"{chained.get('tool_name')} failed: {told}", 120)
 
 
 def _elapsed(begun: str, finished: str | None, now: datetime) -> str:

@@ -45,14 +45,15 @@ class Handler(BaseHTTPRequestHandler):
     def _any(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         headers = {name.lower(): value for name, value in self.headers.items()}
-        self.server.asked.append((self.command, self.path, headers, json.loads(body) if body else None))
+        is_json = headers.get("content-type", "").startswith("application/json")
+        self.server.asked.append((self.command, self.path, headers, json.loads(body) if is_json else body or None))
         status, text = self.server.next_reply(self.path)
         self.send_response(status)
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
         self.wfile.write(text)
 
-    do_GET = do_POST = _any
+    do_GET = do_POST = do_PUT = do_DELETE = _any
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
