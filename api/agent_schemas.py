@@ -37,6 +37,30 @@ class _Answer(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+class ScheduleDocument(_Answer):
+    """A job that is made at a time, once or, with `cron`, again and again."""
+
+    id: Id
+    name: str
+    user_id: str
+    agent: str | None = Field(description="Who gets the job; null for planq's planner.")
+    input: str = Field(description="What the job is asked.")
+    cron: str | None = Field(description="Minute, hour, day of month, month, day of week; null for one that is once.")
+    timezone: str
+    is_active: bool = Field(description="False when it is over, or was switched off.")
+    next_at: Time | None = Field(description="When it is due next; null when it is over.")
+    last_job_id: Id | None = Field(description="The job that it made last.")
+    error: str | None = Field(description="Why it was switched off.")
+    created_at: Time
+
+
+class SchedulePage(_Answer):
+    """Schedules, newest first; `next_cursor` is null on the last page."""
+
+    items: list[ScheduleDocument]
+    next_cursor: str | None
+
+
 class ExecutionDocument(_Answer):
     """One run of an agent, or of a plan of agents: a job, seen from its result."""
 

@@ -33,6 +33,7 @@ from api.routes.executions import executions
 from api.routes.jobs import jobs
 from api.routes.operations import operations
 from api.routes.outputs import outputs
+from api.routes.schedules import schedules
 from api.shortcuts import Shortcuts
 from api.submission import TENANT
 from api.waiting import Waiters
@@ -47,6 +48,7 @@ from shared.store.fleet import Fleet
 from shared.store.objects import open_objects
 from shared.store.payloads import PayloadStore
 from shared.store.requests import RequestStore
+from shared.store.schedules import Schedules
 from shared.store.signals import CANCELLED, ENDED, Notifier, listen
 
 _log = logging.getLogger("planq.api")
@@ -57,6 +59,7 @@ CRASH_POINTS: Mapping[str, Collection[str]] = {
     "publisher": frozenset({"publish_soon"}),
     "agents": frozenset({"put", "retire"}),
     "skills": frozenset({"put", "retire"}),
+    "schedules": frozenset({"delete"}),
 }
 """What an API process does to the world, by port, reading apart: see `shared.failpoints`."""
 
@@ -114,7 +117,7 @@ def create_app(settings: Settings) -> FastAPI:
         swagger_ui_oauth2_redirect_url=None,
     )
     app.state.services = services
-    for router in (jobs, outputs, control, agents, executions, catalogue, operations, docs):
+    for router in (jobs, outputs, control, agents, schedules, executions, catalogue, operations, docs):
         app.include_router(router)
     app.mount(ASSETS, assets())
     errors.install(app)
@@ -145,6 +148,7 @@ def _compose(settings: Settings, database: Database) -> Services:
         waiters=waiters,
         agents=failpoints.around("agents", DocumentStore(database, "agent")),
         skills=failpoints.around("skills", DocumentStore(database, "skill")),
+        schedules=failpoints.around("schedules", Schedules(database)),
         readiness=Readiness(fleet, BrokerProbe(celery)),
         metrics=Metrics(fleet, waiters),
     )

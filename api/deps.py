@@ -24,6 +24,7 @@ from shared.settings import Settings
 from shared.store.agents import DocumentStore
 from shared.store.payloads import PayloadStore
 from shared.store.requests import RequestStore
+from shared.store.schedules import Schedules
 from shared.store.signals import Notifier
 
 
@@ -41,6 +42,7 @@ class Services:
     waiters: Waiters
     agents: DocumentStore
     skills: DocumentStore
+    schedules: Schedules
     readiness: Readiness
     metrics: Metrics
 

@@ -181,6 +181,13 @@ def _time(value: datetime | None) -> str | None:
     return None if value is None else value.astimezone(UTC).isoformat()
 
 
+def schedule_document(row: Row) -> Document:
+    """Return a `ScheduleDocument`."""
+    times = {name: _time(row[name]) for name in ("next_at", "created_at")}
+    ids = {name: None if row[name] is None else str(row[name]) for name in ("id", "last_job_id")}
+    return {**row, **times, **ids}
+
+
 def agent_document(stored: StoredDocument) -> Document:
     """Return a `StoredAgent`."""
     return {

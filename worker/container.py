@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from random import SystemRandom
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from celery import Celery
@@ -29,6 +29,7 @@ from shared.ports import (
     FindsOut,
     JobStore,
     Knowledge,
+    Memory,
     Passage,
     Payloads,
     Planner,
@@ -43,12 +44,14 @@ from shared.store.database import Database
 from shared.store.fleet import Fleet
 from shared.store.jobs import PostgresJobStore
 from shared.store.knowledge import PostgresKnowledge
+from shared.store.memory import PostgresMemory
 from shared.store.objects import open_objects
 from shared.store.payloads import PayloadStore
 from worker.engine import Engine, EngineSettings
 from worker.engine.claims import Claims
 from worker.llm.gateway import ModelGateway
 from worker.llm.settings import ModelSettings
+from worker.tools.builtin.engines import read_access
 from worker.tools.registry import Registry, load_registry
 from worker.tools.services import ToolServices
 
@@ -66,6 +69,7 @@ CRASH_POINTS: Mapping[str, Collection[str]] = {
     "responder": methods(Responder),
     "tool": methods(FindsOut),
     "payloads": methods(Payloads),
+    "memory": methods(Memory) - {"find_moments"},
     "sweep": methods(SweepStore),
     "sweep_publisher": methods(Publisher),
     "fleet": methods(Fleet) - methods(SweepStore) - {"live", "unfinished", "broken_invariants"},
@@ -98,24 +102,43 @@ class _LateKnowledge:
         return await self.behind.search(tenant_id, query, limit)
 
 
+class _LateMemory:
+    """`Memory` for tools that are registered before the database is open."""
+
+    def __init__(self) -> None:
+        self.behind: Memory | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if self.behind is None:
+            raise RuntimeError("a tool was called before its worker had opened")
+        return getattr(self.behind, name)
+
+
 @dataclass(slots=True)
 class Tools:
-    """The registry of a process and the knowledge port that its tools were given."""
+    """The registry of a process and the ports that its tools were given."""
 
     registry: Registry
     knowledge: _LateKnowledge = field(default_factory=_LateKnowledge)
+    memory: _LateMemory = field(default_factory=_LateMemory)
 
     @classmethod
     def load(cls, settings: Settings) -> Tools:
         """Collect and check all Python tools; raises `Misconfigured` that names the place of a defect."""
-        knowledge = _LateKnowledge()
+        knowledge, memory = _LateKnowledge(), _LateMemory()
+        key = settings.web_search_api_key
         services = ToolServices(
             knowledge=knowledge,
+            memory=cast(Memory, memory),
+            web_search=read_access(
+                settings.web_search, settings.web_search_url, key.get_secret_value() if key else ""
+            ),
+            max_reminders=settings.max_reminders,
             allow_private_hosts=frozenset(split(settings.http_fetch_allow_hosts)),
             http_max_bytes=settings.http_fetch_max_bytes,
         )
         registry = load_registry(services=services, modules=split(settings.tools), yaml_path=settings.tools_file)
-        return cls(registry, knowledge)
+        return cls(registry, knowledge, memory)
 
 
 def model_settings(settings: Settings) -> ModelSettings:
@@ -204,6 +227,7 @@ class LaneRuntime:
         database = self._database = Database(settings.require_database(), max_connections=connections)
         await database.open()
         self._tools.knowledge.behind = PostgresKnowledge(database)
+        self._tools.memory.behind = self._failpoints.around("memory", PostgresMemory(database))
         if settings.mcp_file is not None and lane is Lane.IO:
             await self._connect_mcp(database, settings.mcp_file)
         models = model_settings(settings)

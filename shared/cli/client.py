@@ -121,6 +121,23 @@ class Client:
             if cursor is None:
                 return found
 
+    def schedules(self, *, everything: bool = False) -> list[Json]:
+        """Return all schedules that are to come, newest first; with `everything` also those that are over."""
+        found: list[Json] = []
+        params: dict[str, Any] = {"all": "true"} if everything else {}
+        while True:
+            page = self._json("GET", "/schedules", params=params)
+            found += page["items"]
+            if page["next_cursor"] is None:
+                return found
+            params = {**params, "cursor": page["next_cursor"]}
+
+    def delete_schedule(self, schedule_id: str) -> None:
+        """Remove a schedule."""
+        response, found = self._exchange("DELETE", f"/schedules/{quote(schedule_id, safe='')}")
+        if not response.is_success:
+            raise _refusal(response.status_code, found, self.url)
+
     def agent(self, name: str, version: int | None = None) -> Json:
         """Return an agent with its document, in its newest version or another."""
         return self._json("GET", f"/agents/{quote(name, safe='')}", params=_version(version))

@@ -17,11 +17,13 @@ from shared.ports.jobs import (
     Take,
 )
 from shared.ports.leases import Attempt, Held, Place, job_of
+from shared.ports.memory import KeptMoment, Memory, Moment, MomentQuery, Reminder
 from shared.ports.models import CutOff, Planner, Responder
 from shared.ports.payloads import PayloadRecord, Payloads
 from shared.ports.retention import Removed, RetentionStore
 from shared.ports.sweep import (
     Due,
+    DueSchedule,
     DueTimer,
     ExpiredJob,
     ExpiredPlan,
@@ -66,6 +68,7 @@ __all__ = [
     "CutOff",
     "Delegated",
     "Due",
+    "DueSchedule",
     "DueTimer",
     "ExpiredJob",
     "ExpiredPlan",
@@ -74,10 +77,14 @@ __all__ = [
     "Gathers",
     "Held",
     "JobStore",
+    "KeptMoment",
     "Knowledge",
     "LostStage",
     "LostStep",
+    "Memory",
     "Message",
+    "Moment",
+    "MomentQuery",
     "Moved",
     "NotHappened",
     "ParentMoved",
@@ -90,6 +97,7 @@ __all__ = [
     "Publisher",
     "Queues",
     "ReadyStep",
+    "Reminder",
     "Removed",
     "RespondWake",
     "Responder",

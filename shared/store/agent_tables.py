@@ -130,14 +130,16 @@ class UserMetadataRow(SQLModel, table=True):
 class ScheduleRow(SQLModel, table=True):
     """A job that is made at a time, once or again and again (`cron` in `timezone`); `next_at` is when next.
 
-    `strategy`, `model`, `limits` and `budget` are those of the job that asked for it. `error` says why it was switched
-    off by itself.
+    `strategy`, `model`, `limits` and `budget` are those of the job that asked for it. `error` says why it was
+    switched off by itself.
     """
 
     __tablename__ = "schedules"
     __table_args__ = (
         Index("ix_schedules_next_at", "next_at", postgresql_where=text("is_active")),
-        Index("ix_schedules_user_id", "tenant_id", "user_id", "id"),
+        Index("ix_schedules_user_id", "tenant_id", "user_id", postgresql_where=text("is_active")),
+        Index("ix_schedules_listing", "tenant_id", "created_at", "id"),
+        Index("ix_schedules_created_at", "created_at", postgresql_where=text("NOT is_active")),
     )
     id: UUID = Field(primary_key=True)
     tenant_id: str = text_column()

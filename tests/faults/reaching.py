@@ -17,6 +17,8 @@ from shared.domain.states import JobStatus
 from shared.store.jobs import PostgresJobStore
 from shared.store.requests import Verdict
 from shared.store.signals import CANCELLED
+from tests.faults.delegating import kin, untold
+from tests.faults.remembering import REMEMBERING
 from tests.faults.scene import MIXED, PATIENCE, Scene
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
@@ -314,6 +316,9 @@ REACH: dict[str, Recipe] = {
     "store.claim_steps": wide,
     "store.succeed_step": mixed,
     "store.fail_step": mixed,
+    "store.delegate_step": kin,
+    "store.children": kin,
+    "store.child_ended": kin,
     "store.suspend_step": mixed,
     "store.end_job": mixed,
     "store.ask_step": stopped_in_a_charge,
@@ -325,8 +330,10 @@ REACH: dict[str, Recipe] = {
     "responder.respond": mixed,
     "tool.call": mixed,
     "tool.find_out": found_out,
+    "tool.gather": kin,
     "payloads.put": large,
     "payloads.get": large,
+    **REMEMBERING,
     "fleet.register": mixed,
     "fleet.publish_tools": mixed,
     "fleet.heartbeat": mixed,
@@ -349,6 +356,8 @@ REACH: dict[str, Recipe] = {
     "sweep.expire_job": overdue,
     "sweep.expired_questions": never_answered,
     "sweep.expire_question": never_answered,
+    "sweep.untold_children": untold,
+    "sweep.child_ended": untold,
     "sweep.look": mixed,
     "sweep.take_due_wakes": unpublished,
     "sweep.return_wakes": without_broker,

@@ -16,6 +16,7 @@ import httpx
 import psutil
 import psycopg
 from psycopg.rows import DictRow, dict_row
+from psycopg.types.json import Json
 
 from shared.domain.limits import Limits
 from shared.domain.states import Strategy
@@ -166,6 +167,19 @@ class Scene:
             # Where the broker is in trouble it may refuse: the sweeper of a worker then finds the job.
             self.caller.publisher.publish_soon([PlanWake(job_id)])
         return job_id
+
+    def schedule(self, text: str, ahead: str) -> UUID:
+        """Store a reminder that is due once, an interval such as `1 hour` from now."""
+        schedule_id = new_id()
+        self.read(
+            "INSERT INTO schedules (id, tenant_id, input, model, limits, next_at) "
+            "VALUES (%s, 'default', %s, 'offline', %s, now() + %s::interval)",
+            schedule_id,
+            text,
+            Json(Limits().to_json()),
+            ahead,
+        )
+        return schedule_id
 
     def job(self, job_id: UUID) -> tuple[Any, list[Any]]:
         """Return a job and its steps."""

@@ -147,6 +147,17 @@ def document_retired(scene: Scene, point: str) -> None:
     assert httpx.get(f"{url}?version=1", timeout=30).status_code == 200
 
 
+def schedule_deleted(scene: Scene, point: str) -> None:
+    schedule_id = scene.schedule("calculate 40 + 2", "1 hour")
+    scene.api(**{VARIABLE: point})
+    dies_of(scene, "DELETE", f"/schedules/{schedule_id}")
+    scene.api()
+    url = f"{scene.stack.url}/schedules"
+    assert len(httpx.get(url, timeout=30).json()["items"]) == (0 if point.endswith(":after") else 1)
+    assert httpx.delete(f"{url}/{schedule_id}", timeout=30).status_code == (404 if point.endswith(":after") else 204)
+    assert httpx.get(url, timeout=30).json()["items"] == []
+
+
 REACH: dict[str, Recipe] = {
     "requests.submit": submitted,
     "requests.cancel": cancelled,
@@ -158,6 +169,7 @@ REACH: dict[str, Recipe] = {
     "agents.retire": document_retired,
     "skills.put": document_stored,
     "skills.retire": document_retired,
+    "schedules.delete": schedule_deleted,
 }
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any, cast
 
-from shared.ports import Knowledge
+from shared.domain.errors import Misconfigured
+from shared.ports import Knowledge, Memory
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 """`(host, port) -> addresses`, as text; raises `OSError` when the name does not resolve."""
@@ -29,15 +31,35 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+class NoMemory:
+    """A `Memory` of a process that has no database: every call raises `Misconfigured`."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise Misconfigured("this process keeps nothing: it has no database")
+
+
+@dataclass(frozen=True, slots=True)
+class WebSearch:
+    """Where the web is searched: a service of `builtin/engines.py`, its address, its key (empty for none)."""
+
+    engine: str
+    url: str
+    key: str = field(default="", repr=False)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolServices:
     """What tools may use beside their arguments.
 
+    `web_search` is None where none is configured. A user may have `max_reminders` that are still to come.
     `allow_private_hosts` names hosts (`host` or `host:port`) that `http_fetch` may reach although they resolve to a
     private address. `http_max_bytes` caps a fetched body, `http_timeout_seconds` a whole fetch with its redirects.
     """
 
     knowledge: Knowledge
+    memory: Memory = field(default_factory=lambda: cast(Memory, NoMemory()))
+    web_search: WebSearch | None = None
+    max_reminders: int = 100
     allow_private_hosts: frozenset[str] = frozenset()
     http_max_bytes: int = 2_000_000
     http_timeout_seconds: float = 30.0

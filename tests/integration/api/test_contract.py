@@ -50,6 +50,8 @@ OPERATIONS = [
     ("POST", "/agents/{agent_id}/executions"),
     ("POST", "/agents/{agent_id}/executions/async"),
     ("GET", "/executions/agents/{exec_id}"),
+    ("GET", "/schedules"),
+    ("DELETE", "/schedules/{schedule_id}"),
     ("GET", "/tools"),
     ("POST", "/plans/validate"),
     ("GET", "/artifacts/{artifact_id}"),

@@ -8,14 +8,42 @@
 | `http_fetch` | read | one web page or JSON document, guarded against private addresses |
 | `knowledge_search` | read | full-text search over the loaded documents |
 | `write_report` | idempotent | a Markdown artifact |
+| `search` | read | full-text search over documents and moments |
+| `web_search` | read | the web, through the operator's search service |
+| `get_moments` | read | a user's moments |
+| `save_moments` | idempotent | keeps moments |
+| `update_user_metadata` | idempotent | changes what is kept of a user |
+| `action` | idempotent | emits a structured event |
+| `remind_me` | idempotent | schedules a job |
 | `wait` | idempotent | a durable timer; counts as a write so that it keeps its place between other steps |
 """
 
+from worker.tools.builtin.action import action
 from worker.tools.builtin.arithmetic import calculate
 from worker.tools.builtin.fetch import http_fetch
 from worker.tools.builtin.knowledge import knowledge_search
+from worker.tools.builtin.moments import get_moments, save_moments
 from worker.tools.builtin.query import json_query
+from worker.tools.builtin.remind import remind_me
 from worker.tools.builtin.report import write_report
+from worker.tools.builtin.search import search
 from worker.tools.builtin.timer import now, wait
+from worker.tools.builtin.user import update_user_metadata
+from worker.tools.builtin.web import web_search
 
-__all__ = ["calculate", "http_fetch", "json_query", "knowledge_search", "now", "wait", "write_report"]
+__all__ = [
+    "action",
+    "calculate",
+    "get_moments",
+    "http_fetch",
+    "json_query",
+    "knowledge_search",
+    "now",
+    "remind_me",
+    "save_moments",
+    "search",
+    "update_user_metadata",
+    "wait",
+    "web_search",
+    "write_report",
+]

@@ -50,16 +50,18 @@ class Document:
     has_json: bool = False
 
 
-async def read_limited(chunks: AsyncIterator[bytes], encoding: str, limit: int) -> tuple[bytes, bool]:
+async def read_limited(
+    chunks: AsyncIterator[bytes], encoding: str, limit: int, tool_name: str = "http_fetch"
+) -> tuple[bytes, bool]:
     """Return the decompressed body, at most `limit` bytes of it, and whether something was cut off.
 
     Decompression is bounded too: a small body that unpacks to gigabytes costs `limit` bytes. Raises `ToolFailed` on a
-    content coding other than gzip and deflate, or on a damaged body.
+    content coding other than gzip and deflate, or on a damaged body; `tool_name` is for its message.
     """
     coding = encoding.strip().lower()
     if coding not in ("", "identity", *ENCODINGS):
         raise ToolFailed(
-            f"http_fetch: the body has the content coding {coding[:40]!r}; expected none, gzip or deflate"
+            f"{tool_name}: the body has the content coding {coding[:40]!r}; expected none, gzip or deflate"
         )
     unpacker = zlib.decompressobj(ENCODINGS[coding]) if coding in ENCODINGS else None
     body = bytearray()
@@ -68,7 +70,7 @@ async def read_limited(chunks: AsyncIterator[bytes], encoding: str, limit: int) 
         try:
             body += chunk if unpacker is None else unpacker.decompress(chunk, limit + 1 - len(body))
         except zlib.error as error:
-            raise ToolFailed(f"http_fetch: the body is no valid {coding} ({error})") from error
+            raise ToolFailed(f"{tool_name}: the body is no valid {coding} ({error})") from error
         if len(body) > limit:
             return bytes(body[:limit]), True
         is_whole = unpacker is None or unpacker.eof

@@ -83,7 +83,11 @@ class GuardedTransport(httpx.AsyncBaseTransport):
     must not share a TLS session.
     """
 
-    def __init__(self, resolve: Resolver, allow_private_hosts: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, resolve: Resolver, allow_private_hosts: frozenset[str] = frozenset(), tool_name: str = "http_fetch"
+    ) -> None:
+        """`tool_name` is for messages."""
+        self._name = tool_name
         self._resolve = resolve
         self._allowed = frozenset(host.lower() for host in allow_private_hosts)
         self._inner = httpx.AsyncHTTPTransport(
@@ -116,24 +120,24 @@ class GuardedTransport(httpx.AsyncBaseTransport):
     async def checked_addresses(self, url: httpx.URL) -> list[IPAddress]:
         """Return the addresses of the URL's host, at least one, all of them allowed."""
         if url.scheme not in DEFAULT_PORTS:
-            raise InvalidArguments(f"http_fetch reads http and https addresses only, found {url.scheme!r}")
+            raise InvalidArguments(f"{self._name} reads http and https addresses only, found {url.scheme!r}")
         host = _ascii_host(url)
         if not host:
-            raise InvalidArguments("http_fetch: the address has no host; expected https://host/path")
+            raise InvalidArguments(f"{self._name}: the address has no host; expected https://host/path")
         port = url.port or DEFAULT_PORTS[url.scheme]
         try:
             found = await self._resolve(host, port)
         except (OSError, UnicodeError) as error:
-            raise Transient(f"http_fetch: the host {host!r} does not resolve ({error})") from error
+            raise Transient(f"{self._name}: the host {host!r} does not resolve ({error})") from error
         addresses = [ipaddress.ip_address(text) for text in found]
         if not addresses:
-            raise Transient(f"http_fetch: the host {host!r} has no address")
+            raise Transient(f"{self._name}: the host {host!r} has no address")
         if not {host, f"{host}:{port}"} & self._allowed:
             for address in addresses:
                 reason = why_refused(address)
                 if reason is not None:
                     raise PolicyDenied(
-                        f"http_fetch may not reach {host!r}: it is {address}, {reason}. An operator can allow "
+                        f"{self._name} may not reach {host!r}: it is {address}, {reason}. An operator can allow "
                         "the host by name in the settings"
                     )
         return addresses

@@ -214,7 +214,8 @@ def _memory() -> None:
     )
     active = sa.text("is_active")
     op.create_index("ix_schedules_next_at", "schedules", ["next_at"], unique=False, postgresql_where=active)
-    op.create_index("ix_schedules_user_id", "schedules", ["tenant_id", "user_id"], unique=False, postgresql_where=active)
+    user = ["tenant_id", "user_id"]
+    op.create_index("ix_schedules_user_id", "schedules", user, unique=False, postgresql_where=active)
     op.create_index("ix_schedules_listing", "schedules", ["tenant_id", "created_at", "id"], unique=False)
     over = sa.text("NOT is_active")
     op.create_index("ix_schedules_created_at", "schedules", ["created_at"], unique=False, postgresql_where=over)

@@ -1,0 +1,69 @@
+"""The reminders that jobs have scheduled: look, remove. They are made by the tool `remind_me`. Specification S3."""
+
+from __future__ import annotations
+
+import base64
+from datetime import UTC, datetime
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Path, Query
+from starlette.responses import Response
+
+from api.agent_schemas import SchedulePage
+from api.body import JsonResponse
+from api.deps import Use, router
+from api.documents import schedule_document
+from api.problems import error_responses
+from api.schemas import MAX_PAGE
+from api.submission import TENANT
+from shared.domain.errors import InvalidRequest, NotFound, capped
+from shared.store.database import Row
+
+schedules: APIRouter = router("agents")
+
+
+@schedules.get("/schedules", response_model=SchedulePage)
+async def list_schedules(
+    services: Use,
+    everything: Annotated[bool, Query(alias="all", description="Also those that are over.")] = False,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = MAX_PAGE,
+    cursor: Annotated[str | None, Query(description="`next_cursor` of the page before.")] = None,
+) -> Response:
+    """List the schedules that are to come, newest first."""
+    after = None if cursor is None else _from_cursor(cursor)
+    # One more than asked for says whether there is a next page.
+    rows = await services.schedules.page(TENANT, limit=limit + 1, everything=everything, after=after)
+    page = rows[:limit]
+    following = _to_cursor(page[-1]) if len(rows) > limit else None
+    return JsonResponse({"items": [schedule_document(row) for row in page], "next_cursor": following})
+
+
+@schedules.delete(
+    "/schedules/{schedule_id}", status_code=204, response_class=Response, responses=error_responses(404)
+)
+async def delete_schedule(
+    schedule_id: Annotated[str, Path(json_schema_extra={"format": "uuid"})], services: Use
+) -> Response:
+    """Remove a schedule: it makes no more jobs; those that it made stay."""
+    try:
+        id_ = UUID(schedule_id)
+    except ValueError:
+        raise NotFound(f"there is no schedule {capped(schedule_id, 80)!r}; their ids are UUIDs") from None
+    await services.schedules.delete(TENANT, id_)
+    return Response(status_code=204)
+
+
+def _to_cursor(row: Row) -> str:
+    micros = round(row["created_at"].timestamp() * 1_000_000)
+    return base64.urlsafe_b64encode(row["id"].bytes + micros.to_bytes(8, "big")).decode()
+
+
+def _from_cursor(cursor: str) -> tuple[datetime, UUID]:
+    try:
+        raw = base64.b64decode(cursor.encode("ascii"), altchars=b"-_", validate=True)
+        micros = int.from_bytes(raw[16:], "big")
+        seconds, rest = divmod(micros, 1_000_000)
+        return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest), UUID(bytes=raw[:16])
+    except (ValueError, OverflowError, OSError):
+        raise InvalidRequest("cursor: expected next_cursor of an earlier page, found something else") from None

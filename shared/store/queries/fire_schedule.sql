@@ -1,0 +1,23 @@
+-- Makes the job of a schedule that is due and moves the schedule on, in one commit; no row where somebody else has done
+-- so. `next_at` is null where it is over.
+WITH fired AS (
+    UPDATE schedules SET next_at = %(next_at)s, is_active = %(next_at)s::timestamptz IS NOT NULL, last_job_id = %(job_id)s
+    WHERE id = %(id)s AND is_active AND next_at = %(due_at)s
+    RETURNING *
+), new_job AS (
+    INSERT INTO jobs (id, tenant_id, root_job_id, strategy, status, model, limits, metadata, input, user_id, trace_id,
+                      wake_at, expires_at, agent_name, agent_version, skill_versions, budget)
+    SELECT %(job_id)s, tenant_id, %(job_id)s, strategy, 'queued', %(model)s, limits, %(metadata)s, input, user_id,
+           %(trace_id)s, now() + planq_wake_grace(),
+           now() + make_interval(secs => least((limits ->> 'queue_timeout_seconds')::float8,
+                                               (limits ->> 'job_timeout_seconds')::float8)),
+           %(agent)s, %(agent_version)s, %(skill_versions)s, budget
+    FROM fired
+    RETURNING id, tenant_id, budget
+), new_budget AS (
+    INSERT INTO budgets (root_job_id, tenant_id) SELECT id, tenant_id FROM new_job WHERE budget IS NOT NULL
+), told AS (
+    INSERT INTO events (tenant_id, job_id, kind, data)
+    SELECT tenant_id, id, 'job_submitted', json_build_object('schedule', %(id)s::uuid) FROM new_job
+)
+SELECT id FROM new_job

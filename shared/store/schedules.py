@@ -1,0 +1,119 @@
+"""Schedules: the ones that are due, the jobs that they make, and how callers see them.
+
+A job is made and its schedule moved on by one statement, guarded by the time that was due: however many sweepers find
+it and whenever they die, each due time makes one job. What was missed while nobody swept makes one job altogether.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+from shared.domain import strict_json
+from shared.domain.agents.document import read_agent
+from shared.domain.errors import NotFound, RequestRefused
+from shared.domain.model_names import check_model_name
+from shared.domain.schedule import next_time, read_zone
+from shared.ports import DueSchedule
+from shared.store.agents import DocumentStore
+from shared.store.database import Database, Row, as_json
+from shared.store.ids import new_id
+
+
+@dataclass(frozen=True, slots=True)
+class _Pinned:
+    """What a job of an agent is made with."""
+
+    version: int
+    skills: Sequence[int]
+    model: str
+
+
+class Firing:
+    """The sweeper's side."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._agents = DocumentStore(database, "agent")
+        self._skills = DocumentStore(database, "skill")
+
+    async def due(self, limit: int) -> Sequence[DueSchedule]:
+        """Return schedules whose time has come, longest overdue first."""
+        return [DueSchedule(**row) for row in await self._database.fetch_all("due_schedules", limit=limit)]
+
+    async def fire(self, due: DueSchedule) -> UUID | None:
+        """Make the job that is due and move the schedule on; None when somebody else did, or it was switched off."""
+        try:
+            pinned = await self._pinned(due)
+            next_at = _after(due)
+        except RequestRefused as error:
+            # It would be refused again each time: its user finds the reason at the schedule.
+            await self._database.execute("stop_schedule", id=due.id, due_at=due.next_at, error=error.message)
+            return None
+        row = await self._database.fetch_one(
+            "fire_schedule",
+            id=due.id,
+            due_at=due.next_at,
+            next_at=next_at,
+            job_id=new_id(),
+            trace_id=uuid4().hex,
+            metadata=as_json(_metadata(due)),
+            model=pinned.model if pinned else due.model,
+            agent=due.agent,
+            agent_version=pinned and pinned.version,
+            skill_versions=pinned and list(pinned.skills),
+        )
+        return None if row is None else row["id"]
+
+    async def _pinned(self, due: DueSchedule) -> _Pinned | None:
+        """Return the newest versions in use of the agent and its skills; raises `RequestRefused` where one lacks."""
+        if due.agent is None:
+            return None
+        stored = await self._agents.get(due.tenant_id, due.agent)
+        document = read_agent(strict_json.loads(stored.content))
+        skills = await self._skills.newest(due.tenant_id, document.skills)
+        missing = [name for name in document.skills if name not in skills]
+        if missing:
+            raise NotFound(f"agent {due.agent!r} lists skills that are not stored: {', '.join(missing[:10])}")
+        model = due.model
+        if document.model is not None:
+            model = document.options(model=due.model).model
+            if model != due.model:
+                check_model_name(model, allow_cassette=False)
+        return _Pinned(stored.version, [skills[name] for name in document.skills], model)
+
+
+def _after(due: DueSchedule) -> datetime | None:
+    """Return when the schedule is due next: times that have passed meanwhile are passed over."""
+    return None if due.cron is None else next_time(due.cron, read_zone(due.timezone), due.now)
+
+
+def _metadata(due: DueSchedule) -> dict[str, Any]:
+    return {"schedule": {"id": str(due.id), "name": due.name, "due_at": due.next_at.isoformat()}}
+
+
+class Schedules:
+    """The callers' side."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def page(
+        self, tenant_id: str, *, limit: int, everything: bool = False, after: tuple[datetime, UUID] | None = None
+    ) -> Sequence[Row]:
+        """Return at most `limit` schedules, newest first, after the one made at a time with an id.
+
+        Those that are over are left out unless `everything` is asked for.
+        """
+        created_at, id_ = after or (None, None)
+        return await self._database.fetch_all(
+            "list_schedules", tenant_id=tenant_id, limit=limit, everything=everything, created_at=created_at, id=id_
+        )
+
+    async def delete(self, tenant_id: str, schedule_id: UUID) -> None:
+        """Remove a schedule, whatever its state; the jobs that it made stay. Raises `NotFound`."""
+        if not await self._database.execute("delete_schedule", tenant_id=tenant_id, id=schedule_id):
+            raise NotFound(f"there is no schedule {schedule_id}")
