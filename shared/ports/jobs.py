@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
+from shared.domain.budget import Reserved, Wanted
 from shared.domain.compile import PlannedStep
 from shared.domain.errors import ErrorRecord
 from shared.domain.excerpts import Path
@@ -82,6 +83,7 @@ class StepClaim:
     `time_left` is what the plan had left at the claim. When the step has `gathered`, its child jobs have come as far
     as it waited for: `note` is what it delegated with. `depth` counts the jobs above this one, `root_job_id` is the
     outermost (None: this one), `agent` the one that the job runs; `limits` are there unless `kind` is `tool`.
+    The arguments of a chained tool are `verbatim`: nothing in them is a reference.
     """
 
     ref: StepRef
@@ -106,6 +108,7 @@ class StepClaim:
     kind: StepKind = StepKind.TOOL
     gathered: bool = False
     note: Any = None
+    verbatim: bool = False
     depth: int = 0
     root_job_id: UUID | None = None
     agent: str | None = None
@@ -259,6 +262,19 @@ class JobStore(Protocol):
         The plan of that round has the source `chained`; `step` has the index 0 and waits for nothing. When the round
         ends RESPOND is due, whose claim brings `output` and `answer` back.
         """
+        ...
+
+    async def reserve(self, job_id: UUID, attempt: int, wanted: Wanted) -> Reserved:
+        """Reserve what a stage is about to use of the budget of its job's tree; a job without one is granted it all.
+
+        The reservation replaces an earlier one of the same job, and ends with the stage's `attempt`: by then what was
+        used is recorded. With -1 as attempt nothing is held, for calls that a step makes. Where it comes to the soft
+        limit the root's events tell so, once; with `ask` the tree is paused then, if `wanted.may_ask`.
+        """
+        ...
+
+    async def warn(self, claim: StageClaim, kind: str, data: Mapping[str, Any]) -> bool:
+        """Append an event of this kind to the job's stream, unless it has one; False: the stage is no longer ours."""
         ...
 
     async def release_stage(self, claim: StageClaim) -> bool:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
-from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import BigInteger, Column, Computed, ForeignKey, Identity, Index, Numeric, Text, text
+from sqlalchemy import BigInteger, Column, Computed, ForeignKey, Identity, Index, Text, text
 from sqlalchemy.dialects.postgresql import TSVECTOR
 from sqlmodel import Field, SQLModel
 
 from shared.store.columns import (
-    bigint_column,
     flag_column,
-    int_column,
     json_column,
     text_column,
     texts_column,
@@ -70,30 +67,26 @@ class MessageRow(SQLModel, table=True):
 
 
 class BudgetRow(SQLModel, table=True):
-    """What a tree of jobs may use up, by its root: the limits (null: none), what is reserved and what is spent."""
+    """The budget of a tree of jobs, by its root: reservations take turns by this row; jobs hold the limits."""
 
     __tablename__ = "budgets"
     root_job_id: UUID = Field(sa_column=Column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True))
     tenant_id: str = text_column()
-    max_tokens: int | None = Field(default=None, sa_column=Column(BigInteger, nullable=True))
-    max_cost_usd: Decimal | None = Field(default=None, sa_column=Column(Numeric, nullable=True))
-    max_model_calls: int | None = None
-    max_steps: int | None = None
-    soft: float | None = None
-    asks: bool = flag_column()
-    reserved_tokens: int = bigint_column()
-    reserved_cost_usd: Decimal = Field(
-        default=Decimal(0), sa_column=Column(Numeric, nullable=False, server_default=text("0"))
-    )
-    reserved_model_calls: int = int_column()
-    spent_tokens: int = bigint_column()
-    spent_cost_usd: Decimal = Field(
-        default=Decimal(0), sa_column=Column(Numeric, nullable=False, server_default=text("0"))
-    )
-    spent_model_calls: int = int_column()
-    spent_steps: int = int_column()
     warned_at: datetime | None = time_column()
     created_at: datetime = time_column(nullable=False, now=True)
+
+
+class BudgetHoldRow(SQLModel, table=True):
+    """What a stage has reserved of its tree's budget; it counts as long as that attempt is carried out."""
+
+    __tablename__ = "budget_holds"
+    __table_args__ = (Index("ix_budget_holds_root_job_id", "root_job_id"),)
+    job_id: UUID = Field(sa_column=Column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True))
+    root_job_id: UUID
+    attempt: int
+    tokens: int = Field(sa_column=Column(BigInteger, nullable=False))
+    model_calls: int
+    steps: int
 
 
 class MomentRow(SQLModel, table=True):

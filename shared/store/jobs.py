@@ -8,6 +8,7 @@ from time import monotonic
 from typing import Any
 from uuid import UUID
 
+from shared.domain.budget import Reserved, Wanted
 from shared.domain.compile import PlannedStep
 from shared.domain.errors import ErrorRecord
 from shared.domain.ids import StepRef
@@ -133,6 +134,36 @@ class PostgresJobStore:
             self._worker_id,
         )
         return moved(value)
+
+    async def reserve(self, job_id: UUID, attempt: int, wanted: Wanted) -> Reserved:
+        made = {
+            "tokens": sum(call.input_tokens + call.output_tokens for call in wanted.made),
+            "cost": float(sum(call.cost_usd or 0 for call in wanted.made)),
+            "calls": len(wanted.made),
+        }
+        value = await self._database.call(
+            "planq_reserve",
+            job_id,
+            attempt,
+            float(wanted.asked_tokens),
+            float(wanted.reply_tokens),
+            float(wanted.least_tokens),
+            wanted.model_calls,
+            wanted.steps,
+            as_json(made),
+            wanted.may_ask,
+        )
+        return Reserved(
+            reply_tokens=value.get("reply_tokens"),
+            exceeded=value.get("exceeded"),
+            most=value.get("most", 0),
+            used=value.get("used", 0),
+            is_paused=value.get("paused", False),
+        )
+
+    async def warn(self, claim: StageClaim, kind: str, data: Mapping[str, Any]) -> bool:
+        landed: bool = await self._database.call("planq_warn", claim.job_id, claim.attempt, kind, as_json(data))
+        return landed
 
     async def release_stage(self, claim: StageClaim) -> bool:
         landed: bool = await self._database.call("planq_release_stage", claim.job_id, claim.attempt, False)

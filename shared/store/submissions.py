@@ -24,8 +24,9 @@ _BYTES_OF_AN_ITEM = 64 * 1024
 class Submission:
     """A request that has been checked and may become a job.
 
-    In a fork, `reuse` says which steps of its plan take over the outcome of which step of `forked_from`. An `agent` is
-    pinned to the version that is named here, and so are the skills that its document lists, in their order.
+    In a fork, `reuse` says which steps of its plan take over the outcome of which step of `forked_from`. An `agent`
+    is pinned to the version that is named here, and so are the skills that its document lists, in their order. The
+    `budget` is that of the whole tree of jobs (`shared/domain/budget.py`).
     """
 
     id: UUID
@@ -48,6 +49,7 @@ class Submission:
     skill_versions: Sequence[int] | None = None
     action: str | None = None
     with_: Mapping[str, Any] | None = None
+    budget: Mapping[str, Any] | None = None
 
     @property
     def expires_in(self) -> timedelta:
@@ -106,6 +108,7 @@ def _values(submission: Submission) -> _Values:
         "agent_version": submission.agent_version,
         "skill_versions": None if skills is None else array_text(skills),
         "action": submission.action,
+        "budget": _text(submission.budget),
         "with_input": _text(submission.with_),
     }
 

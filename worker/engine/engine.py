@@ -100,7 +100,7 @@ class Engine:
         self._clock = clock
         self.claims = claims if claims is not None else Claims()
         self._watched = watched = self.claims.watch(store)
-        self._plan = PlanStage(watched, planner)
+        self._plan = PlanStage(watched, planner, responder)
         self._respond = RespondStage(watched, responder)
         limits = OutputLimits(settings.max_output_bytes, settings.inline_output_bytes)
         self._steps = StepRunner(

@@ -1,7 +1,8 @@
 """The PLAN stage: one model call at most, then the plan is accepted, refused, or the job is already answered.
 
 Readings rows 4–8: a caller's plan needs no call; a direct answer ends the job (1 call); a defective plan goes to
-RESPOND with all its errors (2 calls); a planner that cannot be reached fails the job.
+RESPOND with all its errors (2 calls); a planner that cannot be reached fails the job. An agent plans over its own
+tools; one without any answers at once (1 call).
 """
 
 from __future__ import annotations
@@ -9,18 +10,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shared.domain.compile import PlannedStep, compile_plan
-from shared.domain.errors import ErrorRecord, PlanInvalid, storable
-from shared.domain.model import Ask, ModelCall, ModelFailed
+from shared.domain.errors import BudgetExceeded, ErrorRecord, InvalidRequest, PlanInvalid, storable
+from shared.domain.model import Ask, Findings, ModelCall, ModelFailed
 from shared.domain.plan import Plan, parse_plan
 from shared.domain.planning import Direct, Malformed, interpret
 from shared.domain.states import JobStatus
 from shared.domain.tool import ToolDefinition
 from shared.domain.validation import validate_plan
-from shared.ports import JobStore, Moved, Planner, PlanWake, StageClaim
+from shared.ports import JobStore, Moved, Planner, PlanWake, Responder, StageClaim
+from worker.engine.agent_job import AgentJob, offered_tools
+from worker.engine.answering import Answering, Said
+from worker.engine.budget import Budget, PausedByBudget
 from worker.engine.carried import Carried
 from worker.engine.chain import Chain
 from worker.engine.persist import persist
@@ -31,7 +35,6 @@ _log = logging.getLogger("planq.engine")
 _INLINE_STEPS = 200
 """Up to this many steps a plan is checked on the event loop (about 10 ms); longer ones go to a thread."""
 
-CALLER = "caller"
 MODEL = "model"
 
 
@@ -45,21 +48,28 @@ class _Checked:
 
 @dataclass(frozen=True, slots=True)
 class _Planning:
-    """A claim that is carried out in a `chain`, where its plan comes from, and which `calls` that took."""
+    """A claim that is carried out in a `chain`, where its plan comes from, and which `calls` that took.
+
+    `agent` is the side of an agent's job whose plan the model makes.
+    """
 
     claim: StageClaim
     chain: Chain
     source: str
     calls: Sequence[ModelCall] = ()
+    agent: AgentJob | None = None
 
 
 class PlanStage:
     """Carries out PLAN for one claim."""
 
-    def __init__(self, store: JobStore, planner: Planner) -> None:
+    def __init__(self, store: JobStore, planner: Planner, responder: Responder) -> None:
+        """`responder` answers where there is nothing to plan, and puts structured answers right."""
         self._store = store
         self._planner = planner
         self._spending = Spending(store)
+        self._budget = Budget(store)
+        self._answering = Answering(store, responder, self._spending, self._budget)
 
     async def claim(self, wake: PlanWake) -> StageClaim | None:
         """Take the stage; None when somebody else has it or it is over."""
@@ -68,22 +78,45 @@ class PlanStage:
     async def carry_out(self, claim: StageClaim, chain: Chain) -> Carried:
         """Plan, and store what came of it, taking over what `chain` may."""
         known = await persist(lambda: self._store.tool_definitions(claim.tenant_id))
-        tools = known if claim.tools is None else {name: known[name] for name in claim.tools if name in known}
         if claim.plan_source is not None and claim.plan_body is not None:
+            tools = known if claim.tools is None else {name: known[name] for name in claim.tools if name in known}
             return await self._take_callers_plan(_Planning(claim, chain, claim.plan_source), tools)
-        ask = Ask(job_id=str(claim.job_id), input=claim.input, model=claim.model)
         try:
+            job = AgentJob.of(claim)
+        except InvalidRequest as error:
+            return await self._spending.end(claim, None, ErrorRecord.of(error), [])
+        tools = await offered_tools(self._store, claim, job, known)
+        try:
+            if job is not None and not tools:
+                return await self._answering.ask(claim, job, chain)
+            return await self._plan(_Planning(claim, chain, MODEL, agent=job), tools)
+        except PausedByBudget:
+            return await self._budget.put_back(claim)
+
+    async def _plan(self, planning: _Planning, tools: Mapping[str, ToolDefinition]) -> Carried:
+        """Ask the model, and store what it decided."""
+        claim, job = planning.claim, planning.agent
+        ask = Ask(job_id=str(claim.job_id), input=claim.input, model=claim.model) if job is None else job.ask
+        offered = [tools[name] for name in sorted(tools)]
+        try:
+            ask = await self._budget.reserved(claim, ask, tools=offered)
             async with self._spending.kept(claim.job_id) as cut_off:
-                reply = await self._planner.plan(ask, [tools[name] for name in sorted(tools)], cut_off=cut_off)
+                reply = await self._planner.plan(ask, offered, cut_off=cut_off)
         except ModelFailed as failure:
-            return await self._end(claim, None, ErrorRecord.of(failure.error), [failure.call])
+            return await self._spending.end(claim, None, ErrorRecord.of(failure.error), [failure.call])
+        except BudgetExceeded as refused:
+            return await self._spending.end(claim, None, ErrorRecord.of(refused), [])
+        planning = replace(planning, calls=[reply.call])
         draft = interpret(reply.text, reply.tool_calls)
         if isinstance(draft, Direct):
-            return await self._end(claim, storable(draft.content), None, [reply.call])
-        planning = _Planning(claim, chain, MODEL, [reply.call])
+            if job is not None:
+                said = Said(draft.content, Findings(is_direct=True), planning.calls)
+                return await self._answering.finish(claim, job, planning.chain, said)
+            return await self._spending.end(claim, storable(draft.content), None, planning.calls)
         if isinstance(draft, Malformed):
             return await self._refuse(planning, None, draft.errors)
-        return await self._take(planning, draft.plan, tools, claim.limits.max_tool_steps)
+        most = claim.limits.max_tool_steps
+        return await self._take(planning, draft.plan, tools, most if job is None else job.max_tool_steps(most))
 
     async def _take_callers_plan(self, planning: _Planning, tools: Mapping[str, ToolDefinition]) -> Carried:
         # The API refused defective plans; what is left are tools that have changed since.
@@ -107,6 +140,11 @@ class PlanStage:
         if checked.errors:
             return await self._refuse(planning, body, checked.errors)
         steps = checked.steps
+        try:
+            async with self._spending.kept(claim.job_id, planning.calls):
+                await self._budget.steps(claim, len(steps), planning.calls)
+        except BudgetExceeded as refused:
+            return await self._spending.end(claim, None, ErrorRecord.of(refused), planning.calls)
         ready = sum(not step.depends_on and step.lane is chain.lane for step in steps)
 
         async def accept() -> Moved:
@@ -127,16 +165,6 @@ class PlanStage:
         moved = await self._spending.unbroken(persist(refuse))
         _log.info("plan_refused", extra={"job": str(claim.job_id), "errors": len(errors), "landed": moved.landed})
         return Carried.by(claim, moved)
-
-    async def _end(
-        self, claim: StageClaim, answer: str | None, error: ErrorRecord | None, calls: Sequence[ModelCall]
-    ) -> Carried:
-        status = JobStatus.COMPLETED if error is None else JobStatus.FAILED
-        landed = await self._spending.unbroken(
-            persist(lambda: self._store.end_job(claim, status, answer, error, calls))
-        )
-        _log.info("job_ended", extra={"job": str(claim.job_id), "status": str(status), "landed": landed})
-        return Carried.by(claim, Moved(landed), error=error)
 
 
 def _check(plan: Plan, tools: Mapping[str, ToolDefinition], max_steps: int, step_timeout_seconds: float) -> _Checked:

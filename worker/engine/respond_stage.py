@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-
-from shared.domain.errors import ErrorRecord, storable
+from shared.domain.errors import BudgetExceeded, ErrorRecord, InvalidRequest, storable
 from shared.domain.model import Ask, Findings, ModelFailed
 from shared.domain.results import failure_text
 from shared.domain.states import JobStatus
-from shared.ports import JobStore, Moved, Responder, RespondWake, StageClaim
+from shared.ports import JobStore, Responder, RespondWake, StageClaim
+from worker.engine.agent_job import AgentJob
+from worker.engine.answering import CHAINED, Answering, Said
+from worker.engine.budget import Budget, PausedByBudget
 from worker.engine.carried import Carried
 from worker.engine.chain import Chain
-from worker.engine.persist import persist
 from worker.engine.spending import Spending
-
-_log = logging.getLogger("planq.engine")
 
 
 class RespondStage:
@@ -24,34 +22,47 @@ class RespondStage:
         self._store = store
         self._responder = responder
         self._spending = Spending(store)
+        self._budget = Budget(store)
+        self._answering = Answering(store, responder, self._spending, self._budget)
 
     async def claim(self, wake: RespondWake) -> StageClaim | None:
         """Take the stage; None when somebody else has it or it is over."""
         return await self._store.claim_stage(wake.job_id, (JobStatus.RESPONDING,))
 
     async def carry_out(self, claim: StageClaim, chain: Chain) -> Carried:
-        """Answer from what was found; `chain` ends here. If the model fails, the job fails but keeps its results."""
+        """Answer from what was found; `chain` ends here. If the model fails, the job fails but keeps its results.
+
+        After the round of a chained tool nothing is left to answer.
+        """
+        if claim.plan_source == CHAINED:
+            return await self._answering.conclude_chained(claim)
+        try:
+            job = AgentJob.of(claim)
+            return await self._respond(claim, job, chain)
+        except InvalidRequest as error:
+            return await self._spending.end(claim, None, ErrorRecord.of(error), [])
+        except PausedByBudget:
+            return await self._budget.put_back(claim)
+
+    async def _respond(self, claim: StageClaim, job: AgentJob | None, chain: Chain) -> Carried:
         findings = Findings(plan_errors=claim.plan_errors or ())
         if not findings.plan_errors:
             findings = Findings(results=claim.results or ())
-        ask = Ask(job_id=str(claim.job_id), input=claim.input, model=claim.model)
-        answer: str | None = None
-        error: ErrorRecord | None = None
+        ask = Ask(job_id=str(claim.job_id), input=claim.input, model=claim.model) if job is None else job.ask
         try:
+            ask = await self._budget.reserved(claim, ask, findings)
             async with self._spending.kept(claim.job_id) as cut_off:
                 reply = await self._responder.respond(ask, findings, cut_off=cut_off)
-            answer, call = storable(reply.text), reply.call
         except ModelFailed as failure:
-            call = failure.call
             error = ErrorRecord.of(failure.error)
             told = failure_text(findings.results)
             if told is not None:
                 error = ErrorRecord(
                     error.code, f"{told} (and the answer failed: {error.message})", details=error.details
                 )
-        status = JobStatus.COMPLETED if error is None else JobStatus.FAILED
-        landed = await self._spending.unbroken(
-            persist(lambda: self._store.end_job(claim, status, answer, error, [call]))
-        )
-        _log.info("job_ended", extra={"job": str(claim.job_id), "status": str(status), "landed": landed})
-        return Carried.by(claim, Moved(landed), error=error)
+            return await self._spending.end(claim, None, error, [failure.call])
+        except BudgetExceeded as refused:
+            return await self._spending.end(claim, None, ErrorRecord.of(refused), [])
+        if job is not None:
+            return await self._answering.finish(claim, job, chain, Said(reply.text, findings, [reply.call]))
+        return await self._spending.end(claim, storable(reply.text), None, [reply.call])

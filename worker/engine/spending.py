@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 from uuid import UUID
 
+from shared.domain.errors import ErrorRecord
 from shared.domain.model import ModelCall
-from shared.ports import CutOff, JobStore
+from shared.domain.states import JobStatus
+from shared.ports import CutOff, JobStore, Message, Moved, StageClaim
+from worker.engine.carried import Carried
 from worker.engine.persist import persist
 
 _log = logging.getLogger("planq.engine")
@@ -33,13 +36,15 @@ class Spending:
         self._writes: set[asyncio.Task[Any]] = set()
 
     @asynccontextmanager
-    async def kept(self, job_id: UUID) -> AsyncIterator[CutOff]:
+    async def kept(self, job_id: UUID, made: Sequence[ModelCall] = ()) -> AsyncIterator[CutOff]:
         """Give a place for calls of the job that are cut off; a cancelled block goes on once they are stored.
+
+        With them are stored those that were `made` before it and are not recorded yet.
 
         They are stored although the job has ended or belongs to another worker by then: nothing but the job's sums
         changes.
         """
-        calls: list[ModelCall] = []
+        calls = list(made)
         try:
             yield calls.append
         except asyncio.CancelledError:
@@ -56,6 +61,29 @@ class Spending:
         except asyncio.CancelledError:
             await asyncio.wait({task}, timeout=_GRACE_SECONDS)
             raise
+
+    async def end(
+        self,
+        claim: StageClaim,
+        answer: str | None,
+        error: ErrorRecord | None,
+        calls: Sequence[ModelCall],
+        *,
+        output: Any = None,
+        chained: Any = None,
+        messages: Sequence[Message] = (),
+    ) -> Carried:
+        """End the claimed job, completed unless there is an `error`; like `unbroken`, so that no call is lost."""
+        status = JobStatus.COMPLETED if error is None else JobStatus.FAILED
+
+        async def end() -> bool:
+            return await self._store.end_job(
+                claim, status, answer, error, calls, output=output, chained=chained, messages=messages
+            )
+
+        landed = await self.unbroken(persist(end))
+        _log.info("job_ended", extra={"job": str(claim.job_id), "status": str(status), "landed": landed})
+        return Carried.by(claim, Moved(landed), error=error)
 
     def _begin(self, write: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(write)

@@ -7,6 +7,7 @@ step, and read again only by a step whose references its excerpts do not cover.
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from shared.domain.encoding import JsonText, encode, is_larger
 from shared.domain.errors import InvalidArguments, InvalidOutput
 from shared.domain.excerpts import Excerpts, Path, descend, excerpts_json
 from shared.domain.preview import preview_json
-from shared.domain.resolution import MAX_SIZE, resolve, uncovered
+from shared.domain.resolution import MAX_SIZE, Resolved, resolve, uncovered
 from shared.domain.schemas import violations
 from shared.domain.tool import ToolDefinition
 from shared.ports import ArtifactRecord, PayloadRecord, Payloads, StepClaim, Tool
@@ -99,7 +100,10 @@ def output_to_store(output: ReadyOutput) -> JsonText | None:
 def _resolved(
     claim: StepClaim, outputs: Mapping[int, Any], definition: ToolDefinition, max_size: int, owned: Collection[int]
 ) -> dict[str, Any]:
-    resolved = resolve(claim.arguments, outputs, max_size=max_size, owned=owned)
+    if claim.verbatim:
+        resolved = Resolved(copy.deepcopy(dict(claim.arguments)), ())
+    else:
+        resolved = resolve(claim.arguments, outputs, max_size=max_size, owned=owned)
     defects = violations(definition.input_schema, resolved.arguments)
     if defects or not isinstance(resolved.arguments, dict):
         told = [f"{d.pointer or 'the arguments'}: {d.message}" for d in defects[:5]]

@@ -9,10 +9,10 @@ WITH given AS (
                 %(idempotency_key)s::text[], %(request_hash)s::text[], %(plan)s::text[],
                 %(expires_seconds)s::float8[], %(forked_from)s::uuid[], %(reuse)s::text[],
                 %(agent_name)s::text[], %(agent_version)s::int[], %(skill_versions)s::text[],
-                %(action)s::text[], %(with_input)s::text[])
+                %(action)s::text[], %(with_input)s::text[], %(budget)s::text[])
         AS g (id, tenant_id, strategy, model, limits, tools, metadata, input, user_id, trace_id, idempotency_key,
               request_hash, plan, expires_seconds, forked_from, reuse, agent_name, agent_version, skill_versions,
-              action, with_input)
+              action, with_input, budget)
     -- OFFSET keeps the planner from joining the whole table.
     LEFT JOIN LATERAL (
         SELECT j.id FROM jobs j WHERE j.id = g.forked_from AND j.tenant_id = g.tenant_id OFFSET 0 FOR KEY SHARE
@@ -20,11 +20,11 @@ WITH given AS (
 ), new_job AS (
     INSERT INTO jobs (id, tenant_id, root_job_id, strategy, status, model, limits, tools, metadata, input, user_id,
                       trace_id, idempotency_key, request_hash, wake_at, expires_at, forked_from,
-                      agent_name, agent_version, skill_versions, action, with_input)
+                      agent_name, agent_version, skill_versions, action, with_input, budget)
     SELECT id, tenant_id, id, strategy, 'queued', model, limits::json, tools::text[], metadata::json, input, user_id,
            trace_id, idempotency_key, request_hash, now() + planq_wake_grace(),
            now() + make_interval(secs => expires_seconds), forked_from,
-           agent_name, agent_version, skill_versions::int[], action, with_input::json
+           agent_name, agent_version, skill_versions::int[], action, with_input::json, budget::json
     FROM given WHERE forked_from IS NULL OR source IS NOT NULL
     ON CONFLICT (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
     RETURNING id, tenant_id, forked_from, created_at

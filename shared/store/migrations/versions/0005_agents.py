@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from importlib import resources
-from typing import Any
 
 import sqlalchemy as sa
 from alembic import op
@@ -20,7 +19,7 @@ depends_on = None
 
 ENDED = "status IN ('completed', 'failed', 'cancelled')"
 SEARCH = "setweight(to_tsvector('english', name), 'A') || setweight(to_tsvector('english', summary), 'B')"
-PARTS = ("claims", "children", "control", "rounds")
+PARTS = ("claims", "children", "control", "rounds", "budgets")
 
 
 def _json(name: str, *, nullable: bool = True) -> sa.Column[object]:
@@ -34,10 +33,6 @@ def _text(name: str, default: str | None = None, *, nullable: bool = False) -> s
 def _time(name: str, *, now: bool = False) -> sa.Column[object]:
     default = sa.text("now()") if now else None
     return sa.Column(name, sa.DateTime(timezone=True), server_default=default, nullable=not now)
-
-
-def _count(name: str, kind: type[sa.types.TypeEngine[Any]]) -> sa.Column[object]:
-    return sa.Column(name, kind(), server_default=sa.text("0"), nullable=False)
 
 
 def _flag(name: str, default: str = "false") -> sa.Column[bool]:
@@ -145,24 +140,23 @@ def _messages_and_budgets() -> None:
         "budgets",
         sa.Column("root_job_id", sa.Uuid(), nullable=False),
         _text("tenant_id"),
-        sa.Column("max_tokens", sa.BigInteger(), nullable=True),
-        sa.Column("max_cost_usd", sa.Numeric(), nullable=True),
-        sa.Column("max_model_calls", sa.Integer(), nullable=True),
-        sa.Column("max_steps", sa.Integer(), nullable=True),
-        sa.Column("soft", sa.Float(), nullable=True),
-        _flag("asks"),
-        _count("reserved_tokens", sa.BigInteger),
-        _count("reserved_cost_usd", sa.Numeric),
-        _count("reserved_model_calls", sa.Integer),
-        _count("spent_tokens", sa.BigInteger),
-        _count("spent_cost_usd", sa.Numeric),
-        _count("spent_model_calls", sa.Integer),
-        _count("spent_steps", sa.Integer),
         _time("warned_at"),
         _time("created_at", now=True),
         _of_job("root_job_id"),
         sa.PrimaryKeyConstraint("root_job_id", name=op.f("pk_budgets")),
     )
+    op.create_table(
+        "budget_holds",
+        sa.Column("job_id", sa.Uuid(), nullable=False),
+        sa.Column("root_job_id", sa.Uuid(), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("tokens", sa.BigInteger(), nullable=False),
+        sa.Column("model_calls", sa.Integer(), nullable=False),
+        sa.Column("steps", sa.Integer(), nullable=False),
+        sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_budget_holds_job_id"), ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("job_id", name=op.f("pk_budget_holds")),
+    )
+    op.create_index("ix_budget_holds_root_job_id", "budget_holds", ["root_job_id"], unique=False)
 
 
 def _memory() -> None:

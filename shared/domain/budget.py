@@ -1,0 +1,108 @@
+"""What a tree of jobs may use up together: the outermost job and everything below it share one budget.
+
+    {"max_tokens": 50000, "max_cost_usd": 0.5, "max_model_calls": 20, "max_steps": 100, "soft": 0.8, "ask": true}
+
+A hard limit ends the job that would pass it with `budget_exceeded`. When a share of `soft` of any limit is used or
+reserved, that is told once, in an event of the outermost job; with `ask` the tree is paused then, until somebody
+resumes it. Issue 5, "Limits".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shared.domain.encoding import measure
+from shared.domain.errors import InvalidRequest
+from shared.domain.model import Ask, Findings, ModelCall
+from shared.domain.schemas import excerpt
+from shared.domain.tool import ToolDefinition
+
+LIMITS = ("max_tokens", "max_cost_usd", "max_model_calls", "max_steps")
+FIELDS = (*LIMITS, "soft", "ask")
+
+_WHOLE_MOST = 2**31 - 1
+
+CHARS_PER_TOKEN = 4
+"""A rule of thumb of the providers for English text (https://platform.openai.com/tokenizer)."""
+
+OUTPUT_TOKENS = 4_096
+"""What a reply is taken to need where the agent names no limit: the default of PLANQ_MODEL_MAX_OUTPUT_TOKENS."""
+
+LEAST_OUTPUT_TOKENS = 64
+"""With less left a call is not begun: its reply would break off in its first sentence."""
+
+_PROMPT_CHARS = 2_000
+"""planq's own words around a question."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a stage is about to use: the tokens of a question and of its reply, model calls, and steps.
+
+    The reply may be cut to `least_tokens`. `made` are calls of the stage that are not recorded yet. With `may_ask`
+    the tree may be paused instead, when it comes to its soft limit.
+    """
+
+    asked_tokens: int = 0
+    reply_tokens: int = 0
+    least_tokens: int = 0
+    model_calls: int = 0
+    steps: int = 0
+    made: Sequence[ModelCall] = ()
+    may_ask: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """What came of a reservation: the reply may have `reply_tokens` (None: as many as wanted).
+
+    Nothing is granted where a limit is `exceeded` (then `most` it allows, `used` of it) or the tree `is_paused`.
+    """
+
+    reply_tokens: int | None = None
+    exceeded: str | None = None
+    most: float = 0
+    used: float = 0
+    is_paused: bool = False
+
+
+def read_budget(raw: Any) -> dict[str, Any]:
+    """Return a budget as it is stored; raises `InvalidRequest` that names every field that is wrong."""
+    if not isinstance(raw, Mapping):
+        raise InvalidRequest(f"budget: expected an object with {', '.join(FIELDS)}, found {excerpt(raw)}")
+    defects = [f"unknown field {name!r}; known are {', '.join(FIELDS)}" for name in raw if name not in FIELDS]
+    defects += [told for name in FIELDS if name in raw and (told := _defect(name, raw[name]))]
+    if not defects and not any(name in raw for name in LIMITS):
+        defects = [f"expected at least one of {', '.join(LIMITS)}"]
+    if defects:
+        raise InvalidRequest(f"budget: {'; '.join(defects)}", errors=defects)
+    return dict(raw)
+
+
+def _defect(name: str, value: Any) -> str | None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if name == "ask":
+        return None if isinstance(value, bool) else f"ask: expected true or false, found {excerpt(value)}"
+    if name == "soft":
+        fits = is_number and 0 < value < 1
+        return None if fits else f"soft: expected a share between 0 and 1, found {excerpt(value)}"
+    if name == "max_cost_usd":
+        fits = is_number and 0 < value < 1e9
+        return None if fits else f"{name}: expected dollars above 0, found {excerpt(value)}"
+    fits = is_number and 0 < value <= _WHOLE_MOST and float(value).is_integer()
+    return None if fits else f"{name}: expected a whole number above 0, found {excerpt(value)}"
+
+
+def wanted_for(ask: Ask, findings: Findings, tools: Sequence[ToolDefinition] = ()) -> Wanted:
+    """Return what a model call is taken to need: its question by its length, its reply by its limit."""
+    said = [*ask.instructions, *(message.content for message in ask.history), ask.input]
+    shown = [ask.data, ask.answer_schema, *(result.output for result in findings.results), *findings.plan_errors]
+    shown += [schema for tool in tools for schema in (tool.input_schema, tool.output_schema)]
+    chars = _PROMPT_CHARS + sum(map(len, said)) + sum(measure(value, 1_000_000) for value in shown)
+    if findings.repair is not None:
+        chars += len(findings.repair.raw) + sum(map(len, findings.repair.errors))
+    asked = -(-chars // CHARS_PER_TOKEN)
+    least = min(LEAST_OUTPUT_TOKENS, ask.max_tokens or LEAST_OUTPUT_TOKENS)
+    return Wanted(asked, ask.max_tokens or OUTPUT_TOKENS, least, model_calls=1)

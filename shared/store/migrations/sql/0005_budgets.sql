@@ -1,0 +1,115 @@
+-- The budget of a tree of jobs (release 0005): what its outermost job and everything below it may use up together. The
+-- limits stand in every job of the tree (`jobs.budget`), what is used is the sum over its jobs, so that there is nothing
+-- to settle: a call counts from the commit that records it. Reservations of one tree take turns by the row in `budgets`,
+-- which no other transition locks.
+
+-- What the jobs of a tree have used: {tokens, cost, calls, steps}.
+CREATE FUNCTION planq_tree_used(p_root uuid) RETURNS TABLE (tokens float8, cost float8, calls float8, steps float8)
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+BEGIN
+    RETURN QUERY
+    WITH RECURSIVE tree (id) AS (
+        SELECT p_root
+        UNION
+        SELECT c.id FROM tree t JOIN jobs c ON c.parent_job_id = t.id
+    )
+    SELECT coalesce(sum(j.input_tokens + j.output_tokens), 0)::float8, coalesce(sum(j.cost_usd), 0)::float8,
+           coalesce(sum(j.model_calls), 0)::float8,
+           coalesce(sum((SELECT count(*) FROM steps s WHERE s.job_id = j.id)), 0)::float8
+    FROM tree t JOIN jobs j ON j.id = t.id;
+END $$;
+
+-- Reserves for the stage `p_attempt` of a job (-1: for a step, which holds nothing) what it is about to use, where the
+-- limits of its tree leave that. `p_made` is what calls of the same stage have used that are not recorded yet: {tokens,
+-- cost, calls}. A reply may be cut from `p_reply` tokens to `p_least`. The reservation holds as long as that stage is
+-- carried out. Until a call has ended its price is taken to be what the tree's tokens have cost so far.
+-- Returns {reply_tokens} | {exceeded, most, used} | {paused}.
+CREATE FUNCTION planq_reserve(
+    p_job uuid, p_attempt int, p_asked float8, p_reply float8, p_least float8, p_calls int, p_steps int, p_made json,
+    p_may_ask boolean
+) RETURNS json LANGUAGE plpgsql AS $$
+DECLARE
+    j jobs;
+    b budgets;
+    u record;
+    h record;
+    v_root uuid;
+    v_left float8;
+    v_reply float8 := p_reply;
+    v_rate float8;
+    v_name text;
+    v_most float8;
+    v_used float8;
+    v_next float8;
+    v_share float8 := 0;
+BEGIN
+    SELECT * INTO j FROM jobs WHERE id = p_job;
+    IF j.budget IS NULL THEN
+        RETURN json_build_object('reply_tokens', NULL);
+    END IF;
+    v_root := coalesce(j.root_job_id, j.id);
+    INSERT INTO budgets (root_job_id, tenant_id) VALUES (v_root, j.tenant_id) ON CONFLICT DO NOTHING;
+    SELECT * INTO b FROM budgets WHERE root_job_id = v_root FOR UPDATE;
+    SELECT * INTO u FROM planq_tree_used(v_root);
+    SELECT coalesce(sum(q.tokens), 0)::float8 AS tokens, coalesce(sum(q.model_calls), 0)::float8 AS calls,
+           coalesce(sum(q.steps), 0)::float8 AS steps INTO h
+    FROM budget_holds q JOIN jobs o ON o.id = q.job_id
+    WHERE q.root_job_id = v_root AND q.job_id <> p_job AND o.status IN ('planning', 'responding')
+      AND o.stage_worker IS NOT NULL AND o.stage_attempt = q.attempt;
+    u.tokens := u.tokens + (p_made->>'tokens')::float8;
+    u.cost := u.cost + (p_made->>'cost')::float8;
+    u.calls := u.calls + (p_made->>'calls')::float8;
+    v_rate := CASE WHEN u.tokens > 0 THEN u.cost / u.tokens ELSE 0 END;
+    IF p_calls > 0 THEN
+        v_left := least((j.budget->>'max_tokens')::float8 - u.tokens - h.tokens - p_asked,
+            CASE WHEN v_rate > 0 THEN ((j.budget->>'max_cost_usd')::float8 - u.cost) / v_rate - h.tokens - p_asked END);
+        v_reply := floor(least(p_reply, v_left));
+    END IF;
+    FOR v_name, v_most, v_used, v_next IN VALUES
+        ('max_tokens', (j.budget->>'max_tokens')::float8, u.tokens + h.tokens, (p_asked + p_least) * sign(p_calls)),
+        ('max_cost_usd', (j.budget->>'max_cost_usd')::float8, u.cost + v_rate * h.tokens,
+         greatest(v_rate * (p_asked + p_least), 1e-9) * sign(p_calls)),
+        ('max_model_calls', (j.budget->>'max_model_calls')::float8, u.calls + h.calls, p_calls::float8),
+        ('max_steps', (j.budget->>'max_steps')::float8, u.steps + h.steps, p_steps::float8)
+    LOOP
+        IF v_next > 0 AND v_used + v_next > v_most THEN
+            RETURN json_build_object('exceeded', v_name, 'most', v_most, 'used', v_used);
+        END IF;
+        v_share := greatest(v_share, (v_used + v_next) / v_most);
+    END LOOP;
+    IF v_share >= (j.budget->>'soft')::float8 AND b.warned_at IS NULL THEN
+        UPDATE budgets SET warned_at = now() WHERE root_job_id = v_root;
+        PERFORM planq_tell(b.tenant_id, v_root, 'budget_warning', json_build_object(
+            'soft', j.budget->'soft', 'tokens', u.tokens, 'cost_usd', u.cost, 'model_calls', u.calls, 'steps', u.steps,
+            'by', p_job));
+        IF (j.budget->>'ask')::boolean AND p_may_ask
+           AND ((planq_pause_job(v_root, b.tenant_id))->>'landed')::boolean THEN
+            RETURN json_build_object('paused', true);
+        END IF;
+    END IF;
+    IF p_attempt >= 0 THEN
+        INSERT INTO budget_holds (job_id, root_job_id, attempt, tokens, model_calls, steps)
+        VALUES (p_job, v_root, p_attempt, (p_made->>'tokens')::float8 + CASE WHEN p_calls > 0 THEN p_asked + v_reply ELSE 0 END,
+                (p_made->>'calls')::int + p_calls, p_steps)
+        ON CONFLICT (job_id) DO UPDATE SET attempt = excluded.attempt, tokens = excluded.tokens,
+            model_calls = excluded.model_calls, steps = excluded.steps;
+    END IF;
+    RETURN json_build_object('reply_tokens', CASE WHEN p_calls > 0 THEN v_reply::bigint END);
+END $$;
+
+-- Tells of a stage what people should know, once for each kind, as long as the attempt that tells it is the job's.
+-- Returns whether it is.
+CREATE FUNCTION planq_warn(p_job uuid, p_attempt int, p_kind text, p_data json) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    v_tenant text;
+BEGIN
+    SELECT tenant_id INTO v_tenant FROM jobs
+    WHERE id = p_job AND stage_attempt = p_attempt AND stage_worker IS NOT NULL FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    IF NOT EXISTS (SELECT FROM events WHERE job_id = p_job AND kind = p_kind) THEN
+        PERFORM planq_tell(v_tenant, p_job, p_kind, p_data);
+    END IF;
+    RETURN true;
+END $$;

@@ -1,0 +1,79 @@
+"""An agent's job as its stages see it: what is asked in its name, and with which tools. Specification S3.
+
+Skills come first, then the agent's own prompt; what the caller sent stays data.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shared.domain.agents.asking import question
+from shared.domain.agents.document import AgentDocument
+from shared.domain.model import Ask
+from shared.domain.names import is_reserved
+from shared.domain.states import StepKind
+from shared.domain.tool import ToolDefinition
+from shared.ports import JobStore, StageClaim
+from worker.engine.persist import persist
+
+_log = logging.getLogger("planq.engine")
+
+
+@dataclass(frozen=True, slots=True)
+class AgentJob:
+    """What a claim's job runs: the document that it pinned, and the question that both stages put."""
+
+    document: AgentDocument
+    ask: Ask
+
+    @classmethod
+    def of(cls, claim: StageClaim) -> AgentJob | None:
+        """Return the agent's side of a claim, None for a job without an agent.
+
+        Raises `InvalidRequest` for an action that the document does not have, and for input data that does not
+        satisfy the action's schema.
+        """
+        if claim.agent is None:
+            return None
+        document = AgentDocument.of(claim.agent)
+        # A child job's model is its parent's, so an agent's own one wins there; a caller's choice stands.
+        own = document.options(model=claim.model).model if claim.parent is not None else claim.model
+        ask = Ask(
+            job_id=str(claim.job_id),
+            input=question(document, claim.action, claim.input, claim.with_),
+            model=own,
+            instructions=[*claim.instructions, document.system_prompt()],
+            data=dict(claim.with_) or None,
+            answer_schema=document.answer_schema(),
+            temperature=document.temperature,
+            max_tokens=document.max_tokens,
+        )
+        return cls(document, ask)
+
+    def max_tool_steps(self, limit: int) -> int:
+        """Return how many steps a plan may have: the job's limit, or the agent's own where that is lower."""
+        own = self.document.limits.tool_calls_limit if self.document.limits else None
+        return limit if own is None else min(limit, own)
+
+
+async def offered_tools(
+    store: JobStore, claim: StageClaim, job: AgentJob | None, known: Mapping[str, ToolDefinition]
+) -> Mapping[str, ToolDefinition]:
+    """Return the tools that a model may plan for the job: its agent's, and of these what the request leaves.
+
+    A tool that the agent lists and no worker offers is told in an event; the job goes on without it. A job without an
+    agent is offered every tool but those that work for other tools or make child jobs, which it has to ask for.
+    """
+    if job is not None:
+        names, missing = job.document.select_tools(list(known))
+        if missing:
+            _log.warning("agent_tools_missing", extra={"job": str(claim.job_id), "tools": missing})
+            data = {"agent": claim.agent_name, "tools": missing}
+            await persist(lambda: store.warn(claim, "agent_tools_missing", data))
+    elif claim.tools is None:
+        names = [name for name, tool in known.items() if tool.kind is StepKind.TOOL and not is_reserved(name)]
+    else:
+        names = [name for name in claim.tools if name in known]
+    return {name: known[name] for name in names if claim.tools is None or name in claim.tools}

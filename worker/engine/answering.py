@@ -1,0 +1,174 @@
+"""How an agent's job ends: its answer is checked, put right once, and handed to the chained tool. Specification S3.
+
+In every path in which an agent's job comes to an answer (directly, without tools, from results, from the defects of a
+plan) it comes through here, so that none leaves out the check or the chained tool. Readings row 23.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from uuid import uuid5
+
+from shared.domain.agents.answers import Answered, Rejected, read_answer
+from shared.domain.agents.chaining import ChainedCall, NoSuchTool, chained_call, result_of
+from shared.domain.compile import PlannedStep
+from shared.domain.errors import BudgetExceeded, ErrorRecord, ExecutionFailed, PlanTimedOut, storable
+from shared.domain.ids import StepRef
+from shared.domain.model import Findings, ModelCall, ModelFailed, Repair
+from shared.domain.tool import ToolDefinition
+from shared.ports import JobStore, Message, Moved, Responder, StageClaim
+from worker.engine.agent_job import AgentJob
+from worker.engine.budget import Budget
+from worker.engine.carried import Carried
+from worker.engine.chain import Chain
+from worker.engine.follow import after_step
+from worker.engine.persist import persist
+from worker.engine.spending import Spending
+
+_log = logging.getLogger("planq.engine")
+
+CHAINED = "chained"
+"""The source of the plan whose only step is the chained tool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What an agent said in reply to what was found, and the `calls` that it took."""
+
+    text: str
+    findings: Findings
+    calls: Sequence[ModelCall]
+
+
+class Answering:
+    """Ends the jobs of agents; one per engine."""
+
+    def __init__(self, store: JobStore, responder: Responder, spending: Spending, budget: Budget) -> None:
+        self._store = store
+        self._responder = responder
+        self._spending = spending
+        self._budget = budget
+
+    async def ask(self, claim: StageClaim, job: AgentJob, chain: Chain) -> Carried:
+        """Carry out the job of an agent that has no tools: one call, and its text is the answer."""
+        findings = Findings(is_direct=True)
+        try:
+            ask = await self._budget.reserved(claim, job.ask, findings)
+            async with self._spending.kept(claim.job_id) as cut_off:
+                reply = await self._responder.respond(ask, findings, cut_off=cut_off)
+        except ModelFailed as failure:
+            return await self._spending.end(claim, None, ErrorRecord.of(failure.error), [failure.call])
+        except BudgetExceeded as refused:
+            return await self._spending.end(claim, None, ErrorRecord.of(refused), [])
+        return await self.finish(claim, job, chain, Said(reply.text, findings, [reply.call]))
+
+    async def finish(self, claim: StageClaim, job: AgentJob, chain: Chain, said: Said) -> Carried:
+        """End the job with what its agent said, or open the round of its chained tool with it."""
+        schema = job.ask.answer_schema
+        if schema is None:
+            return await self._spending.end(claim, storable(said.text), None, said.calls)
+        found = read_answer(said.text, schema)
+        calls = list(said.calls)
+        if isinstance(found, Rejected):
+            _log.info("answer_rejected", extra={"job": str(claim.job_id), "errors": len(found.errors)})
+            found = await self._repaired(claim, job, said, found, calls)
+        if isinstance(found, Rejected):
+            return await self._spending.end(claim, None, ErrorRecord.of(found.failure()), calls)
+        return await self._conclude(claim, job, chain, found, calls)
+
+    async def _repaired(
+        self, claim: StageClaim, job: AgentJob, said: Said, rejected: Rejected, calls: list[ModelCall]
+    ) -> Answered | Rejected:
+        """Show the model what is wrong with its answer, once; what that took is added to `calls`."""
+        findings = replace(said.findings, repair=Repair(rejected.raw, rejected.errors))
+        try:
+            async with self._spending.kept(claim.job_id, calls) as cut_off:
+                ask = await self._budget.reserved(claim, job.ask, findings, calls)
+                reply = await self._responder.respond(ask, findings, cut_off=cut_off)
+        except ModelFailed as failure:
+            calls.append(failure.call)
+            return replace(rejected, errors=(*rejected.errors, f"and the repair failed: {failure.error.message}"))
+        except BudgetExceeded as refused:
+            return replace(rejected, errors=(*rejected.errors, f"and there was no repair: {refused.message}"))
+        calls.append(reply.call)
+        return read_answer(reply.text, job.ask.answer_schema or {})
+
+    async def _conclude(
+        self, claim: StageClaim, job: AgentJob, chain: Chain, answered: Answered, calls: Sequence[ModelCall]
+    ) -> Carried:
+        async with self._spending.kept(claim.job_id, calls):
+            known = await persist(lambda: self._store.tool_definitions(claim.tenant_id))
+            follows = chained_call(job.document, answered.value, known)
+            if isinstance(follows, NoSuchTool):
+                await self._tell_missing(claim, follows)
+        if isinstance(follows, ChainedCall):
+            return await self._open_round(claim, chain, answered, follows, known, calls)
+        return await self._spending.end(claim, answered.text, None, calls, output=answered.value)
+
+    async def _tell_missing(self, claim: StageClaim, missing: NoSuchTool) -> None:
+        _log.warning("chained_tool_missing", extra={"job": str(claim.job_id), "tool": missing.tool_name})
+        data = {"agent": claim.agent_name, "tool": missing.tool_name}
+        await persist(lambda: self._store.warn(claim, "chained_tool_missing", data))
+
+    async def _open_round(
+        self,
+        claim: StageClaim,
+        chain: Chain,
+        answered: Answered,
+        call: ChainedCall,
+        known: Mapping[str, ToolDefinition],
+        calls: Sequence[ModelCall],
+    ) -> Carried:
+        step = _step(call, known[call.tool_name], claim.limits.step_timeout_seconds)
+
+        async def open_round() -> Moved:
+            take = chain.take(1 if step.lane is chain.lane else 0)
+            return await self._store.chain_tool(claim, answered.value, answered.text, step, calls, take=take)
+
+        moved = await self._spending.unbroken(persist(open_round))
+        told = {"job": str(claim.job_id), "tool": call.tool_name, "landed": moved.landed}
+        _log.info("chained_tool_called", extra=told)
+        wakes = after_step(StepRef(claim.job_id, claim.round + 1, 0), moved) if moved.landed else ()
+        return Carried(claim.attempt, wakes, moved.taken, is_late=not moved.landed)
+
+    async def conclude_chained(self, claim: StageClaim) -> Carried:
+        """End the job after the round of its chained tool, without a model turn: the answer stands, whatever came."""
+        result = next(iter(claim.results or ()), None)
+        error: ErrorRecord | None = None
+        name = "" if result is None else result.tool_name
+        if result is None:
+            name = str((claim.agent or {}).get("chained_tool") or "")
+            error = ErrorRecord(PlanTimedOut.code, "the chained tool was not begun in time")
+        elif result.error is not None:
+            error = ErrorRecord(result.code or ExecutionFailed.code, result.error)
+        if error is not None:
+            _log.warning("chained_tool_failed", extra={"job": str(claim.job_id), "tool": name, "code": error.code})
+        # The same id on every try, so that a try that did not land leaves no trace.
+        call_id = str(uuid5(claim.job_id, f"{CHAINED}/{claim.round}"))
+        shown = result_of(None if result is None else result.output, error)
+        outcome = {"error": {"code": error.code, "message": error.message}} if error else {"result": shown}
+        messages = [
+            Message("tool_call", call_id, name, claim.output),
+            Message("tool_response", call_id, name, shown),
+        ]
+        chained = {"tool_name": name, "call_id": call_id, **outcome}
+        return await self._spending.end(claim, claim.answer, None, [], chained=chained, messages=messages)
+
+
+def _step(call: ChainedCall, tool: ToolDefinition, step_timeout_seconds: float) -> PlannedStep:
+    return PlannedStep(
+        index=0,
+        kind=tool.kind,
+        tool_name=tool.name,
+        lane=tool.lane,
+        effect=tool.effect,
+        arguments=call.arguments,
+        inputs=(),
+        depends_on=(),
+        dependents=(),
+        retries=0,  # it is called once (readings row 23); what a lost worker began is repeated by its effect class
+        timeout_seconds=min(tool.timeout_seconds, step_timeout_seconds),
+        recovery=tool.recovery,
+    )
