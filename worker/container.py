@@ -27,6 +27,7 @@ from shared.failpoints import Failpoints, methods
 from shared.memory import settle_heap
 from shared.ports import (
     FindsOut,
+    Gathers,
     JobStore,
     Knowledge,
     Memory,
@@ -67,7 +68,7 @@ CRASH_POINTS: Mapping[str, Collection[str]] = {
     "publisher": methods(Publisher),
     "planner": methods(Planner),
     "responder": methods(Responder),
-    "tool": methods(FindsOut),
+    "tool": methods(FindsOut) | methods(Gathers),
     "payloads": methods(Payloads),
     "memory": methods(Memory) - {"find_moments"},
     "sweep": methods(SweepStore),

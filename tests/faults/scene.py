@@ -35,7 +35,7 @@ LEASE_SECONDS = 1.5
 GRACE_SECONDS = 1.0
 
 SETTINGS = {
-    "PLANQ_TOOLS": "tests.faults.tools",
+    "PLANQ_TOOLS": "tests.faults.tools,tests.faults.delegating:delegate",
     "PLANQ_HEARTBEAT_SECONDS": "0.3",
     "PLANQ_LEASE_SECONDS": str(LEASE_SECONDS),
     "PLANQ_SWEEP_SECONDS": "0.1",
@@ -193,6 +193,11 @@ class Scene:
     def runs(self, job_id: UUID, index: int = 0) -> None:
         """Wait until the tool of a step has been called."""
         eventually(lambda: self.ran()[f"{job_id}/{index}"], PATIENCE, what=f"step {index} runs")
+
+    def eventually_running(self, tool_name: str, count: int) -> None:
+        """Wait until so many steps run a tool."""
+        query = "SELECT 1 FROM steps WHERE tool_name = %s AND status = 'running'"
+        eventually(lambda: len(self.read(query, tool_name)) >= count, PATIENCE, what=f"{count} steps run {tool_name}")
 
     def ends(self, job_id: UUID, patience: float = PATIENCE) -> tuple[Any, list[Any]]:
         """Wait until a job has ended and return it with its steps."""

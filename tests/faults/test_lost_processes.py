@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from tests.faults.conftest import Play, Stage, as_play
+from tests.faults.delegating import the_workers_of_a_family_are_killed_in_the_middle
 from tests.faults.scene import PATIENCE, Scene
 from tests.support.waiting import eventually
 
@@ -75,6 +76,7 @@ def a_step_that_always_kills_its_worker_is_given_up_and_later_workers_live(stage
 
 
 LOSSES = (
+    the_workers_of_a_family_are_killed_in_the_middle,
     a_process_that_the_kernel_killed_for_its_memory_loses_nothing,
     a_tool_that_python_refuses_memory_fails_by_its_own_error,
     a_step_that_always_kills_its_process_is_given_up_with_its_history,

@@ -31,7 +31,8 @@ def enter(ledger: Path, line: str) -> None:
         os.close(handle)
 
 
-def _ran(context: ToolContext) -> None:
+def entered(context: ToolContext) -> None:
+    """Note that a tool was called for a step."""
     enter(_folder() / "ran", f"{context.idempotency_key} {context.attempt}")
 
 
@@ -46,21 +47,21 @@ async def _until(name: str) -> None:
 @tool(name="fault_note", effect="pure", output_schema=OUTPUT)
 async def note(text: str, context: ToolContext) -> dict[str, str]:
     """Put a text in brackets."""
-    _ran(context)
+    entered(context)
     return {"text": f"<{text}>"}
 
 
 @tool(name="fault_join", effect="pure", output_schema=OUTPUT)
 async def join(parts: list[str], context: ToolContext) -> dict[str, str]:
     """Join texts."""
-    _ran(context)
+    entered(context)
     return {"text": "+".join(parts)}
 
 
 @tool(name="fault_flaky", effect="idempotent", output_schema=OUTPUT)
 async def flaky(text: str, context: ToolContext) -> dict[str, str]:
     """Break the connection the first time that anybody calls for this job, then put the text in brackets."""
-    _ran(context)
+    entered(context)
     try:
         (_folder() / f"flaky-{context.job_id}").touch(exist_ok=False)
     except FileExistsError:
@@ -72,7 +73,7 @@ async def flaky(text: str, context: ToolContext) -> dict[str, str]:
 async def pay(text: str, context: ToolContext, until: str | None = None) -> dict[str, str]:
     """Do what must happen once; with `until` the answer comes only when a file of this name exists."""
     enter(_folder() / "paid", context.idempotency_key)
-    _ran(context)
+    entered(context)
     if until is not None:
         await _until(until)
     return {"text": f"<{text}>"}
@@ -82,7 +83,7 @@ async def pay(text: str, context: ToolContext, until: str | None = None) -> dict
 async def charge(text: str, until: str, context: ToolContext) -> dict[str, str]:
     """Do what must happen once; what became of a call that was cut off, a person has to say."""
     enter(_folder() / "paid", context.idempotency_key)
-    _ran(context)
+    entered(context)
     await _until(until)
     return {"text": f"<{text}>"}
 
@@ -98,14 +99,14 @@ async def booked(text: str, context: ToolContext) -> dict[str, str] | NotHappene
 async def book(text: str, context: ToolContext) -> dict[str, str]:
     """Do what must happen once, and can be looked up."""
     enter(_folder() / "paid", context.idempotency_key)
-    _ran(context)
+    entered(context)
     return {"text": f"<{text}>"}
 
 
 @tool(name="fault_hold", effect="read", output_schema=OUTPUT)
 async def hold(until: str, context: ToolContext) -> dict[str, str]:
     """Wait until a file of this name exists, then tell which attempt this was."""
-    _ran(context)
+    entered(context)
     await _until(until)
     return {"text": f"attempt {context.attempt}"}
 
@@ -113,7 +114,7 @@ async def hold(until: str, context: ToolContext) -> dict[str, str]:
 @tool(name="fault_crunch", effect="pure", lane="cpu", timeout_seconds=60, output_schema=OUTPUT)
 def crunch(until: str, context: ToolContext) -> dict[str, str]:
     """Occupy a process of the cpu lane until a file of this name exists, then tell which attempt this was."""
-    _ran(context)
+    entered(context)
     while not (_folder() / until).exists():
         time.sleep(_LOOK_SECONDS)
     return {"text": f"attempt {context.attempt}"}
@@ -122,7 +123,7 @@ def crunch(until: str, context: ToolContext) -> dict[str, str]:
 @tool(name="fault_block", effect="read", timeout_seconds=60, output_schema=OUTPUT)
 async def block(until: str, context: ToolContext) -> dict[str, str]:
     """Block the event loop, as a badly written tool does, until a file of this name exists."""
-    _ran(context)
+    entered(context)
     while not (_folder() / until).exists():
         time.sleep(_LOOK_SECONDS)  # noqa: ASYNC251 - what a tool must not do is the point
     return {"text": f"attempt {context.attempt}"}
@@ -131,7 +132,7 @@ async def block(until: str, context: ToolContext) -> dict[str, str]:
 @tool(name="fault_devour", effect="pure", lane="cpu", timeout_seconds=60, output_schema=OUTPUT)
 def devour(times: int, context: ToolContext) -> dict[str, str]:
     """Ask for more memory than the process may have; the first `times` attempts then end as the kernel ends them."""
-    _ran(context)
+    entered(context)
     if context.attempt <= times:
         room = 256 * 1024 * 1024
         used = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
@@ -147,7 +148,7 @@ def devour(times: int, context: ToolContext) -> dict[str, str]:
 @tool(name="fault_hunger", effect="pure", lane="cpu", retries=0, timeout_seconds=60, output_schema=OUTPUT)
 def hunger(context: ToolContext) -> dict[str, str]:
     """Ask for more memory than the process may have, and let Python say so."""
-    _ran(context)
+    entered(context)
     resource.setrlimit(resource.RLIMIT_AS, (1 << 32, resource.RLIM_INFINITY))
     return {"text": str(len(bytearray(1 << 40)))}
 
@@ -155,6 +156,6 @@ def hunger(context: ToolContext) -> dict[str, str]:
 @tool(name="fault_kill", effect="read", output_schema=OUTPUT)
 async def kill(context: ToolContext) -> dict[str, str]:
     """Kill the worker, every time."""
-    _ran(context)
+    entered(context)
     os.kill(os.getpid(), signal.SIGKILL)
     return {"text": "unreachable"}

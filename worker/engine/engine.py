@@ -190,6 +190,8 @@ class Engine:
 
         Where the database does not answer, the sweeper tells it.
         """
+        if carried.taken or carried.wakes or carried.is_late:
+            return carried  # the job goes on, or somebody else has ended it
         try:
             told = await persist(lambda: self._store.child_ended(claim.job_id))
         except DatabaseUnavailable:

@@ -266,6 +266,12 @@ def _context(claim: StepClaim) -> ToolContext:
         request_id=str(claim.ref.job_id),
         trace_id=claim.trace_id,
         round=claim.ref.round,
+        depth=claim.depth,
+        root_job_id=str(claim.root_job_id or claim.ref.job_id),
+        agent=claim.agent,
+        limits=claim.limits,
+        time_left_seconds=None if claim.time_left is None else claim.time_left.total_seconds(),
+        planned=claim.arguments,
     )
 
 

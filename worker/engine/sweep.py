@@ -91,6 +91,7 @@ class Sweeper:
             SweepPart.JOBS: self._expire_jobs,
             SweepPart.QUESTIONS: self._expire_questions,
             SweepPart.SCHEDULES: self._fire_schedules,
+            SweepPart.CHILDREN: self._tell_parents,
         }
         self._passes = 0
         self._is_broker_there = True
@@ -227,6 +228,7 @@ class Sweeper:
         return len(wakes), wakes
 
     async def _expire_jobs(self) -> tuple[int, list[Wake]]:
+        wakes: list[Wake] = []
         count = 0
         for job in await self._store.expired_jobs(self._settings.batch):
             error = _overdue(job)
@@ -237,7 +239,24 @@ class Sweeper:
                 )
                 self._job_ended(ended)
                 self._interrupt(ended)
-        return count, []
+            if job.is_child:
+                wakes += await self._tell_parent(job.job_id)
+        return count, wakes
+
+    async def _tell_parents(self) -> tuple[int, list[Wake]]:
+        wakes: list[Wake] = []
+        ended = await self._store.untold_children(self._settings.batch)
+        for child in ended:
+            wakes += await self._tell_parent(child)
+        return len(ended), wakes
+
+    async def _tell_parent(self, child: UUID) -> list[Wake]:
+        """Tell the parent of a child job that has ended; returns what that led to."""
+        told = await self._store.child_ended(child)
+        if told is None:
+            return []
+        _tell("parent_told", told.step, child=str(child))
+        return after_step(told.step, told.moved)
 
     async def _expire_questions(self) -> tuple[int, list[Wake]]:
         wakes: list[Wake] = []

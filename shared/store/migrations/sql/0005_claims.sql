@@ -53,7 +53,8 @@ DECLARE
     v_outputs json;
 BEGIN
     SELECT user_id, trace_id, conversation_id, extract(epoch FROM deadline - now())::float8 AS time_left, depth,
-           root_job_id, agent_name, CASE WHEN s.kind <> 'tool' THEN limits END AS limits
+           root_job_id, agent_name, agent_name IS NOT NULL OR parent_job_id IS NOT NULL AS has_family,
+           CASE WHEN s.kind <> 'tool' THEN limits END AS limits
     INTO j FROM jobs WHERE id = s.job_id;
     IF s.inputs <> '{}' THEN
         SELECT json_object_agg(i.index, json_build_object(
@@ -67,7 +68,7 @@ BEGIN
         'recovery', s.recovery, 'unsure', s.unsure, 'wanted', s.wanted, 'worker_losses', s.worker_losses,
         'releases', s.releases, 'timeout_seconds', s.timeout_seconds, 'user_id', j.user_id, 'trace_id', j.trace_id,
         'conversation_id', j.conversation_id, 'time_left', j.time_left, 'outputs', v_outputs,
-        'family', CASE WHEN s.kind <> 'tool' OR s.gathered OR j.depth > 0 OR j.agent_name IS NOT NULL THEN
+        'family', CASE WHEN j.has_family OR s.kind <> 'tool' OR s.gathered THEN
             json_build_object('kind', s.kind, 'gathered', s.gathered, 'note', s.note, 'depth', j.depth,
                               'root', j.root_job_id, 'agent', j.agent_name, 'limits', j.limits) END);
 END $$;
