@@ -66,6 +66,7 @@ async def fork_of(
     text = job["input"] if request.input is None else checked_input(request.input, settings.max_input_bytes)
     check_metadata(request.metadata)
     limits = _limits(request, Limits.from_json(job["limits"]), settings.limits)
+    budget = None if request.limits is None else request.limits.checked_budget()
     raw = job["plan_body"] if request.plan is None else request.plan
     names = None if job["tools"] is None else [name for name in job["tools"] if name in tools]
     plan = await valid_plan(raw, names, tools, max_steps=limits.max_plan_steps)
@@ -86,6 +87,7 @@ async def fork_of(
         strategy=Strategy(job["strategy"]),
         model=job["model"],
         limits=limits,
+        budget=budget or job["budget"],
         plan=plan_body(plan),
         tools=job["tools"],
         metadata=job["metadata"] if request.metadata is None else request.metadata,
@@ -124,7 +126,7 @@ def _require_plan(job: Row) -> None:
 def _limits(request: ForkRequest, source: Limits, server: Limits) -> Limits:
     """Return the source's limits, none above what the server allows today, with those that are wanted put lower."""
     kept = replace(source, **{name: min(value, getattr(server, name)) for name, value in asdict(source).items()})
-    wanted = {} if request.limits is None else request.limits.model_dump(exclude_none=True)
+    wanted = {} if request.limits is None else request.limits.bounds()
     lowered = server.lowered(wanted)
     return replace(kept, **{name: getattr(lowered, name) for name in wanted})
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
+from shared.domain.budget import read_budget
 from shared.domain.plan import Plan
 from shared.domain.states import Effect, JobStatus, Recovery, StepStatus, Strategy
 from shared.domain.tool import ToolDefinition
@@ -51,6 +52,19 @@ class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+class BudgetRequest(_Request):
+    """What a job and all jobs below it may use up together; at least one of the limits."""
+
+    max_tokens: Annotated[int, Field(gt=0, lt=2**31)] | None = None
+    max_cost_usd: Annotated[float, Field(gt=0, lt=1e9)] | None = None
+    max_model_calls: Annotated[int, Field(gt=0, lt=2**31)] | None = None
+    max_steps: Annotated[int, Field(gt=0, lt=2**31)] | None = None
+    soft: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        default=None, description="The share of any limit at which that is told once."
+    )
+    ask: bool | None = Field(default=None, description="Pause then, until somebody resumes the job.")
+
+
 class LimitsRequest(_Request):
     """Bounds of one job; each can only be lower than the server's own, and zero is refused."""
 
@@ -65,6 +79,15 @@ class LimitsRequest(_Request):
     orchestrate_max_steps: Annotated[float, Field(gt=0)] | None = None
     orchestrate_max_parallel: Annotated[float, Field(gt=0)] | None = None
     agent_timeout_seconds: Annotated[float, Field(gt=0)] | None = None
+    budget: BudgetRequest | None = None
+
+    def bounds(self) -> dict[str, Any]:
+        """Return what is to be lower than the server's own; the budget has none there."""
+        return self.model_dump(exclude={"budget"}, exclude_none=True)
+
+    def checked_budget(self) -> dict[str, Any] | None:
+        """Return the budget as it is stored, None for none; raises `InvalidRequest` for one without limits."""
+        return None if self.budget is None else read_budget(self.budget.model_dump(exclude_none=True))
 
 
 class JobRequest(_Request):

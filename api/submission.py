@@ -86,6 +86,7 @@ async def accept(
         strategy=Strategy(request.strategy),
         model=model,
         limits=limits,
+        budget=None if request.limits is None else request.limits.checked_budget(),
         plan=plan,
         tools=names,
         metadata=request.metadata,
@@ -187,7 +188,7 @@ def check_metadata(metadata: Mapping[str, Any] | None) -> None:
 
 
 def _limits(request: JobRequest, limits: Limits) -> Limits:
-    return limits if request.limits is None else limits.lowered(request.limits.model_dump(exclude_none=True))
+    return limits if request.limits is None else limits.lowered(request.limits.bounds())
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -210,3 +210,14 @@ def test_the_agents_model_is_the_jobs_unless_the_request_names_one(api: Api) -> 
     )
 
     assert [row["model"] for row in rows] == ["anthropic:claude-x", "offline"]
+
+
+def test_a_budget_is_stored_with_the_job_and_checked(api: Api) -> None:
+    budget = {"max_tokens": 1000, "soft": 0.5, "ask": True}
+    job = api.submit({"input": "x", "limits": {"budget": budget, "max_tool_steps": 2}})
+    (row,) = api.jobs.execute("SELECT budget, limits->>'max_tool_steps' AS steps FROM jobs WHERE id = %s", job["id"])
+
+    assert row == {"budget": budget, "steps": "2"}
+    for wrong in ({"max_tokens": 0}, {"max_model_calls": -1}, {"soft": 1}, {"ask": True}, {}, {"tokens": 1}, 7):
+        response = api.http.post("/jobs", json={"input": "x", "limits": {"budget": wrong}})
+        problem_of(response, 422, "invalid_request")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from time import process_time
 from typing import Any
@@ -218,3 +219,28 @@ def cost(text: str) -> float:
 def test_a_long_hostile_input_costs_no_more_than_a_plain_one_times_a_bound(text: str) -> None:
     # At this length a reading that is quadratic in tokens costs thousands of times as much, a backtracking one more.
     assert cost(text) < 80 * cost("and then " * (len(text) // 9))
+
+
+@pytest.mark.parametrize(
+    ("argument", "data", "planned"),
+    [
+        ("{{ with.topic }}", {"topic": "leases"}, "leases"),
+        ("{{with.topic}}", {"topic": {"a": ["$0.output.x", 1]}}, {"a": [" $0.output.x", 1]}),
+        ("about {{ with.topic }}, {{ with.n }}", {"topic": "leases", "n": [1]}, "about leases, [1]"),
+        ("{{ with.other }}", {"topic": "leases"}, "{{ with.other }}"),
+        ("$0.output.x of {{ with.topic }}", {}, "$0.output.x of {{ with.topic }}"),
+        ("{{ with.a }}.output.x", {"a": "$0"}, " $0.output.x"),
+        ("{{{ with.a }}", {"a": "{ $0.output.x }}"}, "\\{{ $0.output.x }}"),
+        ("{{ with.a }}", {"a": "{{ $0.output.x }}"}, "\\{{ $0.output.x }}"),
+        ("x {{ with.a }}", {"a": "{{ $0.output.x }}"}, "x \\{{ $0.output.x }}"),
+    ],
+)
+def test_input_data_stands_in_a_call_as_what_it_is_and_never_as_a_reference(
+    argument: str, data: dict[str, Any], planned: Any
+) -> None:
+    ask = Ask("job-1", f'call json_query with {{"data": {json.dumps(argument)}}}', "offline", data=data)
+
+    arguments = plan_offline(ask, TOOLS).tool_calls[0].arguments
+
+    assert isinstance(arguments, Mapping)
+    assert arguments["calls"][0]["arguments"] == {"data": planned}

@@ -6,13 +6,16 @@ reference (readings row 2).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from shared.domain.errors import capped
 from shared.domain.model import Ask, ToolCallRequest
 from shared.domain.planning import DIRECT, PLANNING_TOOL_NAME, TOOL_CALLS
+from shared.domain.references import find_references
 from shared.domain.tool import ToolDefinition
 from worker.llm.backend import FREE, Completion
 from worker.llm.offline.grammar import Calculate, Call, Command, Fetch, Now, Report, Search, Wait, parse
@@ -35,6 +38,7 @@ class _Draft:
     """A plan while it grows."""
 
     offered: frozenset[str]
+    data: Mapping[str, Any] = field(default_factory=dict)
     calls: list[dict[str, Any]] = field(default_factory=list)
     sources: list[_Source] = field(default_factory=list)
     last_sum: int | None = None
@@ -55,7 +59,7 @@ def plan_offline(ask: Ask, tools: Sequence[ToolDefinition]) -> Completion:
 
     It is a direct answer when no command is recognised or none of the tools they need is offered.
     """
-    draft = _Draft(frozenset(tool.name for tool in tools))
+    draft = _Draft(frozenset(tool.name for tool in tools), ask.data if isinstance(ask.data, Mapping) else {})
     commands = parse(ask.input)
     for command in commands:
         _ADDERS[type(command)](draft, command)
@@ -144,8 +148,48 @@ def _add_report(draft: _Draft, command: Report) -> None:
 
 
 def _add_call(draft: _Draft, command: Call) -> None:
-    # Arguments given as JSON are the user's own plan: references in them are meant.
-    draft.add(command.tool, command.arguments)
+    # Arguments given as JSON are the user's own plan: references in them are meant. Input data is not.
+    draft.add(command.tool, {name: _filled(value, draft.data) for name, value in command.arguments.items()})
+
+
+_WITH = re.compile(r"\{\{\s*with\.(\w{1,100})\s*\}\}")
+
+
+def _filled(value: Any, data: Mapping[str, Any]) -> Any:
+    """Return arguments with input data in the place of each `{{ with.NAME }}`: as a value where it stands alone.
+
+    What is inserted is escaped, so that it is nothing but text; a name that the data does not have is left as it is.
+    """
+    if isinstance(value, Mapping):
+        return {name: _filled(inner, data) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_filled(inner, data) for inner in value]
+    if not isinstance(value, str):
+        return value
+    alone = _WITH.fullmatch(value)
+    if alone is not None and alone[1] in data:
+        return _as_text(data[alone[1]])
+    filled = _WITH.sub(lambda found: _shown(found, data), value)
+    meant = [one.template for one in find_references(value)]
+    # What stands beside the data may make a reference of it: then none of it is one.
+    return filled if [one.template for one in find_references(filled)] == meant else literal(filled)
+
+
+def _as_text(value: Any) -> Any:
+    """Return a value whose strings the reference grammar takes as plain text."""
+    if isinstance(value, Mapping):
+        return {name: _as_text(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_as_text(inner) for inner in value]
+    return literal(value) if isinstance(value, str) else value
+
+
+def _shown(found: re.Match[str], data: Mapping[str, Any]) -> str:
+    if found[1] not in data:
+        return found[0]
+    value = data[found[1]]
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text.replace("{{", "\\{{")
 
 
 _ADDERS: dict[type[Command], Callable[[_Draft, Any], None]] = {
