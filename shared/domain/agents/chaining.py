@@ -71,3 +71,11 @@ def result_of(output: Any, error: ErrorRecord | None) -> dict[str, Any]:
     if error is not None:
         return {"status": "error", "error": error.message}
     return dict(output) if isinstance(output, Mapping) else {"result": output}
+
+
+def shown(chained: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return S3's `chained_tool_result` from what is stored of a chained tool; None where none was called."""
+    if chained is None:
+        return None
+    error = chained.get("error")
+    return result_of(chained.get("result"), None if error is None else ErrorRecord(error["code"], error["message"]))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shared.domain.agents.answers import MAX_RAW_CHARS, Answered, Rejected, read_answer
 from shared.domain.agents.asking import question
-from shared.domain.agents.chaining import ChainedCall, NoSuchTool, bound, chained_call, result_of
+from shared.domain.agents.chaining import ChainedCall, NoSuchTool, bound, chained_call, result_of, shown
 from shared.domain.agents.document import read_agent
 from shared.domain.errors import ErrorRecord, InvalidRequest
 from shared.domain.tool import ToolDefinition
@@ -171,3 +171,6 @@ def test_what_is_shown_beside_the_answer_is_an_object() -> None:
     assert result_of({"ok": 1}, None) == {"ok": 1}
     assert result_of([1], None) == {"result": [1]}
     assert result_of(None, ErrorRecord("tool_error", "boom")) == {"status": "error", "error": "boom"}
+    assert shown(None) is None
+    assert shown({"tool_name": "a", "call_id": "1", "result": {"ok": 1}}) == {"ok": 1}
+    assert shown({"error": {"code": "tool_error", "message": "boom"}}) == {"status": "error", "error": "boom"}

@@ -82,9 +82,10 @@ BEGIN
         PERFORM planq_tell(b.tenant_id, v_root, 'budget_warning', json_build_object(
             'soft', j.budget->'soft', 'tokens', u.tokens, 'cost_usd', u.cost, 'model_calls', u.calls, 'steps', u.steps,
             'by', p_job));
-        IF (j.budget->>'ask')::boolean AND p_may_ask
-           AND ((planq_pause_job(v_root, b.tenant_id))->>'landed')::boolean THEN
-            RETURN json_build_object('paused', true);
+        IF p_may_ask AND coalesce((j.budget->>'ask')::boolean, false) THEN
+            IF (planq_pause_job(v_root, b.tenant_id)->>'landed')::boolean THEN
+                RETURN json_build_object('paused', true);
+            END IF;
         END IF;
     END IF;
     IF p_attempt >= 0 THEN
