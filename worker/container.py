@@ -47,11 +47,14 @@ from shared.store.jobs import PostgresJobStore
 from shared.store.knowledge import PostgresKnowledge
 from shared.store.memory import PostgresMemory
 from shared.store.objects import open_objects
+from shared.store.orchestrations import PostgresOrchestrations
 from shared.store.payloads import PayloadStore
 from worker.engine import Engine, EngineSettings
 from worker.engine.claims import Claims
+from worker.engine.persist import persist
 from worker.llm.gateway import ModelGateway
 from worker.llm.settings import ModelSettings
+from worker.tools.agents import Concluding, Desk, Reach, agent_tools
 from worker.tools.builtin.engines import read_access
 from worker.tools.registry import Registry, load_registry
 from worker.tools.services import ToolServices
@@ -122,6 +125,7 @@ class Tools:
     registry: Registry
     knowledge: _LateKnowledge = field(default_factory=_LateKnowledge)
     memory: _LateMemory = field(default_factory=_LateMemory)
+    desk: Desk = field(default_factory=Desk)
 
     @classmethod
     def load(cls, settings: Settings) -> Tools:
@@ -139,7 +143,9 @@ class Tools:
             http_max_bytes=settings.http_fetch_max_bytes,
         )
         registry = load_registry(services=services, modules=split(settings.tools), yaml_path=settings.tools_file)
-        return cls(registry, knowledge, memory)
+        desk = Desk(is_enabled=settings.agent_orchestrator_enabled)
+        registry.reserve(agent_tools(desk))
+        return cls(registry, knowledge, memory, desk)
 
 
 def model_settings(settings: Settings) -> ModelSettings:
@@ -236,6 +242,9 @@ class LaneRuntime:
         payloads = PayloadStore(database, open_objects(settings.payloads))
         longest_stage = timedelta(seconds=models.longest_call) + _BESIDE_THE_MODEL
         store = PostgresJobStore(database, self._identity.id, longest_stage)
+        self._tools.desk.reach = Reach(
+            self._failpoints.around("store", store), PostgresOrchestrations(database), self._gateway, persist
+        )
         self.engine = Engine(
             # A fused `cpu` step would be invisible to monitors: only the parent process can send their events.
             EngineSettings(
@@ -251,6 +260,7 @@ class LaneRuntime:
             responder=self._failpoints.around("responder", self._gateway),
             toolbox=self._failpoints.around_tools("tool", self._tools.registry),
             payloads=self._failpoints.around("payloads", payloads),
+            conclusions=Concluding(self._tools.desk),
             tracker=self._tracker,
             draw=SystemRandom().random,
             claims=self._claims,

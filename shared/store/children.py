@@ -37,7 +37,7 @@ def outcome(row: Row) -> ChildOutcome:
         output=row["output"],
         answer=row["answer"],
         chained=row["chained"],
-        error=None if row["error"] is None else _error(row["error"]),
+        error=None if row["error"] is None else error_record(row["error"]),
         elapsed_ms=round(row["seconds"] * 1000),
         ended_at=row["finished_at"],
     )
@@ -51,7 +51,8 @@ async def tell_parent(database: Database, job_id: UUID) -> ParentMoved | None:
     return ParentMoved(StepRef(UUID(value["job_id"]), value["round"], value["index"]), moved(value))
 
 
-def _error(stored: Mapping[str, Any]) -> ErrorRecord:
+def error_record(stored: Mapping[str, Any]) -> ErrorRecord:
+    """Read an error as a job or a step has it."""
     return ErrorRecord(
         stored.get("code", "internal"),
         stored.get("message", ""),

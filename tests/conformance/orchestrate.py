@@ -9,8 +9,9 @@ from shared.domain.agents.orchestrate import machine, merging, rendering
 from shared.domain.agents.orchestrate.compiling import Compiled, compile_orchestration
 from shared.domain.agents.orchestrate.defects import render
 from shared.domain.agents.orchestrate.limits import OrchestrateLimits
-from shared.domain.agents.orchestrate.machine import Machine, Outcome, Progress
+from shared.domain.agents.orchestrate.machine import Machine
 from shared.domain.agents.orchestrate.plan import Group, OrchestrationPlan, StepType, decode
+from shared.domain.agents.orchestrate.progress import Outcome, Progress, State, state_named
 from shared.domain.agents.orchestrate.request import agent_request, read_reply, refusal
 from shared.domain.agents.orchestrate.schema import PLAN_SCHEMA
 from shared.domain.schemas import violations
@@ -113,7 +114,7 @@ def render_output(given: Mapping[str, Any]) -> Answer:
 
 def transition(given: Mapping[str, Any]) -> Answer:
     try:
-        return {"state": Machine(state=machine.State(given["state"])).send(given["event"]).value}
+        return {"state": Machine(state=State(given["state"])).send(given["event"]).value}
     except machine.UnknownEvent:
         return {"error": "unknown_event"}
     except machine.InvalidEvent:
@@ -127,12 +128,12 @@ def path(given: Mapping[str, Any]) -> Answer:
         for number, step in enumerate(given["steps"])
     ]
     made = machine.follow(steps, is_valid=given["valid_plan"], is_over=True)
-    states = [machine.State.PENDING.value, *(one.target.value for one in made)]
+    states = [State.PENDING.value, *(one.target.value for one in made)]
     return {"events": [one.event.value for one in made], "states": states}
 
 
 def alias(given: Mapping[str, Any]) -> Answer:
-    return {"state": machine.state_named(given["seed_state"]).value}
+    return {"state": state_named(given["seed_state"]).value}
 
 
 ORCHESTRATE: dict[str, dict[str, Any]] = {

@@ -22,11 +22,14 @@ from shared.store.database import Database
 from shared.store.fleet import Fleet
 from shared.store.ids import new_id
 from shared.store.jobs import PostgresJobStore
+from shared.store.orchestrations import PostgresOrchestrations
 from shared.store.payloads import PayloadStore
 from shared.store.submissions import Submission
 from tests.support.requests import OpenRequestStore
 from worker.engine import Carried, Engine, EngineSettings, Sweeper, SweepSettings
 from worker.engine.claims import attempt_of
+from worker.engine.persist import persist
+from worker.tools.agents import Concluding, Desk, Reach, agent_tools
 from worker.tools.declare import ToolOptions, options_of
 from worker.tools.function import FunctionTool
 from worker.tools.registry import Registry
@@ -122,7 +125,9 @@ class Harness:
         max_output_bytes: int = 1_000_000,
         slots: int = 300,
         workers: int = 1,
+        agents: bool = False,
     ) -> None:
+        """`agents` offers the tools by which agents call agents beside `tools`."""
         self.database = database
         self.model = model
         self.worker_id = new_id()
@@ -134,6 +139,9 @@ class Harness:
         self.requests = OpenRequestStore(database)
         self.published: list[AnyWake] = []
         self.silent = _Silent()
+        self.desk = Desk(reach=Reach(self.store, PostgresOrchestrations(database), model, persist))
+        if agents:
+            self.registry.reserve(agent_tools(self.desk))
         self.engine = Engine(
             EngineSettings(lane, slots, max_output_bytes=max_output_bytes),
             store=self.store,
@@ -143,6 +151,7 @@ class Harness:
             toolbox=self.registry,
             payloads=self.payloads,
             tracker=self.silent,
+            conclusions=Concluding(self.desk),
             draw=lambda: 0.0,
             workers=lambda: workers,
         )

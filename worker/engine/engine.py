@@ -32,6 +32,7 @@ from shared.ports import (
     Tracker,
     Wake,
 )
+from shared.ports.orchestrations import Conclusions
 from worker.engine.carried import Carried
 from worker.engine.chain import Chain, Work
 from worker.engine.claims import Claim, Claims
@@ -87,10 +88,14 @@ class Engine:
         tracker: Tracker,
         draw: Callable[[], float],
         claims: Claims | None = None,
+        conclusions: Conclusions | None = None,
         workers: Callable[[], int] = lambda: 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`workers` says how many workers of this lane live, as far as is known; `clock` counts seconds."""
+        """`workers` says how many workers of this lane live, as far as is known; `clock` counts seconds.
+
+        `conclusions` is how orchestration jobs answer; without it they fail.
+        """
         self._settings = settings
         self._slots = Slots(settings.slots)
         self._workers = workers
@@ -101,7 +106,7 @@ class Engine:
         self.claims = claims if claims is not None else Claims()
         self._watched = watched = self.claims.watch(store)
         self._plan = PlanStage(watched, planner, responder)
-        self._respond = RespondStage(watched, responder)
+        self._respond = RespondStage(watched, responder, conclusions)
         limits = OutputLimits(settings.max_output_bytes, settings.inline_output_bytes)
         self._steps = StepRunner(
             watched, toolbox, values=Values(payloads, limits), draw=draw, until_held=self.claims.until_held

@@ -7,23 +7,26 @@ from shared.domain.model import Ask, Findings, ModelFailed
 from shared.domain.results import failure_text
 from shared.domain.states import JobStatus
 from shared.ports import JobStore, Responder, RespondWake, StageClaim
+from shared.ports.orchestrations import Conclusions
 from worker.engine.agent_job import AgentJob
 from worker.engine.answering import CHAINED, Answering, Said
 from worker.engine.budget import Budget, PausedByBudget
 from worker.engine.carried import Carried
 from worker.engine.chain import Chain
+from worker.engine.orchestration import OrchestrationStage
 from worker.engine.spending import Spending
 
 
 class RespondStage:
     """Carries out RESPOND for one claim."""
 
-    def __init__(self, store: JobStore, responder: Responder) -> None:
+    def __init__(self, store: JobStore, responder: Responder, conclusions: Conclusions | None = None) -> None:
         self._store = store
         self._responder = responder
         self._spending = Spending(store)
         self._budget = Budget(store)
         self._answering = Answering(store, responder, self._spending, self._budget)
+        self._orchestrations = OrchestrationStage(self._spending, conclusions)
 
     async def claim(self, wake: RespondWake) -> StageClaim | None:
         """Take the stage; None when somebody else has it or it is over."""
@@ -36,6 +39,8 @@ class RespondStage:
         """
         if claim.plan_source == CHAINED:
             return await self._answering.conclude_chained(claim)
+        if self._orchestrations.is_for(claim):
+            return await self._orchestrations.carry_out(claim)
         try:
             job = AgentJob.of(claim)
             return await self._respond(claim, job, chain)

@@ -49,6 +49,13 @@ class Registry:
         Raises `Misconfigured` naming both places on a clash, and the place of an invalid or reserved name or a schema
         that is not valid JSON Schema 2020-12.
         """
+        self._tools = self._grown(tools, check_definition)
+
+    def reserve(self, tools: Iterable[Tool]) -> None:
+        """Add tools of planq itself, whose names nobody else can take (readings row 24); all or none, as `extend`."""
+        self._tools = self._grown(tools, check_schemas)
+
+    def _grown(self, tools: Iterable[Tool], check: Callable[[ToolDefinition, str], None]) -> dict[str, Tool]:
         grown = dict(self._tools)
         for tool in tools:
             definition = tool.definition
@@ -60,13 +67,13 @@ class Registry:
                     f"two tools are called {definition.name!r}: {_place(known)} and {_place(tool)}; "
                     "rename one (name=… in @tool, or name: in tools.yaml)"
                 )
-            check_definition(definition, _place(tool))
+            check(definition, _place(tool))
             if definition.recovery is Recovery.FIND_OUT and not isinstance(tool, FindsOut):
                 raise Misconfigured(
                     f"{_place(tool)}: {definition.name!r} has the recovery 'find_out', and no method `find_out`"
                 )
             grown[definition.name] = tool
-        self._tools = grown
+        return grown
 
     def replace(self, source: str, tools: Iterable[Tool]) -> None:
         """Put `tools` in the place of all tools whose definition names `source`; all or nothing, as `extend`."""
@@ -211,6 +218,12 @@ def check_definition(definition: ToolDefinition, place: str) -> None:
         raise Misconfigured(
             f"{place}: {name!r} is no valid tool name; expected a letter, then up to 127 letters, digits or _ . - /"
         )
+    check_schemas(definition, place)
+
+
+def check_schemas(definition: ToolDefinition, place: str) -> None:
+    """Raise `Misconfigured` naming `place` when what `definition` says beside its name cannot be registered."""
+    name = definition.name
     check_schema(definition.input_schema, f"{place}: input schema of {name!r}")
     if definition.output_schema is None:
         raise Misconfigured(f"{place}: {name!r} has no output schema; a registered tool always has one")

@@ -27,6 +27,9 @@ from shared.domain.agents.orchestrate.templates import Guarded, Scope, Target, r
 CALL_AGENT = "cp__call_agent"
 PARALLEL = "cp__parallel"
 
+PLAN_SOURCE = "orchestrate"
+"""The source of the plans of orchestration jobs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
@@ -66,6 +69,7 @@ def compile_orchestration(
         else:
             arguments = _call(step.call, scope, limits, f"steps[{number}].agent")
         name = PARALLEL if isinstance(step.call, Group) else CALL_AGENT
+        arguments["step_id"] = step.id
         after = [number - 1] if number else []
         calls.append({"tool_name": name, "arguments": arguments, "depends_on": after, "retries": 0})
         defects += scope.defects

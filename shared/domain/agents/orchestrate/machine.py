@@ -13,8 +13,6 @@ do fire here: for an agent that ran out of time, and for a fault of planq or of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from functools import cache
 from typing import Any, Protocol
 
@@ -23,50 +21,7 @@ from statemachine import StateMachine as _StateMachine
 from statemachine.exceptions import TransitionNotAllowed
 
 from shared.domain.agents.orchestrate.plan import StepType
-
-
-class State(StrEnum):
-    """Where an orchestration stands."""
-
-    PENDING = "pending"
-    PLANNING = "planning"
-    DISPATCHING = "dispatching"
-    AWAITING_RESULTS = "awaiting_results"
-    MERGING = "merging"
-    COMPLETED = "completed"
-    FAILED = "failed"
-
-
-class Event(StrEnum):
-    """What happens to an orchestration."""
-
-    START_PLAN = "start_plan"
-    PLANNER_FINISHED = "planner_finished"
-    VALIDATION_FAILED = "validation_failed"
-    DISPATCH_STEP = "dispatch_step"
-    STEP_SUCCEEDED = "step_succeeded"
-    PARALLEL_COMPLETE = "parallel_complete"
-    STEP_FAILED = "step_failed"
-    TIMEOUT = "timeout"
-    PANIC = "panic"
-
-
-ALIASES: Mapping[str, State] = {
-    "plan_init": State.PENDING,
-    "planner_active": State.PLANNING,
-    "plan_validated": State.DISPATCHING,
-    "dispatching_step": State.DISPATCHING,
-    "awaiting_results": State.AWAITING_RESULTS,
-    "merging_results": State.MERGING,
-    "completed": State.COMPLETED,
-    "failed": State.FAILED,
-}
-"""The names that specification S1 publishes; its `plan_validated` has no state of its own here."""
-
-
-def state_named(name: str) -> State:
-    """Return the state of this name, by either naming; raises `ValueError` for another."""
-    return ALIASES[name] if name in ALIASES else State(name)
+from shared.domain.agents.orchestrate.progress import Event, Outcome, Progress, State, Transition
 
 
 class UnknownEvent(ValueError):
@@ -165,47 +120,11 @@ def _allowed(state: State) -> frozenset[str]:
     return frozenset(str(event) for event in _Table.states_map[state].transitions.unique_events)
 
 
-class Outcome(StrEnum):
-    """How far one step has come."""
-
-    UNREACHED = "unreached"
-    DISPATCHED = "dispatched"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    TIMED_OUT = "timed_out"
-    PANICKED = "panicked"
-
-
 _FAILURES: Mapping[Outcome, Event] = {
     Outcome.FAILED: Event.STEP_FAILED,
     Outcome.TIMED_OUT: Event.TIMEOUT,
     Outcome.PANICKED: Event.PANIC,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a step has come: its id, its type and its outcome."""
-
-    id: str
-    type: StepType
-    outcome: Outcome
-
-
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """The `number`-th transition of an orchestration, counted from 0; `step_id` is empty where it is about none."""
-
-    number: int
-    event: Event
-    source: State
-    target: State
-    step_id: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return `{"n", "event", "source", "target", "step_id"?}`, as the job's event stream shows it."""
-        told = {"n": self.number, "event": self.event.value, "source": self.source.value, "target": self.target.value}
-        return told | ({"step_id": self.step_id} if self.step_id else {})
 
 
 class _Recorder:

@@ -1,0 +1,90 @@
+"""What tools and stages of orchestrations look at in the store, and what they write there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Protocol
+from uuid import UUID
+
+from shared.domain.agents.orchestrate.progress import Transition
+from shared.domain.errors import ErrorRecord
+from shared.domain.states import StepStatus
+from shared.ports.tools import ChildOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class OrchestratedStep:
+    """A step of an orchestration job: how far it has come, and its child jobs in the order of the plan.
+
+    `error` is None unless it failed; `elapsed_ms` None before its end. `was_called` says that it was begun at all.
+    """
+
+    index: int
+    status: StepStatus
+    was_called: bool
+    error: ErrorRecord | None
+    elapsed_ms: int | None
+    children: Sequence[ChildOutcome]
+
+
+@dataclass(frozen=True, slots=True)
+class Orchestration:
+    """An orchestration job: its frame (`compiling.Compiled`) and its steps in plan order."""
+
+    frame: Mapping[str, Any]
+    steps: Sequence[OrchestratedStep]
+
+
+@dataclass(frozen=True, slots=True)
+class TreeUsage:
+    """What all jobs below a job have used so far; `cost_usd` is None where no price was known."""
+
+    jobs: int
+    model_calls: int
+    input_tokens: int
+    output_tokens: int
+    cost_usd: Decimal | None
+
+
+class Orchestrations(Protocol):
+    """Orchestration jobs in the store. All methods raise `DatabaseUnavailable` when it does not answer."""
+
+    async def look(self, job_id: UUID) -> Orchestration | None:
+        """Return an orchestration with its steps; None for a job that is none, or that has no steps yet."""
+        ...
+
+    async def journal(self, job_id: UUID, transitions: Sequence[Transition]) -> Sequence[Transition]:
+        """Append to the job's events those transitions that are not there yet; return them.
+
+        Idempotent by their numbers. Precondition: `transitions` are all that the job has made until now.
+        """
+        ...
+
+    async def usage(self, job_id: UUID) -> TreeUsage:
+        """Return what the jobs below this one have used."""
+        ...
+
+    async def model_of(self, job_id: UUID) -> str:
+        """Return the model that a job uses."""
+        ...
+
+    async def documents(self, tenant_id: str, names: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
+        """Return the newest documents in use of these agents, by name; those that are not in use are left out."""
+        ...
+
+    async def catalogue(self, tenant_id: str, most: int) -> Mapping[str, Mapping[str, Any]]:
+        """Return the newest documents of at most `most` agents in use, in the order of their names."""
+        ...
+
+
+class Conclusions(Protocol):
+    """How orchestration jobs answer."""
+
+    async def conclude(self, job_id: UUID, plan_errors: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Return the output of an orchestration whose steps have ended, or whose plan was refused; tell its end.
+
+        May be asked again. Raises `DatabaseUnavailable`.
+        """
+        ...

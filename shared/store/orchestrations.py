@@ -1,0 +1,70 @@
+"""Orchestration jobs in PostgreSQL: the port `Orchestrations`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from shared.domain.agents.orchestrate.progress import Transition
+from shared.domain.errors import InternalFault, storable
+from shared.domain.states import StepStatus
+from shared.ports import ChildOutcome
+from shared.ports.orchestrations import OrchestratedStep, Orchestration, TreeUsage
+from shared.store.children import error_record, outcome
+from shared.store.database import Database, as_json, query
+
+
+class PostgresOrchestrations:
+    """See `shared.ports.orchestrations.Orchestrations`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def look(self, job_id: UUID) -> Orchestration | None:
+        rows = await self._database.fetch_all("look_at_orchestration", job_id=job_id)
+        if not rows:
+            return None
+        children: dict[int, list[ChildOutcome]] = {}
+        for child in await self._database.fetch_all("orchestrated_agents", job_id=job_id):
+            children.setdefault(child["parent_step_index"], []).append(outcome(child))
+        steps = [
+            OrchestratedStep(
+                index=row["index"],
+                status=StepStatus(row["status"]),
+                was_called=row["was_called"],
+                error=None if row["error"] is None else error_record(row["error"]),
+                elapsed_ms=None if row["seconds"] is None else round(row["seconds"] * 1000),
+                children=children.get(row["index"], ()),
+            )
+            for row in rows
+        ]
+        return Orchestration(rows[0]["frame"], steps)
+
+    async def journal(self, job_id: UUID, transitions: Sequence[Transition]) -> Sequence[Transition]:
+        given = {"job_id": job_id, "transitions": as_json([one.to_json() for one in transitions])}
+        # The lock comes in a statement of its own: what others appended before it is seen only by the next one.
+        async with self._database.connection() as connection, connection.transaction():
+            await connection.execute(query("lock_orchestration"), given)
+            rows = await (await connection.execute(query("journal_orchestration"), given)).fetchall()
+        added = {row["n"] for row in rows}
+        return [one for one in transitions if one.number in added]
+
+    async def usage(self, job_id: UUID) -> TreeUsage:
+        row = await self._database.fetch_one("tree_usage", job_id=job_id)
+        return TreeUsage(0, 0, 0, 0, None) if row is None else TreeUsage(**row)
+
+    async def model_of(self, job_id: UUID) -> str:
+        row = await self._database.fetch_one("model_of_job", job_id=job_id)
+        if row is None:
+            raise InternalFault(f"the job {job_id} is gone")
+        return str(row["model"])
+
+    async def documents(self, tenant_id: str, names: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
+        wanted = list(dict.fromkeys(storable(name) for name in names))
+        rows = await self._database.fetch_all("agents_in_use", tenant_id=tenant_id, names=wanted)
+        return {row["name"]: row["document"] for row in rows}
+
+    async def catalogue(self, tenant_id: str, most: int) -> Mapping[str, Mapping[str, Any]]:
+        rows = await self._database.fetch_all("agent_catalogue", tenant_id=tenant_id, limit=most)
+        return {row["name"]: row["document"] for row in rows}

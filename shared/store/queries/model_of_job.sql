@@ -1,0 +1,2 @@
+-- The model that a job uses.
+SELECT model FROM jobs WHERE id = %(job_id)s

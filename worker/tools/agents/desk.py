@@ -1,0 +1,126 @@
+"""What the tools of agents share: what they reach and count, and what every call of an agent is checked for."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from shared.domain.agents.orchestrate.limits import DEPTH_EXCEEDED, OrchestrateLimits
+from shared.domain.errors import DepthExceeded, InternalFault, PolicyDenied, TimedOut
+from shared.domain.limits import Limits
+from shared.ports import ChildOutcome, JobStore, Responder, ToolContext
+from shared.ports.orchestrations import Orchestrations
+
+_log = logging.getLogger("planq.agents")
+
+T = TypeVar("T")
+
+
+class Persist(Protocol):
+    """Repeats what the database could not do, as the engine does with its own writes."""
+
+    async def __call__(self, write: Callable[[], Awaitable[T]], /) -> T:
+        """Return what `write` returns once the database answers."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What a process has only once it is open."""
+
+    store: JobStore
+    orchestrations: Orchestrations
+    responder: Responder
+    persist: Persist
+
+
+@dataclass(slots=True)
+class Desk:
+    """One per process. `is_enabled` is the operator's flag; `counts` are totals since the start, by name and labels.
+
+    Counted are transitions of orchestrations (`transition`, event, state) and calls refused for their depth
+    (`depth_refused`, tool).
+    """
+
+    is_enabled: bool = True
+    reach: Reach | None = None
+    counts: Counter[tuple[str, ...]] = field(default_factory=Counter)
+
+    def opened(self) -> Reach:
+        """Return what the process reaches; raises `InternalFault` where it reaches nothing (case oc-041)."""
+        if self.reach is None:
+            raise InternalFault(
+                "this process cannot run agents: it has no store and no models at hand", s1="Internal"
+            )
+        return self.reach
+
+    def check_enabled(self, tool_name: str) -> None:
+        """Raise `PolicyDenied` when the operator has switched orchestration off."""
+        if not self.is_enabled:
+            raise PolicyDenied(
+                f"{tool_name} is switched off here; the operator can set PLANQ_AGENT_ORCHESTRATOR_ENABLED=true",
+                s1="PermissionDenied",
+            )
+
+    def limits(self, context: ToolContext) -> OrchestrateLimits:
+        """Return the bounds of what the calling job may ask of agents."""
+        return OrchestrateLimits.of(context.limits or Limits())
+
+    def is_too_deep(self, context: ToolContext) -> bool:
+        """True when the calling job may call no agent any more; that is counted and told."""
+        if not self.limits(context).is_too_deep(context.depth):
+            return False
+        self.counts["depth_refused", context.tool_name] += 1
+        _log.warning(
+            "agent_call_too_deep",
+            extra={"tool": context.tool_name, "job": context.job_id, "agent": context.agent, "depth": context.depth},
+        )
+        return True
+
+    def check_depth(self, context: ToolContext) -> None:
+        """Raise `DepthExceeded` when the calling job may call no agent any more."""
+        if self.is_too_deep(context):
+            raise too_deep(context, self.limits(context))
+
+    def seconds(self, own_ms: int | None, context: ToolContext) -> float:
+        """Return what an agent gets: its own time or the default, and never more than its caller has left.
+
+        Raises `TimedOut` when the caller has nothing left.
+        """
+        left = context.time_left_seconds
+        given = self.limits(context).step_timeout_ms(own_ms, None if left is None else left * 1000)
+        if given <= 0:
+            raise TimedOut("the job has no time left to call an agent")
+        return given / 1000
+
+
+def too_deep(context: ToolContext, limits: OrchestrateLimits) -> DepthExceeded:
+    """Return the error of a call that would nest agents too deeply, as a cycle of agents does sooner or later."""
+    return DepthExceeded(
+        f"{DEPTH_EXCEEDED}: agents may call agents {limits.max_depth} levels deep, and this one is called at level "
+        f"{context.depth}; if agents ask each other in a circle, give one of them an answer of its own",
+        depth=context.depth,
+        max_depth=limits.max_depth,
+    )
+
+
+def tell_of(children: Sequence[ChildOutcome], context: ToolContext, statuses: Sequence[str], step_id: Any) -> None:
+    """Log how each agent of a step came out (specification S1, "Observability")."""
+    for child, status in zip(children, statuses, strict=True):
+        _log.info(
+            "agent_ended",
+            extra={
+                "tool": context.tool_name,
+                "job": context.job_id,
+                "step": context.step_index,
+                "step_id": step_id or None,
+                "agent_id": child.agent,
+                "action_id": child.action,
+                "exec_id": str(child.job_id),
+                "latency_ms": child.elapsed_ms,
+                "status": status,
+            },
+        )

@@ -1,0 +1,184 @@
+"""`cp__agent_orchestrate`: a plan of agents, carried out as a job of its own (specification S1; cases orchestrate_…).
+
+A plan is compiled, a prompt is first turned into one. Whatever is wrong with the input is an error of the tool; what
+goes wrong while the plan is carried out is told in its output, with `success: false` (case oe-094).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from shared.domain.agents.document import read_agent
+from shared.domain.agents.orchestrate.compiling import PLAN_SOURCE, Compiled, compile_orchestration
+from shared.domain.agents.orchestrate.defects import Defect, render
+from shared.domain.agents.orchestrate.limits import OrchestrateLimits, request_defects
+from shared.domain.agents.orchestrate.plan import OrchestrationPlan, decode
+from shared.domain.agents.orchestrate.progress import Event, State, Transition
+from shared.domain.agents.orchestrate.rendering import refused
+from shared.domain.agents.orchestrate.request import Reason, Refusal, read_reply, refusal
+from shared.domain.agents.orchestrate.schema import INPUT_SCHEMA, OUTPUT_SCHEMA
+from shared.domain.errors import ErrorRecord, InvalidArguments, TimedOut, capped
+from shared.domain.references import find_references
+from shared.domain.states import JobStatus
+from shared.domain.tool import MAX_TIMEOUT_SECONDS
+from shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
+from worker.tools.agents.definitions import define
+from worker.tools.agents.desk import Desk, Reach, too_deep
+from worker.tools.agents.journal import say
+from worker.tools.agents.outcomes import error_of, shown_error
+from worker.tools.agents.planner import ask_planner, is_planning
+
+_NO_OUTPUT = {"code": "internal", "message": "the orchestration ended without an output"}
+
+_log = logging.getLogger("planq.agents")
+
+_REFUSED = (
+    Transition(0, Event.START_PLAN, State.PENDING, State.PLANNING),
+    Transition(1, Event.VALIDATION_FAILED, State.PLANNING, State.FAILED),
+)
+
+
+class Orchestrate:
+    """The tool; see the module."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self.definition = define(
+            "cp__agent_orchestrate",
+            "Carry out a plan of agent calls, one after the other and in parallel groups; give the plan, or a prompt "
+            "from which one is made.",
+            INPUT_SCHEMA,
+            OUTPUT_SCHEMA,
+            timeout_seconds=MAX_TIMEOUT_SECONDS,
+        )
+
+    async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+        """Delegate to the orchestration's own job.
+
+        Raises `PolicyDenied` where orchestration is switched off, `InvalidArguments` with every defect of the input,
+        `InternalFault` when no plan could be made of a prompt because the model failed. Too deep a nesting is told in
+        the output.
+        """
+        self._desk.check_enabled(self.definition.name)
+        reach = self._desk.opened()
+        self._check(request_defects(arguments), context)
+        limits = self._desk.limits(context).lowered(arguments)
+        if self._desk.is_too_deep(context):
+            return refused(shown_error(ErrorRecord.of(too_deep(context, limits))))
+        compiled = await self._compiled(reach, arguments, context, limits)
+        for name in compiled.missing:
+            _log.warning("orchestration_name_unknown", extra={"job": context.job_id, "name": capped(name, 100)})
+        left = context.time_left_seconds
+        seconds = compiled.seconds if left is None else min(compiled.seconds, left)
+        if seconds <= 0:
+            raise TimedOut("the job has no time left to orchestrate agents")
+        job = ChildRequest(
+            agent=None,
+            input="",
+            timeout_seconds=seconds,
+            with_=compiled.frame,
+            plan=compiled.plan,
+            plan_source=PLAN_SOURCE,
+        )
+        return Delegated([job], max_parallel=1)
+
+    async def gather(
+        self, arguments: dict[str, Any], children: Sequence[ChildOutcome], note: Any, context: ToolContext
+    ) -> Any:
+        """Return the output of the orchestration's job; one that did not get to an output tells why."""
+        (job,) = children
+        exec_id = str(job.job_id)
+        document = job.output if job.status is JobStatus.COMPLETED else None
+        output = dict(document) if isinstance(document, Mapping) else refused(error_of(job) or _NO_OUTPUT)
+        _log.info(
+            "orchestration_ended",
+            extra={
+                "tool": self.definition.name,
+                "job": context.job_id,
+                "exec_id": exec_id,
+                "status": "success" if output["success"] else "failed",
+                "latency_ms": job.elapsed_ms,
+                "response_bytes": len(json.dumps(output, ensure_ascii=False).encode()),
+            },
+        )
+        return {**output, "exec_id": exec_id}
+
+    async def _compiled(
+        self, reach: Reach, arguments: Mapping[str, Any], context: ToolContext, limits: OrchestrateLimits
+    ) -> Compiled:
+        why = refusal(arguments, is_planning=is_planning())
+        if why is not None:
+            raise self._refused(why, context)
+        bindings = arguments.get("bindings") or {}
+        if arguments.get("plan"):
+            self._check(_inserted(context), context)
+            plan = decode(arguments["plan"], max_steps=limits.max_steps)
+        else:
+            reply = await ask_planner(reach, context, arguments["prompt"], bindings, limits.max_steps)
+            plan = read_reply(reply, max_steps=limits.max_steps)
+        if not isinstance(plan, OrchestrationPlan):
+            raise self._refused(_invalid(plan), context)
+        compiled = compile_orchestration(plan, limits, bindings)
+        unknown = await _unknown(reach, plan, context)
+        if isinstance(compiled, Compiled):
+            self._check(unknown, context)
+            return compiled
+        raise self._refused(_invalid([*compiled, *unknown]), context)
+
+    def _check(self, defects: Sequence[Defect], context: ToolContext) -> None:
+        if defects:
+            raise self._refused(_invalid(defects), context)
+
+    def _refused(self, why: Refusal, context: ToolContext) -> InvalidArguments:
+        say(self._desk, UUID(context.job_id), _REFUSED)
+        details: dict[str, Any] = {"reason": why.reason.value, "errors": [one.to_json() for one in why.defects]}
+        if why.reason in _FIELDS:
+            details["field"] = _FIELDS[why.reason]
+        return InvalidArguments(f"{why.reason.value}: {why.message}", s1="InvalidArgument", **details)
+
+
+def _invalid(defects: Sequence[Defect]) -> Refusal:
+    return Refusal(Reason.INVALID_PLAN, render(defects), tuple(defects))
+
+
+_FIELDS = {Reason.PROMPT_REQUIRED: "prompt", Reason.INVALID_PLAN: "plan"}
+
+
+def _inserted(context: ToolContext) -> list[Defect]:
+    """Return the places of a plan where outputs of other steps of the calling job were put in.
+
+    Templates are read in a plan, so that such an output could say which bindings it wants to see. Bindings are data.
+    A plan that is an output as a whole is what its author wanted.
+    """
+    planned = (context.planned or {}).get("plan")
+    told = "hand outputs over in bindings, and write {{ bindings.<name> }} here"
+    return [
+        Defect(f"plan{one.pointer}", "inserted", f"plan{one.pointer} inserts {one.template!r}: {told}")
+        for one in find_references(planned)
+        if one.pointer
+    ]
+
+
+async def _unknown(reach: Reach, plan: OrchestrationPlan, context: ToolContext) -> list[Defect]:
+    """Return which agents and actions of a plan there are not, before any agent starts."""
+    places = [
+        (f"steps[{number}].agent" if step.type == "agent" else f"steps[{number}].parallel.steps[{position}]", call)
+        for number, step in enumerate(plan.steps)
+        for position, call in enumerate(step.calls)
+    ]
+    names = [call.agent_id for _, call in places]
+    known = await reach.persist(lambda: reach.orchestrations.documents(context.tenant_id, names))
+    defects: list[Defect] = []
+    for path, call in places:
+        if call.agent_id not in known:
+            told = f"{path}.agent_id: there is no agent {capped(call.agent_id, 80)!r} in use"
+            defects.append(Defect(f"{path}.agent_id", "unknown_agent", told))
+        elif call.action_id and call.action_id not in read_agent(known[call.agent_id]).actions:
+            actions = ", ".join(sorted(read_agent(known[call.agent_id]).actions)[:20]) or "none"
+            told = f"{path}.action_id: {call.agent_id!r} has no action {capped(call.action_id, 80)!r}; has: {actions}"
+            defects.append(Defect(f"{path}.action_id", "unknown_action", told))
+    return defects
