@@ -72,27 +72,28 @@ def read_budget(raw: Any) -> dict[str, Any]:
     """Return a budget as it is stored; raises `InvalidRequest` that names every field that is wrong."""
     if not isinstance(raw, Mapping):
         raise InvalidRequest(f"budget: expected an object with {', '.join(FIELDS)}, found {excerpt(raw)}")
-    defects = [f"unknown field {name!r}; known are {', '.join(FIELDS)}" for name in raw if name not in FIELDS]
-    defects += [told for name in FIELDS if name in raw and (told := _defect(name, raw[name]))]
+    defects = {name: f"unknown field; known are {', '.join(FIELDS)}" for name in raw if name not in FIELDS}
+    defects |= {name: told for name in FIELDS if name in raw and (told := _defect(name, raw[name]))}
     if not defects and not any(name in raw for name in LIMITS):
-        defects = [f"expected at least one of {', '.join(LIMITS)}"]
+        defects = {"": f"expected at least one of {', '.join(LIMITS)}"}
     if defects:
-        raise InvalidRequest(f"budget: {'; '.join(defects)}", errors=defects)
+        errors = [{"field": f"budget.{name}".rstrip("."), "message": told} for name, told in defects.items()]
+        raise InvalidRequest("; ".join(f"{one['field']}: {one['message']}" for one in errors), errors=errors)
     return dict(raw)
 
 
 def _defect(name: str, value: Any) -> str | None:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if name == "ask":
-        return None if isinstance(value, bool) else f"ask: expected true or false, found {excerpt(value)}"
+        return None if isinstance(value, bool) else f"expected true or false, found {excerpt(value)}"
     if name == "soft":
         fits = is_number and 0 < value < 1
-        return None if fits else f"soft: expected a share between 0 and 1, found {excerpt(value)}"
+        return None if fits else f"expected a share between 0 and 1, found {excerpt(value)}"
     if name == "max_cost_usd":
         fits = is_number and 0 < value < 1e9
-        return None if fits else f"{name}: expected dollars above 0, found {excerpt(value)}"
+        return None if fits else f"expected dollars above 0, found {excerpt(value)}"
     fits = is_number and 0 < value <= _WHOLE_MOST and float(value).is_integer()
-    return None if fits else f"{name}: expected a whole number above 0, found {excerpt(value)}"
+    return None if fits else f"expected a whole number above 0, found {excerpt(value)}"
 
 
 def wanted_for(ask: Ask, findings: Findings, tools: Sequence[ToolDefinition] = ()) -> Wanted:

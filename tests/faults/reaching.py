@@ -17,6 +17,7 @@ from shared.domain.states import JobStatus
 from shared.store.jobs import PostgresJobStore
 from shared.store.requests import Verdict
 from shared.store.signals import CANCELLED
+from tests.faults.chaining import CHAINING
 from tests.faults.delegating import kin, untold
 from tests.faults.remembering import REMEMBERING
 from tests.faults.scene import MIXED, PATIENCE, Scene
@@ -333,6 +334,7 @@ REACH: dict[str, Recipe] = {
     "tool.gather": kin,
     "payloads.put": large,
     "payloads.get": large,
+    **CHAINING,
     **REMEMBERING,
     "fleet.register": mixed,
     "fleet.publish_tools": mixed,

@@ -25,7 +25,7 @@ def test_a_budget_is_taken_as_it_is_written() -> None:
         (5, "expected an object"),
         ({}, "at least one of max_tokens"),
         ({"soft": 0.5}, "at least one of max_tokens"),
-        ({"max_tokens": 0}, "max_tokens: expected a whole number above 0, found 0"),
+        ({"max_tokens": 0}, "budget.max_tokens: expected a whole number above 0, found 0"),
         ({"max_tokens": 1.5}, "max_tokens"),
         ({"max_tokens": True}, "max_tokens"),
         ({"max_steps": 2**31}, "max_steps"),
@@ -34,7 +34,7 @@ def test_a_budget_is_taken_as_it_is_written() -> None:
         ({"max_model_calls": "3"}, 'found "3"'),
         ({"max_steps": 1, "soft": 1}, "soft: expected a share between 0 and 1"),
         ({"max_steps": 1, "ask": "yes"}, "ask: expected true or false"),
-        ({"max_steps": 1, "max_stesp": 1}, "unknown field 'max_stesp'"),
+        ({"max_steps": 1, "max_stesp": 1}, "budget.max_stesp: unknown field"),
     ],
 )
 def test_a_budget_that_says_nothing_or_nonsense_is_refused(raw: Any, told: str) -> None:
