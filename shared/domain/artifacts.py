@@ -31,6 +31,7 @@ _METADATA_SCHEMA: dict[str, Any] = {
         "trace_id": {"type": "string"},
         "user_id": {"type": "string"},
         "tool_name": {"type": "string"},
+        "skill_id": {"type": "string", "description": "The skill on whose behalf it was made, where there is one"},
         "executed_at": {"type": "string", "format": "date-time"},
     },
 }
@@ -50,6 +51,8 @@ class Provenance(Protocol):
     def user_id(self) -> str: ...
     @property
     def tool_name(self) -> str: ...
+    @property
+    def skill_id(self) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +104,17 @@ def build_tool_response(
 
     `executed_at` is an aware time; it is written in UTC (ISO 8601).
     """
-    return {
-        "artifact_id": artifact_id,
-        "artifact": dict(artifact),
-        "_metadata": {
-            "context_id": made_by.context_id,
-            "request_id": made_by.request_id,
-            "trace_id": made_by.trace_id,
-            "user_id": made_by.user_id,
-            "tool_name": made_by.tool_name,
-            "executed_at": executed_at.astimezone(UTC).isoformat().replace("+00:00", "Z"),
-        },
+    metadata = {
+        "context_id": made_by.context_id,
+        "request_id": made_by.request_id,
+        "trace_id": made_by.trace_id,
+        "user_id": made_by.user_id,
+        "tool_name": made_by.tool_name,
+        "executed_at": executed_at.astimezone(UTC).isoformat().replace("+00:00", "Z"),
     }
+    if made_by.skill_id is not None:
+        metadata["skill_id"] = made_by.skill_id
+    return {"artifact_id": artifact_id, "artifact": dict(artifact), "_metadata": metadata}
 
 
 def detect_wrapper(content: Any) -> Wrapper | None:

@@ -82,7 +82,8 @@ class StepClaim:
     is `unsure` whether an earlier attempt took effect, the tool has to find that out before it is called again.
     `time_left` is what the plan had left at the claim. When the step has `gathered`, its child jobs have come as far
     as it waited for: `note` is what it delegated with. `depth` counts the jobs above this one, `root_job_id` is the
-    outermost (None: this one), `agent` the one that the job runs; `limits` are there unless `kind` is `tool`.
+    outermost (None: this one), `agent` the one that the job runs, `skill_id` the first skill that it lists; `limits`
+    are there unless `kind` is `tool`.
     The arguments of a chained tool are `verbatim`: nothing in them is a reference.
     """
 
@@ -113,6 +114,7 @@ class StepClaim:
     root_job_id: UUID | None = None
     agent: str | None = None
     limits: Limits | None = None
+    skill_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,7 @@ def _step_family(family: Mapping[str, Any]) -> dict[str, Any]:
         "root_job_id": None if root is None else UUID(root),
         "agent": family["agent"],
         "limits": None if limits is None else Limits.from_json(limits),
+        "skill_id": family["skill"],
     }
 
 

@@ -272,6 +272,7 @@ def _context(claim: StepClaim) -> ToolContext:
         limits=claim.limits,
         time_left_seconds=None if claim.time_left is None else claim.time_left.total_seconds(),
         planned=claim.arguments,
+        skill_id=claim.skill_id,
     )
 
 

@@ -73,8 +73,8 @@ class Values:
     async def ready(self, claim: StepClaim, tool: Tool, output: Any) -> ReadyOutput:
         """Check and encode an output; raises `InvalidOutput` for what is no JSON, too large, or breaks its schema."""
         if is_larger(output, self._limits.inline):
-            return await asyncio.to_thread(_ready, tool.definition, output, claim.wanted, self._limits)
-        return _ready(tool.definition, output, claim.wanted, self._limits)
+            return await asyncio.to_thread(_ready, tool.definition, output, claim, self._limits)
+        return _ready(tool.definition, output, claim, self._limits)
 
     async def put(self, claim: StepClaim, output: ReadyOutput) -> PayloadRecord | None:
         """Store the bytes of a large output, which its step may then refer to; None where it is small.
@@ -112,8 +112,8 @@ def _resolved(
     return resolved.arguments
 
 
-def _ready(definition: ToolDefinition, output: Any, wanted: Sequence[Path], limits: OutputLimits) -> ReadyOutput:
-    name = definition.name
+def _ready(definition: ToolDefinition, output: Any, claim: StepClaim, limits: OutputLimits) -> ReadyOutput:
+    name, wanted = definition.name, claim.wanted
     try:
         body = encode(output)
     except (ValueError, TypeError, RecursionError) as error:
@@ -127,12 +127,19 @@ def _ready(definition: ToolDefinition, output: Any, wanted: Sequence[Path], limi
     if defects:
         told = "; ".join(f"{d.pointer or 'the output'}: {d.message}" for d in defects[:5])
         raise InvalidOutput(f"tool {name!r} broke its output schema: {told}")
-    found = identify(output)
-    artifact = None if found is None else ArtifactRecord(found.id, found.skill_id, found.type)
+    artifact = _artifact(output, definition.skill_id or claim.skill_id)
     if len(body) <= limits.inline:
         return ReadyOutput(body, artifact)
     excerpts = excerpts_json(_as_read(output, body, wanted), wanted)
     return ReadyOutput(body, artifact, excerpts, preview_json(output))
+
+
+def _artifact(output: Any, skill_id: str | None) -> ArtifactRecord | None:
+    """Return the artifact that an output is, if any; `skill_id` is whose it is where it names no skill itself."""
+    found = identify(output)
+    if found is None:
+        return None
+    return ArtifactRecord(found.id, skill_id if found.skill_id is None else found.skill_id, found.type)
 
 
 def _as_read(output: Any, body: bytes, wanted: Sequence[Path]) -> Any:

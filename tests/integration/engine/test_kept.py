@@ -11,6 +11,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from shared.ports import StepClaim, StepWake, ToolContext
+from shared.store.agents import DocumentStore
 from shared.store.knowledge import Piece, PostgresKnowledge
 from shared.store.memory import PostgresMemory
 from tests.support.harness import Harness, ScriptedModel
@@ -307,3 +308,25 @@ def test_without_a_search_service_the_error_says_what_to_set(play: Play) -> None
     (error,) = play(scenario, ScriptedModel())
     assert (error["code"], error["details"]) == ("tool_error", {"cause": "misconfigured"})
     assert "PLANQ_WEB_SEARCH" in error["message"]
+
+
+def test_the_skill_of_an_agent_follows_into_its_artifacts(play: Play, read: Read) -> None:
+    """Its first one, unless the output or the tool names another; a job without an agent has none."""
+    report = {"title": "T", "sections": [{"heading": "H", "content": "x"}]}
+
+    async def scenario(harness: Harness) -> list[Any]:
+        await furnish(harness)
+        agents, skills = DocumentStore(harness.database, "agent"), DocumentStore(harness.database, "skill")
+        for name in ("writing", "reading"):
+            await skills.put("default", name, f"how {name} goes")
+        await agents.put("default", "author", '{"name": "author"}', skills=["writing", "reading"])
+        pinned = {"agent": "author", "agent_version": 1, "skill_versions": [1, 1]}
+        calls = [("write_report", report), ("write_report", {**report, "skill_id": "own"})]
+        return [*await outputs(harness, *calls, **pinned), *await outputs(harness, calls[0])]
+
+    of_agent, named, plain = play(scenario, ScriptedModel())
+
+    assert of_agent["_metadata"]["skill_id"] == "writing"
+    assert "skill_id" not in plain["_metadata"]
+    stored = {row["id"]: row["skill_id"] for row in read("SELECT id, skill_id FROM artifacts")}
+    assert [stored[output["artifact_id"]] for output in (of_agent, named, plain)] == ["writing", "own", None]

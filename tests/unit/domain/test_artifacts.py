@@ -40,6 +40,7 @@ class Maker:
     trace_id: str = "t"
     user_id: str = "u"
     tool_name: str = "write_report"
+    skill_id: str | None = "writing"
 
 
 def test_a_built_response_fits_its_schema_and_says_who_made_it_when() -> None:
@@ -50,6 +51,8 @@ def test_a_built_response_fits_its_schema_and_says_who_made_it_when() -> None:
     check_schema(schema, "x")
     assert violations(schema, response) == []
     assert response["_metadata"] == {**vars(Maker()), "executed_at": "2025-01-15T10:30:00Z"}
+    assert extract_skill_id(response) == "writing"
+    assert "skill_id" not in build_tool_response("id-1", {"title": "T"}, Maker(skill_id=None), when)["_metadata"]
     assert detect_wrapper(response) is not None
     broken = build_tool_response("id-1", {"title": "T", "root": {"next": {"n": "no"}}}, Maker(), when)
     assert [item.pointer for item in violations(schema, broken)] == ["/artifact/root/next/n"]

@@ -45,12 +45,19 @@ def test_every_builtin_is_registered_and_says_what_it_does(registry: Registry) -
     found = {definition.name: definition for definition in registry.definitions()}
 
     assert {name: (definition.effect, definition.lane) for name, definition in found.items()} == {
+        "action": (Effect.IDEMPOTENT, Lane.IO),
         "calculate": (Effect.PURE, Lane.IO),
+        "get_moments": (Effect.READ, Lane.IO),
         "http_fetch": (Effect.READ, Lane.IO),
         "json_query": (Effect.PURE, Lane.IO),
         "knowledge_search": (Effect.READ, Lane.IO),
         "now": (Effect.READ, Lane.IO),
+        "remind_me": (Effect.IDEMPOTENT, Lane.IO),
+        "save_moments": (Effect.IDEMPOTENT, Lane.IO),
+        "search": (Effect.READ, Lane.IO),
+        "update_user_metadata": (Effect.IDEMPOTENT, Lane.IO),
         "wait": (Effect.IDEMPOTENT, Lane.IO),
+        "web_search": (Effect.READ, Lane.IO),
         "write_report": (Effect.IDEMPOTENT, Lane.IO),
     }
     for definition in found.values():
@@ -178,6 +185,10 @@ def test_report_names_the_skill_that_asked_for_it(registry: Registry, context: T
 
     assert output["artifact"]["skill_id"] == "blog_writing"
     assert extract_skill_id(output) == "blog_writing"
+    of_an_agent = dataclasses.replace(context, skill_id="research")
+    assert extract_skill_id(call(registry, "write_report", arguments, of_an_agent)) == "blog_writing"
+    del arguments["skill_id"]
+    assert extract_skill_id(call(registry, "write_report", arguments, of_an_agent)) == "research"
 
 
 def test_retried_report_is_the_same_artifact_and_another_step_another(
@@ -188,9 +199,10 @@ def test_retried_report_is_the_same_artifact_and_another_step_another(
     first = call(registry, "write_report", arguments, context)
     again = call(registry, "write_report", arguments, dataclasses.replace(context, attempt=2))
     other = call(registry, "write_report", arguments, dataclasses.replace(context, step_index=4))
+    later = call(registry, "write_report", arguments, dataclasses.replace(context, round=1))
 
     assert first["artifact_id"] == again["artifact_id"]
-    assert first["artifact_id"] != other["artifact_id"]
+    assert len({report["artifact_id"] for report in (first, other, later)}) == 3
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def read_access(engine: str, url: str, key: str) -> WebSearch | None:
     try:
         parsed = httpx.URL(address)
     except httpx.InvalidURL as error:
-        raise Misconfigured(f"PLANQ_WEB_SEARCH_URL: {address[:200]!r} is no valid address ({error})") from error
+        raise Misconfigured(f"PLANQ_WEB_SEARCH_URL: no valid address ({error})") from error
     if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.userinfo:
         raise Misconfigured(
             "PLANQ_WEB_SEARCH_URL: expected http://host[:port][/path] or https://…, without a password or a query"

@@ -9,6 +9,7 @@ import json
 import re
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, NotRequired
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -76,7 +77,8 @@ async def write_report(
     if skill_id is not None:
         report["skill_id"] = skill_id
     artifact_id = str(uuid.uuid5(ARTIFACTS, context.idempotency_key))
-    return build_tool_response(artifact_id, report, context, services.now())
+    made_by = context if skill_id is None else replace(context, skill_id=skill_id)
+    return build_tool_response(artifact_id, report, made_by, services.now())
 
 
 def render(title: str, sections: Sequence[tuple[str, Any]]) -> str:

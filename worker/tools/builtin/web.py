@@ -76,7 +76,7 @@ async def _ask(engine: Engine, access: WebSearch, services: ToolServices, query:
     request.headers.update(
         {"User-Agent": USER_AGENT, "Accept": "application/json", "Accept-Encoding": "gzip, deflate"}
     )
-    transport = GuardedTransport(services.resolve, services.allow_private_hosts | {_chosen(request.url)}, NAME)
+    transport = GuardedTransport(services.resolve, services.allow_private_hosts | {chosen_host(request.url)}, NAME)
     async with httpx.AsyncClient(transport=transport, timeout=TIMEOUT_SECONDS, trust_env=False) as client:
         response = await client.send(request, stream=True)
         try:
@@ -97,7 +97,7 @@ async def _ask(engine: Engine, access: WebSearch, services: ToolServices, query:
         ) from error
 
 
-def _chosen(url: httpx.URL) -> str:
+def chosen_host(url: httpx.URL) -> str:
     """Return the one `host:port` that the operator has chosen."""
     return f"{url.raw_host.decode('ascii').lower()}:{url.port or DEFAULT_PORTS.get(url.scheme, 0)}"
 

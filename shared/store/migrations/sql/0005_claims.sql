@@ -53,7 +53,7 @@ DECLARE
     v_outputs json;
 BEGIN
     SELECT user_id, trace_id, conversation_id, extract(epoch FROM deadline - now())::float8 AS time_left, depth,
-           root_job_id, agent_name, agent_name IS NOT NULL OR parent_job_id IS NOT NULL AS has_family,
+           root_job_id, agent_name, agent_version, agent_name IS NOT NULL OR parent_job_id IS NOT NULL AS has_family,
            CASE WHEN s.kind <> 'tool' THEN limits END AS limits
     INTO j FROM jobs WHERE id = s.job_id;
     IF s.inputs <> '{}' THEN
@@ -70,7 +70,9 @@ BEGIN
         'conversation_id', j.conversation_id, 'time_left', j.time_left, 'outputs', v_outputs,
         'family', CASE WHEN j.has_family OR s.kind <> 'tool' OR s.gathered THEN
             json_build_object('kind', s.kind, 'gathered', s.gathered, 'note', s.note, 'depth', j.depth,
-                              'root', j.root_job_id, 'agent', j.agent_name, 'limits', j.limits) END);
+                              'root', j.root_job_id, 'agent', j.agent_name, 'limits', j.limits, 'skill', (
+                SELECT a.skills[1] FROM agents a
+                WHERE a.tenant_id = s.tenant_id AND a.name = j.agent_name AND a.version = j.agent_version)) END);
 END $$;
 
 -- The versions that a job pins of the skills of an agent's document, in their order: of each the newest in use.
