@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from shared.domain.agents.chaining import shown
 from shared.domain.agents.orchestrate.merging import Status
 from shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
 from worker.tools.agents.definitions import define
@@ -68,7 +69,7 @@ class AskAgent:
         tell_of(children, context, [status_of(child)], None)
         known = {"agent_schema": child.agent or arguments["agent_name"], "exec_id": str(child.job_id)}
         if status_of(child) is not Status.SUCCESS:
-            return {"status": "error", **known, "error": error_of(child)}
+            return {"status": "error", **known, "output": "", "text_response": "", "error": error_of(child)}
         is_structured = child.output is not None
         return {
             "status": "success",
@@ -76,5 +77,5 @@ class AskAgent:
             "output": output_of(child) if is_structured else child.answer or "",
             "text_response": None if is_structured else child.answer or "",
             "is_structured_output": is_structured,
-            "chained_tool_result": child.chained,
+            "chained_tool_result": shown(child.chained),
         }

@@ -54,7 +54,7 @@ BEGIN
                CASE WHEN r.is_dead THEN 'failed' ELSE 'queued' END, r.is_dead,
                CASE WHEN r.is_dead THEN json_build_object(
                    'code', 'unknown_agent', 'retryable', false, 'details', json_build_object('agent', r.agent),
-                   'message', 'there is no agent ' || to_json(r.agent)::text || ' in use; `planq agents list` shows them')
+                   'message', 'agent ' || to_json(r.agent)::text || ' not found: none in use has this name; see `planq agents list`')
                END,
                CASE WHEN r.is_dead THEN clock_timestamp() END,
                CASE WHEN r.is_held THEN planq_never() ELSE now() END,
