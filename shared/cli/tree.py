@@ -64,7 +64,7 @@ def totals(job: Json) -> str:
     tokens = " + ".join(str(sum(one.get(kind) or 0 for one in usage)) for kind in ("input_tokens", "output_tokens"))
     cost = sum(one.get("cost_usd") or 0.0 for one in usage)
     price = f", {cost:.4f} USD" if cost else ""
-    return f"{len(jobs)} job{'s' if len(jobs) != 1 else ''}, {calls} model calls, {tokens} tokens{price}"
+    return f"{_count(len(jobs), 'job')}, {_count(calls, 'model call')}, {tokens} tokens{price}"
 
 
 def _all(job: Json) -> Iterator[Json]:
@@ -96,7 +96,7 @@ def _job_label(job: Json, now: datetime, key: str = "") -> Text:
     calls, cost = job.get("model_calls") or 0, (job.get("usage") or {}).get("cost_usd")
     facts = [
         _elapsed(job["created_at"], job.get("finished_at"), now),
-        f"{calls} model call{'s' if calls != 1 else ''}" if calls else "",
+        _count(calls, "model call") if calls else "",
         f"{cost:.4f} USD" if cost else "",
     ]
     label.append("".join(f", {fact}" for fact in facts if fact))
@@ -106,6 +106,10 @@ def _job_label(job: Json, now: datetime, key: str = "") -> Text:
     if job.get("chained"):
         label.append(f"  then {_chained(job['chained'])}")
     return label
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _doer(job: Json) -> str:

@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 import yaml
-from pydantic import AliasChoices
+from pydantic import AliasChoices, BaseModel
 from starlette.testclient import TestClient
 from typer.main import get_command
 
+from api.agent_schemas import ExecutionRequest
 from api.app import create_app
 from api.schemas import JobDocument, JobRequest, LimitsRequest, StepDocument, UsageDocument, ValidationRequest
 from shared.cli.main import create_app as create_cli
+from shared.domain.agents.document import AgentDocument, parse_agent
 from shared.domain.errors import PlanqError
 from shared.domain.model import Ask
 from shared.domain.plan import Plan, structural_errors
@@ -167,7 +169,7 @@ def test_the_examples_in_json_are_a_plan_and_an_mcp_file(tmp_path: Path, monkeyp
 
 
 def test_the_examples_of_a_tool_work(tmp_path: Path) -> None:
-    code, (declaration,) = blocks("python"), blocks("yaml")
+    code, (declaration, _) = blocks("python"), blocks("yaml")
     space: dict[str, Any] = {"__name__": "mypackage.prices"}
     exec(compile("\n".join(code), "README.md", "exec"), space)
     (tmp_path / "tools.yaml").write_text(declaration)
@@ -179,6 +181,15 @@ def test_the_examples_of_a_tool_work(tmp_path: Path) -> None:
     assert make_tool(space["charge"]).definition.recovery == "find_out"
     assert read_tools_file(tmp_path / "tools.yaml")[0].function == "mypackage.prices:stock_price"
     assert yaml.safe_load(declaration)["tools"][0]["effect"] in {"pure", "read", "idempotent", "unsafe"}
+
+
+def test_the_example_of_an_agent_is_that_of_the_samples_and_its_fields_are_those_of_documents() -> None:
+    _, example = blocks("yaml")
+    named = {name for row in rows(section("Agents")) for name in re.findall(r"`(\w+)`", row[0])}
+
+    assert example == (ROOT / "deploy" / "samples" / "agents" / "extractor.yaml").read_text()
+    assert parse_agent(example).output_mode() == "object"
+    assert named <= {info.alias or name for name, info in AgentDocument.model_fields.items()} | {"system_prompt"}
 
 
 def test_the_table_of_error_codes_is_the_tree_of_errors() -> None:
@@ -194,11 +205,15 @@ def test_the_table_of_error_codes_is_the_tree_of_errors() -> None:
 
 def test_what_curl_sends_fits_the_api() -> None:
     sent = re.findall(r"curl -s http://127\.0\.0\.1:8000(/\S+) .*-d '([^']+)'", "\n".join(blocks("console")))
+    schemas: dict[str, type[BaseModel]] = {
+        "/jobs": JobRequest,
+        "/plans/validate": ValidationRequest,
+        "/agents/critic/executions": ExecutionRequest,
+    }
 
-    assert {path for path, _ in sent} == {"/jobs", "/plans/validate"}
+    assert {path for path, _ in sent} == set(schemas)
     for path, body in sent:
-        schema = JobRequest if path == "/jobs" else ValidationRequest
-        assert schema.model_validate_json(body).plan != {}
+        assert schemas[path].model_validate_json(body).model_fields_set
 
 
 def test_what_the_offline_table_says_is_what_runs() -> None:

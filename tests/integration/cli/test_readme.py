@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,14 @@ README = Path(__file__).parents[3] / "README.md"
 MARK = "--- next ---"
 
 
-def steps() -> list[tuple[str, str]]:
-    """Every command of the walk-through with the output that is printed under it."""
+WALKS = [("First job", "Durable execution in one picture", 5), ("Agents", "Models", 6)]
+"""From which heading to which, and how many commands at least."""
+
+
+def steps(first: str, last: str) -> list[tuple[str, str]]:
+    """Every command of a walk-through with the output that is printed under it."""
     text = README.read_text("utf-8")
-    text = text[text.index("## First job\n") : text.index("## Durable execution in one picture\n")]
+    text = text[text.index(f"## {first}\n") : text.index(f"## {last}\n")]
     found: list[tuple[str, str]] = []
     for block in re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         for one in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
@@ -31,20 +36,33 @@ def steps() -> list[tuple[str, str]]:
 def steady(text: str) -> str:
     """The text without what differs from run to run."""
     text = re.sub(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", "ID", text)
+    text = re.sub(r"\b\d+\.\d\d s\b", "SECONDS", text)
     return re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+\+00:00", "TIME", text).strip()
 
 
-def test_the_walk_through_works_as_printed(stack: Stack) -> None:
+@pytest.mark.parametrize(("first", "last", "least"), WALKS, ids=[walk[0] for walk in WALKS])
+def test_the_walk_through_works_as_printed(stack: Stack, first: str, last: str, least: int) -> None:
     if shutil.which("curl") is None:
         if os.environ.get("CI") == "true":
             pytest.fail("curl is not installed")
         pytest.skip("curl is not installed")
-    walk = steps()
+    walk = steps(first, last)
     script = f"\necho '{MARK}'\n".join(command for command, _ in walk)
+    script = f"planq() {{ '{sys.executable}' -m shared.cli.main \"$@\"; }}\n{script}"
     script = script.replace("http://127.0.0.1:8000", stack.url)
 
-    done = subprocess.run(["bash", "-ec", script], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        ["bash", "-ec", f"exec 2>&1\n{script}"],
+        cwd=README.parent,
+        env={**os.environ, "PLANQ_URL": stack.url},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert done.returncode == 0, done.stdout
 
     printed = [steady(part) for part in done.stdout.split(MARK)]
-    assert len(walk) >= 5
+    assert len(walk) >= least
     assert printed == [steady(output) for _, output in walk]

@@ -124,3 +124,12 @@ def test_every_finding_gives_an_answer(steps: list[StepResult], errors: list[dic
 
     assert completion.text.endswith(SIGNATURE)
     assert completion.tool_calls == ()
+
+
+def test_of_agents_the_last_ones_words_are_the_answer() -> None:
+    steps = [{"id": "a", "output": {"text": "one"}}, {"id": "b", "output": {"text": f"two\n\n{SIGNATURE}"}}]
+
+    assert answer(StepResult("cp__agent_orchestrate", {}, {"success": True, "steps": steps})) == "two"
+    no_text = {"success": True, "steps": [{"output": {"n": 1}}]}
+    for other in ({"success": False, "steps": steps}, no_text, {"steps": 7}):
+        assert answer(StepResult("cp__agent_orchestrate", {}, other)).startswith("cp__agent_orchestrate returned:")

@@ -156,6 +156,15 @@ def _tell_wait(arguments: Mapping[str, Any], _output: Mapping[str, Any]) -> str:
     return f"I waited {_line(str(arguments.get('seconds', '?')), 40)} seconds."
 
 
+def _tell_agents(_arguments: Mapping[str, Any], output: Mapping[str, Any]) -> str:
+    """Return what the last agent of an orchestration said; nothing where it failed, or made an object."""
+    steps = output.get("steps")
+    last = steps[-1] if output.get("success") is True and isinstance(steps, list) and steps else None
+    said = last.get("output") if isinstance(last, Mapping) else None
+    # Whoever reads the whole need not be told of every part that rules composed it.
+    return capped(_text(said, "text").replace(f"\n\n{SIGNATURE}", ""), MAX_REPORT_CHARS)
+
+
 _TELLERS: dict[str, Callable[[Mapping[str, Any], Mapping[str, Any]], str]] = {
     "knowledge_search": _tell_search,
     "calculate": _tell_sum,
@@ -163,4 +172,5 @@ _TELLERS: dict[str, Callable[[Mapping[str, Any], Mapping[str, Any]], str]] = {
     "now": _tell_now,
     "wait": _tell_wait,
     "write_report": _tell_report,
+    "cp__agent_orchestrate": _tell_agents,
 }
