@@ -162,3 +162,21 @@ def test_tools_are_those_that_the_workers_published(planq: Planq) -> None:
 
     assert {"calculate", "knowledge_search", "write_report", "now", "wait", "json_query", "http_fetch"} <= names
     assert "effect class  pure" in planq("tools", "calculate").stdout
+
+
+def test_a_reminder_becomes_a_job_that_runs_by_itself(planq: Planq) -> None:
+    arguments = {"description": "calculate 6*7", "delay_seconds": 0.2, "name": "the sum"}
+    plan = {"calls": [{"tool_name": "remind_me", "arguments": arguments}]}
+    asked = planq("submit", "--json", "--plan", "-", given=json.dumps(plan))
+    assert parsed(asked)["status"] == "completed", asked.stdout
+
+    def fired() -> dict[str, Any] | None:
+        (found,) = parsed(planq("schedules", "list", "--all", "--json"))["items"]
+        return found if found["last_job_id"] else None
+
+    schedule = eventually(fired, 30.0, what="the reminder is fired")
+    job = parsed(planq("status", schedule["last_job_id"], "--wait", "--json"))
+
+    assert (job["status"], job["steps"][0]["output"]) == ("completed", {"result": 42})
+    assert job["metadata"]["schedule"]["name"] == "the sum"
+    assert planq("schedules", "list").stdout == ""
