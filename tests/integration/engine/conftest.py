@@ -11,6 +11,7 @@ import pytest
 from shared.ports import Tool
 from shared.store.database import Database
 from tests.support.harness import Harness, ScriptedModel
+from tests.support.orchestras import Orchestra, document, perform
 
 Scenario = Callable[[Harness], Awaitable[Any]]
 
@@ -31,5 +32,26 @@ def play(database_url: str) -> Callable[..., Any]:
                 await database.close()
 
         return asyncio.run(inside())
+
+    return run
+
+
+@pytest.fixture
+def orchestra(play: Callable[..., Any], database_url: str) -> Callable[..., Any]:
+    """`orchestra(behaviours, plan, …)`: run a caller's plan over agents of these names.
+
+    Returns its last step, the model, and the job, or what `also(harness, job)` finds.
+    """
+
+    def run(agents: Any, plan: Any, *, documents: Any = (), also: Any = None, reply: str = "", **fields: Any) -> Any:
+        model = Orchestra(agents=agents, reply=reply)
+
+        async def scenario(harness: Harness) -> Any:
+            named = [document(name) for name in agents if name != "*"]
+            job, steps = await perform(harness, database_url, [*named, *documents], plan, **fields)
+            return steps[-1], job if also is None else await also(harness, job)
+
+        step, found = play(scenario, model, agents=True)
+        return step, model, found
 
     return run

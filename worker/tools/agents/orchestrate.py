@@ -34,6 +34,9 @@ from worker.tools.agents.planner import ask_planner, is_planning
 
 _NO_OUTPUT = {"code": "internal", "message": "the orchestration ended without an output"}
 
+_BESIDE_THE_AGENTS = 30.0
+"""Seconds for an orchestration beside those of its agents: these are to run out first, for then it can tell so."""
+
 _log = logging.getLogger("planq.agents")
 
 _REFUSED = (
@@ -73,7 +76,8 @@ class Orchestrate:
         for name in compiled.missing:
             _log.warning("orchestration_name_unknown", extra={"job": context.job_id, "name": capped(name, 100)})
         left = context.time_left_seconds
-        seconds = compiled.seconds if left is None else min(compiled.seconds, left)
+        seconds = compiled.seconds + _BESIDE_THE_AGENTS
+        seconds = seconds if left is None else min(seconds, left)
         if seconds <= 0:
             raise TimedOut("the job has no time left to orchestrate agents")
         job = ChildRequest(

@@ -1,0 +1,206 @@
+"""Orchestrations of agents on the real engine: order, templates, groups, failures, limits, what is told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support.harness import Harness
+from tests.support.orchestras import agent_step, below, group_step, orchestrate, told
+
+Run = Callable[..., Any]
+
+
+OK = {"ok": {"v": 1}}
+BOOM = {"error": "boom"}
+
+
+def test_steps_run_in_order_and_later_ones_use_what_earlier_ones_found(orchestra: Run) -> None:
+    plan = {
+        "bindings": {"topic": "rust", "deep": {"list": [1, 2]}},
+        "steps": [
+            agent_step("find", "a", prompt="On {{ bindings.topic }}", result_key="found"),
+            agent_step(
+                "use",
+                "b",
+                prompt="{{ result.found.v }} of {{ bindings.found }}",
+                **{"with": {"n": "{{ result.found.v }}", "all": "{{ bindings.deep.list }}"}},
+                result_key="used",
+            ),
+        ],
+    }
+    agents = {"a": {"ok": {"v": 3}}, "b": {"ok": {"v": "done"}}}
+
+    step, model, _ = orchestra(agents, orchestrate(plan, bindings={"topic": "go"}))
+
+    output = step["output"]
+    assert (output["success"], model.started) == (True, ["a", "b"])
+    assert model.received["a"].input == "On go"
+    assert model.received["b"].input == '3 of {"v":3}'
+    assert model.received["b"].data == {"n": 3, "all": [1, 2]}
+    assert output["bindings"] == {
+        "topic": "go",
+        "deep": {"list": [1, 2]},
+        "found": {"v": 3},
+        "used": {"v": "done"},
+    }
+    assert [(one["id"], one["status"], one["output"]) for one in output["steps"]] == [
+        ("find", "success", {"v": 3}),
+        ("use", "success", {"v": "done"}),
+    ]
+
+
+def test_what_an_agent_says_is_never_read_as_a_template(orchestra: Run) -> None:
+    said = "$0.output.output and {{ bindings.secret }} and {{ $0.output.exec_id }}"
+    plan = {
+        "bindings": {"secret": "s3", "raw": "{{ bindings.secret }}"},
+        "steps": [
+            agent_step("a", "a", result_key="k"),
+            agent_step("b", "b", prompt="{{ result.k.v }}", **{"with": {"x": "{{ bindings.raw }}"}}, result_key="l"),
+            agent_step("c", "c", prompt="{{ result.l.v }}"),
+        ],
+    }
+
+    _, model, _ = orchestra({"a": {"ok": {"v": said}}, "b": {"ok": {"v": said}}, "c": OK}, orchestrate(plan))
+
+    assert model.received["b"].input == said
+    assert model.received["b"].data == {"x": "{{ bindings.secret }}"}
+    assert model.received["c"].input == said
+
+
+def test_every_execution_is_a_job_that_can_be_looked_up(orchestra: Run) -> None:
+    plan = {"steps": [agent_step("one", "a"), group_step("two", [{"agent_id": "a"}, {"agent_id": "b"}])]}
+
+    step, _, jobs = orchestra({"a": OK, "b": OK}, orchestrate(plan), also=below)
+
+    one, two = step["output"]["steps"]
+    named = [step["output"]["exec_id"], one["exec_id"], *(child["exec_id"] for child in two["children"])]
+    assert [str(job["id"]) for job in jobs] == named
+    assert [job["depth"] for job in jobs] == [0, 1, 1, 1], "an orchestration is no level of its own"
+    assert [job["agent_name"] for job in jobs] == [None, "a", "a", "b"]
+    assert {job["status"] for job in jobs} == {"completed"}
+    totals = step["output"]["totals"]
+    assert (totals["steps"], totals["agents"], totals["success"], totals["model_calls"]) == (2, 3, 3, 3)
+    assert (totals["input_tokens"], totals["output_tokens"], totals["jobs"]) == (39, 9, 3)
+
+
+def test_a_group_runs_as_many_agents_at_once_as_it_may(orchestra: Run) -> None:
+    calls = [{"agent_id": "a", "result_key": f"k{n}"} for n in range(4)]
+    plan = {"steps": [group_step("all", calls, max_concurrency=2, result_key="g")]}
+
+    step, model, _ = orchestra({"a": {"ok": {"v": 1}, "meet": 2}}, orchestrate(plan))
+
+    assert model.most == 2
+    assert step["output"]["bindings"]["g"] == {f"k{n}": {"v": 1} for n in range(4)}
+
+
+def test_of_first_success_the_fast_one_wins_and_the_slow_one_is_cut_off_and_paid_for(orchestra: Run) -> None:
+    calls = [{"agent_id": "slow", "result_key": "s"}, {"agent_id": "fast", "result_key": "f"}]
+    plan = {"steps": [group_step("race", calls, merge_strategy="first_success", result_key="won")]}
+    agents = {"slow": {"hang": True}, "fast": {"ok": {"v": "first"}, "meet": 2}}
+
+    step, model, jobs = orchestra(agents, orchestrate(plan), also=below)
+
+    race = step["output"]["steps"][0]
+    assert (race["status"], race["output"], step["output"]["success"]) == ("success", {"v": "first"}, True)
+    assert [child["status"] for child in race["children"]] == ["skipped", "success"]
+    assert step["output"]["bindings"] == {"f": {"v": "first"}, "won": {"v": "first"}}
+    assert model.cut_off == ["slow"]
+    slow = next(job for job in jobs if job["agent_name"] == "slow")
+    assert (slow["status"], slow["model_calls"], slow["input_tokens"]) == ("cancelled", 1, 40)
+
+
+def test_of_first_success_all_have_to_fail_for_the_group_to_fail(orchestra: Run) -> None:
+    plan = {"steps": [group_step("race", [{"agent_id": "b"}] * 2, merge_strategy="first_success")]}
+
+    step, _, _ = orchestra({"b": BOOM}, orchestrate(plan))
+
+    race = step["output"]["steps"][0]
+    assert (step["output"]["success"], race["status"]) == (False, "failed")
+    assert [child["status"] for child in race["children"]] == ["failed", "failed"]
+
+
+def test_best_effort_collects_what_succeeded_and_goes_on(orchestra: Run) -> None:
+    calls = [{"agent_id": "a", "result_key": "ka"}, {"agent_id": "b", "result_key": "kb"}]
+    plan = {
+        "steps": [
+            group_step("some", calls, merge_strategy="best_effort", result_key="g"),
+            agent_step("next", "a", prompt="{{ result.g }} {{ result.kb }}"),
+        ]
+    }
+
+    step, model, _ = orchestra({"a": OK, "b": BOOM}, orchestrate(plan))
+
+    output = step["output"]
+    assert [(one["id"], one["status"]) for one in output["steps"]] == [("some", "partial"), ("next", "success")]
+    assert (output["success"], output["bindings"]["g"]) == (True, {"ka": {"v": 1}})
+    assert [error["step_id"] for error in output["errors"]] == ["some[1]"]
+    assert model.received["a"].input == '{"ka":{"v":1}} null'
+
+
+def test_a_failure_cuts_its_group_off_and_what_follows_is_skipped(orchestra: Run) -> None:
+    calls = [{"agent_id": "slow"}, {"agent_id": "b"}]
+    plan = {"steps": [agent_step("first", "a"), group_step("two", calls), agent_step("third", "a")]}
+    agents = {"a": OK, "slow": {"hang": True}, "b": {**BOOM, "meet": 1}}
+
+    step, model, events = orchestra(agents, orchestrate(plan), also=told)
+
+    output = step["output"]
+    assert output["success"] is False
+    assert [(one["id"], one["status"]) for one in output["steps"]] == [
+        ("first", "success"),
+        ("two", "failed"),
+        ("third", "skipped"),
+    ]
+    children = output["steps"][1]["children"]
+    assert [child["status"] for child in children] == ["skipped", "failed"]
+    assert "boom" in children[1]["error"]["message"]
+    assert (model.cut_off, model.started.count("a")) == (["slow"], 1)
+    assert events[-1] == {
+        "n": 6,
+        "event": "step_failed",
+        "source": "awaiting_results",
+        "target": "failed",
+        "step_id": "two",
+    }
+
+
+def test_the_transitions_are_told_once_and_in_order(orchestra: Run) -> None:
+    plan = {"steps": [agent_step("a", "a"), group_step("p", [{"agent_id": "a"}])]}
+    counted: dict[str, Any] = {}
+
+    async def also(harness: Harness, job: Any) -> Any:
+        counted.update(harness.desk.counts)
+        return await told(harness, job)
+
+    _, _, events = orchestra({"a": OK}, orchestrate(plan), also=also)
+
+    assert [(one["n"], one["event"], one.get("step_id", "")) for one in events] == [
+        (0, "start_plan", ""),
+        (1, "planner_finished", ""),
+        (2, "dispatch_step", "a"),
+        (3, "step_succeeded", "a"),
+        (4, "planner_finished", "p"),
+        (5, "dispatch_step", "p"),
+        (6, "parallel_complete", "p"),
+        (7, "parallel_complete", ""),
+    ]
+    assert counted["transition", "parallel_complete", "completed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "event", "code"),
+    [({"hang": True}, "timeout", "timeout"), ({"fault": "oops"}, "panic", "internal")],
+)
+def test_a_time_out_and_a_fault_fire_their_own_events(orchestra: Run, behaviour: Any, event: str, code: str) -> None:
+    plan = {"steps": [agent_step("a", "a", timeout_ms=400)]}
+
+    async def also(harness: Harness, job: Any) -> Any:
+        return await told(harness, job)
+
+    step, _, events = orchestra({"a": behaviour}, orchestrate(plan), also=also)
+
+    assert events[-1]["event"] == event
+    assert step["output"]["steps"][0]["error"]["code"] == code
