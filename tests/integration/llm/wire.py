@@ -86,12 +86,16 @@ class WireServer:
     def script(self, *replies: Reply) -> None:
         self.replies = deque(replies)
 
+    def next_reply(self, asked: Any) -> Reply:
+        """Return the answer to a request whose body is `asked`."""
+        return self.replies.popleft() if len(self.replies) > 1 else self.replies[0]
+
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
         raw = handler.rfile.read(int(handler.headers.get("content-length", "0")))
         headers = {name.lower(): value for name, value in handler.headers.items()}
         asked = json.loads(raw) if raw else {}
         self.requests.append(Received(handler.path, headers, asked))
-        reply = self.replies.popleft() if len(self.replies) > 1 else self.replies[0]
+        reply = self.next_reply(asked)
         handler.close_connection = True
         if reply.hang:
             self._wait_until_left(handler.connection)
