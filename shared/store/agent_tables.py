@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import BigInteger, Column, Computed, ForeignKey, Identity, Index, Text, text
+from sqlalchemy import BigInteger, CheckConstraint, Column, Computed, ForeignKey, Identity, Index, Text, text
 from sqlalchemy.dialects.postgresql import TSVECTOR
 from sqlmodel import Field, SQLModel
 
@@ -129,6 +129,7 @@ class ScheduleRow(SQLModel, table=True):
 
     __tablename__ = "schedules"
     __table_args__ = (
+        CheckConstraint("next_at IS NOT NULL OR NOT is_active", name="next_at"),
         Index("ix_schedules_next_at", "next_at", postgresql_where=text("is_active")),
         Index("ix_schedules_user_id", "tenant_id", "user_id", postgresql_where=text("is_active")),
         Index("ix_schedules_listing", "tenant_id", "created_at", "id"),

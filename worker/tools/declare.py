@@ -1,7 +1,7 @@
 """How a typed Python function declares itself a tool.
 
     @tool(effect="read")
-    async def search(query: str, limit: Annotated[int, Field(ge=1, le=20)] = 5) -> SearchResult: ...
+    async def shop_search(query: str, limit: Annotated[int, Field(ge=1, le=20)] = 5) -> SearchResult: ...
 
 The function stays an ordinary function; the decorator only attaches its options, which `registry.load_registry`
 reads. What the options leave open is derived: name and description from the function, schemas from the signature,

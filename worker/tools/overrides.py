@@ -1,8 +1,8 @@
 """`tools.yaml`: what an operator says about Python functions, without touching their code.
 
     tools:
-      - function: mypackage.search:search     # module:function, the only required key
-        name: web_search
+      - function: mypackage.shop:find         # module:function, the only required key
+        name: shop_search
         effect: read
         lane: io
         timeout_seconds: 20

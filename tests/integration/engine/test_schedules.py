@@ -323,8 +323,9 @@ def test_schedules_cost_a_sweep_nothing_at_rest(play: Play, read: Read) -> None:
 
 def test_what_is_over_is_forgotten_after_a_month(play: Play, read: Read) -> None:
     read(
-        "INSERT INTO schedules (id, tenant_id, input, is_active, created_at) SELECT gen_random_uuid(), 'default', "
-        "'x', n = 3, now() - n * interval '20 days' FROM generate_series(1, 3) n"
+        "INSERT INTO schedules (id, tenant_id, input, is_active, next_at, created_at) "
+        "SELECT gen_random_uuid(), 'default', 'x', n = 3, CASE WHEN n = 3 THEN now() + interval '1 day' END, "
+        "now() - n * interval '20 days' FROM generate_series(1, 3) n"
     )
 
     async def scenario(harness: Harness) -> None:

@@ -204,6 +204,7 @@ def _memory() -> None:
         _text("error", nullable=True),
         _flag("is_active", "true"),
         _time("created_at", now=True),
+        sa.CheckConstraint("next_at IS NOT NULL OR NOT is_active", name=op.f("ck_schedules_next_at")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_schedules")),
     )
     active = sa.text("is_active")
