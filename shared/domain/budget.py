@@ -10,7 +10,7 @@ resumes it. Issue 5, "Limits".
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from shared.domain.encoding import measure
@@ -41,8 +41,9 @@ _PROMPT_CHARS = 2_000
 class Wanted:
     """What a stage is about to use: the tokens of a question and of its reply, model calls, and steps.
 
-    The reply may be cut to `least_tokens`. `made` are calls of the stage that are not recorded yet. With `may_ask`
-    the tree may be paused instead, when it comes to its soft limit.
+    The reply may be cut to `least_tokens`. `made` are calls of the stage that are not recorded yet. `own` are limits
+    of the agent's, which count for this job alone. With `may_ask` the tree may be paused instead, when it comes to
+    its soft limit.
     """
 
     asked_tokens: int = 0
@@ -51,6 +52,7 @@ class Wanted:
     model_calls: int = 0
     steps: int = 0
     made: Sequence[ModelCall] = ()
+    own: Mapping[str, int] = field(default_factory=dict)
     may_ask: bool = True
 
 

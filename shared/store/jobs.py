@@ -137,7 +137,8 @@ class PostgresJobStore:
 
     async def reserve(self, job_id: UUID, attempt: int, wanted: Wanted) -> Reserved:
         made = {
-            "tokens": sum(call.input_tokens + call.output_tokens for call in wanted.made),
+            "input": sum(call.input_tokens for call in wanted.made),
+            "output": sum(call.output_tokens for call in wanted.made),
             "cost": float(sum(call.cost_usd or 0 for call in wanted.made)),
             "calls": len(wanted.made),
         }
@@ -151,6 +152,7 @@ class PostgresJobStore:
             wanted.model_calls,
             wanted.steps,
             as_json(made),
+            as_json(dict(wanted.own) or None),
             wanted.may_ask,
         )
         return Reserved(

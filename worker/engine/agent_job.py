@@ -20,6 +20,8 @@ from worker.engine.persist import persist
 
 _log = logging.getLogger("planq.engine")
 
+_CALL_LIMITS = ("request_limit", "input_tokens_limit", "output_tokens_limit", "total_tokens_limit")
+
 
 @dataclass(frozen=True, slots=True)
 class AgentJob:
@@ -51,6 +53,12 @@ class AgentJob:
             max_tokens=document.max_tokens,
         )
         return cls(document, ask)
+
+    @property
+    def limits(self) -> Mapping[str, int]:
+        """Return the agent's own limits on the model calls of one run, by name."""
+        given = self.document.limits.model_dump(exclude_none=True) if self.document.limits else {}
+        return {name: given[name] for name in _CALL_LIMITS if name in given}
 
     def max_tool_steps(self, limit: int) -> int:
         """Return how many steps a plan may have: the job's limit, or the agent's own where that is lower."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 from uuid import uuid5
 
 from shared.domain.agents.answers import Answered, Rejected, read_answer
@@ -55,7 +56,7 @@ class Answering:
         """Carry out the job of an agent that has no tools: one call, and its text is the answer."""
         findings = Findings(is_direct=True)
         try:
-            ask = await self._budget.reserved(claim, job.ask, findings)
+            ask = await self._budget.reserved(claim, job.ask, findings, own=job.limits)
             async with self._spending.kept(claim.job_id) as cut_off:
                 reply = await self._responder.respond(ask, findings, cut_off=cut_off)
         except ModelFailed as failure:
@@ -85,7 +86,7 @@ class Answering:
         findings = replace(said.findings, repair=Repair(rejected.raw, rejected.errors))
         try:
             async with self._spending.kept(claim.job_id, calls) as cut_off:
-                ask = await self._budget.reserved(claim, job.ask, findings, calls)
+                ask = await self._budget.reserved(claim, job.ask, findings, calls, own=job.limits)
                 reply = await self._responder.respond(ask, findings, cut_off=cut_off)
         except ModelFailed as failure:
             calls.append(failure.call)
@@ -148,7 +149,11 @@ class Answering:
         # The same id on every try, so that a try that did not land leaves no trace.
         call_id = str(uuid5(claim.job_id, f"{CHAINED}/{claim.round}"))
         shown = result_of(None if result is None else result.output, error)
-        outcome = {"error": {"code": error.code, "message": error.message}} if error else {"result": shown}
+        outcome: dict[str, Any] = {"result": shown}
+        if error is not None:
+            outcome = {"error": {"code": error.code, "message": error.message}}
+        elif result is not None and result.shortened_from is not None:
+            outcome["shortened_from"] = result.shortened_from  # bytes of the whole, which stands in the step
         messages = [
             Message("tool_call", call_id, name, claim.output),
             Message("tool_response", call_id, name, shown),

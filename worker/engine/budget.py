@@ -8,7 +8,7 @@ really used is recorded. Jobs without a budget are not looked at.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from shared.domain.budget import Wanted, wanted_for
@@ -22,6 +22,7 @@ from worker.engine.persist import persist
 _log = logging.getLogger("planq.engine")
 
 _NOTHING_FOUND = Findings(is_direct=True)
+_NO_LIMITS: Mapping[str, int] = {}
 
 
 class PausedByBudget(Exception):
@@ -42,15 +43,16 @@ class Budget:
         made: Sequence[ModelCall] = (),
         *,
         tools: Sequence[ToolDefinition] = (),
+        own: Mapping[str, int] = _NO_LIMITS,
     ) -> Ask:
         """Reserve what the call needs, and return the question within what is left: its reply may be cut shorter.
 
-        `made` are calls of the same stage that are not recorded yet. Raises `BudgetExceeded`; `PausedByBudget` too
-        unless calls have been made.
+        `made` are calls of the same stage that are not recorded yet, `own` the agent's own limits. Raises
+        `BudgetExceeded`; `PausedByBudget` too unless calls have been made.
         """
-        if not claim.budgeted:
+        if not claim.budgeted and not own:
             return ask
-        wanted = replace(wanted_for(ask, findings, tools), made=made, may_ask=not made)
+        wanted = replace(wanted_for(ask, findings, tools), made=made, own=own, may_ask=not made)
         left = await self._granted(claim, wanted)
         return ask if left is None or left >= wanted.reply_tokens else replace(ask, max_tokens=left)
 
@@ -70,9 +72,10 @@ class Budget:
             _log.info("budget_paused", extra={"job": str(claim.job_id)})
             raise PausedByBudget
         if reserved.exceeded is not None:
+            whose = "the agent's own limit" if reserved.exceeded in wanted.own else "the budget of the tree of jobs"
             raise BudgetExceeded(
-                f"the budget of the job and everything below it does not suffice: {reserved.exceeded} is "
-                f"{reserved.most:g}, and {reserved.used:g} are used or reserved. Submit it again with a higher one.",
+                f"{whose} does not suffice: {reserved.exceeded} is {reserved.most:g}, and {reserved.used:g} are used "
+                "or reserved; try again with a higher one",
                 limit=reserved.exceeded,
                 most=reserved.most,
                 used=reserved.used,

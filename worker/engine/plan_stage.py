@@ -99,7 +99,7 @@ class PlanStage:
         ask = Ask(job_id=str(claim.job_id), input=claim.input, model=claim.model) if job is None else job.ask
         offered = [tools[name] for name in sorted(tools)]
         try:
-            ask = await self._budget.reserved(claim, ask, tools=offered)
+            ask = await self._budget.reserved(claim, ask, tools=offered, own={} if job is None else job.limits)
             async with self._spending.kept(claim.job_id) as cut_off:
                 reply = await self._planner.plan(ask, offered, cut_off=cut_off)
         except ModelFailed as failure:

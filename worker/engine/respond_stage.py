@@ -55,7 +55,7 @@ class RespondStage:
             findings = Findings(results=claim.results or ())
         ask = Ask(job_id=str(claim.job_id), input=claim.input, model=claim.model) if job is None else job.ask
         try:
-            ask = await self._budget.reserved(claim, ask, findings)
+            ask = await self._budget.reserved(claim, ask, findings, own={} if job is None else job.limits)
             async with self._spending.kept(claim.job_id) as cut_off:
                 reply = await self._responder.respond(ask, findings, cut_off=cut_off)
         except ModelFailed as failure:

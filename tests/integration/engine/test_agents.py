@@ -306,6 +306,19 @@ def test_a_chained_tool_that_fails_changes_nothing_but_what_is_shown(
     assert messages[1]["content"]["error"] == job["chained"]["error"]["message"]
 
 
+def test_of_a_large_result_a_part_is_shown_and_the_step_keeps_the_whole(play: Callable[..., Any]) -> None:
+    keeper = Keeper({"text": "x" * 700_000})
+
+    async def scenario(harness: Harness) -> Any:
+        return await run_agent(harness, CHAINED)
+
+    job, steps, messages, _ = play(scenario, saying(SUMS), [keeper.tool])
+
+    assert job["chained"]["shortened_from"] == steps[0]["output_bytes"] > 700_000
+    assert len(json.dumps(job["chained"])) < 700_000
+    assert messages[1]["content"] == job["chained"]["result"]
+
+
 def test_a_chained_tool_that_is_not_there_is_a_warning(play: Callable[..., Any]) -> None:
     async def scenario(harness: Harness) -> Any:
         return await run_agent(harness, CHAINED)

@@ -113,6 +113,41 @@ def test_a_reply_is_cut_to_what_is_left(play: Callable[..., Any]) -> None:
     assert whole == 3_000
 
 
+@pytest.mark.parametrize(
+    ("limits", "calls", "limit"),
+    [
+        ({"request_limit": 1}, 1, "request_limit"),
+        ({"total_tokens_limit": 100}, 0, "total_tokens_limit"),
+        ({"input_tokens_limit": 100}, 0, "input_tokens_limit"),
+        ({"output_tokens_limit": 30}, 0, "output_tokens_limit"),
+        ({"request_limit": 2, "total_tokens_limit": 9_000}, 2, None),
+    ],
+)
+def test_an_agents_own_limits_count_for_one_run(
+    play: Callable[..., Any], limits: Mapping[str, int], calls: int, limit: str | None
+) -> None:
+    async def scenario(harness: Harness) -> Any:
+        return await run_agent(harness, {**WRITER, "limits": limits})
+
+    job, *_ = play(scenario, saying("done", planned=ECHOES), [make_tool(echo)])
+
+    assert job["model_calls"] == calls
+    if limit is not None:
+        assert (job["status"], job["error"]["details"]["limit"]) == ("failed", limit)
+        assert "the agent's own limit" in job["error"]["message"]
+
+
+def test_a_reply_is_cut_to_the_agents_own_limit(play: Callable[..., Any]) -> None:
+    model = saying("short")
+
+    async def scenario(harness: Harness) -> Any:
+        return await run_agent(harness, {**THINKER, "limits": {"output_tokens_limit": 500}})
+
+    play(scenario, model)
+
+    assert model.asked[0][0].max_tokens == 500
+
+
 async def delegate(harness: Harness, count: int, budget: Mapping[str, Any]) -> UUID:
     """Submit a job that lets `count` agents think at once; it plans and answers without a model itself."""
     await keep_agent(harness, THINKER)

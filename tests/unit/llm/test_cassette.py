@@ -52,6 +52,22 @@ def test_what_one_gateway_records_another_replays(tmp_path: Path) -> None:
     assert replayed.call.cost_usd == 0
 
 
+def test_a_structured_answer_replays_for_the_same_schema_only(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+
+    def answered(settings: ModelSettings, schema: dict[str, Any]) -> ModelReply:
+        asked = Ask("job-1", "Sum up", "", data={"n": 1}, answer_schema=schema, temperature=0.0)
+        return asyncio.run(ModelGateway(settings).respond(asked, Findings(is_direct=True)))
+
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    recorded = answered(ModelSettings(record_path=path), schema)
+
+    assert json.loads(recorded.text) == {"n": 1}
+    assert answered(ModelSettings(default_model=f"cassette:{path}"), schema).text == recorded.text
+    with pytest.raises(ModelFailed, match="no recording"):
+        answered(ModelSettings(default_model=f"cassette:{path}"), {**schema, "required": []})
+
+
 def test_tokens_and_raw_arguments_survive(tmp_path: Path) -> None:
     path = tmp_path / "c.jsonl"
     calls = [ToolCallRequest("__planning__", "{broken"), ToolCallRequest("x", {"a": [1, "ü\ud800"]})]
