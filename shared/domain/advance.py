@@ -215,7 +215,7 @@ def _step_delegated(here: Neighbourhood, event: StepDelegated, now: datetime) ->
 
 def _child_ended(here: Neighbourhood, event: ChildEnded, now: datetime) -> Result:
     step = here.step
-    if step is None or step.status is not StepStatus.WAITING or step.waits_for is None:
+    if step is None or step.status is not StepStatus.WAITING or step.waits_for is None or step.gathered:
         return _reject(here, "the step waits for no child job")
     if here.job.status not in EXECUTING_JOB:
         return _reject(here, "the parent has ended")

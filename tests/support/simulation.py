@@ -93,7 +93,7 @@ class SimulatedJob:
         for index, step in self.steps.items():
             if step.status is not StepStatus.SUCCEEDED:
                 status = StepStatus.PENDING if waits[index] else StepStatus.READY
-                self.steps[index] = replace(step, status=status, pending=waits[index], run_at=None)
+                self.steps[index] = StepView(index, status, step.attempt, waits[index])
 
     def unfinished(self) -> int:
         """Count the steps without success, which a resumed job tries again."""
@@ -101,14 +101,16 @@ class SimulatedJob:
 
     def _doomed(self, halted_at: int) -> set[int]:
         unstarted = (StepStatus.PENDING, StepStatus.READY)
-        doomed = {i for i, s in self.steps.items() if i > halted_at and s.status in unstarted} | {halted_at}
+        begun = {i for i, s in self.steps.items() if s.gathered}
+        later = {i for i, s in self.steps.items() if i > halted_at and s.status in unstarted}
+        doomed = (later - begun) | {halted_at}
         frontier = list(doomed)
         while frontier:
             for index in self.dependents.get(frontier.pop(), ()):
                 if index not in doomed:
                     doomed.add(index)
                     frontier.append(index)
-        return {i for i in doomed if self.steps[i].status in unstarted}
+        return {i for i in doomed - begun if self.steps[i].status in unstarted}
 
     def _skip(self, indices: set[int], status: StepStatus) -> None:
         for index in indices:

@@ -27,16 +27,16 @@ SELECT 'executing_without_cause', j.id, NULL FROM unfinished j JOIN counted c ON
 WHERE j.status IN ('executing', 'input_required') AND c.movable = 0
 UNION ALL
 SELECT 'step_without_cause', s.job_id, s.index FROM steps s
-WHERE s.wake_at IS NULL AND (s.status = 'ready' OR (s.status = 'waiting' AND s.waits_for IS NULL))
+WHERE s.wake_at IS NULL AND (s.status = 'ready' OR (s.status = 'waiting' AND (s.waits_for IS NULL OR s.gathered)))
 UNION ALL
 -- A step that waits for child jobs has one that has not ended, or of whose end it has not been told.
 SELECT 'waiting_for_no_child', s.job_id, s.index FROM steps s
-WHERE s.status = 'waiting' AND s.waits_for IS NOT NULL AND NOT EXISTS (
+WHERE s.status = 'waiting' AND s.waits_for IS NOT NULL AND NOT s.gathered AND NOT EXISTS (
     SELECT FROM jobs c WHERE c.id = ANY (s.children)
       AND (c.status NOT IN ('completed', 'failed', 'cancelled') OR NOT c.is_gathered))
 UNION ALL
 SELECT 'open_children_differ', s.job_id, s.index FROM steps s
-WHERE s.status = 'waiting' AND s.waits_for IS NOT NULL AND s.open_children <> (
+WHERE s.status = 'waiting' AND s.waits_for IS NOT NULL AND NOT s.gathered AND s.open_children <> (
     SELECT count(*) FROM jobs c WHERE c.id = ANY (s.children)
       AND (c.status NOT IN ('completed', 'failed', 'cancelled') OR NOT c.is_gathered))
 UNION ALL
@@ -47,7 +47,7 @@ WHERE s.status IN ('ready', 'running', 'waiting') AND s.max_parallel < (
 UNION ALL
 -- Where children wait in vain: fewer have been begun than may be, nobody is to be told of an end, and some are held back.
 SELECT 'child_held_in_vain', s.job_id, s.index FROM steps s
-WHERE s.status = 'waiting' AND s.waits_for IS NOT NULL AND EXISTS (
+WHERE s.status = 'waiting' AND s.waits_for IS NOT NULL AND NOT s.gathered AND EXISTS (
     SELECT FROM jobs c WHERE c.id = ANY (s.children) AND c.status = 'queued' AND c.run_at = planq_never()
 ) AND s.max_parallel > (
     SELECT count(*) FROM jobs c WHERE c.id = ANY (s.children) AND c.run_at <> planq_never()
@@ -69,7 +69,7 @@ WHERE c.depth <> p.depth + (c.agent_name IS NOT NULL)::int OR c.root_job_id IS D
    OR c.tenant_id <> p.tenant_id
 UNION ALL
 SELECT 'gathered_in_vain', s.job_id, s.index FROM steps s
-WHERE s.gathered AND (s.children IS NULL OR s.status IN ('pending', 'waiting'))
+WHERE s.gathered AND (s.children IS NULL OR s.status = 'pending')
 UNION ALL
 -- The sweeper looks at what it may publish every ten minutes at the latest (planq_take_due_wakes).
 SELECT 'woken_too_late', s.job_id, s.index FROM steps s

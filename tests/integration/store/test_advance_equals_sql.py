@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shared.domain.compile import PlannedStep
-from shared.domain.errors import ErrorRecord
 from shared.domain.events import (
     AnswerGiven,
     CancelRequested,
+    ChildEnded,
     Event,
     JobExpired,
     PauseRequested,
@@ -27,151 +25,26 @@ from shared.domain.events import (
     StageClaimed,
     StepAsked,
     StepClaimed,
+    StepDelegated,
     StepFailed,
     StepReleased,
     StepSettled,
     StepSucceeded,
     StepSuspended,
 )
-from shared.domain.ids import StepRef
 from shared.domain.limits import Limits
 from shared.domain.plan import Plan
-from shared.domain.states import EXECUTING_JOB, TERMINAL_JOB, Effect, JobStatus, Lane, StepStatus, Strategy
-from shared.ports import DueTimer, ExpiredJob, ExpiredPlan, Moved, StageClaim, StepClaim, Take
+from shared.domain.states import EXECUTING_JOB, JobStatus, Lane, StepStatus, Strategy, Until
+from shared.ports import StageClaim, Take
 from shared.store import transitions
 from shared.store.database import Database
-from shared.store.fleet import Fleet
 from shared.store.ids import new_id
 from shared.store.jobs import PostgresJobStore
-from shared.store.requests import Verdict
 from shared.store.submissions import Submission
 from tests.support.plans import compiled, plans
 from tests.support.requests import OpenRequestStore
 from tests.support.simulation import NOW, SimulatedJob, initial_steps
-
-BOOM = ErrorRecord("tool_error", "boom")
-
-
-class StoredJob:
-    """One job in PostgreSQL, moved by the same events as the simulation; `apply` says whether the event landed."""
-
-    def __init__(self, database: Database, steps: tuple[PlannedStep, ...]) -> None:
-        self._database = database
-        self._store = PostgresJobStore(database, new_id())
-        self._fleet = Fleet(database, timedelta(seconds=15))
-        self._requests = OpenRequestStore(database)
-        self._steps = steps
-        self.id = new_id()
-        self.take: Take | None = None  # what the next transition takes over
-        self.taken: list[StepClaim | StageClaim] = []
-        self._stage: StageClaim | None = None
-
-    async def begin(self) -> None:
-        await self._requests.submit(Submission(self.id, "default", "x", Strategy.PLAN, "offline", Limits()))
-        claim = await self._store.claim_stage(self.id, [JobStatus.QUEUED])
-        assert claim is not None
-        assert await self._store.claim_stage(self.id, [JobStatus.QUEUED, JobStatus.PLANNING]) is None
-        moved = await self._store.accept_plan(claim, "model", {}, self._steps, [], take=self.take)
-        assert self._taking(moved)
-        again = await self._store.accept_plan(claim, "model", {}, self._steps, [], take=self.take)
-        assert not again.landed
-
-    def _taking(self, moved: Moved) -> bool:
-        self.taken += moved.taken
-        self._stage = next((claim for claim in moved.taken if isinstance(claim, StageClaim)), self._stage)
-        taken = {claim.ref.index for claim in moved.taken if isinstance(claim, StepClaim)}
-        assert not taken & {step.index for step in moved.ready}
-        return moved.landed
-
-    def _claim(self, index: int, attempt: int) -> StepClaim:
-        ref = StepRef(self.id, 0, index)
-        return StepClaim(
-            ref, "default", "x", Effect.PURE, Lane.IO, {}, {}, attempt, attempt, 0, 0, 60.0, "", "", str(self.id)
-        )
-
-    async def apply(self, event: Event, index: int) -> bool:
-        match event:
-            case StepClaimed():
-                return await self._store.claim_step(StepRef(self.id, 0, index)) is not None
-            case StepSucceeded(attempt):
-                claim = self._claim(index, attempt)
-                return self._taking(await self._store.succeed_step(claim, {"value": "v"}, None, take=self.take))
-            case StepFailed(attempt, retry_at):
-                delay, claim = timedelta(0) if retry_at is not None else None, self._claim(index, attempt)
-                return self._taking(await self._store.fail_step(claim, BOOM, delay, take=self.take))
-            case StepSuspended(attempt):
-                return await self._store.suspend_step(self._claim(index, attempt), timedelta(0), {"value": "v"})
-            case StepReleased(attempt):
-                return (await self._store.release_step(self._claim(index, attempt))).landed
-            case StepAsked(attempt):
-                return await self._store.ask_step(self._claim(index, attempt), BOOM, {"message": "did it?"})
-            case _:
-                return await self._apply_to_job(event, index)
-
-    async def _apply_to_job(self, event: Event, index: int) -> bool:
-        match event:
-            case StepSettled(outcome):
-                error = None if outcome is Settlement.HAPPENED else BOOM
-                verdict = Verdict(outcome, {"value": "v"} if error is None else None, error)
-                return (await self._requests.settle("default", self.id, index, verdict)).landed
-            case PauseRequested():
-                return (await self._requests.pause("default", self.id)).landed
-            case ResumeRequested():
-                return await self._resume()
-            case JobExpired():
-                await self._run("UPDATE jobs SET expires_at = now() WHERE id = %s")
-                return len(await self._fleet.expire_job(ExpiredJob(self.id, False, 1.0), BOOM)) == 1
-            case PlanExpired():
-                await self._run("UPDATE jobs SET deadline = now() WHERE id = %s")
-                return await self._fleet.expire_plan(ExpiredPlan(self.id, 300.0), BOOM)
-            case CancelRequested():
-                ended, _ = await self._requests.cancel("default", self.id)
-                return ended == [self.id]
-            case _:
-                raise AssertionError(event)
-
-    async def _resume(self) -> bool:
-        job, _ = await self._requests.planned("default", self.id)
-        has_ended = JobStatus(job["status"]) in TERMINAL_JOB
-        # Whoever looked at another end of the job, or at none, judged steps that are no longer those.
-        for other in (job["resumes"] + 1, None if has_ended else job["resumes"]):
-            assert not (await self._requests.resume("default", self.id, after=other)).landed
-        after = job["resumes"] if has_ended else None
-        return (await self._requests.resume("default", self.id, after=after)).landed
-
-    async def _run(self, statement: str) -> None:
-        async with self._database.connection() as connection:
-            await connection.execute(statement.encode(), [self.id])
-
-    async def answer(self) -> None:
-        """Carry out RESPOND, so that the job completes."""
-        claim = self._stage or await self._store.claim_stage(self.id, [JobStatus.RESPONDING])
-        assert claim is not None
-        assert claim.results == await self._store.results(claim)
-        assert await self._store.end_job(claim, JobStatus.COMPLETED, "done", None, [])
-        self._stage = None
-
-    async def succeed_together(self, running: Sequence[tuple[int, int]]) -> None:
-        """End several steps in success at once, so that they ride in few statements."""
-        claims = [self._claim(index, attempt) for index, attempt in running]
-        together = [self._store.succeed_step(claim, {"value": "v"}, None, take=self.take) for claim in claims]
-        for moved in await asyncio.gather(*together):
-            assert moved.landed
-            self.taken += moved.taken
-            self._stage = self._stage or next((c for c in moved.taken if isinstance(c, StageClaim)), None)
-
-    async def fire_timer(self, index: int, attempt: int) -> bool:
-        timers = await self._fleet.due_timers(100)
-        assert DueTimer(StepRef(self.id, 0, index), attempt) in timers
-        return (await self._fleet.fire_timer(DueTimer(StepRef(self.id, 0, index), attempt))).landed
-
-    async def state(self) -> tuple[Any, ...]:
-        job, steps = await self._requests.job("default", self.id)
-        counters = (
-            *(job["status"], job["open_steps"], job["failed_steps"], job["halt_index"]),
-            *(job["open_questions"], job["paused_at"] is not None),
-        )
-        return counters, [(s["status"], s["attempt"], s["pending"]) for s in steps]
+from tests.support.stored import StoredJob
 
 
 def simulated_state(job: SimulatedJob) -> tuple[Any, ...]:
@@ -180,7 +53,10 @@ def simulated_state(job: SimulatedJob) -> tuple[Any, ...]:
         *(str(view.status), view.open_steps, view.failed_steps, view.halt_index),
         *(view.open_questions, view.is_paused),
     )
-    return counters, [(str(s.status), s.attempt, s.pending) for _, s in sorted(job.steps.items())]
+    return counters, [
+        (str(s.status), s.attempt, s.pending, s.gathered, s.waits_for and str(s.waits_for), s.open_children)
+        for _, s in sorted(job.steps.items())
+    ]
 
 
 def choose(job: SimulatedJob, draw: Callable[[Any], Any]) -> tuple[Event, int]:
@@ -197,6 +73,8 @@ def choose(job: SimulatedJob, draw: Callable[[Any], Any]) -> tuple[Event, int]:
         return StepClaimed(), index
     if step.asks:
         return StepSettled(draw(st.sampled_from(Settlement))), index
+    if step.status is StepStatus.WAITING and step.waits_for is not None and not step.gathered:
+        return ChildEnded(not job.job.is_paused and draw(st.booleans())), index
     if step.status is StepStatus.WAITING:
         return StepSucceeded(step.attempt), index
     choices: list[Event] = [
@@ -205,13 +83,18 @@ def choose(job: SimulatedJob, draw: Callable[[Any], Any]) -> tuple[Event, int]:
         StepFailed(step.attempt),
         StepSuspended(step.attempt),
     ]
+    if not step.gathered:
+        children = draw(st.integers(1, 4))
+        failed = draw(st.sampled_from([0, 0, 0, 1, children]))
+        until = draw(st.sampled_from(Until))
+        choices += [StepDelegated(step.attempt, children, until, failed)]
     if step.attempt < 3:
         choices += [StepFailed(step.attempt, retry_at=NOW), StepReleased(step.attempt), StepAsked(step.attempt)]
     return draw(st.sampled_from(choices)), index
 
 
 TAKES = st.none() | st.builds(Take, st.just(Lane.IO), st.integers(0, 3), st.booleans())
-FENCED = (StepSucceeded, StepFailed, StepSuspended, StepReleased, StepAsked)
+FENCED = (StepSucceeded, StepFailed, StepSuspended, StepDelegated, StepReleased, StepAsked)
 
 
 class Both:
@@ -228,6 +111,7 @@ class Both:
         effects = self.simulated.apply(event, index)
         assert not isinstance(next(iter(effects), None), Rejected)
         self.stored.take = self.draw(TAKES)
+        self.stored.most = self.draw(st.integers(1, 4))
         assert await self.stored.apply(event, index)
         self.claim_taken()
         if isinstance(event, FENCED):
@@ -323,6 +207,7 @@ async def run_both(database_url: str, plan: Plan, data: st.DataObject) -> None:
             if not await both.reopen():
                 break
         assert await stored.state() == simulated_state(simulated)
+        assert await stored.broken() == []
     finally:
         await database.close()
 

@@ -191,7 +191,7 @@ BEGIN
     END IF;
     UPDATE steps SET open_children = open_children - 1
     WHERE job_id = j.id AND round = c.parent_round AND index = c.parent_step_index AND status = 'waiting'
-      AND p_child = ANY (children)
+      AND NOT gathered AND p_child = ANY (children)
     RETURNING * INTO s;
     IF NOT FOUND THEN
         RETURN json_build_object('landed', false);

@@ -1,0 +1,219 @@
+"""One job in PostgreSQL, moved by the same events as the simulation in `tests/support/simulation.py`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from shared.domain.compile import PlannedStep
+from shared.domain.errors import ErrorRecord
+from shared.domain.events import (
+    CancelRequested,
+    ChildEnded,
+    Event,
+    JobExpired,
+    PauseRequested,
+    PlanExpired,
+    ResumeRequested,
+    Settlement,
+    StepAsked,
+    StepClaimed,
+    StepDelegated,
+    StepFailed,
+    StepReleased,
+    StepSettled,
+    StepSucceeded,
+    StepSuspended,
+)
+from shared.domain.ids import StepRef
+from shared.domain.limits import Limits
+from shared.domain.states import TERMINAL_JOB, Effect, JobStatus, Lane, Strategy
+from shared.ports import (
+    ChildRequest,
+    Delegated,
+    DueTimer,
+    ExpiredJob,
+    ExpiredPlan,
+    Moved,
+    StageClaim,
+    StepClaim,
+    Take,
+)
+from shared.store.database import Database
+from shared.store.fleet import Fleet
+from shared.store.ids import new_id
+from shared.store.jobs import PostgresJobStore
+from shared.store.requests import Verdict
+from shared.store.submissions import Submission
+from tests.support.requests import OpenRequestStore
+
+BOOM = ErrorRecord("tool_error", "boom")
+
+
+class StoredJob:
+    """One job in PostgreSQL, moved by the same events as the simulation; `apply` says whether the event landed."""
+
+    def __init__(self, database: Database, steps: tuple[PlannedStep, ...]) -> None:
+        self._database = database
+        self._store = PostgresJobStore(database, new_id())
+        self._fleet = Fleet(database, timedelta(seconds=15))
+        self._requests = OpenRequestStore(database)
+        self._steps = steps
+        self.id = new_id()
+        self.most = 4  # child jobs of a step that are begun at once
+        self.take: Take | None = None  # what the next transition takes over
+        self.taken: list[StepClaim | StageClaim] = []
+        self._stage: StageClaim | None = None
+
+    async def begin(self) -> None:
+        await self._requests.submit(Submission(self.id, "default", "x", Strategy.PLAN, "offline", Limits()))
+        claim = await self._store.claim_stage(self.id, [JobStatus.QUEUED])
+        assert claim is not None
+        assert await self._store.claim_stage(self.id, [JobStatus.QUEUED, JobStatus.PLANNING]) is None
+        moved = await self._store.accept_plan(claim, "model", {}, self._steps, [], take=self.take)
+        assert self._taking(moved)
+        again = await self._store.accept_plan(claim, "model", {}, self._steps, [], take=self.take)
+        assert not again.landed
+
+    def _taking(self, moved: Moved) -> bool:
+        self.taken += moved.taken
+        self._stage = next((claim for claim in moved.taken if isinstance(claim, StageClaim)), self._stage)
+        taken = {claim.ref.index for claim in moved.taken if isinstance(claim, StepClaim)}
+        assert not taken & {step.index for step in moved.ready}
+        return moved.landed
+
+    def _claim(self, index: int, attempt: int) -> StepClaim:
+        ref = StepRef(self.id, 0, index)
+        return StepClaim(
+            ref, "default", "x", Effect.PURE, Lane.IO, {}, {}, attempt, attempt, 0, 0, 60.0, "", "", str(self.id)
+        )
+
+    async def apply(self, event: Event, index: int) -> bool:
+        match event:
+            case StepClaimed():
+                return await self._store.claim_step(StepRef(self.id, 0, index)) is not None
+            case StepSucceeded(attempt):
+                claim = self._claim(index, attempt)
+                return self._taking(await self._store.succeed_step(claim, {"value": "v"}, None, take=self.take))
+            case StepFailed(attempt, retry_at):
+                delay, claim = timedelta(0) if retry_at is not None else None, self._claim(index, attempt)
+                return self._taking(await self._store.fail_step(claim, BOOM, delay, take=self.take))
+            case StepSuspended(attempt):
+                return await self._store.suspend_step(self._claim(index, attempt), timedelta(0), {"value": "v"})
+            case StepReleased(attempt):
+                return (await self._store.release_step(self._claim(index, attempt))).landed
+            case StepDelegated():
+                return await self._delegate(event, index)
+            case ChildEnded(completed):
+                return await self._end_child(index, completed)
+            case StepAsked(attempt):
+                return await self._store.ask_step(self._claim(index, attempt), BOOM, {"message": "did it?"})
+            case _:
+                return await self._apply_to_job(event, index)
+
+    async def _delegate(self, event: StepDelegated, index: int) -> bool:
+        """Those that fail at once are of an agent that does not exist, and come last."""
+        living = [ChildRequest(None, "x", 60.0)] * (event.children - event.failed)
+        dead = [ChildRequest("nobody", "x", 60.0)] * event.failed
+        delegated = Delegated([*living, *dead], event.until, self.most, {"note": index})
+        return (await self._store.delegate_step(self._claim(index, event.attempt), delegated)).landed
+
+    async def _end_child(self, index: int, completed: bool) -> bool:
+        """End one of the step's child jobs that has not ended, and tell of it, twice; the second time is too late."""
+        held = "" if not completed else "AND c.run_at <> planq_never() AND c.paused_at IS NULL"
+        query = (
+            "SELECT c.id FROM steps s JOIN jobs c ON c.id = ANY (s.children) WHERE s.job_id = %s AND s.index = %s "
+            f"AND c.finished_at IS NULL {held} ORDER BY c.child_position LIMIT 1"
+        )
+        async with self._database.connection() as connection:
+            row = await (await connection.execute(query.encode(), [self.id, index])).fetchone()
+        assert row is not None
+        child: UUID = row["id"]
+        assert await self._store.child_ended(child) is None, "it has not ended"
+        if completed:
+            claim = await self._store.claim_stage(child, [JobStatus.QUEUED])
+            assert claim is not None
+            assert claim.parent == StepRef(self.id, 0, index)
+            assert await self._store.end_job(claim, JobStatus.COMPLETED, "done", None, [])
+        else:
+            await self._requests.cancel("default", child)
+        told = await self._store.child_ended(child)
+        assert await self._store.child_ended(child) is None
+        return told is not None and told.moved.landed
+
+    async def _apply_to_job(self, event: Event, index: int) -> bool:
+        match event:
+            case StepSettled(outcome):
+                error = None if outcome is Settlement.HAPPENED else BOOM
+                verdict = Verdict(outcome, {"value": "v"} if error is None else None, error)
+                return (await self._requests.settle("default", self.id, index, verdict)).landed
+            case PauseRequested():
+                return (await self._requests.pause("default", self.id)).landed
+            case ResumeRequested():
+                return await self._resume()
+            case JobExpired():
+                await self._run("UPDATE jobs SET expires_at = now() WHERE id = %s")
+                ended = await self._fleet.expire_job(ExpiredJob(self.id, False, 1.0), BOOM)
+                return list(ended[:1]) == [self.id]
+            case PlanExpired():
+                await self._run("UPDATE jobs SET deadline = now() WHERE id = %s")
+                return await self._fleet.expire_plan(ExpiredPlan(self.id, 300.0), BOOM)
+            case CancelRequested():
+                ended, _ = await self._requests.cancel("default", self.id)
+                return list(ended[:1]) == [self.id]
+            case _:
+                raise AssertionError(event)
+
+    async def _resume(self) -> bool:
+        job, _ = await self._requests.planned("default", self.id)
+        has_ended = JobStatus(job["status"]) in TERMINAL_JOB
+        # Whoever looked at another end of the job, or at none, judged steps that are no longer those.
+        for other in (job["resumes"] + 1, None if has_ended else job["resumes"]):
+            assert not (await self._requests.resume("default", self.id, after=other)).landed
+        after = job["resumes"] if has_ended else None
+        return (await self._requests.resume("default", self.id, after=after)).landed
+
+    async def _run(self, statement: str) -> None:
+        async with self._database.connection() as connection:
+            await connection.execute(statement.encode(), [self.id])
+
+    async def answer(self) -> None:
+        """Carry out RESPOND, so that the job completes."""
+        claim = self._stage or await self._store.claim_stage(self.id, [JobStatus.RESPONDING])
+        assert claim is not None
+        assert claim.results == await self._store.results(claim)
+        assert await self._store.end_job(claim, JobStatus.COMPLETED, "done", None, [])
+        self._stage = None
+
+    async def succeed_together(self, running: Sequence[tuple[int, int]]) -> None:
+        """End several steps in success at once, so that they ride in few statements."""
+        claims = [self._claim(index, attempt) for index, attempt in running]
+        together = [self._store.succeed_step(claim, {"value": "v"}, None, take=self.take) for claim in claims]
+        for moved in await asyncio.gather(*together):
+            assert moved.landed
+            self.taken += moved.taken
+            self._stage = self._stage or next((c for c in moved.taken if isinstance(c, StageClaim)), None)
+
+    async def fire_timer(self, index: int, attempt: int) -> bool:
+        timers = await self._fleet.due_timers(100)
+        assert DueTimer(StepRef(self.id, 0, index), attempt) in timers
+        return (await self._fleet.fire_timer(DueTimer(StepRef(self.id, 0, index), attempt))).landed
+
+    async def state(self) -> tuple[Any, ...]:
+        job, steps = await self._requests.job("default", self.id)
+        counters = (
+            *(job["status"], job["open_steps"], job["failed_steps"], job["halt_index"]),
+            *(job["open_questions"], job["paused_at"] is not None),
+        )
+        return counters, [
+            (s["status"], s["attempt"], s["pending"], s["gathered"], s["waits_for"], s["open_children"] or 0)
+            for s in steps
+        ]
+
+    async def broken(self) -> Sequence[Any]:
+        """Return which invariants are broken; nobody here has a lease."""
+        rows = await self._fleet.broken_invariants(100_000)
+        return [row for row in rows if row["invariant"] != "running_without_lease"]
