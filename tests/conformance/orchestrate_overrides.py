@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tests.conformance.cases import Case
 from tests.conformance.rule import Expected, Rule
+
+DEFAULT_DEPTH = 3
+TEMPLATE = re.compile(r"\{\{\s*bindings\.(\w+)\s*\}\}")
 
 
 def _zeros(case: Case) -> Iterator[str]:
@@ -70,6 +74,33 @@ def _shows_errors(case: Case, expected: Expected) -> Expected:
     return {**expected, "steps": _with_errors(expected["steps"], errors)}
 
 
+def _is_deep_without_limit(case: Case, expected: Expected) -> bool:
+    return case.input["limits"]["max_depth"] == 0 and case.input["depth"] >= DEFAULT_DEPTH
+
+
+def _denied(case: Case, expected: Expected) -> Expected:
+    return {"error": "max_depth_exceeded", "started": [], "results": [], "bindings": {}}
+
+
+def _rendered(case: Case, expected: Expected) -> Expected:
+    """Render the templates of one binding; the cases that the original left as they were have no others."""
+    bindings = case.input["plan"].get("bindings", {})
+    received = {
+        step: {name: _value(text, bindings) for name, text in given.items()}
+        for step, given in expected["received_with"].items()
+    }
+    return {**expected, "received_with": received}
+
+
+def _value(text: Any, bindings: Mapping[str, Any]) -> Any:
+    match = TEMPLATE.fullmatch(text) if isinstance(text, str) else None
+    return bindings.get(match[1]) if match else text
+
+
+def _skips_the_unreached(case: Case, expected: Expected) -> Expected:
+    return {**expected, "results": [{**result, "status": "skipped"} for result in expected["results"]]}
+
+
 ORCHESTRATE_RULES: tuple[Rule, ...] = (
     Rule("zero is no limit", 11, "validate", lambda case, _: any(_zeros(case)), _refuses_zeros),
     Rule(
@@ -92,6 +123,15 @@ ORCHESTRATE_RULES: tuple[Rule, ...] = (
         "step_timeout",
         lambda case, _: case.input["default_timeout_ms"] < 1,
         lambda case, _: {"error": "refused"},
+    ),
+    Rule("zero is no limit", 11, "run", _is_deep_without_limit, _denied),
+    Rule("with is rendered", 14, "run", lambda case, expected: "received_with" in expected, _rendered),
+    Rule(
+        "what was not reached is skipped",
+        15,
+        "run",
+        lambda case, expected: bool(case.input.get("cancelled")),
+        _skips_the_unreached,
     ),
     Rule(
         "an entry tells its error",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +20,8 @@ from tests.support.harness import Harness, ScriptedModel
 
 Behaviour = Mapping[str, Any]
 """`{"ok": output}`, `{"error": text}`, `{"fault": text}` (a defect of planq) or `{"hang": True}`; with `"meet": n`
-the agent answers only once so many have been at work. `"calls": [(tool, arguments)]` are what it plans first."""
+the agent answers only once so many have been at work, with `"after": ("ok" | "failed", n)` once so many others have
+come out so. `"calls": [(tool, arguments)]` are what it plans first."""
 
 
 @dataclass
@@ -40,6 +42,7 @@ class Orchestra(ScriptedModel):
     planned_by: list[str] = field(default_factory=list)
     offered: dict[str, list[str]] = field(default_factory=dict)
     moved: asyncio.Condition = field(default_factory=asyncio.Condition)
+    ended: Counter[str] = field(default_factory=Counter)
 
     async def respond(self, ask: Ask, findings: Findings, *, cut_off: CutOff | None = None) -> ModelReply:
         name = _name(ask)
@@ -74,6 +77,14 @@ class Orchestra(ScriptedModel):
             async with self.moved:
                 self.moved.notify_all()
                 await asyncio.wait_for(self.moved.wait_for(lambda: self.most >= does["meet"]), 10)
+        if "after" in does:
+            async with self.moved:
+                await asyncio.wait_for(
+                    self.moved.wait_for(lambda: self.ended[does["after"][0]] >= does["after"][1]), 10
+                )
+        async with self.moved:
+            self.ended["ok" if "ok" in does else "failed"] += 1
+            self.moved.notify_all()
         if does.get("hang"):
             await asyncio.Event().wait()
         call = ModelCall(Purpose.RESPOND, ask.model, 5, 13, 3)
@@ -149,7 +160,10 @@ async def perform(
             harness.engine.interrupt(ended)
 
     listening = asyncio.create_task(listen(database_url, CANCELLED, heard))
-    job_id = await harness.submit("", plan=plan, **fields)
+    depth = fields.pop("depth", 0)
+    job_id = await harness.submit("go" if plan is None else "", plan=plan, **fields)
+    if depth:
+        await rows(harness, "UPDATE jobs SET depth = %s WHERE id = %s RETURNING id", depth, job_id)
     try:
         await asyncio.wait_for(pump(harness), 20)
     finally:

@@ -17,7 +17,7 @@ from shared.ports import ChildOutcome, Delegated, ToolContext
 from worker.tools.agents.call_agent import child_request
 from worker.tools.agents.definitions import CALL_PROPERTIES, define
 from worker.tools.agents.desk import Desk, tell_of
-from worker.tools.agents.outcomes import error_of, output_of, s1_code, status_of
+from worker.tools.agents.outcomes import FAULTS, error_of, output_of, s1_code, status_of
 
 _INPUT = {
     "type": "object",
@@ -129,4 +129,6 @@ def _result(child: ChildOutcome) -> dict[str, Any]:
     error = error_of(child)
     if status_of(child) is Status.SUCCESS or error is None:
         return {**known, "success": True, "output": output_of(child)}
-    return {**known, "success": False, "error": error["message"], "error_code": s1_code(error["code"])}
+    # The specification's word for what no agent is to blame for.
+    told = f"panic: {error['message']}" if error["code"] in FAULTS else error["message"]
+    return {**known, "success": False, "error": told, "error_code": s1_code(error["code"])}

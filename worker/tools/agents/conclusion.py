@@ -24,6 +24,22 @@ from worker.tools.agents.outcomes import error_of, output_of, result_of, shown_e
 _ENDED_UNREACHED = frozenset({StepStatus.PENDING, StepStatus.SKIPPED, StepStatus.CANCELLED})
 
 
+async def unfinished(desk: Desk, job: ChildOutcome, steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the output of an orchestration whose job was cancelled, or failed, before it had one.
+
+    What had been done is told all the same; `steps` are those of its frame, for a job that had not begun.
+    """
+    error = error_of(job) or _NO_OUTPUT
+    reach = desk.opened()
+    found = await reach.persist(lambda: reach.orchestrations.look(job.job_id))
+    if found is None:
+        return refused(error, steps)
+    return render_orchestration(found.frame, [outcome_of_step(step) for step in found.steps], error)
+
+
+_NO_OUTPUT = {"code": "internal", "message": "the orchestration ended without an output"}
+
+
 class Concluding:
     """The port `Conclusions`."""
 

@@ -26,13 +26,12 @@ from shared.domain.references import find_references
 from shared.domain.states import JobStatus
 from shared.domain.tool import MAX_TIMEOUT_SECONDS
 from shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
+from worker.tools.agents.conclusion import unfinished
 from worker.tools.agents.definitions import define
 from worker.tools.agents.desk import Desk, Reach, too_deep
 from worker.tools.agents.journal import say
-from worker.tools.agents.outcomes import error_of, shown_error
+from worker.tools.agents.outcomes import shown_error
 from worker.tools.agents.planner import ask_planner, is_planning
-
-_NO_OUTPUT = {"code": "internal", "message": "the orchestration ended without an output"}
 
 _BESIDE_THE_AGENTS = 30.0
 """Seconds for an orchestration beside those of its agents: these are to run out first, for then it can tell so."""
@@ -74,7 +73,7 @@ class Orchestrate:
             return refused(shown_error(ErrorRecord.of(too_deep(context, limits))))
         compiled = await self._compiled(reach, arguments, context, limits)
         for name in compiled.missing:
-            _log.warning("orchestration_name_unknown", extra={"job": context.job_id, "name": capped(name, 100)})
+            _log.warning("orchestration_name_unknown", extra={"job": context.job_id, "template": capped(name, 100)})
         left = context.time_left_seconds
         seconds = compiled.seconds + _BESIDE_THE_AGENTS
         seconds = seconds if left is None else min(seconds, left)
@@ -88,7 +87,7 @@ class Orchestrate:
             plan=compiled.plan,
             plan_source=PLAN_SOURCE,
         )
-        return Delegated([job], max_parallel=1)
+        return Delegated([job], max_parallel=1, note={"steps": compiled.frame["steps"]})
 
     async def gather(
         self, arguments: dict[str, Any], children: Sequence[ChildOutcome], note: Any, context: ToolContext
@@ -97,7 +96,7 @@ class Orchestrate:
         (job,) = children
         exec_id = str(job.job_id)
         document = job.output if job.status is JobStatus.COMPLETED else None
-        output = dict(document) if isinstance(document, Mapping) else refused(error_of(job) or _NO_OUTPUT)
+        output = dict(document) if isinstance(document, Mapping) else await unfinished(self._desk, job, note["steps"])
         _log.info(
             "orchestration_ended",
             extra={

@@ -77,7 +77,7 @@ async def ask_planner(
 
 async def _reserved(reach: Reach, job_id: UUID, ask: Ask) -> Ask:
     """Reserve what the call needs of the tree's budget; a reply may then be cut shorter. Raises `BudgetExceeded`."""
-    wanted = wanted_for(ask, _NOTHING_FOUND, ())
+    wanted = replace(wanted_for(ask, _NOTHING_FOUND, ()), may_ask=False)  # a step cannot wait for that
     reserved = await reach.persist(lambda: reach.store.reserve(job_id, OF_A_STEP, wanted))
     if reserved.exceeded is not None:
         raise BudgetExceeded(

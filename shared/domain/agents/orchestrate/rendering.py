@@ -55,14 +55,16 @@ class StepOutcome:
     elapsed_ms: int | None = None
 
 
-def render_orchestration(frame: Mapping[str, Any], outcomes: Sequence[StepOutcome]) -> dict[str, Any]:
+def render_orchestration(
+    frame: Mapping[str, Any], outcomes: Sequence[StepOutcome], run_error: Any = None
+) -> dict[str, Any]:
     """Return the output of an orchestration from its frame (`compiling.Compiled`) and what became of its steps.
 
-    Precondition: one outcome per step of the frame, in its order.
+    `run_error` is what ended it as a whole; else it is the error of the step that halted it. Precondition: one
+    outcome per step of the frame, in its order.
     """
     entries: list[dict[str, Any]] = []
     bindings: Mapping[str, Any] = frame["bindings"]
-    run_error: Any = None
     for step, outcome in zip(frame["steps"], outcomes, strict=True):
         entry = _agent_step(step, outcome) if step["type"] == StepType.AGENT else _group(step, outcome)
         entries.append(entry)
@@ -87,9 +89,13 @@ def render_output(
     }
 
 
-def refused(error: Any) -> dict[str, Any]:
-    """Return the output of an orchestration of which no step was begun (case oe-094)."""
-    return render_output([], {}, error)
+def refused(error: Any, steps: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """Return the output of an orchestration of which no step was begun (case oe-094).
+
+    `steps` are those of its frame where there is one: they are skipped.
+    """
+    unreached = [StepOutcome(was_begun=False, succeeded=False)] * len(steps)
+    return render_orchestration({"bindings": {}, "steps": steps}, unreached, error)
 
 
 def totals(document: Mapping[str, Any]) -> dict[str, int]:

@@ -1,0 +1,77 @@
+"""The tools of agents without an engine: a desk over a memory, for what is decided before any job is made."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+from uuid import UUID
+
+from shared.domain.budget import Reserved, Wanted
+from shared.domain.errors import ErrorRecord, ExecutionFailed
+from shared.domain.limits import Limits
+from shared.domain.model import Ask, Findings, ModelCall, ModelFailed, ModelReply, Purpose
+from shared.ports import CutOff, JobStore, ToolContext
+from shared.ports.orchestrations import Orchestrations
+from shared.store.ids import new_id
+from tests.support.orchestras import document
+from worker.tools.agents import Desk, Reach
+from worker.tools.agents.planner import is_planning
+
+
+@dataclass
+class Surroundings:
+    """Everything that a desk reaches: agents by name, one reply of the planner, what was recorded and asked."""
+
+    agents: Sequence[str] = ()
+    reply: str | ExecutionFailed = ""
+    asked: list[Ask] = field(default_factory=list)
+    was_planning: list[bool] = field(default_factory=list)
+    recorded: list[ModelCall] = field(default_factory=list)
+    reserved: Reserved = field(default_factory=Reserved)
+
+    def reach(self) -> Reach:
+        """Return it as the tools see it."""
+        return Reach(cast(JobStore, self), cast(Orchestrations, self), self, self.persist)
+
+    async def persist(self, write: Callable[[], Awaitable[Any]], /) -> Any:
+        return await write()
+
+    async def respond(self, ask: Ask, findings: Findings, *, cut_off: CutOff | None = None) -> ModelReply:
+        self.asked.append(ask)
+        self.was_planning.append(is_planning())
+        call = ModelCall(Purpose.RESPOND, ask.model, 5, 1, 1)
+        if isinstance(self.reply, ExecutionFailed):
+            failed = ModelCall(Purpose.RESPOND, ask.model, 5, error=ErrorRecord.of(self.reply))
+            raise ModelFailed(self.reply, failed)
+        return ModelReply(self.reply, (), call)
+
+    async def reserve(self, job_id: UUID, attempt: int, wanted: Wanted) -> Reserved:
+        return self.reserved
+
+    async def record_calls(self, job_id: UUID, calls: Sequence[ModelCall]) -> None:
+        self.recorded += calls
+
+    async def model_of(self, job_id: UUID) -> str:
+        return "offline"
+
+    async def look(self, job_id: UUID) -> None:
+        return None
+
+    async def catalogue(self, tenant_id: str, most: int) -> Mapping[str, Any]:
+        return {name: document(name) for name in self.agents}
+
+    async def documents(self, tenant_id: str, names: Sequence[str]) -> Mapping[str, Any]:
+        return {name: document(name) for name in names if name in self.agents}
+
+
+def desk(around: Surroundings | None = None, *, is_enabled: bool = True) -> Desk:
+    """A desk; without surroundings, that of a process that has not opened."""
+    return Desk(is_enabled, None if around is None else around.reach())
+
+
+def context(tool_name: str, **fields: Any) -> ToolContext:
+    """What a step of a caller's plan tells its tool."""
+    names = dict.fromkeys(("user_id", "context_id", "request_id", "trace_id"), "")
+    given: dict[str, Any] = {"limits": Limits(), "tenant_id": "default", **names, **fields}
+    return ToolContext(job_id=str(new_id()), step_index=0, attempt=1, tool_name=tool_name, **given)
