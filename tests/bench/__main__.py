@@ -35,6 +35,7 @@ MEASUREMENTS = {
     "B10": "tests.bench.poll_storm",
     "B11": "tests.bench.footprint",
     "B12": "tests.bench.react",
+    "B13": "tests.bench.children",
     "startup": "tests.bench.startup",
     "storage": "tests.bench.storage",
     "scale": "tests.bench.scale",

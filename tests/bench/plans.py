@@ -32,6 +32,11 @@ def gathering(steps: int, seconds: float) -> Body:
     return _body([*calls, _call("join", values=[f"${index}.output.value" for index in range(steps)])])
 
 
+def children(count: int) -> Body:
+    """Return one step that hands over to so many child jobs at once (`children.py` has its tool)."""
+    return _body([_call("children", count=count)])
+
+
 def chains(steps: int, length: int) -> Body:
     """Return chains of `length` steps, `steps` of them together; each step but a first uses the one before it.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from typing import Any
@@ -12,7 +13,9 @@ from shared.domain.compile import CompiledPlan, compile_plan
 from shared.domain.plan import parse_plan
 from shared.domain.tool import ToolDefinition
 from shared.domain.validation import validate_plan
+from shared.ports import ToolContext
 from tests.bench import parallelqa, plans, tools
+from tests.bench.children import fan_out
 from tests.bench.model_server import message_for, streamed, whole
 from tests.bench.parallelqa import COMPUTE, SEARCH, Question, questions
 from tests.bench.polling import percentile
@@ -23,7 +26,7 @@ from tests.support.harness import make_tool
 
 def definitions() -> dict[str, ToolDefinition]:
     offered = (tools.noop, tools.wait, tools.join, tools.search, tools.compute, tools.compare)
-    found = [make_tool(function).definition for function in offered]
+    found = [*(make_tool(function).definition for function in offered), fan_out.definition]
     return {definition.name: definition for definition in found}
 
 
@@ -43,6 +46,14 @@ def test_a_fan_in_joins_every_leaf() -> None:
     *leaves, join = compiled(plans.fan_in(7)["plan"]).steps
     assert [leaf.depends_on for leaf in leaves] == [()] * 7
     assert join.depends_on == tuple(range(7))
+
+
+def test_a_fan_out_is_one_step_of_as_many_children() -> None:
+    (step,) = compiled(plans.children(7)["plan"]).steps
+    context = ToolContext("job", 0, 1, "bench_children", "default", "", "job", "job", "")
+    delegated = asyncio.run(fan_out.call(dict(step.arguments), context))
+    assert step.kind is fan_out.definition.kind
+    assert (len(delegated.children), delegated.max_parallel) == (7, 7)
 
 
 def test_chains_are_as_many_and_as_long_as_asked() -> None:
