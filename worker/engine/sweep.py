@@ -45,7 +45,8 @@ _log = logging.getLogger("planq.sweep")
 
 
 _SCHEDULES_AT_ONCE = 100
-"""Each makes a job by a commit of its own, about 3 ms: what else there is to sweep must not wait longer."""
+"""Each is a commit of its own, 0.4 ms as measured on 2026-11-21, and three reads more where an agent is named: what
+else there is to sweep must not wait longer."""
 
 
 @dataclass(frozen=True, slots=True)
