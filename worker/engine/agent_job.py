@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shared.domain.agents.asking import question
-from shared.domain.agents.document import AgentDocument
+from shared.domain.agents.document import AgentDocument, full_model_name
+from shared.domain.errors import UnknownAgent
 from shared.domain.model import Ask
 from shared.domain.names import is_reserved
 from shared.domain.states import StepKind
@@ -35,13 +36,17 @@ class AgentJob:
         """Return the agent's side of a claim, None for a job without an agent.
 
         Raises `InvalidRequest` for an action that the document does not have, and for input data that does not
-        satisfy the action's schema.
+        satisfy the action's schema; `UnknownAgent` when the document is gone.
         """
         if claim.agent is None:
+            if claim.agent_name is not None:
+                raise UnknownAgent(
+                    f"version {claim.agent_version} of agent {claim.agent_name!r} is not stored any more"
+                )
             return None
         document = AgentDocument.of(claim.agent)
         # A child job's model is its parent's, so an agent's own one wins there; a caller's choice stands.
-        own = document.options(model=claim.model).model if claim.parent is not None else claim.model
+        own = full_model_name(document.model) if claim.parent is not None and document.model else claim.model
         ask = Ask(
             job_id=str(claim.job_id),
             input=question(document, claim.action, claim.input, claim.with_),

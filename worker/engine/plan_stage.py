@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shared.domain.compile import PlannedStep, compile_plan
-from shared.domain.errors import BudgetExceeded, ErrorRecord, InvalidRequest, PlanInvalid, storable
+from shared.domain.errors import BudgetExceeded, ErrorRecord, InvalidRequest, PlanInvalid, UnknownAgent, storable
 from shared.domain.model import Ask, Findings, ModelCall, ModelFailed
 from shared.domain.plan import Plan, parse_plan
 from shared.domain.planning import Direct, Malformed, interpret
@@ -83,7 +83,7 @@ class PlanStage:
             return await self._take_callers_plan(_Planning(claim, chain, claim.plan_source), tools)
         try:
             job = AgentJob.of(claim)
-        except InvalidRequest as error:
+        except (InvalidRequest, UnknownAgent) as error:
             return await self._spending.end(claim, None, ErrorRecord.of(error), [])
         tools = await offered_tools(self._store, claim, job, known)
         try:

@@ -210,6 +210,20 @@ def test_a_child_runs_on_its_agents_own_model(play: Callable[..., Any]) -> None:
     assert play(scenario, model) == ["openai:gpt-4o"]
 
 
+def test_a_job_whose_document_is_gone_says_so(play: Callable[..., Any]) -> None:
+    model = saying("unused")
+
+    async def scenario(harness: Harness) -> Any:
+        job_id = await harness.submit("go", agent="writer", agent_version=7, skill_versions=[])
+        await harness.drain()
+        return await look(harness, job_id)
+
+    job, *_ = play(scenario, model)
+
+    assert (job["status"], job["error"]["code"], model.asked) == ("failed", "unknown_agent", [])
+    assert "version 7 of agent 'writer'" in job["error"]["message"]
+
+
 class Keeper:
     """A tool that keeps what it was called with."""
 
