@@ -80,33 +80,51 @@ async def fork_of(
     compiled, reuse, doubts = await asyncio.to_thread(_compare, *work) if is_long else _compare(*work)
     if doubts and not (request.repeat_unsafe or request.dry_run):
         raise refused_fork(job, steps, doubts)
-    submission = Submission(
-        id=new_id(),
-        tenant_id=TENANT,
+    submission = replace(
+        _like(job, given),
         input=text,
-        strategy=Strategy(job["strategy"]),
-        model=job["model"],
         limits=limits,
         budget=budget or job["budget"],
         plan=plan_body(plan),
-        tools=job["tools"],
         metadata=job["metadata"] if request.metadata is None else request.metadata,
+        reuse=reuse,
+    )
+    return Fork(submission, compiled, doubts)
+
+
+def _like(job: Row, given: Mapping[str, str | None]) -> Submission:
+    """Return a fork of a job in which nothing is different, without its plan."""
+    return Submission(
+        id=new_id(),
+        tenant_id=TENANT,
+        input=job["input"],
+        strategy=Strategy(job["strategy"]),
+        model=job["model"],
+        limits=Limits.from_json(job["limits"]),
+        tools=job["tools"],
         user_id=job["user_id"],
         trace_id=given.get("trace_id") or uuid4().hex,
         idempotency_key=given.get("idempotency_key"),
         request_hash=given.get("request_hash"),
         forked_from=job["id"],
-        reuse=reuse,
         agent=job["agent_name"],
         agent_version=job["agent_version"],
         skill_versions=job["skill_versions"],
         action=job["action"],
         with_=job["with_input"],
     )
-    return Fork(submission, compiled, doubts)
+
+
+_OWN_PLANS = {
+    "orchestrate": "its plan is that of an orchestration: fork the job that it works for",
+    "chained": "its last plan is the call of its chained tool alone: submit it again",
+}
+"""Plans that planq makes for itself, by their source, and what to do instead of forking one."""
 
 
 def _require_plan(job: Row) -> None:
+    if (why_not := _OWN_PLANS.get(job["plan_source"])) is not None:
+        raise Conflict(f"job {job['id']} cannot be forked: {why_not}", job_status=JobStatus(job["status"]))
     if job["plan_body"] is not None and job["plan_errors"] is None:
         return
     status = JobStatus(job["status"])

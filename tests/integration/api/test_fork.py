@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -286,6 +287,38 @@ def test_what_has_no_valid_plan_cannot_be_forked(api: Api, why: str) -> None:
     problem = problem_of(fork(api, story, {"plan": plan(call("look"))}), 409, "conflict")
 
     assert why in problem["detail"]
+
+
+@pytest.mark.parametrize(
+    ("source", "told"), [("orchestrate", "fork the job that it works for"), ("chained", "again")]
+)
+def test_plans_that_planq_makes_for_itself_cannot_be_forked(api: Api, source: str, told: str) -> None:
+    story = begun(api, *CALLS)
+    api.jobs.execute("UPDATE plans SET source = %s WHERE job_id = %s", source, story.id)
+
+    assert told in problem_of(fork(api, story, {}), 409, "conflict")["detail"]
+
+
+def test_a_fork_has_the_agent_and_the_budget_of_its_source(api: Api) -> None:
+    assert api.http.put("/agents/forked", json={"name": "forked"}).status_code in (200, 201)
+    limits = {"budget": {"max_steps": 9}}
+    job = api.submit({"input": "x", "agent": "forked", "with": {"a": 1}, "limits": limits})
+    api.jobs.execute("UPDATE jobs SET status = 'failed' WHERE id = %s", job["id"])
+    api.jobs.execute(
+        "INSERT INTO plans (job_id, round, tenant_id, source, body) VALUES (%s, 0, 'default', 'model', %s)",
+        job["id"],
+        json.dumps(plan(call("look"))),
+    )
+
+    made = fork(api, Story(api, job["id"]), {}).json()
+    other = fork(api, Story(api, job["id"]), {"limits": {"budget": {"max_steps": 8}}}).json()
+
+    assert (made["agent"], made["forked_from"]) == (job["agent"], job["id"])
+    rows = api.jobs.execute(
+        "SELECT budget, with_input FROM jobs WHERE id = ANY (%s::uuid[]) ORDER BY id", [made["id"], other["id"]]
+    )
+    assert [row["budget"]["max_steps"] for row in rows] == [9, 8]
+    assert {json.dumps(row["with_input"]) for row in rows} == {'{"a": 1}'}
 
 
 def test_the_same_key_gives_the_same_fork_and_another_request_is_a_conflict(api: Api, source: Story) -> None:
