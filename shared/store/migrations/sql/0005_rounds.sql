@@ -9,6 +9,7 @@ CREATE FUNCTION planq_chain_tool(
 ) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     j jobs;
+    v_taken json[];
 BEGIN
     SELECT * INTO j FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
     PERFORM planq_record_calls(p_job, p_calls);
@@ -32,10 +33,14 @@ BEGIN
     );
     PERFORM planq_tell(j.tenant_id, p_job, 'plan_accepted',
         json_build_object('round', j.round + 1, 'steps', 1, 'reused', 0, 'source', 'chained'));
-    RETURN planq_take(json_build_object(
-        'landed', true, 'job_status', 'executing', 'stage_attempt', j.stage_attempt,
-        'ready', json_build_array(json_build_object('index', 0, 'lane', p_step->'lane', 'tool_name', p_step->'tool_name'))
-    ), p_job, j.round + 1, p_lane, p_steps, false, p_worker, 0);
+    -- Not by planq_take, which takes claims apart: arguments may hold \u0000.
+    IF p_steps > 0 AND p_step->>'lane' = p_lane THEN
+        SELECT array_agg(c.claim) INTO v_taken FROM planq_claim_steps(p_job, j.round + 1, '{0}', p_worker) c;
+    END IF;
+    RETURN json_build_object(
+        'landed', true, 'job_status', 'executing', 'stage_attempt', j.stage_attempt, 'taken', array_to_json(v_taken),
+        'ready', CASE WHEN v_taken IS NULL THEN json_build_array(
+            json_build_object('index', 0, 'lane', p_step->'lane', 'tool_name', p_step->'tool_name')) END);
 END $$;
 
 -- AnswerGiven, StageFailed: as planq_end_jobs for one job, with what an agent's job has beside its answer; nulls keep what

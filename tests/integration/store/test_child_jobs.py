@@ -1,0 +1,311 @@
+"""Child jobs in the store: who is begun, who pins what, what many ends at once and races with a cancel come to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from shared.domain.compile import PlannedStep
+from shared.domain.errors import ErrorRecord
+from shared.domain.ids import StepRef
+from shared.domain.limits import Limits
+from shared.domain.plan import Plan
+from shared.domain.states import Effect, JobStatus, Lane, StepKind, StepStatus, Strategy, Until
+from shared.ports import ChildRequest, Delegated, Message, StageClaim, StepClaim, Take
+from shared.store.database import Database
+from shared.store.fleet import Fleet
+from shared.store.ids import new_id, new_ids
+from shared.store.jobs import PostgresJobStore
+from shared.store.submissions import Submission
+from tests.support.children import children_of
+from tests.support.harness import LEASE
+from tests.support.plans import compiled
+from tests.support.requests import OpenRequestStore
+
+PLAN = Plan.model_validate({"calls": [{"tool_name": "sim_read", "arguments": {}}]})
+
+
+class Family:
+    """A job whose only step delegates; `store` is the engine's side."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.store = PostgresJobStore(database, new_id())
+        self.requests = OpenRequestStore(database)
+        self.fleet = Fleet(database, LEASE)
+
+    async def parent(self, **fields: Any) -> StepClaim:
+        """A job with one step, which is claimed."""
+        job_id = new_id()
+        limits = fields.pop("limits", Limits())
+        submission = Submission(job_id, "default", "x", Strategy.PLAN, "offline", limits, **fields)
+        await self.requests.submit(submission)
+        stage = await self.store.claim_stage(job_id, [JobStatus.QUEUED])
+        assert stage is not None
+        moved = await self.store.accept_plan(stage, "model", {}, compiled(PLAN), [], take=Take(Lane.IO))
+        claim = moved.taken[0]
+        assert isinstance(claim, StepClaim)
+        return claim
+
+    async def delegate(self, claim: StepClaim, *children: ChildRequest, **rule: Any) -> list[UUID]:
+        """Delegate; returns the children's ids."""
+        assert (await self.store.delegate_step(claim, Delegated(children, **rule))).landed
+        return [child["id"] for child in await children_of(self.database, claim.ref.job_id)]
+
+    async def end(self, child: UUID, status: JobStatus = JobStatus.COMPLETED, **ended: Any) -> StageClaim:
+        """End a child from its first stage, without telling anybody."""
+        claim = await self.store.claim_stage(child, [JobStatus.QUEUED])
+        assert claim is not None
+        assert await self.store.end_job(claim, status, "answered", None, [], **ended)
+        return claim
+
+    async def run(self, statement: str, *values: Any) -> list[Any]:
+        async with self.database.connection() as connection:
+            cursor = await connection.execute(statement.encode(), values)
+            return await cursor.fetchall() if cursor.description else []
+
+    async def sound(self) -> None:
+        broken = await self.fleet.broken_invariants()
+        assert [row for row in broken if row["invariant"] != "running_without_lease"] == []
+
+
+@pytest.fixture
+def play(database_url: str) -> Callable[[Callable[[Family], Awaitable[None]]], None]:
+    """Run a scenario; at its end no invariant is broken."""
+
+    def run(scenario: Callable[[Family], Awaitable[None]]) -> None:
+        async def inside() -> None:
+            database = Database(database_url, max_connections=8)
+            await database.open()
+            try:
+                family = Family(database)
+                await scenario(family)
+                await family.sound()
+            finally:
+                await database.close()
+
+        asyncio.run(inside())
+
+    return run
+
+
+def child(**fields: Any) -> ChildRequest:
+    return ChildRequest(**{"agent": None, "input": "x", "timeout_seconds": 60.0, **fields})
+
+
+def test_many_ends_at_once_are_each_counted_once(play: Any) -> None:
+    async def scenario(family: Family) -> None:
+        claim = await family.parent()
+        children = await family.delegate(claim, *[child()] * 24, max_parallel=24)
+        await asyncio.gather(*(family.end(each) for each in children))
+        told = await asyncio.gather(*(family.store.child_ended(each) for each in [*children, *children]))
+        landed = [one for one in told if one is not None]
+        assert len(landed) == 24
+        assert [one.step for one in landed if one.moved.ready] == [claim.ref]
+        _, steps = await family.requests.job("default", claim.ref.job_id)
+        assert (steps[0]["status"], steps[0]["open_children"]) == ("ready", 0)
+
+    play(scenario)
+
+
+def test_a_place_that_becomes_free_is_given_to_one_child_only(play: Any) -> None:
+    async def scenario(family: Family) -> None:
+        claim = await family.parent()
+        children = await family.delegate(claim, *[child()] * 12, max_parallel=4)
+        await asyncio.gather(*(family.end(each) for each in children[:4]))
+        told = await asyncio.gather(*(family.store.child_ended(each) for each in children[:4]))
+        begun = [each for one in told if one is not None for each in one.moved.children]
+        assert sorted(begun) == children[4:8]
+        # One that is cancelled while it is held back has no place to give.
+        await family.requests.cancel("default", children[9])
+        told_of = await family.store.child_ended(children[9])
+        assert told_of is not None
+        assert told_of.moved.children == []
+        held = [row["is_held"] for row in await children_of(family.database, claim.ref.job_id)]
+        assert held == [False] * 8 + [True] * 4
+        # It is passed over when its turn comes.
+        for each in children[4:6]:
+            await family.end(each)
+        next_ones = [await family.store.child_ended(each) for each in children[4:6]]
+        assert [one.moved.children for one in next_ones if one] == [[children[8]], [children[10]]]
+
+    play(scenario)
+
+
+def test_a_cancel_and_an_end_at_once_leave_nobody_waiting(play: Any) -> None:
+    async def scenario(family: Family) -> None:
+        for _ in range(8):
+            claim = await family.parent()
+            children = await family.delegate(claim, *[child()] * 4)
+            stages = [await family.store.claim_stage(each, [JobStatus.QUEUED]) for each in children]
+            ends = [family.store.end_job(each, JobStatus.COMPLETED, "a", None, []) for each in stages if each]
+            await asyncio.gather(*ends[:2], family.requests.cancel("default", claim.ref.job_id), *ends[2:])
+            await asyncio.gather(*(family.store.child_ended(each) for each in children))
+            rows = await children_of(family.database, claim.ref.job_id)
+            assert all(row["status"] in ("completed", "cancelled") and row["is_gathered"] for row in rows)
+
+    play(scenario)
+
+
+def test_a_child_born_while_its_parent_is_cancelled_does_not_outlive_it(play: Any) -> None:
+    async def scenario(family: Family) -> None:
+        for _ in range(8):
+            outer = await family.parent()
+            (inner,) = await family.delegate(outer, child())
+            stage = await family.store.claim_stage(inner, [JobStatus.QUEUED])
+            assert stage is not None
+            moved = await family.store.accept_plan(stage, "model", {}, compiled(PLAN), [], take=Take(Lane.IO))
+            claim = moved.taken[0]
+            assert isinstance(claim, StepClaim)
+            await asyncio.gather(
+                family.store.delegate_step(claim, Delegated([child()])),
+                family.requests.cancel("default", outer.ref.job_id),
+            )
+            unfinished = "SELECT id FROM jobs WHERE finished_at IS NULL"
+            assert await family.run(unfinished) == []
+
+    play(scenario)
+
+
+AGENT = (
+    "INSERT INTO agents (tenant_id, name, version, document, digest, skills) VALUES ('default', %s, %s, %s, 'd', %s)"
+)
+SKILL = "INSERT INTO skills (tenant_id, name, version, text, digest) VALUES ('default', %s, %s, %s, 'd')"
+
+
+def test_a_child_pins_the_newest_agent_in_use_and_its_skills(play: Any) -> None:
+    async def scenario(family: Family) -> None:
+        for version in (1, 2, 3):
+            document = f'{{"name": "critic", "description": "version {version} \\u0000"}}'
+            await family.run(AGENT, "critic", version, document, ["tone", "facts"])
+        await family.run("UPDATE agents SET retired_at = now() WHERE version = 3")
+        for name, version in (("tone", 1), ("tone", 2), ("facts", 1)):
+            await family.run(SKILL, name, version, f"{name} {version}")
+        parent = await family.parent(user_id="u1", trace_id="t1")
+        wanted = child(agent="critic", action="judge", with_={"a": [1, "\x00"]}, key="k", model="openai:m")
+        (born,) = await family.delegate(parent, wanted)
+        # What is stored later changes nothing for a job that has begun.
+        await family.run(AGENT, "critic", 4, "{}", ["other"])
+        await family.run(SKILL, "tone", 3, "tone 3")
+        claim = await family.store.claim_stage(born, [JobStatus.QUEUED])
+        assert claim is not None
+        assert (claim.agent_name, claim.agent_version, claim.instructions) == ("critic", 2, ("tone 2", "facts 1"))
+        assert claim.agent == {"name": "critic", "description": "version 2 \x00"}
+        assert (claim.action, claim.with_, claim.model) == ("judge", {"a": [1, "\x00"]}, "openai:m")
+        assert (claim.depth, claim.root_job_id, claim.parent) == (1, parent.ref.job_id, parent.ref)
+        assert await family.store.end_job(claim, JobStatus.COMPLETED, "{}", None, [], output={"is": "\x00"})
+        told = await family.store.child_ended(born)
+        assert told is not None
+        gathering = await family.store.claim_step(parent.ref)
+        assert gathering is not None
+        assert (gathering.gathered, gathering.attempt, gathering.note) == (True, 2, None)
+        (outcome,) = await family.store.children(gathering)
+        assert (outcome.status, outcome.key, outcome.agent, outcome.output) == (
+            JobStatus.COMPLETED,
+            "k",
+            "critic",
+            {"is": "\x00"},
+        )
+
+    play(scenario)
+
+
+CHAINED = PlannedStep(0, StepKind.TOOL, "keep", Lane.IO, Effect.IDEMPOTENT, {"a": "\x00"}, (), (), (), 60.0, 0)
+
+
+def test_a_chained_tool_runs_in_a_round_of_its_own(play: Any) -> None:
+    async def scenario(family: Family) -> None:
+        (born,) = await family.delegate(await family.parent(), child())
+        stage = await family.store.claim_stage(born, [JobStatus.QUEUED])
+        assert stage is not None
+        moved = await family.store.chain_tool(stage, {"a": "\x00"}, "text", CHAINED, [], take=Take(Lane.IO))
+        assert not (await family.store.chain_tool(stage, {}, None, CHAINED, [])).landed
+        claim = moved.taken[0]
+        assert isinstance(claim, StepClaim)
+        assert (claim.ref, claim.arguments, claim.tool_name) == (StepRef(born, 1, 0), {"a": "\x00"}, "keep")
+        after = await family.store.succeed_step(claim, {"kept": 1}, None, take=Take(Lane.IO))
+        respond = after.taken[0]
+        assert isinstance(respond, StageClaim)
+        assert (respond.plan_source, respond.output, respond.answer) == ("chained", {"a": "\x00"}, "text")
+        assert [result.output for result in respond.results or ()] == [{"kept": 1}]
+        messages = [Message("tool_call", "c1", "keep", {"a": "\x00"}), Message("tool_response", "c1", "keep", None)]
+        told = {"tool_name": "keep", "result": {"kept": 1}}
+        ended = family.store.end_job
+        assert await ended(respond, JobStatus.COMPLETED, "text", None, [], chained=told, messages=messages)
+        assert not await ended(respond, JobStatus.COMPLETED, "late", None, [], chained={}, messages=messages)
+        rows = await family.run("SELECT kind, call_id, content FROM messages WHERE job_id = %s ORDER BY id", born)
+        assert [tuple(row.values()) for row in rows] == [
+            ("tool_call", "c1", {"a": "\x00"}),
+            ("tool_response", "c1", None),
+        ]
+        job, _ = await family.requests.job("default", born)
+        assert (job["status"], job["answer"], job["chained"]) == ("completed", "text", told)
+        assert job["output"] == {"a": "\x00"}
+        assert await family.store.child_ended(born) is not None
+
+    play(scenario)
+
+
+def test_a_failed_chained_tool_is_tried_again_from_the_same_output(play: Any) -> None:
+    async def scenario(family: Family) -> None:
+        job_id = new_id()
+        await family.requests.submit(Submission(job_id, "default", "x", Strategy.PLAN, "offline", Limits()))
+        stage = await family.store.claim_stage(job_id, [JobStatus.QUEUED])
+        assert stage is not None
+        moved = await family.store.chain_tool(stage, {"a": 1}, "text", CHAINED, [], take=Take(Lane.IO))
+        claim = moved.taken[0]
+        assert isinstance(claim, StepClaim)
+        after = await family.store.fail_step(claim, ErrorRecord("tool_error", "no"), None, take=Take(Lane.IO))
+        respond = after.taken[0]
+        assert isinstance(respond, StageClaim)
+        assert await family.store.end_job(respond, JobStatus.COMPLETED, "text", None, [], chained={"error": "no"})
+        assert (await family.requests.resume("default", job_id, after=0)).landed
+        again = await family.store.claim_step(StepRef(job_id, 1, 0))
+        assert again is not None
+        done = await family.store.succeed_step(again, {}, None, take=Take(Lane.IO))
+        assert done.status is StepStatus.SUCCEEDED
+        second = done.taken[0]
+        assert isinstance(second, StageClaim)
+        assert (second.output, second.answer) == ({"a": 1}, "text")
+
+    play(scenario)
+
+
+def test_ids_of_children_sort_as_they_were_asked_for_and_after_their_parent() -> None:
+    ahead = UUID(int=(2**47) << 80)  # of a clock that is far ahead
+    ids = new_ids(50, after=ahead)
+    assert ids == sorted(ids)
+    assert min(ids) > ahead
+
+
+def test_a_gathered_step_goes_on_after_an_earlier_failure(play: Any) -> None:
+    async def scenario(family: Family) -> None:
+        plan = Plan.model_validate({"calls": [{"tool_name": "sim_read", "arguments": {}}] * 2})
+        job_id = new_id()
+        await family.requests.submit(Submission(job_id, "default", "x", Strategy.PLAN, "offline", Limits()))
+        stage = await family.store.claim_stage(job_id, [JobStatus.QUEUED])
+        assert stage is not None
+        moved = await family.store.accept_plan(stage, "model", {}, compiled(plan), [], take=Take(Lane.IO, 2))
+        first, second = moved.taken
+        assert isinstance(first, StepClaim)
+        assert isinstance(second, StepClaim)
+        children = await family.delegate(second, child(), child(), until=Until.FIRST_SUCCESS)
+        assert (await family.store.fail_step(first, ErrorRecord("tool_error", "no"), None)).landed
+        await family.end(children[0])
+        told = await family.store.child_ended(children[0])
+        assert told is not None
+        assert [step.index for step in told.moved.ready] == [1]
+        gathering = await family.store.claim_step(second.ref)
+        assert gathering is not None
+        handed_back = await family.store.release_step(gathering)
+        assert [step.index for step in handed_back.ready] == [1]
+        again = await family.store.claim_step(second.ref)
+        assert again is not None
+        assert (await family.store.succeed_step(again, {"value": "v"}, None)).job_status is JobStatus.RESPONDING
+        assert [row["status"] for row in await children_of(family.database, job_id)] == ["completed", "cancelled"]
+
+    play(scenario)
