@@ -140,8 +140,7 @@ class Harness:
         self.published: list[AnyWake] = []
         self.silent = _Silent()
         self.desk = Desk(reach=Reach(self.store, PostgresOrchestrations(database), model, persist))
-        if agents:
-            self.registry.reserve(agent_tools(self.desk))
+        self.registry.reserve(agent_tools(self.desk) if agents else [])
         self.engine = Engine(
             EngineSettings(lane, slots, max_output_bytes=max_output_bytes),
             store=self.store,

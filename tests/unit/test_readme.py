@@ -18,9 +18,14 @@ from api.app import create_app
 from api.schemas import JobDocument, JobRequest, LimitsRequest, StepDocument, UsageDocument, ValidationRequest
 from shared.cli.main import create_app as create_cli
 from shared.domain.agents.document import AgentDocument, parse_agent
+from shared.domain.agents.orchestrate.compiling import Compiled, compile_orchestration
+from shared.domain.agents.orchestrate.limits import OrchestrateLimits
+from shared.domain.agents.orchestrate.plan import OrchestrationPlan, decode
+from shared.domain.agents.orchestrate.schema import INPUT_SCHEMA as ORCHESTRATE_SCHEMA
 from shared.domain.errors import PlanqError
 from shared.domain.model import Ask
 from shared.domain.plan import Plan, structural_errors
+from shared.domain.schemas import violations
 from shared.domain.tool import ToolDefinition
 from shared.settings import Settings
 from tests.support.harness import make_tool
@@ -159,13 +164,17 @@ def test_every_make_target_that_is_mentioned_exists() -> None:
     assert set(re.findall(r"(?:`|^    |\bfolder )make ([a-z]+)", README, re.MULTILINE)) <= targets
 
 
-def test_the_examples_in_json_are_a_plan_and_an_mcp_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan, servers = blocks("json")
+def test_the_examples_in_json_are_plans_and_an_mcp_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, servers, orchestration = blocks("json")
     monkeypatch.setenv("FILES_TOKEN", "token")
     (tmp_path / "mcp.json").write_text(servers)
 
     assert isinstance(structural_errors(json.loads(plan)), Plan)
     assert [server.name for server in read_mcp_file(tmp_path / "mcp.json")] == ["files", "search"]
+    assert violations(ORCHESTRATE_SCHEMA, json.loads(orchestration)) == []
+    decoded = decode(json.loads(orchestration)["plan"])
+    assert isinstance(decoded, OrchestrationPlan)
+    assert isinstance(compile_orchestration(decoded, OrchestrateLimits()), Compiled)
 
 
 def test_the_examples_of_a_tool_work(tmp_path: Path) -> None:
