@@ -30,7 +30,13 @@ from shared.ports import (
 from shared.store.children import children_text, outcome, tell_parent
 from shared.store.claims import moved, step_claim, step_results
 from shared.store.database import Database, as_json
-from shared.store.rows import call_to_json, chained_step_to_json, message_to_json
+from shared.store.rows import (
+    artifact_to_json,
+    call_to_json,
+    chained_step_to_json,
+    message_to_json,
+    payload_parameters,
+)
 from shared.store.transitions import Transitions
 
 _CATALOGUE_SECONDS = 2.0
@@ -198,7 +204,19 @@ class PostgresJobStore:
         *,
         take: Take | None = None,
     ) -> Moved:
-        return await self._transitions.succeed_step(claim, output, artifact, payload, take)
+        if not claim.gathered:
+            return await self._transitions.succeed_step(claim, output, artifact, payload, take)
+        value = await self._database.call(
+            "planq_finish_gathered",
+            *_fence(claim),
+            as_json(output),
+            artifact_to_json(artifact),
+            *payload_parameters(payload),
+            take is not None and take.stage,
+            self._worker_id,
+            self._stage_timeout.total_seconds(),
+        )
+        return moved(value)
 
     async def fail_step(
         self,

@@ -176,8 +176,8 @@ class Step(SQLModel, table=True):
     `unsure` says that an earlier attempt may have taken effect, which the tool has to find out first; `question` is
     what a step asks a person since `asked_at`. A large output is kept as `payload_hash`, `output_bytes` and the
     `excerpts` at the paths `wanted`, which later steps use; a fork has it from `reused_job`; `origin_job` made it.
-    A step that delegates has `children`, of which `next_child` were begun and `open_children` have not been told of
-    as ended; it waits for them as `waits_for` says until it has `gathered`. The `note` is its tool's.
+    A step that delegates has `children`, the first `next_child` of which were begun; of `open_children` it has not been
+    told that they ended; it waits for them as `waits_for` says until it has `gathered`. The `note` is its tool's.
     """
 
     __tablename__ = "steps"
@@ -336,7 +336,10 @@ class ModelCallRow(SQLModel, table=True):
 
 
 class Worker(SQLModel, table=True):
-    """One worker process; its lease lives as long as `heartbeat_at` is fresh."""
+    """One worker process; its lease lives as long as `heartbeat_at` is fresh.
+
+    `counts` are totals since its start, `[[name, label, …, number], …]`.
+    """
 
     __tablename__ = "workers"
     id: UUID = Field(primary_key=True)
@@ -350,6 +353,7 @@ class Worker(SQLModel, table=True):
     lag_ms: int = int_column()
     in_flight: int = int_column()
     late_outcomes: int = bigint_column()
+    counts: Any = json_column()
 
 
 class ToolRow(SQLModel, table=True):

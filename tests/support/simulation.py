@@ -99,6 +99,10 @@ class SimulatedJob:
         """Count the steps without success, which a resumed job tries again."""
         return sum(step.status is not StepStatus.SUCCEEDED for step in self.steps.values())
 
+    def gathered(self) -> set[int]:
+        """Return the steps that need not wait for child jobs any more."""
+        return {index for index, step in self.steps.items() if step.gathered}
+
     def _doomed(self, halted_at: int) -> set[int]:
         unstarted = (StepStatus.PENDING, StepStatus.READY)
         begun = {i for i, s in self.steps.items() if s.gathered}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -63,6 +64,7 @@ class StoredJob:
         self._requests = OpenRequestStore(database)
         self._steps = steps
         self.id = new_id()
+        self.gathered: set[int] = set()  # steps whose claims are such
         self.most = 4  # child jobs of a step that are begun at once
         self.take: Take | None = None  # what the next transition takes over
         self.taken: list[StepClaim | StageClaim] = []
@@ -87,9 +89,10 @@ class StoredJob:
 
     def _claim(self, index: int, attempt: int) -> StepClaim:
         ref = StepRef(self.id, 0, index)
-        return StepClaim(
+        claim = StepClaim(
             ref, "default", "x", Effect.PURE, Lane.IO, {}, {}, attempt, attempt, 0, 0, 60.0, "", "", str(self.id)
         )
+        return replace(claim, gathered=index in self.gathered)
 
     async def apply(self, event: Event, index: int) -> bool:
         match event:

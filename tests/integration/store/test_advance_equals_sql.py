@@ -112,6 +112,7 @@ class Both:
         assert not isinstance(next(iter(effects), None), Rejected)
         self.stored.take = self.draw(TAKES)
         self.stored.most = self.draw(st.integers(1, 4))
+        self.stored.gathered = self.simulated.gathered()
         assert await self.stored.apply(event, index)
         self.claim_taken()
         if isinstance(event, FENCED):
@@ -136,6 +137,7 @@ class Both:
             self.simulated.apply(StepSucceeded(attempt), index)
             self.past.append((StepSucceeded(attempt), index))
         self.stored.take = self.draw(TAKES)
+        self.stored.gathered = self.simulated.gathered()
         await self.stored.succeed_together(running)
         self.claim_taken()
 

@@ -128,7 +128,7 @@ BEGIN
         RETURN json_build_object('landed', false);
     END IF;
     v_dead := planq_make_children(j, p_index, p_children, p_most);
-    UPDATE steps SET open_children = cardinality(v_ids) - v_dead, next_child = least(p_most + v_dead, cardinality(v_ids))
+    UPDATE steps SET open_children = cardinality(v_ids) - v_dead, next_child = least(p_most, cardinality(v_ids))
     WHERE job_id = p_job AND round = p_round AND index = p_index;
     PERFORM planq_tell(j.tenant_id, p_job, 'step_delegated', json_build_object(
         'round', p_round, 'index', p_index, 'attempt', p_attempt, 'children', cardinality(v_ids), 'until', p_until));
@@ -261,12 +261,12 @@ BEGIN
     RETURN ARRAY[p_job] || planq_cancel_tree(ARRAY[p_job], '{}');
 END $$;
 
--- Whoever ends a step with child jobs ends those of them that are unfinished, in the same commit, whatever ended it. What
--- runs of them somewhere is told over the channel `planq_cancelled`, whoever waits for them over `planq_ended`. When a
--- job is cut off, its steps are cancelled and everything below goes with the job.
-CREATE FUNCTION planq_step_ended() RETURNS trigger LANGUAGE plpgsql AS $$
+-- A step with child jobs has ended: those of them that are unfinished end with it, in the same commit. What runs of them
+-- somewhere is told over the channel `planq_cancelled`, whoever waits for them over `planq_ended`. The caller holds the
+-- parent's row.
+CREATE FUNCTION planq_drop_children(p_children uuid[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    v_ended uuid[] := planq_cancel_tree('{}', NEW.children);
+    v_ended uuid[] := planq_cancel_tree('{}', p_children);
     v_part uuid[];
 BEGIN
     -- A notice holds 8000 bytes, which are 200 ids.
@@ -276,10 +276,4 @@ BEGIN
         PERFORM pg_notify('planq_cancelled', array_to_string(v_part, ','));
         PERFORM pg_notify('planq_ended', array_to_string(v_part, ','));
     END LOOP;
-    RETURN NULL;
 END $$;
-
-CREATE TRIGGER planq_step_ended AFTER UPDATE ON steps FOR EACH ROW
-WHEN (NEW.children IS NOT NULL AND NEW.status IN ('succeeded', 'failed', 'skipped')
-      AND OLD.status IN ('ready', 'running', 'waiting'))
-EXECUTE FUNCTION planq_step_ended();

@@ -19,7 +19,7 @@ depends_on = None
 
 ENDED = "status IN ('completed', 'failed', 'cancelled')"
 SEARCH = "setweight(to_tsvector('english', name), 'A') || setweight(to_tsvector('english', summary), 'B')"
-PARTS = ("claims", "children", "control", "rounds", "budgets")
+PARTS = ("claims", "children", "ends", "control", "rounds", "budgets")
 
 
 def _json(name: str, *, nullable: bool = True) -> sa.Column[object]:
@@ -49,6 +49,7 @@ def upgrade() -> None:
     _jobs()
     _steps()
     op.add_column("tools", _text("kind", "tool"))
+    op.add_column("workers", _json("counts"))
     _documents()
     _messages_and_budgets()
     _memory()
