@@ -176,8 +176,8 @@ class Step(SQLModel, table=True):
     `unsure` says that an earlier attempt may have taken effect, which the tool has to find out first; `question` is
     what a step asks a person since `asked_at`. A large output is kept as `payload_hash`, `output_bytes` and the
     `excerpts` at the paths `wanted`, which later steps use; a fork has it from `reused_job`; `origin_job` made it.
-    A step that delegates has `children`, the first `next_child` of which were begun; of `open_children` it has not been
-    told that they ended; it waits for them as `waits_for` says until it has `gathered`. The `note` is its tool's.
+    A step that delegates has `children`, the first `next_child` of which were begun; of `open_children` it was not
+    yet told that they ended; it waits for them as `waits_for` says until it has `gathered`. The `note` is its tool's.
     """
 
     __tablename__ = "steps"

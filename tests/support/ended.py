@@ -29,6 +29,9 @@ _PARTS = (
     " SELECT 'default', 'art-' || id, id, 0, 'now', '{}' FROM unnest(%(ids)s) id",
     "INSERT INTO model_calls (tenant_id, job_id, purpose, model)"
     " SELECT 'default', id, 'plan', 'offline' FROM unnest(%(ids)s) id",
+    "INSERT INTO messages (tenant_id, job_id, kind) SELECT 'default', id, 'tool_call' FROM unnest(%(ids)s) id",
+    "INSERT INTO budget_holds (job_id, root_job_id, attempt, tokens, model_calls, steps)"
+    " SELECT id, id, 1, 0, 0, 0 FROM unnest(%(ids)s) id",
 )
 
 

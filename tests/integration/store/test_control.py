@@ -204,7 +204,7 @@ def test_a_cancel_reaches_the_children_of_the_children(play: Any) -> None:
         jobs = [await rows.executing("read") for _ in range(4)]
         for parent, child in ((0, 1), (1, 2)):
             await rows.run(
-                "UPDATE jobs c SET parent_job_id = p.id, root_job_id = p.root_job_id, depth = p.depth + 1 "
+                "UPDATE jobs c SET parent_job_id = p.id, root_job_id = p.root_job_id "
                 "FROM jobs p WHERE p.id = %s AND c.id = %s",
                 jobs[parent],
                 jobs[child],

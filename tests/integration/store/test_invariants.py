@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from shared.domain.events import StepClaimed, StepDelegated
 from shared.domain.plan import Plan
+from shared.domain.states import Until
 from shared.store.database import Database, query
 from shared.store.fleet import Fleet
-from tests.integration.store.test_advance_equals_sql import StoredJob
 from tests.support.plans import compiled
+from tests.support.stored import StoredJob
 
 DAMAGE = {
     "running_without_lease": "UPDATE steps SET status = 'running' WHERE index = 0",
@@ -48,6 +50,20 @@ DAMAGE = {
     '\'{"round": 0, "index": 0}\' FROM jobs, generate_series(1, 2)',
 }
 
+FAMILY_DAMAGE = {
+    "waiting_for_no_child": "UPDATE jobs SET status = 'completed', is_gathered = true, finished_at = now() "
+    "WHERE parent_job_id IS NOT NULL",
+    "open_children_differ": "UPDATE steps SET open_children = 9 WHERE children IS NOT NULL",
+    "too_many_children": "UPDATE steps SET max_parallel = 1 WHERE children IS NOT NULL",
+    "child_held_in_vain": "UPDATE steps SET max_parallel = 3 WHERE children IS NOT NULL",
+    "child_untold": "UPDATE jobs SET status = 'completed', finished_at = now() - interval '1 h' "
+    "WHERE parent_job_id IS NOT NULL",
+    "child_without_parent": "UPDATE steps SET status = 'succeeded' WHERE children IS NOT NULL",
+    "family_differs": "UPDATE jobs SET depth = 7 WHERE parent_job_id IS NOT NULL",
+    "gathered_in_vain": "UPDATE steps SET gathered = true WHERE children IS NULL",
+}
+"""Damage to a job whose first step waits for three child jobs, two of which may be begun."""
+
 SHOWN_AS = {
     "stage_woken_too_late": "woken_too_late",
     "step_without_deadline": "without_deadline",
@@ -56,6 +72,29 @@ SHOWN_AS = {
     "artifact_payload_missing": "payload_missing",
 }
 """Other damage that the same invariant finds."""
+
+
+@pytest.mark.parametrize("invariant", [None, *FAMILY_DAMAGE], ids=str)
+def test_each_invariant_of_a_family_finds_its_damage(database_url: str, invariant: str | None) -> None:
+    async def scenario() -> list[Any]:
+        calls: list[dict[str, Any]] = [{"tool_name": "sim_idempotent", "arguments": {}}] * 2
+        database = Database(database_url, max_connections=1)
+        await database.open()
+        try:
+            stored = StoredJob(database, compiled(Plan.model_validate({"calls": calls})))
+            stored.most = 2
+            await stored.begin()
+            assert await stored.apply(StepClaimed(), 0)
+            assert await stored.apply(StepDelegated(1, 3, Until.ALL), 0)
+            if invariant is not None:
+                async with database.connection() as connection:
+                    await connection.execute(FAMILY_DAMAGE[invariant].encode())
+            return list(await Fleet(database, timedelta(seconds=15)).broken_invariants())
+        finally:
+            await database.close()
+
+    found = {row["invariant"] for row in asyncio.run(scenario())}
+    assert found == set() if invariant is None else invariant in found
 
 
 @pytest.mark.parametrize("invariant", [None, *DAMAGE], ids=str)
@@ -83,4 +122,4 @@ def test_each_invariant_finds_its_damage(database_url: str, invariant: str | Non
 
 def test_every_invariant_has_its_damage() -> None:
     named = set(re.findall(r"^SELECT '(\w+)'", query("broken_invariants").decode(), re.MULTILINE))
-    assert named == {SHOWN_AS.get(damage, damage) for damage in DAMAGE}
+    assert named == {SHOWN_AS.get(damage, damage) for damage in DAMAGE} | set(FAMILY_DAMAGE)
