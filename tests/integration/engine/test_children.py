@@ -339,6 +339,22 @@ def test_a_failed_delegation_is_tried_again_with_new_children(play: Play) -> Non
     assert not set(steps[0]["children"]) & {child["id"] for child in first}
 
 
+def test_a_fork_takes_over_what_came_of_the_children(play: Play) -> None:
+    delegate = DelegatingTool()
+
+    async def scenario(harness: Harness) -> Any:
+        plan = delegating(FAST, FAST)
+        plan["calls"].append({"tool_name": "double", "arguments": {"number": 3}, "depends_on": [0]})
+        source, steps = await harness.run("", plan=plan)
+        job, forked = await harness.run("", plan=plan, forked_from=source["id"], reuse={0: 0})
+        await sound(harness)
+        return steps, job, forked, await children_of(harness.database, job["id"])
+
+    steps, job, forked, children = play(scenario, ScriptedModel(), [delegate, make_tool(double)])
+    assert (job["status"], forked[0]["output"], forked[0]["attempt"]) == ("completed", steps[0]["output"], 0)
+    assert (children, len(delegate.calls), forked[1]["attempt"]) == ([], 1, 1)
+
+
 def test_an_expired_plan_cancels_the_children_of_its_steps(play: Play) -> None:
     gate = Gate()
 
