@@ -13,9 +13,7 @@ WITH fired AS (
                                                (limits ->> 'job_timeout_seconds')::float8)),
            %(agent)s, %(agent_version)s, %(skill_versions)s, budget
     FROM fired
-    RETURNING id, tenant_id, budget
-), new_budget AS (
-    INSERT INTO budgets (root_job_id, tenant_id) SELECT id, tenant_id FROM new_job WHERE budget IS NOT NULL
+    RETURNING id, tenant_id
 ), told AS (
     INSERT INTO events (tenant_id, job_id, kind, data)
     SELECT tenant_id, id, 'job_submitted', json_build_object('schedule', %(id)s::uuid) FROM new_job

@@ -184,10 +184,12 @@ def test_the_job_of_an_agent_pins_what_is_newest_when_it_is_made(play: Play, rea
         await agents.put("default", "gardener", AGENT.replace("plants", "flowers"), skills=["water"])
         read(DUE)
         await harness.sweeper.sweep()
+        await harness.drain()
         return output
 
-    assert play(scenario, ScriptedModel())["status"] == "success"
+    assert play(scenario, ScriptedModel("watered", "watered"))["status"] == "success"
     (job,) = read(MADE)
+    assert (job["status"], job["answer"]) == ("completed", "watered")
     assert (job["agent_name"], job["agent_version"], job["skill_versions"], job["model"]) == (
         "gardener",
         2,
@@ -234,14 +236,17 @@ def test_one_that_cannot_be_fired_does_not_keep_the_others(play: Play, read: Rea
     assert "timezone" in broken["error"]
 
 
-def test_a_budget_goes_with_every_job_that_is_made(play: Play, read: Read) -> None:
+def test_limits_and_budget_of_the_outermost_job_go_with_every_job_that_is_made(play: Play, read: Read) -> None:
     async def scenario(harness: Harness) -> None:
         await furnish(harness)
+        root = await harness.submit()
         claim = await begun(harness, ("remind_me", {"description": "a", "delay_seconds": 60}))
+        limits = {**Limits(max_tool_steps=7).to_json(), "job_timeout_seconds": 60}
         async with harness.database.connection() as connection:
+            await connection.execute("UPDATE jobs SET root_job_id = %s WHERE id = %s", (root, claim.ref.job_id))
             await connection.execute(
-                "UPDATE jobs SET budget = %s WHERE id = %s",
-                (as_json({"max_tokens": 5, "soft": 0.5, "ask": True}), claim.ref.job_id),
+                "UPDATE jobs SET budget = %s, limits = %s WHERE id = %s",
+                (as_json({"max_tokens": 5}), as_json(limits), root),
             )
         tool = harness.registry.find("remind_me")
         assert tool is not None
@@ -251,8 +256,9 @@ def test_a_budget_goes_with_every_job_that_is_made(play: Play, read: Read) -> No
 
     play(scenario, ScriptedModel())
     (job,) = read(MADE)
-    assert job["budget"]["max_tokens"] == 5
-    assert len(read("SELECT 1 FROM budgets WHERE root_job_id = %s", job["id"])) == 1
+    assert (job["budget"], job["limits"]["max_tool_steps"]) == ({"max_tokens": 5}, 7)
+    assert (job["root_job_id"], job["parent_job_id"], job["depth"]) == (job["id"], None, 0)
+    assert job["expires_at"] - job["created_at"] == timedelta(seconds=60)
 
 
 def test_a_user_has_so_many_reminders_and_no_more(play: Play) -> None:
