@@ -47,12 +47,26 @@ class _WorkerCollector(Collector):
         late = CounterMetricFamily(
             "planq_late_outcomes", "Outcomes rejected because their attempt had ended otherwise.", labels=labels
         )
+        transitions = CounterMetricFamily(
+            "planq_orchestration_transitions",
+            "Transitions of orchestrations of agents, by event and the state it led to.",
+            labels=(*labels, "event", "state"),
+        )
+        refused = CounterMetricFamily(
+            "planq_agent_depth_refusals",
+            "Calls of agents refused because they would be nested too deeply.",
+            labels=(*labels, "tool"),
+        )
+        counted = {"transition": transitions, "depth_refused": refused}
         for row in self.rows:
             own = (row["name"], ",".join(row["lanes"]))
+            for name, *labelled, number in row["counts"] or ():
+                if name in counted:
+                    counted[name].add_metric((*own, *labelled), number)
             lag.add_metric(own, row["lag_ms"] / 1000)
             in_flight.add_metric(own, row["in_flight"])
             late.add_metric(own, row["late_outcomes"])
-        return (lag, in_flight, late)
+        return (lag, in_flight, late, transitions, refused)
 
 
 class Metrics:

@@ -105,7 +105,15 @@ class Lifecycle:
         self._lag = LoopLag(companion.loop_of)
         patience = timedelta(seconds=settings.deaf_seconds)
         self._hearing = Hearing(self._fleet, identity.lane, patience, companion.received)
-        self._reconciler = Reconciler(self._fleet, identity.id, companion.here, companion.lease, self._publisher)
+        self._reconciler = Reconciler(
+            # A copy, for the counter belongs to another thread.
+            self._fleet,
+            identity.id,
+            companion.here,
+            companion.lease,
+            self._publisher,
+            counts=lambda: dict(tools.desk.counts),
+        )
         self._work: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:

@@ -8,7 +8,7 @@ of the database changes nothing by itself: while it is away nothing can be taken
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from time import monotonic
 from typing import Protocol
@@ -110,12 +110,22 @@ class LoopInFlight:
 class Reconciler:
     """Beats for one worker, and compares; use it from one thread."""
 
-    def __init__(self, fleet: Fleet, worker_id: UUID, here: InFlight, lease: Lease, publisher: Publisher) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        worker_id: UUID,
+        here: InFlight,
+        lease: Lease,
+        publisher: Publisher,
+        counts: Callable[[], Mapping[tuple[str, ...], int]] = dict,
+    ) -> None:
+        """`counts` returns what the worker has counted since its start, by name and labels."""
         self._fleet = fleet
         self._worker_id = worker_id
         self._here = here
         self._lease = lease
         self._publisher = publisher
+        self._counts = counts
         self._missing: set[Attempt] = set()
 
     async def beat(self, lag: timedelta) -> bool:
@@ -125,7 +135,11 @@ class Reconciler:
         """
         asked = monotonic()
         landed = await self._fleet.heartbeat(
-            self._worker_id, lag, in_flight=self._here.in_flight, late_outcomes=self._here.late_outcomes
+            self._worker_id,
+            lag,
+            in_flight=self._here.in_flight,
+            late_outcomes=self._here.late_outcomes,
+            counts=[[*labels, number] for labels, number in sorted(self._counts().items())] or None,
         )
         if landed:
             await self.compare(asked)

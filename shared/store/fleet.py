@@ -100,10 +100,13 @@ class Fleet:
             version=version,
         )
 
-    async def heartbeat(self, worker_id: UUID, lag: timedelta, *, in_flight: int = 0, late_outcomes: int = 0) -> bool:
+    async def heartbeat(
+        self, worker_id: UUID, lag: timedelta, *, in_flight: int = 0, late_outcomes: int = 0, counts: Any = None
+    ) -> bool:
         """Renew a lease and say how the worker fares: its loop's lag, its attempts, the outcomes that came too late.
 
-        False when the worker's row is gone, so that its lease cannot be renewed any more.
+        `counts` are totals since its start, `[[name, label, …, number], …]`. False when the worker's row is gone, so
+        that its lease cannot be renewed any more.
         """
         row = await self._database.fetch_one(
             "heartbeat",
@@ -111,6 +114,7 @@ class Fleet:
             lag_ms=round(lag.total_seconds() * 1000),
             in_flight=in_flight,
             late_outcomes=late_outcomes,
+            counts=as_json(counts),
         )
         self._silence.beat()
         return row is not None

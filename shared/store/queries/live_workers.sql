@@ -1,3 +1,5 @@
 -- The workers whose lease is alive.
-SELECT id, name, lanes, capacity, version, started_at, heartbeat_at, lag_ms, in_flight, late_outcomes FROM workers
+SELECT id, name, lanes, capacity, version, started_at, heartbeat_at, lag_ms, in_flight, late_outcomes,
+       counts
+FROM workers
 WHERE heartbeat_at > now() - make_interval(secs => %(lease_seconds)s) ORDER BY name

@@ -199,11 +199,15 @@ def test_the_documentation_is_there(api: Api) -> None:
     assert "$defs" not in str(document)
 
 
+COUNTS = '[["transition", "timeout", "failed", 2], ["depth_refused", "ask_agent", 1], ["of tomorrow", 1]]'
+
+
 def test_metrics_tell_how_each_live_worker_fares(make_api: MakeApi) -> None:
     api = make_api()
     api.jobs.register_worker(Lane.IO)
     with psycopg.connect(api.settings.database_url, autocommit=True) as connection:
-        connection.execute("UPDATE workers SET name = 'w', lag_ms = 250, in_flight = 7, late_outcomes = 3")
+        fares = "name = 'w', lag_ms = 250, in_flight = 7, late_outcomes = 3, counts = %s"
+        connection.execute(f"UPDATE workers SET {fares}", [COUNTS])
 
         told = api.http.get("/metrics").text
         connection.execute("UPDATE workers SET heartbeat_at = now() - interval '1 hour'")
@@ -213,6 +217,8 @@ def test_metrics_tell_how_each_live_worker_fares(make_api: MakeApi) -> None:
         'planq_worker_loop_lag_seconds{lane="io",worker="w"} 0.25',
         'planq_worker_in_flight{lane="io",worker="w"} 7.0',
         'planq_late_outcomes_total{lane="io",worker="w"} 3.0',
+        'planq_orchestration_transitions_total{event="timeout",lane="io",state="failed",worker="w"} 2.0',
+        'planq_agent_depth_refusals_total{lane="io",tool="ask_agent",worker="w"} 1.0',
     ):
         assert line in told
     assert 'worker="w"' not in gone

@@ -200,6 +200,7 @@ def _memory() -> None:
         _text("model", nullable=True),
         _json("limits"),
         _json("budget"),
+        sa.Column("tools", postgresql.ARRAY(sa.Text()), nullable=True),
         _time("next_at"),
         sa.Column("last_job_id", sa.Uuid(), nullable=True),
         _text("error", nullable=True),
