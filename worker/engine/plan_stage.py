@@ -76,10 +76,10 @@ class PlanStage:
             async with self._spending.kept(claim.job_id) as cut_off:
                 reply = await self._planner.plan(ask, [tools[name] for name in sorted(tools)], cut_off=cut_off)
         except ModelFailed as failure:
-            return await self._end(claim, None, ErrorRecord.of(failure.error), [failure.call])
+            return await self._spending.end(claim, None, ErrorRecord.of(failure.error), [failure.call])
         draft = interpret(reply.text, reply.tool_calls)
         if isinstance(draft, Direct):
-            return await self._end(claim, storable(draft.content), None, [reply.call])
+            return await self._spending.end(claim, storable(draft.content), None, [reply.call])
         planning = _Planning(claim, chain, MODEL, [reply.call])
         if isinstance(draft, Malformed):
             return await self._refuse(planning, None, draft.errors)
@@ -127,16 +127,6 @@ class PlanStage:
         moved = await self._spending.unbroken(persist(refuse))
         _log.info("plan_refused", extra={"job": str(claim.job_id), "errors": len(errors), "landed": moved.landed})
         return Carried.by(claim, moved)
-
-    async def _end(
-        self, claim: StageClaim, answer: str | None, error: ErrorRecord | None, calls: Sequence[ModelCall]
-    ) -> Carried:
-        status = JobStatus.COMPLETED if error is None else JobStatus.FAILED
-        landed = await self._spending.unbroken(
-            persist(lambda: self._store.end_job(claim, status, answer, error, calls))
-        )
-        _log.info("job_ended", extra={"job": str(claim.job_id), "status": str(status), "landed": landed})
-        return Carried.by(claim, Moved(landed), error=error)
 
 
 def _check(plan: Plan, tools: Mapping[str, ToolDefinition], max_steps: int, step_timeout_seconds: float) -> _Checked:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-
 from shared.domain.errors import ErrorRecord, storable
 from shared.domain.model import Ask, Findings, ModelFailed
 from shared.domain.results import failure_text
 from shared.domain.states import JobStatus
-from shared.ports import JobStore, Moved, Responder, RespondWake, StageClaim
+from shared.ports import JobStore, Responder, RespondWake, StageClaim
 from worker.engine.carried import Carried
 from worker.engine.chain import Chain
-from worker.engine.persist import persist
 from worker.engine.spending import Spending
-
-_log = logging.getLogger("planq.engine")
 
 
 class RespondStage:
@@ -49,9 +44,4 @@ class RespondStage:
                 error = ErrorRecord(
                     error.code, f"{told} (and the answer failed: {error.message})", details=error.details
                 )
-        status = JobStatus.COMPLETED if error is None else JobStatus.FAILED
-        landed = await self._spending.unbroken(
-            persist(lambda: self._store.end_job(claim, status, answer, error, [call]))
-        )
-        _log.info("job_ended", extra={"job": str(claim.job_id), "status": str(status), "landed": landed})
-        return Carried.by(claim, Moved(landed), error=error)
+        return await self._spending.end(claim, answer, error, [call])

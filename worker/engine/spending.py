@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 from uuid import UUID
 
+from shared.domain.errors import ErrorRecord
 from shared.domain.model import ModelCall
-from shared.ports import CutOff, JobStore
+from shared.domain.states import JobStatus
+from shared.ports import CutOff, JobStore, Moved, StageClaim
+from worker.engine.carried import Carried
 from worker.engine.persist import persist
 
 _log = logging.getLogger("planq.engine")
@@ -56,6 +59,15 @@ class Spending:
         except asyncio.CancelledError:
             await asyncio.wait({task}, timeout=_GRACE_SECONDS)
             raise
+
+    async def end(
+        self, claim: StageClaim, answer: str | None, error: ErrorRecord | None, calls: Sequence[ModelCall]
+    ) -> Carried:
+        """End the claimed job, completed unless there is an `error`; like `unbroken`, so that no call is lost."""
+        status = JobStatus.COMPLETED if error is None else JobStatus.FAILED
+        landed = await self.unbroken(persist(lambda: self._store.end_job(claim, status, answer, error, calls)))
+        _log.info("job_ended", extra={"job": str(claim.job_id), "status": str(status), "landed": landed})
+        return Carried.by(claim, Moved(landed), error=error)
 
     def _begin(self, write: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(write)
