@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shared.domain.compile import PlannedStep, compile_plan
+from shared.domain.compile import PlannedStep, compile_outline, outline
 from shared.domain.errors import ErrorRecord, PlanInvalid, storable
 from shared.domain.model import Ask, ModelCall, ModelFailed
 from shared.domain.plan import Plan, parse_plan
 from shared.domain.planning import Direct, Malformed, interpret
 from shared.domain.states import JobStatus
 from shared.domain.tool import ToolDefinition
-from shared.domain.validation import validate_plan
+from shared.domain.validation import outline_errors
 from shared.ports import JobStore, Moved, Planner, PlanWake, StageClaim
 from worker.engine.carried import Carried
 from worker.engine.chain import Chain
@@ -130,7 +130,8 @@ class PlanStage:
 
 
 def _check(plan: Plan, tools: Mapping[str, ToolDefinition], max_steps: int, step_timeout_seconds: float) -> _Checked:
-    errors = validate_plan(plan, tools, max_steps=max_steps)
+    known = outline(plan, tools)
+    errors = outline_errors(known, max_steps=max_steps)
     if errors:
         return _Checked((), [error.to_json() for error in errors])
-    return _Checked(compile_plan(plan, tools, step_timeout_seconds=step_timeout_seconds).steps, ())
+    return _Checked(compile_outline(known, step_timeout_seconds=step_timeout_seconds).steps, ())
