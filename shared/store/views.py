@@ -30,7 +30,7 @@ _AT_ONCE = 2
 """Queries under way: while the server answers one, the answers of the other are worked on."""
 
 _FEW_STEPS = 100
-"""A job with more is asked for by itself, so that it holds up nobody else."""
+"""Beside other jobs one with more is asked for again by itself, so that it holds up nobody else."""
 
 _ANY_STEPS = 2**31 - 1
 
@@ -79,10 +79,12 @@ class Views:
 
     async def _read(self, looks: Sequence[_Look]) -> Sequence[JobView | None]:
         found: dict[_Look, JobView] = {}
-        for row in await self._rows(list(dict.fromkeys(looks)), _FEW_STEPS + 1):
+        asked = list(dict.fromkeys(looks))
+        is_alone = len(asked) == 1
+        for row in await self._rows(asked, _ANY_STEPS if is_alone else _FEW_STEPS + 1):
             look = _Look(row["tenant_id"], row["id"], row["is_wanted"])
             steps = _steps(row["steps"])
-            if len(steps) > _FEW_STEPS:
+            if len(steps) > _FEW_STEPS and not is_alone:
                 for whole in await self._rows([look], _ANY_STEPS):
                     found[look] = _view(whole, _steps(whole["steps"]))
             else:
