@@ -185,7 +185,8 @@ def _queue_lengths(broker_url: str) -> dict[str, int]:
     try:
         with connection:
             open_once(connection, PATIENCE_SECONDS)
-            return {names.queue(lane): message_count(connection, lane) or 0 for lane in Lane}
+            with connection.channel() as channel:
+                return {names.queue(lane): message_count(connection, channel, lane) or 0 for lane in Lane}
     except (OperationalError, OSError, *connection.connection_errors) as error:
         raise BrokerUnavailable(_first_line(error)) from error
 
