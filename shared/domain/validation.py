@@ -9,7 +9,7 @@ arguments valid against the input schema → dependencies; last the limits of th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -188,15 +188,15 @@ def _without(arguments: Any, found: Sequence[Occurrence]) -> Any:
 
     Precondition: not deeper than `MAX_DEPTH`.
     """
-    places = {from_pointer(item.pointer) for item in found}
+    return _blanked(arguments, (), {from_pointer(item.pointer) for item in found})
 
-    def copy(value: Any, place: tuple[str, ...]) -> Any:
-        if place in places:
-            return UNKNOWN
-        if isinstance(value, dict):
-            return {key: copy(item, (*place, str(key))) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [copy(item, (*place, str(index))) for index, item in enumerate(value)]
-        return value
 
-    return copy(arguments, ())
+def _blanked(value: Any, place: tuple[str, ...], places: Container[tuple[str, ...]]) -> Any:
+    # A function of its own: one inside `_without` that calls itself would leave garbage for the collector each time.
+    if place in places:
+        return UNKNOWN
+    if isinstance(value, dict):
+        return {key: _blanked(item, (*place, str(key)), places) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_blanked(item, (*place, str(index)), places) for index, item in enumerate(value)]
+    return value
