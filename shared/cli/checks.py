@@ -192,9 +192,9 @@ def _queue_lengths(broker_url: str) -> dict[str, int]:
 
 
 def _fleet(settings: Settings) -> Iterator[Finding]:
+    from shared.store.catalogue import list_tools
     from shared.store.database import Database
     from shared.store.fleet import Fleet
-    from shared.store.jobs import list_tools
 
     async def ask() -> tuple[Sequence[Row], Sequence[str], Sequence[Row]]:
         database = Database(settings.database_url, max_connections=1, timeout_seconds=PATIENCE_SECONDS)

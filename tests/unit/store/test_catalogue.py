@@ -1,4 +1,4 @@
-"""The tools that the API keeps for a moment: asked for once, and again when it is over or somebody has to know."""
+"""The tools that are kept for a moment: asked for once, and again when it is over or somebody has to know."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import asyncio
 
 import pytest
 
-from api import catalogue
-from api.catalogue import FRESH_SECONDS, Catalogue, Tools
+from shared.store import catalogue
+from shared.store.catalogue import FRESH_SECONDS, Catalogue, Tools
+
+TENANT = "default"
 
 
 class Published:
@@ -18,7 +20,7 @@ class Published:
         self.first = asyncio.Event()
         self.first.set()
 
-    async def ask(self) -> Tools:
+    async def ask(self, tenant_id: str) -> Tools:
         self.asked += 1
         found: Tools = {}
         if self.asked == 1:
@@ -38,11 +40,11 @@ def test_tools_are_asked_for_once_while_they_are_fresh(clock: list[float]) -> No
     async def run() -> None:
         published = Published()
         kept = Catalogue(published.ask)
-        first = await kept.tools()
+        first = await kept.tools(TENANT)
         clock[0] += FRESH_SECONDS - 0.01
-        assert await kept.tools() is first
+        assert await kept.tools(TENANT) is first
         clock[0] += 0.01
-        assert await kept.tools() is not first
+        assert await kept.tools(TENANT) is not first
         assert published.asked == 2
 
     asyncio.run(run())
@@ -51,10 +53,10 @@ def test_tools_are_asked_for_once_while_they_are_fresh(clock: list[float]) -> No
 def test_who_asks_anew_gets_the_tools_of_now_and_so_do_those_after(clock: list[float]) -> None:
     async def run() -> None:
         kept = Catalogue(Published().ask)
-        first = await kept.tools()
-        renewed = await kept.renewed()
+        first = await kept.tools(TENANT)
+        renewed = await kept.renewed(TENANT)
         assert renewed is not first
-        assert await kept.tools() is renewed
+        assert await kept.tools(TENANT) is renewed
 
     asyncio.run(run())
 
@@ -64,12 +66,24 @@ def test_an_answer_that_comes_late_does_not_replace_a_younger_one(clock: list[fl
         published = Published()
         published.first.clear()
         kept = Catalogue(published.ask)
-        late = asyncio.ensure_future(kept.renewed())
+        late = asyncio.ensure_future(kept.renewed(TENANT))
         await asyncio.sleep(0)
         clock[0] += 1
-        younger = await kept.renewed()
+        younger = await kept.renewed(TENANT)
         published.first.set()
         assert await late is not younger
-        assert await kept.tools() is younger
+        assert await kept.tools(TENANT) is younger
+
+    asyncio.run(run())
+
+
+def test_every_tenant_has_tools_of_its_own(clock: list[float]) -> None:
+    async def run() -> None:
+        published = Published()
+        kept = Catalogue(published.ask)
+        ours = await kept.tools(TENANT)
+        assert await kept.tools("another") is not ours
+        assert await kept.tools(TENANT) is ours
+        assert published.asked == 2
 
     asyncio.run(run())
