@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from shared.domain.tool import ToolDefinition
 from shared.store import catalogue
 from shared.store.catalogue import FRESH_SECONDS, Catalogue, Tools
 
@@ -85,5 +86,30 @@ def test_every_tenant_has_tools_of_its_own(clock: list[float]) -> None:
         assert await kept.tools("another") is not ours
         assert await kept.tools(TENANT) is ours
         assert published.asked == 2
+
+    asyncio.run(run())
+
+
+def test_a_tool_that_has_not_changed_stays_the_same_object(clock: list[float]) -> None:
+    published = {"a": "old", "b": "old"}
+
+    async def ask(tenant_id: str) -> Tools:
+        return {
+            name: ToolDefinition(name=name, description=text, input_schema={"type": "object"})
+            for name, text in published.items()
+        }
+
+    async def run() -> None:
+        kept = Catalogue(ask)
+        first = await kept.tools(TENANT)
+        published["b"] = "new"
+        second = await kept.renewed(TENANT)
+        assert second["a"] is first["a"]
+        assert second["b"].description == "new"
+        del published["a"]
+        clock[0] += FRESH_SECONDS
+        third = await kept.tools(TENANT)
+        assert list(third) == ["b"]
+        assert third["b"] is second["b"]
 
     asyncio.run(run())
