@@ -11,12 +11,12 @@ from uuid import UUID
 from shared.domain.compile import PlannedStep
 from shared.domain.errors import ErrorRecord
 from shared.domain.ids import StepRef
-from shared.domain.model import ModelCall, StepResult
+from shared.domain.model import ModelCall
 from shared.domain.states import JobStatus
 from shared.domain.tool import ToolDefinition
 from shared.ports import ArtifactRecord, Moved, PayloadRecord, StageClaim, StepClaim, Take
 from shared.store.catalogue import Catalogue, list_tools
-from shared.store.claims import moved, step_claim, step_results
+from shared.store.claims import moved, step_claim
 from shared.store.database import Database, as_json
 from shared.store.rows import call_to_json
 from shared.store.transitions import Transitions
@@ -85,9 +85,6 @@ class PostgresJobStore:
     async def release_stage(self, claim: StageClaim) -> bool:
         landed: bool = await self._database.call("planq_release_stage", claim.job_id, claim.attempt, False)
         return landed
-
-    async def results(self, claim: StageClaim) -> Sequence[StepResult]:
-        return step_results(await self._database.call("planq_results", claim.job_id, claim.round))
 
     async def claim_step(self, ref: StepRef) -> StepClaim | None:
         return next(iter(await self.claim_steps([ref])), None)
