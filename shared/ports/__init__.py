@@ -4,7 +4,17 @@ Adapters stand behind these Protocols: `shared/store` (PostgreSQL), `shared/brok
 `worker/tools` (Python functions, MCP servers). The engine knows nothing else.
 """
 
-from shared.ports.jobs import ArtifactRecord, JobStore, Moved, ReadyStep, ReusedStep, StageClaim, StepClaim, Take
+from shared.ports.jobs import (
+    ArtifactRecord,
+    JobStore,
+    Moved,
+    RanStep,
+    ReadyStep,
+    ReusedStep,
+    StageClaim,
+    StepClaim,
+    Take,
+)
 from shared.ports.leases import Attempt, Held, Place, job_of
 from shared.ports.models import CutOff, Planner, Responder
 from shared.ports.payloads import PayloadRecord, Payloads
@@ -59,6 +69,7 @@ __all__ = [
     "Planner",
     "Publisher",
     "Queues",
+    "RanStep",
     "ReadyStep",
     "Removed",
     "RespondWake",

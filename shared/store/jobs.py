@@ -14,7 +14,7 @@ from shared.domain.ids import StepRef
 from shared.domain.model import ModelCall
 from shared.domain.states import JobStatus
 from shared.domain.tool import ToolDefinition
-from shared.ports import ArtifactRecord, Moved, PayloadRecord, StageClaim, StepClaim, Take
+from shared.ports import ArtifactRecord, Moved, PayloadRecord, RanStep, StageClaim, StepClaim, Take
 from shared.store.catalogue import Catalogue, list_tools
 from shared.store.claims import moved, step_claim
 from shared.store.database import Database, as_json
@@ -111,6 +111,18 @@ class PostgresJobStore:
         take: Take | None = None,
     ) -> Moved:
         return await self._transitions.succeed_step(claim, output, artifact, payload, take)
+
+    async def succeed_run(
+        self,
+        claim: StepClaim,
+        output: Any,
+        artifact: ArtifactRecord | None,
+        run: Sequence[RanStep],
+        *,
+        ended: float,
+        take: Take,
+    ) -> Moved:
+        return await self._transitions.succeed_step(claim, output, artifact, None, take, run=run, ended=ended)
 
     async def fail_step(
         self,

@@ -16,7 +16,7 @@ from shared.domain.compile import PlannedStep
 from shared.domain.errors import ErrorRecord, InternalFault
 from shared.domain.model import ModelCall
 from shared.domain.states import JobStatus, Lane, StepStatus
-from shared.ports import ArtifactRecord, Moved, PayloadRecord, ReusedStep, StageClaim, StepClaim, Take
+from shared.ports import ArtifactRecord, Moved, PayloadRecord, RanStep, ReusedStep, StageClaim, StepClaim, Take
 from shared.store.claims import moved, stage_claim
 from shared.store.database import Database, Row, json_text, stored_text
 from shared.store.grouping import Group
@@ -55,7 +55,9 @@ class Transitions:
         self._accepting = Group(self._accept_plans, most=_STEPS_TOGETHER, weigh=lambda item: item.weight)
         self._ending = Group(self._end_jobs)
         # What is taken over in one statement is of one lane; a process has one.
-        self._succeeding: dict[Lane, Group[_Item, _Value]] = {lane: Group(self._succeed_steps) for lane in Lane}
+        self._succeeding: dict[Lane, Group[_Item, _Value]] = {
+            lane: Group(self._succeed_steps, weigh=lambda item: item.weight) for lane in Lane
+        }
         self._failing: dict[Lane, Group[_Item, _Value]] = {lane: Group(self._fail_steps) for lane in Lane}
 
     async def claim_stage(self, job_id: UUID, statuses: Sequence[JobStatus]) -> StageClaim | None:
@@ -110,14 +112,19 @@ class Transitions:
         artifact: ArtifactRecord | None,
         payload: PayloadRecord | None,
         take: Take | None,
+        *,
+        run: Sequence[RanStep] = (),
+        ended: float | None = None,
     ) -> Moved:
-        """See `JobStore`."""
+        """See `JobStore`, `succeed_run` too."""
         fields: dict[str, Any] = {**_step_fence(claim, take), "output": stored_text(output)}
+        if run:
+            fields |= {"ended": ended, "run": [_ran_to_json(step) for step in run]}
         if artifact is not None:
             fields["artifact"] = artifact_text(artifact)
         if payload is not None:
             fields |= payload_fields(payload)
-        item = _item(fields, take=take or _NOTHING)
+        item = _item(fields, take=take or _NOTHING, weight=1 + len(run))
         return moved(await self._succeeding[item.take.lane].do(item))
 
     async def fail_step(
@@ -152,8 +159,10 @@ class Transitions:
         return _in_order(items, await self._finish("planq_fail_steps", items))
 
     async def _succeed_steps(self, items: Sequence[_Item]) -> Sequence[_Value]:
-        if max(Counter(item.job for item in items).values()) < _CROWD:
-            return _in_order(items, await self._finish("planq_succeed_steps", items))
+        # A run weighs more than one step; the other statement knows none.
+        has_run = any(item.weight > 1 for item in items)
+        if has_run or max(Counter(item.job for item in items).values()) < _CROWD:
+            return _in_order(items, await self._finish("planq_succeed_runs", items))
         outcomes = [_LATE] * len(items)
         for row in await self._finish("planq_succeed_many", items):
             for n, outcome in _shared_out(items, row):
@@ -246,6 +255,16 @@ def _stage_fence(claim: StageClaim, calls: Sequence[ModelCall]) -> dict[str, Any
             "spent_usd": str(sum(costs)) if costs else None,
         }
     return fence
+
+
+def _ran_to_json(step: RanStep) -> dict[str, Any]:
+    return {
+        "index": step.index,
+        "output": stored_text(step.output),
+        "artifact": None if step.artifact is None else artifact_text(step.artifact),
+        "began": step.began,
+        "ended": step.ended,
+    }
 
 
 def _step_fence(claim: StepClaim, take: Take | None) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from shared.domain.states import JobStatus
 from shared.store.jobs import PostgresJobStore
 from shared.store.requests import Verdict
 from shared.store.signals import CANCELLED
+from tests.faults.lines import line
 from tests.faults.scene import MIXED, PATIENCE, Scene
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
@@ -313,6 +314,7 @@ REACH: dict[str, Recipe] = {
     "store.claim_step": mixed,
     "store.claim_steps": wide,
     "store.succeed_step": mixed,
+    "store.succeed_run": line,
     "store.fail_step": mixed,
     "store.suspend_step": mixed,
     "store.end_job": mixed,

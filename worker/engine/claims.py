@@ -33,7 +33,7 @@ _log = logging.getLogger("planq.engine")
 
 _CLAIMS = frozenset({"claim_stage", "claim_step", "claim_steps"})
 _CONCLUSIONS = frozenset(
-    {"accept_plan", "refuse_plan", "end_job", "succeed_step", "fail_step", "suspend_step", "ask_step"}
+    {"accept_plan", "refuse_plan", "end_job", "succeed_step", "succeed_run", "fail_step", "suspend_step", "ask_step"}
 )
 """The writes of `JobStore` that end an attempt; each takes the claim first."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +20,11 @@ from shared.domain.planning import Direct, Malformed, interpret
 from shared.domain.states import JobStatus
 from shared.domain.tool import ToolDefinition
 from shared.domain.validation import outline_errors
-from shared.ports import JobStore, Moved, Planner, PlanWake, StageClaim
+from shared.ports import JobStore, Moved, Planner, PlanWake, StageClaim, StepClaim
 from worker.engine.carried import Carried
 from worker.engine.chain import Chain
 from worker.engine.persist import persist
+from worker.engine.run_ahead import first_claim, lines_of
 from worker.engine.spending import Spending
 
 _log = logging.getLogger("planq.engine")
@@ -56,7 +57,9 @@ class _Planning:
 class PlanStage:
     """Carries out PLAN for one claim."""
 
-    def __init__(self, store: JobStore, planner: Planner) -> None:
+    def __init__(self, store: JobStore, planner: Planner, look_ahead: Callable[[Chain, StepClaim], None]) -> None:
+        """`look_ahead` begins with a step while the commit that claims it is under way."""
+        self._look_ahead = look_ahead
         self._store = store
         self._planner = planner
         self._spending = Spending(store)
@@ -109,8 +112,12 @@ class PlanStage:
         steps = checked.steps
         ready = sum(not step.depends_on and step.lane is chain.lane for step in steps)
 
+        chain.lines = lines_of(claim, steps)
+
         async def accept() -> Moved:
             take = chain.take(ready)
+            if chain.ahead is None and chain.lines.first is not None:
+                self._look_ahead(chain, first_claim(claim, chain.lines.first))
             return await self._store.accept_plan(claim, planning.source, body, steps, planning.calls, take=take)
 
         moved = await self._spending.unbroken(persist(accept))

@@ -1,0 +1,32 @@
+"""Chains of pure steps, which run ahead of the commits that claim them."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from tests.faults.scene import Call, Scene
+
+
+def line(scene: Scene, point: str) -> None:
+    """A chain of pure steps, which run ahead of the commits that claim them."""
+    job_id = scene.submit(*line_of(30))
+    scene.died_at(point)
+    scene.worker()
+    line_comes_out_right(scene, job_id, 30, deaths=1)
+
+
+def line_of(length: int) -> list[Call]:
+    """Return a chain of pure steps."""
+    rest = [("fault_note", {"text": f"${index}.output.text"}) for index in range(length - 1)]
+    return [("fault_note", {"text": "a"}), *rest]
+
+
+def line_comes_out_right(scene: Scene, job_id: UUID, length: int, *, deaths: int) -> None:
+    """See a chain end right: each step has succeeded once, and every death cost one of them an attempt at most."""
+    steps = scene.completes(job_id, "<" * length + "a" + ">" * length)
+    succeeded = scene.read(
+        "SELECT data->>'index' AS index FROM events WHERE job_id = %s AND kind = 'step_succeeded'", job_id
+    )
+    assert sorted(int(row["index"]) for row in succeeded) == list(range(length))
+    assert sum(step["attempt"] for step in steps) <= length + deaths
+    assert sum(step["worker_losses"] for step in steps) <= deaths
