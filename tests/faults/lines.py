@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from tests.faults.scene import Call, Scene
+from shared.embedded.child import has_ended
+from tests.faults.scene import PATIENCE, Call, Scene
+from tests.support.waiting import eventually
 
 
 def line(scene: Scene, point: str) -> None:
-    """A chain of pure steps, which run ahead of the commits that claim them."""
-    job_id = scene.submit(*line_of(30))
-    scene.died_at(point)
+    """Chains of pure steps, until one ran ahead of the commits that claim its steps, and the worker dies of it.
+
+    A worker that a busy machine held up has lost its first attempt at planning; then that chain goes step by step.
+    """
+    name, jobs = scene.doomed(point), list[UUID]()
+    process = scene.stack.processes[name]
+    while not has_ended(process):
+        jobs.append(scene.submit(*line_of(30)))
+        eventually(lambda: has_ended(process) or scene.has_ended(jobs[-1]), PATIENCE, what="it dies, or is done")
+    scene.dies(name)
     scene.worker()
-    line_comes_out_right(scene, job_id, 30)
+    for job_id in jobs:
+        line_comes_out_right(scene, job_id, 30)
 
 
 def line_of(length: int) -> list[Call]:
