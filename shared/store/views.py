@@ -7,7 +7,6 @@ outputs.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,7 +15,7 @@ from uuid import UUID
 
 import orjson
 
-from shared.domain.encoding import JsonText
+from shared.domain.encoding import JsonText, has_long_integer
 from shared.domain.states import TERMINAL_JOB, JobStatus, StepStatus
 from shared.store.arrays import array_text
 from shared.store.database import Database, Row
@@ -37,9 +36,6 @@ _ANY_STEPS = 2**31 - 1
 _ENDED = array_text(TERMINAL_JOB)
 _RAW = ("error", "metadata", "plan_body", "plan_errors")
 _TIMES = ("started_at", "finished_at")
-
-# What orjson would silently make another number of.
-_LONG_DIGITS = re.compile(r"[0-9]{19}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +120,10 @@ def _steps(text: str | None) -> list[dict[str, Any]]:
 
 def parsed(text: str) -> Any:
     """Return the value of stored JSON, integers of any size and lone surrogates as they are."""
-    if _LONG_DIGITS.search(text) is None:
+    body = text.encode("utf-8", "surrogatepass")
+    if not has_long_integer(body):  # which orjson would silently make another number
         try:
-            return orjson.loads(text)
+            return orjson.loads(body)
         except orjson.JSONDecodeError:  # lone surrogates, or nested very deeply
             pass
     return json.loads(text)
