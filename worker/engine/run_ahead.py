@@ -28,6 +28,12 @@ from worker.engine.values import ReadyOutput, output_to_store
 AHEAD = 32
 """Steps that may have run and not be stored: what a death throws away, and what one commit may have to take."""
 
+_TURNS = 8
+"""Turns of the event loop in which a step that waits for nothing ends (measured: 4 to 5)."""
+
+_SECONDS = 0.001
+"""What a conclusion may be put off for steps that wait for nothing: about what the commit that they save takes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Lines:
@@ -180,6 +186,14 @@ class RunAhead:
         ran = self._ran.popleft()
         self._go_on()
         return ran
+
+    async def settle(self) -> None:
+        """Let steps end that only compute, for a moment at most: where cores are few, no commit leaves them time."""
+        turns, until, ended = 0, monotonic() + _SECONDS, len(self._ran)
+        while turns < _TURNS and not self._task.done() and monotonic() < until:
+            await asyncio.sleep(0)
+            turns = turns + 1 if len(self._ran) == ended else 0
+            ended = len(self._ran)
 
     def taken_along(self) -> list[Ran]:
         """Take the outcomes that can be stored together with that of the step before them."""

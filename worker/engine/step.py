@@ -112,9 +112,12 @@ class StepRunner:
     async def _conclude(self, claim: StepClaim, output: ReadyOutput, chain: Chain) -> Carried:
         """Store a success, and with it those of the steps that have run ahead by now."""
         ended = monotonic()
-        run = [] if chain.ahead is None else chain.ahead.taken_along()
         if chain.ahead is None and (following := following_claim(chain.lines, claim, output)) is not None:
             self.look_ahead(chain, following)
+        run: list[Ran] = []
+        if chain.ahead is not None:
+            await chain.ahead.settle()
+            run = chain.ahead.taken_along()
         moved = await persist(lambda: self._succeed(claim, output, run, ended, chain))
         _tell("step_succeeded", claim, moved.landed)
         landed = run[: moved.steps - 1] if moved.landed else []

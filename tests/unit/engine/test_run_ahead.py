@@ -267,3 +267,14 @@ def test_what_is_stored_says_how_long_ago_it_was() -> None:
         assert (stored.output.body, stored.began >= stored.ended) == (b'{"n":1}', True)
 
     play(scenario, 1)
+
+
+@pytest.mark.parametrize(("at", "ended"), [(None, 5), (3, 3)])
+def test_steps_that_only_compute_are_let_end_and_none_that_waits(at: int | None, ended: int) -> None:
+    async def scenario(ahead: RunAhead, attempts: Attempts) -> None:
+        while attempts.begun[-1:] != [4 if at is None else at]:  # a busy machine may need several moments
+            await ahead.settle()
+        await ahead.settle()
+        assert len(ahead.taken_along()) == ended
+
+    play(scenario, at=at)
