@@ -12,14 +12,12 @@ import contextlib
 import logging
 import os
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
-from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api import errors, openapi
-from api.catalogue import Catalogue
 from api.deps import Services
 from api.front import Front
 from api.guard import Guard
@@ -35,7 +33,6 @@ from api.routes.operations import operations
 from api.routes.outputs import outputs
 from api.routes.schedules import schedules
 from api.shortcuts import Shortcuts
-from api.submission import TENANT
 from api.waiting import Waiters
 from shared.broker.celery_config import create_celery
 from shared.broker.publisher import CeleryPublisher
@@ -43,6 +40,7 @@ from shared.domain.errors import Misconfigured
 from shared.failpoints import Failpoints, methods
 from shared.settings import VERSION, Settings
 from shared.store.agents import DocumentStore
+from shared.store.catalogue import Catalogue
 from shared.store.database import Database
 from shared.store.fleet import Fleet
 from shared.store.objects import open_objects
@@ -140,7 +138,7 @@ def _compose(settings: Settings, database: Database) -> Services:
     return Services(
         settings=settings,
         requests=requests,
-        catalogue=Catalogue(partial(requests.tools, TENANT)),
+        catalogue=Catalogue(requests.tools),
         payloads=PayloadStore(database, open_objects(settings.payloads)),
         publisher=failpoints.around("publisher", CeleryPublisher(celery)),
         ended=Notifier(database, ENDED),

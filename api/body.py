@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from typing import Any
 
 import orjson
 from starlette.responses import Response
 
 from api.problems import Refusal
-from shared.domain.encoding import JsonText
+from shared.domain.encoding import JsonText, has_long_integer
 from shared.domain.errors import InvalidRequest
 
-_LONG_DIGITS = re.compile(rb"[0-9]{19,}")
 _MAX_DIGITS = 20  # of 2^64 - 1
 
 
@@ -38,7 +36,7 @@ def decode(body: bytes) -> Any:
             line=error.lineno,
             column=error.colno,
         ) from error
-    if _LONG_DIGITS.search(body):
+    if has_long_integer(body):
         _refuse_long_integers(body)
     return value
 

@@ -13,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from api.body import decode
-from api.catalogue import Catalogue
 from api.metrics import Metrics
 from api.problems import error_responses
 from api.readiness import Readiness
@@ -22,6 +21,7 @@ from shared.broker.publisher import CeleryPublisher
 from shared.domain.errors import NotFound, capped
 from shared.settings import Settings
 from shared.store.agents import DocumentStore
+from shared.store.catalogue import Catalogue
 from shared.store.payloads import PayloadStore
 from shared.store.requests import RequestStore
 from shared.store.schedules import Schedules

@@ -147,11 +147,11 @@ async def _accepted_by_tools(services: Services, body: JobRequest, given: dict[s
     """
     if body.plan is None and body.tools is None:
         return await accept(body, {}, services.settings, **given)
-    known = await services.catalogue.tools()
+    known = await services.catalogue.tools(TENANT)
     try:
         return await accept(body, known, services.settings, **given)
     except (InvalidRequest, PlanInvalid):
-        now = await services.catalogue.renewed()
+        now = await services.catalogue.renewed(TENANT)
         if now == known:
             raise
         return await accept(body, now, services.settings, **given)

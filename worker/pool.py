@@ -249,3 +249,6 @@ def _info(error: BaseException) -> ExceptionInfo:
         raise error
     except BaseException:
         return ExceptionInfo()
+    finally:
+        # Celery reads the copy. The frames themselves hold what holds the error: only the collector would free them.
+        error.__traceback__ = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection
+from typing import Any
 
 from celery import Celery
 from kombu import Connection
@@ -40,23 +41,29 @@ def open_once(connection: Connection, patience_seconds: float) -> None:
     connection.ensure_connection(max_retries=1, interval_start=0, timeout=patience_seconds)
 
 
-def message_count(connection: Connection, lane: Lane) -> int | None:
-    """Return how many messages wait in a lane's queue, 0 where nobody declared it; None when the broker refuses."""
-    # A channel each: a passive declaration of what is not there closes the channel (AMQP 0-9-1).
-    with connection.channel() as channel:
-        try:
-            return int(channel.queue_declare(queue=names.queue(lane), passive=True).message_count)
-        except connection.channel_errors as error:
-            return 0 if str(getattr(error, "reply_code", "")) == _NO_SUCH_QUEUE else None
+def message_count(connection: Connection, channel: Any, lane: Lane) -> int | None:
+    """Return how many messages wait in a lane's queue, 0 where nobody declared it; None when the broker refuses.
+
+    The `channel` of `connection` can be asked again after each of these: a passive declaration of what is not there
+    closes it (AMQP 0-9-1), and py-amqp then opens it again.
+    """
+    try:
+        return int(channel.queue_declare(queue=names.queue(lane), passive=True).message_count)
+    except connection.channel_errors as error:
+        return 0 if str(getattr(error, "reply_code", "")) == _NO_SUCH_QUEUE else None
 
 
 class BrokerQueues:
-    """Counts messages over a connection of its own, which is given up at the first fault."""
+    """Counts messages over a connection and a channel of its own, which are given up at the first fault.
+
+    On Redis a channel is a connection pool of its own, a socket, and some hundred objects that refer to each other.
+    """
 
     def __init__(self, app: Celery, *, patience_seconds: float = 2.0) -> None:
         self._app = app
         self._patience_seconds = patience_seconds
         self._connection: Connection | None = None
+        self._channel: Any = None
         self._asking: asyncio.Task[Collection[Lane]] | None = None
 
     async def empty(self, lanes: Collection[Lane]) -> Collection[Lane]:
@@ -74,20 +81,22 @@ class BrokerQueues:
 
     def _empty(self, lanes: tuple[Lane, ...]) -> Collection[Lane]:
         try:
-            connection = self._opened()
-            return [lane for lane in lanes if message_count(connection, lane) == 0]
+            connection, channel = self._opened()
+            return [lane for lane in lanes if message_count(connection, channel, lane) == 0]
         except Exception as error:  # every client library has errors of its own here; all mean "not known"
             _log.warning("queues_not_counted", extra={"cause": repr(error)})
             self._give_up()
             return ()
 
-    def _opened(self) -> Connection:
+    def _opened(self) -> tuple[Connection, Any]:
         if self._connection is None:
             self._connection = patient_connection(self._app, self._patience_seconds)
+        if self._channel is None:
             open_once(self._connection, self._patience_seconds)
-        return self._connection
+            self._channel = self._connection.channel()
+        return self._connection, self._channel
 
     def _give_up(self) -> None:
-        connection, self._connection = self._connection, None
+        connection, self._connection, self._channel = self._connection, None, None
         if connection is not None:
             connection.collect()

@@ -185,15 +185,16 @@ def _queue_lengths(broker_url: str) -> dict[str, int]:
     try:
         with connection:
             open_once(connection, PATIENCE_SECONDS)
-            return {names.queue(lane): message_count(connection, lane) or 0 for lane in Lane}
+            with connection.channel() as channel:
+                return {names.queue(lane): message_count(connection, channel, lane) or 0 for lane in Lane}
     except (OperationalError, OSError, *connection.connection_errors) as error:
         raise BrokerUnavailable(_first_line(error)) from error
 
 
 def _fleet(settings: Settings) -> Iterator[Finding]:
+    from shared.store.catalogue import list_tools
     from shared.store.database import Database
     from shared.store.fleet import Fleet
-    from shared.store.jobs import list_tools
 
     async def ask() -> tuple[Sequence[Row], Sequence[str], Sequence[Row]]:
         database = Database(settings.database_url, max_connections=1, timeout_seconds=PATIENCE_SECONDS)

@@ -5,8 +5,8 @@ The result is what the store writes as rows; nothing in it refers to the plan's 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -17,6 +17,7 @@ from shared.domain.names import NameIndex
 from shared.domain.plan import Call, Plan
 from shared.domain.plan_errors import PlanError, format_plan_errors
 from shared.domain.references import Occurrence, find_references
+from shared.domain.schemas import MAX_DEPTH, is_deeper_than
 from shared.domain.states import Effect, Lane, Recovery, StepKind
 from shared.domain.tool import MAX_TIMEOUT_SECONDS, ToolDefinition
 
@@ -70,13 +71,41 @@ class Bound:
     error: PlanError | None
 
 
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What both the checks of a plan and its compilation need, by call: made once, by `outline`.
+
+    `found` are the references in a call's arguments, None where these are nested too deeply to be looked through;
+    `inputs` the earlier calls that they name. `order` says which calls each call waits for, None where that would be
+    too many edges.
+    """
+
+    bound: Sequence[Bound]
+    found: Sequence[Sequence[Occurrence] | None]
+    inputs: Sequence[tuple[int, ...]]
+    order: Sequence[tuple[int, ...]] | None
+
+
+def outline(plan: Plan, tools: Mapping[str, ToolDefinition]) -> Outline:
+    """Read a plan as far as it can be read, whatever is wrong with it."""
+    bound = bind(plan, tools)
+    # Pointers into something thousands of levels deep would cost its square; validation refuses it in any case.
+    found = [
+        None if is_deeper_than(one.call.arguments, MAX_DEPTH) else find_references(one.call.arguments)
+        for one in bound
+    ]
+    inputs = [earlier_steps(occurrences, number) if occurrences else () for number, occurrences in enumerate(found)]
+    return Outline(bound, found, inputs, _order(bound, inputs))
+
+
 def bind(plan: Plan, tools: Mapping[str, ToolDefinition]) -> list[Bound]:
     """Find the tool of every call; `tools` maps registered names to definitions."""
     index = NameIndex(tools)
     available = sorted(tools)[:MAX_AVAILABLE_TOOLS]
+    candidates = {name: index.candidates(name) for name in {call.tool_name for call in plan.calls}}
     bound: list[Bound] = []
     for number, call in enumerate(plan.calls):
-        found = index.candidates(call.tool_name)
+        found = candidates[call.tool_name]
         if len(found) == 1:
             bound.append(Bound(call, tools[found[0]], None))
             continue
@@ -93,16 +122,15 @@ def earlier_steps(found: Iterable[Occurrence], number: int) -> tuple[int, ...]:
     return tuple(sorted(step for step in steps if step < number))
 
 
-def order_errors(bound: Iterable[Bound], inputs: Iterable[tuple[int, ...]]) -> list[PlanError]:
+def order_errors(plan: Outline) -> list[PlanError]:
     """Return what is wrong with the order: dependencies that name no other call, cycles, more edges than allowed."""
-    bound = list(bound)
-    errors = [error for number, one in enumerate(bound) for error in _dependency_errors(number, one, len(bound))]
-    graph = _order(bound, inputs)
-    if graph is None:
+    size = len(plan.bound)
+    errors = [error for number, one in enumerate(plan.bound) for error in _dependency_errors(number, one, size)]
+    if plan.order is None:
         return [*errors, PlanError(None, "", None, "too_many_dependencies", {"limit": MAX_EDGES})]
     errors += [
         PlanError(knot[0], "", None, "dependency_cycle", {"steps": list(knot)})
-        for knot in cycles(graph)
+        for knot in cycles(plan.order)
         if len(knot) > 1
     ]
     return errors
@@ -111,31 +139,48 @@ def order_errors(bound: Iterable[Bound], inputs: Iterable[tuple[int, ...]]) -> l
 def compile_plan(
     plan: Plan, tools: Mapping[str, ToolDefinition], *, step_timeout_seconds: float = MAX_TIMEOUT_SECONDS
 ) -> CompiledPlan:
-    """Turn a plan into steps.
+    """Turn a plan into steps; see `compile_outline`.
 
-    The timeout of a step is the least of the call's own, the tool's, and `step_timeout_seconds`: a request can only
-    lower a limit. Retries are the call's own, else the tool's.
     Precondition: `validation.validate_plan` found nothing. Raises `PlanInvalid` where a plan could not run at all:
     unknown or ambiguous tools, impossible dependencies, a cycle.
     """
-    bound = bind(plan, tools)
-    found = [find_references(one.call.arguments) for one in bound]
-    inputs = [earlier_steps(occurrences, number) for number, occurrences in enumerate(found)]
-    errors = [one.error for one in bound if one.error is not None] + order_errors(bound, inputs)
-    graph = _order(bound, inputs)
-    if errors or graph is None:
+    known = outline(plan, tools)
+    errors = [one.error for one in known.bound if one.error is not None] + order_errors(known)
+    if errors:
         raise PlanInvalid(format_plan_errors(errors), [error.to_json() for error in errors])
+    return compile_outline(known, step_timeout_seconds=step_timeout_seconds)
+
+
+def compile_outline(plan: Outline, *, step_timeout_seconds: float = MAX_TIMEOUT_SECONDS) -> CompiledPlan:
+    """Turn a plan in which nothing is wrong into steps.
+
+    The timeout of a step is the least of the call's own, the tool's, and `step_timeout_seconds`: a request can only
+    lower a limit. Retries are the call's own, else the tool's.
+    """
+    graph = plan.order or ()
     turned = dependents(graph)
-    wanted = _wanted(found)
-    steps = tuple(
-        replace(
-            _step(number, one.call, one.tool, inputs[number], graph[number], turned[number], step_timeout_seconds),
-            wanted=wanted.get(number, ()),
+    wanted = _wanted(occurrences for occurrences in plan.found if occurrences)
+    return CompiledPlan(
+        tuple(
+            PlannedStep(
+                index=number,
+                kind=tool.kind,
+                tool_name=tool.name,
+                lane=tool.lane,
+                effect=tool.effect,
+                arguments=one.call.arguments,
+                inputs=plan.inputs[number],
+                depends_on=graph[number],
+                dependents=turned[number],
+                timeout_seconds=_timeout(one.call, tool, step_timeout_seconds),
+                retries=tool.retries if one.call.retries is None else one.call.retries,
+                recovery=tool.recovery,
+                wanted=wanted.get(number, ()),
+            )
+            for number, one in enumerate(plan.bound)
+            if (tool := one.tool) is not None
         )
-        for number, one in enumerate(bound)
-        if one.tool is not None
     )
-    return CompiledPlan(steps)
 
 
 def _wanted(found: Iterable[Iterable[Occurrence]]) -> dict[int, tuple[Path, ...]]:
@@ -147,32 +192,11 @@ def _wanted(found: Iterable[Iterable[Occurrence]]) -> dict[int, tuple[Path, ...]
     return {step: tuple(sorted(paths)) for step, paths in wanted.items()}
 
 
-def _step(
-    number: int,
-    call: Call,
-    tool: ToolDefinition,
-    inputs: tuple[int, ...],
-    depends_on: tuple[int, ...],
-    turned: tuple[int, ...],
-    timeout_cap: float,
-) -> PlannedStep:
-    return PlannedStep(
-        index=number,
-        kind=tool.kind,
-        tool_name=tool.name,
-        lane=tool.lane,
-        effect=tool.effect,
-        arguments=call.arguments,
-        inputs=inputs,
-        depends_on=depends_on,
-        dependents=turned,
-        timeout_seconds=min(call.timeout_seconds or tool.timeout_seconds, tool.timeout_seconds, timeout_cap),
-        retries=tool.retries if call.retries is None else call.retries,
-        recovery=tool.recovery,
-    )
+def _timeout(call: Call, tool: ToolDefinition, cap: float) -> float:
+    return min(call.timeout_seconds or tool.timeout_seconds, tool.timeout_seconds, cap)
 
 
-def _order(bound: list[Bound], inputs: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]] | None:
+def _order(bound: Sequence[Bound], inputs: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]] | None:
     """Derive the order; impossible dependencies are left out, and a call without a tool waits for its inputs only."""
     size = len(bound)
     return dependencies(

@@ -99,6 +99,8 @@ def cycles(graph: Graph) -> list[tuple[int, ...]]:
 
     These are the strongly connected components of more than one step, or of one that waits for itself.
     """
+    if all(max(waits, default=-1) < step for step, waits in enumerate(graph)):
+        return []  # nobody waits for a later step
     knots = [
         tuple(sorted(component))
         for component in _components(graph)

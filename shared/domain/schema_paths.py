@@ -56,6 +56,9 @@ def follow(root: Mapping[str, Any], path: Sequence[str], *, first_must_be_declar
     walker = _Walker(root)
     schemas: list[Any] = [root]
     for position, segment in enumerate(path):
+        if len(schemas) == 1 and (inner := _plainly(schemas[0], segment)) is not None:
+            schemas = [inner]
+            continue
         looked = walker.look_up_any(schemas, segment)
         if looked.found or looked.open:
             schemas = [*looked.found, True] if looked.open else looked.found
@@ -64,6 +67,36 @@ def follow(root: Mapping[str, Any], path: Sequence[str], *, first_must_be_declar
         else:
             schemas = [True]
     return Known(tuple(schemas))
+
+
+_PLAIN = frozenset(
+    {
+        "$defs",
+        "$schema",
+        "additionalProperties",
+        "default",
+        "description",
+        "items",
+        "properties",
+        "required",
+        "title",
+        "type",
+    }
+)
+"""Keywords beside which a field that `properties` declares, or an item that `items` does, is only what it says."""
+
+
+def _plainly(schema: Any, segment: str) -> Mapping[str, Any] | None:
+    """Return what a schema of the plainest kind says about a segment; None: look properly."""
+    if not isinstance(schema, Mapping) or not _PLAIN.issuperset(schema):
+        return None
+    inner: Any = None
+    if schema.get("type") == "object":
+        properties = schema.get("properties")
+        inner = properties.get(segment) if isinstance(properties, Mapping) else None
+    elif schema.get("type") == "array" and array_index(segment) is not None:
+        inner = schema.get("items")
+    return inner if inner and isinstance(inner, Mapping) else None
 
 
 def declared_type(root: Mapping[str, Any], schemas: Sequence[Any]) -> str | None:

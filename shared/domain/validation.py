@@ -9,16 +9,16 @@ arguments valid against the input schema → dependencies; last the limits of th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shared.domain.compile import bind, earlier_steps, order_errors
+from shared.domain.compile import Outline, order_errors, outline
 from shared.domain.plan import Plan
 from shared.domain.plan_errors import PlanError, format_plan_errors
-from shared.domain.references import Occurrence, Reference, find_references, from_pointer
+from shared.domain.references import Occurrence, Reference, from_pointer
 from shared.domain.schema_paths import Absent, declared_type, follow
-from shared.domain.schemas import MAX_DEPTH, UNKNOWN, Schema, compile_schema, is_deeper_than
+from shared.domain.schemas import MAX_DEPTH, UNKNOWN, Schema, compile_schema
 from shared.domain.tool import ToolDefinition
 
 __all__ = ["MAX_ARGUMENTS_BYTES", "PlanError", "Producer", "format_plan_errors", "reference_error", "validate_plan"]
@@ -40,27 +40,32 @@ def validate_plan(plan: Plan, tools: Mapping[str, ToolDefinition], *, max_steps:
 
     Raises `Misconfigured` when the schema of a tool that the plan uses is unusable, which registration excludes.
     """
-    bound = bind(plan, tools)
+    return outline_errors(outline(plan, tools), max_steps=max_steps)
+
+
+def outline_errors(plan: Outline, *, max_steps: int) -> list[PlanError]:
+    """Return every defect of a plan; see `validate_plan`."""
     producers = [
-        Producer(one.call.tool_name, one.tool.output_schema if one.tool is not None else None) for one in bound
+        Producer(one.call.tool_name, one.tool.output_schema if one.tool is not None else None) for one in plan.bound
     ]
     checks = _Checks(producers)
     errors: list[PlanError] = []
-    inputs: list[tuple[int, ...]] = []
-    for number, one in enumerate(bound):
-        arguments = one.call.arguments
-        # Pointers into something thousands of levels deep would cost its square; it is refused below in any case.
-        found = [] if is_deeper_than(arguments, MAX_DEPTH) else find_references(arguments)
-        inputs.append(earlier_steps(found, number))
+    for number, (one, found, size) in enumerate(zip(plan.bound, plan.found, _sizes(plan), strict=True)):
         input_schema = one.tool.input_schema if one.tool is not None else None
-        errors += checks.references(number, found, input_schema)
+        errors += checks.references(number, found or (), input_schema)
         if one.error is not None:
             errors.append(one.error)
-        errors += checks.arguments(number, arguments, found, one.tool)
-    errors += order_errors(bound, inputs)
-    errors.sort(key=lambda error: len(bound) if error.tool_index is None else error.tool_index)
-    if len(bound) > max_steps:
-        errors.append(PlanError(None, "", None, "too_many_steps", {"limit": max_steps, "actual": len(bound)}))
+        if found is None:
+            errors.append(PlanError(number, "", None, "too_deep", {"limit": MAX_DEPTH}))
+        elif size > MAX_ARGUMENTS_BYTES:
+            errors.append(PlanError(number, "", None, "too_large", {"limit": MAX_ARGUMENTS_BYTES, "actual": size}))
+        else:
+            errors += checks.arguments(number, one.call.arguments, found, one.tool)
+    errors += order_errors(plan)
+    count = len(plan.bound)
+    errors.sort(key=lambda error: count if error.tool_index is None else error.tool_index)
+    if count > max_steps:
+        errors.append(PlanError(None, "", None, "too_many_steps", {"limit": max_steps, "actual": count}))
     return errors
 
 
@@ -118,13 +123,6 @@ class _Checks:
     def arguments(
         self, number: int, arguments: dict[str, Any], found: Sequence[Occurrence], tool: ToolDefinition | None
     ) -> Iterator[PlanError]:
-        if is_deeper_than(arguments, MAX_DEPTH):
-            yield PlanError(number, "", None, "too_deep", {"limit": MAX_DEPTH})
-            return
-        size = _size(arguments)
-        if size > MAX_ARGUMENTS_BYTES:
-            yield PlanError(number, "", None, "too_large", {"limit": MAX_ARGUMENTS_BYTES, "actual": size})
-            return
         if tool is None:
             return
         value = _without(arguments, found) if found else arguments
@@ -172,6 +170,14 @@ def _fits(actual: str | None, expected: str | None) -> bool:
     return actual is None or expected is None or actual == expected or (actual, expected) == ("integer", "number")
 
 
+def _sizes(plan: Outline) -> Sequence[int]:
+    """Return the sizes of all arguments, 0 for every one where none can be too large, or where it is too deep."""
+    known = [() if found is None else one.call.arguments for one, found in zip(plan.bound, plan.found, strict=True)]
+    if _size(known) <= MAX_ARGUMENTS_BYTES:  # together; a thousand small ones cost four times as much one by one
+        return [0] * len(known)
+    return [_size(arguments) for arguments in known]
+
+
 def _size(arguments: Any) -> int:
     # default=str: arguments built in Python rather than decoded from JSON are measured, not refused, here.
     return len(json.dumps(arguments, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass"))
@@ -182,15 +188,15 @@ def _without(arguments: Any, found: Sequence[Occurrence]) -> Any:
 
     Precondition: not deeper than `MAX_DEPTH`.
     """
-    places = {from_pointer(item.pointer) for item in found}
+    return _blanked(arguments, (), {from_pointer(item.pointer) for item in found})
 
-    def copy(value: Any, place: tuple[str, ...]) -> Any:
-        if place in places:
-            return UNKNOWN
-        if isinstance(value, dict):
-            return {key: copy(item, (*place, str(key))) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [copy(item, (*place, str(index))) for index, item in enumerate(value)]
-        return value
 
-    return copy(arguments, ())
+def _blanked(value: Any, place: tuple[str, ...], places: Container[tuple[str, ...]]) -> Any:
+    # A function of its own: one inside `_without` that calls itself would leave garbage for the collector each time.
+    if place in places:
+        return UNKNOWN
+    if isinstance(value, dict):
+        return {key: _blanked(item, (*place, str(key)), places) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_blanked(item, (*place, str(index)), places) for index, item in enumerate(value)]
+    return value

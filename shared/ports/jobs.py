@@ -10,6 +10,7 @@ from uuid import UUID
 
 from shared.domain.budget import Reserved, Wanted
 from shared.domain.compile import PlannedStep
+from shared.domain.encoding import JsonText
 from shared.domain.errors import ErrorRecord
 from shared.domain.excerpts import Path
 from shared.domain.ids import StepRef
@@ -70,6 +71,9 @@ class StageClaim:
     output: Any = None
     answer: str | None = None
     budgeted: bool = False
+    user_id: str = ""
+    trace_id: str = ""
+    context_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +144,34 @@ class Take:
 
 
 @dataclass(frozen=True, slots=True)
+class ArtifactRecord:
+    """What is stored about an artifact beside its body, which is the step's output."""
+
+    id: str
+    skill_id: str | None
+    type: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RanStep:
+    """A step that has succeeded with a small output before it was claimed; began and ended so many seconds ago."""
+
+    index: int
+    output: JsonText | None
+    artifact: ArtifactRecord | None
+    began: float
+    ended: float
+
+
+@dataclass(frozen=True, slots=True)
 class Moved:
     """What a transition did. When it did not land, nothing changed: the attempt had expired or the job had ended.
 
     `status` is the step's status after a step transition; `job_status` the job's; `ready` lists what to dispatch now.
     `stage_attempt` is the newest attempt at a stage of the job, 0 where it does not matter. `taken` are the claims
     that a `Take` brought: what they claim is not in `ready`. When RESPOND is among them, nobody need be woken for the
-    stage that `job_status` names. `children` are child jobs that may be begun now: to be woken.
+    stage that `job_status` names. `steps` counts those of a run that have succeeded. `children` are child jobs to be
+    woken, for they may begin now.
     """
 
     landed: bool
@@ -155,6 +180,7 @@ class Moved:
     status: StepStatus | None = None
     stage_attempt: int = 0
     taken: Sequence[StepClaim | StageClaim] = ()
+    steps: int = 1
     children: Sequence[UUID] = ()
 
 
@@ -174,15 +200,6 @@ class Message:
     call_id: str
     name: str
     content: Any
-
-
-@dataclass(frozen=True, slots=True)
-class ArtifactRecord:
-    """What is stored about an artifact beside its body, which is the step's output."""
-
-    id: str
-    skill_id: str | None
-    type: str | None
 
 
 class JobStore(Protocol):
@@ -307,6 +324,24 @@ class JobStore(Protocol):
 
         `output` is a JSON value, or the `JsonText` of one; None beside a `payload`, which `Payloads.put` has just
         stored. Raises `DatabaseUnavailable` also when that payload is gone: put it again.
+        """
+        ...
+
+    async def succeed_run(
+        self,
+        claim: StepClaim,
+        output: Any,
+        artifact: ArtifactRecord | None,
+        run: Sequence[RanStep],
+        *,
+        ended: float,
+        take: Take,
+    ) -> Moved:
+        """Succeed an attempt that ended so many seconds ago; claim and succeed each step of `run`, in one commit.
+
+        Each of `run` is of the lane of `take`, waits for the one before it alone, and is the only one that does. From
+        the first one on that cannot be claimed, as in a paused job, nothing of it is stored: `Moved.steps` counts
+        those that succeeded, the attempt's own included. What follows the last of these is taken over.
         """
         ...
 

@@ -82,6 +82,9 @@ def stage_claim(value: Mapping[str, Any]) -> StageClaim:
         plan_errors=value["plan_errors"],
         reuse=_reuse(value["forked_from"], value["plan_reuse"]),
         results=None if results is None else step_results(results),
+        user_id=value["user_id"],
+        trace_id=value["trace_id"],
+        context_id=value["conversation_id"] or value["job_id"],
         **({} if family is None else _stage_family(family)),
     )
 
@@ -126,6 +129,7 @@ def moved(value: Mapping[str, Any]) -> Moved:
         StepStatus(status) if status else None,
         value.get("stage_attempt") or 0,
         taken,
+        value.get("steps") or 1,
         [UUID(child) for child in value.get("children") or ()],
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from time import monotonic
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +12,7 @@ from shared.domain.budget import Reserved, Wanted
 from shared.domain.compile import PlannedStep
 from shared.domain.errors import ErrorRecord
 from shared.domain.ids import StepRef
-from shared.domain.model import ModelCall, StepResult
+from shared.domain.model import ModelCall
 from shared.domain.states import JobStatus
 from shared.domain.tool import ToolDefinition
 from shared.ports import (
@@ -23,12 +23,14 @@ from shared.ports import (
     Moved,
     ParentMoved,
     PayloadRecord,
+    RanStep,
     StageClaim,
     StepClaim,
     Take,
 )
+from shared.store.catalogue import Catalogue, list_tools
 from shared.store.children import children_text, outcome, tell_parent
-from shared.store.claims import moved, step_claim, step_results
+from shared.store.claims import moved, step_claim
 from shared.store.database import Database, as_json
 from shared.store.rows import (
     artifact_to_json,
@@ -38,9 +40,6 @@ from shared.store.rows import (
     payload_parameters,
 )
 from shared.store.transitions import Transitions
-
-_CATALOGUE_SECONDS = 2.0
-"""How long a worker trusts its copy of the tool catalogue; a plan over a newer tool waits at most this long."""
 
 
 class PostgresJobStore:
@@ -52,7 +51,7 @@ class PostgresJobStore:
         self._worker_id = worker_id
         self._stage_timeout = stage_timeout
         self._transitions = Transitions(database, worker_id, stage_timeout)
-        self._catalogue: dict[str, tuple[float, Mapping[str, ToolDefinition]]] = {}
+        self._catalogue = Catalogue(partial(list_tools, database))
 
     async def claim_stage(self, job_id: UUID, statuses: Sequence[JobStatus]) -> StageClaim | None:
         return await self._transitions.claim_stage(job_id, statuses)
@@ -177,9 +176,6 @@ class PostgresJobStore:
         landed: bool = await self._database.call("planq_release_stage", claim.job_id, claim.attempt, False)
         return landed
 
-    async def results(self, claim: StageClaim) -> Sequence[StepResult]:
-        return step_results(await self._database.call("planq_results", claim.job_id, claim.round))
-
     async def claim_step(self, ref: StepRef) -> StepClaim | None:
         return next(iter(await self.claim_steps([ref])), None)
 
@@ -217,6 +213,18 @@ class PostgresJobStore:
             self._stage_timeout.total_seconds(),
         )
         return moved(value)
+
+    async def succeed_run(
+        self,
+        claim: StepClaim,
+        output: Any,
+        artifact: ArtifactRecord | None,
+        run: Sequence[RanStep],
+        *,
+        ended: float,
+        take: Take,
+    ) -> Moved:
+        return await self._transitions.succeed_step(claim, output, artifact, None, take, run=run, ended=ended)
 
     async def fail_step(
         self,
@@ -265,18 +273,7 @@ class PostgresJobStore:
         return moved(await self._database.call("planq_hand_back_step", *_fence(claim)))
 
     async def tool_definitions(self, tenant_id: str) -> Mapping[str, ToolDefinition]:
-        fresh_until, known = self._catalogue.get(tenant_id, (0.0, {}))
-        if monotonic() >= fresh_until:
-            known = await list_tools(self._database, tenant_id)
-            self._catalogue[tenant_id] = (monotonic() + _CATALOGUE_SECONDS, known)
-        return known
-
-
-async def list_tools(database: Database, tenant_id: str) -> Mapping[str, ToolDefinition]:
-    """Return the tools that workers have published for a tenant, by name."""
-    rows = await database.fetch_all("list_tools", tenant_id=tenant_id)
-    definitions = (ToolDefinition.model_validate({**row["definition"], "kind": row["kind"]}) for row in rows)
-    return {definition.name: definition for definition in definitions}
+        return await self._catalogue.tools(tenant_id)
 
 
 def _fence(claim: StepClaim) -> tuple[UUID, int, int, int]:

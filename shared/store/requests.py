@@ -16,8 +16,8 @@ from shared.domain.events import Settlement
 from shared.domain.states import TERMINAL_JOB, JobStatus, StepStatus
 from shared.domain.tool import ToolDefinition
 from shared.ports import ArtifactRecord, PayloadRecord, PlanWake, RespondWake, Wake
+from shared.store.catalogue import list_tools
 from shared.store.database import Database, Row, as_json
-from shared.store.jobs import list_tools
 from shared.store.rows import artifact_to_json, payload_parameters, step_wakes
 from shared.store.submissions import Submission, Submissions
 from shared.store.views import JobView, Views

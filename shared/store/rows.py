@@ -156,7 +156,7 @@ def artifact_to_json(artifact: ArtifactRecord | None) -> Any:
     """Return the parameter in which the transitions take an artifact."""
     if artifact is None:
         return None
-    return as_json({"id": artifact.id, "skill_id": artifact.skill_id, "type": artifact.type})
+    return as_json(JsonText(artifact_text(artifact).encode()))
 
 
 def step_wakes(job_id: UUID, round: int, ready: Sequence[Mapping[str, Any]]) -> list[StepWake]:

@@ -16,7 +16,7 @@ from shared.domain.compile import PlannedStep
 from shared.domain.errors import ErrorRecord, InternalFault
 from shared.domain.model import ModelCall
 from shared.domain.states import JobStatus, Lane, StepStatus
-from shared.ports import ArtifactRecord, Moved, PayloadRecord, ReusedStep, StageClaim, StepClaim, Take
+from shared.ports import ArtifactRecord, Moved, PayloadRecord, RanStep, ReusedStep, StageClaim, StepClaim, Take
 from shared.store.claims import moved, stage_claim
 from shared.store.database import Database, Row, json_text, stored_text
 from shared.store.grouping import Group
@@ -27,6 +27,13 @@ _STEPS_TOGETHER = 2_000
 
 _CROWD = 8
 """Steps of one job in a batch from which on they are finished set by set: less costs more that way."""
+
+_SUCCESSES_TOGETHER = 256
+"""Weight of successes in one statement. Of 1000 steps that end together the last is stored 50 ms earlier than with
+64, and PostgreSQL spends a tenth less on them (two cores, 11/2026)."""
+
+_BYTES_OF_A_SUCCESS = 16 * 1024
+"""A success that is longer counts as several, so that a statement stays within a few megabytes."""
 
 _NOTHING = Take(Lane.IO, 0, False)
 
@@ -55,7 +62,9 @@ class Transitions:
         self._accepting = Group(self._accept_plans, most=_STEPS_TOGETHER, weigh=lambda item: item.weight)
         self._ending = Group(self._end_jobs)
         # What is taken over in one statement is of one lane; a process has one.
-        self._succeeding: dict[Lane, Group[_Item, _Value]] = {lane: Group(self._succeed_steps) for lane in Lane}
+        self._succeeding: dict[Lane, Group[_Item, _Value]] = {
+            lane: Group(self._succeed_steps, most=_SUCCESSES_TOGETHER, weigh=_weight_of_success) for lane in Lane
+        }
         self._failing: dict[Lane, Group[_Item, _Value]] = {lane: Group(self._fail_steps) for lane in Lane}
 
     async def claim_stage(self, job_id: UUID, statuses: Sequence[JobStatus]) -> StageClaim | None:
@@ -119,14 +128,19 @@ class Transitions:
         artifact: ArtifactRecord | None,
         payload: PayloadRecord | None,
         take: Take | None,
+        *,
+        run: Sequence[RanStep] = (),
+        ended: float | None = None,
     ) -> Moved:
-        """See `JobStore`."""
+        """See `JobStore`, `succeed_run` too."""
         fields: dict[str, Any] = {**_step_fence(claim, take), "output": stored_text(output)}
+        if run:
+            fields |= {"ended": ended, "run": [_ran_to_json(step) for step in run]}
         if artifact is not None:
             fields["artifact"] = artifact_text(artifact)
         if payload is not None:
             fields |= payload_fields(payload)
-        item = _item(fields, take=take or _NOTHING)
+        item = _item(fields, take=take or _NOTHING, weight=1 + len(run))
         return moved(await self._succeeding[item.take.lane].do(item))
 
     async def fail_step(
@@ -161,8 +175,10 @@ class Transitions:
         return _in_order(items, await self._finish("planq_fail_steps", items))
 
     async def _succeed_steps(self, items: Sequence[_Item]) -> Sequence[_Value]:
-        if max(Counter(item.job for item in items).values()) < _CROWD:
-            return _in_order(items, await self._finish("planq_succeed_steps", items))
+        # A run weighs more than one step; the other statement knows none.
+        has_run = any(item.weight > 1 for item in items)
+        if has_run or max(Counter(item.job for item in items).values()) < _CROWD:
+            return _in_order(items, await self._finish("planq_succeed_runs", items))
         outcomes = [_LATE] * len(items)
         for row in await self._finish("planq_succeed_many", items):
             for n, outcome in _shared_out(items, row):
@@ -206,6 +222,10 @@ class _Planned:
 
 def _item(fields: Mapping[str, Any], *, take: Take = _NOTHING, weight: int = 1) -> _Item:
     return _Item(fields["job"], json_text(fields)[1:], take, weight)
+
+
+def _weight_of_success(item: _Item) -> int:
+    return item.weight + len(item.text) // _BYTES_OF_A_SUCCESS
 
 
 def _array(items: Sequence[_Item]) -> str:
@@ -266,6 +286,16 @@ def _ending(
 ) -> _Item:
     told = None if error is None else json_text(error.to_json())
     return _item({**_stage_fence(claim, calls), "status": str(status), "answer": answer, "error": told})
+
+
+def _ran_to_json(step: RanStep) -> dict[str, Any]:
+    return {
+        "index": step.index,
+        "output": stored_text(step.output),
+        "artifact": None if step.artifact is None else artifact_text(step.artifact),
+        "began": step.began,
+        "ended": step.ended,
+    }
 
 
 def _step_fence(claim: StepClaim, take: Take | None) -> dict[str, Any]:

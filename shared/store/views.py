@@ -7,7 +7,6 @@ outputs.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,7 +15,7 @@ from uuid import UUID
 
 import orjson
 
-from shared.domain.encoding import JsonText
+from shared.domain.encoding import JsonText, has_long_integer
 from shared.domain.states import TERMINAL_JOB, JobStatus, StepStatus
 from shared.store.arrays import array_text
 from shared.store.database import Database, Row
@@ -30,7 +29,7 @@ _AT_ONCE = 2
 """Queries under way: while the server answers one, the answers of the other are worked on."""
 
 _FEW_STEPS = 100
-"""A job with more is asked for by itself, so that it holds up nobody else."""
+"""Beside other jobs one with more is asked for again by itself, so that it holds up nobody else."""
 
 _ANY_STEPS = 2**31 - 1
 
@@ -38,13 +37,10 @@ _ENDED = array_text(TERMINAL_JOB)
 _RAW = ("error", "metadata", "plan_body", "plan_errors", "output", "chained", "children")
 _TIMES = ("started_at", "finished_at")
 
-# What orjson would silently make another number of.
-_LONG_DIGITS = re.compile(r"[0-9]{19}")
-
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job's row, JSON in it as `JsonText`, with `plan_body`, `plan_errors` and `children`, and its steps in plan order.
+    """A job's row, JSON in it as `JsonText`, with `plan_body`, `plan_errors` and `children`; its steps in plan order.
 
     Each step carries `called_arguments`: resolved once it has begun, as planned before or where they are too large to
     show (`CalledArguments`). Plan and steps are only there when the view `is_whole`. A view may be shared.
@@ -79,10 +75,12 @@ class Views:
 
     async def _read(self, looks: Sequence[_Look]) -> Sequence[JobView | None]:
         found: dict[_Look, JobView] = {}
-        for row in await self._rows(list(dict.fromkeys(looks)), _FEW_STEPS + 1):
+        asked = list(dict.fromkeys(looks))
+        is_alone = len(asked) == 1
+        for row in await self._rows(asked, _ANY_STEPS if is_alone else _FEW_STEPS + 1):
             look = _Look(row["tenant_id"], row["id"], row["is_wanted"])
             steps = _steps(row["steps"])
-            if len(steps) > _FEW_STEPS:
+            if len(steps) > _FEW_STEPS and not is_alone:
                 for whole in await self._rows([look], _ANY_STEPS):
                     found[look] = _view(whole, _steps(whole["steps"]))
             else:
@@ -122,9 +120,10 @@ def _steps(text: str | None) -> list[dict[str, Any]]:
 
 def parsed(text: str) -> Any:
     """Return the value of stored JSON, integers of any size and lone surrogates as they are."""
-    if _LONG_DIGITS.search(text) is None:
+    body = text.encode("utf-8", "surrogatepass")
+    if not has_long_integer(body):  # which orjson would silently make another number
         try:
-            return orjson.loads(text)
+            return orjson.loads(body)
         except orjson.JSONDecodeError:  # lone surrogates, or nested very deeply
             pass
     return json.loads(text)

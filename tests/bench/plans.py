@@ -16,8 +16,7 @@ def waiting(steps: int, seconds: float) -> Body:
 
 def fan_in(leaves: int) -> Body:
     """Return independent steps that do nothing, and a last one that takes a value from every one of them."""
-    calls = [_call("noop", value=index) for index in range(leaves)]
-    return _body([*calls, _call("join", values=[f"${index}.output.value" for index in range(leaves)])])
+    return _joined([_call("noop", value=index) for index in range(leaves)])
 
 
 def asking(steps: int) -> Body:
@@ -28,8 +27,7 @@ def asking(steps: int) -> Body:
 
 def gathering(steps: int, seconds: float) -> Body:
     """Return so many steps that wait beside one another, and a last one that takes a value from every one of them."""
-    calls = [_call("wait", seconds=seconds) for _ in range(steps)]
-    return _body([*calls, _call("join", values=[f"${index}.output.value" for index in range(steps)])])
+    return _joined([_call("wait", seconds=seconds) for _ in range(steps)])
 
 
 def children(count: int) -> Body:
@@ -53,6 +51,11 @@ def chains(steps: int, length: int) -> Body:
 
 def _call(name: str, **arguments: Any) -> dict[str, Any]:
     return {"tool_name": f"{PREFIX}_{name}", "arguments": arguments}
+
+
+def _joined(calls: list[dict[str, Any]]) -> Body:
+    """Return a plan of these calls and of one that takes a value from every one of them."""
+    return _body([*calls, _call("join", values=[f"${index}.output.value" for index in range(len(calls))])])
 
 
 def _body(calls: list[dict[str, Any]]) -> Body:

@@ -199,15 +199,15 @@ class Scene:
         query = "SELECT 1 FROM steps WHERE tool_name = %s AND status = 'running'"
         eventually(lambda: len(self.read(query, tool_name)) >= count, PATIENCE, what=f"{count} steps run {tool_name}")
 
+    def has_ended(self, job_id: UUID) -> bool:
+        """Return whether a job has ended, in whatever way."""
+        row = self.read("SELECT status FROM jobs WHERE id = %s", job_id)[0]
+        return row["status"] in ("completed", "failed", "cancelled")
+
     def ends(self, job_id: UUID, patience: float = PATIENCE) -> tuple[Any, list[Any]]:
         """Wait until a job has ended and return it with its steps."""
-
-        def has_ended() -> bool:
-            row = self.read("SELECT status FROM jobs WHERE id = %s", job_id)[0]
-            return row["status"] in ("completed", "failed", "cancelled")
-
         try:
-            eventually(has_ended, patience, every=0.05)
+            eventually(lambda: self.has_ended(job_id), patience, every=0.05)
         except AssertionError as stuck:
             raise AssertionError(self._told(job_id)) from stuck
         return self.job(job_id)

@@ -159,3 +159,11 @@ async def kill(context: ToolContext) -> dict[str, str]:
     entered(context)
     os.kill(os.getpid(), signal.SIGKILL)
     return {"text": "unreachable"}
+
+
+@tool(name="fault_strike", effect="pure", output_schema=OUTPUT)
+async def strike(text: str, context: ToolContext) -> dict[str, str]:
+    """Kill the worker, every time, by what depends on the arguments alone."""
+    entered(context)
+    os.kill(os.getpid(), signal.SIGKILL)
+    return {"text": text}

@@ -22,10 +22,10 @@ def administered(url: str) -> Iterator[Callable[[str], None]]:
 
 
 def cut(url: str) -> None:
-    """End every connection, as a restart or a failover does."""
+    """End every connection, as a restart or a failover does, and wait until they have ended (10 s at most)."""
     name = psycopg.conninfo.conninfo_to_dict(url)["dbname"]
     with psycopg.connect(psycopg.conninfo.make_conninfo(url, dbname="postgres"), autocommit=True) as connection:
-        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
+        connection.execute("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = %s", [name])
 
 
 @contextmanager

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 from psycopg.rows import dict_row
 
+from shared.domain.model import StepResult
 from shared.domain.states import JobStatus, StepStatus
+from shared.ports import StageClaim
+from shared.store.claims import step_results
 from shared.store.database import Database, Row
 from shared.store.requests import RequestStore
 from shared.store.rows import CalledArguments, known_output
@@ -20,6 +23,10 @@ class OpenRequestStore(RequestStore):
     def __init__(self, database: Database) -> None:
         super().__init__(database)
         self._opened = database
+
+    async def results(self, claim: StageClaim) -> Sequence[StepResult]:
+        """Return the outcomes of the round's steps as a RESPOND that is claimed now would bring them."""
+        return step_results(await self._opened.call("planq_results", claim.job_id, claim.round))
 
     async def job(self, tenant_id: str, job_id: UUID) -> tuple[Row, list[Mapping[str, Any]]]:
         """Return a job's row, with `plan_source`, `plan_body` and `plan_errors`, and the rows of its present steps.

@@ -187,7 +187,7 @@ class StoredJob:
         """Carry out RESPOND, so that the job completes."""
         claim = self._stage or await self._store.claim_stage(self.id, [JobStatus.RESPONDING])
         assert claim is not None
-        assert claim.results == await self._store.results(claim)
+        assert claim.results == await self._requests.results(claim)
         assert await self._store.end_job(claim, JobStatus.COMPLETED, "done", None, [])
         self._stage = None
 

@@ -39,6 +39,7 @@ _CONCLUSIONS = frozenset(
         "chain_tool",
         "end_job",
         "succeed_step",
+        "succeed_run",
         "fail_step",
         "suspend_step",
         "delegate_step",

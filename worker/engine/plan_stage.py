@@ -9,25 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shared.domain.compile import PlannedStep, compile_plan
+from shared.domain.compile import PlannedStep, compile_outline, outline
 from shared.domain.errors import BudgetExceeded, ErrorRecord, InvalidRequest, PlanInvalid, UnknownAgent, storable
 from shared.domain.model import Ask, Findings, ModelCall, ModelFailed
 from shared.domain.plan import Plan, parse_plan
 from shared.domain.planning import Direct, Malformed, interpret
 from shared.domain.states import JobStatus
 from shared.domain.tool import ToolDefinition
-from shared.domain.validation import validate_plan
-from shared.ports import JobStore, Moved, Planner, PlanWake, Responder, StageClaim
+from shared.domain.validation import outline_errors
+from shared.ports import JobStore, Moved, Planner, PlanWake, Responder, StageClaim, StepClaim
 from worker.engine.agent_job import AgentJob, offered_tools
 from worker.engine.answering import Answering, Said
 from worker.engine.budget import Budget, PausedByBudget
 from worker.engine.carried import Carried
 from worker.engine.chain import Chain
 from worker.engine.persist import persist
+from worker.engine.run_ahead import first_claim, lines_of
 from worker.engine.spending import Spending
 
 _log = logging.getLogger("planq.engine")
@@ -63,8 +64,18 @@ class _Planning:
 class PlanStage:
     """Carries out PLAN for one claim."""
 
-    def __init__(self, store: JobStore, planner: Planner, responder: Responder) -> None:
-        """`responder` answers where there is nothing to plan, and puts structured answers right."""
+    def __init__(
+        self,
+        store: JobStore,
+        planner: Planner,
+        responder: Responder,
+        look_ahead: Callable[[Chain, StepClaim], None],
+    ) -> None:
+        """`responder` answers where there is nothing to plan, and puts structured answers right.
+
+        `look_ahead` begins with a step while the commit that claims it is under way.
+        """
+        self._look_ahead = look_ahead
         self._store = store
         self._planner = planner
         self._spending = Spending(store)
@@ -147,8 +158,12 @@ class PlanStage:
             return await self._spending.end(claim, None, ErrorRecord.of(refused), planning.calls)
         ready = sum(not step.depends_on and step.lane is chain.lane for step in steps)
 
+        chain.lines = lines_of(claim, steps)
+
         async def accept() -> Moved:
             take = chain.take(ready)
+            if chain.ahead is None and chain.lines.first is not None:
+                self._look_ahead(chain, first_claim(claim, chain.lines.first))
             return await self._store.accept_plan(claim, planning.source, body, steps, planning.calls, take=take)
 
         moved = await self._spending.unbroken(persist(accept))
@@ -168,7 +183,8 @@ class PlanStage:
 
 
 def _check(plan: Plan, tools: Mapping[str, ToolDefinition], max_steps: int, step_timeout_seconds: float) -> _Checked:
-    errors = validate_plan(plan, tools, max_steps=max_steps)
+    known = outline(plan, tools)
+    errors = outline_errors(known, max_steps=max_steps)
     if errors:
         return _Checked((), [error.to_json() for error in errors])
-    return _Checked(compile_plan(plan, tools, step_timeout_seconds=step_timeout_seconds).steps, ())
+    return _Checked(compile_outline(known, step_timeout_seconds=step_timeout_seconds).steps, ())

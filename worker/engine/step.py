@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from time import monotonic
 from typing import Any
@@ -17,7 +16,6 @@ from shared.domain.errors import (
     OutcomeUnknown,
     RateLimited,
     StorageUnavailable,
-    TimedOut,
     Transient,
     UnknownTool,
 )
@@ -37,28 +35,15 @@ from shared.ports import (
     Toolbox,
     ToolContext,
 )
+from worker.engine.calling import Calling
 from worker.engine.carried import Carried
 from worker.engine.chain import Chain
+from worker.engine.outcome import Outcome
 from worker.engine.persist import persist
+from worker.engine.run_ahead import Ran, RunAhead, following_claim
 from worker.engine.values import ReadyOutput, Values, output_to_store
 
 _log = logging.getLogger("planq.engine")
-
-_ABANDON_SECONDS = 2.0
-"""How long a cancelled tool may take to clean up before its step goes on without it."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """What an attempt came to; with a `failure` also in which `phase`."""
-
-    value: Any = None
-    output: ReadyOutput | None = None
-    suspended: Suspended | None = None
-    delegated: Delegated | None = None
-    failure: ExecutionFailed | None = None
-    poisoned: bool = False
-    phase: Phase = Phase.CALLING
 
 
 class StepRunner:
@@ -87,9 +72,13 @@ class StepRunner:
         return await self._store.claim_step(wake.ref)
 
     async def carry_out(self, claim: StepClaim, chain: Chain) -> Carried:
-        """Run the attempt and store its outcome, taking over what `chain` may; returns what it led to."""
+        """Run the attempt, unless it ran ahead, and store its outcome, taking over what `chain` may.
+
+        Returns what it led to. While the outcome is stored, the steps after it may run ahead.
+        """
         since = monotonic()
-        outcome = await self._attempt(claim)
+        ran = await self._ran_ahead(claim, chain)
+        outcome = await self._attempt(claim) if ran is None else ran
         if outcome.suspended is not None:
             waiting = outcome.suspended
             landed = await persist(lambda: self._store.suspend_step(claim, waiting.delay, waiting.output))
@@ -104,10 +93,44 @@ class StepRunner:
             return await self.break_off(
                 claim, failure, chain, phase=outcome.phase, poisoned=outcome.poisoned, since=since
             )
-        output = outcome.output
-        moved = await persist(lambda: self._succeed(claim, output, chain))
+        return await self._conclude(claim, outcome.output, chain)
+
+    def look_ahead(self, chain: Chain, claim: StepClaim) -> None:
+        """Begin to carry out a claim that a commit under way is expected to bring `chain`."""
+
+        def may_go_on() -> bool:
+            return not chain.is_stopped and chain.may_go_on()
+
+        if claim.lane is chain.lane and may_go_on():
+            chain.ahead = RunAhead(claim, chain.lines, self._attempt, may_go_on)
+
+    async def _ran_ahead(self, claim: StepClaim, chain: Chain) -> Outcome | None:
+        """Return what an attempt came to that ran ahead, None where it did not; raises the defect it ended with."""
+        if chain.ahead is None:
+            return None
+        ran = await chain.ahead.outcome() if chain.ahead.awaits(claim) else None
+        if ran is None:
+            await chain.turn_back()
+            return None
+        if ran.defect is not None:
+            raise ran.defect
+        return ran.outcome
+
+    async def _conclude(self, claim: StepClaim, output: ReadyOutput, chain: Chain) -> Carried:
+        """Store a success, and with it those of the steps that have run ahead by now."""
+        ended = monotonic()
+        if chain.ahead is None and (following := following_claim(chain.lines, claim, output)) is not None:
+            self.look_ahead(chain, following)
+        run: list[Ran] = []
+        if chain.ahead is not None:
+            await chain.ahead.settle()
+            run = chain.ahead.taken_along()
+        moved = await persist(lambda: self._succeed(claim, output, run, ended, chain))
         _tell("step_succeeded", claim, moved.landed)
-        return Carried.by(claim, moved)
+        landed = run[: moved.steps - 1] if moved.landed else []
+        if len(landed) < len(run):
+            await chain.turn_back()
+        return replace(Carried.by(claim, moved), ran=[(ran.claim, ran.ended - ran.began) for ran in landed])
 
     async def break_off(
         self,
@@ -145,35 +168,50 @@ class StepRunner:
             case GiveUp(error):
                 return await self._store.fail_step(claim, error, None, take=chain.take())
 
-    async def _succeed(self, claim: StepClaim, output: ReadyOutput, chain: Chain) -> Moved:
+    async def _succeed(
+        self, claim: StepClaim, output: ReadyOutput, run: Sequence[Ran], ended: float, chain: Chain
+    ) -> Moved:
         """Store the output; a repeat puts its payload again, so that none is referred to that has been collected."""
         payload = await self._values.put(claim, output)
-        stored = output_to_store(output)
-        return await self._store.succeed_step(claim, stored, output.artifact, payload, take=chain.take())
+        stored, take = output_to_store(output), chain.take()
+        if not run or take is None:
+            return await self._store.succeed_step(claim, stored, output.artifact, payload, take=take)
+        now = monotonic()
+        along = [ran.to_store(now) for ran in run]
+        return await self._store.succeed_run(claim, stored, output.artifact, along, ended=now - ended, take=take)
 
-    async def _attempt(self, claim: StepClaim) -> _Outcome:
-        phase = Phase.PREPARING
+    async def _attempt(self, claim: StepClaim) -> Outcome:
+        calling = Calling(claim)
         try:
             tool = self._toolbox.find(claim.tool_name)
             if tool is None:
                 raise UnknownTool(
                     f"tool {claim.tool_name!r} is not offered by this worker; start its workers with the same tools"
                 )
-            arguments = await self._arguments(claim, tool)
-            if claim.unsure:
-                phase = Phase.FINDING_OUT
-                found = await _call(_finding_out(tool, arguments, claim), claim)
-                if not isinstance(found.value, NotHappened):
-                    return await self._checked(claim, tool, replace(found, phase=phase))
-                _tell("step_had_not_happened", claim, True)
-            await self._until_held()
-            phase = Phase.CALLING
-            asking = (
-                await self._gathering(claim, tool, arguments) if claim.gathered else _calling(claim, tool, arguments)
-            )
-            return await self._checked(claim, tool, await _call(asking, claim))
+            answer = await calling.answer(self._ask(claim, tool, calling))
+            if isinstance(answer, Suspended):
+                return Outcome(suspended=answer)
+            if isinstance(answer, Delegated):
+                return Outcome(delegated=_checked(answer, claim, tool))
+            return Outcome(output=await self._values.ready(claim, tool, answer))
         except ExecutionFailed as failure:
-            return _Outcome(failure=failure, phase=phase)
+            is_poisoned = calling.is_abandoned and claim.lane is Lane.CPU
+            return Outcome(failure=failure, phase=calling.phase, poisoned=is_poisoned)
+
+    async def _ask(self, claim: StepClaim, tool: Tool, calling: Calling) -> Any:
+        """Put the arguments together and return the tool's answer: that it finds out, or that of a new call."""
+        arguments = await self._arguments(claim, tool)
+        if claim.unsure:
+            calling.phase = Phase.FINDING_OUT
+            found = await calling.ask(_finding_out(tool, arguments, claim))
+            if not isinstance(found, NotHappened):
+                return found
+            _tell("step_had_not_happened", claim, True)
+        await self._until_held()
+        calling.phase = Phase.CALLING
+        if claim.gathered:
+            return await calling.ask(await self._gathering(claim, tool, arguments))
+        return await calling.ask(tool.call(arguments, _context(claim)))
 
     async def _gathering(self, claim: StepClaim, tool: Tool, arguments: dict[str, Any]) -> Coroutine[Any, Any, Any]:
         """Return the call that makes the output from what became of the child jobs."""
@@ -188,22 +226,14 @@ class StepRunner:
         except StorageUnavailable as away:
             raise Transient(away.message) from away
 
-    async def _checked(self, claim: StepClaim, tool: Tool, called: _Outcome) -> _Outcome:
-        if called.failure is not None or called.suspended is not None:
-            return called
-        if called.delegated is not None:
-            return _delegating(claim, tool, called)
-        return replace(called, output=await self._values.ready(claim, tool, called.value))
 
-
-def _delegating(claim: StepClaim, tool: Tool, called: _Outcome) -> _Outcome:
-    """Return an outcome that delegates; raises `InternalFault` where nobody could gather, or there is nothing to."""
-    delegated = called.delegated
-    if not isinstance(tool, Gathers) or claim.gathered or delegated is None or not delegated.children:
+def _checked(delegated: Delegated, claim: StepClaim, tool: Tool) -> Delegated:
+    """Return what a tool delegated; raises `InternalFault` where nobody could gather, or there is nothing to."""
+    if not isinstance(tool, Gathers) or claim.gathered or not delegated.children:
         raise InternalFault(
             f"tool {claim.tool_name!r} delegated without a way to gather, to no child job, or a second time"
         )
-    return called
+    return delegated
 
 
 def _time_left(claim: StepClaim, since: float | None) -> timedelta | None:
@@ -213,10 +243,6 @@ def _time_left(claim: StepClaim, since: float | None) -> timedelta | None:
     return claim.time_left - timedelta(seconds=monotonic() - since)
 
 
-def _calling(claim: StepClaim, tool: Tool, arguments: dict[str, Any]) -> Coroutine[Any, Any, Any]:
-    return tool.call(arguments, _context(claim))
-
-
 def _finding_out(tool: Tool, arguments: dict[str, Any], claim: StepClaim) -> Coroutine[Any, Any, Any]:
     if not isinstance(tool, FindsOut):
         raise OutcomeUnknown(
@@ -224,34 +250,6 @@ def _finding_out(tool: Tool, arguments: dict[str, Any], claim: StepClaim) -> Cor
             "way to find out; start its workers with the same tools"
         )
     return tool.find_out(arguments, _context(claim))
-
-
-async def _call(asking: Coroutine[Any, Any, Any], claim: StepClaim) -> _Outcome:
-    """Await the tool under its timeout. One that ignores its cancellation is abandoned, not waited for."""
-    call = asyncio.ensure_future(asking)
-    try:
-        done, _ = await asyncio.wait([call], timeout=claim.timeout_seconds)
-    except asyncio.CancelledError:
-        await _abandon(call)
-        raise
-    if call.cancelled():
-        # Not from here: passed on, it would look like this process stopping, and be repeated for ever.
-        raise InternalFault(f"tool {claim.tool_name!r} cancelled itself")
-    if done:
-        value = call.result()
-        if isinstance(value, Delegated):
-            return _Outcome(delegated=value)
-        return _Outcome(suspended=value) if isinstance(value, Suspended) else _Outcome(value=value)
-    await _abandon(call)
-    failure = TimedOut(f"tool {claim.tool_name!r} did not answer within {claim.timeout_seconds:g} s")
-    return _Outcome(failure=failure, poisoned=claim.lane is Lane.CPU)
-
-
-async def _abandon(call: asyncio.Future[Any]) -> None:
-    call.cancel()
-    await asyncio.wait([call], timeout=_ABANDON_SECONDS)
-    if call.done() and not call.cancelled():
-        call.exception()  # seen, so that asyncio does not report it as never retrieved
 
 
 def _context(claim: StepClaim) -> ToolContext:

@@ -10,7 +10,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from shared.domain.errors import InternalFault, InvalidArguments, InvalidOutput, Misconfigured, OutcomeUnknown
+from shared.domain.errors import (
+    ExecutionFailed,
+    InternalFault,
+    InvalidArguments,
+    InvalidOutput,
+    Misconfigured,
+    OutcomeUnknown,
+)
 from shared.domain.states import Effect, Lane, Recovery
 from shared.domain.tool import DEFAULT_TIMEOUT_SECONDS, ToolDefinition, default_retries
 from shared.ports import NotHappened, Suspended, ToolContext
@@ -86,10 +93,11 @@ class FunctionTool:
                 return await function(**values)
             return await self._threads.call(function, values)
         except asyncio.CancelledError as error:
-            current = asyncio.current_task()
-            if current is not None and not current.cancelling():
+            if not _is_being_cancelled():
                 raise InternalFault(f"{name} cancelled itself") from error
             raise
+        except ExecutionFailed:
+            raise  # as it is: one that is said to come from itself would wait for the garbage collector
         except BaseException as error:
             # Not Exception alone: SystemExit and KeyboardInterrupt would end the event loop and every step on it.
             raise as_execution_failed(error, name) from error
@@ -110,6 +118,13 @@ class FunctionTool:
             skill_id=options.skill_id,
             source=f"python:{self.function.__module__}:{self.function.__qualname__}",
         )
+
+
+def _is_being_cancelled() -> bool:
+    """Return whether somebody has cancelled the running task. Its variables are not the caller's, whose frame the
+    error of a cancelled task refers to."""
+    current = asyncio.current_task()
+    return current is None or current.cancelling() > 0
 
 
 def _recovery(options: ToolOptions, place: str) -> Recovery:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 from celery import Celery
+from kombu import Connection
 
 from shared.broker.celery_config import create_celery
 from shared.broker.depth import BrokerQueues
@@ -41,3 +42,19 @@ def test_nothing_is_known_while_there_is_no_broker() -> None:
     app = create_celery(f"redis://127.0.0.1:{free_port()}/0")
     assert list(asyncio.run(BrokerQueues(app).empty(list(Lane)))) == []
     app.close()
+
+
+def test_looking_again_opens_nothing_anew(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker looks every second; a channel for each look made a hundred objects a second that only the collector,
+    which comes seldom, could free."""
+    opened: list[Connection] = []
+    channel = Connection.channel
+    monkeypatch.setattr(Connection, "channel", lambda self: opened.append(self) or channel(self))
+    queues = BrokerQueues(app)
+    for _ in range(3):
+        assert set(asyncio.run(queues.empty(list(Lane)))) == set(Lane)
+    assert len(opened) == 1
+    queues.close()
+    assert set(asyncio.run(queues.empty(list(Lane)))) == set(Lane)
+    assert len(opened) == 2
+    queues.close()

@@ -264,7 +264,7 @@ def test_a_stage_that_was_taken_over_by_a_worker_that_stops_is_given_back_at_onc
 def test_a_job_that_is_cancelled_while_its_step_is_taken_over_calls_nothing(play: Play) -> None:
     called: list[int] = []
 
-    @tool(name="leaf", effect="pure")
+    @tool(name="leaf", effect="read")
     async def noted(n: int) -> dict[str, int]:
         """Note the call."""
         called.append(n)

@@ -240,6 +240,21 @@ def test_a_call_that_is_cut_off_closes_its_connection_and_tells_what_was_spent(
     assert call.cost_usd
 
 
+def test_a_call_that_is_cut_off_while_its_provider_is_writing_closes_its_connection(
+    server: WireServer, begun: threading.Event
+) -> None:
+    first, piece = streamed(OPENAI_CHAT)[:2]
+    # More than the buffers of a socket take: the provider learns from a failed write that it is left.
+    server.script(Reply([first, *[piece] * 20_000], then="hang"))
+
+    (call,), cancelled_at = cut_off(settings_for(OPENAI_CHAT, server), OPENAI_CHAT, server, begun)
+
+    assert len(server.left_at) == 1
+    assert server.left_at[0] - cancelled_at < 1
+    assert call.error is not None
+    assert call.error.code == "cancelled"
+
+
 def test_tokens_that_the_stream_had_not_told_are_marked_as_an_estimate(
     server: WireServer, begun: threading.Event
 ) -> None:

@@ -133,3 +133,17 @@ def test_a_statement_is_given_up_in_time_and_taken_back(use: Callable[..., Any],
         return await database.execute("forget_worker", id=new_id())
 
     assert use(work, statement_seconds=0.5) == 0
+
+
+def test_the_connection_that_was_returned_last_is_lent_first(use: Callable[..., Any]) -> None:
+    async def work(database: Database) -> None:
+        async def pid() -> int:
+            async with database.connection() as connection:
+                return connection.info.backend_pid
+
+        async with database.connection() as one, database.connection() as other:
+            pids = one.info.backend_pid, other.info.backend_pid
+        assert pids[0] != pids[1]
+        assert [await pid() for _ in range(4)] == [pids[0]] * 4
+
+    use(work, max_connections=2)

@@ -268,3 +268,28 @@ def test_a_bucket_that_is_not_there_is_told(aws: dict[str, str], monkeypatch: py
 def test_an_address_that_cannot_be_one_is_refused_at_the_start(url: str) -> None:
     with pytest.raises(Misconfigured, match="PLANQ_PAYLOADS"):
         ObjectStore(url)
+
+
+def test_a_connection_that_sent_a_large_output_does_not_keep_its_memory(database_url: str) -> None:
+    """libpq keeps what it has sent at once, twice over, until its connection ends."""
+
+    async def inside() -> None:
+        database = Database(database_url, max_connections=1)
+        await database.open()
+        payloads = PayloadStore(database)
+
+        async def server() -> int:
+            (row,) = await sql(database, "SELECT pg_backend_pid() AS pid")
+            pid: int = row["pid"]
+            return pid
+
+        first = await server()
+        digest = await payloads.put("default", BODY[: SLICE_BYTES // 2], PREVIEW)
+        assert await server() == first
+        large = await payloads.put("default", BODY, PREVIEW)
+        assert await server() != first
+        assert await payloads.get("default", large) == BODY
+        assert await payloads.get("default", digest) == BODY[: SLICE_BYTES // 2]
+        await database.close()
+
+    asyncio.run(inside())

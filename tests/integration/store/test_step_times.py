@@ -46,7 +46,7 @@ def test_the_time_that_a_person_takes_is_not_the_time_of_the_step(database_url: 
             await rows.succeed(job, 0)
         stage = await rows.store.claim_stage(job, [JobStatus.RESPONDING])
         assert stage is not None
-        (result,) = await rows.store.results(stage)
+        (result,) = await rows.requests.results(stage)
         if outcome is Settlement.DID_NOT_HAPPEN:
             assert result.duration_ms < 10_000
         else:

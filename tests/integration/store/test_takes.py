@@ -103,7 +103,7 @@ def test_the_last_step_brings_respond_with_its_results(play: Any) -> None:  # no
         assert isinstance(stage, StageClaim)
         assert (stage.status, stage.attempt, moved.stage_attempt) == (JobStatus.RESPONDING, 2, 2)
         assert stage.results is not None
-        assert stage.results == await rows.store.results(stage)
+        assert stage.results == await rows.requests.results(stage)
         assert [result.arguments for result in stage.results] == [{}, {"inputs": ["v"]}]
         assert await rows.store.claim_stage(job_id, [JobStatus.RESPONDING]) is None
         assert await rows.store.release_stage(stage)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.encoding import indented
+from shared.domain.encoding import has_long_integer, indented
 from tests.unit.domain.strategies import json_values
 
 
@@ -23,3 +24,11 @@ def test_json_to_read_is_that_of_the_standard_library(value: Any) -> None:
 )
 def test_what_is_no_json_is_shown_all_the_same(value: Any) -> None:
     assert indented(value) == json.dumps(value, ensure_ascii=False, indent=2, default=str)
+
+
+_digits = st.integers(0, 40).map(lambda count: (b"1234567890" * 4)[:count])
+
+
+@given(st.lists(st.binary(max_size=3) | _digits, max_size=5).map(b"".join))
+def test_long_integers_are_found_wherever_nineteen_digits_stand_together(text: bytes) -> None:
+    assert has_long_integer(text) == (re.search(rb"[0-9]{19}", text) is not None)

@@ -99,3 +99,48 @@ def test_any_junk_in_place_of_a_schema_is_followed_without_failing(schema: Any, 
     found = follow(schema if isinstance(schema, dict) else {"properties": schema}, path)
     if isinstance(found, Known):
         declared_type(schema if isinstance(schema, dict) else {}, found.schemas)
+
+
+_plain_schemas = st.recursive(
+    st.sampled_from([{}, {"type": "string"}, {"type": ["array", "null"]}, {"$ref": "#/$defs/X"}]),
+    lambda inner: st.one_of(
+        st.builds(lambda a, b: {"type": "object", "properties": {"a": a, "0": b}, "title": "T"}, inner, inner),
+        st.builds(
+            lambda a, more: {"type": "object", "properties": {"a": a}, "additionalProperties": more},
+            inner,
+            st.booleans() | inner,
+        ),
+        st.builds(lambda item: {"type": "array", "items": item}, inner),
+        st.builds(lambda item: {"type": "array", "items": item, "prefixItems": [{"type": "integer"}]}, inner),
+        st.builds(lambda a: {"type": ["object", "array"], "properties": {"a": a}, "items": a}, inner),
+    ),
+    max_leaves=5,
+)
+
+
+@given(_plain_schemas, st.lists(st.sampled_from(["a", "0", "7", "x"]), min_size=1, max_size=4), st.booleans())
+def test_a_plain_schema_says_the_same_as_when_it_is_looked_at_with_all_its_keywords(
+    schema: dict[str, Any], path: list[str], is_strict: bool
+) -> None:
+    root = {**schema, "$defs": {"X": TITLED}}
+    # A conjunct that says nothing keeps a schema from being taken for a plain one.
+    assert _ends(root, path, is_strict) == _ends(_with_conjuncts(root), path, is_strict)
+
+
+def _with_conjuncts(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_with_conjuncts(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {
+        key: {name: _with_conjuncts(one) for name, one in value.items()}
+        if key in ("properties", "$defs")
+        else _with_conjuncts(value)
+        for key, value in schema.items()
+    }
+    return {**inner, "allOf": []} if "type" in inner else inner
+
+
+def _ends(schema: dict[str, Any], path: list[str], is_strict: bool) -> Any:
+    end = follow(schema, path, first_must_be_declared=is_strict)
+    return end if isinstance(end, Absent) else declared_type(schema, end.schemas)

@@ -132,6 +132,13 @@ def test_the_whole_argument_tree_is_bounded() -> None:
     assert check({"tool_name": "opaque", "arguments": {"a": fits}}) == []
 
 
+def test_the_arguments_of_each_call_are_bounded_not_those_of_all_together() -> None:
+    half = {"tool_name": "opaque", "arguments": {"a": "x" * (MAX_ARGUMENTS_BYTES // 2)}}
+    large = {"tool_name": "opaque", "arguments": {"a": "x" * MAX_ARGUMENTS_BYTES}}
+    assert check(half, half, half) == []
+    assert shapes(check(half, large, half)) == [(1, "", "too_large")]
+
+
 def test_ten_thousand_calls_are_validated_and_compiled_in_seconds() -> None:
     names = ("save", "web_search")
     calls = [search()]

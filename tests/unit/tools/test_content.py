@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.support.garbage import garbage
 from worker.tools.builtin.content import Document, read_document, read_limited
 
 OPENERS = [
@@ -64,3 +65,11 @@ def test_a_packed_body_that_stops_in_the_middle_was_cut() -> None:
     _, truncated = asyncio.run(read_limited(chunks(), "gzip", 10_000))
 
     assert truncated
+
+
+def test_a_page_that_was_read_leaves_nothing_to_the_garbage_collector() -> None:
+    page = b"<!doctype html><html><head><title>T</title><style>p {}</style></head><body><p>a <b>b</b><br></p></body>"
+    read_document(page, "text/html", None)
+    with garbage() as found:
+        assert read_document(page, "text/html", None).text == "a\nb"
+    assert not found

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import ssl
 from collections.abc import Sequence
 
 import httpx
 import pytest
 
 from shared.domain.errors import InvalidArguments, PolicyDenied, Transient
+from worker.tools.builtin import guard
 from worker.tools.builtin.guard import GuardedTransport, why_refused
 from worker.tools.services import resolve_with_system
 
@@ -140,3 +142,18 @@ def test_name_without_address_is_a_passing_fault() -> None:
 
     with pytest.raises(Transient, match="does not resolve"):
         asyncio.run(GuardedTransport(resolve).checked_addresses(httpx.URL("http://gone.example/")))
+
+
+def test_the_certificate_authorities_are_read_once_for_all_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    create = ssl.create_default_context
+
+    def counted(cafile: str) -> ssl.SSLContext:
+        read.append(cafile)
+        return create(cafile=cafile)
+
+    monkeypatch.setattr(ssl, "create_default_context", counted)
+    guard._tls.cache_clear()
+    for _ in range(3):
+        GuardedTransport(resolve_with_system)
+    assert len(read) == 1

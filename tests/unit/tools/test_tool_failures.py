@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
@@ -22,6 +23,7 @@ from shared.domain.errors import (
     Transient,
 )
 from shared.ports import ToolContext
+from tests.support.garbage import garbage
 from tests.unit.tools.conftest import Make
 from worker.tools import ToolError
 from worker.tools.threads import ToolThreads
@@ -164,3 +166,28 @@ def test_tool_that_cancels_itself_fails_instead_of_cancelling_its_caller(make: M
 
     with pytest.raises(InternalFault, match="cancelled itself"):
         asyncio.run(make(odd).call({}, context))
+
+
+def test_a_call_that_failed_or_was_cancelled_leaves_nothing_to_the_garbage_collector(
+    make: Make, context: ToolContext
+) -> None:
+    async def refuse() -> str:
+        raise ToolError("no")
+
+    async def hang() -> str:
+        await asyncio.Event().wait()
+        return ""
+
+    async def run() -> Counter[str]:
+        refusing, hanging = make(refuse), make(hang)
+        with garbage() as found:
+            for _ in range(3):
+                with pytest.raises(ToolError):
+                    await refusing.call({}, context)
+                call = asyncio.create_task(hanging.call({}, context))
+                await asyncio.sleep(0)
+                call.cancel()
+                await asyncio.wait([call])
+        return found
+
+    assert not asyncio.run(run())

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from celery.exceptions import SoftTimeLimitExceeded, Terminated
 
+from tests.support.garbage import garbage
 from tests.support.waiting import eventually
 from worker.pool import AsyncioPool, WorkFailed
 
@@ -136,3 +137,18 @@ def test_a_callback_that_raises_leaves_nothing_behind(pool: AsyncioPool) -> None
     _, told = apply(pool, "give", "still here")
     eventually(lambda: told, 10, what="an outcome")
     assert told[0][:2] == (0, "still here")
+
+
+def test_a_message_that_failed_leaves_nothing_to_the_garbage_collector(pool: AsyncioPool) -> None:
+    def one_of_each() -> None:
+        _, failed = apply(pool, "fail", WorkFailed("no"))
+        _, late = apply(pool, "wait", soft_timeout=0.01)
+        job, told = apply(pool, "wait")
+        job.terminate()
+        eventually(lambda: failed and late and told and pool.info["in-flight"] == 0, 10, what="three outcomes")
+
+    one_of_each()
+    with garbage() as found:
+        for _ in range(3):
+            one_of_each()
+    assert not found

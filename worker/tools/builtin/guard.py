@@ -8,7 +8,9 @@ and the name that TLS verifies stay those of the URL. Each redirect is a new req
 from __future__ import annotations
 
 import ipaddress
+import ssl
 from collections.abc import Iterator
+from functools import cache
 
 import httpx
 
@@ -54,6 +56,15 @@ def why_refused(address: IPAddress) -> str | None:
     return None
 
 
+@cache
+def _tls() -> ssl.SSLContext:
+    """Return what knows the certificate authorities, one for all requests: each is 0.7 MB and takes 20 ms (2026-11).
+
+    As a client it keeps no TLS sessions, so that names behind one address share none.
+    """
+    return httpx.create_ssl_context(trust_env=False)
+
+
 def _ascii_host(url: httpx.URL) -> str:
     """Return the host as DNS and TLS know it (IDNA-encoded); IPv6 addresses without brackets."""
     return url.raw_host.decode("ascii").lower()
@@ -91,7 +102,7 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         self._resolve = resolve
         self._allowed = frozenset(host.lower() for host in allow_private_hosts)
         self._inner = httpx.AsyncHTTPTransport(
-            trust_env=False, limits=httpx.Limits(max_keepalive_connections=0), retries=0
+            verify=_tls(), trust_env=False, limits=httpx.Limits(max_keepalive_connections=0), retries=0
         )
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:

@@ -1,0 +1,145 @@
+"""A tool's call under its timeout: who begins when, and what becomes of a call that does not end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from shared.domain.errors import InternalFault, InvalidArguments, TimedOut
+from shared.domain.ids import StepRef
+from shared.domain.retry import Phase
+from shared.domain.states import Effect, Lane
+from shared.ports import StepClaim
+from worker.engine.calling import Calling
+
+
+def claim(timeout_seconds: float = 30.0) -> StepClaim:
+    return StepClaim(
+        ref=StepRef(UUID(int=1), 0, 0),
+        tenant_id="default",
+        tool_name="probe",
+        effect=Effect.PURE,
+        lane=Lane.IO,
+        arguments={},
+        outputs={},
+        attempt=1,
+        tries=1,
+        retries=0,
+        worker_losses=0,
+        timeout_seconds=timeout_seconds,
+        user_id="",
+        trace_id="",
+        context_id="",
+    )
+
+
+def test_the_first_of_many_calls_its_tool_before_the_last_is_prepared() -> None:
+    told: list[str] = []
+
+    async def attempt(number: int, calling: Calling) -> int:
+        async def tool() -> int:
+            told.append(f"call {number}")
+            await asyncio.sleep(0)
+            return number
+
+        told.append(f"prepare {number}")
+        return int(await calling.ask(tool()))
+
+    async def one(number: int) -> Any:
+        calling = Calling(claim())
+        return await calling.answer(attempt(number, calling))
+
+    async def all_at_once() -> list[Any]:
+        return list(await asyncio.gather(*(one(number) for number in range(3))))
+
+    assert asyncio.run(all_at_once()) == [0, 1, 2]
+    assert told == ["prepare 0", "call 0", "prepare 1", "call 1", "prepare 2", "call 2"]
+
+
+def test_the_time_of_a_tool_does_not_run_while_its_call_is_prepared() -> None:
+    async def slowly() -> Any:
+        calling = Calling(claim(timeout_seconds=0.05))
+        asked: list[float] = []
+
+        async def tool() -> str:
+            return "in time"
+
+        async def attempt() -> Any:
+            loop = asyncio.get_running_loop()
+            until = loop.create_future()
+            loop.call_later(0.15, until.set_result, None)
+            await until
+            asked.append(loop.time())
+            return await calling.ask(tool())
+
+        return await calling.answer(attempt()), calling.is_abandoned
+
+    assert asyncio.run(slowly()) == ("in time", False)
+
+
+def test_a_tool_that_does_not_answer_is_cancelled() -> None:
+    async def hanging() -> tuple[bool, bool]:
+        calling, ended = Calling(claim(timeout_seconds=0.02)), asyncio.Event()
+
+        async def tool() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+
+        with pytest.raises(TimedOut, match="did not answer within"):
+            await calling.answer(calling.ask(tool()))
+        return calling.is_abandoned, ended.is_set()
+
+    assert asyncio.run(hanging()) == (True, True)
+
+
+def test_whoever_waits_for_the_answer_takes_the_call_along_when_it_is_cancelled() -> None:
+    async def cut_off() -> bool:
+        calling, begun, ended = Calling(claim()), asyncio.Event(), asyncio.Event()
+
+        async def tool() -> None:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+
+        waiting = asyncio.create_task(calling.answer(calling.ask(tool())))
+        await begun.wait()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        return ended.is_set()
+
+    assert asyncio.run(cut_off())
+
+
+def test_a_tool_that_cancels_itself_fails_as_a_defect() -> None:
+    async def itself() -> None:
+        calling = Calling(claim())
+
+        async def tool() -> None:
+            raise asyncio.CancelledError
+
+        with pytest.raises(InternalFault, match="cancelled itself"):
+            await calling.answer(calling.ask(tool()))
+
+    asyncio.run(itself())
+
+
+def test_what_fails_before_the_call_says_so_by_its_phase() -> None:
+    async def refused() -> Phase:
+        calling = Calling(claim())
+
+        async def attempt() -> None:
+            raise InvalidArguments("no")
+
+        with pytest.raises(InvalidArguments):
+            await calling.answer(attempt())
+        return calling.phase
+
+    assert asyncio.run(refused()) is Phase.PREPARING

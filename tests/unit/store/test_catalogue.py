@@ -1,0 +1,115 @@
+"""The tools that are kept for a moment: asked for once, and again when it is over or somebody has to know."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from shared.domain.tool import ToolDefinition
+from shared.store import catalogue
+from shared.store.catalogue import FRESH_SECONDS, Catalogue, Tools
+
+TENANT = "default"
+
+
+class Published:
+    """Answers with another object each time; the first answer may be held back."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.first = asyncio.Event()
+        self.first.set()
+
+    async def ask(self, tenant_id: str) -> Tools:
+        self.asked += 1
+        found: Tools = {}
+        if self.asked == 1:
+            await self.first.wait()
+        return found
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, as its only element."""
+    now = [1_000.0]
+    monkeypatch.setattr(catalogue, "monotonic", lambda: now[0])
+    return now
+
+
+def test_tools_are_asked_for_once_while_they_are_fresh(clock: list[float]) -> None:
+    async def run() -> None:
+        published = Published()
+        kept = Catalogue(published.ask)
+        first = await kept.tools(TENANT)
+        clock[0] += FRESH_SECONDS - 0.01
+        assert await kept.tools(TENANT) is first
+        clock[0] += 0.01
+        assert await kept.tools(TENANT) is not first
+        assert published.asked == 2
+
+    asyncio.run(run())
+
+
+def test_who_asks_anew_gets_the_tools_of_now_and_so_do_those_after(clock: list[float]) -> None:
+    async def run() -> None:
+        kept = Catalogue(Published().ask)
+        first = await kept.tools(TENANT)
+        renewed = await kept.renewed(TENANT)
+        assert renewed is not first
+        assert await kept.tools(TENANT) is renewed
+
+    asyncio.run(run())
+
+
+def test_an_answer_that_comes_late_does_not_replace_a_younger_one(clock: list[float]) -> None:
+    async def run() -> None:
+        published = Published()
+        published.first.clear()
+        kept = Catalogue(published.ask)
+        late = asyncio.ensure_future(kept.renewed(TENANT))
+        await asyncio.sleep(0)
+        clock[0] += 1
+        younger = await kept.renewed(TENANT)
+        published.first.set()
+        assert await late is not younger
+        assert await kept.tools(TENANT) is younger
+
+    asyncio.run(run())
+
+
+def test_every_tenant_has_tools_of_its_own(clock: list[float]) -> None:
+    async def run() -> None:
+        published = Published()
+        kept = Catalogue(published.ask)
+        ours = await kept.tools(TENANT)
+        assert await kept.tools("another") is not ours
+        assert await kept.tools(TENANT) is ours
+        assert published.asked == 2
+
+    asyncio.run(run())
+
+
+def test_a_tool_that_has_not_changed_stays_the_same_object(clock: list[float]) -> None:
+    published = {"a": "old", "b": "old"}
+
+    async def ask(tenant_id: str) -> Tools:
+        return {
+            name: ToolDefinition(name=name, description=text, input_schema={"type": "object"})
+            for name, text in published.items()
+        }
+
+    async def run() -> None:
+        kept = Catalogue(ask)
+        first = await kept.tools(TENANT)
+        published["b"] = "new"
+        second = await kept.renewed(TENANT)
+        assert second["a"] is first["a"]
+        assert second["b"].description == "new"
+        del published["a"]
+        clock[0] += FRESH_SECONDS
+        third = await kept.tools(TENANT)
+        assert list(third) == ["b"]
+        assert third["b"] is second["b"]
+
+    asyncio.run(run())
