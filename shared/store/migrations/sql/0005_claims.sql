@@ -46,15 +46,16 @@ BEGIN
         'results', CASE WHEN j.status = 'responding' AND p.errors IS NULL THEN planq_results(p_job, j.round) END);
 END $$;
 
--- As in 0003; `family` is there for steps that delegate, and in jobs of agents and child jobs.
+-- As in 0003; `family` is there for steps that delegate, and in jobs of agents and child jobs. It is asked for apart: a
+-- query within RETURN would double what every other claim costs.
 CREATE OR REPLACE FUNCTION planq_step_claim(s steps) RETURNS json LANGUAGE plpgsql STABLE AS $$
 DECLARE
     j record;
     v_outputs json;
+    v_family json;
 BEGIN
-    SELECT user_id, trace_id, conversation_id, extract(epoch FROM deadline - now())::float8 AS time_left, depth,
-           root_job_id, agent_name, agent_version, agent_name IS NOT NULL OR parent_job_id IS NOT NULL AS has_family,
-           CASE WHEN s.kind <> 'tool' THEN limits END AS limits
+    SELECT user_id, trace_id, conversation_id, extract(epoch FROM deadline - now())::float8 AS time_left, agent_name,
+           parent_job_id
     INTO j FROM jobs WHERE id = s.job_id;
     IF s.inputs <> '{}' THEN
         SELECT json_object_agg(i.index, json_build_object(
@@ -62,17 +63,20 @@ BEGIN
             'output_bytes', i.output_bytes, 'excerpts', i.excerpts))
         INTO v_outputs FROM steps i WHERE i.job_id = s.job_id AND i.round = s.round AND i.index = ANY (s.inputs);
     END IF;
+    IF s.kind <> 'tool' OR s.gathered OR j.agent_name IS NOT NULL OR j.parent_job_id IS NOT NULL THEN
+        SELECT json_build_object(
+            'kind', s.kind, 'gathered', s.gathered, 'note', s.note, 'depth', o.depth, 'root', o.root_job_id,
+            'agent', o.agent_name, 'limits', CASE WHEN s.kind <> 'tool' THEN o.limits END, 'skill', (
+                SELECT a.skills[1] FROM agents a
+                WHERE a.tenant_id = s.tenant_id AND a.name = o.agent_name AND a.version = o.agent_version))
+        INTO v_family FROM jobs o WHERE o.id = s.job_id;
+    END IF;
     RETURN json_build_object(
         'job_id', s.job_id, 'round', s.round, 'index', s.index, 'tenant_id', s.tenant_id, 'tool_name', s.tool_name,
         'effect', s.effect, 'lane', s.lane, 'arguments', s.arguments, 'attempt', s.attempt, 'retries', s.retries,
         'recovery', s.recovery, 'unsure', s.unsure, 'wanted', s.wanted, 'worker_losses', s.worker_losses,
         'releases', s.releases, 'timeout_seconds', s.timeout_seconds, 'user_id', j.user_id, 'trace_id', j.trace_id,
-        'conversation_id', j.conversation_id, 'time_left', j.time_left, 'outputs', v_outputs,
-        'family', CASE WHEN j.has_family OR s.kind <> 'tool' OR s.gathered THEN
-            json_build_object('kind', s.kind, 'gathered', s.gathered, 'note', s.note, 'depth', j.depth,
-                              'root', j.root_job_id, 'agent', j.agent_name, 'limits', j.limits, 'skill', (
-                SELECT a.skills[1] FROM agents a
-                WHERE a.tenant_id = s.tenant_id AND a.name = j.agent_name AND a.version = j.agent_version)) END);
+        'conversation_id', j.conversation_id, 'time_left', j.time_left, 'outputs', v_outputs, 'family', v_family);
 END $$;
 
 -- The versions that a job pins of the skills of an agent's document, in their order: of each the newest in use.
