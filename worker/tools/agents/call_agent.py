@@ -40,7 +40,7 @@ def child_request(
     request = agent_request(call, desk.limits(context).default_timeout_ms)
     if not isinstance(request, AgentRequest):
         raise InvalidArguments(
-            f"{path}{render(request)}", s1="InvalidArgument", errors=[defect.to_json() for defect in request]
+            f"{path}{render(request)}", error_code="InvalidArgument", errors=[defect.to_json() for defect in request]
         )
     return ChildRequest(
         agent=request.agent_id,

@@ -91,7 +91,7 @@ class CallAgents:
             defects.append(Defect("agents", "max_items", f"agents: at most {most} at once, found {len(entries)}"))
         if defects:
             raise InvalidArguments(
-                render(defects), s1="InvalidArgument", errors=[defect.to_json() for defect in defects]
+                render(defects), error_code="InvalidArgument", errors=[defect.to_json() for defect in defects]
             )
         self._desk.check_depth(context)
         children = [child_request(entry, self._desk, context) for entry in entries]

@@ -53,7 +53,7 @@ class Desk:
         """Return what the process reaches; raises `InternalFault` where it reaches nothing (case oc-041)."""
         if self.reach is None:
             raise InternalFault(
-                "this process cannot run agents: it has no store and no models at hand", s1="Internal"
+                "this process cannot run agents: it has no store and no models at hand", error_code="Internal"
             )
         return self.reach
 
@@ -62,7 +62,7 @@ class Desk:
         if not self.is_enabled:
             raise PolicyDenied(
                 f"{tool_name} is switched off here; the operator can set PLANQ_AGENT_ORCHESTRATOR_ENABLED=true",
-                s1="PermissionDenied",
+                error_code="PermissionDenied",
             )
 
     def limits(self, context: ToolContext) -> OrchestrateLimits:

@@ -141,7 +141,7 @@ class Orchestrate:
         details: dict[str, Any] = {"reason": why.reason.value, "errors": [one.to_json() for one in why.defects]}
         if why.reason in _FIELDS:
             details["field"] = _FIELDS[why.reason]
-        return InvalidArguments(f"{why.reason.value}: {why.message}", s1="InvalidArgument", **details)
+        return InvalidArguments(f"{why.reason.value}: {why.message}", error_code="InvalidArgument", **details)
 
 
 def _invalid(defects: Sequence[Defect]) -> Refusal:

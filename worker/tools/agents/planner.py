@@ -70,7 +70,7 @@ async def ask_planner(
         except ModelFailed as failure:
             await _record(reach, job_id, failure.call)
             message = f"the planning call failed: {failure.error.message}"
-            raise InternalFault(message, s1="Internal", cause=failure.error.code) from failure
+            raise InternalFault(message, error_code="Internal", cause=failure.error.code) from failure
     await _record(reach, job_id, reply.call)
     return reply.text
 

@@ -1,0 +1,258 @@
+"""The tools by which agents call agents, without an engine: what they ask for, and what they make of outcomes."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from shared.domain.budget import Reserved
+from shared.domain.errors import (
+    BudgetExceeded,
+    Cancelled,
+    DepthExceeded,
+    ErrorRecord,
+    ExecutionFailed,
+    InternalFault,
+    InvalidArguments,
+    Misconfigured,
+    PolicyDenied,
+    TimedOut,
+    ToolFailed,
+    UnknownAgent,
+)
+from shared.domain.limits import Limits
+from shared.domain.schemas import violations
+from shared.domain.states import Effect, JobStatus, StepKind, Until
+from shared.domain.tool import ToolDefinition
+from shared.ports import ChildOutcome, Delegated
+from shared.store.ids import new_id
+from tests.support.desks import Surroundings, context, desk
+from worker.tools.agents import agent_tools
+from worker.tools.registry import Registry
+
+START = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+def tool_named(name: str, around: Surroundings | None = None, *, is_enabled: bool = True) -> Any:
+    tools = agent_tools(desk(around or Surroundings(), is_enabled=is_enabled))
+    return next(one for one in tools if one.definition.name == name)
+
+
+def called(name: str, arguments: dict[str, Any], around: Surroundings | None = None, **fields: Any) -> Any:
+    tool = tool_named(name, around)
+    assert violations(tool.definition.input_schema, arguments) == []
+    return asyncio.run(tool.call(arguments, context(name, **fields)))
+
+
+def gathered(name: str, arguments: dict[str, Any], *children: ChildOutcome) -> Any:
+    tool = tool_named(name)
+    output = asyncio.run(tool.gather(arguments, children, None, context(name)))
+    assert violations(tool.definition.output_schema, output) == []
+    return output
+
+
+def child(position: int = 0, *, ended: int | None = 1, **fields: Any) -> ChildOutcome:
+    given: dict[str, Any] = {"key": None, "agent": "a", "action": None, "status": JobStatus.COMPLETED, **fields}
+    moment = None if ended is None else START + timedelta(seconds=ended)
+    return ChildOutcome(new_id(), position, ended_at=moment, **given)
+
+
+def failed(position: int = 0, *, code: str = "tool_error", ended: int = 1, **fields: Any) -> ChildOutcome:
+    error = ErrorRecord(code, "no luck", details={"raw": "x"})
+    return child(position, ended=ended, status=JobStatus.FAILED, error=error, **fields)
+
+
+def test_they_delegate_keep_their_order_and_are_not_tried_again() -> None:
+    definitions = {one.definition.name: one.definition for one in agent_tools(desk())}
+
+    kinds = {name: one.kind for name, one in definitions.items()}
+    assert kinds == {
+        "ask_agent": StepKind.AGENT,
+        "cp__agent_orchestrate": StepKind.AGENT,
+        "cp__call_agent": StepKind.AGENT,
+        "cp__call_agents": StepKind.PARALLEL,
+        "cp__parallel": StepKind.PARALLEL,
+    }
+    assert {(one.effect, one.retries) for one in definitions.values()} == {(Effect.IDEMPOTENT, 0)}
+
+
+class Claiming:
+    """A tool of somebody else."""
+
+    def __init__(self, name: str) -> None:
+        self.definition = ToolDefinition(name=name, output_schema={"type": "object"})
+
+    async def call(self, arguments: Any, context: Any) -> Any:
+        return {}
+
+
+def test_nobody_else_can_take_their_names() -> None:
+    registry = Registry()
+    registry.reserve(agent_tools(desk()))
+
+    with pytest.raises(Misconfigured, match="reserved for planq"):
+        registry.extend([Claiming("cp__mine")])
+    with pytest.raises(Misconfigured, match="two tools are called 'ask_agent'"):
+        registry.extend([Claiming("ask_agent")])
+    assert registry.find("cp__agent_orchestrate") is not None
+
+
+def test_a_name_that_somebody_has_taken_stops_the_worker_at_its_start() -> None:
+    registry = Registry()
+    registry.extend([Claiming("ask_agent")])
+
+    with pytest.raises(Misconfigured, match="two tools are called 'ask_agent'"):
+        registry.reserve(agent_tools(desk()))
+
+
+@pytest.mark.parametrize(
+    ("own", "left", "given"), [(None, None, 60.0), (2_000, None, 2.0), (120_000, None, 120.0), (None, 0.5, 0.5)]
+)
+def test_an_agent_gets_its_own_time_and_no_more_than_its_caller_has(own: Any, left: Any, given: float) -> None:
+    arguments = {"agent_id": "a", "prompt": "p", **({"timeout_ms": own} if own else {})}
+
+    delegated = called("cp__call_agent", arguments, time_left_seconds=left)
+
+    assert delegated.children[0].timeout_seconds == given
+
+
+def test_without_any_time_left_no_agent_is_called() -> None:
+    with pytest.raises(TimedOut, match="no time left"):
+        called("cp__call_agent", {"agent_id": "a", "prompt": "p"}, time_left_seconds=-1.0)
+
+
+def test_texts_that_were_set_aside_are_put_in_their_places() -> None:
+    texts = {"/prompt": [{"text": "=$0.output.x "}, {"value": {"a": 1}}], "/with/deep/0": [{"text": "==>"}]}
+    arguments = {"agent_id": "a", "prompt": "", "with": {"deep": [""]}, "texts": texts}
+
+    (asked,) = called("cp__call_agent", arguments).children
+
+    assert (asked.input, asked.with_) == ('$0.output.x {"a":1}', {"deep": ["=>"]})
+
+
+@pytest.mark.parametrize(
+    ("strategy", "until"),
+    [
+        (None, Until.FIRST_FAILURE),
+        ("collect_all", Until.FIRST_FAILURE),
+        ("first_success", Until.FIRST_SUCCESS),
+        ("best_effort", Until.ALL),
+    ],
+)
+def test_a_group_waits_as_its_strategy_needs(strategy: str | None, until: Until) -> None:
+    calls = [{"agent_id": "a", "prompt": "p", "result_key": f"k{n}"} for n in range(6)]
+    arguments = {"steps": calls, "max_concurrency": 3, **({"merge_strategy": strategy} if strategy else {})}
+
+    delegated = called("cp__parallel", arguments, limits=Limits(orchestrate_max_parallel=2))
+
+    assert (delegated.until, delegated.max_parallel) == (until, 2)
+    assert [one.key for one in delegated.children] == [f"k{n}" for n in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("job_timeout", TimedOut),
+        ("plan_timeout", TimedOut),
+        ("unknown_agent", UnknownAgent),
+        ("budget_exceeded", BudgetExceeded),
+        ("internal", InternalFault),
+        ("invalid_request", InvalidArguments),
+        ("of_tomorrow", ToolFailed),
+    ],
+)
+def test_an_agent_that_failed_fails_its_step_by_its_own_error(code: str, kind: type[ExecutionFailed]) -> None:
+    with pytest.raises(kind, match="agent 'a' did not succeed: no luck") as raised:
+        gathered("cp__call_agent", {"agent_id": "a", "prompt": "p"}, failed(code=code))
+
+    assert (raised.value.details["cause"], raised.value.details["agent_id"]) == (code, "a")
+
+
+def test_an_agent_that_somebody_cancelled_fails_its_step() -> None:
+    with pytest.raises(Cancelled, match="cancelled before its end"):
+        gathered("cp__call_agent", {"agent_id": "a", "prompt": "p"}, child(status=JobStatus.CANCELLED))
+
+
+def test_a_text_is_wrapped_and_an_object_is_not() -> None:
+    arguments = {"agent_id": "a", "prompt": "p"}
+
+    assert gathered("cp__call_agent", arguments, child(answer="prose"))["output"] == {"text": "prose"}
+    assert gathered("cp__call_agent", arguments, child(output={"v": 1}, answer="{}"))["output"] == {"v": 1}
+
+
+def test_a_group_fails_by_the_failure_that_came_first_and_tells_of_every_agent() -> None:
+    arguments = {"steps": [{"agent_id": "a"}] * 3, "step_id": "s"}
+    late, early = failed(0, ended=5), failed(1, code="job_timeout", ended=2)
+
+    with pytest.raises(TimedOut) as raised:
+        gathered("cp__parallel", arguments, late, early, child(2, ended=None, status=JobStatus.EXECUTING))
+
+    details = raised.value.details
+    assert [(one["id"], one["status"]) for one in details["children"]] == [
+        ("s[0]", "failed"),
+        ("s[1]", "failed"),
+        ("s[2]", "skipped"),
+    ]
+    assert (details["status"], details["exec_id"]) == ("failed", str(early.job_id))
+
+
+def test_the_first_to_succeed_is_the_first_by_the_clock() -> None:
+    arguments = {"steps": [{"agent_id": "a"}] * 2, "merge_strategy": "first_success"}
+
+    output = gathered(
+        "cp__parallel", arguments, child(0, ended=3, output={"v": 3}), child(1, ended=2, output={"v": 2})
+    )
+
+    assert (output["output"], output["status"]) == ({"v": 2}, "success")
+
+
+def test_too_deep_is_an_error_that_names_the_way_out() -> None:
+    with pytest.raises(DepthExceeded, match=r"maximum depth exceeded.*in a circle"):
+        called("ask_agent", {"agent_name": "a", "input_text": "x"}, depth=3)
+
+
+def test_a_planner_that_the_budget_does_not_allow_is_not_asked() -> None:
+    around = Surroundings(["a"], "{}", reserved=Reserved(exceeded="max_model_calls", most=1, used=1))
+
+    with pytest.raises(BudgetExceeded, match="max_model_calls is 1"):
+        called("cp__agent_orchestrate", {"prompt": "p"}, around)
+
+    assert around.asked == []
+
+
+def test_a_planner_is_told_of_the_agents_and_may_name_no_other() -> None:
+    around = Surroundings(["alpha", "beta"], "no plan", reserved=Reserved(reply_tokens=70))
+
+    with pytest.raises(InvalidArguments, match="did not reply with one JSON object"):
+        called("cp__agent_orchestrate", {"prompt": "p", "bindings": {"x": "{{agents}}"}}, around)
+
+    (ask,) = around.asked
+    assert '{"agent_id": "alpha", "description": "I am alpha."}' in ask.instructions[0]
+    assert "at most 12 of them" in ask.instructions[0]
+    assert '{"x":"{{agents}}"}' in ask.input, "bindings are never read as placeholders"
+    assert ask.max_tokens == 70
+    assert ask.answer_schema is not None
+    assert str(ask.answer_schema).count("['alpha', 'beta']") == 2
+
+
+@pytest.mark.parametrize("name", ["cp__agent_orchestrate", "cp__call_agents"])
+def test_what_is_switched_off_says_how_it_can_be_switched_on(name: str) -> None:
+    tool = tool_named(name, is_enabled=False)
+
+    with pytest.raises(PolicyDenied, match="PLANQ_AGENT_ORCHESTRATOR_ENABLED"):
+        asyncio.run(tool.call({}, context(name)))
+
+
+def test_a_valid_plan_becomes_one_job_that_has_time_for_its_agents_and_a_little_more() -> None:
+    step = {"id": "s", "type": "agent", "status": "pending", "agent": {"agent_id": "a", "prompt": "p"}}
+
+    delegated = called("cp__agent_orchestrate", {"plan": {"steps": [step]}, "timeout_ms": 5_000}, Surroundings(["a"]))
+
+    assert isinstance(delegated, Delegated)
+    (job,) = delegated.children
+    assert (job.agent, job.plan_source, job.timeout_seconds) == (None, "orchestrate", 35.0)
+    assert job.plan is not None
+    assert job.plan["calls"][0]["arguments"]["timeout_ms"] == 5_000
