@@ -16,6 +16,7 @@ from pathlib import Path
 
 START, FINISH = "start", "finish"
 UNSAFE = "unsafe"
+PURE = "pure"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,8 @@ def repeated_after_success(entries: Iterable[Entry], succeeded: Mapping[str, tup
 
     `succeeded` says for a key with which attempt its step succeeded, and when (seconds since 1970). Begun again
     means: the attempt that succeeded was begun twice, or a later attempt was begun, or any attempt after the success.
+    A `pure` step may be called ahead of the claim of its attempt, and that call thrown away: of those only calls after
+    the success count.
     """
     found = set()
     begun: dict[str, Counter[int]] = defaultdict(Counter)
@@ -115,6 +118,7 @@ def repeated_after_success(entries: Iterable[Entry], succeeded: Mapping[str, tup
             continue
         attempt, at = succeeded[entry.key]
         begun[entry.key][entry.attempt] += 1
-        if entry.attempt > attempt or entry.at > at or begun[entry.key][attempt] > 1:
+        is_twice = begun[entry.key][attempt] > 1 and entry.effect != PURE
+        if entry.attempt > attempt or entry.at > at or is_twice:
             found.add(entry.key)
     return sorted(found)
