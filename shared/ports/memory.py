@@ -103,7 +103,7 @@ class Memory(Protocol):
         ...
 
     async def schedule(self, context: ToolContext, reminder: Reminder, *, most: int) -> datetime | None:
-        """Store a reminder for the caller's user, with model and limits of the caller's job; returns when it is due.
+        """Store a reminder for the caller's user, with model, tools and limits of its job; returns when it is due.
 
         One with this id that is stored already stays as it is: None then means that it has been fired for good.
         Raises `InvalidRequest` for a time that has passed or lies too far ahead, a cron expression that is never due,

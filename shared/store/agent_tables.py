@@ -123,8 +123,8 @@ class UserMetadataRow(SQLModel, table=True):
 class ScheduleRow(SQLModel, table=True):
     """A job that is made at a time, once or again and again (`cron` in `timezone`); `next_at` is when next.
 
-    `strategy`, `model`, `limits` and `budget` are those of the job that asked for it. `error` says why it was
-    switched off by itself.
+    `strategy`, `model`, `limits`, `budget` and `tools` are those of the job that asked for it, or of its tree;
+    `error` says why it was switched off by itself.
     """
 
     __tablename__ = "schedules"
@@ -147,6 +147,7 @@ class ScheduleRow(SQLModel, table=True):
     model: str | None = text_column(nullable=True)
     limits: Any = json_column()
     budget: Any = json_column()
+    tools: list[str] | None = texts_column()
     next_at: datetime | None = time_column()
     last_job_id: UUID | None = None
     error: str | None = text_column(nullable=True)

@@ -198,6 +198,24 @@ def test_the_job_of_an_agent_pins_what_is_newest_when_it_is_made(play: Play, rea
     )
 
 
+def test_a_reminder_may_do_no_more_than_the_job_that_asked(play: Play, read: Read) -> None:
+    """It goes back to the agent that asked, and to the tools that its job was allowed."""
+
+    async def scenario(harness: Harness) -> list[Any]:
+        await furnish(harness)
+        await DocumentStore(harness.database, "agent").put("default", "gardener", '{"name": "gardener"}', skills=[])
+        call = ("remind_me", {"description": "a", "delay_seconds": 60})
+        (of_agent,) = await outputs(harness, call, agent="gardener", agent_version=1)
+        (restricted,) = await outputs(harness, call, tools=["remind_me", "now"])
+        read(DUE)
+        await harness.sweeper.sweep()
+        return [of_agent["agent"], restricted["agent"]]
+
+    assert play(scenario, ScriptedModel()) == ["gardener", None]
+    made = [(job["agent_name"], job["tools"]) for job in read(MADE)]
+    assert sorted(made, key=str) == [("gardener", None), (None, ["remind_me", "now"])]
+
+
 def test_a_schedule_whose_agent_is_gone_is_switched_off_and_says_why(play: Play, read: Read) -> None:
     async def scenario(harness: Harness) -> None:
         await furnish(harness)

@@ -1,7 +1,8 @@
 """`remind_me`: a job that planq makes later, once or again and again. The schedule lies in the database.
 
 What is due is made by the sweeper of any worker, exactly one job for each due time; what was missed while no worker
-ran makes one job altogether. Specification S3.
+ran makes one job altogether. The job may do no more than the one that asked: it goes to the same agent unless another
+is named, and has the same tools. Specification S3.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Reminded(TypedDict):
     status: Literal["success"]
     reminder_id: Annotated[str, Field(description="Its id among the schedules.")]
     name: str
+    agent: Annotated[str | None, Field(description="Who gets the job; null for planq's planner.")]
     recurrence: Literal["once", "recurring"]
     schedule: Annotated[str, Field(description="The cron expression, or the time in UTC.")]
     timezone: str
@@ -69,7 +71,7 @@ async def remind_me(
     timezone: Annotated[str, Field(description="An IANA name such as Europe/Berlin.", max_length=100)] = "UTC",
     name: Annotated[str | None, Field(description="A short name.", min_length=1, max_length=MAX_NAME_CHARS)] = None,
     agent: Annotated[
-        str | None, Field(description="The agent that is given the job; planq's planner by default.", max_length=200)
+        str | None, Field(description="The agent that gets the job; by default the one that asks.", max_length=200)
     ] = None,
 ) -> Reminded:
     """Schedule a reminder or task for later: once (`at` or `delay_seconds`) or recurring (`crontab`); give one."""
@@ -77,7 +79,7 @@ async def remind_me(
         id=uuid.uuid5(REMINDERS, context.idempotency_key),
         name=storable(name or capped(" ".join(description.split()), 60)),
         input=storable(description),
-        agent=agent and storable(agent),
+        agent=storable(agent) if agent else context.agent,
         zone=timezone,
     )
     try:
@@ -89,6 +91,7 @@ async def remind_me(
         "status": "success",
         "reminder_id": str(reminder.id),
         "name": reminder.name,
+        "agent": reminder.agent,
         "recurrence": "recurring" if reminder.cron else "once",
         "schedule": reminder.cron or _told(reminder.at or next_at) or "",
         "timezone": timezone,
