@@ -195,13 +195,13 @@ async def tool_result(url: str, given: Mapping[str, Any]) -> dict[str, Any]:
     async def scenario(harness: Harness) -> Any:
         job_id = await harness.submit("", plan=plan, user_id="somebody")
         await harness.drain()
-        moments = await rows(harness, "SELECT name FROM moments ORDER BY created_at, id")
-        return (await look(harness, job_id))[1], [one["name"] for one in moments]
+        moments = await rows(harness, "SELECT id::text, name FROM moments")
+        return (await look(harness, job_id))[1], {one["id"]: one["name"] for one in moments}
 
-    (step, *_), names = await played(url, saying("done"), [], scenario)
+    (step, *_), kept = await played(url, saying("done"), [], scenario)
     result = step["output"] or {"error": step["error"]}
     saved = result.get("saved_moment_ids", ())
-    return {**result, "saved_count": sum(map(_is_uuid, saved)), "names": names}
+    return {**result, "saved_count": sum(map(_is_uuid, saved)), "names": [kept[one] for one in saved]}
 
 
 def _is_uuid(text: str) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from shared.domain.agents.answers import with_answers_as_text
 from shared.domain.compile import PlannedStep, compile_outline, outline
 from shared.domain.errors import BudgetExceeded, ErrorRecord, InvalidRequest, PlanInvalid, UnknownAgent, storable
 from shared.domain.model import Ask, Findings, ModelCall, ModelFailed
@@ -118,7 +119,8 @@ class PlanStage:
         except BudgetExceeded as refused:
             return await self._spending.end(claim, None, ErrorRecord.of(refused), [])
         planning = replace(planning, calls=[reply.call])
-        draft = interpret(reply.text, reply.tool_calls)
+        decided = reply.tool_calls if ask.answer_schema is None else with_answers_as_text(reply.tool_calls)
+        draft = interpret(reply.text, decided)
         if isinstance(draft, Direct):
             if job is not None:
                 said = Said(draft.content, Findings(is_direct=True), planning.calls)

@@ -6,14 +6,17 @@ must satisfy the agent's schema to the letter.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shared.domain import strict_json
 from shared.domain.encoding import encode
 from shared.domain.errors import InvalidOutput, capped
+from shared.domain.model import ToolCallRequest
+from shared.domain.planning import DIRECT, PLANNING_TOOL_NAME, decoded
 from shared.domain.schemas import excerpt, violations
 
 MAX_RAW_CHARS = 20_000
@@ -67,6 +70,24 @@ def read_answer(text: str, schema: Mapping[str, Any]) -> Answered | Rejected:
         rejected = rejected or errors
     found = "nothing" if not text.strip() else excerpt(text.strip())
     return Rejected(rejected or (f"expected a JSON object, found {found}",), capped(text, MAX_RAW_CHARS))
+
+
+def with_answers_as_text(calls: Sequence[ToolCallRequest]) -> list[ToolCallRequest]:
+    """Return a planner's calls with answers that it gave as objects turned into the texts that they should be.
+
+    Models that are told an answer's schema tend to put the object itself into `content` of a direct response.
+    """
+    return [_with_answer_as_text(call) for call in calls]
+
+
+def _with_answer_as_text(call: ToolCallRequest) -> ToolCallRequest:
+    arguments = decoded(call.arguments)
+    if call.name != PLANNING_TOOL_NAME or not isinstance(arguments, dict) or arguments.get("type") != DIRECT:
+        return call
+    content = arguments.get("content")
+    if not isinstance(content, dict):
+        return call
+    return replace(call, arguments={**arguments, "content": json.dumps(content)})
 
 
 def _candidates(text: str) -> Iterator[str]:

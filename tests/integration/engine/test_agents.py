@@ -176,6 +176,19 @@ def test_an_answer_that_does_not_fit_is_put_right_once(play: Callable[..., Any],
         assert [result.tool_name for result in model.told[-1].results] == ["echo"], "what was found is shown again"
 
 
+@pytest.mark.parametrize("arguments", [dict, json.dumps], ids=["decoded", "as text"])
+def test_a_planner_may_answer_with_the_object_itself(play: Callable[..., Any], arguments: Callable[..., Any]) -> None:
+    said = arguments({"type": "direct_response", "content": SUMS})
+    model = saying("unused", planned=[ToolCallRequest("__planning__", said)])
+
+    async def scenario(harness: Harness) -> Any:
+        return await run_agent(harness, {**CLERK, "tools": ["echo"]})
+
+    job, *_ = play(scenario, model, [make_tool(echo)])
+
+    assert (job["status"], job["output"], job["model_calls"]) == ("completed", SUMS, 1)
+
+
 @pytest.mark.parametrize("second", ["I am sorry.", Transient("away")])
 def test_a_second_answer_that_does_not_fit_fails_the_job_and_is_kept(play: Callable[..., Any], second: Any) -> None:
     model = saying("Sorry?", second)
