@@ -73,6 +73,7 @@ CRASH_POINTS: Mapping[str, Collection[str]] = {
     "responder": methods(Responder),
     "tool": methods(FindsOut) | methods(Gathers),
     "payloads": methods(Payloads),
+    "orchestrations": {"journal"},
     "memory": methods(Memory) - {"find_moments"},
     "sweep": methods(SweepStore),
     "sweep_publisher": methods(Publisher),
@@ -243,7 +244,10 @@ class LaneRuntime:
         longest_stage = timedelta(seconds=models.longest_call) + _BESIDE_THE_MODEL
         store = PostgresJobStore(database, self._identity.id, longest_stage)
         self._tools.desk.reach = Reach(
-            self._failpoints.around("store", store), PostgresOrchestrations(database), self._gateway, persist
+            self._failpoints.around("store", store),
+            self._failpoints.around("orchestrations", PostgresOrchestrations(database)),
+            self._failpoints.around("responder", self._gateway),
+            persist,
         )
         self.engine = Engine(
             # A fused `cpu` step would be invisible to monitors: only the parent process can send their events.

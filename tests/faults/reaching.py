@@ -20,6 +20,7 @@ from shared.store.signals import CANCELLED
 from tests.faults.chaining import CHAINING
 from tests.faults.delegating import kin, untold
 from tests.faults.lines import line
+from tests.faults.orchestrating import orchestrated
 from tests.faults.remembering import REMEMBERING
 from tests.faults.scene import MIXED, PATIENCE, Scene
 from tests.support.ports import free_port
@@ -334,6 +335,7 @@ REACH: dict[str, Recipe] = {
     "tool.call": mixed,
     "tool.find_out": found_out,
     "tool.gather": kin,
+    "orchestrations.journal": orchestrated,
     "payloads.put": large,
     "payloads.get": large,
     **CHAINING,
