@@ -9,7 +9,16 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.schemas import AgentReference, ChildDocument, ErrorDocument, Id, StepReference, Time, UsageDocument
+from api.schemas import (
+    AgentReference,
+    BudgetRequest,
+    ChildDocument,
+    ErrorDocument,
+    Id,
+    StepReference,
+    Time,
+    UsageDocument,
+)
 from shared.domain.agents.document import OutputMode
 from shared.domain.states import JobStatus
 
@@ -31,6 +40,7 @@ class ExecutionRequest(BaseModel):
         default=None, description="How long it may take, at most 300 s; or `timeout_ms`."
     )
     metadata: dict[str, Any] | None = Field(default=None, description="Kept and returned as it is; at most 16 kB.")
+    budget: BudgetRequest | None = Field(default=None, description="For it and all executions below it.")
 
 
 class _Answer(BaseModel):

@@ -153,6 +153,7 @@ def _step(job_id: UUID, row: Mapping[str, Any]) -> Document:
     succeeded = row["status"] == StepStatus.SUCCEEDED
     return {
         "index": row["index"],
+        "kind": row["kind"],
         "tool_name": row["tool_name"],
         "status": row["status"],
         "attempt": row["attempt"],

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from shared.domain.budget import read_budget
 from shared.domain.plan import Plan
-from shared.domain.states import Effect, JobStatus, Recovery, StepStatus, Strategy
+from shared.domain.states import Effect, JobStatus, Recovery, StepKind, StepStatus, Strategy
 from shared.domain.tool import ToolDefinition
 
 MAX_METADATA_BYTES = 16 * 1024
@@ -187,6 +187,7 @@ class StepDocument(_Answer):
     """One step. `arguments` are those it was called with; as planned while it has not begun, or where too large."""
 
     index: int
+    kind: StepKind = Field(description="A call of a tool, or one that hands over to an `agent` or several at once.")
     tool_name: str
     status: StepStatus
     attempt: int = Field(description="How many attempts have begun.")

@@ -135,7 +135,8 @@ def _as_job(agent_id: str, body: ExecutionRequest, default_seconds: float) -> Jo
     if body.prompt is None and body.action is None:
         raise InvalidRequest("expected an action or a prompt, found neither")
     wanted = body.model_dump(include={"action", "with_", "metadata"}, by_alias=True, exclude_none=True)
-    limits = {"job_timeout_seconds": _timeout(body, default_seconds)}
+    budget = None if body.budget is None else body.budget.model_dump(exclude_none=True)
+    limits = {"job_timeout_seconds": _timeout(body, default_seconds), "budget": budget}
     return JobRequest.model_validate({**wanted, "agent": agent_id, "input": body.prompt, "limits": limits})
 
 

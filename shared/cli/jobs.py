@@ -53,4 +53,6 @@ def jobs(
 def _row(job: dict[str, Any]) -> list[str]:
     begun = datetime.fromisoformat(job["created_at"]).astimezone()
     status = f"{job['status']}{', paused' if job.get('paused_at') else ''}"
-    return [job["id"], f"{begun:%Y-%m-%d %H:%M:%S}", status, one_line(job.get("input") or "(a plan)", 60)]
+    agent = f"{job['agent']['name']}: " if job.get("agent") else ""
+    asked = job.get("input") or ("(an action)" if agent else "(a plan)")
+    return [job["id"], f"{begun:%Y-%m-%d %H:%M:%S}", status, one_line(f"{agent}{asked}", 60)]

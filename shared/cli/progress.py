@@ -55,8 +55,8 @@ class Story:
         self._console = console
         self._status: str | None = None
         self._plan_told = False
-        self._begun: set[tuple[int, int]] = set()
-        self._ended: set[int] = set()
+        self._begun: set[tuple[str, int]] = set()
+        self._ended: set[str] = set()
         self._asked: list[str] = []
 
     def tell(self, job: Json) -> None:
@@ -93,19 +93,25 @@ class Story:
 
     def _news(self, step: Json) -> Iterator[tuple[datetime, str, str | None]]:
         """Yield what is new about a step: when it happened, what to print, and how."""
-        index, attempt, status = step["index"], step.get("attempt") or 0, step["status"]
+        attempt, status = step.get("attempt") or 0, step["status"]
         started, finished = _time(step.get("started_at")), _time(step.get("finished_at"))
-        if started and attempt and (index, attempt) not in self._begun:
-            self._begun.add((index, attempt))
-            again = f" again (attempt {attempt})" if attempt > 1 else ""
-            yield started, f"step {_name(step)} started{again}", "cyan"
-        if finished and index not in self._ended and StepStatus(status).is_terminal:
-            self._ended.add(index)
+        name = _name(step)  # with the tool: the chained one's step has the index of another
+        if started and attempt and (name, attempt) not in self._begun:
+            yield started, f"step {name} {self._begins(step, attempt)}", "cyan"
+            self._begun.add((name, attempt))
+        if finished and name not in self._ended and StepStatus(status).is_terminal:
+            self._ended.add(name)
             took = f" after {(finished - started).total_seconds() * 1000:.0f} ms" if started else ""
             if origin := step.get("reused_from"):
                 took = f", as in {origin['job_id']} ${origin['index']}"
             error = f": {_short(step['error'].get('message'))}" if step.get("error") else ""
-            yield finished, f"step {_name(step)} {status}{took}{error}", STEP_STYLES.get(status)
+            yield finished, f"step {name} {status}{took}{error}", STEP_STYLES.get(status)
+
+    def _begins(self, step: Json, attempt: int) -> str:
+        if step.get("kind", "tool") == "tool":
+            return "started" if attempt == 1 else f"started again (attempt {attempt})"
+        # It hands over, and goes on in another attempt once those have ended.
+        return "goes on" if (_name(step), attempt - 1) in self._begun else "started"
 
 
 def questions(job: Json) -> Iterator[str]:

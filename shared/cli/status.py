@@ -115,7 +115,7 @@ def _row(step: dict[str, Any]) -> list[str]:
     after = ", ".join(f"${index}" for index in step.get("depends_on") or [])
     error = step.get("error") or {}
     note = one_line(error["message"], 120) if error.get("message") else ""
-    attempt = step.get("attempt") or 0
+    attempt = step.get("attempt") or 0 if step.get("kind", "tool") == "tool" else 0
     origin = step.get("reused_from") or {}
     return [
         f"${step['index']}",

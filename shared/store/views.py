@@ -1,4 +1,5 @@
-"""Jobs as callers see them: one query for a job and its steps, and one for all who look at the same moment.
+"""Jobs as callers see them: one query for a job and its steps, and one for all who look at the same moment; a second
+one only where a job may have child jobs.
 
 What comes as JSON and is only handed on stays text (`JsonText`); steps are parsed, since arguments are resolved from
 outputs.
@@ -16,9 +17,9 @@ from uuid import UUID
 import orjson
 
 from shared.domain.encoding import JsonText, has_long_integer
-from shared.domain.states import TERMINAL_JOB, JobStatus, StepStatus
+from shared.domain.states import TERMINAL_JOB, JobStatus, StepKind, StepStatus
 from shared.store.arrays import array_text
-from shared.store.database import Database, Row
+from shared.store.database import Database
 from shared.store.grouping import Group
 from shared.store.rows import CalledArguments, known_output
 
@@ -34,21 +35,27 @@ _FEW_STEPS = 100
 _ANY_STEPS = 2**31 - 1
 
 _ENDED = array_text(TERMINAL_JOB)
-_RAW = ("error", "metadata", "plan_body", "plan_errors", "output", "chained", "children")
+_RAW = ("error", "metadata", "plan_body", "plan_errors", "output", "chained")
 _TIMES = ("started_at", "finished_at")
 
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job's row, JSON in it as `JsonText`, with `plan_body`, `plan_errors` and `children`; its steps in plan order.
+    """A job's row, JSON in it as `JsonText`, with `plan_body`, `plan_errors` and `children`, and its steps.
 
-    Each step carries `called_arguments`: resolved once it has begun, as planned before or where they are too large to
-    show (`CalledArguments`). Plan and steps are only there when the view `is_whole`. A view may be shared.
+    The steps are in plan order. Each carries `called_arguments`: resolved once it has begun, as planned before or where
+    they are too large to show (`CalledArguments`). Plan, steps and children are only there when the view `is_whole`. A
+    view may be shared.
     """
 
-    row: Row
+    row: dict[str, Any]
     steps: Sequence[Mapping[str, Any]]
     is_whole: bool
+
+    @property
+    def may_have_children(self) -> bool:
+        """False when none of its steps, of no round, can have handed over to child jobs."""
+        return self.is_whole and (self.row["round"] > 0 or any(step["kind"] != StepKind.TOOL for step in self.steps))
 
     @property
     def has_ended(self) -> bool:
@@ -85,7 +92,17 @@ class Views:
                     found[look] = _view(whole, _steps(whole["steps"]))
             else:
                 found[look] = _view(row, steps)
+        await self._add_children([view for view in found.values() if view.may_have_children])
         return [found.get(look) for look in looks]
+
+    async def _add_children(self, views: Sequence[JobView]) -> None:
+        """Add the child jobs of those that may have some; nothing is asked where none may."""
+        if not views:
+            return
+        rows = await self._database.fetch_all("view_children", ids=array_text(view.row["id"] for view in views))
+        known = {row["parent_job_id"]: JsonText(row["children"].encode()) for row in rows}
+        for view in views:
+            view.row["children"] = known.get(view.row["id"])
 
     async def _rows(self, looks: Sequence[_Look], steps: int) -> list[dict[str, Any]]:
         return await self._database.fetch_all(
@@ -102,6 +119,7 @@ def _view(row: dict[str, Any], steps: list[dict[str, Any]]) -> JobView:
     for name in _RAW:
         if row[name] is not None:
             row[name] = JsonText(row[name].encode())
+    row["children"] = None
     known = {step["index"]: known_output(step) for step in steps if step["status"] == StepStatus.SUCCEEDED}
     called = CalledArguments(known)
     for step in steps:

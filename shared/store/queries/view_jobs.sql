@@ -1,8 +1,7 @@
 -- What callers see of jobs, a row for each of those that there are: the job, the plan of its present round, and the
--- first `steps` steps of that round as one JSON array, and its child jobs as another; plan, steps and children only where
--- they are `wanted`, or the job has ended.
+-- first `steps` steps of that round as one JSON array; plan and steps only where they are `wanted`, or the job has ended.
 -- OFFSET keeps the planner from joining whole tables: a plan that it made for empty ones would be kept.
-SELECT j.*, w.is_wanted, p.body AS plan_body, p.errors AS plan_errors, s.steps, c.children
+SELECT j.*, w.is_wanted, p.body AS plan_body, p.errors AS plan_errors, s.steps
 FROM unnest(%(ids)s::uuid[], %(tenant_ids)s::text[], %(wanted)s::bool[]) AS w (id, tenant_id, is_wanted)
 CROSS JOIN LATERAL (
     SELECT id, tenant_id, status, strategy, input, answer, error::text AS error, model_calls, input_tokens, output_tokens,
@@ -17,17 +16,9 @@ LEFT JOIN LATERAL (
 ) p ON true
 CROSS JOIN LATERAL (
     SELECT json_agg(to_json(s))::text AS steps FROM (
-        SELECT index, tool_name, status, attempt, arguments, inputs, output, encode(payload_hash, 'hex') AS payload_hash,
+        SELECT index, kind, tool_name, status, attempt, arguments, inputs, output, encode(payload_hash, 'hex') AS payload_hash,
                output_bytes, excerpts, error, depends_on, reused_job, reused_index, effect, recovery, question,
                started_at, finished_at
         FROM steps WHERE j.is_whole AND job_id = j.id AND round = j.round ORDER BY index LIMIT %(steps)s
     ) s
 ) s
-CROSS JOIN LATERAL (
-    SELECT json_agg(json_build_object(
-               'id', id, 'step_index', parent_step_index, 'position', child_position, 'key', child_key,
-               'agent', CASE WHEN agent_name IS NOT NULL
-                        THEN json_build_object('name', agent_name, 'version', agent_version) END,
-               'action', action, 'status', status) ORDER BY parent_step_index, child_position, id)::text AS children
-    FROM jobs WHERE j.is_whole AND parent_job_id = j.id
-) c

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shared.store.ids import new_id
-from tests.integration.api.conftest import Api, MakeApi, problem_of
+from tests.integration.api.conftest import Api, MakeApi, problem_of, search
 from tests.support.waiting import eventually
 
 AGENT = {
@@ -110,7 +110,9 @@ def test_the_timeout_bounds_the_job(api: Api, path: str, body: dict[str, Any], s
         ("doer", {"prompt": "x", "timeout_ms": 0}, 422, "timeout_ms"),
         ("doer", {"prompt": "x", "timeout_ms": -1}, 422, "timeout_ms"),
         ("doer", {"prompt": "x", "timeout_ms": 1, "timeout_seconds": 1}, 422, "found both"),
-        ("doer", {"prompt": "x", "input": "y"}, 422, "known fields are action, metadata, prompt"),
+        ("doer", {"prompt": "x", "input": "y"}, 422, "known fields are action, budget, metadata, prompt"),
+        ("doer", {"prompt": "x", "budget": {"soft": 0.5}}, 422, "budget"),
+        ("doer", {"prompt": "x", "budget": {"max_tokens": 0}}, 422, "budget.max_tokens"),
         ("doer", {"prompt": "x", "with": []}, 422, "with"),
     ],
 )
@@ -124,6 +126,13 @@ def test_what_no_agent_can_do_is_refused(
     assert told in response.json()["detail"]
 
 
+def test_a_budget_is_kept_with_the_job(api: Api, path: str) -> None:
+    budget = {"max_model_calls": 3, "ask": False}
+    execution = api.http.post(f"{path}/async", json={"prompt": "x", "budget": budget}).json()
+
+    assert api.jobs.execute("SELECT budget FROM jobs WHERE id = %s", execution["exec_id"]) == [{"budget": budget}]
+
+
 def test_a_job_without_an_agent_is_no_execution(api: Api) -> None:
     job = api.submit()
 
@@ -134,6 +143,9 @@ def test_a_job_without_an_agent_is_no_execution(api: Api) -> None:
 
 def test_children_are_shown_with_their_parent_and_by_themselves(api: Api, path: str) -> None:
     parent = api.http.post(f"{path}/async", json={"prompt": "x"}).json()["exec_id"]
+    api.jobs.run_plan(parent, {"type": "tool_calls", "calls": [search()] * 3}, {})
+    assert api.http.get(f"/jobs/{parent}").json()["children"] == []
+    api.jobs.execute("UPDATE steps SET kind = 'agent' WHERE job_id = %s AND index = 2", parent)
     child = api.submit({"input": "part"})["id"]
     api.jobs.execute(
         "UPDATE jobs SET parent_job_id = %s, parent_step_index = 2, parent_round = 0, child_position = 1, "

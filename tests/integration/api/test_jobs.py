@@ -47,8 +47,8 @@ def test_a_job_shows_its_plan_and_what_became_of_its_steps(api: Api) -> None:
     assert (seen["model_calls"], seen["usage"]) == (0, {"input_tokens": 0, "output_tokens": 0, "cost_usd": None})
     first, second, third, fourth = seen["steps"]
     assert list(first) == [
-        *("index", "tool_name", "status", "attempt", "arguments", "output", "output_ref", "error", "depends_on"),
-        *("reused_from", "recovery", "question", "started_at", "finished_at"),
+        *("index", "kind", "tool_name", "status", "attempt", "arguments", "output", "output_ref", "error"),
+        *("depends_on", "reused_from", "recovery", "question", "started_at", "finished_at"),
     ]
     assert (first["status"], first["output"], first["attempt"]) == ("succeeded", {"text": "Rust", "count": 2**70}, 1)
     assert second["arguments"] == {"title": "About $0.output.text"}

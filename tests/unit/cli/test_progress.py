@@ -93,6 +93,20 @@ def test_plan_steps_and_states_are_told_once_and_in_order() -> None:
     ]
 
 
+def test_a_step_that_hands_over_goes_on_and_does_not_start_again() -> None:
+    running = step(0, "waiting", kind="agent", started_at=at(0.1))
+    ended = step(0, "succeeded", kind="agent", attempt=2, started_at=at(0.3), finished_at=at(0.4))
+
+    assert told(job("executing", running), job("completed", ended)) == [
+        "0.10 s  step $0 search started",
+        "job executing",
+        "0.30 s  step $0 search goes on",
+        "0.40 s  step $0 search succeeded after 100 ms",
+        "job completed",
+    ]
+    assert told(job("completed", ended))[0] == "0.30 s  step $0 search started"
+
+
 def test_steps_that_ran_side_by_side_between_two_looks_are_told_as_they_ran() -> None:
     lines = told(
         job(
