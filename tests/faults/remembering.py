@@ -5,17 +5,26 @@ from __future__ import annotations
 from tests.faults.scene import PATIENCE, Scene
 from tests.support.waiting import eventually
 
+REMINDERS = 6
+
 
 def reminded(scene: Scene, point: str) -> None:
-    """A worker dies while it makes the job of a reminder that is due: there is one job, and it runs."""
-    schedule_id = scene.schedule("calculate 40 + 2", "0 seconds")
+    """A worker dies while it makes the jobs of reminders that are due; two that race make one job of each."""
+    ids = [scene.schedule(f"calculate {n} + 1", "0 seconds") for n in range(REMINDERS)]
     scene.died_at(point)
     scene.worker()
-    made = "SELECT last_job_id FROM schedules WHERE id = %s AND NOT is_active"
-    (row,) = eventually(lambda: scene.read(made, schedule_id), PATIENCE, what="the reminder is fired")
-    job, steps = scene.ends(row["last_job_id"])
-    assert (job["status"], [step["output"] for step in steps]) == ("completed", [{"result": 42}])
-    assert scene.read("SELECT count(*) AS n FROM jobs") == [{"n": 1}]
+    scene.worker()
+    made = "SELECT last_job_id FROM schedules WHERE id = ANY (%s) AND NOT is_active AND last_job_id IS NOT NULL"
+    fired = eventually(
+        lambda: len(rows := scene.read(made, ids)) == REMINDERS and rows, PATIENCE, what="all reminders are fired"
+    )
+    outputs = []
+    for row in fired:
+        job, steps = scene.ends(row["last_job_id"])
+        assert job["status"] == "completed"
+        outputs += [step["output"]["result"] for step in steps]
+    assert sorted(outputs) == [n + 1 for n in range(REMINDERS)]
+    assert scene.read("SELECT count(*) AS n FROM jobs") == [{"n": REMINDERS}]
 
 
 def kept(scene: Scene, point: str) -> None:
