@@ -118,3 +118,33 @@ def test_a_worker_loads_the_sdk_of_its_model_before_its_first_job(start: StartSt
     maps = Path(f"/proc/{stack.processes['io-1'].pid}/maps")
     eventually(lambda: "jiter" in maps.read_text(), 60, what="the SDK is loaded")
     assert model.requests == []
+
+
+def test_the_first_agent_to_succeed_ends_the_race_and_closes_the_stream_of_the_other(
+    start: StartStack, model: WireServer, database_url: str
+) -> None:
+    model.script(STALLS, ANSWERS, ANSWERS)
+    stack = start()
+    for name in ("left", "right"):
+        document = {"name": name, "description": "You multiply."}
+        assert httpx.put(f"{stack.url}/agents/{name}", json=document, timeout=30).status_code in (200, 201)
+    calls = [{"agent_id": name, "prompt": "What is 3 * 4?"} for name in ("left", "right")]
+    race = {"steps": calls, "merge_strategy": "first_success"}
+    steps = [{"id": "race", "type": "parallel", "status": "pending", "parallel": race}]
+    arguments = {"plan": {"steps": steps}}
+    plan = {"calls": [{"tool_name": "cp__agent_orchestrate", "arguments": arguments}]}
+
+    answer = httpx.post(f"{stack.url}/jobs", json={"plan": plan}, timeout=30)
+    job = httpx.get(f"{stack.url}/jobs/{answer.json()['id']}", params={"wait": 60}, timeout=70).json()
+
+    (group,) = job["steps"][0]["output"]["steps"]
+    assert (job["status"], group["status"], group["output"]) == ("completed", "success", {"text": "Twelve."})
+    ended = {child["status"]: child["exec_id"] for child in group["children"]}
+    eventually(lambda: model.left_at, 10, what="the loser's stream is closed")
+    (call,) = eventually(lambda: calls_of(database_url, ended["skipped"]), what="the loser's call is recorded")
+    assert (call["error"]["code"], call["input_tokens"] > 10) == ("cancelled", True)
+    with psycopg.connect(database_url) as connection:
+        query = "SELECT extract(epoch FROM s.finished_at - c.finished_at) FROM jobs c JOIN steps s ON s.job_id = %s "
+        row = connection.execute(query + "WHERE c.id = %s", [job["id"], ended["success"]]).fetchone()
+    assert row is not None
+    assert row[0] < 1, "the race is over once somebody has won it"
