@@ -4,6 +4,7 @@ Adapters stand behind these Protocols: `shared/store` (PostgreSQL), `shared/brok
 `worker/tools` (Python functions, MCP servers). The engine knows nothing else.
 """
 
+from shared.ports.claims import ReusedStep, StageClaim, StepClaim
 from shared.ports.jobs import (
     ArtifactRecord,
     JobStore,
@@ -12,9 +13,6 @@ from shared.ports.jobs import (
     ParentMoved,
     RanStep,
     ReadyStep,
-    ReusedStep,
-    StageClaim,
-    StepClaim,
     Take,
 )
 from shared.ports.leases import Attempt, Held, Place, job_of

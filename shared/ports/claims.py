@@ -1,0 +1,114 @@
+"""What a worker holds: the right to carry out a stage of a job, or a step, once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from shared.domain.excerpts import Path
+from shared.domain.ids import StepRef
+from shared.domain.limits import Limits
+from shared.domain.model import StepResult
+from shared.domain.states import Effect, JobStatus, Lane, Recovery, StepKind
+
+
+@dataclass(frozen=True, slots=True)
+class ReusedStep:
+    """A succeeded step of another job whose outcome a step of a fork takes over."""
+
+    job_id: UUID
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageClaim:
+    """The right to carry out the PLAN or RESPOND stage of a job once; `attempt` is its fencing token.
+
+    In a fork, `reuse` names whose outcomes the steps of its plan take over, by index. RESPOND answers
+    from `results`, the outcomes of the round's steps that were begun, in plan order, arguments resolved; None in PLAN
+    and where the plan was refused. `plan_body` is there in PLAN, and in RESPOND of plans that neither the caller nor
+    the model made.
+
+    The job of an agent brings the document that it pinned as `agent`, and as `instructions` the texts of the skills
+    that the document lists, in its order; `with_` and `action` are what the caller sent. `parent` is the step that a
+    child job works for. After a chained tool, `output` and `answer` are what the job had come to before it.
+    `budgeted` says that the tree of jobs of `root_job_id` shares a budget.
+    """
+
+    job_id: UUID
+    tenant_id: str
+    status: JobStatus
+    round: int
+    attempt: int
+    model: str
+    input: str
+    tools: Sequence[str] | None
+    limits: Limits
+    plan_source: str | None
+    plan_body: Any
+    plan_errors: Sequence[Mapping[str, Any]] | None
+    reuse: Mapping[int, ReusedStep] = field(default_factory=dict)
+    results: Sequence[StepResult] | None = None
+    agent: Mapping[str, Any] | None = None
+    agent_name: str | None = None
+    agent_version: int | None = None
+    instructions: Sequence[str] = ()
+    action: str | None = None
+    with_: Mapping[str, Any] = field(default_factory=dict)
+    depth: int = 0
+    root_job_id: UUID | None = None
+    parent: StepRef | None = None
+    output: Any = None
+    answer: str | None = None
+    budgeted: bool = False
+    user_id: str = ""
+    trace_id: str = ""
+    context_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepClaim:
+    """The right to run a step once; `attempt` is its fencing token.
+
+    `outputs` holds the outputs of exactly the steps that the arguments reference; of a large one its `Excerpts`.
+    `wanted` are the paths of its own output that later steps reference. `tries` counts this attempt and the
+    earlier ones that ended by an error: attempts cut off by a lost or stopping worker do not use up retries. When it
+    is `unsure` whether an earlier attempt took effect, the tool has to find that out before it is called again.
+    `time_left` is what the plan had left at the claim. When the step has `gathered`, its child jobs have come as far
+    as it waited for: `note` is what it delegated with. `depth` counts the jobs above this one, `root_job_id` is the
+    outermost (None: this one), `agent` the one that the job runs, `skill_id` the first skill that it lists; `limits`
+    are there unless `kind` is `tool`.
+    The arguments of a chained tool are `verbatim`: nothing in them is a reference.
+    """
+
+    ref: StepRef
+    tenant_id: str
+    tool_name: str
+    effect: Effect
+    lane: Lane
+    arguments: Mapping[str, Any]
+    outputs: Mapping[int, Any]
+    attempt: int
+    tries: int
+    retries: int
+    worker_losses: int
+    timeout_seconds: float
+    user_id: str
+    trace_id: str
+    context_id: str
+    recovery: Recovery = Recovery.FAIL
+    unsure: bool = False
+    wanted: tuple[Path, ...] = ()
+    time_left: timedelta | None = None
+    kind: StepKind = StepKind.TOOL
+    gathered: bool = False
+    note: Any = None
+    verbatim: bool = False
+    depth: int = 0
+    root_job_id: UUID | None = None
+    agent: str | None = None
+    limits: Limits | None = None
+    skill_id: str | None = None
