@@ -42,37 +42,46 @@ class Reminded(TypedDict):
     next_at: Annotated[str | None, Field(description="When it is due next, in UTC; null when it has been fired.")]
 
 
+Description = Annotated[
+    str,
+    Field(
+        description="What to do or to be reminded of: the input of the job that is made then.",
+        min_length=1,
+        max_length=MAX_TEXT_CHARS,
+    ),
+]
+At = Annotated[
+    str | None, Field(description="Once, at this time: ISO 8601; without an offset the local time in `timezone`.")
+]
+Delay = Annotated[
+    float | None, Field(description="Once, so many seconds from now.", gt=0, le=MAX_AHEAD.total_seconds())
+]
+Crontab = Annotated[
+    str | None,
+    Field(
+        description="Again and again: a cron expression of five fields, such as `0 9 * * 1` for Mondays at nine, "
+        "read in `timezone`. A time (ISO 8601) is taken as `at`.",
+        max_length=200,
+    ),
+]
+Zone = Annotated[str, Field(description="An IANA name such as Europe/Berlin.", max_length=100)]
+Name = Annotated[str | None, Field(description="A short name.", min_length=1, max_length=MAX_NAME_CHARS)]
+Agent = Annotated[
+    str | None, Field(description="The agent that gets the job; by default the one that asks.", max_length=200)
+]
+
+
 @tool(effect=Effect.IDEMPOTENT, timeout_seconds=30)
 async def remind_me(
-    description: Annotated[
-        str,
-        Field(
-            description="What to do or to be reminded of: the input of the job that is made then.",
-            min_length=1,
-            max_length=MAX_TEXT_CHARS,
-        ),
-    ],
+    description: Description,
     context: ToolContext,
     services: ToolServices,
-    at: Annotated[
-        str | None, Field(description="Once, at this time: ISO 8601; without an offset the local time in `timezone`.")
-    ] = None,
-    delay_seconds: Annotated[
-        float | None, Field(description="Once, so many seconds from now.", gt=0, le=MAX_AHEAD.total_seconds())
-    ] = None,
-    crontab: Annotated[
-        str | None,
-        Field(
-            description="Again and again: a cron expression of five fields, such as `0 9 * * 1` for Mondays at nine, "
-            "read in `timezone`. A time (ISO 8601) is taken as `at`.",
-            max_length=200,
-        ),
-    ] = None,
-    timezone: Annotated[str, Field(description="An IANA name such as Europe/Berlin.", max_length=100)] = "UTC",
-    name: Annotated[str | None, Field(description="A short name.", min_length=1, max_length=MAX_NAME_CHARS)] = None,
-    agent: Annotated[
-        str | None, Field(description="The agent that gets the job; by default the one that asks.", max_length=200)
-    ] = None,
+    at: At = None,
+    delay_seconds: Delay = None,
+    crontab: Crontab = None,
+    timezone: Zone = "UTC",
+    name: Name = None,
+    agent: Agent = None,
 ) -> Reminded:
     """Schedule a reminder or task for later: once (`at` or `delay_seconds`) or recurring (`crontab`); give one."""
     reminder = Reminder(

@@ -53,6 +53,7 @@ def upgrade() -> None:
     _documents()
     _messages_and_budgets()
     _memory()
+    _schedules()
     for part in PARTS:
         sql = resources.files("shared.store.migrations").joinpath(f"sql/0005_{part}.sql").read_text("utf-8")
         op.get_bind().exec_driver_sql(sql.replace("%", "%%"))
@@ -186,6 +187,9 @@ def _memory() -> None:
         _time("updated_at", now=True),
         sa.PrimaryKeyConstraint("tenant_id", "user_id", name=op.f("pk_user_metadata")),
     )
+
+
+def _schedules() -> None:
     op.create_table(
         "schedules",
         sa.Column("id", sa.Uuid(), nullable=False),
