@@ -14,6 +14,7 @@ from shared.domain.encoding import indented
 from shared.domain.errors import capped
 from shared.domain.model import Ask, Findings, StepResult
 from worker.llm.backend import FREE, Completion
+from worker.llm.offline.orchestrating import asks_for_plan, plan_of_agents
 from worker.llm.offline.structured import structured_text
 from worker.llm.offline.texts import SIGNATURE
 from worker.llm.plan_errors import told_plan_errors
@@ -27,6 +28,8 @@ MAX_HITS = 5
 
 def answer_offline(ask: Ask, findings: Findings) -> Completion:
     """Return the rules' answer; its text is never empty, and it costs nothing."""
+    if asks_for_plan(ask):
+        return Completion(text=plan_of_agents(ask), cost_usd=FREE)
     if ask.answer_schema is not None:
         return Completion(text=structured_text(ask.answer_schema, ask, findings), cost_usd=FREE)
     if findings.is_direct:
