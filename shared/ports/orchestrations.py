@@ -51,8 +51,11 @@ class TreeUsage:
 class Orchestrations(Protocol):
     """Orchestration jobs in the store. All methods raise `DatabaseUnavailable` when it does not answer."""
 
-    async def look(self, job_id: UUID) -> Orchestration | None:
-        """Return an orchestration with its steps; None for a job that is none, or that has no steps yet."""
+    async def look(self, job_id: UUID, *, with_agents: bool = True) -> Orchestration | None:
+        """Return an orchestration with its steps; None for a job that is none, or that has no steps yet.
+
+        Without `with_agents` the steps come without their child jobs, whose outputs may be large.
+        """
         ...
 
     async def journal(self, job_id: UUID, transitions: Sequence[Transition]) -> Sequence[Transition]:

@@ -21,12 +21,13 @@ class PostgresOrchestrations:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def look(self, job_id: UUID) -> Orchestration | None:
+    async def look(self, job_id: UUID, *, with_agents: bool = True) -> Orchestration | None:
         rows = await self._database.fetch_all("look_at_orchestration", job_id=job_id)
         if not rows:
             return None
         children: dict[int, list[ChildOutcome]] = {}
-        for child in await self._database.fetch_all("orchestrated_agents", job_id=job_id):
+        found = await self._database.fetch_all("orchestrated_agents", job_id=job_id) if with_agents else ()
+        for child in found:
             children.setdefault(child["parent_step_index"], []).append(outcome(child))
         steps = [
             OrchestratedStep(

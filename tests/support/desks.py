@@ -55,7 +55,7 @@ class Surroundings:
     async def model_of(self, job_id: UUID) -> str:
         return "offline"
 
-    async def look(self, job_id: UUID) -> None:
+    async def look(self, job_id: UUID, *, with_agents: bool = True) -> None:
         return None
 
     async def catalogue(self, tenant_id: str, most: int) -> Mapping[str, Any]:

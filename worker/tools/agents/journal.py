@@ -26,7 +26,7 @@ async def tell_progress(desk: Desk, job_id: UUID) -> None:
     """Tell what an orchestration has done so far; best effort, for it is told again."""
     reach = desk.opened()
     try:
-        found = await reach.orchestrations.look(job_id)
+        found = await reach.orchestrations.look(job_id, with_agents=False)
         if found is not None:
             await tell(desk, reach, job_id, found, is_over=False)
     except Unavailable as error:
