@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from shared.domain.agents.orchestrate.machine import follow
+from shared.domain.agents.orchestrate.plan import StepType
+from shared.domain.agents.orchestrate.progress import Outcome, Progress
+from shared.store.orchestrations import PostgresOrchestrations
+from tests.support.agents import rows
 from tests.support.harness import Harness
-from tests.support.orchestras import agent_step, below, group_step, orchestrate, told
+from tests.support.orchestras import Orchestra, agent_step, below, group_step, orchestrate, told
 
 Run = Callable[..., Any]
 
@@ -204,3 +210,21 @@ def test_a_time_out_and_a_fault_fire_their_own_events(orchestra: Run, behaviour:
 
     assert events[-1]["event"] == event
     assert step["output"]["steps"][0]["error"]["code"] == code
+
+
+def test_whoever_tells_transitions_at_the_same_time_tells_each_once(play: Callable[..., Any]) -> None:
+    steps = [Progress(name, StepType.AGENT, Outcome.SUCCEEDED) for name in "abc"]
+    transitions = follow(steps, is_over=True)
+
+    async def scenario(harness: Harness) -> Any:
+        job_id = await harness.submit("anything")
+        store = PostgresOrchestrations(harness.database)
+        told = await asyncio.gather(*(store.journal(job_id, transitions[:size]) for size in (3, 11, 7, 5, 11)))
+        assert await store.look(job_id) is None, "it is no orchestration"
+        query = "SELECT data FROM events WHERE job_id = %s AND kind = 'orchestration' ORDER BY sequence"
+        return told, [row["data"] for row in await rows(harness, query, job_id)]
+
+    told, events = play(scenario, Orchestra())
+
+    assert events == [one.to_json() for one in transitions]
+    assert sorted(one.number for part in told for one in part) == list(range(len(transitions)))
