@@ -82,11 +82,12 @@ async def listing(
     status: Annotated[JobStatus | None, Query(description="Only jobs that stand here.")] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
     cursor: Annotated[str | None, Query(description="`next_cursor` of the page before.")] = None,
+    roots: Annotated[bool, Query(description="Without child jobs.")] = False,
 ) -> Response:
     """List jobs, newest first, without their plans and steps."""
     below = None if cursor is None else _from_cursor(cursor)
     # One more than asked for says whether there is a next page.
-    rows = await services.requests.jobs(TENANT, status=status, below=below, limit=limit + 1)
+    rows = await services.requests.jobs(TENANT, status=status, below=below, limit=limit + 1, roots=roots)
     page = rows[:limit]
     following = _to_cursor(page[-1]["id"]) if len(rows) > limit else None
     return JsonResponse({"items": [job_summary(row) for row in page], "next_cursor": following})

@@ -68,9 +68,16 @@ class Client:
             return self._json("GET", _job(job_id))
         return self._json("GET", _job(job_id), params={"wait": wait}, timeout=wait + self._timeout)
 
-    def jobs(self, *, status: str | None = None, cursor: str | None = None, limit: int | None = None) -> Json:
-        """Return one page of jobs, newest first: `{items, next_cursor?}`."""
-        given = {"status": status, "cursor": cursor, "limit": limit}
+    def jobs(
+        self,
+        *,
+        status: str | None = None,
+        cursor: str | None = None,
+        limit: int | None = None,
+        roots: bool | None = None,
+    ) -> Json:
+        """Return one page of jobs, newest first: `{items, next_cursor?}`; with `roots` without child jobs."""
+        given = {"status": status, "cursor": cursor, "limit": limit, "roots": roots}
         return self._json("GET", "/jobs", params={name: value for name, value in given.items() if value is not None})
 
     def cancel(self, job_id: str) -> Json:

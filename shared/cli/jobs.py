@@ -23,6 +23,9 @@ def add_to(app: typer.Typer) -> None:
 def jobs(
     status: Annotated[JobStatus | None, typer.Option(help="Only jobs in this state.", show_default=False)] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 20,
+    children: Annotated[
+        bool, typer.Option("--children", help="Also those that steps of other jobs have made.")
+    ] = False,
     url: Url = None,
     api_key: ApiKey = None,
     as_json: AsJson = False,
@@ -33,7 +36,10 @@ def jobs(
         cursor = None
         while len(found) < limit:
             page = client.jobs(
-                status=status.value if status else None, cursor=cursor, limit=min(PAGE, limit - len(found))
+                status=status.value if status else None,
+                cursor=cursor,
+                limit=min(PAGE, limit - len(found)),
+                roots=None if children else True,
             )
             found += page["items"]
             cursor = page.get("next_cursor")

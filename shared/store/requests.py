@@ -134,11 +134,15 @@ class RequestStore:
         return {row["id"] for row in rows}
 
     async def jobs(
-        self, tenant_id: str, *, status: JobStatus | None, below: UUID | None, limit: int
+        self, tenant_id: str, *, status: JobStatus | None, below: UUID | None, limit: int, roots: bool = False
     ) -> Sequence[Row]:
-        """Return at most `limit` jobs, newest first, older than the job `below` if given."""
+        """Return at most `limit` jobs, newest first, older than the job `below` if given.
+
+        With `roots` those that no other job has made.
+        """
+        named = str(status) if status else None
         return await self._database.fetch_all(
-            "list_jobs", tenant_id=tenant_id, status=str(status) if status else None, below=below, limit=limit
+            "list_jobs", tenant_id=tenant_id, status=named, roots=roots, below=below, limit=limit
         )
 
     async def cancel(self, tenant_id: str, job_id: UUID) -> tuple[Sequence[UUID], JobStatus]:

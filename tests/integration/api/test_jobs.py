@@ -139,6 +139,11 @@ def test_jobs_are_listed_newest_first_page_by_page(make_api: MakeApi) -> None:
     assert pages == [newest_first[:2], newest_first[2:4], newest_first[4:]]
     assert [job["id"] for job in api.http.get("/jobs?status=completed").json()["items"]] == [submitted[1]]
     assert "steps" not in api.http.get("/jobs").json()["items"][0]
+    api.jobs.execute(
+        "UPDATE jobs SET parent_job_id = %s, parent_step_index = 0 WHERE id = %s", submitted[0], submitted[4]
+    )
+    assert [job["id"] for job in api.http.get("/jobs?roots=true").json()["items"]] == newest_first[1:]
+    assert api.http.get("/jobs").json()["items"][0]["parent"]["job_id"] == submitted[0]
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_prepared_statements_outlive_a_migration(use: Callable[..., Any], databa
 
     async def work(database: Database) -> list[int]:
         async def look() -> int:
-            return len(await database.fetch_all("list_jobs", tenant_id="default", status=None, below=None, limit=1))
+            return len(await database.fetch_all("get_job", tenant_id="default", id=new_id()))
 
         found = [await look() for _ in range(8)]
         async with database.connection() as connection:

@@ -236,9 +236,21 @@ def test_jobs_reads_page_after_page_up_to_its_limit(planq: Planq, server: Record
     assert len(json.loads(result.stdout)["items"]) == 150
     assert json.loads(result.stdout)["next_cursor"] == "d"
     assert [path for _, path, _, _ in server.asked] == [
-        "/jobs?status=completed&limit=100",
-        "/jobs?status=completed&cursor=c&limit=50",
+        "/jobs?status=completed&limit=100&roots=true",
+        "/jobs?status=completed&cursor=c&limit=50&roots=true",
     ]
+
+
+def test_jobs_of_agents_name_them_and_children_are_left_out_unless_asked_for(planq: Planq, server: Recorder) -> None:
+    agent = {"name": "writer", "version": 2}
+    server.answer(
+        200, {"items": [job("failed", agent=agent), job("failed", agent=agent, input="")], "next_cursor": None}
+    )
+
+    lines = planq("jobs", "--children").stdout.splitlines()
+
+    assert [line.partition("failed  ")[2] for line in lines] == ["writer: hello", "writer: (an action)"]
+    assert server.asked[0][1] == "/jobs?limit=20"
 
 
 def test_jobs_are_one_line_each(planq: Planq, server: Recorder) -> None:
