@@ -77,8 +77,8 @@ def _require_failures(job: Row) -> None:
     status = JobStatus(job["status"])
     if job["parent_job_id"] is not None:
         raise Conflict(
-            f"job {job['id']} cannot be resumed: it is a child of job {job['parent_job_id']}, whose step knows of its "
-            "end. Resume that job, which hands its failed steps over to new children, or fork this one",
+            f"job {job['id']} cannot be resumed: it is a child of job {job['parent_job_id']}, whose step knows of "
+            "its end. Resume that job, which hands its failed steps over to new children, or fork this one",
             job_status=status,
         )
     if status is JobStatus.FAILED or (status is JobStatus.COMPLETED and job["failed_steps"] > 0):
