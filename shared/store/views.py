@@ -43,9 +43,9 @@ _TIMES = ("started_at", "finished_at")
 class JobView:
     """A job's row, JSON in it as `JsonText`, with `plan_body`, `plan_errors` and `children`, and its steps.
 
-    The steps are in plan order. Each carries `called_arguments`: resolved once it has begun, as planned before or where
-    they are too large to show (`CalledArguments`). Plan, steps and children are only there when the view `is_whole`. A
-    view may be shared.
+    The steps are in plan order. Each carries `called_arguments`: resolved once it has begun, as planned before or
+    where they are too large to show (`CalledArguments`). Plan, steps and children are only there when the view
+    `is_whole`. A view may be shared.
     """
 
     row: dict[str, Any]
