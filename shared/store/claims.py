@@ -15,9 +15,6 @@ from shared.domain.states import Effect, JobStatus, Lane, Recovery, StepKind, St
 from shared.ports import Moved, ReadyStep, ReusedStep, StageClaim, StepClaim
 from shared.store.rows import CalledArguments, known_output, step_result
 
-VERBATIM = "verbatim"
-"""The note of a chained tool's step (0005_rounds.sql)."""
-
 
 def step_claim(value: Mapping[str, Any]) -> StepClaim:
     """Return the claim that a row of `planq_step_claims` is."""
@@ -55,7 +52,7 @@ def _step_family(family: Mapping[str, Any]) -> dict[str, Any]:
         "kind": StepKind(family["kind"]),
         "gathered": family["gathered"],
         "note": family["note"],
-        "verbatim": family["note"] == VERBATIM and not family["gathered"],
+        "verbatim": family["verbatim"],
         "depth": family["depth"],
         "root_job_id": None if root is None else UUID(root),
         "agent": family["agent"],

@@ -68,7 +68,10 @@ BEGIN
             'kind', s.kind, 'gathered', s.gathered, 'note', s.note, 'depth', o.depth, 'root', o.root_job_id,
             'agent', o.agent_name, 'limits', CASE WHEN s.kind <> 'tool' THEN o.limits END, 'skill', (
                 SELECT a.skills[1] FROM agents a
-                WHERE a.tenant_id = s.tenant_id AND a.name = o.agent_name AND a.version = o.agent_version))
+                WHERE a.tenant_id = s.tenant_id AND a.name = o.agent_name AND a.version = o.agent_version),
+            -- The arguments of a chained tool are an answer, and no plan's: nothing in them is a reference.
+            'verbatim', s.round > 0 AND EXISTS (
+                SELECT FROM plans p WHERE p.job_id = s.job_id AND p.round = s.round AND p.source = 'chained'))
         INTO v_family FROM jobs o WHERE o.id = s.job_id;
     END IF;
     RETURN json_build_object(

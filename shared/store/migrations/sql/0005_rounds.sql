@@ -22,11 +22,10 @@ BEGIN
         deadline = coalesce(paused_at, now()) + make_interval(secs => (limits->>'plan_timeout_seconds')::float8)
     WHERE id = p_job;
     INSERT INTO plans (job_id, round, tenant_id, source, body) VALUES (p_job, j.round + 1, j.tenant_id, 'chained', NULL);
-    -- The note says that the arguments are an answer, and no plan's: nothing in them is a reference.
     INSERT INTO steps (job_id, round, index, tenant_id, kind, tool_name, lane, effect, status, arguments, retries,
-                       timeout_seconds, recovery, wake_at, note)
+                       timeout_seconds, recovery, wake_at)
     SELECT p_job, j.round + 1, 0, j.tenant_id, g.kind, g.tool_name, g.lane, g.effect, 'ready', g.arguments::json,
-           g.retries, g.timeout_seconds, g.recovery, now() + planq_wake_grace(), '"verbatim"'
+           g.retries, g.timeout_seconds, g.recovery, now() + planq_wake_grace()
     FROM json_to_record(p_step) AS g (
         kind text, tool_name text, lane text, effect text, arguments text, retries int, timeout_seconds float8,
         recovery text

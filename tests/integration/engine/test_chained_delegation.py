@@ -1,0 +1,36 @@
+"""A chained tool that delegates: its arguments are an answer before its child jobs and after them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.support.harness import Harness
+from tests.support.orchestras import below, document
+
+SAID = {"agent_name": "clerk", "input_text": "$0.output.x", "input_data": {"v": "$0.output.v"}}
+
+
+def test_an_answer_that_asks_another_agent_is_not_read_as_references_when_its_child_has_ended(
+    orchestra: Callable[..., Any],
+) -> None:
+    # Pins: what the tool asked of its child took the place of the mark that the arguments are an answer.
+    properties = {"agent_name": {}, "input_text": {}, "input_data": {}}
+    asker = document("asker", properties=properties, chained_tool="ask_agent")
+
+    async def also(harness: Harness, job: Any) -> Any:
+        return job, await below(harness, job)
+
+    step, model, (job, children) = orchestra(
+        {"asker": {"ok": SAID}, "clerk": {"ok": {"v": 1}}},
+        None,
+        documents=[asker],
+        agent="asker",
+        agent_version=2,
+        also=also,
+    )
+
+    assert (step["status"], step["output"]["output"]) == ("succeeded", {"v": 1})
+    assert [(child["agent_name"], child["input"]) for child in children] == [("clerk", SAID["input_text"])]
+    assert model.received["clerk"].data == SAID["input_data"]
+    assert job["chained"]["result"]["status"] == "success"
