@@ -28,6 +28,7 @@ from shared.domain.references import (
     pieces,
     to_pointer,
 )
+from shared.domain.resolution import MAX_SIZE
 
 _TEMPLATE = re.compile(r"\\\{\{|\{\{((?:(?!\{\{|\}\})[^\n])*)\}\}")
 _EXPRESSION = re.compile(r"(bindings|result)\.([^\n]+)")
@@ -59,11 +60,12 @@ class Target:
 
 @dataclass(slots=True)
 class Scope:
-    """What templates of one call may name.
+    """What templates of one step may name.
 
     `results` are those of all steps, `step` is where the call stands: only what comes before it can be used. Names
     that nothing has are gathered in `missing` (they yield null, as any absent path; readings row 3), and uses of
-    results that cannot be there yet in `defects`.
+    results that cannot be there yet in `defects`. Bindings are inserted up to `left` characters: a short plan can
+    name a large one many times.
     """
 
     bindings: Mapping[str, Any]
@@ -71,6 +73,7 @@ class Scope:
     step: int
     missing: list[str] = field(default_factory=list)
     defects: list[Defect] = field(default_factory=list)
+    left: int = MAX_SIZE
 
     def find(self, space: str, path: tuple[str, ...], place: str) -> Any:
         """Return the value of a name, a `Reference` where it is an output."""
@@ -78,12 +81,24 @@ class Scope:
             for size in range(len(path), 0, -1):
                 name = ".".join(path[:size])
                 if name in self.bindings:
-                    return self._below(self.bindings[name], path[size:], f"bindings.{'.'.join(path)}")
+                    found = self._below(self.bindings[name], path[size:], f"bindings.{'.'.join(path)}")
+                    return self._afforded(found, place)
         for size in range(len(path), 0, -1):
             target = self.results.get(".".join(path[:size]))
             if target is not None:
                 return self._referenced(target, path[size:], f"{space}.{'.'.join(path)}", place)
         self.missing.append(f"{space}.{'.'.join(path)}")
+        return None
+
+    def _afforded(self, value: Any, place: str) -> Any:
+        """Return a binding's value, None once the step holds too much: that is one defect, where it came to it."""
+        if self.left < 0:
+            return None
+        self.left -= len(as_text(value))
+        if self.left >= 0:
+            return value
+        told = f"{place}: with its bindings inserted the step would hold more than {MAX_SIZE} characters; insert less"
+        self.defects.append(Defect(place, "too_large", told))
         return None
 
     def _below(self, value: Any, path: Sequence[str], name: str) -> Any:

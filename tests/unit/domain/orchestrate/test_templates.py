@@ -136,3 +136,14 @@ def test_names_that_nothing_has_are_told() -> None:
     render_value(["{{ bindings.absent }}", "{{ bindings.n.7 }}"], where, Guarded(), None, "with")
 
     assert where.missing == ["bindings.absent", "bindings.n.7"]
+
+
+def test_a_short_plan_cannot_insert_a_large_binding_without_end() -> None:
+    # Pins: a prompt of a few kilobytes, put together to gigabytes before anything bounded it.
+    where = scope({"x": "x" * 1_000_000})
+    text = "{{ bindings.x }}" * 10_000
+
+    planned = render_text(text, where, Guarded(), None, "steps[2].agent.prompt")
+
+    assert [(defect.path, defect.rule) for defect in where.defects] == [("steps[2].agent.prompt", "too_large")]
+    assert len(planned) < 17_000_000
