@@ -134,6 +134,24 @@ def test_texts_that_were_set_aside_are_put_in_their_places() -> None:
 
 
 @pytest.mark.parametrize(
+    "texts",
+    [
+        {"": [{"text": "=x"}]},
+        {"/with": [{"text": "=x"}]},
+        {"/with/a/b": [{"text": "=x"}]},
+        {"/with/list/9": [{"text": "=x"}]},
+        {"/with/list/x": [{"text": "=x"}]},
+        {"/prompt": [{"text": 1}]},
+    ],
+)
+def test_texts_that_belong_nowhere_are_the_callers_defect(texts: Any) -> None:
+    arguments = {"agent_id": "a", "prompt": "p", "with": {"a": "t", "list": []}, "texts": texts}
+
+    with pytest.raises(InvalidArguments, match="texts: expected JSON pointers"):
+        called("cp__call_agent", arguments)
+
+
+@pytest.mark.parametrize(
     ("strategy", "until"),
     [
         (None, Until.FIRST_FAILURE),

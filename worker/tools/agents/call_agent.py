@@ -36,7 +36,7 @@ def child_request(
     raw: dict[str, Any], desk: Desk, context: ToolContext, *, path: str = "", key: str | None = None
 ) -> ChildRequest:
     """Return the child job that a call of an agent asks for; raises `InvalidArguments` naming every defect."""
-    call = restored(raw, raw.get("texts") or {})
+    call = _restored(raw, path)
     request = agent_request(call, desk.limits(context).default_timeout_ms)
     if not isinstance(request, AgentRequest):
         raise InvalidArguments(
@@ -49,6 +49,21 @@ def child_request(
         action=str(call.get("action_id") or "").strip() or None,
         with_=call.get("with") or {},
         key=key,
+    )
+
+
+def _restored(raw: dict[str, Any], path: str) -> dict[str, Any]:
+    """Return a call with its texts in their places: compiled plans are sound, other callers write what they like."""
+    try:
+        call = restored(raw, raw.get("texts") or {})
+    except (LookupError, TypeError, ValueError, AttributeError):
+        call = {"with": None}
+    if isinstance(call.get("with", {}), dict):
+        return call
+    raise InvalidArguments(
+        f'{path}texts: expected JSON pointers to texts of prompt and with, each with a list of {{"text": …}} or '
+        '{"value": …}; leave texts out and put the text itself where it belongs',
+        error_code="InvalidArgument",
     )
 
 
