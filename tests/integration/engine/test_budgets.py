@@ -13,6 +13,7 @@ import pytest
 from shared.domain.budget import Wanted
 from shared.domain.model import Ask, Findings, ModelCall, ModelReply, Purpose, ToolCallRequest
 from shared.domain.states import Effect, JobStatus
+from shared.ports import RespondWake
 from tests.support.agents import TalkingModel, keep_agent, look, rows, run_agent, saying, submit_agent
 from tests.support.children import DelegatingTool
 from tests.support.harness import Harness, make_tool
@@ -261,3 +262,24 @@ def test_a_tree_that_asks_is_paused_at_its_soft_limit_until_it_is_resumed(play: 
     assert made < 3
     assert after["status"] == "completed"
     assert [child["status"] for child in ended] == ["completed", "completed"]
+
+
+def test_a_soft_limit_that_a_plan_comes_to_is_asked_about_before_the_next_call(play: Callable[..., Any]) -> None:
+    # Pins: told where nobody could wait, it was never asked about.
+    budget = {"max_steps": 4, "soft": 0.5, "ask": True}
+    model = saying("done", planned=ECHOES)
+
+    async def scenario(harness: Harness) -> Any:
+        job_id = await submit_agent(harness, WRITER, budget=budget)
+        await harness.drain()
+        paused, *_ = await look(harness, job_id)
+        assert (await harness.requests.resume("default", job_id)) is not None
+        harness.published.append(RespondWake(job_id))
+        await harness.drain()
+        return paused, await look(harness, job_id)
+
+    paused, (job, _, _, events) = play(scenario, model, [make_tool(echo)])
+
+    assert (paused["status"], paused["paused_at"] is not None, paused["model_calls"]) == ("responding", True, 1)
+    assert (job["status"], job["model_calls"]) == ("completed", 2)
+    assert [kind for kind, _ in events].count("budget_warning") == 1

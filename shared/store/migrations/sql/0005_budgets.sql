@@ -54,6 +54,7 @@ DECLARE
     v_next float8[];
     v_passed json;
     v_share float8;
+    v_asks boolean;
 BEGIN
     SELECT * INTO j FROM jobs WHERE id = p_job;
     IF p_own IS NOT NULL AND p_calls > 0 THEN
@@ -74,6 +75,7 @@ BEGIN
         RETURN json_build_object('reply_tokens', CASE WHEN p_calls > 0 THEN v_reply::bigint END);
     END IF;
     v_root := coalesce(j.root_job_id, j.id);
+    v_asks := coalesce((j.budget->>'ask')::boolean, false);
     INSERT INTO budgets (root_job_id, tenant_id) VALUES (v_root, j.tenant_id) ON CONFLICT DO NOTHING;
     SELECT * INTO b FROM budgets WHERE root_job_id = v_root FOR UPDATE;
     SELECT * INTO u FROM planq_tree_used(v_root);
@@ -102,14 +104,19 @@ BEGIN
     END IF;
     SELECT max((c.used + c.next) / c.most) INTO v_share FROM unnest(v_most, v_used, v_next) AS c (most, used, next);
     IF v_share >= (j.budget->>'soft')::float8 AND b.warned_at IS NULL THEN
-        UPDATE budgets SET warned_at = now() WHERE root_job_id = v_root;
-        PERFORM planq_tell(b.tenant_id, v_root, 'budget_warning', json_build_object(
-            'soft', j.budget->'soft', 'tokens', u.tokens, 'cost_usd', u.cost, 'model_calls', u.calls, 'steps', u.steps,
-            'by', p_job));
-        IF p_may_ask AND coalesce((j.budget->>'ask')::boolean, false) THEN
-            IF (planq_pause_job(v_root, b.tenant_id)->>'landed')::boolean THEN
-                RETURN json_build_object('paused', true);
-            END IF;
+        -- Its events are told by whoever holds the job's row, so that those who follow them miss none.
+        PERFORM FROM jobs WHERE id = v_root FOR NO KEY UPDATE;
+        IF NOT EXISTS (SELECT FROM events WHERE job_id = v_root AND kind = 'budget_warning') THEN
+            PERFORM planq_tell(b.tenant_id, v_root, 'budget_warning', json_build_object(
+                'soft', j.budget->'soft', 'tokens', u.tokens, 'cost_usd', u.cost, 'model_calls', u.calls,
+                'steps', u.steps, 'by', p_job));
+        END IF;
+        -- Where the tree is to ask and this stage cannot wait, the next one that can does.
+        IF p_may_ask OR NOT v_asks THEN
+            UPDATE budgets SET warned_at = now() WHERE root_job_id = v_root;
+        END IF;
+        IF p_may_ask AND v_asks AND (planq_pause_job(v_root, b.tenant_id)->>'landed')::boolean THEN
+            RETURN json_build_object('paused', true);
         END IF;
     END IF;
     IF p_attempt >= 0 THEN
