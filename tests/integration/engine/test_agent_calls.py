@@ -9,9 +9,19 @@ from typing import Any
 import pytest
 
 from shared.domain.limits import Limits
-from tests.support.agents import rows
+from shared.store.agents import DocumentStore
+from tests.support.agents import keep_agent, rows
 from tests.support.harness import Harness
-from tests.support.orchestras import agent_step, below, call_of, document, group_step, orchestrate
+from tests.support.orchestras import (
+    Orchestra,
+    agent_step,
+    below,
+    call_of,
+    document,
+    group_step,
+    orchestrate,
+    pump,
+)
 
 Run = Callable[..., Any]
 
@@ -100,6 +110,25 @@ def test_agents_that_ask_each_other_in_a_circle_come_to_an_end(orchestra: Run) -
     assert (error["code"], error["details"]["depth"]) == ("depth_exceeded", 3)
     assert "in a circle" in error["message"]
     assert counted == {("depth_refused", "ask_agent"): 1}
+
+
+def test_an_agent_whose_skill_is_gone_is_not_run_without_it(play: Run) -> None:
+    # Pins: as a job of its own it was refused, as a child it was run without those instructions.
+    model = Orchestra(agents={"clerk": OK})
+
+    async def scenario(harness: Harness) -> Any:
+        await keep_agent(harness, document("clerk"), ghost="Be kind.")
+        await DocumentStore(harness.database, "skill").retire("default", "ghost")
+        plan = call_of("ask_agent", agent_name="clerk", input_text="x")
+        job_id = await harness.submit("", plan=plan)
+        await pump(harness)
+        return await harness.requests.job("default", job_id)
+
+    job, (step,) = play(scenario, model, agents=True)
+
+    assert (job["status"], step["output"]["status"], model.started) == ("completed", "error", [])
+    assert step["output"]["error"]["code"] == "invalid_request"
+    assert "skills that are not stored" in step["output"]["error"]["message"]
 
 
 def test_an_agent_is_asked_and_its_answer_comes_back_as_it_is(orchestra: Run) -> None:

@@ -18,27 +18,41 @@ CREATE FUNCTION planq_child_limits(p_limits json, p_seconds float8) RETURNS json
         'plan_timeout_seconds', greatest(least(p_seconds, (p_limits->>'plan_timeout_seconds')::float8), 0.001)))::json
 $$;
 
+-- Why a child cannot begin that an agent is to do: nobody of its name is in use, or a skill that it lists is not. Null
+-- where it can.
+CREATE FUNCTION planq_child_error(p_agent text, p_version int, p_pinned int[]) RETURNS json LANGUAGE sql STABLE AS $$
+    SELECT json_build_object('code', e.code, 'retryable', false, 'details', json_build_object('agent', p_agent),
+        'message', 'agent ' || to_json(left(p_agent, 128))::text || e.told)
+    FROM (SELECT 'unknown_agent' AS code, ' not found: none in use has this name; see `planq agents list`' AS told
+          WHERE p_version IS NULL
+          UNION ALL
+          SELECT 'invalid_request', ' lists skills that are not stored; store them first'
+          WHERE array_position(p_pinned, NULL) IS NOT NULL) e
+    WHERE p_agent IS NOT NULL
+$$;
+
 -- Stores the child jobs of a step of the job `j`, which the caller holds, and tells of them. `p_children` lists {id,
 -- position, agent, input, action, with, seconds, key, plan, source, model}, `with` and `plan` as texts that hold JSON.
--- At most `p_most` may be begun; one whose agent is not in use has failed at once. Returns how many have.
+-- At most `p_most` may be begun; one that cannot begin has failed at once. Returns how many have.
 CREATE FUNCTION planq_make_children(j jobs, p_index int, p_children json, p_most int) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
     v_left CONSTANT float8 := planq_time_left(j.deadline, j.expires_at, j.paused_at);
     v_dead int;
 BEGIN
     WITH given AS (
-        SELECT c.*, a.version, a.skills, c.agent IS NOT NULL AND a.version IS NULL AS is_dead,
-               greatest(least(c.seconds, v_left), 0.001) AS life
+        SELECT c.*, a.version, a.pinned, greatest(least(c.seconds, v_left), 0.001) AS life,
+               planq_child_error(c.agent, a.version, a.pinned) AS error
         FROM json_to_recordset(p_children) AS c (
             id uuid, position int, agent text, input text, action text, "with" text, seconds float8, key text,
             plan text, source text, model text
         ) LEFT JOIN LATERAL (
-            SELECT d.version, d.skills FROM agents d
+            SELECT d.version, planq_pinned_skills(j.tenant_id, d.skills) AS pinned FROM agents d
             WHERE d.tenant_id = j.tenant_id AND d.name = c.agent AND d.retired_at IS NULL
             ORDER BY d.version DESC LIMIT 1
         ) a ON true
     ), ranked AS (
-        SELECT g.*, row_number() OVER (PARTITION BY g.is_dead ORDER BY g.position) > p_most AND NOT g.is_dead AS is_held
+        SELECT g.*, g.error IS NOT NULL AS is_dead,
+               g.error IS NULL AND row_number() OVER (PARTITION BY g.error IS NULL ORDER BY g.position) > p_most AS is_held
         FROM given g
     ), born AS (
         INSERT INTO jobs (id, tenant_id, parent_job_id, parent_round, parent_step_index, child_position, child_key,
@@ -49,13 +63,10 @@ BEGIN
                j.depth + (r.agent IS NOT NULL)::int,
                j.conversation_id, j.strategy, coalesce(r.model, j.model), planq_child_limits(j.limits, r.life), j.budget,
                j.priority, j.user_id, j.trace_id, r.input, r.agent, r.version,
-               planq_pinned_skills(j.tenant_id, r.skills), r.action, r."with"::json,
+               r.pinned, r.action, r."with"::json,
                CASE WHEN NOT r.is_dead THEN j.paused_at END,
                CASE WHEN r.is_dead THEN 'failed' ELSE 'queued' END, r.is_dead,
-               CASE WHEN r.is_dead THEN json_build_object(
-                   'code', 'unknown_agent', 'retryable', false, 'details', json_build_object('agent', r.agent),
-                   'message', 'agent ' || to_json(r.agent)::text || ' not found: none in use has this name; see `planq agents list`')
-               END,
+               r.error,
                CASE WHEN r.is_dead THEN clock_timestamp() END,
                CASE WHEN r.is_held THEN planq_never() ELSE now() END,
                CASE WHEN r.is_held THEN planq_never() WHEN NOT r.is_dead THEN now() + planq_wake_grace() END,
