@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from shared.domain.errors import ExecutionFailed
 from shared.domain.retry import Phase
@@ -15,7 +14,6 @@ from worker.engine.values import ReadyOutput
 class Outcome:
     """What an attempt came to; with a `failure` also in which `phase`."""
 
-    value: Any = None
     output: ReadyOutput | None = None
     suspended: Suspended | None = None
     delegated: Delegated | None = None
