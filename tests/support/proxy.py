@@ -20,21 +20,31 @@ _NOTHING_LINGERS = struct.pack("ii", 1, 0)
 
 
 class _Side(asyncio.Protocol):
-    """One end of a connection; what it hears it passes on to the other end, `peer`."""
+    """One end of a connection; what it hears it passes on to the other end, `peer`, as soon as that is there.
+
+    Pausing instead until it is there would not do: before 3.11.3 asyncio goes on reading when `connection_made` pauses.
+    """
 
     def __init__(self, made: Callable[[_Side, asyncio.Transport], None] | None = None) -> None:
         self.transport: asyncio.Transport | None = None
         self.peer: _Side | None = None
         self._made = made
+        self._early = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
+        if self._early:
+            transport.write(bytes(self._early))
         if self._made is not None:
             self._made(self, transport)
 
     def data_received(self, data: bytes) -> None:
-        if self.peer is not None and self.peer.transport is not None:
+        if self.peer is None:
+            return
+        if self.peer.transport is None:
+            self.peer._early += data
+        else:
             self.peer.transport.write(data)
 
     def pause_writing(self) -> None:
@@ -158,14 +168,12 @@ class TcpProxy:
         self.port = self._server.sockets[0].getsockname()[1]
 
     def _connected(self, client: _Side, transport: asyncio.Transport) -> None:
-        transport.pause_reading()
-        task = self._loop.create_task(self._connect(client, transport))
+        task = self._loop.create_task(self._connect(_Link(client, _Side()), transport))
         self._work.add(task)
         task.add_done_callback(self._work.discard)
 
-    async def _connect(self, client: _Side, transport: asyncio.Transport) -> None:
-        server = _Side()
-        link = _Link(client, server)
+    async def _connect(self, link: _Link, transport: asyncio.Transport) -> None:
+        server = link.server
         if not self._is_accepting:
             self._frozen.add(link)
             return
@@ -181,7 +189,6 @@ class TcpProxy:
             link.reset()
             return
         self._links = {known for known in self._links if known.is_open} | {link}
-        transport.resume_reading()
 
     async def _close(self) -> None:
         if self._server is not None:
