@@ -112,6 +112,8 @@ def _read_json(text: str) -> Marked | None:
         value = strict_json.loads(text)
     except (ValueError, RecursionError):
         return None
+    if is_deeper_than(value, MAX_DEPTH):
+        return Marked(defects=[Defect("", f"nested more than {MAX_DEPTH} levels deep")])
     # Tabs stand between the parts of JSON only, and YAML takes none there.
     marked = _read_yaml(text.replace("\t", " "))
     defects = [found for found in marked.defects if found.message == _TWICE]

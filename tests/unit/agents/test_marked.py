@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from shared.domain.agents.marked import MAX_CHARS, read_marked
+from shared.domain.agents.marked import MAX_CHARS, MAX_DEPTH, read_marked
 
 
 def test_yaml_is_read_by_the_core_schema_of_its_present_version() -> None:
@@ -39,6 +39,12 @@ def test_json_keeps_its_values_and_gets_lines_as_well() -> None:
     assert marked.value == {"a": "\U0001f600 no", "b": [1000.0, "x/y"]}
     assert marked.lines[("b", 0)] == 3
     assert marked.defects == []
+
+
+def test_json_may_be_no_deeper_than_yaml() -> None:
+    text = '{"a": ' + "[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1) + "}"
+
+    assert [defect.render() for defect in read_marked(text).defects] == [f"nested more than {MAX_DEPTH} levels deep"]
 
 
 def test_braces_that_are_no_json_are_read_as_yaml() -> None:
