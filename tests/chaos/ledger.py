@@ -108,8 +108,8 @@ def repeated_after_success(entries: Iterable[Entry], succeeded: Mapping[str, tup
 
     `succeeded` says for a key with which attempt its step succeeded, and when (seconds since 1970). Begun again
     means: the attempt that succeeded was begun twice, or a later attempt was begun, or any attempt after the success.
-    A `pure` step may be called ahead of the claim of its attempt, and that call thrown away: of those only calls after
-    the success count.
+    A `pure` step may be called ahead of the claim of its attempt, and that call thrown away: of its calls only those
+    after the success count.
     """
     found = set()
     begun: dict[str, Counter[int]] = defaultdict(Counter)

@@ -22,7 +22,7 @@ _NOTHING_LINGERS = struct.pack("ii", 1, 0)
 class _Side(asyncio.Protocol):
     """One end of a connection; what it hears it passes on to the other end, `peer`, as soon as that is there.
 
-    Pausing instead until it is there would not do: before 3.11.3 asyncio goes on reading when `connection_made` pauses.
+    Pausing instead until it is there would not do: asyncio before 3.11.3 goes on reading then.
     """
 
     def __init__(self, made: Callable[[_Side, asyncio.Transport], None] | None = None) -> None:
