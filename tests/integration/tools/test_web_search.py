@@ -210,6 +210,14 @@ def test_what_is_no_answer_of_the_service_is_told(service: Service, search: Sear
         search("searxng")
 
 
+@pytest.mark.parametrize("body", [b"[]", b'"x"', b"null", b'{"web": "x"}', b'{"web": {"results": 7}}'])
+def test_what_is_no_answer_of_brave_is_told(service: Service, search: Search, body: bytes) -> None:
+    service.answers(body)
+
+    with pytest.raises(ToolFailed, match="expected the JSON of brave"):
+        search("brave")
+
+
 def test_odd_results_are_left_out_and_long_ones_cut(service: Service, search: Search) -> None:
     odd = ["text", None, {"title": 7, "url": "https://a.example/", "content": "x" * 5_000}, {"url": ["https://b/"]}]
     service.answers({"results": odd})

@@ -34,8 +34,8 @@ class Engine:
     """One service.
 
     `request` makes the request for a query and a number of results; `results` reads the JSON that answers it, and
-    raises `ValueError`, `TypeError` or `LookupError` for anything else; `refusal` names what an answer outside 2xx
-    means where that differs from its status, else it returns None.
+    raises `ValueError`, `TypeError`, `LookupError` or `AttributeError` for anything else; `refusal` names what an
+    answer outside 2xx means where that differs from its status, else it returns None.
     """
 
     base_url: str

@@ -90,7 +90,7 @@ async def _ask(engine: Engine, access: WebSearch, services: ToolServices, query:
         raise ToolFailed(f"{NAME}: {access.engine} answered with more than {MAX_BYTES} bytes")
     try:
         return engine.results(strict_json.loads(body.decode()))
-    except (ValueError, TypeError, LookupError, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise ToolFailed(
             f"{NAME}: expected the JSON of {access.engine}, found something else at {request.url.host}; "
             "check PLANQ_WEB_SEARCH_URL"
