@@ -114,7 +114,7 @@ def dbos_805_a_recovered_job_goes_on_between_two_of_its_steps(scene: Scene) -> N
 
     Here the finish of a step makes the next one ready in the same commit, with a time at which somebody looks again.
     """
-    chain = [("fault_note", {"text": "a"}), *[("fault_note", {"text": f"${n}.output.text"}) for n in range(3)]]
+    chain = [("fault_look", {"text": "a"}), *[("fault_look", {"text": f"${n}.output.text"}) for n in range(3)]]
     job_id = scene.submit(*chain)
     later = scene.submit(("fault_note", {"text": "b"}))
     scene.dies(scene.doomed("store.succeed_step:after@2", concurrency=1))

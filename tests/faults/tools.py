@@ -51,6 +51,13 @@ async def note(text: str, context: ToolContext) -> dict[str, str]:
     return {"text": f"<{text}>"}
 
 
+@tool(name="fault_look", effect="read", output_schema=OUTPUT)
+async def look(text: str, context: ToolContext) -> dict[str, str]:
+    """Put a text in brackets; nothing runs ahead of a call like this."""
+    entered(context)
+    return {"text": f"<{text}>"}
+
+
 @tool(name="fault_join", effect="pure", output_schema=OUTPUT)
 async def join(parts: list[str], context: ToolContext) -> dict[str, str]:
     """Join texts."""
