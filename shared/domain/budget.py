@@ -10,11 +10,11 @@ resumes it. Issue 5, "Limits".
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shared.domain.encoding import measure
-from shared.domain.errors import InvalidRequest
+from shared.domain.errors import BudgetExceeded, InvalidRequest
 from shared.domain.model import Ask, Findings, ModelCall
 from shared.domain.schemas import excerpt
 from shared.domain.tool import ToolDefinition
@@ -109,3 +109,24 @@ def wanted_for(ask: Ask, findings: Findings, tools: Sequence[ToolDefinition] = (
     asked = -(-chars // CHARS_PER_TOKEN)
     least = min(LEAST_OUTPUT_TOKENS, ask.max_tokens or LEAST_OUTPUT_TOKENS)
     return Wanted(asked, ask.max_tokens or OUTPUT_TOKENS, least, model_calls=1)
+
+
+def check_reserved(wanted: Wanted, reserved: Reserved) -> None:
+    """Raise `BudgetExceeded` that names the limit where a reservation was refused."""
+    if reserved.exceeded is None:
+        return
+    whose = "the agent's own limit" if reserved.exceeded in wanted.own else "the budget of the tree of jobs"
+    raise BudgetExceeded(
+        f"{whose} does not suffice: {reserved.exceeded} is {reserved.most:g}, and {reserved.used:g} are used or "
+        "reserved; try again with a higher one",
+        limit=reserved.exceeded,
+        most=reserved.most,
+        used=reserved.used,
+    )
+
+
+def cut_to(ask: Ask, wanted: Wanted, reply_tokens: int | None) -> Ask:
+    """Return the question with its reply cut to what was reserved, where that is less than it wanted."""
+    if reply_tokens is None or reply_tokens >= wanted.reply_tokens:
+        return ask
+    return replace(ask, max_tokens=reply_tokens)

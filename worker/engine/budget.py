@@ -11,8 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from shared.domain.budget import Wanted, wanted_for
-from shared.domain.errors import BudgetExceeded
+from shared.domain.budget import Wanted, check_reserved, cut_to, wanted_for
 from shared.domain.model import Ask, Findings, ModelCall
 from shared.domain.tool import ToolDefinition
 from shared.ports import JobStore, StageClaim
@@ -53,8 +52,7 @@ class Budget:
         if not claim.budgeted and not own:
             return ask
         wanted = replace(wanted_for(ask, findings, tools), made=made, own=own, may_ask=not made)
-        left = await self._granted(claim, wanted)
-        return ask if left is None or left >= wanted.reply_tokens else replace(ask, max_tokens=left)
+        return cut_to(ask, wanted, await self._granted(claim, wanted))
 
     async def steps(self, claim: StageClaim, count: int, made: Sequence[ModelCall]) -> None:
         """Reserve the steps of a plan that is about to be accepted; raises `BudgetExceeded`."""
@@ -71,13 +69,5 @@ class Budget:
         if reserved.is_paused:
             _log.info("budget_paused", extra={"job": str(claim.job_id)})
             raise PausedByBudget
-        if reserved.exceeded is not None:
-            whose = "the agent's own limit" if reserved.exceeded in wanted.own else "the budget of the tree of jobs"
-            raise BudgetExceeded(
-                f"{whose} does not suffice: {reserved.exceeded} is {reserved.most:g}, and {reserved.used:g} are used "
-                "or reserved; try again with a higher one",
-                limit=reserved.exceeded,
-                most=reserved.most,
-                used=reserved.used,
-            )
+        check_reserved(wanted, reserved)
         return reserved.reply_tokens

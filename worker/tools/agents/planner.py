@@ -19,8 +19,8 @@ from typing import Any
 from uuid import UUID
 
 from shared.domain.agents.orchestrate.schema import BINDINGS_MARK, PLAN_SCHEMA_FOR_MODELS, PLAN_SCHEMA_NAME
-from shared.domain.budget import wanted_for
-from shared.domain.errors import BudgetExceeded, InternalFault, capped
+from shared.domain.budget import check_reserved, cut_to, wanted_for
+from shared.domain.errors import InternalFault, capped
 from shared.domain.model import Ask, Findings, ModelCall, ModelFailed, ModelReply, Purpose
 from shared.ports import ToolContext
 from worker.tools.agents.desk import Reach
@@ -79,16 +79,8 @@ async def _reserved(reach: Reach, job_id: UUID, ask: Ask) -> Ask:
     """Reserve what the call needs of the tree's budget; a reply may then be cut shorter. Raises `BudgetExceeded`."""
     wanted = replace(wanted_for(ask, _NOTHING_FOUND, ()), may_ask=False)  # a step cannot wait for that
     reserved = await reach.persist(lambda: reach.store.reserve(job_id, OF_A_STEP, wanted))
-    if reserved.exceeded is not None:
-        raise BudgetExceeded(
-            f"the budget of the job does not suffice to plan: {reserved.exceeded} is {reserved.most:g}, and "
-            f"{reserved.used:g} are used or reserved",
-            limit=reserved.exceeded,
-            most=reserved.most,
-            used=reserved.used,
-        )
-    left = reserved.reply_tokens
-    return ask if left is None or left >= wanted.reply_tokens else replace(ask, max_tokens=left)
+    check_reserved(wanted, reserved)
+    return cut_to(ask, wanted, reserved.reply_tokens)
 
 
 async def _asked(reach: Reach, job_id: UUID, ask: Ask) -> ModelReply:
