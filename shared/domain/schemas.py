@@ -230,6 +230,7 @@ def _pointer(error: ValidationError | SchemaError) -> str:
 
 
 def _describe(error: ValidationError) -> Violation:
+    error = _of_what_may_be_null(error)
     keyword = str(error.validator) if error.validator is not None else "false"
     value: Any = error.instance
     rule: Any = error.validator_value
@@ -254,6 +255,17 @@ def _describe(error: ValidationError) -> Violation:
         case _:
             message = f"expected {keyword} {excerpt(rule)}, found {excerpt(value)}"
     return Violation(_pointer(error), keyword, capped(message, 500))
+
+
+def _of_what_may_be_null(error: ValidationError) -> ValidationError:
+    """Return what is wrong by the one alternative to null, which tells more than that no alternative fits."""
+    if error.validator != "anyOf":
+        return error
+    alternatives: Any = error.validator_value
+    others = [index for index, one in enumerate(alternatives) if one != {"type": "null"}]
+    if len(others) != 1 or len(alternatives) != 2:
+        return error
+    return next((inner for inner in error.context or () if inner.schema_path[0] == others[0]), error)
 
 
 def _allowed(error: ValidationError) -> str:

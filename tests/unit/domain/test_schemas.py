@@ -145,3 +145,21 @@ def test_an_excerpt_is_short_whatever_the_value(value: Any) -> None:
 def test_any_value_is_either_valid_or_explained(value: Any, schema: dict[str, Any]) -> None:
     for violation in violations(schema, value):
         assert violation.render()
+
+
+def test_what_may_be_null_is_told_by_what_else_it_may_be() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "seconds": {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "null"}]},
+            "names": {"anyOf": [{"type": "null"}, {"type": "array", "items": {"enum": ["a"]}}]},
+            "either": {"anyOf": [{"type": "string"}, {"type": "number"}]},
+        },
+    }
+
+    assert violations(schema, {"seconds": None, "names": None}) == []
+    assert [one.render() for one in violations(schema, {"seconds": 0, "names": ["b"], "either": None})] == [
+        "/seconds: expected exclusiveMinimum 0, found 0",
+        '/names/0: expected one of "a"; found "b"',
+        "/either: fits none, or more than one, of 2 alternatives; found null",
+    ]
