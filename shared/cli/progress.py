@@ -136,7 +136,8 @@ def print_outcome(job: Json, console: Console) -> None:
     tokens = f"{usage.get('input_tokens', 0)} + {usage.get('output_tokens', 0)} tokens"
     cost = usage.get("cost_usd")
     price = f", {float(cost):.4f} USD" if cost else ""
-    console.print(f"{job.get('model_calls', 0)} model calls, {tokens}{price}", style="dim")
+    calls = job.get("model_calls", 0)
+    console.print(f"{calls} model call{'' if calls == 1 else 's'}, {tokens}{price}", style="dim")
 
 
 def _name(step: Json) -> str:

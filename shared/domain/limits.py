@@ -53,7 +53,7 @@ class Limits:
                 raise InvalidRequest(f"limit {name}: expected a whole number, found {value!r}")
             if value > present:
                 raise InvalidRequest(
-                    f"limit {name}: a request can only lower it; expected at most {present}, found {value!r}"
+                    f"limit {name}: a request can only lower it; expected at most {present:.15g}, found {value:.15g}"
                 )
             changed[name] = int(value) if isinstance(present, int) else float(value)
         return type(self)(**{**asdict(self), **changed})

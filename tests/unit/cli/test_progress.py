@@ -139,6 +139,14 @@ def test_following_ends_at_its_timeout_with_the_job_unfinished() -> None:
     assert told(job("queued"), timeout=3) == ["job queued"]
 
 
+def test_one_model_call_is_told_as_one() -> None:
+    output = io.StringIO()
+
+    print_outcome({"model_calls": 1}, Console(file=output, width=80))
+
+    assert output.getvalue().strip() == "1 model call, 0 + 0 tokens"
+
+
 def test_the_outcome_shows_answer_error_and_cost_without_reading_markup() -> None:
     output = io.StringIO()
     console = Console(file=output, markup=False, emoji=False, highlight=False, width=80)
