@@ -34,6 +34,9 @@ _TEMPLATE = re.compile(r"\\\{\{|\{\{((?:(?!\{\{|\}\})[^\n])*)\}\}")
 _EXPRESSION = re.compile(r"(bindings|result)\.([^\n]+)")
 _MARK = "="
 
+_MAX_NAME_SEGMENTS = 64
+"""Most segments of a name with dots in it; looking for longer ones costs the square of a path's length."""
+
 Part = str | Reference
 """A piece of a text: what stands for itself, or what an output is inserted for."""
 
@@ -51,8 +54,8 @@ class Target:
 
     def at(self, path: Sequence[str]) -> Reference:
         """Return the reference to `path` below the output."""
-        for size in range(len(path), 0, -1):
-            member = self.members.get(".".join(path[:size]))
+        for size, name in _leading(path):
+            member = self.members.get(name)
             if member is not None:
                 return Reference(self.step, (*member, *path[size:]))
         return Reference(self.step, (*self.path, *path))
@@ -78,13 +81,12 @@ class Scope:
     def find(self, space: str, path: tuple[str, ...], place: str) -> Any:
         """Return the value of a name, a `Reference` where it is an output."""
         if space == "bindings":
-            for size in range(len(path), 0, -1):
-                name = ".".join(path[:size])
+            for size, name in _leading(path):
                 if name in self.bindings:
                     found = self._below(self.bindings[name], path[size:], f"bindings.{'.'.join(path)}")
                     return self._afforded(found, place)
-        for size in range(len(path), 0, -1):
-            target = self.results.get(".".join(path[:size]))
+        for size, name in _leading(path):
+            target = self.results.get(name)
             if target is not None:
                 return self._referenced(target, path[size:], f"{space}.{'.'.join(path)}", place)
         self.missing.append(f"{space}.{'.'.join(path)}")
@@ -195,6 +197,12 @@ def restored(arguments: Mapping[str, Any], texts: Mapping[str, Sequence[Mapping[
 def as_text(value: Any) -> str:
     """Return a value as it is inserted into a text: a string as it is, anything else as compact JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _leading(path: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Yield what a path may begin with as one name, the longest first, and how many segments that takes."""
+    for size in range(min(len(path), _MAX_NAME_SEGMENTS), 0, -1):
+        yield size, ".".join(path[:size])
 
 
 def _put(holder: Any, path: Sequence[str], text: str) -> None:

@@ -147,3 +147,15 @@ def test_a_short_plan_cannot_insert_a_large_binding_without_end() -> None:
 
     assert [(defect.path, defect.rule) for defect in where.defects] == [("steps[2].agent.prompt", "too_large")]
     assert len(planned) < 17_000_000
+
+
+def test_a_path_of_very_many_segments_is_followed_in_one_pass() -> None:
+    # Pins: each beginning of the path was put together, which took minutes for a path of a megabyte.
+    deep: Any = "end"
+    for _ in range(900):
+        deep = {"a": deep}
+    where = scope({"x": deep, ".".join("n" * 64): "whole"})
+
+    assert where.find("bindings", ("x", *"a" * 900), "with") == "end"
+    assert where.find("bindings", ("x", *"a" * 300_000), "with") is None
+    assert where.find("bindings", tuple("n" * 64), "with") == "whole"
