@@ -134,6 +134,9 @@ def _channel(request: Request) -> dict[str, Any]:
 def _as_job(agent_id: str, body: ExecutionRequest, default_seconds: float) -> JobRequest:
     if body.prompt is None and body.action is None:
         raise InvalidRequest("expected an action or a prompt, found neither")
+    if body.prompt is not None and not body.prompt.strip():
+        found = "only white space" if body.prompt else "an empty one"
+        raise InvalidRequest(f"prompt: expected a text that says what to do, found {found}")
     wanted = body.model_dump(include={"action", "with_", "metadata"}, by_alias=True, exclude_none=True)
     budget = None if body.budget is None else body.budget.model_dump(exclude_none=True)
     limits = {"job_timeout_seconds": _timeout(body, default_seconds), "budget": budget}
