@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -95,6 +96,26 @@ def play(database_url: str) -> Callable[[Callable[[Family], Awaitable[None]]], N
 
 def child(**fields: Any) -> ChildRequest:
     return ChildRequest(**{"agent": None, "input": "x", "timeout_seconds": 60.0, **fields})
+
+
+@pytest.mark.parametrize("is_child", [True, False])
+def test_a_timer_gives_a_child_no_more_time_than_its_caller_allows(play: Any, is_child: bool) -> None:
+    async def scenario(family: Family) -> None:
+        claim = await family.parent()
+        if is_child:
+            (job_id,) = await family.delegate(claim, child())
+            stage = await family.store.claim_stage(job_id, [JobStatus.QUEUED])
+            assert stage is not None
+            moved = await family.store.accept_plan(stage, "model", {}, compiled(PLAN), [], take=Take(Lane.IO))
+            claim = next(taken for taken in moved.taken if isinstance(taken, StepClaim))
+        query = "SELECT expires_at FROM jobs WHERE id = %s"
+        before = (await family.run(query, claim.ref.job_id))[0]["expires_at"]
+        delay = timedelta(days=30)
+        assert await family.store.suspend_step(claim, delay, {"value": "v"})
+        after = (await family.run(query, claim.ref.job_id))[0]["expires_at"]
+        assert after - before == (timedelta(0) if is_child else delay)
+
+    play(scenario)
 
 
 def test_many_ends_at_once_are_each_counted_once(play: Any) -> None:

@@ -1,4 +1,30 @@
--- Skipping, handing back, pausing and resuming where there are child jobs (release 0005); what changed is said at each.
+-- Suspending, skipping, handing back, pausing and resuming where there are child jobs (release 0005); what changed is
+-- said at each.
+
+-- As in 0002, except that a child job gets no more time by waiting: it has what whoever delegated to it allows.
+CREATE OR REPLACE FUNCTION planq_suspend_step(
+    p_job uuid, p_round int, p_index int, p_attempt int, p_delay interval, p_output json
+) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    j jobs%ROWTYPE;
+BEGIN
+    SELECT * INTO j FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
+    IF j.id IS NULL OR j.status NOT IN ('executing', 'input_required') THEN
+        RETURN false;
+    END IF;
+    UPDATE steps SET status = 'waiting', output = p_output, wake_at = now() + p_delay, worker_id = NULL,
+        deadline = NULL
+    WHERE job_id = p_job AND round = p_round AND index = p_index AND status = 'running' AND attempt = p_attempt;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    UPDATE jobs SET deadline = deadline + p_delay,
+        expires_at = expires_at + CASE WHEN parent_job_id IS NULL THEN p_delay ELSE interval '0' END
+    WHERE id = p_job;
+    PERFORM planq_tell(j.tenant_id, p_job, 'step_waiting',
+        json_build_object('round', p_round, 'index', p_index, 'seconds', extract(epoch FROM p_delay)));
+    RETURN true;
+END $$;
 
 -- As in 0001; a step that has gathered has begun, so it goes on, as one that runs does.
 CREATE OR REPLACE FUNCTION planq_skip_after(p_job uuid, p_round int, p_index int) RETURNS int LANGUAGE plpgsql AS $$
