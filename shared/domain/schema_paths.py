@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from shared.domain.patterns import is_found
 from shared.domain.references import array_index, from_pointer
 
 _CONDITIONAL = ("then", "else", "dependentSchemas", "$dynamicRef", "dependencies")
@@ -244,7 +245,7 @@ def _own_array(schema: Mapping[str, Any], segment: str) -> _Lookup:
 
 def _matches(pattern: str, text: str) -> bool:
     try:
-        return re.search(pattern, text) is not None
+        return is_found(pattern, text)
     except re.error:
         return True
 

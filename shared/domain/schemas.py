@@ -25,6 +25,7 @@ from referencing.jsonschema import DRAFT202012
 from referencing.jsonschema import SchemaRegistry as Registry
 
 from shared.domain.errors import Misconfigured, capped
+from shared.domain.patterns import is_found
 from shared.domain.quick_check import quick_check
 from shared.domain.references import Tokens, to_pointer
 
@@ -285,7 +286,13 @@ _WHOLE_VALUE = frozenset(
 
 @lru_cache(maxsize=16)
 def _strict_dialect(dialect: Any) -> Any:
-    return _extend(dialect, {"uniqueItems": _unique_items})
+    own = {
+        "uniqueItems": _unique_items,
+        "pattern": _pattern,
+        "patternProperties": _pattern_properties,
+        "additionalProperties": _additional_properties(dialect.VALIDATORS["additionalProperties"]),
+    }
+    return _extend(dialect, {name: check for name, check in own.items() if name in dialect.VALIDATORS})
 
 
 @lru_cache(maxsize=16)
@@ -310,6 +317,33 @@ def _holds_unknown(value: Any) -> bool:
     if isinstance(value, dict):
         return any(map(_holds_unknown, value.values()))
     return any(map(_holds_unknown, value)) if isinstance(value, list) else value is UNKNOWN
+
+
+def _pattern(validator: Any, rule: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if validator.is_type(instance, "string") and not is_found(rule, instance):
+        yield ValidationError(f"does not match {rule!r}")
+
+
+def _pattern_properties(validator: Any, rule: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if validator.is_type(instance, "object"):
+        for pattern, inner in rule.items():
+            for name, value in instance.items():
+                if is_found(pattern, name):
+                    yield from validator.descend(value, inner, path=name, schema_path=pattern)
+
+
+def _additional_properties(check: Any) -> Any:
+    """Return the library's check without its own way to match names: those that a pattern matches are known to it."""
+
+    def checked(validator: Any, rule: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+        patterns = schema.get("patternProperties")
+        if patterns and validator.is_type(instance, "object"):
+            known = {name: True for name in instance if any(is_found(pattern, name) for pattern in patterns)}
+            rest = {name: inner for name, inner in schema.items() if name != "patternProperties"}
+            schema = {**rest, "properties": {**known, **schema.get("properties", {})}}
+        yield from check(validator, rule, instance, schema) or ()
+
+    return checked
 
 
 def _unique_items(validator: Any, rule: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:

@@ -17,6 +17,7 @@ from jsonschema import validators as dialects
 from shared.domain.agents.marked import Defect, Marked, Path
 from shared.domain.errors import InvalidRequest, Misconfigured, capped
 from shared.domain.model_names import OFFLINE, check_model_name
+from shared.domain.patterns import needs_backtracking, patterns_of
 from shared.domain.schemas import check_schema, excerpt
 
 AGENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}")
@@ -122,3 +123,13 @@ def _schema(schema: Mapping[str, Any], path: Path) -> Found:
             check_schema(schema, "the schema")
         except Misconfigured as error:
             yield path, error.message
+            return
+        for pattern in patterns_of(schema):
+            if needs_backtracking(pattern):
+                yield (
+                    path,
+                    (
+                        f"the pattern {excerpt(pattern)} needs look-around or back-references, which may never end; "
+                        "write it without"
+                    ),
+                )

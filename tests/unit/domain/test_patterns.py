@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from shared.domain.agents.document import parse_agent
+from shared.domain.errors import InvalidRequest
+from shared.domain.patterns import is_found, needs_backtracking, patterns_of
+from shared.domain.schemas import compile_schema
+
+HOSTILE = "^(a+)+$"
+"""Python's own engine takes twice as long for each further `a`: hours for these forty."""
+LONG = "a" * 40 + "!"
+
+
+def schema(pattern: str) -> dict[str, object]:
+    return {"type": "object", "properties": {"x": {"type": "string", "pattern": pattern}}}
+
+
+def test_a_hostile_pattern_is_answered_like_any_other() -> None:
+    assert not is_found(HOSTILE, LONG)
+    assert is_found(HOSTILE, LONG[:-1])
+    assert [v.keyword for v in compile_schema(schema(HOSTILE)).violations({"x": LONG})] == ["pattern"]
+    assert compile_schema(schema(HOSTILE)).violations({"x": LONG[:-1]}) == []
+
+
+def test_names_of_properties_are_matched_as_fast() -> None:
+    named = compile_schema({"patternProperties": {HOSTILE: {"type": "integer"}}, "additionalProperties": False})
+
+    assert named.violations({LONG[:-1]: 1}) == []
+    assert [v.keyword for v in named.violations({LONG[:-1]: "1"})] == ["type"]
+    assert [v.keyword for v in named.violations({LONG: 1})] == ["additionalProperties"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("b", "abc"),
+        ("^b", "abc"),
+        (r"^\d{4}-\d{2}$", "2026-11"),
+        (r"\/x", "a/x"),
+        ("", ""),
+        ("^(?!a)", "b"),
+        (r"^\S+$", "ü"),
+    ],
+)
+def test_a_pattern_finds_what_python_finds(pattern: str, text: str) -> None:
+    assert is_found(pattern, text) == (re.search(pattern, text) is not None)
+
+
+def test_what_is_no_regular_expression_says_so() -> None:
+    assert needs_backtracking("(")
+    with pytest.raises(re.error):
+        is_found("(", "x")
+
+
+def test_all_patterns_of_a_schema_are_found() -> None:
+    nested = {
+        "properties": {"pattern": {"items": {"pattern": "a"}}, "b": {"const": {"pattern": "no"}}},
+        "patternProperties": {"^c": {"anyOf": [{"pattern": "d"}]}},
+    }
+
+    assert sorted(patterns_of(nested)) == ["^c", "a", "d"]
+
+
+def test_a_document_with_a_pattern_that_can_take_for_ever_is_refused() -> None:
+    document = {"name": "a", "description": "d", "structured_output": True, **schema("^(?=a)(a+)+$")}
+
+    with pytest.raises(InvalidRequest, match="look-around"):
+        parse_agent(document)
+    parse_agent({**document, **schema(HOSTILE)})
