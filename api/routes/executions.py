@@ -22,11 +22,9 @@ from api.routes.agents import Name
 from api.schemas import JobRequest
 from api.submission import TENANT
 from shared.domain.errors import InvalidRequest, NotFound
+from shared.domain.tool import MAX_TIMEOUT_SECONDS
 
 executions: APIRouter = router("agents")
-
-MAX_TIMEOUT_SECONDS = 300.0
-"""Specification S1; facts 001: the hard maximum of the agent runner."""
 
 Key = Annotated[
     str | None,

@@ -17,7 +17,7 @@ DEFAULT_TIMEOUT_SECONDS = 60.0
 """Readings row 11."""
 
 MAX_TIMEOUT_SECONDS = 300.0
-"""Readings row 11: the hard cap of one step."""
+"""Readings row 11: the hard cap of one step, and of one run of an agent (specification S1)."""
 
 TOOL_NAME = re.compile(r"^[A-Za-z][A-Za-z0-9_.\-/]{0,127}$")
 RESERVED_NAME = re.compile(r"^(cp__|__planning__$)")

@@ -14,6 +14,7 @@ from typing import Any
 
 from shared.domain.errors import capped
 from shared.domain.schemas import MAX_DEPTH, excerpt, is_deeper_than
+from shared.domain.tool import MAX_TIMEOUT_SECONDS
 
 STEP_ID = re.compile(r"[a-zA-Z0-9_.:-]+")
 RESULT_KEY = re.compile(r"[a-zA-Z0-9_.-]+")
@@ -32,7 +33,7 @@ EVENTS = (
     "panic",
 )
 
-MAX_TIMEOUT_MS = 300_000
+MAX_TIMEOUT_MS = round(MAX_TIMEOUT_SECONDS * 1000)
 """Readings row 11: the hard cap of one agent."""
 
 MAX_CHILDREN = 1_000
