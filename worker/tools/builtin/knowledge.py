@@ -15,6 +15,9 @@ from worker.tools.services import ToolServices
 
 MAX_RESULTS = 50
 
+Query = Annotated[str, Field(description="What to look for, in plain words.", min_length=1, max_length=1_000)]
+"""What `search` looks for as well."""
+
 
 class FoundPassage(TypedDict):
     """One passage that matched."""
@@ -35,7 +38,7 @@ class Found(TypedDict):
 
 @tool(effect=Effect.READ)
 async def knowledge_search(
-    query: Annotated[str, Field(description="What to look for, in plain words.", min_length=1, max_length=1_000)],
+    query: Query,
     context: ToolContext,
     services: ToolServices,
     limit: Annotated[int, Field(description="The most passages to return.", ge=1, le=MAX_RESULTS)] = 5,

@@ -10,10 +10,9 @@ from typing_extensions import TypedDict
 
 from shared.domain.states import Effect
 from shared.ports import KeptMoment, MomentQuery, Passage, ToolContext
+from worker.tools.builtin.knowledge import MAX_RESULTS, Query
 from worker.tools.declare import tool
 from worker.tools.services import ToolServices
-
-MAX_RESULTS = 50
 
 Source = Literal["knowledge", "moments"]
 
@@ -38,7 +37,7 @@ class Hits(TypedDict):
 
 @tool(effect=Effect.READ)
 async def search(
-    query: Annotated[str, Field(description="What to look for, in plain words.", min_length=1, max_length=1_000)],
+    query: Query,
     context: ToolContext,
     services: ToolServices,
     limit: Annotated[int, Field(description="The most results to return.", ge=1, le=MAX_RESULTS)] = 10,
