@@ -65,7 +65,7 @@ async def fork_of(
     _require_plan(job)
     text = job["input"] if request.input is None else checked_input(request.input, settings.max_input_bytes)
     check_metadata(request.metadata)
-    limits = _limits(request, Limits.from_json(job["limits"]), settings.limits)
+    limits = _limits(request, Limits.from_json(job["limits"]), settings.limits_of(TENANT))
     budget = None if request.limits is None else request.limits.checked_budget()
     raw = job["plan_body"] if request.plan is None else request.plan
     names = None if job["tools"] is None else [name for name in job["tools"] if name in tools]

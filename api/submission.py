@@ -73,7 +73,7 @@ async def accept(
     if model != settings.model:
         check_model_name(model, allow_cassette=False)
     check_metadata(request.metadata)
-    limits = _limits(request, settings.limits)
+    limits = _limits(request, settings.limits_of(TENANT))
     names = None if request.tools is None else known_names(request.tools, tools)
     plan = None
     if request.plan is not None:

@@ -11,11 +11,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, PlainValidator, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from shared.domain.errors import Misconfigured
-from shared.domain.limits import Limits
+from shared.domain.limits import Limits, TenantLimits, read_tenant_limits
 from shared.domain.states import JobStatus
 
 VERSION = "0.1.0"
@@ -136,6 +136,9 @@ class Settings(BaseSettings):
     orchestrate_max_parallel: int = Field(default=4, ge=1)
     agent_timeout_seconds: float = Field(default=60.0, gt=0, le=300)  # of a called agent; it may be given up to 300
     agent_orchestrator_enabled: bool = True  # off: cp__agent_orchestrate and cp__call_agents refuse to work
+    tenant_limits: Annotated[TenantLimits, NoDecode, PlainValidator(read_tenant_limits)] = Field(
+        default={}, description='JSON, {"tenant": {"limit": number}}: what holds for single tenants instead'
+    )
 
     # Retention: days after the end of a job; empty or `none` keeps for ever
     retain_completed_days: Days = 30.0  # people come back to an answer within the month
@@ -163,7 +166,7 @@ class Settings(BaseSettings):
 
     @property
     def limits(self) -> Limits:
-        """The bounds of a job that asks for none of its own."""
+        """The bounds of a job that asks for none of its own, of a tenant without limits of its own."""
         return Limits(
             max_tool_steps=self.max_tool_steps,
             max_plan_steps=self.max_plan_steps,
@@ -179,6 +182,10 @@ class Settings(BaseSettings):
         )
 
     @property
+    def limits_of(self, tenant_id: str) -> Limits:
+        """Return the bounds of a tenant's job that asks for none of its own: the caps of what one may ask for."""
+        return self.limits.of_tenant(self.tenant_limits.get(tenant_id))
+
     def retention(self) -> dict[JobStatus, timedelta]:
         """How long after their end jobs are kept; a status that is missing is kept for ever."""
         days = {

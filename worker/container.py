@@ -144,7 +144,7 @@ class Tools:
             http_max_bytes=settings.http_fetch_max_bytes,
         )
         registry = load_registry(services=services, modules=split(settings.tools), yaml_path=settings.tools_file)
-        desk = Desk(is_enabled=settings.agent_orchestrator_enabled)
+        desk = Desk(is_enabled=settings.agent_orchestrator_enabled, caps=settings.limits_of)
         registry.reserve(agent_tools(desk))
         return cls(registry, knowledge, memory, desk)
 

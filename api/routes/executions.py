@@ -118,7 +118,7 @@ async def _submit(
     traceparent: str | None,
 ) -> tuple[UUID, bool]:
     """Store the job that an execution is; return its id, and whether it is new."""
-    wanted = _as_job(agent_id, body, services.settings.agent_timeout_seconds)
+    wanted = _as_job(agent_id, body, services.settings.limits_of(TENANT).agent_timeout_seconds)
     sent = {"execution_of": agent_id, "body": await request.json()}
     return await service.submit_quietly(
         services, wanted, sent, idempotency_key=idempotency_key, traceparent=traceparent

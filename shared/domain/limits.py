@@ -1,12 +1,22 @@
-"""What a job may use up. Defaults are readings row 11; a request can only lower them, and zero is refused."""
+"""What a job may use up. Defaults are readings row 11; a request can only lower them, and zero is refused.
+
+An operator may give a tenant limits of its own, lower or higher than everybody's; they are its caps then.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Self, TypeAlias
 
-from shared.domain.errors import InvalidRequest
+from shared.domain import strict_json
+from shared.domain.errors import InvalidRequest, capped
+from shared.domain.schemas import excerpt
+from shared.domain.tool import MAX_TIMEOUT_SECONDS
+
+TenantLimits: TypeAlias = Mapping[str, Mapping[str, float]]
+"""What an operator allows single tenants in the place of everybody's limits: tenant → limit → number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +68,13 @@ class Limits:
             changed[name] = int(value) if isinstance(present, int) else float(value)
         return type(self)(**{**asdict(self), **changed})
 
+    def of_tenant(self, own: Mapping[str, float] | None) -> Self:
+        """Return these limits with those that an operator has given one tenant, None for none, in their place.
+
+        Precondition: they come from `read_tenant_limits`.
+        """
+        return self if own is None else replace(self, **own)
+
     def to_json(self) -> dict[str, Any]:
         """Return the stored form."""
         return asdict(self)
@@ -67,3 +84,63 @@ class Limits:
         """Read the stored form; a missing name gets its default, one of a newer release is not ours to enforce."""
         known = {field.name for field in fields(cls)}
         return cls(**{name: value for name, value in stored.items() if name in known})
+
+
+def read_tenant_limits(raw: Any) -> TenantLimits:
+    """Return the limits of single tenants, from JSON text or a decoded object:
+
+        {"acme": {"orchestrate_max_depth": 2, "orchestrate_max_parallel": 8}}
+
+    Raises `ValueError` that names every defect by tenant and limit.
+    """
+    found = _decoded(raw) if isinstance(raw, str) else raw
+    if not isinstance(found, Mapping):
+        raise ValueError(f'expected a JSON object {{"tenant": {{"limit": number}}}}, found {excerpt(found)}')
+    defects = [told for tenant, own in found.items() for told in _tenant_defects(tenant, own)]
+    if defects:
+        raise ValueError("; ".join(defects))
+    present = Limits()
+    return {
+        tenant: {name: int(value) if _is_whole(present, name) else float(value) for name, value in own.items()}
+        for tenant, own in found.items()
+    }
+
+
+def _decoded(text: str) -> Any:
+    if not text.strip():
+        return {}
+    try:
+        return strict_json.loads(text, is_unique=True)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"expected a JSON object, found {excerpt(text)}: {capped(str(error), 200)}") from None
+
+
+def _tenant_defects(tenant: Any, own: Any) -> Iterator[str]:
+    shown = excerpt(tenant)
+    if not isinstance(tenant, str) or not tenant.strip():
+        yield f"expected the name of a tenant, found {shown}"
+    if not isinstance(own, Mapping):
+        yield f"{shown}: expected an object with limits, found {excerpt(own)}"
+        return
+    for name, value in own.items():
+        told = _limit_defect(name, value)
+        if told is not None:
+            yield f"{shown}: {told}"
+
+
+def _limit_defect(name: Any, value: Any) -> str | None:
+    known = [field.name for field in fields(Limits)]
+    if name not in known:
+        return f"unknown limit {excerpt(name)}; known limits are {', '.join(sorted(known))}"
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    is_whole = _is_whole(Limits(), name)
+    wanted = "a whole number of at least 1" if is_whole else "a number above 0"
+    if not is_number or not 0 < value < math.inf or (is_whole and not float(value).is_integer()):
+        return f"{name}: expected {wanted}, found {excerpt(value)}"
+    if name == "agent_timeout_seconds" and value > MAX_TIMEOUT_SECONDS:
+        return f"{name}: expected at most {MAX_TIMEOUT_SECONDS:g}, found {excerpt(value)}"
+    return None
+
+
+def _is_whole(limits: Limits, name: str) -> bool:
+    return isinstance(getattr(limits, name), int)

@@ -163,10 +163,11 @@ async def on_engine(database_url: str, model: Orchestra, names: Any, plan: Any, 
 
 
 def error_kind(output: Mapping[str, Any], behaviours: Mapping[str, Any]) -> str | None:
-    of_the_run = [one["error"] for one in output.get("errors", ()) if "step_id" not in one]
-    if not of_the_run:
+    """What ended a run: its own error, or that of the step that halted it, which is the last one."""
+    if output["success"]:
         return None
-    (error,) = of_the_run
+    of_the_run = [one["error"] for one in output["errors"] if "step_id" not in one]
+    (error,) = of_the_run or [output["errors"][-1]["error"]]
     kinds = {"depth_exceeded": "max_depth_exceeded", "cancelled": "cancelled"}
     known = [one["error"] for one in behaviours.values() if "error" in one]
     return kinds.get(error["code"]) or next((text for text in known if text in error["message"]), error["message"])

@@ -98,6 +98,24 @@ def test_the_timeout_bounds_the_job(api: Api, path: str, body: dict[str, Any], s
     assert datetime.fromisoformat(job["created_at"]) <= datetime.now(UTC) + timedelta(seconds=1)
 
 
+def test_the_limits_of_the_tenant_are_what_a_request_can_lower(make_api: MakeApi) -> None:
+    own = {"default": {"agent_timeout_seconds": 7, "orchestrate_max_depth": 5, "orchestrate_max_steps": 2}}
+    api = make_api(tenant_limits=own)
+    api.http.put("/agents/doer", json=AGENT)
+
+    execution = api.http.post("/agents/doer/executions/async", json={"prompt": "x"}).json()
+    api.submit({"input": "x", "limits": {"orchestrate_max_depth": 4}})
+
+    first, second = api.jobs.execute("SELECT limits FROM jobs ORDER BY id")
+    assert (first["limits"]["job_timeout_seconds"], first["limits"]["orchestrate_max_depth"]) == (7.0, 5)
+    assert second["limits"]["orchestrate_max_depth"] == 4
+    for name, value, cap in (("orchestrate_max_depth", 6, 5), ("orchestrate_max_steps", 3, 2)):
+        refused = api.http.post("/jobs", json={"input": "x", "limits": {name: value}})
+        assert f"limit {name}: a request can only lower it; expected at most {cap}" in refused.json()["detail"]
+        assert refused.status_code == 422
+    assert execution["status"] == "queued"
+
+
 @pytest.mark.parametrize(
     ("agent", "body", "status", "told"),
     [

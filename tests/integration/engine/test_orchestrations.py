@@ -11,6 +11,7 @@ import pytest
 from shared.domain.agents.orchestrate.machine import follow
 from shared.domain.agents.orchestrate.plan import StepType
 from shared.domain.agents.orchestrate.progress import Outcome, Progress
+from shared.domain.limits import Limits
 from shared.store.orchestrations import PostgresOrchestrations
 from tests.support.agents import rows
 from tests.support.harness import Harness
@@ -228,3 +229,24 @@ def test_whoever_tells_transitions_at_the_same_time_tells_each_once(play: Callab
 
     assert events == [one.to_json() for one in transitions]
     assert sorted(one.number for part in told for one in part) == list(range(len(transitions)))
+
+
+def test_limits_above_the_cap_are_lowered_and_the_output_says_so(orchestra: Run) -> None:
+    plan = {"steps": [group_step("p", [{"agent_id": "a"}] * 3, max_concurrency=3)]}
+
+    step, model, jobs = orchestra(
+        {"a": OK},
+        orchestrate(plan, max_parallel=40, timeout_ms=600_000),
+        limits=Limits(orchestrate_max_parallel=1),
+        also=below,
+    )
+
+    output = step["output"]
+    assert (output["success"], model.most) == (True, 1)
+    told = [(one["path"], one["rule"]) for one in output["warnings"]]
+    assert told == [
+        ("max_parallel", "lowered"),
+        ("timeout_ms", "lowered"),
+        ("steps[0].parallel.max_concurrency", "lowered"),
+    ]
+    assert jobs[0]["output"]["warnings"] == output["warnings"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
-from shared.domain.errors import InvalidRequest
-from shared.domain.limits import Limits
+from shared.domain.errors import InvalidRequest, Misconfigured
+from shared.domain.limits import Limits, read_tenant_limits
+from shared.settings import load_settings
 
 
 def test_a_request_lowers_a_limit() -> None:
@@ -39,3 +41,56 @@ def test_what_is_stored_is_read_again_even_beside_names_of_a_newer_release() -> 
     stored = Limits(max_tool_steps=4).to_json() | {"max_of_tomorrow": 1}
     del stored["plan_timeout_seconds"]
     assert Limits.from_json(stored) == Limits(max_tool_steps=4)
+
+
+def test_a_tenant_may_be_given_more_or_less_than_everybody() -> None:
+    own = read_tenant_limits(
+        '{"acme": {"orchestrate_max_depth": 5, "max_tool_steps": 2.0, "plan_timeout_seconds": 7}}'
+    )
+
+    limits = Limits().of_tenant(own["acme"])
+
+    assert (limits.orchestrate_max_depth, limits.max_tool_steps, limits.plan_timeout_seconds) == (5, 2, 7.0)
+    assert isinstance(limits.max_tool_steps, int)
+    assert Limits().of_tenant(own.get("other")) == Limits()
+    assert limits.lowered({"orchestrate_max_depth": 4}).orchestrate_max_depth == 4
+    with pytest.raises(InvalidRequest, match="at most 5, found 6"):
+        limits.lowered({"orchestrate_max_depth": 6})
+
+
+@pytest.mark.parametrize(
+    ("raw", "told"),
+    [
+        ("nope", "expected a JSON object"),
+        ("[]", 'expected a JSON object {"tenant"'),
+        ('{"a": {}, "a": {}}', "/a stands there more than once"),
+        ('{"a": {"plan_timeout_seconds": NaN}}', "no number of JSON"),
+        ('{" ": {}}', "expected the name of a tenant"),
+        ('{"a": 7}', '"a": expected an object with limits, found 7'),
+        ('{"a": {"fame": 1}}', 'unknown limit "fame"; known limits are agent_timeout_seconds'),
+        ('{"a": {"orchestrate_max_steps": 0}}', "expected a whole number of at least 1, found 0"),
+        ('{"a": {"orchestrate_max_steps": -1}}', "expected a whole number of at least 1, found -1"),
+        ('{"a": {"orchestrate_max_steps": 1.5}}', "expected a whole number of at least 1, found 1.5"),
+        ('{"a": {"plan_timeout_seconds": true}}', "expected a number above 0, found true"),
+        ('{"a": {"agent_timeout_seconds": 301}}', "expected at most 300, found 301"),
+    ],
+)
+def test_bad_limits_of_tenants_are_told_by_tenant_and_limit(raw: str, told: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(told)):
+        read_tenant_limits(raw)
+
+
+def test_all_bad_limits_of_tenants_are_told_at_once_and_stop_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLANQ_TENANT_LIMITS", '{"a": {"fame": 1}, "b": {"max_tool_steps": 0}}')
+
+    with pytest.raises(Misconfigured, match=r'PLANQ_TENANT_LIMITS: .*"a": unknown limit.*"b": max_tool_steps'):
+        load_settings()
+
+
+def test_a_process_reads_the_limits_of_tenants_at_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLANQ_TENANT_LIMITS", '{"acme": {"orchestrate_max_parallel": 8}}')
+
+    settings = load_settings()
+
+    assert settings.limits_of("acme") == Limits(orchestrate_max_parallel=8)
+    assert settings.limits_of("default") == settings.limits

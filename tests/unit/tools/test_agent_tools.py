@@ -30,7 +30,7 @@ from shared.domain.tool import ToolDefinition
 from shared.ports import ChildOutcome, Delegated
 from shared.store.ids import new_id
 from tests.support.desks import Surroundings, context, desk
-from worker.tools.agents import agent_tools
+from worker.tools.agents import Desk, agent_tools
 from worker.tools.registry import Registry
 
 START = datetime(2026, 11, 21, tzinfo=UTC)
@@ -274,3 +274,29 @@ def test_a_valid_plan_becomes_one_job_that_has_time_for_its_agents_and_a_little_
     assert (job.agent, job.plan_source, job.timeout_seconds) == (None, "orchestrate", 35.0)
     assert job.plan is not None
     assert job.plan["calls"][0]["arguments"]["timeout_ms"] == 5_000
+
+
+def test_the_caps_of_a_tenant_hold_for_jobs_that_were_made_under_higher_ones() -> None:
+    caps = {"acme": Limits(orchestrate_max_depth=1), "other": Limits(orchestrate_max_depth=9)}
+    tools = agent_tools(Desk(reach=Surroundings().reach(), caps=caps.__getitem__))
+    tool = next(one for one in tools if one.definition.name == "cp__call_agent")
+    arguments = {"agent_id": "a", "prompt": "p"}
+
+    with pytest.raises(DepthExceeded, match="1 levels deep"):
+        asyncio.run(tool.call(arguments, context("cp__call_agent", depth=1, tenant_id="acme")))
+    delegated = asyncio.run(tool.call(arguments, context("cp__call_agent", depth=1, tenant_id="other")))
+
+    assert len(delegated.children) == 1
+
+
+def test_a_group_above_the_limit_is_lowered_and_its_output_says_so() -> None:
+    calls = [{"agent_id": "a", "prompt": "p"} for _ in range(6)]
+
+    output = gathered(
+        "cp__parallel", {"steps": calls, "max_concurrency": 5}, *[child(n, answer="x") for n in range(6)]
+    )
+
+    (warning,) = output["warnings"]
+    assert (warning["path"], warning["rule"]) == ("max_concurrency", "lowered")
+    within = gathered("cp__parallel", {"steps": calls[:2], "max_concurrency": 5}, child(0, answer="x"), child(1))
+    assert "warnings" not in within

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 from shared.domain.agents.orchestrate.limits import DEPTH_EXCEEDED, OrchestrateLimits
 from shared.domain.errors import DepthExceeded, InternalFault, PolicyDenied, TimedOut
 from shared.domain.limits import Limits
-from shared.ports import ChildOutcome, JobStore, Responder, ToolContext
+from shared.ports import ChildOutcome, JobStore, Prices, Responder, ToolContext
 from shared.ports.orchestrations import Orchestrations
 
 _log = logging.getLogger("planq.agents")
@@ -35,11 +35,15 @@ class Reach:
     orchestrations: Orchestrations
     responder: Responder
     persist: Persist
+    prices: Prices | None = None
 
 
 @dataclass(slots=True)
 class Desk:
     """One per process. `is_enabled` is the operator's flag; `counts` are totals since the start, by name and labels.
+
+    `caps` returns a tenant's limits as they are today: a job that was made under higher ones gets no more. None where
+    a job's own are all there is.
 
     Counted are transitions of orchestrations (`transition`, event, state) and calls refused for their depth
     (`depth_refused`, tool).
@@ -48,6 +52,7 @@ class Desk:
     is_enabled: bool = True
     reach: Reach | None = None
     counts: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    caps: Callable[[str], Limits] | None = None
 
     def opened(self) -> Reach:
         """Return what the process reaches; raises `InternalFault` where it reaches nothing (case oc-041)."""
@@ -67,7 +72,8 @@ class Desk:
 
     def limits(self, context: ToolContext) -> OrchestrateLimits:
         """Return the bounds of what the calling job may ask of agents."""
-        return OrchestrateLimits.of(context.limits or Limits())
+        limits = OrchestrateLimits.of(context.limits or Limits())
+        return limits if self.caps is None else limits.capped(OrchestrateLimits.of(self.caps(context.tenant_id)))
 
     def is_too_deep(self, context: ToolContext) -> bool:
         """True when the calling job may call no agent any more; that is counted and told."""

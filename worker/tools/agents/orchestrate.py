@@ -68,10 +68,11 @@ class Orchestrate:
         self._desk.check_enabled(self.definition.name)
         reach = self._desk.opened()
         self._check(request_defects(arguments), context)
-        limits = self._desk.limits(context).lowered(arguments)
+        caps = self._desk.limits(context)
+        limits = caps.lowered(arguments)
         if self._desk.is_too_deep(context):
             return refused(shown_error(ErrorRecord.of(too_deep(context, limits))))
-        compiled = await self._compiled(reach, arguments, context, limits)
+        compiled = await self._compiled(reach, arguments, context, limits, caps.lowerings(arguments))
         for name in compiled.missing:
             _log.warning("orchestration_name_unknown", extra={"job": context.job_id, "template": capped(name, 100)})
         left = context.time_left_seconds
@@ -111,7 +112,12 @@ class Orchestrate:
         return {**output, "exec_id": exec_id}
 
     async def _compiled(
-        self, reach: Reach, arguments: Mapping[str, Any], context: ToolContext, limits: OrchestrateLimits
+        self,
+        reach: Reach,
+        arguments: Mapping[str, Any],
+        context: ToolContext,
+        limits: OrchestrateLimits,
+        lowered: Sequence[Defect],
     ) -> Compiled:
         why = refusal(arguments, is_planning=is_planning())
         if why is not None:
@@ -125,7 +131,7 @@ class Orchestrate:
             plan = read_reply(reply, max_steps=limits.max_steps)
         if not isinstance(plan, OrchestrationPlan):
             raise self._refused(_invalid(plan), context)
-        compiled = compile_orchestration(plan, limits, bindings)
+        compiled = compile_orchestration(plan, limits, bindings, lowered=lowered)
         unknown = await _unknown(reach, plan, context)
         if isinstance(compiled, Compiled):
             self._check(unknown, context)

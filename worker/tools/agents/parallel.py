@@ -53,6 +53,7 @@ _OUTPUT = {
         "output": {"description": "The outputs by result_key, or that of the first to succeed."},
         "status": {"enum": ["success", "partial", "failed"]},
         "children": {"type": "array", "items": CHILD},
+        "warnings": {"type": "array", "description": "Where max_concurrency was lowered to the limit."},
     },
 }
 
@@ -94,7 +95,10 @@ class Parallel:
             told = [{name: value for name, value in entry.items() if name != "output"} for entry in entries]
             raise failure_of(_first_failure(children), status=status.value, children=told)
         results = [result_of(child, child.key or "") for child in children]
-        return {"output": merge(strategy, results), "status": status.value, "children": entries}
+        output = {"output": merge(strategy, results), "status": status.value, "children": entries}
+        limits, wanted = self._desk.limits(context), arguments.get("max_concurrency")
+        lowered = [one.to_json() for one in limits.group_lowerings(len(children), wanted, "max_concurrency")]
+        return output | ({"warnings": lowered} if lowered else {})
 
 
 def _strategy(arguments: dict[str, Any]) -> MergeStrategy:

@@ -8,7 +8,7 @@ Cases orchestrate_compile; readings rows 2, 11, 14.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,12 +23,16 @@ from shared.domain.agents.orchestrate.plan import (
     Step,
 )
 from shared.domain.agents.orchestrate.templates import Guarded, Scope, Target, render_text, render_value
+from shared.domain.errors import capped
 
 CALL_AGENT = "cp__call_agent"
 PARALLEL = "cp__parallel"
 
 PLAN_SOURCE = "orchestrate"
 """The source of the plans of orchestration jobs."""
+
+
+_MOST_WARNINGS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,8 @@ class Compiled:
             {"id": "judge", "type": "parallel", "result_key": "opinions", "merge_strategy": "collect",
              "children": [{"result_key": "critique", "agent_id": "critic", "action_id": "review"}]}]}
 
-    `missing` are the names in templates that nothing has; they became null. `seconds` is the longest it can take.
+    `missing` are the names in templates that nothing has; they became null. The frame's `warnings`, left out where
+    there are none, tell of these and of limits that were lowered. `seconds` is the longest it can take.
     """
 
     plan: dict[str, Any]
@@ -51,13 +56,21 @@ class Compiled:
 
 
 def compile_orchestration(
-    plan: OrchestrationPlan, limits: OrchestrateLimits, bindings: Mapping[str, Any] | None = None
+    plan: OrchestrationPlan,
+    limits: OrchestrateLimits,
+    bindings: Mapping[str, Any] | None = None,
+    *,
+    lowered: Sequence[Defect] = (),
 ) -> Compiled | list[Defect]:
-    """Compile a valid plan with the bindings of the request, or return every defect that templates and names have."""
+    """Compile a valid plan with the bindings of the request, or return every defect that templates and names have.
+
+    `lowered` are the limits of the request that were lowered already.
+    """
     merged = {**plan.bindings, **(bindings or {})}
     results = _results(plan)
     defects = [*_collisions("bindings", merged, results)]
     missing: list[str] = []
+    warnings = list(lowered)
     calls: list[dict[str, Any]] = []
     for number, step in enumerate(plan.steps):
         scope = Scope(merged, results, number)
@@ -66,6 +79,8 @@ def compile_orchestration(
             defects += _collisions(f"{path}.bindings", step.call.bindings, results)
             scope.bindings = {**merged, **step.call.bindings}
             arguments = _group(step.call, scope, limits, path)
+            most = (len(step.call.calls), step.call.max_concurrency, f"{path}.max_concurrency")
+            warnings += limits.group_lowerings(*most)
         else:
             arguments = _call(step.call, scope, limits, f"steps[{number}].agent")
         name = PARALLEL if isinstance(step.call, Group) else CALL_AGENT
@@ -77,8 +92,15 @@ def compile_orchestration(
     if defects:
         return defects
     frame = {"id": plan.id or DEFAULT_PLAN_ID, "bindings": merged, "steps": [_framed(step) for step in plan.steps]}
+    warnings += [_nothing_has(name) for name in dict.fromkeys(missing)]
+    if warnings:
+        frame["warnings"] = [one.to_json() for one in warnings[:_MOST_WARNINGS]]
     seconds = sum(_longest_ms(step, limits) for step in plan.steps) / 1000
     return Compiled({"type": "tool_calls", "calls": calls}, frame, tuple(dict.fromkeys(missing)), seconds)
+
+
+def _nothing_has(name: str) -> Defect:
+    return Defect("plan", "unknown_name", f"nothing is called {capped(name, 100)!r}: null was put in its place")
 
 
 def _results(plan: OrchestrationPlan) -> dict[str, Target]:

@@ -1,13 +1,14 @@
 """What an orchestration may use up: how deep, how many steps, how many agents at once, how long. Readings 11, 12.
 
 An operator's settings are the caps; a request can only lower them, and zero or less is refused, never "unlimited".
+What it asks for above a cap is lowered to it (case oc-062), and that is told as a warning.
 Cases orchestrate_compile (`derive_limits`) and orchestrate_engine (`parallel_limit`, `step_timeout`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 from shared.domain.agents.orchestrate.defects import MAX_TIMEOUT_MS, Defect
@@ -54,6 +55,23 @@ class OrchestrateLimits:
             default_timeout_ms=min(self.default_timeout_ms, wanted_timeout or self.default_timeout_ms),
         )
 
+    def capped(self, caps: Self) -> Self:
+        """Return these limits, none above `caps`."""
+        return type(self)(*(min(getattr(self, one.name), getattr(caps, one.name)) for one in fields(self)))
+
+    def lowerings(self, request: Mapping[str, Any]) -> list[Defect]:
+        """Return what of a request is above these limits, so that `lowered` does not give it.
+
+        Precondition: `request_defects` finds nothing.
+        """
+        caps = {"max_parallel": self.max_parallel, "timeout_ms": self.default_timeout_ms}
+        return [_lowering(name, request[name], cap) for name, cap in caps.items() if (request.get(name) or 0) > cap]
+
+    def group_lowerings(self, children: int, wanted: int | None, path: str) -> list[Defect]:
+        """Return whether a group's own number, which stands at `path`, is above what its agents can have at once."""
+        is_above = wanted is not None and min(wanted, children) > self.max_parallel
+        return [_lowering(path, wanted, self.max_parallel)] if is_above else []
+
     def is_too_deep(self, depth: int) -> bool:
         """True when a job of this depth may call no agent any more."""
         return depth >= self.max_depth
@@ -79,6 +97,11 @@ def request_defects(request: Mapping[str, Any]) -> list[Defect]:
         for name in ("max_parallel", "timeout_ms")
         if request.get(name) is not None and not _is_positive(request[name])
     ]
+
+
+def _lowering(path: str, wanted: Any, cap: int) -> Defect:
+    told = f"{path}: {excerpt(wanted)} is above the limit of {cap}, and {cap} is what holds; ask for at most that"
+    return Defect(path, "lowered", told)
 
 
 def _is_positive(value: Any) -> bool:

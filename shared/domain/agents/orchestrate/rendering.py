@@ -7,10 +7,12 @@
                    {"id": "judge[1]", "type": "agent", "status": "failed", "exec_id": "…", "error": {…}}]},
                {"id": "write", "type": "agent", "status": "skipped"}],
      "bindings": {"topic": "rust", "found": {…}},
-     "errors": [{"step_id": "judge[1]", "error": {…}}, {"error": {…}}]}
+     "errors": [{"step_id": "judge[1]", "error": {…}}],
+     "warnings": [{"path": "max_parallel", "rule": "lowered", "message": "…"}]}
 
-One entry per step of the plan, in its order; what was not reached is `skipped`. Fields that have nothing to say are
-left out. The specification's `outputs` is not emitted.
+One entry per step of the plan, in its order; what was not reached is `skipped`. Each error stands in `errors` once,
+with the id of its step; one of the run as a whole (cancelled, out of time, too deep) has none. Fields that have
+nothing to say are left out. The specification's `outputs` is not emitted.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ def render_orchestration(
 ) -> dict[str, Any]:
     """Return the output of an orchestration from its frame (`compiling.Compiled`) and what became of its steps.
 
-    `run_error` is what ended it as a whole; else it is the error of the step that halted it. Precondition: one
+    `run_error` is what ended it as a whole, None where a step halted it or it came to its end. Precondition: one
     outcome per step of the frame, in its order.
     """
     entries: list[dict[str, Any]] = []
@@ -70,9 +72,11 @@ def render_orchestration(
         entries.append(entry)
         if outcome.succeeded:
             bindings = _bound(bindings, step, outcome)
-        elif outcome.was_begun and run_error is None:
-            run_error = outcome.error
-    return render_output(entries, bindings, run_error)
+    is_whole = run_error is None and all(outcome.succeeded for outcome in outcomes)
+    is_told = any(one["error"] == run_error for one in _errors(entries))
+    document = render_output(entries, bindings, None if is_told else run_error)
+    warnings = frame.get("warnings")
+    return {**document, "success": is_whole, **({"warnings": list(warnings)} if warnings else {})}
 
 
 def render_output(
@@ -105,6 +109,9 @@ def totals(document: Mapping[str, Any]) -> dict[str, int]:
     return {"steps": len(document["steps"]), "agents": len(agents), **counted}
 
 
+_QUOTED = 200
+"""Characters by which a quotation is known again: the rest may have been cut."""
+
 _COUNTED = (Status.SUCCESS, Status.FAILED, Status.SKIPPED)
 
 
@@ -127,7 +134,7 @@ def _group(step: Mapping[str, Any], outcome: StepOutcome) -> dict[str, Any]:
     status = group_status([agent.status for agent in agents], strategy)
     if not outcome.succeeded and not is_failure(status, strategy):
         status = Status.FAILED  # its agents did what they should, and the step failed all the same
-    told = any(agent.status is Status.FAILED and agent.error is not None for agent in agents)
+    told = any(agent.status is Status.FAILED and _repeats(outcome.error, agent.error) for agent in agents)
     error = None if outcome.succeeded or told else outcome.error
     shown = AgentOutcome(status, None, _merged(step, outcome), error, outcome.elapsed_ms)
     children = [
@@ -135,6 +142,14 @@ def _group(step: Mapping[str, Any], outcome: StepOutcome) -> dict[str, Any]:
         for position, (child, agent) in enumerate(zip(step["children"], agents, strict=True))
     ]
     return _entry(step, StepType.PARALLEL, shown) | {"children": children}
+
+
+def _repeats(error: Any, of_agent: Any) -> bool:
+    """Return whether a group's error says no more than that of one of its agents, which it quotes."""
+    if error is None or error == of_agent:
+        return True
+    quoted = of_agent.get("message") if isinstance(of_agent, Mapping) else None
+    return bool(quoted) and str(quoted)[:_QUOTED] in str(error.get("message"))
 
 
 def _merged(step: Mapping[str, Any], outcome: StepOutcome) -> Any:

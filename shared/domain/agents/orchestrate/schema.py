@@ -179,5 +179,10 @@ OUTPUT_SCHEMA: dict[str, Any] = {
         "errors": {"type": "array", "items": {"type": "object", "required": ["error"]}},
         "exec_id": {"type": "string", "description": "The job that carried the plan out."},
         "totals": {"type": "object"},
+        "warnings": {
+            "type": "array",
+            "description": "What is not as asked: limits that were lowered, names that nothing has.",
+            "items": {"type": "object", "required": ["path", "rule", "message"]},
+        },
     },
 }

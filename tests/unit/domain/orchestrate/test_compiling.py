@@ -98,3 +98,20 @@ def test_the_result_of_first_success_is_the_winners_own() -> None:
         "a": "$0.output.output.v",
         "b": "$0.output.children.0.output.x",
     }
+
+
+def test_what_is_not_as_asked_stands_in_the_frame() -> None:
+    steps = [group("p", *[{"agent_id": "b"}] * 6, max_concurrency=9), agent("a", prompt="{{ bindings.none }}")]
+    plan, limits = decode({"steps": steps}), OrchestrateLimits()
+    assert isinstance(plan, OrchestrationPlan)
+
+    found = compile_orchestration(plan, limits, lowered=limits.lowerings({"max_parallel": 9}))
+
+    assert isinstance(found, Compiled)
+    assert [(one["path"], one["rule"]) for one in found.frame["warnings"]] == [
+        ("max_parallel", "lowered"),
+        ("steps[0].parallel.max_concurrency", "lowered"),
+        ("plan", "unknown_name"),
+    ]
+    assert "'bindings.none'" in found.frame["warnings"][2]["message"]
+    assert "warnings" not in compiled(agent("a")).frame

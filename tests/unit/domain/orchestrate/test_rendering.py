@@ -74,7 +74,7 @@ def test_what_was_not_reached_is_skipped() -> None:
 
     assert document["success"] is False
     assert [step["status"] for step in document["steps"]] == ["failed", "skipped"]
-    assert document["errors"] == [{"step_id": "a", "error": BOOM}, {"error": BOOM}]
+    assert document["errors"] == [{"step_id": "a", "error": BOOM}]
     assert document["bindings"] == {"topic": "x"}
 
 
@@ -85,7 +85,36 @@ def test_a_group_that_failed_is_partial_and_binds_nothing() -> None:
     assert (group["status"], "output" in group) == ("partial", False)
     assert [child["status"] for child in group["children"]] == ["success", "failed"]
     assert document["bindings"] == {"topic": "x", "k": {"v": 1}}
-    assert document["errors"] == [{"step_id": "p[1]", "error": BOOM}, {"error": BOOM}]
+    assert (document["success"], document["errors"]) == (False, [{"step_id": "p[1]", "error": BOOM}])
+
+
+def test_an_error_of_the_group_itself_is_told_beside_those_of_its_agents() -> None:
+    late = {"code": "plan_timeout", "message": "the steps did not end in time"}
+    quoted = {"code": "tool_error", "message": "agent 'three' did not succeed: boom"}
+
+    by_itself = rendered(StepOutcome(True, True, [GOOD]), StepOutcome(True, False, [GOOD, BAD], late))
+    by_its_agent = rendered(StepOutcome(True, True, [GOOD]), StepOutcome(True, False, [GOOD, BAD], quoted))
+
+    assert by_itself["errors"] == [{"step_id": "p[1]", "error": BOOM}, {"step_id": "p", "error": late}]
+    assert by_its_agent["errors"] == [{"step_id": "p[1]", "error": BOOM}]
+
+
+@pytest.mark.parametrize(("error", "told"), [(BOOM, []), ({"code": "cancelled", "message": "gone"}, [None])])
+def test_what_ended_the_run_is_told_unless_a_step_tells_it(error: Any, told: list[None]) -> None:
+    document = render_orchestration(frame(), [StepOutcome(True, False, [BAD], BOOM), UNREACHED], error)
+
+    assert [one.get("step_id") for one in document["errors"]] == ["a", *told]
+    assert document["success"] is False
+
+
+def test_warnings_of_the_frame_are_those_of_the_output() -> None:
+    warning = {"path": "max_parallel", "rule": "lowered", "message": "…"}
+    outcomes = [StepOutcome(True, True, [GOOD]), StepOutcome(True, True, [GOOD, GOOD])]
+
+    document = render_orchestration({**frame(), "warnings": [warning]}, outcomes)
+
+    assert (document["warnings"], document["success"]) == ([warning], True)
+    assert violations(OUTPUT_SCHEMA, document) == []
 
 
 def test_best_effort_never_fails_and_still_tells() -> None:
@@ -115,7 +144,7 @@ def test_a_step_that_failed_before_its_agents_began_tells_why() -> None:
 
     assert document["steps"][1]["error"] == BOOM
     assert [child["status"] for child in document["steps"][1]["children"]] == ["skipped", "skipped"]
-    assert document["errors"] == [{"step_id": "p", "error": BOOM}, {"error": BOOM}]
+    assert document["errors"] == [{"step_id": "p", "error": BOOM}]
 
 
 @pytest.mark.parametrize(

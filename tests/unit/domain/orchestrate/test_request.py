@@ -83,3 +83,30 @@ def test_the_schemas_agree_on_plans() -> None:
 
     assert violations(INPUT_SCHEMA, {"plan": PLAN}) == []
     assert violations(PLAN_SCHEMA_FOR_MODELS, PLAN) == []
+
+
+def test_what_is_asked_above_a_limit_is_lowered_and_told() -> None:
+    limits = OrchestrateLimits(max_parallel=4, default_timeout_ms=60_000)
+    asked = {"max_parallel": 40, "timeout_ms": 60_001}
+
+    told = limits.lowerings(asked)
+
+    assert [(one.path, one.rule) for one in told] == [("max_parallel", "lowered"), ("timeout_ms", "lowered")]
+    assert "40 is above the limit of 4" in told[0].message
+    assert limits.lowered(asked) == limits
+    assert limits.lowerings({"max_parallel": 4, "timeout_ms": 1, "prompt": "p"}) == []
+
+
+@pytest.mark.parametrize(
+    ("children", "wanted", "is_told"), [(6, 5, True), (6, 4, False), (3, 40, False), (6, None, False)]
+)
+def test_a_group_is_told_only_what_makes_a_difference(children: int, wanted: int | None, is_told: bool) -> None:
+    told = OrchestrateLimits(max_parallel=4).group_lowerings(children, wanted, "steps[0].parallel.max_concurrency")
+
+    assert [one.path for one in told] == ["steps[0].parallel.max_concurrency"] * is_told
+
+
+def test_limits_under_caps_are_the_lower_of_both() -> None:
+    own, caps = OrchestrateLimits(max_depth=5, max_steps=2), OrchestrateLimits(max_depth=3, max_steps=12)
+
+    assert own.capped(caps) == OrchestrateLimits(max_depth=3, max_steps=2)
