@@ -40,6 +40,7 @@ from worker.engine import Retainer, Sweeper, SweepSettings
 from worker.engine.lease import Lease
 from worker.hearing import Hearing
 from worker.lag import LoopLag
+from worker.pace import Pace
 from worker.reconcile import InFlight, Reconciler
 
 _log = logging.getLogger("planq.lifecycle")
@@ -115,6 +116,7 @@ class Lifecycle:
             counts=lambda: dict(tools.desk.counts),
         )
         self._work: set[asyncio.Task[None]] = set()
+        self._pace = Pace()
 
     def start(self) -> None:
         """Open the database, register the worker, publish its tools, begin to beat and sweep.
@@ -136,6 +138,12 @@ class Lifecycle:
     def wind_down(self) -> None:
         """The worker was told to stop: bound what its processes get to end. From any thread or signal handler."""
         self._loop.call_soon_threadsafe(self._winding_down.set)
+
+    def sweep_in(self, seconds: float) -> None:
+        """Let the sweeper look in so many seconds, where its turn comes only after that. From any thread."""
+        if seconds < self._settings.sweep_seconds:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._pace.due_in, seconds)
 
     def process_died(self, pid: int) -> None:
         """Let what a process carried out be taken back by the next sweep; returns at once, from any thread."""
@@ -174,15 +182,24 @@ class Lifecycle:
         await self._database.open()
         await self._announce()
         notifier = Notifier(self._database, ENDED)
-        settings = SweepSettings(max_worker_losses=self._settings.max_worker_losses)
+        settings = SweepSettings(
+            max_worker_losses=self._settings.max_worker_losses, ahead=timedelta(seconds=self._settings.sweep_seconds)
+        )
         store = self._failpoints.around("sweep", self._fleet)
         publisher = self._failpoints.around("sweep_publisher", self._publisher)
         interrupt = Notifier(self._database, CANCELLED).send
         sweeper = Sweeper(
-            settings, store, publisher, self._queues, notifier.send, SystemRandom().random, interrupt=interrupt
+            settings,
+            store,
+            publisher,
+            self._queues,
+            notifier.send,
+            SystemRandom().random,
+            interrupt=interrupt,
+            due_in=self._pace.due_in,
         )
         self._start(self._every(self._settings.heartbeat_seconds, self._beat))
-        self._start(self._every(self._settings.sweep_seconds, sweeper.sweep))
+        self._start(self._every(self._settings.sweep_seconds, sweeper.sweep, self._pace.pause))
         payloads = PayloadStore(self._database, open_objects(self._settings.payloads))
         retainer = Retainer(Retention(self._database, self._settings.retention, payloads))
         self._start(self._every(self._settings.retention_sweep_seconds, retainer.retain))
@@ -215,7 +232,12 @@ class Lifecycle:
         finally:
             await self._database.close()
 
-    async def _every(self, seconds: float, action: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    async def _every(
+        self,
+        seconds: float,
+        action: Callable[[], Coroutine[Any, Any, Any]],
+        wait: Callable[[float], Coroutine[Any, Any, None]] = asyncio.sleep,
+    ) -> None:
         while True:
             pause = seconds
             try:
@@ -225,7 +247,7 @@ class Lifecycle:
                 pause = min(seconds, _AGAIN_SECONDS)
             except Exception:
                 _log.exception("companion_failed")
-            await asyncio.sleep(pause)
+            await wait(pause)
 
     async def _beat(self) -> None:
         for pid in self._companion.children.dead() if self._companion.children is not None else []:

@@ -80,6 +80,7 @@ def run(lane: Lane, concurrency: int | None = None) -> int:
         counted=runtime.count_workers,
     )
     lifecycle = Lifecycle(settings, identity, tools, app, companion, failpoints=failpoints)
+    claims.ends_in = lifecycle.sweep_in
     app.planq_lane, app.planq_lifecycle = runtime, lifecycle
     _connect_signals(tracker, runtime, lifecycle, children)
     code: Any = 0

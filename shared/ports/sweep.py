@@ -110,10 +110,14 @@ class SweepPart(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What one look found: parts with something to do, and lanes whose work was published and is not claimed."""
+    """What one look found: parts with something to do, and lanes whose work was published and is not claimed.
+
+    `next_in` is when the next job or plan runs out of time, None where that is not soon.
+    """
 
     parts: Collection[SweepPart]
     unclaimed: Collection[Lane]
+    next_in: timedelta | None = None
 
 
 class SweepStore(Protocol):
@@ -122,8 +126,8 @@ class SweepStore(Protocol):
     All methods raise `DatabaseUnavailable`.
     """
 
-    async def look(self, deadline_grace: timedelta) -> Due:
-        """Return what there is to do, in one round trip: at rest, nothing.
+    async def look(self, deadline_grace: timedelta, ahead: timedelta) -> Due:
+        """Return what there is to do, in one round trip: at rest, nothing. `ahead` is what counts as soon.
 
         `unclaimed` are the lanes with work that was published a while ago, is not yet due again, and is unclaimed.
         """

@@ -204,16 +204,19 @@ class Fleet:
 
     # The sweeper: port `SweepStore` -------------------------------------------------------------------------------
 
-    async def look(self, deadline_grace: timedelta) -> Due:
+    async def look(self, deadline_grace: timedelta, ahead: timedelta) -> Due:
         silence = self._silence.seconds
         rows = await self._database.fetch_all(
             "sweep_look",
             lease_seconds=self._lease_seconds + silence,
             deadline_grace_seconds=deadline_grace.total_seconds() + silence,
+            ahead_seconds=ahead.total_seconds(),
         )
+        next_in = next((row["seconds"] for row in rows if row["seconds"] is not None), None)
         return Due(
-            parts={SweepPart(row["part"]) for row in rows if row["lane"] is None},
+            parts={SweepPart(row["part"]) for row in rows if row["lane"] is None and row["seconds"] is None},
             unclaimed={Lane(row["lane"]) for row in rows if row["lane"] is not None},
+            next_in=None if next_in is None else timedelta(seconds=next_in),
         )
 
     async def take_due_wakes(self, limit: int, empty: Collection[Lane] = ()) -> Sequence[Wake]:

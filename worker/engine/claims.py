@@ -101,9 +101,14 @@ class Claims:
         told: Callable[[str, Place, int], None] = lambda *_: None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """Without a `lease` there is none to lose. `clock` counts seconds."""
+        """Without a `lease` there is none to lose. `clock` counts seconds.
+
+        `ends_in` may be set before the first claim: it is told in how many seconds a job may run out of time that is
+        carried out here.
+        """
         self._lease = lease
         self._told = told
+        self.ends_in: Callable[[float], None] = lambda _: None
         self._clock = clock
         self._asked: dict[object, float] = {}
         self._claiming: dict[Place, list[Claiming]] = {}
@@ -177,6 +182,8 @@ class Claims:
     def _hold(self, claim: Claim, *, is_cut_off: bool) -> None:
         flight = Flight(attempt_of(claim), is_cut_off=is_cut_off)
         self._flights[flight.attempt] = flight
+        if isinstance(claim, StageClaim):
+            self.ends_in(min(claim.limits.job_timeout_seconds, claim.limits.plan_timeout_seconds))
         self._told("begun", flight.attempt.place, flight.attempt.number)
 
     def end(self, flight: Flight, *, is_settled: bool) -> None:

@@ -51,19 +51,23 @@ else there is to sweep must not wait longer."""
 
 @dataclass(frozen=True, slots=True)
 class SweepSettings:
-    """`batch` bounds one pass; `deadline_grace` is what a living worker gets to enforce a step's deadline itself."""
+    """`batch` bounds one pass; `deadline_grace` is what a living worker gets to enforce a step's deadline itself.
+
+    `ahead` is when the next pass comes at the latest.
+    """
 
     max_worker_losses: int = 3
     batch: int = 500
     deadline_grace: timedelta = timedelta(seconds=10)
     tidy_every: int = 300
+    ahead: timedelta = timedelta(0)
 
 
 class Sweeper:
     """One pass after the other.
 
     `job_ended` is told of jobs that a pass ends, and `interrupt` of those that it ends in the middle, so that what
-    runs of them is cut off.
+    runs of them is cut off. `due_in` is told in how many seconds a pass is due that should not wait for its turn.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class Sweeper:
         draw: Callable[[], float],
         *,
         interrupt: Callable[[UUID], None],
+        due_in: Callable[[float], None] = lambda _: None,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -84,6 +89,7 @@ class Sweeper:
         self._job_ended = job_ended
         self._draw = draw
         self._interrupt = interrupt
+        self._due_in = due_in
         self._parts = {
             SweepPart.TIMERS: self._fire_timers,
             SweepPart.STEPS: self._take_back_steps,
@@ -103,7 +109,9 @@ class Sweeper:
         wakes: list[Wake] = []
         acted = 0
         self._has_lost_worker = False
-        found = await self._store.look(self._settings.deadline_grace)
+        found = await self._store.look(self._settings.deadline_grace, self._settings.ahead)
+        if found.next_in is not None:
+            self._due_in(found.next_in.total_seconds())
         for part, find in self._parts.items():
             if part not in found.parts:
                 continue

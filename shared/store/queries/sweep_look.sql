@@ -1,48 +1,49 @@
 -- What a sweep has to do: a row for each part of it, and one for each lane with unclaimed work; none at rest. Each
--- condition is that of the query of its part, which finds the rows then.
-SELECT 'timers' AS part, NULL AS lane WHERE EXISTS (
+-- condition is that of the query of its part, which finds the rows then. And one row that says in how many seconds the
+-- next job or plan runs out of time, where that is sooner than %(ahead_seconds)s.
+SELECT 'timers' AS part, NULL AS lane, NULL::float8 AS seconds WHERE EXISTS (
     SELECT FROM steps WHERE status = 'waiting' AND question IS NULL AND wake_at <= now()
 )
 UNION ALL
-SELECT 'questions', NULL WHERE EXISTS (
+SELECT 'questions', NULL, NULL WHERE EXISTS (
     SELECT FROM steps s JOIN jobs j ON j.id = s.job_id
     WHERE s.status = 'waiting' AND s.question IS NOT NULL AND s.wake_at <= now() AND j.paused_at IS NULL
 )
 UNION ALL
-SELECT 'steps', NULL WHERE EXISTS (
+SELECT 'steps', NULL, NULL WHERE EXISTS (
     SELECT FROM steps s
     LEFT JOIN workers w ON w.id = s.worker_id AND w.heartbeat_at > now() - make_interval(secs => %(lease_seconds)s)
     WHERE s.status = 'running'
       AND (w.id IS NULL OR s.deadline < now() - make_interval(secs => %(deadline_grace_seconds)s))
 )
 UNION ALL
-SELECT 'stages', NULL WHERE EXISTS (
+SELECT 'stages', NULL, NULL WHERE EXISTS (
     SELECT FROM jobs j
     LEFT JOIN workers w ON w.id = j.stage_worker AND w.heartbeat_at > now() - make_interval(secs => %(lease_seconds)s)
     WHERE j.stage_worker IS NOT NULL AND (w.id IS NULL OR j.deadline < now())
 )
 UNION ALL
-SELECT 'plans', NULL WHERE EXISTS (
+SELECT 'plans', NULL, NULL WHERE EXISTS (
     SELECT FROM jobs
     WHERE status IN ('executing', 'input_required') AND deadline IS NOT NULL AND paused_at IS NULL
       AND deadline <= now()
 )
 UNION ALL
-SELECT 'jobs', NULL WHERE EXISTS (
+SELECT 'jobs', NULL, NULL WHERE EXISTS (
     SELECT FROM jobs
     WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
       AND expires_at <= now() AND paused_at IS NULL
 )
 UNION ALL
-SELECT 'schedules', NULL WHERE EXISTS (SELECT FROM schedules WHERE is_active AND next_at <= now())
+SELECT 'schedules', NULL, NULL WHERE EXISTS (SELECT FROM schedules WHERE is_active AND next_at <= now())
 UNION ALL
-SELECT 'children', NULL WHERE EXISTS (
+SELECT 'children', NULL, NULL WHERE EXISTS (
     SELECT FROM jobs
     WHERE parent_job_id IS NOT NULL AND NOT is_gathered AND status IN ('completed', 'failed', 'cancelled')
       AND finished_at <= now() - planq_claim_grace()
 )
 UNION ALL
-SELECT 'wakes', NULL WHERE EXISTS (
+SELECT 'wakes', NULL, NULL WHERE EXISTS (
     SELECT FROM jobs
     WHERE wake_at <= now() AND run_at <= now() AND stage_worker IS NULL
       AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
@@ -52,7 +53,7 @@ SELECT 'wakes', NULL WHERE EXISTS (
 )
 UNION ALL
 -- Work that was published more than planq_claim_grace() ago, is not yet due again, and is unclaimed.
-SELECT 'unclaimed', 'io' WHERE EXISTS (
+SELECT 'unclaimed', 'io', NULL WHERE EXISTS (
     SELECT FROM jobs
     WHERE planq_is_unclaimed(wake_at, wakes)
       AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
@@ -60,6 +61,18 @@ SELECT 'unclaimed', 'io' WHERE EXISTS (
       AND run_at <= now() AND stage_worker IS NULL AND paused_at IS NULL
 )
 UNION ALL
-SELECT DISTINCT 'unclaimed', s.lane FROM steps s JOIN jobs j ON j.id = s.job_id
+SELECT DISTINCT 'unclaimed', s.lane, NULL::float8 FROM steps s JOIN jobs j ON j.id = s.job_id
 WHERE s.status IN ('ready', 'waiting') AND s.status = 'ready' AND planq_is_unclaimed(s.wake_at, s.wakes)
   AND s.run_at <= now() AND j.paused_at IS NULL
+UNION ALL
+SELECT 'next', NULL, extract(epoch FROM next.at - now())::float8 FROM (
+    SELECT least((
+        SELECT min(expires_at) FROM jobs
+        WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
+          AND expires_at > now() AND expires_at < now() + make_interval(secs => %(ahead_seconds)s) AND paused_at IS NULL
+    ), (
+        SELECT min(deadline) FROM jobs
+        WHERE status IN ('executing', 'input_required') AND deadline IS NOT NULL
+          AND deadline > now() AND deadline < now() + make_interval(secs => %(ahead_seconds)s) AND paused_at IS NULL
+    )) AS at
+) next WHERE next.at IS NOT NULL

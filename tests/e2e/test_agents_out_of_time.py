@@ -1,0 +1,125 @@
+"""Agents that never end, under workers that sweep once a minute: their time is enforced when it is over, not then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from shared.embedded.valkey import EmbeddedValkey
+from tests.e2e.test_main_job import broken_invariants
+from tests.support.servers import TestPostgres
+from tests.support.stack import Stack
+from tests.support.waiting import eventually
+
+SWEEP_SECONDS = 60
+LATE_SECONDS = 10
+"""What a machine that is busy may take; a sweep by its pace would come up to a minute later."""
+
+SLEEPER = {
+    "name": "sleeper",
+    "tools": ["fault_hold"],
+    "actions": {"sleep": {"prompt": 'call fault_hold with {"until": "never"}'}},
+}
+CALLER = {
+    "name": "caller",
+    "tools": ["cp__call_agent"],
+    "actions": {
+        "call": {
+            "prompt": 'call cp__call_agent with {"agent_id": "sleeper", "action_id": "sleep", "timeout_ms": 60000}'
+        }
+    },
+}
+
+TREE = """
+    SELECT agent_name, status, error->>'code' AS code, expires_at,
+           extract(epoch FROM finished_at - expires_at)::float8 AS late
+    FROM jobs WHERE coalesce(root_job_id, id) = %s ORDER BY id
+"""
+
+
+@pytest.fixture(scope="module")
+def database(postgres: TestPostgres) -> Iterator[str]:
+    url = postgres.create_migrated()
+    yield url
+    postgres.drop(url)
+
+
+@pytest.fixture(scope="module")
+def stack(database: str, valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    folder = tmp_path_factory.mktemp("stack")
+    env = {
+        "PLANQ_SWEEP_SECONDS": str(SWEEP_SECONDS),
+        "PLANQ_TOOLS": "tests.faults.tools",
+        "FAULT_FOLDER": str(folder),
+    }
+    running = Stack(folder, database, valkey.url, env=env)
+    try:
+        running.start()
+        for document in (SLEEPER, CALLER):
+            answer = httpx.put(f"{running.url}/agents/{document['name']}", json=document, timeout=30)
+            assert answer.status_code == 201, answer.text
+        yield running
+    finally:
+        running.stop()
+
+
+def tree(database: str, root: str) -> list[dict[str, Any]]:
+    """Return the jobs of a tree, outermost first, once all of them have ended."""
+
+    def ended() -> list[dict[str, Any]]:
+        with psycopg.connect(database, row_factory=dict_row) as connection:
+            found = connection.execute(TREE, [root]).fetchall()
+        assert all(job["late"] is not None for job in found)
+        return found
+
+    return eventually(ended, LATE_SECONDS, what="every job of the tree has ended")
+
+
+def executed(stack: Stack, agent: str, **body: Any) -> dict[str, Any]:
+    answer = httpx.post(f"{stack.url}/agents/{agent}/executions", json=body, timeout=70)
+    assert answer.status_code == 200, answer.text
+    execution: dict[str, Any] = answer.json()
+    return execution
+
+
+def test_an_execution_ends_when_its_time_is_over(stack: Stack, database: str) -> None:
+    execution = executed(stack, "sleeper", action="sleep", timeout_ms=300)
+
+    assert (execution["status"], execution["error"]["code"]) == ("failed", "job_timeout"), execution
+    (job,) = tree(database, execution["exec_id"])
+    assert 0 <= job["late"] < LATE_SECONDS
+    assert broken_invariants(database) == []
+
+
+def test_a_call_of_an_agent_ends_when_its_own_time_is_over(stack: Stack, database: str) -> None:
+    arguments = {"agent_id": "sleeper", "action_id": "sleep", "timeout_ms": 300}
+    plan = {"calls": [{"tool_name": "cp__call_agent", "arguments": arguments}]}
+
+    job_id = httpx.post(f"{stack.url}/jobs", json={"plan": plan}, timeout=30).json()["id"]
+    job = httpx.get(f"{stack.url}/jobs/{job_id}?wait=60", timeout=70).json()
+
+    assert (job["status"], job["steps"][0]["status"]) == ("completed", "failed"), job
+    error = job["steps"][0]["error"]
+    assert (error["code"], error["details"]["cause"]) == ("timeout", "job_timeout"), error
+    (_, child) = tree(database, job_id)
+    assert (child["agent_name"], child["status"], child["code"]) == ("sleeper", "failed", "job_timeout")
+    assert 0 <= child["late"] < LATE_SECONDS
+    assert broken_invariants(database) == []
+
+
+def test_a_called_agent_has_no_more_time_than_its_caller_has_left(stack: Stack, database: str) -> None:
+    execution = executed(stack, "caller", action="call", timeout_ms=1500)
+
+    assert execution["status"] == "failed", execution
+    assert execution["error"]["code"] == "job_timeout"
+    caller, child = tree(database, execution["exec_id"])
+    assert (caller["agent_name"], child["agent_name"]) == ("caller", "sleeper")
+    assert (child["expires_at"] - caller["expires_at"]).total_seconds() == pytest.approx(0, abs=0.01)
+    assert child["status"] in ("failed", "cancelled"), "whichever of the two is found out of time first"
+    assert max(caller["late"], child["late"]) < LATE_SECONDS
+    assert broken_invariants(database) == []
