@@ -15,7 +15,7 @@ from shared.domain.errors import InvalidRequest, capped
 from shared.domain.schemas import excerpt
 from shared.domain.tool import MAX_TIMEOUT_SECONDS
 
-TenantLimits: TypeAlias = Mapping[str, Mapping[str, float]]
+TenantLimits: TypeAlias = Mapping[str, Mapping[str, Any]]
 """What an operator allows single tenants in the place of everybody's limits: tenant → limit → number."""
 
 
@@ -68,7 +68,7 @@ class Limits:
             changed[name] = int(value) if isinstance(present, int) else float(value)
         return type(self)(**{**asdict(self), **changed})
 
-    def of_tenant(self, own: Mapping[str, float] | None) -> Self:
+    def of_tenant(self, own: Mapping[str, Any] | None) -> Self:
         """Return these limits with those that an operator has given one tenant, None for none, in their place.
 
         Precondition: they come from `read_tenant_limits`.

@@ -10,10 +10,11 @@ from shared.domain.agents.orchestrate.compiling import Compiled, compile_orchest
 from shared.domain.agents.orchestrate.defects import render
 from shared.domain.agents.orchestrate.limits import OrchestrateLimits
 from shared.domain.agents.orchestrate.machine import Machine
-from shared.domain.agents.orchestrate.plan import Group, OrchestrationPlan, StepType, decode
+from shared.domain.agents.orchestrate.plan import Group, OrchestrationPlan, decode
 from shared.domain.agents.orchestrate.progress import Outcome, Progress, State, state_named
 from shared.domain.agents.orchestrate.request import agent_request, read_reply, refusal
 from shared.domain.agents.orchestrate.schema import PLAN_SCHEMA
+from shared.domain.agents.orchestrate.words import StepType
 from shared.domain.schemas import violations
 
 Answer = Any

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from shared.domain.agents.orchestrate.machine import follow
-from shared.domain.agents.orchestrate.plan import StepType
 from shared.domain.agents.orchestrate.progress import Outcome, Progress
+from shared.domain.agents.orchestrate.words import StepType
 from shared.domain.limits import Limits
 from shared.store.orchestrations import PostgresOrchestrations
 from tests.support.agents import rows

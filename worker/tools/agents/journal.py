@@ -11,8 +11,8 @@ import logging
 from collections.abc import Sequence
 from uuid import UUID
 
-from shared.domain.agents.orchestrate.plan import StepType
 from shared.domain.agents.orchestrate.progress import Outcome, Progress, Transition
+from shared.domain.agents.orchestrate.words import StepType
 from shared.domain.errors import Unavailable
 from shared.domain.states import StepStatus
 from shared.ports.orchestrations import OrchestratedStep, Orchestration

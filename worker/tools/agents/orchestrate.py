@@ -17,10 +17,11 @@ from shared.domain.agents.orchestrate.compiling import PLAN_SOURCE, Compiled, co
 from shared.domain.agents.orchestrate.defects import Defect, render
 from shared.domain.agents.orchestrate.limits import OrchestrateLimits, request_defects
 from shared.domain.agents.orchestrate.plan import OrchestrationPlan, decode
-from shared.domain.agents.orchestrate.progress import Event, State, Transition
+from shared.domain.agents.orchestrate.progress import State, Transition
 from shared.domain.agents.orchestrate.rendering import refused
 from shared.domain.agents.orchestrate.request import Reason, Refusal, read_reply, refusal
 from shared.domain.agents.orchestrate.schema import INPUT_SCHEMA, OUTPUT_SCHEMA
+from shared.domain.agents.orchestrate.words import Event
 from shared.domain.errors import ErrorRecord, InvalidArguments, TimedOut, capped
 from shared.domain.references import find_references
 from shared.domain.states import JobStatus

@@ -7,9 +7,9 @@ from typing import Any
 from uuid import UUID
 
 from shared.domain.agents.orchestrate.compiling import PARALLEL
-from shared.domain.agents.orchestrate.defects import MAX_CHILDREN, STRATEGIES
+from shared.domain.agents.orchestrate.defects import MAX_CHILDREN
 from shared.domain.agents.orchestrate.merging import Status, group_status, is_failure, merge
-from shared.domain.agents.orchestrate.plan import MergeStrategy
+from shared.domain.agents.orchestrate.words import STRATEGIES, MergeStrategy
 from shared.domain.states import StepKind, Until
 from shared.ports import ChildOutcome, Delegated, ToolContext
 from worker.tools.agents.call_agent import child_request

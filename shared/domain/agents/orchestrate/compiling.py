@@ -14,15 +14,9 @@ from typing import Any
 
 from shared.domain.agents.orchestrate.defects import Defect
 from shared.domain.agents.orchestrate.limits import OrchestrateLimits
-from shared.domain.agents.orchestrate.plan import (
-    DEFAULT_PLAN_ID,
-    AgentCall,
-    Group,
-    MergeStrategy,
-    OrchestrationPlan,
-    Step,
-)
+from shared.domain.agents.orchestrate.plan import DEFAULT_PLAN_ID, AgentCall, Group, OrchestrationPlan, Step
 from shared.domain.agents.orchestrate.templates import Guarded, Scope, Target, render_text, render_value
+from shared.domain.agents.orchestrate.words import MergeStrategy
 from shared.domain.errors import capped
 
 CALL_AGENT = "cp__call_agent"

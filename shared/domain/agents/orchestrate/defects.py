@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from shared.domain.agents.orchestrate.words import EVENTS, STRATEGIES, TYPES, StepType
 from shared.domain.errors import capped
 from shared.domain.schemas import MAX_DEPTH, excerpt, is_deeper_than
 from shared.domain.tool import MAX_TIMEOUT_SECONDS
@@ -19,19 +20,6 @@ from shared.domain.tool import MAX_TIMEOUT_SECONDS
 STEP_ID = re.compile(r"[a-zA-Z0-9_.:-]+")
 RESULT_KEY = re.compile(r"[a-zA-Z0-9_.-]+")
 STATUSES = ("pending", "running", "success", "failed", "partial", "skipped")
-TYPES = ("agent", "parallel")
-STRATEGIES = ("collect", "collect_all", "first_success", "best_effort")
-EVENTS = (
-    "start_plan",
-    "planner_finished",
-    "validation_failed",
-    "dispatch_step",
-    "step_succeeded",
-    "step_failed",
-    "parallel_complete",
-    "timeout",
-    "panic",
-)
 
 MAX_TIMEOUT_MS = round(MAX_TIMEOUT_SECONDS * 1000)
 """Readings row 11: the hard cap of one agent."""
@@ -146,8 +134,8 @@ def _group_defects(group: Any, path: str) -> Iterator[Defect]:
 
 
 _PAYLOADS: Mapping[str, Callable[[Any, str], Iterator[Defect]]] = {
-    "agent": _agent_defects,
-    "parallel": _group_defects,
+    StepType.AGENT: _agent_defects,
+    StepType.PARALLEL: _group_defects,
 }
 
 

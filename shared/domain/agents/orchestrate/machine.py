@@ -20,8 +20,8 @@ from statemachine import State as _State
 from statemachine import StateMachine as _StateMachine
 from statemachine.exceptions import TransitionNotAllowed
 
-from shared.domain.agents.orchestrate.plan import StepType
-from shared.domain.agents.orchestrate.progress import Event, Outcome, Progress, State, Transition
+from shared.domain.agents.orchestrate.progress import Outcome, Progress, State, Transition
+from shared.domain.agents.orchestrate.words import Event, StepType
 
 
 class UnknownEvent(ValueError):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from shared.domain.agents.orchestrate.plan import MergeStrategy
+from shared.domain.agents.orchestrate.words import MergeStrategy
 
 
 class Status(StrEnum):

@@ -15,33 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 from shared.domain.agents.orchestrate.defects import Defect, plan_defects
+from shared.domain.agents.orchestrate.words import MergeStrategy, StepType
 
 DEFAULT_PLAN_ID = "agent_orchestrate_plan"
 """Case oc-015."""
-
-
-class StepType(StrEnum):
-    """What a step calls."""
-
-    AGENT = "agent"
-    PARALLEL = "parallel"
-
-
-class MergeStrategy(StrEnum):
-    """What becomes of the outputs of a group (readings row 13)."""
-
-    COLLECT = "collect"
-    FIRST_SUCCESS = "first_success"
-    BEST_EFFORT = "best_effort"
-
-    @classmethod
-    def _missing_(cls, value: object) -> MergeStrategy | None:
-        # The specification's name of the default; the code it was built from says `collect`.
-        return cls.COLLECT if value == "collect_all" else None
 
 
 @dataclass(frozen=True, slots=True)

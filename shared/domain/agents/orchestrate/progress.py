@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from shared.domain.agents.orchestrate.plan import StepType
+from shared.domain.agents.orchestrate.words import Event, StepType
 
 
 class State(StrEnum):
@@ -23,20 +23,6 @@ class State(StrEnum):
     MERGING = "merging"
     COMPLETED = "completed"
     FAILED = "failed"
-
-
-class Event(StrEnum):
-    """What happens to an orchestration."""
-
-    START_PLAN = "start_plan"
-    PLANNER_FINISHED = "planner_finished"
-    VALIDATION_FAILED = "validation_failed"
-    DISPATCH_STEP = "dispatch_step"
-    STEP_SUCCEEDED = "step_succeeded"
-    PARALLEL_COMPLETE = "parallel_complete"
-    STEP_FAILED = "step_failed"
-    TIMEOUT = "timeout"
-    PANIC = "panic"
 
 
 ALIASES: Mapping[str, State] = {

@@ -28,7 +28,7 @@ from shared.domain.agents.orchestrate.merging import (
     group_status,
     is_failure,
 )
-from shared.domain.agents.orchestrate.plan import MergeStrategy, StepType
+from shared.domain.agents.orchestrate.words import MergeStrategy, StepType
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from shared.domain.agents.orchestrate.defects import (
-    EVENTS,
-    MAX_CHILDREN,
-    MAX_TIMEOUT_MS,
-    RESULT_KEY,
-    STATUSES,
-    STEP_ID,
-    STRATEGIES,
-    TYPES,
-)
+from shared.domain.agents.orchestrate.defects import MAX_CHILDREN, MAX_TIMEOUT_MS, RESULT_KEY, STATUSES, STEP_ID
+from shared.domain.agents.orchestrate.words import EVENTS, STRATEGIES, TYPES
 
 _TEXT = {"type": "string"}
 _KEY = {

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.domain.agents.orchestrate.machine import Machine, follow
-from shared.domain.agents.orchestrate.plan import StepType
-from shared.domain.agents.orchestrate.progress import ALIASES, Event, Outcome, Progress, State, state_named
+from shared.domain.agents.orchestrate.progress import ALIASES, Outcome, Progress, State, state_named
+from shared.domain.agents.orchestrate.words import Event, StepType
 
 
 class Listener:

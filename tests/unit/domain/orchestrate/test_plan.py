@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from shared.domain.agents.orchestrate.defects import MAX_CHILDREN, Defect
-from shared.domain.agents.orchestrate.plan import Group, MergeStrategy, OrchestrationPlan, decode
+from shared.domain.agents.orchestrate.plan import Group, OrchestrationPlan, decode
+from shared.domain.agents.orchestrate.schema import PLAN_SCHEMA
+from shared.domain.agents.orchestrate.words import Event, MergeStrategy, StepType
 
 AGENT = {"id": "a", "type": "agent", "status": "pending", "agent": {"agent_id": "x"}}
 
@@ -99,3 +101,14 @@ def test_a_valid_plan_is_read() -> None:
     assert isinstance(group, Group)
     assert group.merge_strategy is MergeStrategy.COLLECT
     assert (group.calls[0].agent_id, group.calls[0].with_, group.max_concurrency) == ("x", {}, None)
+
+
+def test_the_words_that_are_published_are_those_that_are_understood_in_their_order() -> None:
+    step = PLAN_SCHEMA["properties"]["steps"]["items"]["properties"]
+    call, transitions = step["parallel"]["properties"], step["transitions"]["properties"]
+
+    assert step["type"]["enum"] == ["agent", "parallel"] == list(StepType)
+    assert call["merge_strategy"]["enum"] == ["collect", "collect_all", "first_success", "best_effort"]
+    assert {MergeStrategy(name) for name in call["merge_strategy"]["enum"]} == set(MergeStrategy)
+    assert transitions["allowed_events"]["items"]["enum"] == list(Event)
+    assert [str(event) for event in Event][4:7] == ["step_succeeded", "step_failed", "parallel_complete"]

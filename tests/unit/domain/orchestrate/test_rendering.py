@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from shared.domain.agents.orchestrate.merging import ChildResult, Status, bound, first_success, group_status, merge
-from shared.domain.agents.orchestrate.plan import MergeStrategy
 from shared.domain.agents.orchestrate.rendering import AgentOutcome, StepOutcome, render_orchestration, totals
 from shared.domain.agents.orchestrate.schema import OUTPUT_SCHEMA
+from shared.domain.agents.orchestrate.words import MergeStrategy
 from shared.domain.schemas import violations
 
 BOOM = {"code": "tool_error", "message": "boom"}
