@@ -135,10 +135,10 @@ class Settings(BaseSettings):
     orchestrate_max_steps: int = Field(default=12, ge=1)
     orchestrate_max_parallel: int = Field(default=4, ge=1)
     agent_timeout_seconds: float = Field(default=60.0, gt=0, le=300)  # of a called agent; it may be given up to 300
-    agent_orchestrator_enabled: bool = True  # off: cp__agent_orchestrate and cp__call_agents refuse to work
     tenant_limits: Annotated[TenantLimits, NoDecode, PlainValidator(read_tenant_limits)] = Field(
         default={}, description='JSON, {"tenant": {"limit": number}}: what holds for single tenants instead'
     )
+    agent_orchestrator_enabled: bool = True  # off: cp__agent_orchestrate and cp__call_agents refuse to work
 
     # Retention: days after the end of a job; empty or `none` keeps for ever
     retain_completed_days: Days = 30.0  # people come back to an answer within the month
@@ -181,11 +181,11 @@ class Settings(BaseSettings):
             agent_timeout_seconds=self.agent_timeout_seconds,
         )
 
-    @property
     def limits_of(self, tenant_id: str) -> Limits:
         """Return the bounds of a tenant's job that asks for none of its own: the caps of what one may ask for."""
         return self.limits.of_tenant(self.tenant_limits.get(tenant_id))
 
+    @property
     def retention(self) -> dict[JobStatus, timedelta]:
         """How long after their end jobs are kept; a status that is missing is kept for ever."""
         days = {
