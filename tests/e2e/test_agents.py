@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import httpx
@@ -22,7 +24,7 @@ from tests.support.waiting import eventually
 
 SAMPLES = ROOT / "deploy" / "samples" / "agents"
 BRIEF = ["submit", "--agent", "editor", "--action", "brief", "--with", '{"topic": "durable execution"}', "--json"]
-FAST, SLOW = "gpt-4.1-mini", "gpt-4.1"
+FAST, SLOW, SILENT = "gpt-4.1-mini", "gpt-4.1", "gpt-4.1-nano"
 
 Planq = Callable[..., Result]
 
@@ -103,11 +105,18 @@ def test_an_extractors_answer_goes_to_its_chained_tool_without_another_model_cal
 
 
 class ByModel(WireServer):
-    """Answers by the model that is asked: one after a moment, another begins and never ends."""
+    """Answers by the model that is asked, once all three are: one in a moment, one never ends, one never begins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._asked = threading.Barrier(3)
 
     def next_reply(self, asked: Any) -> Reply:
+        self._asked.wait(30)
         if asked["model"] == FAST:
             return Reply(OPENAI_CHAT.reply("The fast one says twelve.", None), pause=0.05)
+        if asked["model"] == SILENT:
+            return Reply(hang=True)
         return Reply(OPENAI_CHAT.reply("Twelve is three times four, and " * 20, None), count=6, then="hang")
 
 
@@ -127,31 +136,47 @@ def race(*agents: str) -> dict[str, Any]:
     return {"model": "offline", "plan": {"calls": [call]}}
 
 
-def test_the_first_success_ends_a_race_and_the_losers_open_model_call(
+def recorded(stack: Stack, path: str) -> bool:
+    """True once a job has made a model call."""
+    calls: int = got(stack, path)["model_calls"]
+    return calls == 1
+
+
+def test_the_first_success_ends_a_race_and_the_losers_open_model_calls(
     make_stack: Callable[..., Stack], database_url: str, valkey_url: str, model: ByModel
 ) -> None:
     env = {"PLANQ_MODEL_BASE_URL": f"{model.url}/v1", "OPENAI_API_KEY": KEY, "PLANQ_OPENAI_API": "chat"}
     stack = make_stack(database_url, valkey_url, env=env)
     stack.start()
-    for name, its_model in (("hare", FAST), ("tortoise", SLOW)):
+    for name, its_model in (("hare", FAST), ("tortoise", SLOW), ("sphinx", SILENT)):
         document = {"name": name, "description": "You calculate.", "model": f"openai:{its_model}"}
         assert httpx.put(f"{stack.url}/agents/{name}", json=document, timeout=30).status_code == 201
 
-    job_id = httpx.post(f"{stack.url}/jobs", json=race("tortoise", "hare"), timeout=30).json()["id"]
+    job_id = httpx.post(f"{stack.url}/jobs", json=race("tortoise", "sphinx", "hare"), timeout=30).json()["id"]
     job = got(stack, f"/jobs/{job_id}?wait=25")
 
     assert job["status"] == "completed", job
     assert job["steps"][0]["output"]["bindings"]["won"] == {"text": "The fast one says twelve."}
     orchestration = got(stack, f"/jobs/{job['children'][0]['id']}")
-    slow, fast = (got(stack, f"/jobs/{child['id']}") for child in orchestration["children"])
-    assert (slow["status"], fast["status"]) == ("cancelled", "completed")
-    # The loser's model would have gone on for half a minute: by the database's clock the race did not wait for it.
+    *losers, winner = (got(stack, f"/jobs/{child['id']}") for child in orchestration["children"])
+    assert ([loser["status"] for loser in losers], winner["status"]) == (["cancelled"] * 2, "completed")
+    # The losers' models would have gone on for half a minute: by the database's clock nobody waited for them.
     (group,) = orchestration["steps"]
-    assert (time_of(group["finished_at"]) - time_of(fast["finished_at"])).total_seconds() < 1
-    eventually(lambda: model.left_at, 10, what="the loser's reply is left")
-    spent = eventually(lambda: got(stack, f"/jobs/{slow['id']}")["model_calls"], what="its cost is recorded")
-    usage = got(stack, f"/jobs/{slow['id']}")["usage"]
-    assert spent == 1
+    won = time_of(winner["finished_at"])
+    assert (time_of(group["finished_at"]) - won).total_seconds() < 1
+    assert (time_of(job["finished_at"]) - won).total_seconds() < 1
+    eventually(lambda: len(model.left_at) == 2, 10, what="the losers' connections are closed")
+    for loser in losers:
+        eventually(partial(recorded, stack, f"/jobs/{loser['id']}"), what="its cut-off call is recorded")
+    usage = got(stack, f"/jobs/{losers[0]['id']}")["usage"]
     assert usage["input_tokens"] > 0
     assert usage["cost_usd"] > 0
+    with psycopg.connect(database_url, row_factory=dict_row) as connection:
+        tree = connection.execute("SELECT * FROM planq_tree_used(%s)", [job_id]).fetchone()
+        each = "SELECT sum(cost_usd) AS cost, count(*) AS calls FROM model_calls"
+        made = connection.execute(each.encode()).fetchone()
+    assert tree is not None
+    assert made is not None
+    assert (tree["calls"], tree["cost"]) == (made["calls"], pytest.approx(float(made["cost"])))
+    assert made["calls"] == 4, "those of the racers, and one that answers from what came of it"
     assert broken_invariants(database_url) == []
