@@ -94,8 +94,8 @@ def broker_url(request: pytest.FixtureRequest) -> str:
 def make_stack(request: pytest.FixtureRequest, tmp_path: Path, database_url: str) -> Iterator[Callable[..., Stack]]:
     """Make stacks, not yet started, stopped after the test: `make_stack(database_url, broker_url, env=…)`.
 
-    It asks for the database so that the processes end before it is dropped: their last act is to give their lease up.
-    Their processes are forked, unless the test is marked `fresh`.
+    It asks for the database so that the processes end before it is dropped. These are forked, unless the test is
+    marked `fresh`.
     """
     stacks: list[Stack] = []
     fresh = request.node.get_closest_marker("fresh") is not None
@@ -108,7 +108,7 @@ def make_stack(request: pytest.FixtureRequest, tmp_path: Path, database_url: str
 
     yield make
     for stack in stacks:
-        stack.stop()
+        stack.end()
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ def stack(database: str, valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPa
             assert answer.status_code == 201, answer.text
         yield running
     finally:
-        running.stop()
+        running.end()
 
 
 def executed(stack: Stack, agent: str, **body: Any) -> dict[str, Any]:

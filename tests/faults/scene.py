@@ -290,9 +290,7 @@ class Scene:
 
     def close(self) -> None:
         """End the processes, then the connections."""
-        for process in self.stack.processes.values():
-            send(process, signal.SIGCONT)
-        self.stack.stop()
+        self.stack.end()
         self._connection.close()
 
     @contextmanager

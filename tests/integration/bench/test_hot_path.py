@@ -27,7 +27,7 @@ def stack(tmp_path: Path, database_url: str, valkey_url: str) -> Iterator[Stack]
         running.start()
         yield running
     finally:
-        running.stop()
+        running.end()
 
 
 def test_planq_does_every_workload(stack: Stack, database_url: str) -> None:

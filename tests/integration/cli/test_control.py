@@ -73,7 +73,7 @@ def desk(postgres: TestPostgres, valkey: EmbeddedValkey, tmp_path_factory: pytes
         stack.start()
         yield Desk(stack, folder)
     finally:
-        stack.stop()
+        stack.end()
         postgres.drop(database_url)
 
 

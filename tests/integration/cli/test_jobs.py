@@ -46,7 +46,7 @@ def stack(
         running.start()
         yield running
     finally:
-        running.stop()
+        running.end()
         postgres.drop(database_url)
 
 
