@@ -248,6 +248,7 @@ class LaneRuntime:
             self._failpoints.around("orchestrations", PostgresOrchestrations(database)),
             self._failpoints.around("responder", self._gateway),
             persist,
+            self._gateway.price,
         )
         self.engine = Engine(
             # A fused `cpu` step would be invisible to monitors: only the parent process can send their events.
@@ -265,6 +266,7 @@ class LaneRuntime:
             toolbox=self._failpoints.around_tools("tool", self._tools.registry),
             payloads=self._failpoints.around("payloads", payloads),
             conclusions=Concluding(self._tools.desk),
+            prices=self._gateway.price,
             tracker=self._tracker,
             draw=SystemRandom().random,
             claims=self._claims,

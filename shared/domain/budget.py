@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from uuid import UUID
 
 from shared.domain.encoding import measure
 from shared.domain.errors import BudgetExceeded, InvalidRequest
@@ -37,13 +38,36 @@ _PROMPT_CHARS = 2_000
 """planq's own words around a question."""
 
 
+STAGE = -1
+"""The index of those who reserve for a stage of a job, and not for one of its steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who reserves: an attempt at a stage of a job, or at the step `index` of its `round`."""
+
+    job_id: UUID
+    attempt: int
+    round: int = 0
+    index: int = STAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a model call costs in US dollars: its question, and each token of its reply."""
+
+    asked_usd: float
+    token_usd: float
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a stage is about to use: the tokens of a question and of its reply, model calls, and steps.
+    """What a stage or step is about to use: the tokens of a question and of its reply, model calls, and steps.
 
-    The reply may be cut to `least_tokens`. `made` are calls of the stage that are not recorded yet. `own` are limits
-    of the agent's, which count for this job alone. With `may_ask` the tree may be paused instead, when it comes to
-    its soft limit.
+    The reply may be cut to `least_tokens`. `price` is None where it is not known: then it is taken to be what the
+    tree's tokens have cost so far. `call_id` is that of the call, by whose record the reservation ends. `made` are
+    calls of the stage that are not recorded yet. `own` are limits of the agent's, which count for this job alone.
+    With `may_ask` the tree may be paused instead, when it comes to its soft limit.
     """
 
     asked_tokens: int = 0
@@ -54,13 +78,16 @@ class Wanted:
     made: Sequence[ModelCall] = ()
     own: Mapping[str, int] = field(default_factory=dict)
     may_ask: bool = True
+    price: Price | None = None
+    call_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
     """What came of a reservation: the reply may have `reply_tokens` (None: as many as wanted).
 
-    Nothing is granted where a limit is `exceeded` (then `most` it allows, `used` of it) or the tree `is_paused`.
+    Nothing is granted where a limit is `exceeded` (then `most` it allows, `used` of it), the tree `is_paused`, or the
+    holder `is_late`: somebody else may have its work by now.
     """
 
     reply_tokens: int | None = None
@@ -68,6 +95,7 @@ class Reserved:
     most: float = 0
     used: float = 0
     is_paused: bool = False
+    is_late: bool = False
 
 
 def read_budget(raw: Any) -> dict[str, Any]:
@@ -126,7 +154,7 @@ def check_reserved(wanted: Wanted, reserved: Reserved) -> None:
 
 
 def cut_to(ask: Ask, wanted: Wanted, reply_tokens: int | None) -> Ask:
-    """Return the question with its reply cut to what was reserved, where that is less than it wanted."""
+    """Return the question as the call of the reservation, its reply cut where that is less than it wanted."""
     if reply_tokens is None or reply_tokens >= wanted.reply_tokens:
-        return ask
-    return replace(ask, max_tokens=reply_tokens)
+        return replace(ask, call_id=wanted.call_id)
+    return replace(ask, call_id=wanted.call_id, max_tokens=reply_tokens)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
 from typing import Any
+from uuid import UUID
 
 from shared.domain.errors import ErrorRecord, ExecutionFailed
 
@@ -38,7 +39,8 @@ class Ask:
     message), then `input`, and `data` (JSON; None for none), which is shown as data. `model` is a full name such as
     `openai:gpt-5` or `offline`. With an `answer_schema` the answer shall be a JSON object that satisfies it: the
     provider is asked for that in its own way where it has one, and the model in words otherwise; whoever asks checks
-    the answer. `temperature` and `max_tokens` None leave the worker's settings.
+    the answer. `temperature` and `max_tokens` None leave the worker's settings. `call_id` is the id that the record
+    of the call shall have, where something is reserved for it; None leaves it to whoever makes the call.
     """
 
     job_id: str
@@ -50,6 +52,7 @@ class Ask:
     answer_schema: Mapping[str, Any] | None = None
     temperature: float | None = None
     max_tokens: int | None = None
+    call_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,8 @@ class ModelCall:
 
     `cost_usd` is None when the price of the model is not known. `exchange` is `{"request": …, "reply": …}`, or None
     where the settings say that prompts and replies are not kept. `error` is None exactly when the call succeeded.
+    Whoever makes the call gives it an `id`, by which it is recorded once, however often it is told; one without is
+    recorded as often as it is told.
     """
 
     purpose: Purpose
@@ -69,6 +74,7 @@ class ModelCall:
     attempts: int = 1
     error: ErrorRecord | None = None
     exchange: Mapping[str, Any] | None = None
+    id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from shared.ports.jobs import (
 )
 from shared.ports.leases import Attempt, Held, Place, job_of
 from shared.ports.memory import KeptMoment, Memory, Moment, MomentQuery, Reminder
-from shared.ports.models import CutOff, Planner, Responder
+from shared.ports.models import CutOff, Planner, Prices, Responder
 from shared.ports.payloads import PayloadRecord, Payloads
 from shared.ports.retention import Removed, RetentionStore
 from shared.ports.sweep import (
@@ -93,6 +93,7 @@ __all__ = [
     "Place",
     "PlanWake",
     "Planner",
+    "Prices",
     "Publisher",
     "Queues",
     "RanStep",

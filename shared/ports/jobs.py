@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
-from shared.domain.budget import Reserved, Wanted
+from shared.domain.budget import Holder, Reserved, Wanted
 from shared.domain.compile import PlannedStep
 from shared.domain.encoding import JsonText
 from shared.domain.errors import ErrorRecord
@@ -183,12 +183,14 @@ class JobStore(Protocol):
         """
         ...
 
-    async def reserve(self, job_id: UUID, attempt: int, wanted: Wanted) -> Reserved:
-        """Reserve what a stage is about to use of the budget of its job's tree; a job without one is granted it all.
+    async def reserve(self, holder: Holder, wanted: Wanted) -> Reserved:
+        """Reserve what a stage or step is about to use of its tree's budget; a job without one is granted it all.
 
-        The reservation replaces an earlier one of the same job, and ends with the stage's `attempt`: by then what was
-        used is recorded. With -1 as attempt nothing is held, for calls that a step makes. Where it comes to the soft
-        limit the root's events tell so, once; with `ask` the tree is paused then, if `wanted.may_ask`.
+        All reservations of a tree take turns, so that together they pass no limit. What is held (tokens, money,
+        calls, steps) counts until the call `wanted.call_id` is recorded, by whichever commit, and no longer than the
+        holder's claim; where its job is cut off, 15 s longer at most. The reservation replaces an earlier one of the
+        same stage or step. Where it comes to the soft limit the root's events tell so, once; with `ask` the tree is
+        paused then, if `wanted.may_ask`.
         """
         ...
 
@@ -265,7 +267,11 @@ class JobStore(Protocol):
         ...
 
     async def record_calls(self, job_id: UUID, calls: Sequence[ModelCall]) -> None:
-        """Keep model calls that ended with no transition, such as those of a job that was cancelled meanwhile."""
+        """Keep model calls that ended with no transition, such as those of a job that was cancelled meanwhile.
+
+        May be repeated: a call whose `id` is recorded already, by this or by a transition, is not counted again. The
+        same holds for the calls of a transition that is repeated and does not land.
+        """
         ...
 
     async def suspend_step(self, claim: StepClaim, delay: timedelta, output: Any) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
+from shared.domain.budget import Price
 from shared.domain.model import Ask, Findings, ModelCall, ModelReply
 from shared.domain.tool import ToolDefinition
 
@@ -13,6 +14,9 @@ CutOff = Callable[[ModelCall], None]
 
 A callback and no exception: `asyncio.timeout` and task groups only know a plain `CancelledError`.
 """
+
+Prices = Callable[[str, int], Awaitable[Price | None]]
+"""Tells what a call to a model costs whose question has so many tokens; None where its price is not known."""
 
 
 class Planner(Protocol):

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import BigInteger, CheckConstraint, Column, Computed, ForeignKey, Identity, Index, Text, text
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Computed,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    Numeric,
+    Text,
+    text,
+)
 from sqlalchemy.dialects.postgresql import TSVECTOR
 from sqlmodel import Field, SQLModel
 
 from shared.store.columns import (
     flag_column,
+    int_column,
     json_column,
     text_column,
     texts_column,
@@ -77,16 +91,25 @@ class BudgetRow(SQLModel, table=True):
 
 
 class BudgetHoldRow(SQLModel, table=True):
-    """What a stage has reserved of its tree's budget; it counts as long as that attempt is carried out."""
+    """What a stage (index -1) or a step has reserved of its tree's budget for the call `call_id`.
+
+    It counts while that attempt is carried out, where its job was cut off until `owed_until`; never once the call is
+    recorded.
+    """
 
     __tablename__ = "budget_holds"
     __table_args__ = (Index("ix_budget_holds_root_job_id", "root_job_id"),)
     job_id: UUID = Field(sa_column=Column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True))
+    index: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False, server_default=text("-1")))
     root_job_id: UUID
+    round: int = int_column()
     attempt: int
+    call_id: UUID | None = None
     tokens: int = Field(sa_column=Column(BigInteger, nullable=False))
+    cost_usd: Decimal = Field(sa_column=Column(Numeric, nullable=False, server_default=text("0")))
     model_calls: int
     steps: int
+    owed_until: datetime | None = time_column()
 
 
 class MomentRow(SQLModel, table=True):

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from shared.domain.budget import Reserved, Wanted
+from shared.domain.budget import Holder, Reserved, Wanted
 from shared.domain.compile import PlannedStep
 from shared.domain.errors import ErrorRecord
 from shared.domain.ids import StepRef
@@ -36,8 +36,11 @@ from shared.store.rows import (
     artifact_to_json,
     call_to_json,
     chained_step_to_json,
+    holder_to_json,
+    made_to_json,
     message_to_json,
     payload_parameters,
+    wanted_to_json,
 )
 from shared.store.transitions import Transitions
 
@@ -140,25 +143,11 @@ class PostgresJobStore:
         )
         return moved(value)
 
-    async def reserve(self, job_id: UUID, attempt: int, wanted: Wanted) -> Reserved:
-        made = {
-            "input": sum(call.input_tokens for call in wanted.made),
-            "output": sum(call.output_tokens for call in wanted.made),
-            "cost": float(sum(call.cost_usd or 0 for call in wanted.made)),
-            "calls": len(wanted.made),
-        }
+    async def reserve(self, holder: Holder, wanted: Wanted) -> Reserved:
         value = await self._database.call(
             "planq_reserve",
-            job_id,
-            attempt,
-            float(wanted.asked_tokens),
-            float(wanted.reply_tokens),
-            float(wanted.least_tokens),
-            wanted.model_calls,
-            wanted.steps,
-            as_json(made),
+            *map(as_json, (holder_to_json(holder, wanted), wanted_to_json(wanted), made_to_json(wanted.made))),
             as_json(dict(wanted.own) or None),
-            wanted.may_ask,
         )
         return Reserved(
             reply_tokens=value.get("reply_tokens"),
@@ -166,6 +155,7 @@ class PostgresJobStore:
             most=value.get("most", 0),
             used=value.get("used", 0),
             is_paused=value.get("paused", False),
+            is_late=value.get("late", False),
         )
 
     async def warn(self, claim: StageClaim, kind: str, data: Mapping[str, Any]) -> bool:

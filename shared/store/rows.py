@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
+from shared.domain.budget import Holder, Wanted
 from shared.domain.compile import PlannedStep
 from shared.domain.encoding import JsonText
 from shared.domain.errors import InvalidArguments, storable
@@ -67,6 +68,7 @@ def message_to_json(message: Message) -> dict[str, Any]:
 def call_to_json(call: ModelCall) -> dict[str, Any]:
     """Return the form in which the transitions take a model call."""
     return {
+        "id": None if call.id is None else str(call.id),
         "purpose": str(call.purpose),
         "model": call.model,
         "attempts": call.attempts,
@@ -76,6 +78,41 @@ def call_to_json(call: ModelCall) -> dict[str, Any]:
         "cost_usd": None if call.cost_usd is None else str(call.cost_usd),
         "error": json_text(call.error.to_json()) if call.error else None,
         "exchange": None if call.exchange is None else json_text(call.exchange),
+    }
+
+
+def holder_to_json(holder: Holder, wanted: Wanted) -> dict[str, Any]:
+    """Return the form in which `planq_reserve` takes who reserves, and for which call."""
+    return {
+        "job": str(holder.job_id),
+        "round": holder.round,
+        "index": holder.index,
+        "attempt": holder.attempt,
+        "call": None if wanted.call_id is None else str(wanted.call_id),
+    }
+
+
+def wanted_to_json(wanted: Wanted) -> dict[str, Any]:
+    """Return the form in which `planq_reserve` takes what is wanted."""
+    return {
+        "asked": wanted.asked_tokens,
+        "reply": wanted.reply_tokens,
+        "least": wanted.least_tokens,
+        "calls": wanted.model_calls,
+        "steps": wanted.steps,
+        "asked_usd": None if wanted.price is None else wanted.price.asked_usd,
+        "token_usd": None if wanted.price is None else wanted.price.token_usd,
+        "may_ask": wanted.may_ask,
+    }
+
+
+def made_to_json(made: Sequence[ModelCall]) -> dict[str, Any]:
+    """Return the form in which `planq_reserve` takes what calls have used that are not recorded yet."""
+    return {
+        "input": sum(call.input_tokens for call in made),
+        "output": sum(call.output_tokens for call in made),
+        "cost": float(sum(call.cost_usd or 0 for call in made)),
+        "calls": len(made),
     }
 
 

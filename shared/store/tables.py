@@ -314,7 +314,10 @@ class Artifact(SQLModel, table=True):
 
 
 class ModelCallRow(SQLModel, table=True):
-    """One logical call to a model; `exchange` is null where prompts and replies are not kept."""
+    """One logical call to a model; `exchange` is null where prompts and replies are not kept.
+
+    `call_id` was given where the call was made, so that a repeat is known; releases before 0006 gave none.
+    """
 
     __tablename__ = "model_calls"
     __table_args__ = (Index("ix_model_calls_job_id", "job_id"),)
@@ -332,6 +335,7 @@ class ModelCallRow(SQLModel, table=True):
     cost_usd: Decimal | None = Field(default=None, sa_column=Column(Numeric, nullable=True))
     error: Any = json_column()
     exchange: Any = json_column()
+    call_id: UUID | None = None
     created_at: datetime = time_column(nullable=False, now=True)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 from uuid import UUID
 
-from shared.domain.budget import Reserved, Wanted
+from shared.domain.budget import Holder, Reserved, Wanted
 from shared.domain.errors import ErrorRecord, ExecutionFailed
 from shared.domain.limits import Limits
 from shared.domain.model import Ask, Findings, ModelCall, ModelFailed, ModelReply, Purpose
@@ -46,7 +46,7 @@ class Surroundings:
             raise ModelFailed(self.reply, failed)
         return ModelReply(self.reply, (), call)
 
-    async def reserve(self, job_id: UUID, attempt: int, wanted: Wanted) -> Reserved:
+    async def reserve(self, holder: Holder, wanted: Wanted) -> Reserved:
         return self.reserved
 
     async def record_calls(self, job_id: UUID, calls: Sequence[ModelCall]) -> None:

@@ -7,7 +7,7 @@ plan) it comes through here, so that none leaves out the check or the chained to
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid5
@@ -17,7 +17,7 @@ from shared.domain.agents.chaining import ChainedCall, NoSuchTool, chained_call,
 from shared.domain.compile import PlannedStep
 from shared.domain.errors import BudgetExceeded, ErrorRecord, ExecutionFailed, PlanTimedOut, storable
 from shared.domain.ids import StepRef
-from shared.domain.model import Findings, ModelCall, ModelFailed, Repair
+from shared.domain.model import Ask, Findings, ModelFailed, ModelReply, Repair, StepResult
 from shared.domain.tool import ToolDefinition
 from shared.ports import JobStore, Message, Moved, Responder, StageClaim
 from worker.engine.agent_job import AgentJob
@@ -36,11 +36,10 @@ CHAINED = "chained"
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What an agent said in reply to what was found, and the `calls` that it took."""
+    """What an agent said in reply to what was found."""
 
     text: str
     findings: Findings
-    calls: Sequence[ModelCall]
 
 
 class Answering:
@@ -57,56 +56,58 @@ class Answering:
         findings = Findings(is_direct=True)
         try:
             ask = await self._budget.reserved(claim, job.ask, findings, own=job.limits)
-            async with self._spending.kept(claim.job_id) as cut_off:
-                reply = await self._responder.respond(ask, findings, cut_off=cut_off)
+            reply = await self._asked(claim, chain, ask, findings)
         except ModelFailed as failure:
-            return await self._spending.end(claim, None, ErrorRecord.of(failure.error), [failure.call])
+            return await self._spending.end(claim, None, ErrorRecord.of(failure.error), chain.calls)
         except BudgetExceeded as refused:
             return await self._spending.end(claim, None, ErrorRecord.of(refused), [])
-        return await self.finish(claim, job, chain, Said(reply.text, findings, [reply.call]))
+        return await self.finish(claim, job, chain, Said(reply.text, findings))
 
     async def finish(self, claim: StageClaim, job: AgentJob, chain: Chain, said: Said) -> Carried:
-        """End the job with what its agent said, or open the round of its chained tool with it."""
+        """End the job with what its agent said, or open the round of its chained tool with it.
+
+        What that took are the calls of the `chain`, to which a repair adds its own.
+        """
         schema = job.ask.answer_schema
         if schema is None:
-            return await self._spending.end(claim, storable(said.text), None, said.calls)
+            return await self._spending.end(claim, storable(said.text), None, chain.calls)
         found = read_answer(said.text, schema)
-        calls = list(said.calls)
         if isinstance(found, Rejected):
             _log.info("answer_rejected", extra={"job": str(claim.job_id), "errors": len(found.errors)})
-            found = await self._repaired(claim, job, said, found, calls)
+            found = await self._repaired(claim, job, chain, said, found)
         if isinstance(found, Rejected):
-            return await self._spending.end(claim, None, ErrorRecord.of(found.failure()), calls)
-        return await self._conclude(claim, job, chain, found, calls)
+            return await self._spending.end(claim, None, ErrorRecord.of(found.failure()), chain.calls)
+        return await self._conclude(claim, job, chain, found)
 
     async def _repaired(
-        self, claim: StageClaim, job: AgentJob, said: Said, rejected: Rejected, calls: list[ModelCall]
+        self, claim: StageClaim, job: AgentJob, chain: Chain, said: Said, rejected: Rejected
     ) -> Answered | Rejected:
-        """Show the model what is wrong with its answer, once; what that took is added to `calls`."""
+        """Show the model what is wrong with its answer, once."""
         findings = replace(said.findings, repair=Repair(rejected.raw, rejected.errors))
         try:
-            async with self._spending.kept(claim.job_id, calls) as cut_off:
-                ask = await self._budget.reserved(claim, job.ask, findings, calls, own=job.limits)
-                reply = await self._responder.respond(ask, findings, cut_off=cut_off)
+            async with self._spending.kept(claim.job_id, chain.calls):
+                ask = await self._budget.reserved(claim, job.ask, findings, chain.calls, own=job.limits)
+            reply = await self._asked(claim, chain, ask, findings)
         except ModelFailed as failure:
-            calls.append(failure.call)
             return replace(rejected, errors=(*rejected.errors, f"and the repair failed: {failure.error.message}"))
         except BudgetExceeded as refused:
             return replace(rejected, errors=(*rejected.errors, f"and there was no repair: {refused.message}"))
-        calls.append(reply.call)
         return read_answer(reply.text, job.ask.answer_schema or {})
 
-    async def _conclude(
-        self, claim: StageClaim, job: AgentJob, chain: Chain, answered: Answered, calls: Sequence[ModelCall]
-    ) -> Carried:
-        async with self._spending.kept(claim.job_id, calls):
+    async def _asked(self, claim: StageClaim, chain: Chain, ask: Ask, findings: Findings) -> ModelReply:
+        return await self._spending.asked(
+            claim.job_id, chain.calls, lambda cut_off: self._responder.respond(ask, findings, cut_off=cut_off)
+        )
+
+    async def _conclude(self, claim: StageClaim, job: AgentJob, chain: Chain, answered: Answered) -> Carried:
+        async with self._spending.kept(claim.job_id, chain.calls):
             known = await persist(lambda: self._store.tool_definitions(claim.tenant_id))
             follows = chained_call(job.document, answered.value, known)
             if isinstance(follows, NoSuchTool):
                 await self._tell_missing(claim, follows)
         if isinstance(follows, ChainedCall):
-            return await self._open_round(claim, chain, answered, follows, known, calls)
-        return await self._spending.end(claim, answered.text, None, calls, output=answered.value)
+            return await self._open_round(claim, chain, answered, follows, known)
+        return await self._spending.end(claim, answered.text, None, chain.calls, output=answered.value)
 
     async def _tell_missing(self, claim: StageClaim, missing: NoSuchTool) -> None:
         _log.warning("chained_tool_missing", extra={"job": str(claim.job_id), "tool": missing.tool_name})
@@ -120,19 +121,33 @@ class Answering:
         answered: Answered,
         call: ChainedCall,
         known: Mapping[str, ToolDefinition],
-        calls: Sequence[ModelCall],
     ) -> Carried:
         step = _step(call, known[call.tool_name], claim.limits.step_timeout_seconds)
+        try:
+            async with self._spending.kept(claim.job_id, chain.calls):
+                await self._budget.steps(claim, 1, chain.calls)
+        except BudgetExceeded as refused:
+            return await self._end_unchained(claim, chain, answered, call.tool_name, ErrorRecord.of(refused))
 
         async def open_round() -> Moved:
             take = chain.take(1 if step.lane is chain.lane else 0)
-            return await self._store.chain_tool(claim, answered.value, answered.text, step, calls, take=take)
+            return await self._store.chain_tool(claim, answered.value, answered.text, step, chain.calls, take=take)
 
         moved = await self._spending.unbroken(persist(open_round))
         told = {"job": str(claim.job_id), "tool": call.tool_name, "landed": moved.landed}
         _log.info("chained_tool_called", extra=told)
         wakes = after_step(StepRef(claim.job_id, claim.round + 1, 0), moved) if moved.landed else ()
         return Carried(claim.attempt, wakes, moved.taken, is_late=not moved.landed)
+
+    async def _end_unchained(
+        self, claim: StageClaim, chain: Chain, answered: Answered, tool_name: str, error: ErrorRecord
+    ) -> Carried:
+        """End the job with its answer although its chained tool may not be called: its error does not touch it."""
+        _log.warning("chained_tool_failed", extra={"job": str(claim.job_id), "tool": tool_name, "code": error.code})
+        chained, messages = _told(claim, claim.round + 1, tool_name, answered.value, None, error)
+        return await self._spending.end(
+            claim, answered.text, None, chain.calls, output=answered.value, chained=chained, messages=messages
+        )
 
     async def conclude_chained(self, claim: StageClaim) -> Carried:
         """End the job after the round of its chained tool, without a model turn: the answer stands, whatever came."""
@@ -146,20 +161,26 @@ class Answering:
             error = ErrorRecord(result.code or ExecutionFailed.code, result.error)
         if error is not None:
             _log.warning("chained_tool_failed", extra={"job": str(claim.job_id), "tool": name, "code": error.code})
-        # The same id on every try, so that a try that did not land leaves no trace.
-        call_id = str(uuid5(claim.job_id, f"{CHAINED}/{claim.round}"))
-        shown = result_of(None if result is None else result.output, error)
-        outcome: dict[str, Any] = {"result": shown}
-        if error is not None:
-            outcome = {"error": {"code": error.code, "message": error.message}}
-        elif result is not None and result.shortened_from is not None:
-            outcome["shortened_from"] = result.shortened_from  # bytes of the whole, which stands in the step
-        messages = [
-            Message("tool_call", call_id, name, claim.output),
-            Message("tool_response", call_id, name, shown),
-        ]
-        chained = {"tool_name": name, "call_id": call_id, **outcome}
+        chained, messages = _told(claim, claim.round, name, claim.output, result, error)
         return await self._spending.end(claim, claim.answer, None, [], chained=chained, messages=messages)
+
+
+def _told(
+    claim: StageClaim, round: int, name: str, output: Any, result: StepResult | None, error: ErrorRecord | None
+) -> tuple[dict[str, Any], list[Message]]:
+    """Return what is kept of a round's chained tool that got `output`: beside the job, and as messages.
+
+    The same id on every try, so that a try that did not land leaves no trace.
+    """
+    call_id = str(uuid5(claim.job_id, f"{CHAINED}/{round}"))
+    shown = result_of(None if result is None else result.output, error)
+    outcome: dict[str, Any] = {"result": shown}
+    if error is not None:
+        outcome = {"error": {"code": error.code, "message": error.message}}
+    elif result is not None and result.shortened_from is not None:
+        outcome["shortened_from"] = result.shortened_from  # bytes of the whole, which stands in the step
+    messages = [Message("tool_call", call_id, name, output), Message("tool_response", call_id, name, shown)]
+    return {"tool_name": name, "call_id": call_id, **outcome}, messages
 
 
 def _step(call: ChainedCall, tool: ToolDefinition, step_timeout_seconds: float) -> PlannedStep:

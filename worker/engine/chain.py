@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from shared.domain.model import ModelCall
 from shared.domain.states import Lane
 from shared.ports import Take
 from worker.engine.claims import Flight
@@ -28,7 +29,8 @@ class Chain:
 
     `may_go_on` says whether a follow-up may be taken over here now, `workers` how many workers of the lane there are.
     `held` counts its slots, `asked` is for how many wake-ups it claimed last. While `is_asking`, it waits for the
-    answer to a claim, or has not begun. `lines` say what may run `ahead` of it.
+    answer to a claim, or has not begun. `lines` say what may run `ahead` of it. `calls` are the model calls of the
+    stage at hand that are not recorded yet.
     """
 
     lane: Lane
@@ -42,6 +44,7 @@ class Chain:
     flight: Flight | None = None
     lines: Lines = NO_LINES
     ahead: RunAhead | None = None
+    calls: list[ModelCall] = field(default_factory=list)
 
     def take(self, ready: int | None = None) -> Take | None:
         """Return what the next conclusion takes over, None for nothing; may be asked again for the same one.

@@ -21,6 +21,7 @@ from shared.ports import (
     Payloads,
     Planner,
     PlanWake,
+    Prices,
     Publisher,
     Responder,
     RespondWake,
@@ -42,6 +43,7 @@ from worker.engine.persist import persist
 from worker.engine.plan_stage import PlanStage
 from worker.engine.respond_stage import RespondStage
 from worker.engine.slots import Slots
+from worker.engine.spending import Spending
 from worker.engine.step import StepRunner
 from worker.engine.values import OutputLimits, Values
 
@@ -89,12 +91,13 @@ class Engine:
         draw: Callable[[], float],
         claims: Claims | None = None,
         conclusions: Conclusions | None = None,
+        prices: Prices | None = None,
         workers: Callable[[], int] = lambda: 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`workers` says how many workers of this lane live, as far as is known; `clock` counts seconds.
 
-        `conclusions` is how orchestration jobs answer; without it they fail.
+        `conclusions` is how orchestration jobs answer; without it they fail. `prices` are for budgets in money.
         """
         self._settings = settings
         self._slots = Slots(settings.slots)
@@ -105,12 +108,13 @@ class Engine:
         self._clock = clock
         self.claims = claims if claims is not None else Claims()
         self._watched = watched = self.claims.watch(store)
-        self._respond = RespondStage(watched, responder, conclusions)
+        self._respond = RespondStage(watched, responder, conclusions, prices)
         limits = OutputLimits(settings.max_output_bytes, settings.inline_output_bytes)
         self._steps = StepRunner(
             watched, toolbox, values=Values(payloads, limits), draw=draw, until_held=self.claims.until_held
         )
-        self._plan = PlanStage(watched, planner, responder, self._steps.look_ahead)
+        self._plan = PlanStage(watched, planner, responder, self._steps.look_ahead, prices)
+        self._spending = Spending(watched)
         self._is_winding_down = False
 
     async def run(self, wake: AnyWake) -> Carried:
@@ -341,6 +345,7 @@ class Engine:
         try:
             if isinstance(claim, StepClaim):
                 return await self._steps.carry_out(claim, chain)
+            chain.calls = []
             stage = self._respond if claim.status is JobStatus.RESPONDING else self._plan
             return await stage.carry_out(claim, chain)
         except DatabaseUnavailable:
@@ -351,11 +356,7 @@ class Engine:
             fault = InternalFault(f"planq failed here ({type(error).__name__}); the cause is in the worker's log")
             if isinstance(claim, StepClaim):
                 return await self._steps.break_off(claim, fault, chain)
-            return await self._fail_job(claim, ErrorRecord.of(fault))
-
-    async def _fail_job(self, claim: StageClaim, record: ErrorRecord) -> Carried:
-        await persist(lambda: self._store.end_job(claim, JobStatus.FAILED, None, record, []))
-        return Carried(attempt=claim.attempt, error=record)
+            return await self._spending.end(claim, None, ErrorRecord.of(fault), chain.calls)
 
     async def _give_back(self, chain: Chain, claim: Claim) -> bool:
         """This process stops in the middle: let another one continue at once, unless a repeat could do harm.

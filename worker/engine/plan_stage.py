@@ -22,7 +22,7 @@ from shared.domain.planning import Direct, Malformed, interpret
 from shared.domain.states import JobStatus
 from shared.domain.tool import ToolDefinition
 from shared.domain.validation import outline_errors
-from shared.ports import JobStore, Moved, Planner, PlanWake, Responder, StageClaim, StepClaim
+from shared.ports import JobStore, Moved, Planner, PlanWake, Prices, Responder, StageClaim, StepClaim
 from worker.engine.agent_job import AgentJob, offered_tools
 from worker.engine.answering import Answering, Said
 from worker.engine.budget import Budget, PausedByBudget
@@ -71,6 +71,7 @@ class PlanStage:
         planner: Planner,
         responder: Responder,
         look_ahead: Callable[[Chain, StepClaim], None],
+        prices: Prices | None = None,
     ) -> None:
         """`responder` answers where there is nothing to plan, and puts structured answers right.
 
@@ -80,7 +81,7 @@ class PlanStage:
         self._store = store
         self._planner = planner
         self._spending = Spending(store)
-        self._budget = Budget(store)
+        self._budget = Budget(store, prices)
         self._answering = Answering(store, responder, self._spending, self._budget)
 
     async def claim(self, wake: PlanWake) -> StageClaim | None:
@@ -89,6 +90,12 @@ class PlanStage:
 
     async def carry_out(self, claim: StageClaim, chain: Chain) -> Carried:
         """Plan, and store what came of it, taking over what `chain` may."""
+        try:
+            return await self._carry_out(claim, chain)
+        except PausedByBudget:
+            return await self._budget.put_back(claim, chain.calls)
+
+    async def _carry_out(self, claim: StageClaim, chain: Chain) -> Carried:
         known = await persist(lambda: self._store.tool_definitions(claim.tenant_id))
         if claim.plan_source is not None and claim.plan_body is not None:
             tools = known if claim.tools is None else {name: known[name] for name in claim.tools if name in known}
@@ -98,32 +105,30 @@ class PlanStage:
         except (InvalidRequest, UnknownAgent) as error:
             return await self._spending.end(claim, None, ErrorRecord.of(error), [])
         tools = await offered_tools(self._store, claim, job, known)
-        try:
-            if job is not None and not tools:
-                return await self._answering.ask(claim, job, chain)
-            return await self._plan(_Planning(claim, chain, MODEL, agent=job), tools)
-        except PausedByBudget:
-            return await self._budget.put_back(claim)
+        if job is not None and not tools:
+            return await self._answering.ask(claim, job, chain)
+        return await self._plan(_Planning(claim, chain, MODEL, agent=job), tools)
 
     async def _plan(self, planning: _Planning, tools: Mapping[str, ToolDefinition]) -> Carried:
         """Ask the model, and store what it decided."""
-        claim, job = planning.claim, planning.agent
+        claim, job, calls = planning.claim, planning.agent, planning.chain.calls
         ask = Ask(job_id=str(claim.job_id), input=claim.input, model=claim.model) if job is None else job.ask
         offered = [tools[name] for name in sorted(tools)]
         try:
             ask = await self._budget.reserved(claim, ask, tools=offered, own={} if job is None else job.limits)
-            async with self._spending.kept(claim.job_id) as cut_off:
-                reply = await self._planner.plan(ask, offered, cut_off=cut_off)
+            reply = await self._spending.asked(
+                claim.job_id, calls, lambda cut_off: self._planner.plan(ask, offered, cut_off=cut_off)
+            )
         except ModelFailed as failure:
-            return await self._spending.end(claim, None, ErrorRecord.of(failure.error), [failure.call])
+            return await self._spending.end(claim, None, ErrorRecord.of(failure.error), calls)
         except BudgetExceeded as refused:
             return await self._spending.end(claim, None, ErrorRecord.of(refused), [])
-        planning = replace(planning, calls=[reply.call])
+        planning = replace(planning, calls=calls)
         decided = reply.tool_calls if ask.answer_schema is None else with_answers_as_text(reply.tool_calls)
         draft = interpret(reply.text, decided)
         if isinstance(draft, Direct):
             if job is not None:
-                said = Said(draft.content, Findings(is_direct=True), planning.calls)
+                said = Said(draft.content, Findings(is_direct=True))
                 return await self._answering.finish(claim, job, planning.chain, said)
             return await self._spending.end(claim, storable(draft.content), None, planning.calls)
         if isinstance(draft, Malformed):
@@ -148,7 +153,8 @@ class PlanStage:
         if len(plan.calls) <= _INLINE_STEPS:
             checked = _check(*work)
         else:
-            checked = await asyncio.to_thread(_check, *work)
+            async with self._spending.kept(claim.job_id, planning.calls):
+                checked = await asyncio.to_thread(_check, *work)
         body = plan.model_dump(mode="json", exclude_none=True)
         if checked.errors:
             return await self._refuse(planning, body, checked.errors)

@@ -6,7 +6,7 @@ from shared.domain.errors import BudgetExceeded, ErrorRecord, InvalidRequest, Un
 from shared.domain.model import Ask, Findings, ModelFailed
 from shared.domain.results import failure_text
 from shared.domain.states import JobStatus
-from shared.ports import JobStore, Responder, RespondWake, StageClaim
+from shared.ports import JobStore, Prices, Responder, RespondWake, StageClaim
 from shared.ports.orchestrations import Conclusions
 from worker.engine.agent_job import AgentJob
 from worker.engine.answering import CHAINED, Answering, Said
@@ -20,11 +20,17 @@ from worker.engine.spending import Spending
 class RespondStage:
     """Carries out RESPOND for one claim."""
 
-    def __init__(self, store: JobStore, responder: Responder, conclusions: Conclusions | None = None) -> None:
+    def __init__(
+        self,
+        store: JobStore,
+        responder: Responder,
+        conclusions: Conclusions | None = None,
+        prices: Prices | None = None,
+    ) -> None:
         self._store = store
         self._responder = responder
         self._spending = Spending(store)
-        self._budget = Budget(store)
+        self._budget = Budget(store, prices)
         self._answering = Answering(store, responder, self._spending, self._budget)
         self._orchestrations = OrchestrationStage(self._spending, conclusions)
 
@@ -45,9 +51,9 @@ class RespondStage:
             job = AgentJob.of(claim)
             return await self._respond(claim, job, chain)
         except (InvalidRequest, UnknownAgent) as error:
-            return await self._spending.end(claim, None, ErrorRecord.of(error), [])
+            return await self._spending.end(claim, None, ErrorRecord.of(error), chain.calls)
         except PausedByBudget:
-            return await self._budget.put_back(claim)
+            return await self._budget.put_back(claim, chain.calls)
 
     async def _respond(self, claim: StageClaim, job: AgentJob | None, chain: Chain) -> Carried:
         findings = Findings(plan_errors=claim.plan_errors or ())
@@ -56,8 +62,9 @@ class RespondStage:
         ask = Ask(job_id=str(claim.job_id), input=claim.input, model=claim.model) if job is None else job.ask
         try:
             ask = await self._budget.reserved(claim, ask, findings, own={} if job is None else job.limits)
-            async with self._spending.kept(claim.job_id) as cut_off:
-                reply = await self._responder.respond(ask, findings, cut_off=cut_off)
+            reply = await self._spending.asked(
+                claim.job_id, chain.calls, lambda cut_off: self._responder.respond(ask, findings, cut_off=cut_off)
+            )
         except ModelFailed as failure:
             error = ErrorRecord.of(failure.error)
             told = failure_text(findings.results)
@@ -65,9 +72,9 @@ class RespondStage:
                 error = ErrorRecord(
                     error.code, f"{told} (and the answer failed: {error.message})", details=error.details
                 )
-            return await self._spending.end(claim, None, error, [failure.call])
+            return await self._spending.end(claim, None, error, chain.calls)
         except BudgetExceeded as refused:
             return await self._spending.end(claim, None, ErrorRecord.of(refused), [])
         if job is not None:
-            return await self._answering.finish(claim, job, chain, Said(reply.text, findings, [reply.call]))
-        return await self._spending.end(claim, storable(reply.text), None, [reply.call])
+            return await self._answering.finish(claim, job, chain, Said(reply.text, findings))
+        return await self._spending.end(claim, storable(reply.text), None, chain.calls)

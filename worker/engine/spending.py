@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 from uuid import UUID
 
 from shared.domain.errors import ErrorRecord
-from shared.domain.model import ModelCall
+from shared.domain.model import ModelCall, ModelFailed, ModelReply
 from shared.domain.states import JobStatus
 from shared.ports import CutOff, JobStore, Message, Moved, StageClaim
 from worker.engine.carried import Carried
@@ -52,6 +52,22 @@ class Spending:
                 write = self._begin(persist(lambda: self._store.record_calls(job_id, calls)))
                 await asyncio.wait({write}, timeout=_GRACE_SECONDS)
             raise
+
+    async def asked(
+        self, job_id: UUID, made: list[ModelCall], ask: Callable[[CutOff], Awaitable[ModelReply]]
+    ) -> ModelReply:
+        """Return what a model replies to `ask`; raises `ModelFailed`. The call is added to `made` either way.
+
+        `made` are the calls of the stage that are not recorded yet; a cancellation stores them, as `kept` does.
+        """
+        async with self.kept(job_id, made) as cut_off:
+            try:
+                reply = await ask(cut_off)
+            except ModelFailed as failure:
+                made.append(failure.call)
+                raise
+            made.append(reply.call)
+            return reply
 
     async def unbroken(self, write: Coroutine[Any, Any, T]) -> T:
         """Return what `write` returns; a cancellation waits for it up to a second, and never breaks it off."""

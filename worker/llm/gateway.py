@@ -14,7 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
+from shared.domain.budget import Price
 from shared.domain.errors import (
     Cancelled,
     ErrorRecord,
@@ -32,6 +34,7 @@ from shared.ports.models import CutOff
 from worker.llm.backend import Completion
 from worker.llm.cassette import Recorder, replay
 from worker.llm.offline import answer_offline, plan_offline
+from worker.llm.prices import price_of
 from worker.llm.request import ModelRequest, plan_request, respond_request
 from worker.llm.retrying import Patience
 from worker.llm.settings import ModelSettings
@@ -83,7 +86,7 @@ class ModelGateway:
     async def plan(self, ask: Ask, tools: Sequence[ToolDefinition], *, cut_off: CutOff | None = None) -> ModelReply:
         """Do what `Planner.plan` promises."""
         question = _Question(Purpose.PLAN, lambda: plan_request(ask, tools), lambda: plan_offline(ask, tools))
-        return await self._call(ask.model, question, cut_off)
+        return await self._call(ask, question, cut_off)
 
     async def respond(self, ask: Ask, findings: Findings, *, cut_off: CutOff | None = None) -> ModelReply:
         """Do what `Responder.respond` promises."""
@@ -91,7 +94,11 @@ class ModelGateway:
         question = _Question(
             Purpose.RESPOND, lambda: respond_request(ask, findings, most), lambda: answer_offline(ask, findings)
         )
-        return await self._call(ask.model, question, cut_off)
+        return await self._call(ask, question, cut_off)
+
+    async def price(self, model: str, asked_tokens: int) -> Price | None:
+        """Return what a call to `model` costs whose question has so many tokens; None where no price is known."""
+        return await price_of(model or self._settings.default_model, asked_tokens)
 
     async def warm_up(self) -> None:
         """Load the default model's SDK and make its client, so that the first call waits for neither.
@@ -107,15 +114,16 @@ class ModelGateway:
         if self._providers is not None:
             await self._providers.aclose()
 
-    async def _call(self, model: str, question: _Question, cut_off: CutOff | None) -> ModelReply:
-        name = model or self._settings.default_model
+    async def _call(self, ask: Ask, question: _Question, cut_off: CutOff | None) -> ModelReply:
+        name = ask.model or self._settings.default_model
+        call_id = ask.call_id or uuid4()
         started = self._clock()
         spent = Spent()
         completion: Completion | None = None
 
         def record(error: ExecutionFailed | None) -> ModelCall:
             latency_ms = round((self._clock() - started) * 1000)
-            return self._record(name, question, latency_ms, spent, completion, error)
+            return replace(self._record(name, question, latency_ms, spent, completion, error), id=call_id)
 
         try:
             completion = await self._patience.insist(lambda: self._complete(name, question, spent))

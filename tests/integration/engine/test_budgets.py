@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.budget import Wanted
+from shared.domain.budget import Holder, Wanted
 from shared.domain.model import Ask, Findings, ModelCall, ModelReply, Purpose, ToolCallRequest
 from shared.domain.states import Effect, JobStatus
 from shared.ports import RespondWake
@@ -216,8 +216,9 @@ def test_what_a_lost_stage_had_reserved_is_free_again(play: Callable[..., Any]) 
         job_id = await submit_agent(harness, THINKER, budget={"max_model_calls": 1})
         claim = await harness.store.claim_stage(job_id, [JobStatus.QUEUED])
         assert claim is not None
-        held = await harness.store.reserve(job_id, claim.attempt, Wanted(model_calls=1))
-        again = await harness.store.reserve(job_id, -1, Wanted(model_calls=1))
+        holder = Holder(job_id, claim.attempt)
+        held = await harness.store.reserve(holder, Wanted(model_calls=1))
+        again = await harness.store.reserve(holder, Wanted(model_calls=1))
         assert (held.exceeded, again.exceeded) == (None, None), "its own reservation does not stand in its way"
         await harness.store.release_stage(claim)  # as the sweeper does for a worker that died
         await harness.drain()

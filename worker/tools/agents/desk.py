@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 from shared.domain.agents.orchestrate.limits import DEPTH_EXCEEDED, OrchestrateLimits
 from shared.domain.errors import DepthExceeded, InternalFault, PolicyDenied, TimedOut
 from shared.domain.limits import Limits
-from shared.ports import ChildOutcome, JobStore, Responder, ToolContext
+from shared.ports import ChildOutcome, JobStore, Prices, Responder, ToolContext
 from shared.ports.orchestrations import Orchestrations
 
 _log = logging.getLogger("planq.agents")
@@ -35,6 +35,7 @@ class Reach:
     orchestrations: Orchestrations
     responder: Responder
     persist: Persist
+    prices: Prices | None = None
 
 
 @dataclass(slots=True)

@@ -16,11 +16,11 @@ from dataclasses import replace
 from functools import cache
 from importlib import resources
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from shared.domain.agents.orchestrate.schema import BINDINGS_MARK, PLAN_SCHEMA_FOR_MODELS, PLAN_SCHEMA_NAME
-from shared.domain.budget import check_reserved, cut_to, wanted_for
-from shared.domain.errors import InternalFault, capped
+from shared.domain.budget import Holder, check_reserved, cut_to, wanted_for
+from shared.domain.errors import Cancelled, InternalFault, capped
 from shared.domain.model import Ask, Findings, ModelCall, ModelFailed, ModelReply, Purpose
 from shared.ports import ToolContext
 from worker.tools.agents.desk import Reach
@@ -29,9 +29,6 @@ _PLACEHOLDER = re.compile(r"\{\{([a-z_]+)\}\}")
 
 MOST_AGENTS = 100
 """How many agents a planner is told of; whoever has more names those that it means in the prompt."""
-
-OF_A_STEP = -1
-"""The attempt under which a step reserves: nothing is held once its call is recorded (`JobStore.reserve`)."""
 
 _NOTHING_FOUND = Findings(is_direct=True)
 
@@ -58,12 +55,13 @@ async def ask_planner(
 ) -> str:
     """Return the reply of one planning call, and keep what it cost.
 
-    Raises `InternalFault` when the model fails; nothing is tried again.
+    Raises `InternalFault` when the model fails; nothing is tried again. `BudgetExceeded`, and `Cancelled` for a step
+    that is not this attempt's any more: then nobody is asked.
     """
     job_id, persist = UUID(context.job_id), reach.persist
     known = await persist(lambda: reach.orchestrations.catalogue(context.tenant_id, MOST_AGENTS))
     model = await persist(lambda: reach.orchestrations.model_of(job_id))
-    ask = await _reserved(reach, job_id, planner_ask(context.job_id, model, prompt, bindings, known, max_steps))
+    ask = await _reserved(reach, context, planner_ask(context.job_id, model, prompt, bindings, known, max_steps))
     with planning():
         try:
             reply = await _asked(reach, job_id, ask)
@@ -75,10 +73,15 @@ async def ask_planner(
     return reply.text
 
 
-async def _reserved(reach: Reach, job_id: UUID, ask: Ask) -> Ask:
-    """Reserve what the call needs of the tree's budget; a reply may then be cut shorter. Raises `BudgetExceeded`."""
-    wanted = replace(wanted_for(ask, _NOTHING_FOUND, ()), may_ask=False)  # a step cannot wait for that
-    reserved = await reach.persist(lambda: reach.store.reserve(job_id, OF_A_STEP, wanted))
+async def _reserved(reach: Reach, context: ToolContext, ask: Ask) -> Ask:
+    """Reserve what the call needs of the tree's budget, until it is recorded; a reply may then be cut shorter."""
+    wanted = wanted_for(ask, _NOTHING_FOUND, ())
+    price = None if reach.prices is None else await reach.prices(ask.model, wanted.asked_tokens)
+    wanted = replace(wanted, may_ask=False, price=price, call_id=uuid4())  # a step cannot wait until it is resumed
+    holder = Holder(UUID(context.job_id), context.attempt, context.round, context.step_index)
+    reserved = await reach.persist(lambda: reach.store.reserve(holder, wanted))
+    if reserved.is_late:
+        raise Cancelled("the attempt at this step has ended meanwhile: it was taken back, or its job was cut off")
     check_reserved(wanted, reserved)
     return cut_to(ask, wanted, reserved.reply_tokens)
 
