@@ -12,10 +12,11 @@ from typing import Any
 
 from api.body import encode
 from api.schemas import JobRequest
+from shared.domain.agents.asking import misfits, refused, unstorable
 from shared.domain.agents.document import AgentDocument
 from shared.domain.errors import InvalidRequest, TooLarge, capped
 from shared.domain.model_names import check_model_name
-from shared.domain.schemas import MAX_DEPTH, compile_schema, is_deeper_than
+from shared.domain.schemas import MAX_DEPTH, is_deeper_than
 from shared.settings import Settings
 from shared.store.agents import StoredDocument
 from shared.store.submissions import Submission
@@ -47,13 +48,13 @@ class Agent:
 def assigned(submission: Submission, request: JobRequest, agent: Agent, settings: Settings) -> Submission:
     """Return the job that this agent does: its version and those of its skills pinned, its model chosen.
 
-    Raises `InvalidRequest` for an action that the agent does not have, a `with` that breaks the action's input schema
-    and a skill that is not there; `TooLarge` for a long `with`.
+    Raises `InvalidArguments` for an action that the agent does not have and a `with` that breaks the action's input
+    schema, `InvalidRequest` for a skill that is not there, `TooLarge` for a long `with`.
     """
     document, skills = agent.document, agent.skills
     _check_size(request.with_, settings.max_input_bytes)
-    if request.action is not None:
-        _check_action(document, request.action, request.with_ or {})
+    if found := [*unstorable(request.with_), *misfits(document, request.action, request.with_)]:
+        raise refused(document, found)
     if missing := [name for name in document.skills if name not in skills]:
         listed = ", ".join(repr(capped(name, 80)) for name in missing)
         raise InvalidRequest(f"agent {document.name!r} lists skills that are not stored: {listed}; store them first")
@@ -71,22 +72,6 @@ def assigned(submission: Submission, request: JobRequest, agent: Agent, settings
         with_=request.with_,
         model=model,
     )
-
-
-def _check_action(document: AgentDocument, action: str, with_: Mapping[str, Any]) -> None:
-    known = document.actions
-    found = known.get(action)
-    if found is None:
-        there = ", ".join(known) or "none"
-        message = f"agent {document.name!r} has no action {capped(action, 80)!r}; it has {there}"
-        raise InvalidRequest(message, errors=[_defect("action", message)], known=list(known))
-    if found.input_schema is None:
-        return
-    violations = compile_schema(found.input_schema).violations(with_)
-    if violations:
-        errors = [_defect(f"with{one.pointer}", one.message) for one in violations]
-        told = "; ".join(f"{one['field']}: {one['message']}" for one in errors)
-        raise InvalidRequest(capped(f"action {action!r}: {told}"), errors=errors)
 
 
 def _check_size(with_: Mapping[str, Any] | None, limit: int) -> None:

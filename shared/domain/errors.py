@@ -18,7 +18,7 @@
     │   │   ├── JobTimedOut       job_timeout           the job as a whole did not end in time
     │   │   └── HumanWaitTimedOut human_wait_timeout    nobody answered the question of a step
     │   ├── WorkerLost            worker_lost           retryable
-    │   ├── InvalidArguments      invalid_arguments     the resolved arguments break the input schema
+    │   ├── InvalidArguments      invalid_arguments     the arguments break the input schema (422 of a request)
     │   ├── InvalidOutput         invalid_output        the result breaks the output schema or a size limit
     │   ├── AuthFailed            auth                  a credential was refused
     │   ├── PolicyDenied          policy                a rule of ours forbids it (SSRF guard, limits)
@@ -204,7 +204,7 @@ class WorkerLost(ExecutionFailed):
 
 
 class InvalidArguments(ExecutionFailed):
-    """The resolved arguments do not satisfy the tool's input schema."""
+    """The resolved arguments do not satisfy the tool's input schema, or what an agent is asked not its action."""
 
     code = "invalid_arguments"
 

@@ -35,7 +35,7 @@ class AgentJob:
     def of(cls, claim: StageClaim) -> AgentJob | None:
         """Return the agent's side of a claim, None for a job without an agent.
 
-        Raises `InvalidRequest` for an action that the document does not have, and for input data that does not
+        Raises `InvalidArguments` for an action that the document does not have, and for input data that does not
         satisfy the action's schema; `UnknownAgent` when the document is gone.
         """
         if claim.agent is None:

@@ -15,7 +15,15 @@ from typing import Any
 
 from shared.domain.agents.answers import with_answers_as_text
 from shared.domain.compile import PlannedStep, compile_outline, outline
-from shared.domain.errors import BudgetExceeded, ErrorRecord, InvalidRequest, PlanInvalid, UnknownAgent, storable
+from shared.domain.errors import (
+    BudgetExceeded,
+    ErrorRecord,
+    InvalidArguments,
+    InvalidRequest,
+    PlanInvalid,
+    UnknownAgent,
+    storable,
+)
 from shared.domain.model import Ask, Findings, ModelCall, ModelFailed
 from shared.domain.plan import Plan, parse_plan
 from shared.domain.planning import Direct, Malformed, interpret
@@ -102,7 +110,7 @@ class PlanStage:
             return await self._take_callers_plan(_Planning(claim, chain, claim.plan_source), tools)
         try:
             job = AgentJob.of(claim)
-        except (InvalidRequest, UnknownAgent) as error:
+        except (InvalidArguments, InvalidRequest, UnknownAgent) as error:
             return await self._spending.end(claim, None, ErrorRecord.of(error), [])
         tools = await offered_tools(self._store, claim, job, known)
         if job is not None and not tools:

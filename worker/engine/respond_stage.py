@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shared.domain.errors import BudgetExceeded, ErrorRecord, InvalidRequest, UnknownAgent, storable
+from shared.domain.errors import BudgetExceeded, ErrorRecord, InvalidArguments, InvalidRequest, UnknownAgent, storable
 from shared.domain.model import Ask, Findings, ModelFailed
 from shared.domain.results import failure_text
 from shared.domain.states import JobStatus
@@ -50,7 +50,7 @@ class RespondStage:
         try:
             job = AgentJob.of(claim)
             return await self._respond(claim, job, chain)
-        except (InvalidRequest, UnknownAgent) as error:
+        except (InvalidArguments, InvalidRequest, UnknownAgent) as error:
             return await self._spending.end(claim, None, ErrorRecord.of(error), chain.calls)
         except PausedByBudget:
             return await self._budget.put_back(claim, chain.calls)

@@ -1,43 +1,95 @@
 """What a job asks of its agent: the prompt of an action, the caller's own prompt, and input data beside them.
 
 Input data (`with`) is data: it is checked against the action's schema, and shown to the model fenced; no part of it
-is ever read as a template or an instruction. Specifications S1 and S3.
+is ever read as a template or an instruction. `misfits` is the one check of it, for whoever asks: requests, plans that
+orchestrate, and the job itself before its first model call. Specifications S1 and S3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from shared.domain.agents.document import AgentDocument
-from shared.domain.errors import InvalidRequest, capped
-from shared.domain.schemas import violations
+from shared.domain.errors import InvalidArguments, capped
+from shared.domain.references import to_pointer, walk_strings
+from shared.domain.schemas import compile_schema
 
 _MOST_NAMED = 20
+_MOST_TOLD = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """Something that an agent cannot do as it is asked.
+
+    `field` is `action` or `with`; `pointer` leads to the place in `with`. `rule` is `unknown_action`, `nul` or the
+    keyword of the action's schema.
+    """
+
+    field: str
+    rule: str
+    message: str
+    pointer: str = ""
+
+    def render(self) -> str:
+        """Return the sentence, with its place in front where it is about input data."""
+        return self.message if self.field == "action" else f"{self.field}{self.pointer}: {self.message}"
+
+    def to_json(self) -> dict[str, str]:
+        """Return the form in which errors carry it, that of every defect of a request."""
+        return {"in": "body", "field": f"{self.field}{self.pointer}", "message": self.message}
+
+
+def misfits(
+    document: AgentDocument, action: str | None, data: Mapping[str, Any] | None, *, partial: bool = False
+) -> list[Misfit]:
+    """Return everything that keeps the agent from being asked so; empty where it can be.
+
+    With `partial`, parts of `data` may be `schemas.UNKNOWN`: what depends on them is taken to fit.
+    """
+    if action is None:
+        return []
+    prepared = document.actions.get(action)
+    if prepared is None:
+        known = ", ".join(sorted(document.actions)[:_MOST_NAMED]) or "none"
+        told = f"agent {document.name!r} has no action {capped(action, 80)!r}; it has {known}"
+        return [Misfit("action", "unknown_action", told)]
+    if prepared.input_schema is None:
+        return []
+    found = compile_schema(prepared.input_schema).violations(dict(data or {}), partial=partial)
+    return [Misfit("with", one.keyword, one.message, one.pointer) for one in found]
+
+
+def unstorable(data: Mapping[str, Any] | None) -> list[Misfit]:
+    """Return the texts in input data that somebody wrote with characters which cannot be stored as text."""
+    return [
+        Misfit("with", "nul", f"the character NUL (U+0000) cannot be stored; found at {found}", to_pointer(tokens))
+        for tokens, text in walk_strings(data or {})
+        if (found := text.find("\x00")) >= 0
+    ]
+
+
+def refused(document: AgentDocument, found: Sequence[Misfit]) -> InvalidArguments:
+    """Return the error that tells of misfits; precondition: there are some."""
+    told = "; ".join(one.render() for one in found[:_MOST_TOLD])
+    more = f"; and {len(found) - _MOST_TOLD} more" if len(found) > _MOST_TOLD else ""
+    known = sorted(document.actions)[:_MOST_NAMED]
+    message = capped(f"agent {document.name!r} cannot be asked so: {told}{more}")
+    return InvalidArguments(message, errors=[one.to_json() for one in found], actions=known)
 
 
 def question(document: AgentDocument, action: str | None, prompt: str, data: Mapping[str, Any] | None) -> str:
     """Return what the agent is asked in words: the action's prompt, then `prompt`.
 
-    Raises `InvalidRequest` that names every defect: an unknown action, data that breaks its schema, nothing to ask.
+    Raises `InvalidArguments` that names every misfit, or says that there is nothing to do.
     """
-    prepared = None
-    if action is not None:
-        prepared = document.actions.get(action)
-        if prepared is None:
-            known = ", ".join(sorted(document.actions)[:_MOST_NAMED]) or "none"
-            raise InvalidRequest(
-                f"agent {document.name!r} has no action {capped(action, 100)!r}; its actions: {known}",
-                actions=sorted(document.actions),
-            )
-    if prepared is not None and prepared.input_schema is not None:
-        defects = [f"with{one.pointer}: {one.message}" for one in violations(prepared.input_schema, dict(data or {}))]
-        if defects:
-            raise InvalidRequest(
-                f"the input of action {action!r} does not satisfy its schema: {'; '.join(defects[:5])}",
-                errors=defects,
-            )
+    found = misfits(document, action, data)
+    if found:
+        raise refused(document, found)
+    prepared = None if action is None else document.actions[action]
     texts = [text.strip() for text in (prepared.prompt if prepared else "", prompt) if text.strip()]
     if not texts and not data and prepared is None:
-        raise InvalidRequest("an agent needs something to do: expected an action, a prompt or input data (`with`)")
+        raise InvalidArguments("an agent needs something to do: expected an action, a prompt or input data (`with`)")
     return "\n\n".join(texts)

@@ -132,6 +132,12 @@ def test_the_limits_of_the_tenant_are_what_a_request_can_lower(make_api: MakeApi
         ("doer", {"prompt": "x", "budget": {"soft": 0.5}}, 422, "budget"),
         ("doer", {"prompt": "x", "budget": {"max_tokens": 0}}, 422, "budget.max_tokens"),
         ("doer", {"prompt": "x", "with": []}, 422, "with"),
+        (
+            "doer",
+            {"prompt": "x", "with": {"a": ["\x00"]}},
+            422,
+            "with/a/0: the character NUL (U+0000) cannot be stored",
+        ),
     ],
 )
 @pytest.mark.parametrize("way", ["", "/async"])
@@ -142,6 +148,22 @@ def test_what_no_agent_can_do_is_refused(
 
     assert response.status_code == status, response.text
     assert told in response.json()["detail"]
+
+
+def test_what_an_agent_cannot_be_asked_has_one_code_and_names_every_place(api: Api) -> None:
+    schema = {"type": "object", "required": ["n"], "properties": {"m": {"type": "integer"}}}
+    api.http.put("/agents/counter", json={"name": "counter", "actions": {"add": {"input_schema": schema}}})
+    body = {"action": "add", "with": {"m": "x", "text": "a\x00"}}
+
+    for response in (
+        api.http.post("/agents/counter/executions/async", json=body),
+        api.http.post("/jobs", json={"agent": "counter", **body}),
+    ):
+        problem = problem_of(response, 422, "invalid_arguments")
+        assert [one["field"] for one in problem["errors"]] == ["with/text", "with", "with/m"]
+    unknown = api.http.post("/agents/counter/executions/async", json={"action": "ad"})
+    problem = problem_of(unknown, 422, "invalid_arguments")
+    assert (problem["errors"][0]["field"], problem["actions"]) == ("action", ["add"])
 
 
 def test_a_budget_is_kept_with_the_job(api: Api, path: str) -> None:

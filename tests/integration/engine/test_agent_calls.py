@@ -212,6 +212,16 @@ def test_a_plan_is_made_of_a_prompt_by_one_call_that_is_paid_for(orchestra: Run)
             "at most 12 are allowed",
         ),
         (
+            {"plan": {"steps": [agent_step("a", "a", action_id="sing"), agent_step("b", "nobody")]}},
+            "invalid_arguments",
+            "no agent 'nobody' in use",
+        ),
+        (
+            {"plan": {"steps": [agent_step("a", "a", **{"with": {"t": "\x00"}})]}},
+            "invalid_arguments",
+            "steps[0].agent.with.t: the character NUL",
+        ),
+        (
             {"plan": {"steps": [agent_step("a", "a", result_key="k")]}, "bindings": {"k": 1}},
             "invalid_arguments",
             "is also the result_key of steps[0]",
@@ -245,3 +255,52 @@ def test_an_output_cannot_bring_templates_into_a_plan(orchestra: Run) -> None:
 
     assert (step["status"], model.started) == ("failed", ["evil"])
     assert "hand outputs over in bindings" in step["error"]["message"]
+
+
+SCHEMA = {
+    "type": "object",
+    "required": ["n"],
+    "properties": {"n": {"type": "integer"}, "tags": {"type": "array", "items": {"type": "string"}}},
+}
+COUNTER = document("counter", actions={"add": {"prompt": "Add.", "input_schema": SCHEMA}})
+
+
+def test_what_a_plan_hands_over_is_checked_before_anything_starts(orchestra: Run) -> None:
+    def asked(**with_: Any) -> dict[str, Any]:
+        return {"agent_id": "counter", "action_id": "add", "with": with_}
+
+    group = [asked(n=1), asked(n="{{ bindings.word }}", tags=["a", 7])]
+    plan = {
+        "bindings": {"word": "two"},
+        "steps": [
+            agent_step("find", "a", result_key="k"),
+            agent_step("less", "counter", **asked(tags="{{ result.k.v }}")),
+            group_step("all", group),
+            agent_step("later", "counter", **asked(n="{{ result.k.v }}", tags=["{{ result.k.v }}"])),
+        ],
+    }
+
+    step, model, _ = orchestra({"a": OK}, orchestrate(plan), documents=[COUNTER])
+
+    assert (step["status"], step["error"]["code"], model.started) == ("failed", "invalid_arguments", [])
+    assert [one["path"] for one in step["error"]["details"]["errors"]] == [
+        "steps[1].agent.with",
+        "steps[2].parallel.steps[1].with.n",
+        "steps[2].parallel.steps[1].with.tags[1]",
+    ]
+
+
+def test_what_is_only_known_later_fails_with_the_same_code(orchestra: Run) -> None:
+    plan = {
+        "steps": [
+            agent_step("find", "a", result_key="k"),
+            agent_step("add", "counter", action_id="add", **{"with": {"n": "{{ result.k.v }}"}}),
+        ]
+    }
+
+    step, model, _ = orchestra({"a": {"ok": {"v": "many"}}}, orchestrate(plan), documents=[COUNTER])
+
+    assert model.started == ["a"]
+    (error,) = step["output"]["errors"]
+    assert (error["step_id"], error["error"]["code"]) == ("add", "invalid_arguments")
+    assert "with/n: expected integer" in error["error"]["message"]

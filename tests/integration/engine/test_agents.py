@@ -129,7 +129,7 @@ def test_an_action_brings_its_prompt_and_checks_its_input(
         assert job["answer"] == "Checked."
         assert model.asked[0][0].input == "Check {{ with.id }}.\n\nQuickly.", "data is not filled in"
         return
-    assert (job["status"], job["error"]["code"], model.asked) == ("failed", "invalid_request", [])
+    assert (job["status"], job["error"]["code"], model.asked) == ("failed", "invalid_arguments", [])
     assert told in job["error"]["message"]
 
 

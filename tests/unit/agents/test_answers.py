@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.domain.agents.answers import MAX_RAW_CHARS, Answered, Rejected, read_answer
-from shared.domain.agents.asking import question
+from shared.domain.agents.asking import misfits, question, unstorable
 from shared.domain.agents.chaining import ChainedCall, NoSuchTool, bound, chained_call, result_of, shown
-from shared.domain.agents.document import read_agent
-from shared.domain.errors import ErrorRecord, InvalidRequest
+from shared.domain.agents.document import parse_agent, read_agent
+from shared.domain.errors import ErrorRecord, InvalidArguments
+from shared.domain.schemas import UNKNOWN
 from shared.domain.tool import ToolDefinition
 
 SCHEMA = {
@@ -99,14 +100,14 @@ def test_input_data_is_never_filled_into_a_prompt() -> None:
 @pytest.mark.parametrize(
     ("action", "prompt", "data", "told"),
     [
-        ("chekc", "x", {}, "no action 'chekc'; its actions: check, greet"),
+        ("chekc", "x", {}, "no action 'chekc'; it has check, greet"),
         ("check", "x", {}, "required but missing: 'id'"),
         ("check", "x", None, "required but missing: 'id'"),
         (None, "  ", {}, "something to do"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(action: str | None, prompt: str, data: Any, told: str) -> None:
-    with pytest.raises(InvalidRequest) as caught:
+    with pytest.raises(InvalidArguments) as caught:
         question(AGENT, action, prompt, data)
 
     assert told in caught.value.message
@@ -174,3 +175,25 @@ def test_what_is_shown_beside_the_answer_is_an_object() -> None:
     assert shown(None) is None
     assert shown({"tool_name": "a", "call_id": "1", "result": {"ok": 1}}) == {"ok": 1}
     assert shown({"error": {"code": "tool_error", "message": "boom"}}) == {"status": "error", "error": "boom"}
+
+
+def test_what_is_not_known_yet_fits_and_what_is_known_does_not() -> None:
+    schema = {
+        "type": "object",
+        "required": ["id"],
+        "properties": {"id": {"type": "integer"}, "n": {"type": "integer"}},
+    }
+    agent = parse_agent({"name": "clerk", "actions": {"check": {"input": schema}}})
+
+    found = misfits(agent, "check", {"id": UNKNOWN, "n": "many"}, partial=True)
+
+    assert [(one.field, one.pointer, one.rule) for one in found] == [("with", "/n", "type")]
+    assert found[0].to_json() == {"in": "body", "field": "with/n", "message": found[0].message}
+    assert misfits(agent, None, {"anything": 1}) == []
+
+
+def test_texts_with_nul_are_found_where_they_stand() -> None:
+    assert [one.render() for one in unstorable({"a": ["x", {"b/c": "y\x00"}]})] == [
+        "with/a/1/b~1c: the character NUL (U+0000) cannot be stored; found at 1"
+    ]
+    assert unstorable({"a": "\ufffd"}) == unstorable(None) == []

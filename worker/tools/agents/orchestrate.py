@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from shared.domain.agents.document import read_agent
+from shared.domain.agents.orchestrate.agents import agent_defects, agents_of
 from shared.domain.agents.orchestrate.compiling import PLAN_SOURCE, Compiled, compile_orchestration
 from shared.domain.agents.orchestrate.defects import Defect, render
 from shared.domain.agents.orchestrate.limits import OrchestrateLimits, request_defects
@@ -133,11 +133,12 @@ class Orchestrate:
         if not isinstance(plan, OrchestrationPlan):
             raise self._refused(_invalid(plan), context)
         compiled = compile_orchestration(plan, limits, bindings, lowered=lowered)
-        unknown = await _unknown(reach, plan, context)
+        names = agents_of(plan)
+        stored = await reach.persist(lambda: reach.orchestrations.documents(context.tenant_id, names))
         if isinstance(compiled, Compiled):
-            self._check(unknown, context)
+            self._check(agent_defects(plan, stored, compiled), context)
             return compiled
-        raise self._refused(_invalid([*compiled, *unknown]), context)
+        raise self._refused(_invalid([*compiled, *agent_defects(plan, stored)]), context)
 
     def _check(self, defects: Sequence[Defect], context: ToolContext) -> None:
         if defects:
@@ -171,24 +172,3 @@ def _inserted(context: ToolContext) -> list[Defect]:
         for one in find_references(planned)
         if one.pointer
     ]
-
-
-async def _unknown(reach: Reach, plan: OrchestrationPlan, context: ToolContext) -> list[Defect]:
-    """Return which agents and actions of a plan there are not, before any agent starts."""
-    places = [
-        (f"steps[{number}].agent" if step.type == "agent" else f"steps[{number}].parallel.steps[{position}]", call)
-        for number, step in enumerate(plan.steps)
-        for position, call in enumerate(step.calls)
-    ]
-    names = [call.agent_id for _, call in places]
-    known = await reach.persist(lambda: reach.orchestrations.documents(context.tenant_id, names))
-    defects: list[Defect] = []
-    for path, call in places:
-        if call.agent_id not in known:
-            told = f"{path}.agent_id: there is no agent {capped(call.agent_id, 80)!r} in use"
-            defects.append(Defect(f"{path}.agent_id", "unknown_agent", told))
-        elif call.action_id and call.action_id not in read_agent(known[call.agent_id]).actions:
-            actions = ", ".join(sorted(read_agent(known[call.agent_id]).actions)[:20]) or "none"
-            told = f"{path}.action_id: {call.agent_id!r} has no action {capped(call.action_id, 80)!r}; has: {actions}"
-            defects.append(Defect(f"{path}.action_id", "unknown_action", told))
-    return defects
