@@ -183,7 +183,10 @@ def _step_failed(here: Neighbourhood, event: StepFailed, now: datetime) -> Resul
     index, halt = here.step.index, here.job.halt_index
     if event.retry_at is not None and (halt is None or index < halt):
         step = replace(here.step, status=StepStatus.READY, run_at=event.retry_at)
-        return replace(here, step=step), ()
+        if not event.anew:
+            return replace(here, step=step), ()
+        fresh = replace(step, gathered=False, waits_for=None, open_children=0)
+        return replace(here, step=fresh), _dropped(step)
     step = replace(here.step, status=StepStatus.FAILED)
     job = replace(here.job, halt_index=index if halt is None else min(halt, index))
     job, effects = _close(job, 1, failed=1)

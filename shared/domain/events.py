@@ -120,10 +120,14 @@ class StepSucceeded:
 
 @dataclass(frozen=True, slots=True)
 class StepFailed:
-    """The attempt failed; with `retry_at` the step is ready again from then on, without it it has failed for good."""
+    """The attempt failed; with `retry_at` the step is ready again from then on, without it it has failed for good.
+
+    One that has gathered only gathers again, unless it is to delegate `anew`.
+    """
 
     attempt: int
     retry_at: datetime | None = None
+    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,15 +92,20 @@ class Phase(StrEnum):
     PREPARING = "preparing"
     FINDING_OUT = "finding_out"
     CALLING = "calling"
+    GATHERED = "gathered"  # the tool has seen how its child jobs came out, and failed with that
 
 
 @dataclass(frozen=True, slots=True)
 class RunAgain:
-    """The step is tried again after `delay`; with `unsure` its tool finds out first whether it has taken effect."""
+    """The step is tried again after `delay`; with `unsure` its tool finds out first whether it has taken effect.
+
+    `anew`: its child jobs have failed, so it delegates again. Otherwise a step that has gathered only gathers again.
+    """
 
     error: ErrorRecord
     delay: timedelta
     unsure: bool = False
+    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +226,7 @@ def is_in_doubt(
 
 
 def _after_error(step: Tried, error: ErrorRecord, phase: Phase, jitter: float, retry_after: timedelta | None) -> Next:
-    is_called = phase is Phase.CALLING
+    is_called = phase in (Phase.CALLING, Phase.GATHERED)
     if step.effect is Effect.UNSAFE:
         if not is_called and step.unsure:
             return _in_doubt(step, error, phase, jitter, retry_after)
@@ -235,7 +240,7 @@ def _after_error(step: Tried, error: ErrorRecord, phase: Phase, jitter: float, r
         jitter=jitter,
         retry_after=retry_after,
     )
-    return GiveUp(error) if delay is None else RunAgain(error, delay)
+    return GiveUp(error) if delay is None else RunAgain(error, delay, anew=phase is Phase.GATHERED)
 
 
 def _after_cut_off(step: Tried, error: ErrorRecord, jitter: float) -> Next:

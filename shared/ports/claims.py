@@ -75,7 +75,8 @@ class StepClaim:
 
     `outputs` holds the outputs of exactly the steps that the arguments reference; of a large one its `Excerpts`.
     `wanted` are the paths of its own output that later steps reference. `tries` counts this attempt and the
-    earlier ones that ended by an error: attempts cut off by a lost or stopping worker do not use up retries. When it
+    earlier ones that ended by an error: attempts cut off by a lost or stopping worker do not use up retries, and one
+    that delegates is one with that which gathers. When it
     is `unsure` whether an earlier attempt took effect, the tool has to find that out before it is called again.
     `time_left` is what the plan had left at the claim. When the step has `gathered`, its child jobs have come as far
     as it waited for: `note` is what it delegated with. `depth` counts the jobs above this one, `root_job_id` is the

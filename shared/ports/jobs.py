@@ -254,11 +254,13 @@ class JobStore(Protocol):
         retry_in: timedelta | None,
         *,
         unsure: bool = False,
+        anew: bool = False,
         take: Take | None = None,
     ) -> Moved:
         """Store the error of the attempt: `status` says whether it will be retried or has failed for good.
 
-        With `unsure` the next attempt first finds out whether this one took effect.
+        With `unsure` the next attempt first finds out whether this one took effect. With `anew` it delegates again:
+        what is unfinished of the child jobs ends in the same commit, so that those of two attempts never run at once.
         """
         ...
 

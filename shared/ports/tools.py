@@ -162,7 +162,8 @@ class Gathers(Tool, Protocol):
 
         Called instead of `call` once `Delegated.until` holds, in an attempt of its own and under the same timeout;
         again where that attempt was lost, so it only looks. `arguments` are those of the call. Children that have not
-        ended are cancelled when the step ends, whether this returns or raises. Raises as `call` does.
+        ended are cancelled when the step ends, whether this returns or raises. Raises as `call` does; a retryable
+        error says that the children failed by what may pass: where the step has retries left, `call` makes new ones.
         """
         ...
 

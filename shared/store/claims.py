@@ -31,7 +31,7 @@ def step_claim(value: Mapping[str, Any]) -> StepClaim:
         arguments=value["arguments"],
         outputs={int(index): known_output(stored) for index, stored in outputs.items()},
         attempt=value["attempt"],
-        tries=value["attempt"] - value["worker_losses"] - value["releases"],
+        tries=tries_of(value, has_gathered=family is not None and family["gathered"]),
         retries=value["retries"],
         worker_losses=value["worker_losses"],
         timeout_seconds=value["timeout_seconds"],
@@ -44,6 +44,12 @@ def step_claim(value: Mapping[str, Any]) -> StepClaim:
         time_left=None if time_left is None else timedelta(seconds=time_left),
         **({} if family is None else _step_family(family)),
     )
+
+
+def tries_of(row: Mapping[str, Any], *, has_gathered: bool) -> int:
+    """Return how many attempts at a step count; the one that delegates and the one that gathers are one together."""
+    tries: int = row["attempt"] - row["worker_losses"] - row["releases"] - has_gathered
+    return tries
 
 
 def _step_family(family: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from shared.ports import (
     Wake,
 )
 from shared.store.children import tell_parent
-from shared.store.claims import moved
+from shared.store.claims import moved, tries_of
 from shared.store.database import Database, Row, as_json, json_text
 from shared.store.schedules import Firing
 
@@ -377,7 +377,7 @@ def _lost_step(row: Row) -> LostStep:
         ref=_ref(row),
         attempt=row["attempt"],
         effect=Effect(row["effect"]),
-        tries=row["attempt"] - row["worker_losses"] - row["releases"],
+        tries=tries_of(row, has_gathered=row["gathered"]),
         retries=row["retries"],
         worker_losses=row["worker_losses"],
         tool_name=row["tool_name"],

@@ -223,9 +223,10 @@ class PostgresJobStore:
         retry_in: timedelta | None,
         *,
         unsure: bool = False,
+        anew: bool = False,
         take: Take | None = None,
     ) -> Moved:
-        return await self._transitions.fail_step(claim, error, retry_in, unsure, take)
+        return await self._transitions.fail_step(claim, error, retry_in, take, unsure=unsure, anew=anew)
 
     async def ask_step(self, claim: StepClaim, error: ErrorRecord, question: Mapping[str, Any]) -> bool:
         landed: bool = await self._database.call(

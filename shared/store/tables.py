@@ -172,7 +172,8 @@ class PlanRow(SQLModel, table=True):
 class Step(SQLModel, table=True):
     """One node of a plan. `inputs` are the steps it references, `pending` its dependencies without success.
 
-    `releases` counts the attempts that do not use up retries: given back, or made before the job was resumed.
+    `releases` counts the attempts that do not use up retries: given back, or made before the job was resumed, or that
+    delegated to child jobs that have failed.
     `unsure` says that an earlier attempt may have taken effect, which the tool has to find out first; `question` is
     what a step asks a person since `asked_at`. A large output is kept as `payload_hash`, `output_bytes` and the
     `excerpts` at the paths `wanted`, which later steps use; a fork has it from `reused_job`; `origin_job` made it.

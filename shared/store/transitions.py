@@ -144,7 +144,14 @@ class Transitions:
         return moved(await self._succeeding[item.take.lane].do(item))
 
     async def fail_step(
-        self, claim: StepClaim, error: ErrorRecord, retry_in: timedelta | None, unsure: bool, take: Take | None
+        self,
+        claim: StepClaim,
+        error: ErrorRecord,
+        retry_in: timedelta | None,
+        take: Take | None,
+        *,
+        unsure: bool = False,
+        anew: bool = False,
     ) -> Moved:
         """See `JobStore`."""
         fields = {
@@ -152,6 +159,7 @@ class Transitions:
             "error": json_text(error.to_json()),
             "retry_in": None if retry_in is None else retry_in.total_seconds(),
             "unsure": unsure,
+            "anew": anew,
         }
         item = _item(fields, take=take or _NOTHING)
         return moved(await self._failing[item.take.lane].do(item))

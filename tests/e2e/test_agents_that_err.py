@@ -116,6 +116,28 @@ def test_an_agent_that_never_ends_is_given_up(stack: Stack, database: str) -> No
     assert broken_invariants(database) == []
 
 
+def test_an_agent_that_never_ends_is_asked_anew_as_often_as_its_caller_says(stack: Stack, database: str) -> None:
+    arguments = {"agent_id": "sleeper", "action_id": "sleep", "timeout_ms": 400}
+    plan = {"calls": [{"tool_name": "cp__call_agent", "arguments": arguments, "retries": 2}]}
+    submitted = httpx.post(f"{stack.url}/jobs", json={"plan": plan}, timeout=30)
+
+    job = httpx.get(f"{stack.url}/jobs/{submitted.json()['id']}?wait=60", timeout=70).json()
+
+    (step,) = job["steps"]
+    assert (job["status"], step["status"], step["error"]["code"]) == ("completed", "failed", "timeout"), job
+    with psycopg.connect(database, row_factory=dict_row) as connection:
+        asked = connection.execute(
+            "SELECT status, error->>'code' AS code, created_at, finished_at FROM jobs "
+            "WHERE parent_job_id = %s ORDER BY id",
+            [job["id"]],
+        ).fetchall()
+    assert [(one["status"], one["code"]) for one in asked] == [("failed", "job_timeout")] * 3
+    assert asked[0]["finished_at"] <= asked[1]["created_at"]
+    assert asked[1]["finished_at"] <= asked[2]["created_at"]
+    assert step["error"]["details"]["exec_id"] == job["children"][-1]["id"]
+    assert broken_invariants(database) == []
+
+
 def test_an_execution_that_never_ends_is_given_up_after_its_time(stack: Stack) -> None:
     execution = executed(stack, "sleeper", action="sleep", timeout_ms=500)
 

@@ -101,9 +101,9 @@ class StoredJob:
             case StepSucceeded(attempt):
                 claim = self._claim(index, attempt)
                 return self._taking(await self._store.succeed_step(claim, {"value": "v"}, None, take=self.take))
-            case StepFailed(attempt, retry_at):
+            case StepFailed(attempt, retry_at, anew):
                 delay, claim = timedelta(0) if retry_at is not None else None, self._claim(index, attempt)
-                return self._taking(await self._store.fail_step(claim, BOOM, delay, take=self.take))
+                return self._taking(await self._store.fail_step(claim, BOOM, delay, anew=anew, take=self.take))
             case StepSuspended(attempt):
                 return await self._store.suspend_step(self._claim(index, attempt), timedelta(0), {"value": "v"})
             case StepReleased(attempt):

@@ -160,8 +160,8 @@ class StepRunner:
 
     async def _store_next(self, claim: StepClaim, next_: Next, chain: Chain) -> Moved:
         match next_:
-            case RunAgain(error, delay, unsure):
-                return await self._store.fail_step(claim, error, delay, unsure=unsure, take=chain.take())
+            case RunAgain(error, delay, unsure, anew):
+                return await self._store.fail_step(claim, error, delay, unsure=unsure, anew=anew, take=chain.take())
             case Ask(error, question):
                 landed = await self._store.ask_step(claim, error, question)
                 return Moved(landed, status=StepStatus.WAITING)
@@ -210,7 +210,12 @@ class StepRunner:
         await self._until_held()
         calling.phase = Phase.CALLING
         if claim.gathered:
-            return await calling.ask(await self._gathering(claim, tool, arguments))
+            gathering = await self._gathering(claim, tool, arguments)
+            try:
+                return await calling.ask(gathering)
+            except ExecutionFailed:
+                calling.phase = Phase.GATHERED
+                raise
         return await calling.ask(tool.call(arguments, _context(claim)))
 
     async def _gathering(self, claim: StepClaim, tool: Tool, arguments: dict[str, Any]) -> Coroutine[Any, Any, Any]:

@@ -194,7 +194,7 @@ class Sweeper:
 
     async def _store_next(self, step: LostStep, decided: Next) -> Moved:
         match decided:
-            case RunAgain(error, delay, unsure):
+            case RunAgain(error, delay, unsure):  # nobody has gathered here, so nothing begins anew
                 return await self._store.take_back_step(step, error, delay, unsure=unsure)
             case Ask(error, question):
                 landed = await self._store.ask_lost_step(step, error, question)

@@ -90,6 +90,8 @@ def choose(job: SimulatedJob, draw: Callable[[Any], Any]) -> tuple[Event, int]:
         choices += [StepDelegated(step.attempt, children, until, failed)]
     if step.attempt < 3:
         choices += [StepFailed(step.attempt, retry_at=NOW), StepReleased(step.attempt), StepAsked(step.attempt)]
+        if step.gathered:
+            choices += [StepFailed(step.attempt, retry_at=NOW, anew=True)] * 2
     return draw(st.sampled_from(choices)), index
 
 

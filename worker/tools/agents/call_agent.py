@@ -74,7 +74,7 @@ class CallAgent:
         self._desk = desk
         self.definition = define(
             CALL_AGENT,
-            "Call one agent and wait for its answer.",
+            "Call one agent and wait for its answer. With retries, one that failed by what may pass is called anew.",
             {
                 "type": "object",
                 "additionalProperties": False,

@@ -63,7 +63,13 @@ class Parallel:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        self.definition = define(PARALLEL, "Call several agents at once.", _INPUT, _OUTPUT, kind=StepKind.PARALLEL)
+        self.definition = define(
+            PARALLEL,
+            "Call several agents at once. With retries, a group that failed by what may pass begins anew as a whole.",
+            _INPUT,
+            _OUTPUT,
+            kind=StepKind.PARALLEL,
+        )
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         """Delegate to the agents' jobs, as many at once as the limits and the group allow."""
