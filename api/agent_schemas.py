@@ -5,7 +5,7 @@ Documents of agents are checked by `shared.domain.agents.document`, not here. Sp
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -18,6 +18,7 @@ from api.schemas import (
     StepReference,
     Time,
     UsageDocument,
+    WarningDocument,
 )
 from shared.domain.agents.document import OutputMode
 from shared.domain.states import JobStatus
@@ -90,6 +91,7 @@ class ExecutionDocument(_Answer):
     parent: StepReference | None
     depth: int
     children: list[ChildDocument]
+    warnings: list[WarningDocument] = Field(description="What the agent missed, and went on without.")
 
 
 class StoredAgent(_Answer):
@@ -100,6 +102,21 @@ class StoredAgent(_Answer):
     document: dict[str, Any] = Field(description="As it was stored, unknown keys too.")
     created_at: Time
     retired_at: Time | None = Field(description="Since then no new job may name it.")
+
+
+class DocumentWarning(_Answer):
+    """A name in an agent's document that stands for nothing now."""
+
+    path: str = Field(description="A JSON pointer into the document.")
+    code: Literal["tool_missing", "skill_missing", "chained_tool_missing", "chained_tool_unused", "agent_missing"]
+    name: str
+    message: str
+
+
+class KeptAgent(StoredAgent):
+    """An agent as it has just been stored."""
+
+    warnings: list[DocumentWarning] = Field(description="What it names and nobody offers; it is stored all the same.")
 
 
 class AgentSummary(_Answer):

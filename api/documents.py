@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from shared.domain.agents.document import read_agent
+from shared.domain.agents.warnings import Warned, job_warning
 from shared.domain.compile import PlannedStep
 from shared.domain.encoding import JsonText
 from shared.domain.states import Effect, JobStatus, StepStatus
@@ -33,6 +34,7 @@ def _document(row: Row, steps: Sequence[Document]) -> Document:
         "output": row["output"],
         "chained": row["chained"],
         "children": row["children"] or [],
+        "warnings": _warnings(row),
     }
 
 
@@ -51,7 +53,12 @@ def execution_document(view: JobView) -> Document:
         "chained": row["chained"],
         "elapsed_ms": None if took is None else round(took.total_seconds() * 1000),
         "children": row["children"] or [],
+        "warnings": _warnings(row),
     }
+
+
+def _warnings(row: Row) -> list[Document]:
+    return [job_warning(one["kind"], one["data"]) for one in row["warnings"] or ()]
 
 
 _OF_AN_EXECUTION = (
@@ -119,7 +126,7 @@ def new_job_document(submission: Submission, created_at: datetime) -> Document:
 
 _NOTHING_YET: Mapping[str, Any] = {
     **dict.fromkeys(("answer", "error", "cost_usd", "started_at", "finished_at", "paused_at", "plan_errors")),
-    **dict.fromkeys(("output", "chained", "children", "parent_job_id")),
+    **dict.fromkeys(("output", "chained", "children", "warnings", "parent_job_id")),
     **dict.fromkeys(("model_calls", "input_tokens", "output_tokens", "depth"), 0),
 }
 
@@ -198,6 +205,11 @@ def agent_document(stored: StoredDocument) -> Document:
         "created_at": _time(stored.created_at),
         "retired_at": _time(stored.retired_at),
     }
+
+
+def kept_agent_document(stored: StoredDocument, warnings: Sequence[Warned]) -> Document:
+    """Return a `KeptAgent`."""
+    return {**agent_document(stored), "warnings": [one.to_json() for one in warnings]}
 
 
 def agent_summary(stored: StoredDocument) -> Document:

@@ -211,6 +211,29 @@ class UsageDocument(_Answer):
     cost_usd: float | None
 
 
+class BudgetUse(_Answer):
+    """What a job and all jobs of its tree have used, by what is recorded; costs that are not known are not in it."""
+
+    tokens: int
+    cost_usd: float
+    model_calls: int
+    steps: int
+
+
+class BudgetDocument(BudgetRequest):
+    """A budget as it was given, and what the tree has used of it."""
+
+    used: BudgetUse
+
+
+class WarningDocument(_Answer):
+    """Something that was not in order and stopped nothing."""
+
+    code: str
+    message: str
+    details: dict[str, Any]
+
+
 class PlanDocument(BaseModel):
     """The plan of a job."""
 
@@ -288,6 +311,7 @@ class JobDocument(JobSummary):
     output: Any = Field(description="What a structured agent has made, as a value; `answer` is its text.")
     chained: dict[str, Any] | None = Field(description="What became of the agent's chained tool.")
     children: list[ChildDocument]
+    warnings: list[WarningDocument] = Field(description="What its agent missed, and went on without.")
 
 
 class ForkedStep(_Answer):

@@ -6,21 +6,23 @@ A document is put as YAML or JSON and answered as JSON; a skill is Markdown both
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.agent_schemas import AgentPage, SkillPage, SkillSummary, StoredAgent
+from api.agent_schemas import AgentPage, KeptAgent, SkillPage, SkillSummary, StoredAgent
 from api.body import JsonResponse, decode
-from api.deps import Use, router
-from api.documents import agent_document, agent_summary, skill_summary
+from api.deps import Services, Use, router
+from api.documents import agent_document, agent_summary, kept_agent_document, skill_summary
 from api.problems import error_responses
 from api.schemas import MAX_PAGE
 from api.submission import TENANT
-from shared.domain.agents.document import parse_agent
+from shared.domain.agents.document import AgentDocument, parse_agent
 from shared.domain.agents.skill import parse_skill
+from shared.domain.agents.warnings import Warned, document_warnings, named_agents
 from shared.domain.errors import InvalidRequest
 from shared.store.agents import Kept
 from shared.store.database import json_text
@@ -73,15 +75,16 @@ async def get_agent(agent_id: Name, services: Use, version: Version = None) -> R
 
 @agents.put(
     "/agents/{agent_id}",
-    response_model=StoredAgent,
-    responses=_stored(StoredAgent),
+    response_model=KeptAgent,
+    responses=_stored(KeptAgent),
     openapi_extra=_body("application/json", "application/yaml", schema=_OBJECT),
 )
 async def put_agent(request: Request, agent_id: Name, services: Use) -> Response:
     """Store an agent's document, as a new version unless it is the one in use already.
 
     A document that is refused comes back with everything that is wrong with it: `errors` has `path` (a JSON pointer),
-    `line` and `message` of each defect.
+    `line` and `message` of each defect. One that names tools, skills or agents which nobody offers now is stored, and
+    `warnings` tell so.
     """
     body = await request.body()
     if request.headers.get("content-type", "").startswith("application/json"):
@@ -90,7 +93,8 @@ async def put_agent(request: Request, agent_id: Name, services: Use) -> Response
     _check_name(document.name, agent_id, "the document")
     content = json_text(document.to_json())
     kept = await services.agents.put(TENANT, document.name, content, skills=document.skills)
-    return _kept(kept, agent_document(await services.agents.get(TENANT, document.name, kept.version)), "agents")
+    stored = await services.agents.get(TENANT, document.name, kept.version)
+    return _kept(kept, kept_agent_document(stored, await _warnings(services, document)), "agents")
 
 
 @agents.delete("/agents/{agent_id}", status_code=204, response_class=Response, responses=error_responses(404))
@@ -133,6 +137,21 @@ async def delete_skill(skill_id: Name, services: Use) -> Response:
     """Retire a skill: agents that list it can do no new job; jobs that have it go on."""
     await services.skills.retire(TENANT, skill_id)
     return Response(status_code=204)
+
+
+async def _warnings(services: Services, document: AgentDocument) -> Sequence[Warned]:
+    """Return what the document names in vain, by what is published and stored now."""
+    known = {
+        "skills": await services.skills.newest(TENANT, document.skills),
+        "agents": await services.agents.newest(TENANT, named_agents(document)),
+    }
+    found = document_warnings(document, tools=await services.catalogue.tools(TENANT), **known)
+    if any(one.code in _OF_TOOLS for one in found):  # the tools of a moment ago may lack one that is there
+        found = document_warnings(document, tools=await services.catalogue.renewed(TENANT), **known)
+    return found
+
+
+_OF_TOOLS = ("tool_missing", "chained_tool_missing")
 
 
 def _kept(kept: Kept, document: dict[str, Any], kind: str) -> Response:

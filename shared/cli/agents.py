@@ -34,7 +34,8 @@ def apply(
     """Store the agents (YAML, JSON) and skills (skills/NAME.md) of files and folders.
 
     Everything is checked first: with any mistake, all are told, by file and line, and nothing is stored. What has not
-    changed keeps its version. Exit code 1 when something is wrong.
+    changed keeps its version. Names of tools, skills and agents that nobody offers are warned of, and stored. Exit
+    code 1 when something is wrong.
     """
     with reported(as_json=as_json):
         applied = _apply(paths, url, api_key, as_json=as_json)
@@ -43,6 +44,8 @@ def apply(
         return
     for one in applied:
         out.print(f"{one['kind']} {one['name']} version {one['version']}{'' if one['is_new'] else ' (unchanged)'}")
+        for told in one["warnings"]:
+            err.print(plain(f"warning: {one['file']}: {told['path']}: {told['message']}"), style="yellow")
 
 
 def list_all(url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
@@ -123,9 +126,19 @@ def _apply(paths: list[Path], url: str | None, api_key: str | None, *, as_json: 
                     "version": stored["version"],
                     "is_new": is_new,
                     "file": one.source,
+                    "warnings": stored.get("warnings") or [],
                 }
             )
+    for one in applied:
+        one["warnings"] = [told for told in one["warnings"] if not _came_with(told, applied)]
     return applied
+
+
+def _came_with(told: dict[str, Any], applied: list[dict[str, Any]]) -> bool:
+    """Return whether the agent that was missing has been stored since, by the same command."""
+    return told["code"] == "agent_missing" and told["name"] in {
+        one["name"] for one in applied if one["kind"] == "agent"
+    }
 
 
 def _agent_row(agent: dict[str, Any]) -> list[str]:

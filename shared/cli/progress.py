@@ -132,6 +132,8 @@ def print_outcome(job: Json, console: Console) -> None:
     if job.get("error"):
         error = job["error"]
         console.print(plain(f"{error.get('code')}: {error.get('message')}"), style="red")
+    for warning in job.get("warnings") or []:
+        console.print(plain(f"warning: {warning.get('message')}"), style="yellow")
     usage = job.get("usage") or {}
     tokens = f"{usage.get('input_tokens', 0)} + {usage.get('output_tokens', 0)} tokens"
     cost = usage.get("cost_usd")

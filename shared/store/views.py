@@ -16,6 +16,7 @@ from uuid import UUID
 
 import orjson
 
+from shared.domain.agents.warnings import JOB_WARNINGS
 from shared.domain.encoding import JsonText, has_long_integer
 from shared.domain.states import TERMINAL_JOB, JobStatus, StepKind, StepStatus
 from shared.store.arrays import array_text
@@ -37,11 +38,12 @@ _ANY_STEPS = 2**31 - 1
 _ENDED = array_text(TERMINAL_JOB)
 _RAW = ("error", "metadata", "plan_body", "plan_errors", "output", "chained")
 _TIMES = ("started_at", "finished_at")
+_WARNINGS = array_text(JOB_WARNINGS)
 
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job's row, JSON in it as `JsonText`, with `plan_body`, `plan_errors` and `children`, and its steps.
+    """A job's row, JSON in it as `JsonText`, with `plan_body`, `plan_errors`, `children`, `warnings`, and its steps.
 
     The steps are in plan order. Each carries `called_arguments`: resolved once it has begun, as planned before or
     where they are too large to show (`CalledArguments`). Plan, steps and children are only there when the view
@@ -93,6 +95,7 @@ class Views:
             else:
                 found[look] = _view(row, steps)
         await self._add_children([view for view in found.values() if view.may_have_children])
+        await self._add_warnings([view for view in found.values() if view.is_whole and view.row["agent_name"]])
         return [found.get(look) for look in looks]
 
     async def _add_children(self, views: Sequence[JobView]) -> None:
@@ -103,6 +106,16 @@ class Views:
         known = {row["parent_job_id"]: JsonText(row["children"].encode()) for row in rows}
         for view in views:
             view.row["children"] = known.get(view.row["id"])
+
+    async def _add_warnings(self, views: Sequence[JobView]) -> None:
+        """Add what jobs of agents warn of, as `{kind, data}`; nothing is asked where there is no agent."""
+        if not views:
+            return
+        ids = array_text(view.row["id"] for view in views)
+        rows = await self._database.fetch_all("view_warnings", ids=ids, kinds=_WARNINGS)
+        known = {row["job_id"]: row["warnings"] for row in rows}
+        for view in views:
+            view.row["warnings"] = known.get(view.row["id"], ())
 
     async def _rows(self, looks: Sequence[_Look], steps: int) -> list[dict[str, Any]]:
         return await self._database.fetch_all(
@@ -120,6 +133,7 @@ def _view(row: dict[str, Any], steps: list[dict[str, Any]]) -> JobView:
         if row[name] is not None:
             row[name] = JsonText(row[name].encode())
     row["children"] = None
+    row["warnings"] = ()
     known = {step["index"]: known_output(step) for step in steps if step["status"] == StepStatus.SUCCEEDED}
     called = CalledArguments(known)
     for step in steps:

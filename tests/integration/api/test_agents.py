@@ -63,8 +63,8 @@ def test_an_agent_is_stored_with_versions_and_returned_as_it_was_written(api: Ap
     assert other.headers["location"] == "/agents/versions?version=2"
     assert list(first.json()["document"]) == ["name", "description", "x-team", "skills", "actions"]
     assert list(first.json()["document"]["x-team"]) == ["b", "a"]
-    assert api.http.get(path).json() == other.json()
-    assert api.http.get(first.headers["location"]).json() == first.json()
+    stored = [{name: one.json()[name] for name in one.json() if name != "warnings"} for one in (first, other)]
+    assert [api.http.get(place).json() for place in (first.headers["location"], path)] == stored
 
 
 def test_a_broken_document_is_refused_with_every_defect_and_its_line(api: Api) -> None:
@@ -102,6 +102,58 @@ def test_what_is_no_agent_is_refused(
 
     assert response.status_code == status, response.text
     assert told in response.json()["detail"]
+
+
+def test_names_that_nobody_offers_are_stored_and_warned_of(api: Api) -> None:
+    api.http.put("/skills/known-skill", content="x", headers=MARKDOWN)
+    put(api, "known-agent")
+    document = {
+        "name": "hopeful",
+        "tools": ["text_search", {"name": "saerch"}],
+        "resources": ["ghost resource"],
+        "skills": ["known-skill", "ghost-skill"],
+        "agents": ["known-agent", {"name": "ghost-agent"}, "hopeful"],
+        "chained_tool": "ghost_tool",
+    }
+
+    first, again = (api.http.put("/agents/hopeful", json=document) for _ in range(2))
+
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert [(one["path"], one["code"], one["name"]) for one in first.json()["warnings"]] == [
+        ("/tools/1", "tool_missing", "saerch"),
+        ("/resources", "tool_missing", "ghost_resource"),
+        ("/skills/1", "skill_missing", "ghost-skill"),
+        ("/chained_tool", "chained_tool_unused", "ghost_tool"),
+        ("/chained_tool", "chained_tool_missing", "ghost_tool"),
+        ("/agents/1", "agent_missing", "ghost-agent"),
+    ]
+    assert again.json()["warnings"] == first.json()["warnings"]
+    assert "warnings" not in api.http.get("/agents/hopeful").json()
+    assert api.http.put("/agents/plain", json={"name": "plain", "tools": ["text.search"]}).json()["warnings"] == []
+
+
+def test_what_an_agent_missed_is_shown_with_its_job(api: Api) -> None:
+    put(api, "misser")
+    job = api.submit({"agent": "misser", "input": "x"})
+    other = api.submit({"agent": "misser", "input": "x"})
+    for kind, data in (
+        ("agent_tools_missing", {"agent": "misser", "tools": ["a", "b"]}),
+        ("chained_tool_missing", {"agent": "misser", "tool": "keep"}),
+    ):
+        api.jobs.execute(
+            "INSERT INTO events (tenant_id, job_id, kind, data) VALUES ('default', %s, %s, %s)",
+            job["id"],
+            kind,
+            json.dumps(data),
+        )
+
+    warnings = api.http.get(f"/jobs/{job['id']}").json()["warnings"]
+
+    assert [one["code"] for one in warnings] == ["agent_tools_missing", "chained_tool_missing"]
+    assert "no worker offers 'a', 'b', listed by agent 'misser'" in warnings[0]["message"]
+    assert warnings[1]["details"] == {"agent": "misser", "tool": "keep"}
+    assert api.http.get(f"/executions/agents/{job['id']}").json()["warnings"] == warnings
+    assert (job["warnings"], api.http.get(f"/jobs/{other['id']}").json()["warnings"]) == ([], [])
 
 
 def test_a_retired_agent_can_be_looked_at_and_given_no_job(api: Api) -> None:

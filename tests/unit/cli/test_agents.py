@@ -101,7 +101,28 @@ def test_apply_sends_skills_first_and_says_what_is_new(planq: Planq, server: Rec
     ]
     assert server.asked[-1][3] == b"name: writer\nskills: [style]\n"
     items = json.loads(planq("agents", "apply", str(team / "skills" / "style.md"), "--json").stdout)["items"]
-    assert items == [{"kind": "skill", "name": "style", "version": 1, "is_new": True, "file": "style.md"}]
+    assert items == [
+        {"kind": "skill", "name": "style", "version": 1, "is_new": True, "file": "style.md", "warnings": []}
+    ]
+
+
+def test_apply_tells_what_the_documents_name_in_vain(planq: Planq, server: Recorder, team: Path) -> None:
+    def warned(code: str, name: str) -> dict[str, str]:
+        return {"path": "/tools/0", "code": code, "name": name, "message": f"no {name}{ESCAPE}"}
+
+    server.answer(201, {"version": 1})
+    told = [warned("tool_missing", "saerch"), warned("agent_missing", "writer"), warned("agent_missing", "ghost")]
+    server.answer_in_turn("/agents/critic", {"version": 1, "warnings": told})
+
+    result = planq("agents", "apply", str(team))
+
+    assert result.exit_code == 0
+    lines = result.stderr.splitlines()
+    assert [line.split("\ufffd")[0][:50] for line in lines] == [line[:50] for line in lines]
+    assert [line.split(": ")[:3] for line in lines] == [["warning", "critic.json", "/tools/0"]] * 2
+    assert "no saerch" in lines[0]
+    assert "no ghost" in lines[1]
+    assert "\x1b" not in result.stderr
 
 
 def test_every_mistake_is_told_by_file_and_line_and_nothing_is_sent(

@@ -1,0 +1,119 @@
+"""What is not in order and stops nothing: names in an agent's document that nobody offers, and what came of them.
+
+A document may come before its skills and its workers, so it is stored all the same, and its author is told. A job
+whose agent misses something goes on without it (specification S3, "Guard Rails"), and its document says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from shared.domain.agents.document import AgentDocument
+from shared.domain.errors import capped
+from shared.domain.names import NameIndex
+
+CHAINED_TOOL_MISSING: Final = "chained_tool_missing"
+AGENT_TOOLS_MISSING: Final = "agent_tools_missing"
+
+JOB_WARNINGS: Final = (AGENT_TOOLS_MISSING, CHAINED_TOOL_MISSING)
+"""The kinds of events that a job's document shows as warnings."""
+
+_SUB_AGENTS = ("agents", "sub_agents")
+"""Keys under which documents name other agents. planq gives them no meaning, but a name in vain is a mistake."""
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """One warning about a document: `path` is a JSON pointer into it, `name` what is not there."""
+
+    path: str
+    code: str
+    name: str
+    message: str
+
+    def to_json(self) -> dict[str, str]:
+        """Return `{"path", "code", "name", "message"}`."""
+        return asdict(self)
+
+
+def document_warnings(
+    document: AgentDocument, *, tools: Collection[str], skills: Collection[str], agents: Collection[str]
+) -> list[Warned]:
+    """Return which names in a document stand for nothing, and a chained tool that can never be called.
+
+    `tools` are those that workers have published, `skills` and `agents` those in use among the ones that the document
+    names (`named_agents`).
+    """
+    return [
+        *_tools(document, tools),
+        *(
+            Warned(f"/skills/{number}", "skill_missing", name, _missing(f"skill {_shown(name)} is not stored"))
+            for number, name in enumerate(document.skills)
+            if name not in skills
+        ),
+        *_chained(document, tools),
+        *(
+            Warned(path, "agent_missing", name, _missing(f"agent {_shown(name)} is not in use"))
+            for path, name in _sub_agents(document)
+            if name not in agents and name != document.name
+        ),
+    ]
+
+
+def named_agents(document: AgentDocument) -> list[str]:
+    """Return the names of other agents that a document lists."""
+    return [name for _, name in _sub_agents(document)]
+
+
+def job_warning(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how a job's document tells an event of one of the `JOB_WARNINGS`: `{code, message, details}`."""
+    agent = _shown(str(data.get("agent")))
+    if kind == CHAINED_TOOL_MISSING:
+        told = (
+            f"no worker offers {_shown(str(data.get('tool')))}, the chained tool of agent {agent}: it was not called"
+        )
+        return {"code": kind, "message": f"{told}, and the answer stands", "details": dict(data)}
+    listed = ", ".join(_shown(str(name)) for name in data.get("tools") or ())
+    told = f"no worker offers {capped(listed, 500)}, listed by agent {agent}: it went on without"
+    return {"code": kind, "message": told, "details": dict(data)}
+
+
+def _tools(document: AgentDocument, known: Collection[str]) -> Iterator[Warned]:
+    _, missing = document.select_tools(list(known))
+    written = document.to_json().get("tools")
+    count = len(written) if isinstance(written, list) else 0
+    for number, tool in enumerate(document.tools):
+        if tool.name in missing:
+            path = f"/tools/{number}" if number < count else "/resources"
+            yield Warned(path, "tool_missing", tool.name, _missing(f"no worker offers a tool {_shown(tool.name)}"))
+
+
+def _chained(document: AgentDocument, known: Collection[str]) -> Iterator[Warned]:
+    name = document.chained_tool
+    if not name:
+        return
+    if not document.structured_output:
+        told = "a chained tool is called with a structured answer only: add structured_output: true, or take it out"
+        yield Warned("/chained_tool", "chained_tool_unused", name, told)
+    if len(NameIndex(known).candidates(name)) != 1:
+        told = _missing(f"no worker offers a tool {_shown(name)}")
+        yield Warned("/chained_tool", CHAINED_TOOL_MISSING, name, told)
+
+
+def _sub_agents(document: AgentDocument) -> Iterator[tuple[str, str]]:
+    for key in _SUB_AGENTS:
+        listed = (document.model_extra or {}).get(key)
+        for number, one in enumerate(listed if isinstance(listed, list) else ()):
+            name = one.get("name") if isinstance(one, Mapping) else one
+            if isinstance(name, str):
+                yield f"/{key}/{number}", name
+
+
+def _missing(told: str) -> str:
+    return f"{told} now; the document is stored all the same: correct the name, or see that it is there in time"
+
+
+def _shown(name: str) -> str:
+    return repr(capped(name, 80))
