@@ -35,6 +35,7 @@ def _document(row: Row, steps: Sequence[Document]) -> Document:
         "chained": row["chained"],
         "children": row["children"] or [],
         "warnings": _warnings(row),
+        "budget": row["budget"],
     }
 
 
@@ -120,9 +121,12 @@ def new_job_document(submission: Submission, created_at: datetime) -> Document:
         "forked_from": submission.forked_from,
         "agent_name": submission.agent,
         "agent_version": submission.agent_version,
+        "budget": submission.budget and {**submission.budget, "used": _NOTHING_USED},
     }
     return _document({**_NOTHING_YET, **row}, [])
 
+
+_NOTHING_USED: Mapping[str, float] = {"tokens": 0, "cost_usd": 0.0, "model_calls": 0, "steps": 0}
 
 _NOTHING_YET: Mapping[str, Any] = {
     **dict.fromkeys(("answer", "error", "cost_usd", "started_at", "finished_at", "paused_at", "plan_errors")),

@@ -312,6 +312,7 @@ class JobDocument(JobSummary):
     chained: dict[str, Any] | None = Field(description="What became of the agent's chained tool.")
     children: list[ChildDocument]
     warnings: list[WarningDocument] = Field(description="What its agent missed, and went on without.")
+    budget: BudgetDocument | None = Field(description="What the whole tree of jobs may use, and has used.")
 
 
 class ForkedStep(_Answer):

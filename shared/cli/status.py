@@ -61,6 +61,14 @@ def _show_tree(job: dict[str, Any]) -> None:
 
     print_tree(job, out)
     out.print(totals(job), style="dim")
+    _show_budget(job)
+
+
+def _show_budget(job: dict[str, Any]) -> None:
+    from shared.cli.budgets import budget_line
+
+    if line := budget_line(job.get("budget")):
+        out.print(line, style="dim")
 
 
 def show(job: dict[str, Any]) -> None:
@@ -75,6 +83,7 @@ def show(job: dict[str, Any]) -> None:
     for question in questions(job):
         out.print(question, style="yellow")
     print_outcome(job, out)
+    _show_budget(job)
     _show_way_on(job)
 
 

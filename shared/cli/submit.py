@@ -14,6 +14,14 @@ from shared.domain.states import JobStatus
 LONG_POLL_SECONDS = 20.0
 ENDED_BADLY = frozenset({JobStatus.FAILED, JobStatus.CANCELLED})
 
+Limits = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=NUMBER", help="A lower bound for this job; repeatable.")
+]
+Budget = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="What it and all jobs below it may use up together; repeatable."),
+]
+
 
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
@@ -38,9 +46,8 @@ def submit(
     tool: Annotated[
         list[str] | None, typer.Option(help="A tool that the job may use; repeatable. All by default.")
     ] = None,
-    limit: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=NUMBER", help="A lower bound for this job; repeatable.")
-    ] = None,
+    limit: Limits = None,
+    budget: Budget = None,
     metadata: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Kept with the job; repeatable.")
     ] = None,
@@ -62,7 +69,7 @@ def submit(
         body = {
             **_asked(text, plan, is_complete=agent is not None and action is not None),
             **_given({"agent": agent, "action": action, "model": model}, with_),
-            **_bounds(tool, limit, metadata),
+            **_bounds(tool, limit, budget, metadata),
         }
         with connect(url, api_key) as client:
             job = client.submit(body, idempotency_key=idempotency_key)
@@ -130,12 +137,18 @@ def _given(names: dict[str, str | None], with_: str | None) -> dict[str, Any]:
     return body
 
 
-def _bounds(tools: list[str] | None, limits: list[str] | None, metadata: list[str] | None) -> dict[str, Any]:
+def _bounds(
+    tools: list[str] | None, limits: list[str] | None, budget: list[str] | None, metadata: list[str] | None
+) -> dict[str, Any]:
+    from shared.cli.budgets import budget_of, number
+
     body: dict[str, Any] = {}
     if tools:
         body["tools"] = tools
     if limits:
-        body["limits"] = {name: _number(name, value) for name, value in _pairs(limits, "--limit")}
+        body["limits"] = {name: number(name, value, "--limit") for name, value in _pairs(limits, "--limit")}
+    if budget:
+        body["limits"] = {**body.get("limits", {}), "budget": budget_of(_pairs(budget, "--budget"))}
     if metadata:
         body["metadata"] = dict(_pairs(metadata, "--metadata"))
     return body
@@ -147,13 +160,3 @@ def _pairs(given: list[str], option: str) -> list[tuple[str, str]]:
         if not name or "=" not in item:
             raise typer.BadParameter(f"expected NAME=VALUE, found {item[:80]!r}", param_hint=option)
     return [(name, value) for name, value in pairs]
-
-
-def _number(name: str, value: str) -> int | float:
-    try:
-        number = float(value)
-    except ValueError:
-        number = float("nan")
-    if not abs(number) < float("inf"):
-        raise typer.BadParameter(f"{name}: expected a number, found {value[:80]!r}", param_hint="--limit")
-    return int(number) if number.is_integer() else number

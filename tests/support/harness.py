@@ -17,7 +17,19 @@ from shared.domain.limits import Limits
 from shared.domain.model import Ask, Findings, ModelCall, ModelFailed, ModelReply, Purpose, ToolCallRequest
 from shared.domain.states import Lane, Strategy
 from shared.domain.tool import ToolDefinition
-from shared.ports import AnyWake, CutOff, Payloads, PlanWake, StageClaim, StepClaim, StepsWake, StepWake, Tool, Wake
+from shared.ports import (
+    AnyWake,
+    CutOff,
+    Payloads,
+    PlanWake,
+    Prices,
+    StageClaim,
+    StepClaim,
+    StepsWake,
+    StepWake,
+    Tool,
+    Wake,
+)
 from shared.store.database import Database
 from shared.store.fleet import Fleet
 from shared.store.ids import new_id
@@ -126,11 +138,10 @@ class Harness:
         slots: int = 300,
         workers: int = 1,
         agents: bool = False,
+        prices: Prices | None = None,
     ) -> None:
         """`agents` offers the tools by which agents call agents beside `tools`."""
-        self.database = database
-        self.model = model
-        self.worker_id = new_id()
+        self.database, self.model, self.worker_id = database, model, new_id()
         self.registry = Registry()
         self.registry.extend(tools)
         self.fleet = Fleet(database, LEASE)
@@ -139,7 +150,7 @@ class Harness:
         self.requests = OpenRequestStore(database)
         self.published: list[AnyWake] = []
         self.silent = _Silent()
-        self.desk = Desk(reach=Reach(self.store, PostgresOrchestrations(database), model, persist))
+        self.desk = Desk(reach=Reach(self.store, PostgresOrchestrations(database), model, persist, prices))
         self.registry.reserve(agent_tools(self.desk) if agents else [])
         self.engine = Engine(
             EngineSettings(lane, slots, max_output_bytes=max_output_bytes),
@@ -151,6 +162,7 @@ class Harness:
             payloads=self.payloads,
             tracker=self.silent,
             conclusions=Concluding(self.desk),
+            prices=prices,
             draw=lambda: 0.0,
             workers=lambda: workers,
         )

@@ -270,6 +270,20 @@ def test_a_budget_is_stored_with_the_job_and_checked(api: Api) -> None:
     (row,) = api.jobs.execute("SELECT budget, limits->>'max_tool_steps' AS steps FROM jobs WHERE id = %s", job["id"])
 
     assert row == {"budget": budget, "steps": "2"}
+    used = {"tokens": 0, "cost_usd": 0.0, "model_calls": 0, "steps": 0}
+    assert job["budget"] == {**budget, "used": used} == api.http.get(f"/jobs/{job['id']}").json()["budget"]
     for wrong in ({"max_tokens": 0}, {"max_model_calls": -1}, {"soft": 1}, {"ask": True}, {}, {"tokens": 1}, 7):
         response = api.http.post("/jobs", json={"input": "x", "limits": {"budget": wrong}})
         problem_of(response, 422, "invalid_request")
+
+
+def test_every_job_of_a_tree_shows_what_the_whole_tree_has_used_of_its_budget(api: Api) -> None:
+    root, child = (api.submit({"input": "x", "limits": {"budget": {"max_cost_usd": 2.5}}})["id"] for _ in range(2))
+    api.jobs.execute("UPDATE jobs SET parent_job_id = %s, root_job_id = %s WHERE id = %s", root, root, child)
+    api.jobs.execute("UPDATE jobs SET input_tokens = 5, output_tokens = 2, cost_usd = 0.5, model_calls = 1")
+
+    shown = [api.http.get(f"/jobs/{job_id}").json()["budget"] for job_id in (root, child)]
+
+    used = {"tokens": 14, "cost_usd": 1.0, "model_calls": 2, "steps": 0}
+    assert shown == [{"max_cost_usd": 2.5, "used": used}] * 2
+    assert api.submit({"input": "x"})["budget"] is None

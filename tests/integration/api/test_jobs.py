@@ -41,7 +41,7 @@ def test_a_job_shows_its_plan_and_what_became_of_its_steps(api: Api) -> None:
         *("id", "status", "strategy", "input", "answer", "error", "model_calls", "usage"),
         *("created_at", "started_at", "finished_at", "paused_at", "expires_at", "forked_from"),
         *("metadata", "agent", "parent", "depth", "plan", "plan_errors", "steps", "output", "chained", "children"),
-        "warnings",
+        *("warnings", "budget"),
     ]
     assert JobDocument.model_validate(seen)
     assert (seen["status"], seen["plan"], seen["plan_errors"]) == ("responding", PLAN, None)

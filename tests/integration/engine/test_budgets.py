@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.budget import Holder, Wanted
+from shared.domain.budget import Holder, Price, Wanted
 from shared.domain.model import Ask, Findings, ModelCall, ModelReply, Purpose, ToolCallRequest
 from shared.domain.states import Effect, JobStatus
 from shared.ports import RespondWake
@@ -28,6 +28,12 @@ CLERK = {**THINKER, "structured_output": True, "properties": {"n": {"type": "int
 async def echo(text: str) -> dict[str, str]:
     """Say it."""
     return {"text": text}
+
+
+@tool(effect=Effect.PURE)
+async def keep(n: int) -> dict[str, int]:
+    """Keep it."""
+    return {"kept": n}
 
 
 ECHOES = [
@@ -178,7 +184,15 @@ def test_a_tree_shares_one_budget(play: Callable[..., Any]) -> None:
     assert (job["status"], job["error"]["code"], job["model_calls"]) == ("failed", "budget_exceeded", 0)
 
 
-def test_calls_at_the_same_time_cannot_pass_a_limit_together(play: Callable[..., Any]) -> None:
+async def a_cent(model: str, asked_tokens: int) -> Price:
+    """Whatever is asked costs a cent, and every reply nothing."""
+    return Price(0.01, 0.0)
+
+
+@pytest.mark.parametrize("budget", [{"max_model_calls": 4}, {"max_cost_usd": 0.045}])
+def test_calls_at_the_same_time_cannot_pass_a_limit_together(
+    play: Callable[..., Any], budget: Mapping[str, Any]
+) -> None:
     model = saying("thought")
     going, go_on = [], asyncio.Event()
     answered = model.respond
@@ -191,7 +205,7 @@ def test_calls_at_the_same_time_cannot_pass_a_limit_together(play: Callable[...,
     model.respond = waiting  # type: ignore[method-assign]
 
     async def scenario(harness: Harness) -> Any:
-        root = await delegate(harness, 6, {"max_model_calls": 4})
+        root = await delegate(harness, 6, budget)
         running: set[asyncio.Task[Any]] = set()
         async with asyncio.timeout(10):
             # Not one after the other: the calls that wait must not keep the others from being asked for.
@@ -205,7 +219,7 @@ def test_calls_at_the_same_time_cannot_pass_a_limit_together(play: Callable[...,
         await harness.drain()
         return at_once, await tree(harness, root)
 
-    at_once, (_, children) = play(scenario, model, [DelegatingTool()])
+    at_once, (_, children) = play(scenario, model, [DelegatingTool()], prices=a_cent)
 
     assert at_once == 4
     assert sorted(child["status"] for child in children) == ["completed"] * 4 + ["failed"] * 2
@@ -284,3 +298,28 @@ def test_a_soft_limit_that_a_plan_comes_to_is_asked_about_before_the_next_call(p
     assert (paused["status"], paused["paused_at"] is not None, paused["model_calls"]) == ("responding", True, 1)
     assert (job["status"], job["model_calls"]) == ("completed", 2)
     assert [kind for kind, _ in events].count("budget_warning") == 1
+
+
+@pytest.mark.parametrize(("max_steps", "is_called"), [(2, False), (3, True)])
+def test_the_step_of_a_chained_tool_counts_and_its_refusal_leaves_the_answer(
+    play: Callable[..., Any], max_steps: int, is_called: bool
+) -> None:
+    # Pins: the round of a chained tool was not reserved, so that a tree could pass its budget of steps.
+    agent = {**CLERK, "tools": ["echo"], "chained_tool": "keep"}
+
+    async def scenario(harness: Harness) -> Any:
+        return await run_agent(harness, agent, budget={"max_steps": max_steps})
+
+    job, _, messages, _ = play(scenario, saying({"n": 1}, planned=ECHOES), [make_tool(echo), make_tool(keep)])
+
+    assert (job["status"], job["output"], job["error"], job["model_calls"]) == ("completed", {"n": 1}, None, 2)
+    assert job["round"] == (1 if is_called else 0)
+    assert [message["kind"] for message in messages] == ["tool_call", "tool_response"]
+    assert {message["call_id"] for message in messages} == {job["chained"]["call_id"]}
+    assert messages[0]["content"] == {"n": 1}
+    if is_called:
+        assert job["chained"]["result"] == {"kept": 1}
+        return
+    assert job["chained"]["error"]["code"] == "budget_exceeded"
+    assert "max_steps is 2" in job["chained"]["error"]["message"]
+    assert messages[1]["content"]["status"] == "error"

@@ -76,7 +76,8 @@ def test_submit_sends_all_it_was_given_and_prints_the_id(planq: Planq, server: R
 
     options = ["--model", "offline", "--tool", "a", "--tool", "b", "--limit", "max_tool_steps=3", "--limit", "x=0.5"]
     more = ["--metadata", "k=v=w", "--metadata", "e=", "--idempotency-key", "once", "--api-key", "key", "--no-wait"]
-    result = planq("submit", "do it", "--plan", str(plan), *options, *more)
+    shared = ["--budget", "max_tokens=5000", "--budget", "soft=0.5", "--budget", "ask=true"]
+    result = planq("submit", "do it", "--plan", str(plan), *options, *more, *shared)
 
     assert (result.exit_code, result.stdout) == (0, f"{ID}\n")
     method, path, headers, body = server.asked[0]
@@ -91,7 +92,7 @@ def test_submit_sends_all_it_was_given_and_prints_the_id(planq: Planq, server: R
         "plan": {"calls": []},
         "model": "offline",
         "tools": ["a", "b"],
-        "limits": {"max_tool_steps": 3, "x": 0.5},
+        "limits": {"max_tool_steps": 3, "x": 0.5, "budget": {"max_tokens": 5000, "soft": 0.5, "ask": True}},
         "metadata": {"k": "v=w", "e": ""},
     }
 
@@ -159,6 +160,9 @@ def test_text_and_plan_come_from_standard_input_too(planq: Planq, server: Record
         (["submit", "-", "--plan", "-"], 2, "cannot both come from standard input"),
         (["submit", "x", "--limit", "a"], 2, "expected NAME=VALUE"),
         (["submit", "x", "--limit", "a=nan"], 2, "expected a number"),
+        (["submit", "x", "--budget", "max_steps"], 2, "expected NAME=VALUE"),
+        (["submit", "x", "--budget", "max_steps=many"], 2, "max_steps: expected a number, found 'many'"),
+        (["submit", "x", "--budget", "ask=yes"], 2, "ask: expected true or false, found 'yes'"),
         (["submit", "x", "--metadata", "=v"], 2, "expected NAME=VALUE"),
         (["submit", "--plan", "no/such/file"], 2, "the plan: cannot read 'no/such/file'"),
         (["submit", "x", "--url", "nonsense"], 2, "--url or PLANQ_URL"),
@@ -261,6 +265,21 @@ def test_jobs_are_one_line_each(planq: Planq, server: Recorder) -> None:
     assert len(lines) == 1
     assert lines[0].startswith(ID)
     assert lines[0].endswith("failed  a b ]0;owned[red]")
+
+
+@pytest.mark.parametrize("tree", [(), ("--tree",)])
+def test_status_shows_what_the_tree_has_used_of_its_budget(
+    planq: Planq, server: Recorder, tree: tuple[str, ...]
+) -> None:
+    used = {"tokens": 1200, "cost_usd": 0.25, "model_calls": 3, "steps": 7}
+    budget = {"max_tokens": 5000, "max_cost_usd": 1.5, "max_steps": None, "soft": 0.5, "used": used}
+    server.answer(200, job("completed", answer="42", budget=budget))
+
+    result = planq("status", ID, *tree)
+
+    assert "budget: 1200 of 5000 tokens, 0.2500 of 1.5000 USD\n" in result.stdout
+    server.answer(200, job("completed", answer="42", budget=None))
+    assert "budget" not in planq("status", ID, *tree).stdout
 
 
 def test_status_shows_steps_and_defects(planq: Planq, server: Recorder) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from shared.domain.budget import LEAST_OUTPUT_TOKENS, OUTPUT_TOKENS, read_budget, wanted_for
+from shared.domain.budget import LEAST_OUTPUT_TOKENS, OUTPUT_TOKENS, Wanted, cut_to, read_budget, wanted_for
 from shared.domain.errors import InvalidRequest
 from shared.domain.model import Ask, Findings, Repair, StepResult
 from shared.domain.tool import ToolDefinition
@@ -63,3 +64,12 @@ def test_a_call_needs_what_is_asked_and_what_may_be_answered() -> None:
     assert (alone.reply_tokens, alone.least_tokens, alone.model_calls) == (OUTPUT_TOKENS, LEAST_OUTPUT_TOKENS, 1)
     short = wanted_for(Ask("j", "x", "offline", max_tokens=10), Findings())
     assert (short.reply_tokens, short.least_tokens) == (10, 10)
+
+
+@pytest.mark.parametrize(("granted", "told"), [(None, None), (600, None), (599, 599)])
+def test_a_question_is_asked_as_the_call_that_was_reserved(granted: int | None, told: int | None) -> None:
+    call_id = UUID(int=7)
+
+    ask = cut_to(Ask("j", "x", "offline"), Wanted(10, 600, call_id=call_id), granted)
+
+    assert (ask.call_id, ask.max_tokens) == (call_id, told)

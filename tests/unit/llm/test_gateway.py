@@ -8,9 +8,11 @@ import sys
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
+from shared.domain.budget import Price
 from shared.domain.errors import ModelRefused
 from shared.domain.model import Ask, Findings, ModelFailed, ModelReply, Purpose, StepResult
 from shared.domain.plan import Plan
@@ -121,3 +123,30 @@ def test_an_offline_process_loads_no_sdk() -> None:
     )
 
     assert done.stdout == "[]\n"
+
+
+def test_a_call_is_recorded_under_the_id_that_was_reserved_or_one_of_its_own() -> None:
+    gateway, reserved = ModelGateway(ModelSettings()), UUID(int=7)
+    asks = [Ask("j", "calculate 1+1", "offline", call_id=call_id) for call_id in (reserved, None, None)]
+
+    ids = [asyncio.run(gateway.plan(ask, [ToolDefinition(name="calculate")])).call.id for ask in asks]
+
+    assert ids[0] == reserved
+    assert len({*ids, None}) == 4
+
+
+@pytest.mark.parametrize("model", ["nonsense", "openai:no-such-model"])
+def test_what_has_no_known_price_is_told_as_such(model: str) -> None:
+    assert asyncio.run(ModelGateway(ModelSettings()).price(model, 1_000)) is None
+
+
+def test_a_price_grows_with_the_question_and_replies_cost_more() -> None:
+    gateway = ModelGateway(ModelSettings(default_model="openai:gpt-5"))
+
+    short, long = (asyncio.run(gateway.price("", tokens)) for tokens in (1_000, 2_000))
+
+    assert short is not None
+    assert long is not None
+    assert long.asked_usd == pytest.approx(2 * short.asked_usd)
+    assert short.token_usd > short.asked_usd / 1_000 > 0
+    assert asyncio.run(gateway.price("offline", 1_000)) == Price(0.0, 0.0)
