@@ -88,7 +88,7 @@ async def put_agent(request: Request, agent_id: Name, services: Use) -> Response
     """
     body = await request.body()
     if request.headers.get("content-type", "").startswith("application/json"):
-        decode(body)  # says better what is wrong with JSON that is none
+        decode(body, is_unique=False)  # says better what is wrong with JSON that is none
     document = parse_agent(body)
     _check_name(document.name, agent_id, "the document")
     content = json_text(document.to_json())

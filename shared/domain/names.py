@@ -12,6 +12,9 @@ from collections.abc import Iterable
 from shared.domain.errors import InvalidRequest
 from shared.domain.tool import RESERVED_NAME
 
+MAX_AGENT_NAME = 128
+"""Characters of the name of an agent; whoever calls one by a longer name means none."""
+
 _SEPARATORS = str.maketrans(dict.fromkeys(".-/:", "_"))
 
 

@@ -31,17 +31,37 @@ def needs_backtracking(pattern: str) -> bool:
     return _linear(pattern) is None
 
 
-def patterns_of(schema: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the patterns that stand anywhere in a schema: those of texts and of the names of properties."""
+def patterns_of(schema: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield the patterns in a schema, those of texts and of the names of properties, each with the path to it.
+
+    A subschema that stands in several places is told of once.
+    """
+    places = _places(schema)
     stack = [referencing.Resource.from_contents(schema, default_specification=DRAFT202012)]
     while stack:
         resource = stack.pop()
         if isinstance(resource.contents, Mapping):
+            path = places.get(id(resource.contents), ())
             if isinstance(found := resource.contents.get("pattern"), str):
-                yield found
+                yield (*path, "pattern"), found
             names = resource.contents.get("patternProperties")
-            yield from names if isinstance(names, Mapping) else ()
+            for name in names if isinstance(names, Mapping) else ():
+                yield (*path, "patternProperties", name), name
         stack.extend(resource.subresources())
+
+
+def _places(schema: Any) -> dict[int, tuple[str | int, ...]]:
+    """Return the path to each object in a schema, by its identity: subresources come without theirs."""
+    places: dict[int, tuple[str | int, ...]] = {}
+    stack: list[tuple[tuple[str | int, ...], Any]] = [((), schema)]
+    while stack:
+        path, item = stack.pop()
+        if isinstance(item, Mapping):
+            places.setdefault(id(item), path)
+            stack += [((*path, name), inner) for name, inner in item.items()]
+        elif isinstance(item, list):
+            stack += [((*path, number), inner) for number, inner in enumerate(item)]
+    return places
 
 
 @lru_cache(maxsize=_READ_KEPT)

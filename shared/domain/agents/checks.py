@@ -17,10 +17,11 @@ from jsonschema import validators as dialects
 from shared.domain.agents.marked import Defect, Marked, Path
 from shared.domain.errors import InvalidRequest, Misconfigured, capped
 from shared.domain.model_names import OFFLINE, check_model_name
+from shared.domain.names import MAX_AGENT_NAME
 from shared.domain.patterns import needs_backtracking, patterns_of
 from shared.domain.schemas import check_schema, excerpt
 
-AGENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}")
+AGENT_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.\-]{{0,{MAX_AGENT_NAME - 1}}}")
 """Names of agents stand in addresses, in the names of files and in plans."""
 
 _MOST = 20
@@ -40,7 +41,7 @@ def _name(document: Mapping[str, Any]) -> Found:
     if name is None or name == "":
         yield (), "name is missing: expected the name under which the agent is saved"
     elif isinstance(name, str) and not AGENT_NAME.fullmatch(name):
-        expected = "expected a letter or digit, then at most 127 letters, digits, '_', '-' or '.'"
+        expected = f"expected a letter or digit, then at most {MAX_AGENT_NAME - 1} letters, digits, '_', '-' or '.'"
         yield ("name",), f"{expected}; found {excerpt(name)}"
 
 
@@ -107,8 +108,9 @@ def _action(action: Any, path: Path) -> Found:
 def _schema(schema: Mapping[str, Any], path: Path) -> Found:
     """Say what is wrong with a schema that stands at `path`; one of the document itself stands at the top."""
     dialect = dialects.validator_for(schema, default=jsonschema.Draft202012Validator)
+    meta = dialect(dialect.META_SCHEMA, format_checker=dialect.FORMAT_CHECKER)  # or patterns are not looked at
     try:
-        broken = list(islice(dialect(dialect.META_SCHEMA).iter_errors(schema), _MOST))
+        broken = list(islice(meta.iter_errors(schema), _MOST))
     except RecursionError:
         yield path, "the schema is nested too deeply"
         return
@@ -124,10 +126,10 @@ def _schema(schema: Mapping[str, Any], path: Path) -> Found:
         except Misconfigured as error:
             yield path, error.message
             return
-        for pattern in patterns_of(schema):
+        for place, pattern in patterns_of(schema):
             if needs_backtracking(pattern):
                 yield (
-                    path,
+                    (*path, *place),
                     (
                         f"the pattern {excerpt(pattern)} needs look-around or back-references, which may never end; "
                         "write it without"

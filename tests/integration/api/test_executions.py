@@ -12,6 +12,8 @@ from shared.store.ids import new_id
 from tests.integration.api.conftest import Api, MakeApi, problem_of, search
 from tests.support.waiting import eventually
 
+JSON = {"Content-Type": "application/json"}
+
 AGENT = {
     "name": "doer",
     "description": "You do things.",
@@ -164,6 +166,19 @@ def test_what_an_agent_cannot_be_asked_has_one_code_and_names_every_place(api: A
     unknown = api.http.post("/agents/counter/executions/async", json={"action": "ad"})
     problem = problem_of(unknown, 422, "invalid_arguments")
     assert (problem["errors"][0]["field"], problem["actions"]) == ("action", ["add"])
+
+
+@pytest.mark.parametrize("place", ["/agents/doer/executions", "/agents/doer/executions/async", "/jobs"])
+def test_a_key_that_stands_twice_is_refused_wherever_it_comes(api: Api, path: str, place: str) -> None:
+    body = b'{"agent": "doer", "input": "x", "with": {"topic": 1, "topic": 2}}'
+
+    response = api.http.post(place, content=body, headers=JSON)
+
+    problem = problem_of(response, 422, "invalid_request")
+    assert [one["field"] for one in problem["errors"]] == ["with/topic"]
+    document = api.http.put("/agents/twice", content=b'{"name": "twice",\n "name": "b"}', headers=JSON)
+    (error,) = problem_of(document, 422, "invalid_request")["errors"]
+    assert (error["path"], error["line"]) == ("/name", 2)
 
 
 def test_a_budget_is_kept_with_the_job(api: Api, path: str) -> None:

@@ -73,3 +73,28 @@ def test_what_is_too_deep_has_no_digest() -> None:
 
     with pytest.raises(InvalidRequest, match="too deeply"):
         digest(value)
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ('{"a": 1, "a": 1}', "a"),
+        ('{"with": {"t": [0, {"b/c": 1, "b/c": 2}]}}', "with/t/1/b~1c"),
+        ('{"x": {"k": 1, "k": 2}, "y": 1, "y": 2}', "y"),
+        ('{"x": [{"k": 1, "k": 2}], "y": {"l": 1, "l": 2}}', "x/0/k"),
+        ('{"\\u0061": 1, "a": 2}', "a"),
+    ],
+)
+def test_a_key_that_stands_twice_is_refused_with_its_place(body: str, field: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        decode(body.encode())
+
+    assert (refused.value.status_code, refused.value.code) == (422, "invalid_request")
+    assert [one["field"] for one in refused.value.members["errors"]] == [field]
+    assert decode(body.encode(), is_unique=False) == json.loads(body)
+
+
+def test_what_is_nested_too_deeply_to_be_looked_through_is_left_to_its_reader() -> None:
+    depth = 1_000
+
+    assert decode(b'{"a":' + b"[" * depth + b"]" * depth + b"}")["a"] is not None

@@ -61,7 +61,11 @@ def test_all_patterns_of_a_schema_are_found() -> None:
         "patternProperties": {"^c": {"anyOf": [{"pattern": "d"}]}},
     }
 
-    assert sorted(patterns_of(nested)) == ["^c", "a", "d"]
+    assert sorted(patterns_of(nested), key=lambda found: found[1]) == [
+        (("patternProperties", "^c"), "^c"),
+        (("properties", "pattern", "items", "pattern"), "a"),
+        (("patternProperties", "^c", "anyOf", 0, "pattern"), "d"),
+    ]
 
 
 def test_a_document_with_a_pattern_that_can_take_for_ever_is_refused() -> None:
@@ -70,3 +74,16 @@ def test_a_document_with_a_pattern_that_can_take_for_ever_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="look-around"):
         parse_agent(document)
     parse_agent({**document, **schema(HOSTILE)})
+
+
+@pytest.mark.parametrize("pattern", ["^(?=a)a", "(", "[z-a]"])
+def test_a_pattern_that_is_refused_is_told_where_it_stands(pattern: str) -> None:
+    document = {"name": "a", **schema(pattern), "actions": {"go": {"input_schema": schema(pattern)}}}
+
+    with pytest.raises(InvalidRequest) as refused:
+        parse_agent(document)
+
+    assert [one["path"] for one in refused.value.details["errors"]] == [
+        "/actions/go/input_schema/properties/x/pattern",
+        "/properties/x/pattern",
+    ]

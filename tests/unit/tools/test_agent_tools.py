@@ -300,3 +300,18 @@ def test_a_group_above_the_limit_is_lowered_and_its_output_says_so() -> None:
     assert (warning["path"], warning["rule"]) == ("max_concurrency", "lowered")
     within = gathered("cp__parallel", {"steps": calls[:2], "max_concurrency": 5}, child(0, answer="x"), child(1))
     assert "warnings" not in within
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("ask_agent", {"agent_name": "x" * 129, "input_text": "t"}),
+        ("cp__call_agent", {"agent_id": "x" * 129}),
+        ("cp__call_agents", {"agents": [{"agent_id": "x" * 129}]}),
+        ("cp__parallel", {"steps": [{"agent_id": "x" * 129}]}),
+    ],
+)
+def test_no_tool_takes_a_longer_name_than_an_agent_can_have(name: str, place: dict[str, Any]) -> None:
+    schema = tool_named(name).definition.input_schema
+
+    assert [one.keyword for one in violations(schema, place)] == ["maxLength"]

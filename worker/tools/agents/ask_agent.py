@@ -12,7 +12,7 @@ from typing import Any
 from shared.domain.agents.chaining import shown
 from shared.domain.agents.orchestrate.merging import Status
 from shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
-from worker.tools.agents.definitions import define
+from worker.tools.agents.definitions import AGENT_ID, define
 from worker.tools.agents.desk import Desk, tell_of
 from worker.tools.agents.outcomes import error_of, output_of, status_of
 
@@ -21,7 +21,7 @@ _INPUT = {
     "additionalProperties": False,
     "required": ["agent_name", "input_text"],
     "properties": {
-        "agent_name": {"type": "string", "minLength": 1, "description": "The agent to ask."},
+        "agent_name": {**AGENT_ID, "description": "The agent to ask."},
         "input_text": {"type": "string", "minLength": 1, "description": "What it is asked."},
         "input_data": {"type": "object", "description": "Data that belongs to it."},
     },

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from shared.domain.agents.orchestrate.defects import MAX_TIMEOUT_MS
+from shared.domain.names import MAX_AGENT_NAME
 from shared.domain.states import Effect, Lane, StepKind
 from shared.domain.tool import ToolDefinition
 
 SOURCE = "planq:agents"
 
-AGENT_ID = {"type": "string", "minLength": 1, "description": "The name of the agent."}
+AGENT_ID = {"type": "string", "minLength": 1, "maxLength": MAX_AGENT_NAME, "description": "The name of the agent."}
 
 CALL_PROPERTIES: dict[str, Any] = {
     "agent_id": AGENT_ID,

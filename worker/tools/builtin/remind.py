@@ -16,6 +16,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from shared.domain.errors import InvalidArguments, InvalidRequest, RequestRefused, capped, storable
+from shared.domain.names import MAX_AGENT_NAME
 from shared.domain.schedule import MAX_AHEAD, check_cron, read_moment, read_zone
 from shared.domain.states import Effect
 from shared.ports import Reminder, ToolContext
@@ -67,7 +68,8 @@ Crontab = Annotated[
 Zone = Annotated[str, Field(description="An IANA name such as Europe/Berlin.", max_length=100)]
 Name = Annotated[str | None, Field(description="A short name.", min_length=1, max_length=MAX_NAME_CHARS)]
 Agent = Annotated[
-    str | None, Field(description="The agent that gets the job; by default the one that asks.", max_length=200)
+    str | None,
+    Field(description="The agent that gets the job; by default the one that asks.", max_length=MAX_AGENT_NAME),
 ]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from shared.domain.agents.orchestrate.words import EVENTS, STRATEGIES, TYPES, StepType
 from shared.domain.errors import capped
+from shared.domain.names import MAX_AGENT_NAME
 from shared.domain.schemas import MAX_DEPTH, excerpt, is_deeper_than
 from shared.domain.tool import MAX_TIMEOUT_SECONDS
 
@@ -106,6 +107,9 @@ def _agent_defects(call: Any, path: str) -> Iterator[Defect]:
     yield from _typed(call, f"{path}.", fields)
     if not _text(call, "agent_id").strip() and isinstance(call.get("agent_id", ""), str):
         yield Defect(f"{path}.agent_id", "required", f"{path}.agent_id is required")
+    elif len(name := _text(call, "agent_id").strip()) > MAX_AGENT_NAME:
+        told = f"{path}.agent_id has {len(name)} characters; names of agents have at most {MAX_AGENT_NAME}"
+        yield Defect(f"{path}.agent_id", "max_length", told)
     yield from _pattern(call, path, "result_key", RESULT_KEY)
     yield from _timeout(call.get("timeout_ms"), f"{path}.timeout_ms")
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from shared.domain.agents.orchestrate.defects import MAX_CHILDREN, MAX_TIMEOUT_MS, RESULT_KEY, STATUSES, STEP_ID
 from shared.domain.agents.orchestrate.words import EVENTS, STRATEGIES, TYPES
+from shared.domain.names import MAX_AGENT_NAME
 
 _TEXT = {"type": "string"}
 _KEY = {
@@ -23,7 +24,12 @@ _AGENT: dict[str, Any] = {
     "additionalProperties": False,
     "required": ["agent_id"],
     "properties": {
-        "agent_id": {"type": "string", "minLength": 1, "description": "The name of the agent."},
+        "agent_id": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": MAX_AGENT_NAME,
+            "description": "The name of the agent.",
+        },
         "action_id": {"type": "string", "description": "One of its actions; this or a prompt."},
         "prompt": {
             "type": "string",

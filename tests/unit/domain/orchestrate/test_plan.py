@@ -10,6 +10,7 @@ from shared.domain.agents.orchestrate.defects import MAX_CHILDREN, Defect
 from shared.domain.agents.orchestrate.plan import Group, OrchestrationPlan, decode
 from shared.domain.agents.orchestrate.schema import PLAN_SCHEMA
 from shared.domain.agents.orchestrate.words import Event, MergeStrategy, StepType
+from shared.domain.schemas import violations
 
 AGENT = {"id": "a", "type": "agent", "status": "pending", "agent": {"agent_id": "x"}}
 
@@ -112,3 +113,11 @@ def test_the_words_that_are_published_are_those_that_are_understood_in_their_ord
     assert {MergeStrategy(name) for name in call["merge_strategy"]["enum"]} == set(MergeStrategy)
     assert transitions["allowed_events"]["items"]["enum"] == list(Event)
     assert [str(event) for event in Event][4:7] == ["step_succeeded", "step_failed", "parallel_complete"]
+
+
+def test_the_name_of_an_agent_is_no_longer_than_one_can_be() -> None:
+    fits, long = ({**AGENT, "agent": {"agent_id": "x" * size}} for size in (128, 129))
+
+    assert isinstance(decode({"steps": [fits]}), OrchestrationPlan)
+    assert defects({"steps": [long]}) == [("steps[0].agent.agent_id", "max_length")]
+    assert [one.keyword for one in violations(PLAN_SCHEMA, {"steps": [long]})] == ["maxLength"]
