@@ -129,8 +129,8 @@ def _apply(paths: list[Path], url: str | None, api_key: str | None, *, as_json: 
                     "warnings": stored.get("warnings") or [],
                 }
             )
-    for one in applied:
-        one["warnings"] = [told for told in one["warnings"] if not _came_with(told, applied)]
+    for kept in applied:
+        kept["warnings"] = [told for told in kept["warnings"] if not _came_with(told, applied)]
     return applied
 
 
