@@ -15,19 +15,17 @@ from itertools import islice
 from typing import Any, Final
 
 import jsonschema
-import referencing
 from jsonschema import validators as dialects
 from jsonschema.exceptions import SchemaError, ValidationError
 from jsonschema.protocols import Validator
-from jsonschema_specifications import REGISTRY as SPECIFICATIONS  # type: ignore[import-untyped]
 from referencing.exceptions import Unresolvable
-from referencing.jsonschema import DRAFT202012
-from referencing.jsonschema import SchemaRegistry as Registry
 
 from shared.domain.errors import Misconfigured, capped
-from shared.domain.patterns import is_found
+from shared.domain.patterns import is_found, needs_backtracking
 from shared.domain.quick_check import quick_check
 from shared.domain.references import Tokens, to_pointer
+from shared.domain.schema_reach import REGISTRY, reachable
+from shared.domain.unevaluated import evaluated_names
 
 MAX_DEPTH = 100
 """Deepest nesting of a value or a schema. The validator recurses, and Python allows it about 1000 frames."""
@@ -37,7 +35,6 @@ MAX_VIOLATIONS = 20
 
 _COMPILED_KEPT = 1_024
 _EXCERPT_CHARS = 80
-_REGISTRY: Final[Registry] = SPECIFICATIONS
 
 
 class Unknown:
@@ -70,8 +67,8 @@ class Schema:
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         dialect = _strict_dialect(dialects.validator_for(schema, default=jsonschema.Draft202012Validator))
-        self._strict: Validator = dialect(schema, registry=_REGISTRY)
-        self._partial: Validator = _partial_dialect(dialect)(schema, registry=_REGISTRY)
+        self._strict: Validator = dialect(schema, registry=REGISTRY)
+        self._partial: Validator = _partial_dialect(dialect)(schema, registry=REGISTRY)
         self._is_surely_valid = quick_check(schema, UNKNOWN)
 
     def violations(self, value: Any, *, partial: bool = False, limit: int = MAX_VIOLATIONS) -> list[Violation]:
@@ -101,11 +98,12 @@ class Schema:
         return list(found.values())
 
 
-def check_schema(schema: Any, place: str) -> None:
+def check_schema(schema: Any, place: str, *, is_trusted: bool = True) -> None:
     """Return when `schema` can be used as a tool's schema; `place` says to people where it comes from.
 
     Raises `Misconfigured` naming the place and the fault: no object, a top level of another type than `object`, not
-    valid JSON Schema, nested too deeply, or a `$ref` that does not resolve within the schema.
+    valid JSON Schema, nested too deeply, a `$ref` that does not resolve within the schema, or, from those who are not
+    trusted, a pattern that only Python's engine can read.
     """
     if not isinstance(schema, Mapping):
         raise Misconfigured(f"{place}: expected a JSON Schema object, found {excerpt(schema)}")
@@ -116,7 +114,11 @@ def check_schema(schema: Any, place: str) -> None:
     dialect = dialects.validator_for(schema, default=jsonschema.Draft202012Validator)
     try:
         dialect.check_schema(dict(schema))
-        _check_references(schema)
+        for contents, is_declared in reachable(schema):
+            if not is_declared:
+                dialect.check_schema(dict(contents))
+            if not is_trusted:
+                _check_patterns(contents, place)
     except SchemaError as error:
         where = _pointer(error) or "the top"
         raise Misconfigured(f"{place}: not a valid JSON Schema at {where}: {capped(error.message, 200)}") from None
@@ -210,17 +212,14 @@ def _compiled(text: str) -> Schema:
     return Schema(schema)
 
 
-def _check_references(schema: Mapping[str, Any]) -> None:
-    root = referencing.Resource.from_contents(schema, default_specification=DRAFT202012)
-    resolver = _REGISTRY.with_resource("", root).resolver()
-    stack = [(resolver.in_subresource(root), root)]
-    while stack:
-        resolver, resource = stack.pop()
-        if isinstance(resource.contents, Mapping):
-            for keyword in ("$ref", "$dynamicRef"):
-                if isinstance(resource.contents.get(keyword), str):
-                    resolver.lookup(resource.contents[keyword])
-        stack.extend((resolver.in_subresource(inner), inner) for inner in resource.subresources())
+def _check_patterns(contents: Mapping[str, Any], place: str) -> None:
+    named = contents.get("patternProperties")
+    for pattern in (contents.get("pattern"), *(named if isinstance(named, Mapping) else ())):
+        if isinstance(pattern, str) and needs_backtracking(pattern):
+            raise Misconfigured(
+                f"{place}: the pattern {excerpt(pattern)} needs look-around or back-references, which may never end; "
+                "write it without"
+            )
 
 
 def _pointer(error: ValidationError | SchemaError) -> str:
@@ -291,6 +290,7 @@ def _strict_dialect(dialect: Any) -> Any:
         "pattern": _pattern,
         "patternProperties": _pattern_properties,
         "additionalProperties": _additional_properties(dialect.VALIDATORS["additionalProperties"]),
+        "unevaluatedProperties": _unevaluated_properties,
     }
     return _extend(dialect, {name: check for name, check in own.items() if name in dialect.VALIDATORS})
 
@@ -344,6 +344,15 @@ def _additional_properties(check: Any) -> Any:
         yield from check(validator, rule, instance, schema) or ()
 
     return checked
+
+
+def _unevaluated_properties(validator: Any, rule: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    # The library's check, for a schema that says nothing else: it knows the names that are evaluated elsewhere.
+    if validator.is_type(instance, "object"):
+        elsewhere = {name: inner for name, inner in schema.items() if name != "unevaluatedProperties"}
+        known = {"properties": dict.fromkeys(evaluated_names(validator, instance, elsewhere), True)}
+        check: Any = jsonschema.Draft202012Validator.VALIDATORS["unevaluatedProperties"]
+        yield from check(validator, rule, instance, {**known, "unevaluatedProperties": rule})
 
 
 def _unique_items(validator: Any, rule: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:

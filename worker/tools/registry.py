@@ -209,8 +209,11 @@ def _resolve(reference: str, place: str) -> Any:
     return found
 
 
-def check_definition(definition: ToolDefinition, place: str) -> None:
-    """Raise `Misconfigured` naming `place` when a name or a schema of `definition` cannot be registered."""
+def check_definition(definition: ToolDefinition, place: str, *, is_trusted: bool = True) -> None:
+    """Raise `Misconfigured` naming `place` when a name or a schema of `definition` cannot be registered.
+
+    Patterns of those who are not trusted must be such as are matched in linear time.
+    """
     name = definition.name
     if RESERVED_NAME.search(name):
         raise Misconfigured(f"{place}: the tool name {name!r} is reserved for planq; choose another")
@@ -218,16 +221,16 @@ def check_definition(definition: ToolDefinition, place: str) -> None:
         raise Misconfigured(
             f"{place}: {name!r} is no valid tool name; expected a letter, then up to 127 letters, digits or _ . - /"
         )
-    check_schemas(definition, place)
+    check_schemas(definition, place, is_trusted=is_trusted)
 
 
-def check_schemas(definition: ToolDefinition, place: str) -> None:
+def check_schemas(definition: ToolDefinition, place: str, *, is_trusted: bool = True) -> None:
     """Raise `Misconfigured` naming `place` when what `definition` says beside its name cannot be registered."""
     name = definition.name
-    check_schema(definition.input_schema, f"{place}: input schema of {name!r}")
+    check_schema(definition.input_schema, f"{place}: input schema of {name!r}", is_trusted=is_trusted)
     if definition.output_schema is None:
         raise Misconfigured(f"{place}: {name!r} has no output schema; a registered tool always has one")
-    check_schema(definition.output_schema, f"{place}: output schema of {name!r}")
+    check_schema(definition.output_schema, f"{place}: output schema of {name!r}", is_trusted=is_trusted)
     if definition.recovery is not Recovery.FAIL and definition.effect is not Effect.UNSAFE:
         raise Misconfigured(
             f"{place}: {name!r} has the recovery {str(definition.recovery)!r}, which is for unsafe tools; "

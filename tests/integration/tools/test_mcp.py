@@ -177,17 +177,21 @@ def test_http_server_started_anew_between_calls_needs_no_restart_of_ours(
 def test_odd_results_are_judged(tmp_path: Path, context: ToolContext) -> None:
     async def scenario() -> None:
         async with connected(tmp_path, odd=stdio("odd.py", tmp_path)) as toolbox:
-            assert len(toolbox.tools()) == 10
+            assert len(toolbox.tools()) == 11
 
-            async def call(name: str) -> Any:
+            async def broken(name: str) -> list[str]:
                 found = tool(toolbox, f"odd_{name}")
                 output = await found.call({}, context)
-                assert violations(found.definition.output_schema or {}, output) == []
-                return output
+                return [one.keyword for one in violations(found.definition.output_schema or {}, output)]
 
-            with pytest.raises(InvalidOutput, match="structured content"):
-                await call("breaks")
-            with pytest.raises(InvalidOutput, match="did not return structured content"):
+            async def call(name: str) -> Any:
+                assert await broken(name) == []
+                return await tool(toolbox, f"odd_{name}").call({}, context)
+
+            # The engine looks at outputs; the SDK would look at the second one for hours.
+            assert await broken("breaks") == ["type"]
+            assert await broken("hostile") == ["pattern"]
+            with pytest.raises(InvalidOutput, match="returned no structured_content"):
                 await call("silent")
             assert await call("undeclared") == {"text": "said", "n": 1}
             assert await call("undeclared_list") == {"text": "said", "result": [1, 2]}
@@ -201,6 +205,18 @@ def test_odd_results_are_judged(tmp_path: Path, context: ToolContext) -> None:
                 await call("wrong")
 
     asyncio.run(scenario())
+
+
+def test_a_tool_whose_patterns_may_never_end_is_not_offered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with connected(tmp_path, odd=stdio("odd.py", tmp_path)) as toolbox:
+            assert "odd_looks_around" not in [one.definition.name for one in toolbox.tools()]
+
+    asyncio.run(scenario())
+    (refused,) = [record for record in caplog.records if record.message == "mcp_tool_refused"]
+    reason = vars(refused)["reason"]
+    assert "(tool 'looks_around'): output schema" in reason
+    assert "needs look-around or back-references" in reason
 
 
 def test_result_of_another_type_than_object_is_put_under_result(tmp_path: Path, context: ToolContext) -> None:

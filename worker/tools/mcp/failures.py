@@ -30,8 +30,6 @@ SESSION_ENDED = "Session terminated"
 _CLOSED = "Connection closed"
 _LEFT = "Client must be used within an async context manager"
 _STREAM_ENDED = "SSE stream"
-_BROKEN_OUTPUT = ("Invalid structured content returned", "Invalid schema for tool")
-_NO_OUTPUT = "has an output schema but did not return structured content"
 
 
 def is_connection_lost(error: Exception) -> bool:
@@ -59,9 +57,6 @@ def failure_of(error: Exception, server: str, tool: str, refusal: Sequence[int])
         return InvalidOutput(f"{what}: the answer is no valid MCP result ({error.error_count()} faults)")
     if isinstance(error, InputRequiredRoundsExceededError):
         return ToolFailed(f"{what} keeps asking for further input, which planq cannot give")
-    text = str(error)
-    if isinstance(error, RuntimeError) and (text.startswith(_BROKEN_OUTPUT) or _NO_OUTPUT in text):
-        return InvalidOutput(f"{what}: {capped(text.partition(chr(10))[0], MAX_QUOTE_CHARS)}")
     return InternalFault(f"{what}: {quoted(error)}")
 
 

@@ -107,7 +107,7 @@ class McpToolbox:
         for entry in listed:
             try:
                 tool = McpTool(connection, entry, definition_of(server, entry))
-                check_definition(tool.definition, tool.place)
+                check_definition(tool.definition, tool.place, is_trusted=False)
                 _refuse_double(tools, tool)
             except (Misconfigured, ValidationError) as error:
                 problem = describe(error) if isinstance(error, ValidationError) else error.message

@@ -11,6 +11,11 @@ from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 
 NUMBER: dict[str, Any] = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+HOSTILE: dict[str, Any] = {"type": "object", "properties": {"x": {"type": "string", "pattern": "^(a+)+$"}}}
+"""For this text Python's own engine would need hours."""
+LONG = "a" * 40 + "!"
+
+LOOKS_AROUND: dict[str, Any] = {"type": "object", "properties": {"x": {"type": "string", "pattern": "^(?=a)b"}}}
 TEXT = types.TextContent(type="text", text="said")
 IMAGE = types.ImageContent(type="image", data="aGk=", mime_type="image/png")
 
@@ -25,6 +30,8 @@ OUTPUT_SCHEMAS: dict[str, dict[str, Any] | None] = {
     "listing": {"type": "array", "items": {"type": "integer"}},
     "refuses": None,
     "wrong": None,
+    "hostile": HOSTILE,
+    "looks_around": LOOKS_AROUND,
 }
 
 RESULTS: dict[str, types.CallToolResult] = {
@@ -36,6 +43,7 @@ RESULTS: dict[str, types.CallToolResult] = {
     "picture": types.CallToolResult(content=[IMAGE]),
     "wordless": types.CallToolResult(content=[], is_error=True),
     "listing": types.CallToolResult(content=[TEXT], structured_content=[1, 2]),
+    "hostile": types.CallToolResult(content=[TEXT], structured_content={"x": LONG}),
 }
 
 
