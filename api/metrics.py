@@ -57,7 +57,12 @@ class _WorkerCollector(Collector):
             "Calls of agents refused because they would be nested too deeply.",
             labels=(*labels, "tool"),
         )
-        counted = {"transition": transitions, "depth_refused": refused}
+        lost = CounterMetricFamily(
+            "planq_lost_attempts",
+            "Attempts that this worker found lost with the worker that carried them out, by how that was seen.",
+            labels=(*labels, "seen"),
+        )
+        counted = {"transition": transitions, "depth_refused": refused, "lost": lost}
         for row in self.rows:
             own = (row["name"], ",".join(row["lanes"]))
             for name, *labelled, number in row["counts"] or ():
@@ -66,7 +71,7 @@ class _WorkerCollector(Collector):
             lag.add_metric(own, row["lag_ms"] / 1000)
             in_flight.add_metric(own, row["in_flight"])
             late.add_metric(own, row["late_outcomes"])
-        return (lag, in_flight, late, transitions, refused)
+        return (lag, in_flight, late, transitions, refused, lost)
 
 
 class Metrics:

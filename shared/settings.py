@@ -76,6 +76,7 @@ class Settings(BaseSettings):
     cpu_concurrency: int = Field(default=2, ge=1)  # processes
     heartbeat_seconds: float = Field(default=5.0, gt=0)
     lease_seconds: float = Field(default=15.0, gt=0)  # three heartbeats: one may get lost without harm
+    see_gone: bool = True  # off where processes are moved alive between machines: then leases alone decide
     sweep_seconds: float = Field(default=0.5, gt=0)  # the precision of timers and retries
     drain_seconds: float = Field(default=10.0, ge=0)  # what a stopping worker gives its steps
     deaf_seconds: float = Field(default=60.0, gt=0)  # a reconnect pauses up to 30 s; then an idle worker restarts

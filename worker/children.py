@@ -18,6 +18,7 @@ from typing import Any
 from uuid import UUID
 
 from shared.domain.ids import StepRef
+from shared.embedded.leash import die_with
 from shared.ports import Attempt, Place, job_of
 
 _log = logging.getLogger("planq.children")
@@ -41,9 +42,13 @@ class _Child:
 
 
 class Children:
-    """Make it before the children are forked. All methods but `tell` belong to the parent's companion thread."""
+    """Make it before the children are forked.
+
+    `tell` and `tie` are for the children; all else is for the parent's companion thread.
+    """
 
     def __init__(self) -> None:
+        self._parent = os.getpid()
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
         self._rest = b""
@@ -55,6 +60,14 @@ class Children:
     def attach(self, consumer: Any) -> None:
         """Kill through the pool of Celery's consumer, so that it does not take the end of a process for a crash."""
         self._consumer = consumer
+
+    def tie(self) -> None:
+        """In a child, before it takes work: let the kernel kill it with its parent, where it can (Linux).
+
+        Nobody else would: Celery's processes outlive a parent that was killed, and would go on with a step which
+        another worker may have taken over. The kernel means the thread that forks: Celery forks in the main thread.
+        """
+        die_with(self._parent, signal.SIGKILL)
 
     def tell(self, kind: str, place: Place, number: int) -> None:
         """In a child: let the parent know of a change of `Claims`; waits while the pipe is full."""

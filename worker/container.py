@@ -87,12 +87,16 @@ _BESIDE_THE_MODEL = timedelta(minutes=10)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this worker process is; children of a `cpu` worker share their parent's."""
+    """Who this worker process is; children of a `cpu` worker share their parent's.
+
+    `process` tells the others on its machine which process it is (`shared.domain.processes`), None tells nothing.
+    """
 
     id: UUID
     name: str
     lane: Lane
     capacity: int
+    process: str | None = None
 
 
 class _LateKnowledge:
@@ -331,5 +335,6 @@ async def announce(fleet: Fleet, identity: Identity, definitions: Sequence[ToolD
         [definition.name for definition in definitions],
         identity.capacity,
         VERSION,
+        process=identity.process,
     )
     await fleet.publish_tools(TENANT, definitions)

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
@@ -39,6 +39,7 @@ from worker.container import Identity, Tools, announce
 from worker.engine import Retainer, Sweeper, SweepSettings
 from worker.engine.lease import Lease
 from worker.hearing import Hearing
+from worker.host import Host
 from worker.lag import LoopLag
 from worker.pace import Pace
 from worker.reconcile import InFlight, Reconciler
@@ -87,13 +88,17 @@ class Lifecycle:
         app: Celery,
         companion: Companion,
         *,
+        host: Host | None = None,
         failpoints: Failpoints | None = None,
     ) -> None:
+        """On a `host` those are looked for whose processes have gone; without one leases alone decide."""
         self._failpoints = failpoints or Failpoints()
         self._settings = settings
         self._identity = identity
         self._tools = tools
         self._companion = companion
+        self._host = host
+        self._swept: Mapping[tuple[str, ...], int] = {}
         self._queues = BrokerQueues(app)
         self._publisher = CeleryPublisher(app)
         self._loop = asyncio.new_event_loop()
@@ -113,7 +118,7 @@ class Lifecycle:
             companion.here,
             companion.lease,
             self._publisher,
-            counts=lambda: dict(tools.desk.counts),
+            counts=lambda: {**tools.desk.counts, **self._swept},
         )
         self._work: set[asyncio.Task[None]] = set()
         self._pace = Pace()
@@ -197,7 +202,9 @@ class Lifecycle:
             SystemRandom().random,
             interrupt=interrupt,
             due_in=self._pace.due_in,
+            neighbourhood=self._host,
         )
+        self._swept = sweeper.counts
         self._start(self._every(self._settings.heartbeat_seconds, self._beat))
         self._start(self._every(self._settings.sweep_seconds, sweeper.sweep, self._pace.pause))
         payloads = PayloadStore(self._database, open_objects(self._settings.payloads))

@@ -10,7 +10,7 @@ import os
 import socket
 from typing import Any
 
-from celery.signals import setup_logging, worker_ready, worker_shutting_down
+from celery.signals import setup_logging, worker_process_init, worker_ready, worker_shutting_down
 from celery.worker import state
 
 from shared.domain.states import Lane
@@ -22,6 +22,7 @@ from worker.children import Children
 from worker.container import CRASH_POINTS, Identity, LaneRuntime, Tools
 from worker.engine.claims import Claims
 from worker.engine.lease import Lease
+from worker.host import Host
 from worker.lifecycle import Companion, Lifecycle
 from worker.pool import AsyncioPool
 from worker.reconcile import LoopInFlight
@@ -63,7 +64,9 @@ def run(lane: Lane, concurrency: int | None = None) -> int:
     failpoints = Failpoints.load(os.environ, CRASH_POINTS)
     require_schema(settings.require_database())
     capacity = concurrency or (settings.io_concurrency if lane is Lane.IO else settings.cpu_concurrency)
-    identity = Identity(new_id(), f"planq-{lane}-{os.getpid()}@{socket.gethostname()}", lane, capacity)
+    host = Host() if settings.see_gone else None
+    process = host.own.text if host is not None and host.own is not None else None
+    identity = Identity(new_id(), f"planq-{lane}-{os.getpid()}@{socket.gethostname()}", lane, capacity, process)
     tools = Tools.load(settings)
     tracker = CeleryTracker() if lane is Lane.IO else SilentTracker()
     lease = Lease(settings.lease)
@@ -79,7 +82,7 @@ def run(lane: Lane, concurrency: int | None = None) -> int:
         restart=_restart,
         counted=runtime.count_workers,
     )
-    lifecycle = Lifecycle(settings, identity, tools, app, companion, failpoints=failpoints)
+    lifecycle = Lifecycle(settings, identity, tools, app, companion, host=host, failpoints=failpoints)
     claims.ends_in = lifecycle.sweep_in
     app.planq_lane, app.planq_lifecycle = runtime, lifecycle
     _connect_signals(tracker, runtime, lifecycle, children)
@@ -117,9 +120,14 @@ def _connect_signals(
         runtime.wind_down()
         lifecycle.wind_down()
 
+    def tie(**_: Any) -> None:
+        if children is not None:
+            children.tie()
+
     def keep_logging(**_: Any) -> None:
         """Leave the logging that `worker/__main__.py` has set up; without a receiver Celery replaces it."""
 
     setup_logging.connect(keep_logging, weak=False)
+    worker_process_init.connect(tie, weak=False)
     worker_ready.connect(attach, weak=False)
     worker_shutting_down.connect(wind_down, weak=False)

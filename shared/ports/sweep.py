@@ -16,6 +16,36 @@ from shared.ports.jobs import Moved, ParentMoved
 from shared.ports.wakes import Wake
 
 
+class Loss(StrEnum):
+    """How it was seen that whoever carried out an attempt is lost."""
+
+    LEASE = "lease"  # the worker's lease ended, or was given up
+    GONE = "gone"  # the worker's process has gone
+    DISOWNED = "disowned"  # the worker lives and let go of it: the process of it that ran the step died, say
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A worker whose lease has not been ended, and the text of its process (`shared.domain.processes.Process`)."""
+
+    id: UUID
+    name: str
+    process: str
+
+
+class Neighbourhood(Protocol):
+    """The machine on which this process runs, as far as it can see the others there."""
+
+    @property
+    def place(self) -> str | None:
+        """The beginning of the `process` of each worker that it can see; None when it sees nobody."""
+        ...
+
+    def has_gone(self, process: str) -> bool:
+        """True when a process is certain to do nothing any more, nor what it has forked; False when in doubt."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class LostStep:
     """A running step whose worker's lease has ended (`is_worker_lost`), or whose deadline passed unenforced."""
@@ -31,6 +61,7 @@ class LostStep:
     is_worker_lost: bool
     recovery: Recovery = Recovery.FAIL
     unsure: bool = False
+    seen: Loss = Loss.LEASE
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +72,8 @@ class LostStage:
     status: JobStatus
     attempt: int
     losses: int
+    is_worker_lost: bool = True
+    seen: Loss = Loss.LEASE
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +163,17 @@ class SweepStore(Protocol):
         """Return what there is to do, in one round trip: at rest, nothing. `ahead` is what counts as soon.
 
         `unclaimed` are the lanes with work that was published a while ago, is not yet due again, and is unclaimed.
+        """
+        ...
+
+    async def neighbours(self, place: str) -> Sequence[Neighbour]:
+        """Return the workers that say they run in `place` and whose lease nobody has ended."""
+        ...
+
+    async def end_lease(self, worker: Neighbour) -> bool:
+        """End the lease of a worker whose process has gone; False when its row is not that of this process.
+
+        What it held is lost from then on, and found by `look`. To end it twice does no harm.
         """
         ...
 

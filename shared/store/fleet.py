@@ -22,9 +22,11 @@ from shared.ports import (
     ExpiredPlan,
     ExpiredQuestion,
     Held,
+    Loss,
     LostStage,
     LostStep,
     Moved,
+    Neighbour,
     ParentMoved,
     PlanWake,
     RespondWake,
@@ -36,44 +38,7 @@ from shared.store.children import tell_parent
 from shared.store.claims import moved, tries_of
 from shared.store.database import Database, Row, as_json, json_text
 from shared.store.schedules import Firing
-
-_NEW_SECONDS = 2.0
-"""Twice what a worker that cannot reach the database pauses between two beats."""
-
-_EVER_SECONDS = 86_400.0
-
-
-class _Silence:
-    """How long this process could not beat itself, and for how long that still counts.
-
-    After such a gap perhaps nobody could: the leases of others get as much time again before they are judged, or the
-    first worker to reach a database that was away would take everybody for dead. A process that has just begun cannot
-    know of a gap: it judges nobody before those who live have had time to beat.
-    """
-
-    def __init__(self, lease_seconds: float, clock: Callable[[], float]) -> None:
-        self._lease_seconds = lease_seconds
-        self._clock = clock
-        self._beat_at: float | None = None  # a process that has never beaten has missed none
-        self._gap_seconds = 0.0
-        self._gap_until = 0.0
-
-    def beat(self) -> None:
-        """Take note of a heartbeat that landed."""
-        now = self._clock()
-        if self._beat_at is None:
-            self._gap_seconds, self._gap_until = _EVER_SECONDS, now + min(self._lease_seconds, _NEW_SECONDS)
-        elif now - self._beat_at > self._lease_seconds:
-            self._gap_seconds, self._gap_until = now - self._beat_at, now + self._lease_seconds
-        self._beat_at = now
-
-    @property
-    def seconds(self) -> float:
-        """Return by how much to lengthen the leases of others."""
-        now = self._clock()
-        if self._beat_at is not None and now - self._beat_at > self._lease_seconds:
-            return now - self._beat_at
-        return self._gap_seconds if now < self._gap_until else 0.0
+from shared.store.silence import Silence
 
 
 class Fleet:
@@ -83,13 +48,21 @@ class Fleet:
         """`clock` (seconds, monotonic) only measures this process's own silence; database time decides the rest."""
         self._database = database
         self._lease_seconds = lease.total_seconds()
-        self._silence = _Silence(self._lease_seconds, clock)
+        self._silence = Silence(self._lease_seconds, clock)
         self._firing = Firing(database)
 
     async def register(
-        self, worker_id: UUID, name: str, lanes: Sequence[Lane], tools: Sequence[str], capacity: int, version: str
+        self,
+        worker_id: UUID,
+        name: str,
+        lanes: Sequence[Lane],
+        tools: Sequence[str],
+        capacity: int,
+        version: str,
+        *,
+        process: str | None = None,
     ) -> None:
-        """Announce a worker process, or refresh what it offers."""
+        """Announce a worker process, or refresh what it offers; `process` tells others on its machine which it is."""
         await self._database.execute(
             "register_worker",
             id=worker_id,
@@ -98,6 +71,7 @@ class Fleet:
             tools=list(tools),
             capacity=capacity,
             version=version,
+            process=process,
         )
 
     async def heartbeat(
@@ -219,6 +193,13 @@ class Fleet:
             next_in=None if next_in is None else timedelta(seconds=next_in),
         )
 
+    async def neighbours(self, place: str) -> Sequence[Neighbour]:
+        rows = await self._database.fetch_all("neighbours", place=place)
+        return [Neighbour(row["id"], row["name"], row["process"]) for row in rows]
+
+    async def end_lease(self, worker: Neighbour) -> bool:
+        return await self._database.execute("end_lease", id=worker.id, process=worker.process) == 1
+
     async def take_due_wakes(self, limit: int, empty: Collection[Lane] = ()) -> Sequence[Wake]:
         lanes = [str(lane) for lane in empty]
         return [_wake(row) for row in await self._database.call_table("planq_take_due_wakes", limit, lanes)]
@@ -280,7 +261,14 @@ class Fleet:
         lease_seconds = self._lease_seconds + self._silence.seconds
         rows = await self._database.fetch_all("lost_stages", lease_seconds=lease_seconds, limit=limit)
         return [
-            LostStage(row["job_id"], JobStatus(row["status"]), row["stage_attempt"], row["stage_losses"])
+            LostStage(
+                row["job_id"],
+                JobStatus(row["status"]),
+                row["stage_attempt"],
+                row["stage_losses"],
+                is_worker_lost=row["is_worker_lost"],
+                seen=Loss(row["seen"]),
+            )
             for row in rows
         ]
 
@@ -385,6 +373,7 @@ def _lost_step(row: Row) -> LostStep:
         is_worker_lost=row["is_worker_lost"],
         recovery=Recovery(row["recovery"]),
         unsure=row["unsure"],
+        seen=Loss(row["seen"]),
     )
 
 

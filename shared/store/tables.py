@@ -340,38 +340,6 @@ class ModelCallRow(SQLModel, table=True):
     created_at: datetime = time_column(nullable=False, now=True)
 
 
-class Worker(SQLModel, table=True):
-    """One worker process; its lease lives as long as `heartbeat_at` is fresh.
-
-    `counts` are totals since its start, `[[name, label, …, number], …]`.
-    """
-
-    __tablename__ = "workers"
-    id: UUID = Field(primary_key=True)
-    name: str = text_column()
-    lanes: list[str] = texts_column(nullable=False)
-    tools: list[str] = texts_column(nullable=False)
-    capacity: int = int_column()
-    version: str = text_column("")
-    started_at: datetime = time_column(nullable=False, now=True)
-    heartbeat_at: datetime = time_column(nullable=False, now=True)
-    lag_ms: int = int_column()
-    in_flight: int = int_column()
-    late_outcomes: int = bigint_column()
-    counts: Any = json_column()
-
-
-class ToolRow(SQLModel, table=True):
-    """A tool's definition as a worker published it."""
-
-    __tablename__ = "tools"
-    tenant_id: str = text_column(primary_key=True)
-    name: str = text_column(primary_key=True)
-    kind: str = text_column("tool")
-    definition: Any = json_column(nullable=False)
-    published_at: datetime = time_column(nullable=False, now=True)
-
-
 class Document(SQLModel, table=True):
     """A document loaded into the knowledge base."""
 

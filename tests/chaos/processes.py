@@ -126,6 +126,8 @@ class Processes:
     def _start(self, name: str) -> None:
         lane, _, _ = name.partition("-")
         env = self._servers.urls(proxied=name in PROXIED)
+        if name in PROXIED:
+            env["PLANQ_SEE_GONE"] = "false"
         if lane == "api":
             self._stack.run(name, "-m", "api", env={**env, "PLANQ_PORT": str(self._ports[name])})
         else:

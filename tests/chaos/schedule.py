@@ -20,7 +20,8 @@ CPU_WORKERS = ("cpu-1", "cpu-2")
 WORKERS = (*IO_WORKERS, *CPU_WORKERS)
 APIS = ("api-1", "api-2")
 PROXIED = ("api-1", "io-1", "cpu-1")
-"""These reach PostgreSQL and the broker over TCP, through the proxies; the others through Unix sockets."""
+"""These reach PostgreSQL and the broker over TCP, through the proxies; the others through Unix sockets. And, as on
+another machine, nobody sees that they were killed: their leases decide."""
 
 
 class Kind(StrEnum):

@@ -348,8 +348,9 @@ REACH: dict[str, Recipe] = {
     "fleet.unheard_wakes": idle,
     "fleet.disown": process_killed,
     "fleet.forget": stopped_idle,
-    "sweep.due_timers": mixed,
-    "sweep.fire_timer": mixed,
+    **dict.fromkeys(("sweep.due_timers", "sweep.fire_timer", "sweep.look", "sweep.tidy"), mixed),
+    "sweep.neighbours": mixed,
+    "sweep.end_lease": lost_in_a_step,
     "sweep.lost_steps": lost_in_a_step,
     "sweep.take_back_step": lost_in_a_step,
     "sweep.ask_lost_step": lost_in_a_charge,
@@ -364,10 +365,8 @@ REACH: dict[str, Recipe] = {
     "sweep.expire_question": never_answered,
     "sweep.untold_children": untold,
     "sweep.child_ended": untold,
-    "sweep.look": mixed,
     "sweep.take_due_wakes": unpublished,
     "sweep.return_wakes": without_broker,
-    "sweep.tidy": mixed,
     "sweep_publisher.publish": unpublished,
 }
 

@@ -249,6 +249,10 @@ class Scene:
         """Return how often the tool of each step was called, by idempotency key."""
         return Counter(line.split()[0] for line in _lines(self.folder / "ran"))
 
+    def ticks(self) -> list[str]:
+        """Return which attempts were at work, one entry for each time that one looked."""
+        return _lines(self.folder / "ticks")
+
     def paid(self) -> Counter[str]:
         """Return how often each unsafe call took effect, by idempotency key."""
         return Counter(_lines(self.folder / "paid"))

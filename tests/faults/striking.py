@@ -58,9 +58,18 @@ def standing_at(scene: Scene, point: str, **env: str) -> Struck:
 
 
 def killed(stage: Stage, point: str) -> None:
-    """SIGKILL: nothing is given back; the lease ends and another worker goes on."""
+    """SIGKILL: nothing is given back; another worker on the machine sees that it has gone, and goes on."""
     with stage() as scene:
         struck = standing_at(scene, point)
+        scene.stack.kill(struck.name)
+        scene.worker()
+        struck.comes_out_right()
+
+
+def killed_elsewhere(stage: Stage, point: str) -> None:
+    """SIGKILL of a worker that does not tell where it lives: its lease ends before another one goes on."""
+    with stage() as scene:
+        struck = standing_at(scene, point, PLANQ_SEE_GONE="false")
         scene.stack.kill(struck.name)
         scene.worker()
         struck.comes_out_right()

@@ -25,6 +25,7 @@ OPERATIONS = {
 
 FAILURES: dict[str, Callable[[Stage, str], None]] = {
     "kill -9": striking.killed,
+    "kill -9 elsewhere": striking.killed_elsewhere,
     "out of memory": striking.starved,
     "SIGTERM": striking.terminated,
     "SIGSTOP past the lease": striking.stopped,

@@ -7,6 +7,7 @@ import mmap
 import os
 import resource
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -124,6 +125,26 @@ def crunch(until: str, context: ToolContext) -> dict[str, str]:
     entered(context)
     while not (_folder() / until).exists():
         time.sleep(_LOOK_SECONDS)
+    return {"text": f"attempt {context.attempt}"}
+
+
+@tool(name="fault_tick", effect="pure", lane="cpu", timeout_seconds=60, output_schema=OUTPUT)
+def tick(until: str, context: ToolContext) -> dict[str, str]:
+    """As `fault_crunch`, and enter the attempt into the ledger `ticks` all the time."""
+    entered(context)
+    while not (_folder() / until).exists():
+        enter(_folder() / "ticks", str(context.attempt))
+        time.sleep(_LOOK_SECONDS)
+    return {"text": f"attempt {context.attempt}"}
+
+
+@tool(name="fault_fork", effect="read", output_schema=OUTPUT)
+async def fork(until: str, context: ToolContext) -> dict[str, str]:
+    """Start a program that runs until a file of this name exists, and wait for it."""
+    script = 'while [ ! -e "$0" ]; do sleep 0.05; done'
+    program = await asyncio.to_thread(subprocess.Popen, ["/bin/sh", "-c", script, str(_folder() / until)])
+    entered(context)
+    await asyncio.to_thread(program.wait)
     return {"text": f"attempt {context.attempt}"}
 
 

@@ -7,6 +7,7 @@ sweepers at once do no harm. Each pass is bounded.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -31,6 +32,7 @@ from shared.ports import (
     LostStage,
     LostStep,
     Moved,
+    Neighbourhood,
     PlanWake,
     Publisher,
     Queues,
@@ -68,6 +70,8 @@ class Sweeper:
 
     `job_ended` is told of jobs that a pass ends, and `interrupt` of those that it ends in the middle, so that what
     runs of them is cut off. `due_in` is told in how many seconds a pass is due that should not wait for its turn.
+    Workers of the `neighbourhood` that have gone are not waited for until their leases end. `counts` are totals since
+    the start, by name and labels.
     """
 
     def __init__(
@@ -81,6 +85,7 @@ class Sweeper:
         *,
         interrupt: Callable[[UUID], None],
         due_in: Callable[[float], None] = lambda _: None,
+        neighbourhood: Neighbourhood | None = None,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -90,6 +95,8 @@ class Sweeper:
         self._draw = draw
         self._interrupt = interrupt
         self._due_in = due_in
+        self._neighbourhood = neighbourhood
+        self.counts = Counter[tuple[str, ...]]()
         self._parts = {
             SweepPart.TIMERS: self._fire_timers,
             SweepPart.STEPS: self._take_back_steps,
@@ -109,6 +116,7 @@ class Sweeper:
         wakes: list[Wake] = []
         acted = 0
         self._has_lost_worker = False
+        await self._end_leases()
         found = await self._store.look(self._settings.deadline_grace, self._settings.ahead)
         if found.next_in is not None:
             self._due_in(found.next_in.total_seconds())
@@ -141,6 +149,17 @@ class Sweeper:
         if self._passes % self._settings.tidy_every == 1:
             await self._store.tidy()
         return acted + len(wakes)
+
+    async def _end_leases(self) -> None:
+        """End the leases of workers on this machine whose processes have gone.
+
+        What has gone never comes back, so what was seen is still true when it is written.
+        """
+        if self._neighbourhood is None or (place := self._neighbourhood.place) is None:
+            return
+        for worker in await self._store.neighbours(place):
+            if self._neighbourhood.has_gone(worker.process) and await self._store.end_lease(worker):
+                _log.warning("worker_gone", extra={"worker": worker.name})
 
     async def _lanes_that_lost_wakes(self, unclaimed: Collection[Lane]) -> Collection[Lane]:
         """Return the lanes with unclaimed work and an empty queue: whoever took those wake-ups will not claim."""
@@ -181,7 +200,8 @@ class Sweeper:
                 continue
             count += 1
             self._has_lost_worker |= step.is_worker_lost
-            _tell("step_taken_back", step.ref, code=decided.error.code, attempt=step.attempt, to=str(moved.status))
+            told = {"code": decided.error.code, "attempt": step.attempt, "to": str(moved.status)}
+            _tell("step_taken_back", step.ref, **told, **self._count(step))
             wakes += after_step(step.ref, moved)
         return count, wakes
 
@@ -205,12 +225,13 @@ class Sweeper:
     async def _take_back_stages(self) -> tuple[int, list[Wake]]:
         count = 0
         for stage in await self._store.lost_stages(self._settings.batch):
+            told = {"job": str(stage.job_id), "stage": str(stage.status)}
             if stage.losses + 1 >= self._settings.max_worker_losses:
                 count += await self._give_up(stage)
             elif await self._store.take_back_stage(stage):
                 count += 1
                 self._has_lost_worker = True
-                _log.warning("stage_taken_back", extra={"job": str(stage.job_id), "stage": str(stage.status)})
+                _log.warning("stage_taken_back", extra={**told, **self._count(stage)})
         return count, []  # it is due at once, so this very pass publishes it
 
     async def _give_up(self, stage: LostStage) -> int:
@@ -223,9 +244,16 @@ class Sweeper:
         )
         if not await self._store.fail_stage(stage, error):
             return 0
-        _log.error("stage_given_up", extra={"job": str(stage.job_id)})
+        _log.error("stage_given_up", extra={"job": str(stage.job_id), **self._count(stage)})
         self._job_ended(stage.job_id)
         return 1
+
+    def _count(self, lost: LostStep | LostStage) -> dict[str, str]:
+        """Count an attempt that was lost with its worker; returns how that was seen, for the log."""
+        if not lost.is_worker_lost:
+            return {}
+        self.counts["lost", lost.seen.value] += 1
+        return {"seen": lost.seen.value}
 
     async def _expire_plans(self) -> tuple[int, list[Wake]]:
         wakes: list[Wake] = []

@@ -18,6 +18,7 @@ PARTS: tuple[str, ...] = ("budgets", "delegations")
 def upgrade() -> None:
     """Apply."""
     _budgets()
+    op.add_column("workers", sa.Column("process", sa.Text(), nullable=True))
     for part in PARTS:
         sql = resources.files("shared.store.migrations").joinpath(f"sql/0006_{part}.sql").read_text("utf-8")
         op.get_bind().exec_driver_sql(sql.replace("%", "%%"))

@@ -1,0 +1,222 @@
+"""A worker whose process has gone: its lease is ended at once, once, and by nobody else's word than the kernel's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from shared.domain.ids import StepRef
+from shared.domain.processes import Process
+from shared.domain.states import JobStatus, Lane
+from shared.ports import Attempt, Loss, Neighbour, PlanWake, StepWake
+from tests.support.harness import Harness, ScriptedModel, make_tool
+from worker.engine import Sweeper, SweepSettings
+from worker.tools import tool
+
+Play = Callable[..., Any]
+
+HERE = Process("5f6a", 4026531836, 4026531834, pid=700, started=9000, group=700)
+ELSEWHERE = Process("5f6a", 4026531999, 4026531834, pid=700, started=9000, group=700)
+
+
+@tool(effect="pure")
+async def double(number: float) -> dict[str, float]:
+    """Return twice the number."""
+    return {"result": number * 2}
+
+
+TOOLS = [make_tool(double)]
+MODEL = ScriptedModel.planning(("double", {"number": 4}))
+
+
+class Machine:
+    """The port `Neighbourhood`: a machine on which the processes `gone` have gone; `asked` are those looked for."""
+
+    def __init__(self, *gone: str, place: str | None = HERE.place) -> None:
+        self.place = place
+        self.gone = set(gone)
+        self.asked: list[str] = []
+
+    def has_gone(self, process: str) -> bool:
+        self.asked.append(process)
+        return process in self.gone
+
+
+def sweeper_on(harness: Harness, machine: Machine) -> Sweeper:
+    return Sweeper(
+        SweepSettings(),
+        harness.fleet,
+        harness,
+        harness,
+        harness.silent.job_ended,
+        lambda: 0.0,
+        interrupt=harness.interrupted.append,
+        neighbourhood=machine,
+    )
+
+
+async def lives_as(harness: Harness, process: Process | None) -> UUID:
+    """Let the harness's worker be this process, and begin the PLAN stage of a job."""
+    await tell(harness, process)
+    job_id = await harness.submit()
+    harness.published.clear()
+    assert await harness.store.claim_stage(job_id, [JobStatus.QUEUED]) is not None
+    return job_id
+
+
+async def tell(harness: Harness, process: Process | None) -> None:
+    async with harness.database.connection() as connection:
+        await connection.execute("DELETE FROM workers")
+    text = process.text if process is not None else None
+    await harness.fleet.register(harness.worker_id, "one", [Lane.IO], [], 10, "test", process=text)
+
+
+def test_what_a_gone_worker_held_is_taken_back_in_the_same_pass(play: Play) -> None:
+    async def scenario(harness: Harness) -> Any:
+        await tell(harness, HERE)
+        job_id = await harness.submit()
+        claim = await harness.store.claim_stage(job_id, [JobStatus.QUEUED])
+        assert claim is not None
+        await harness.carry_out(claim)
+        step = await harness.store.claim_step(StepRef(job_id, 0, 0))
+        assert step is not None
+        harness.published.clear()
+        sweeper = sweeper_on(harness, Machine(HERE.text))
+        await sweeper.sweep()
+        assert await harness.fleet.live() == []
+        _, steps = await harness.requests.job("default", job_id)
+        return harness.published, [(s["status"], s["worker_losses"], s["worker_id"]) for s in steps], sweeper.counts
+
+    published, steps, counts = play(scenario, MODEL, TOOLS)
+    assert steps == [("ready", 1, None)]
+    assert {type(wake) for wake in published} == {StepWake}
+    assert counts == Counter({("lost", "gone"): 1})
+
+
+def test_a_stage_of_a_gone_worker_is_taken_back_and_a_late_outcome_of_it_refused(play: Play) -> None:
+    async def scenario(harness: Harness) -> Any:
+        await tell(harness, HERE)
+        job_id = await harness.submit()
+        harness.published.clear()
+        claim = await harness.store.claim_stage(job_id, [JobStatus.QUEUED])
+        assert claim is not None
+        sweeper = sweeper_on(harness, Machine(HERE.text))
+        await sweeper.sweep()
+        late = await harness.store.end_job(claim, JobStatus.COMPLETED, "late", None, [])
+        return job_id, harness.published, late, sweeper.counts
+
+    job_id, published, late, counts = play(scenario, MODEL, TOOLS)
+    assert published == [PlanWake(job_id, 2)] * 2
+    assert not late
+    assert counts == Counter({("lost", "gone"): 1})
+
+
+@pytest.mark.parametrize(
+    ("process", "machine"),
+    [
+        (HERE, Machine()),
+        (ELSEWHERE, Machine(ELSEWHERE.text)),
+        (None, Machine(HERE.text)),
+        (HERE, Machine(HERE.text, place=None)),
+    ],
+    ids=["it lives", "it lives elsewhere", "it does not tell", "nobody can be seen"],
+)
+def test_a_worker_that_is_not_seen_to_have_gone_keeps_its_lease(
+    play: Play, process: Process | None, machine: Machine
+) -> None:
+    async def scenario(harness: Harness) -> Any:
+        await lives_as(harness, process)
+        await sweeper_on(harness, machine).sweep()
+        return [row["id"] for row in await harness.fleet.live()], harness.worker_id, harness.published
+
+    live, worker, published = play(scenario, MODEL, TOOLS)
+    assert live == [worker]
+    assert published == []
+    assert machine.asked == ([HERE.text] if process is HERE and machine.place else []), "none of another place"
+
+
+def test_a_lease_is_ended_once_however_many_see_it(play: Play) -> None:
+    async def scenario(harness: Harness) -> Any:
+        await lives_as(harness, HERE)
+        sweepers = [sweeper_on(harness, Machine(HERE.text)) for _ in range(5)]
+        (one,) = await harness.fleet.neighbours(HERE.place)
+        landed = await asyncio.gather(*(harness.fleet.end_lease(one) for _ in sweepers))
+        await asyncio.gather(*(sweeper.sweep() for sweeper in sweepers))
+        return landed, sum((sweeper.counts for sweeper in sweepers), Counter())
+
+    landed, counts = play(scenario, MODEL, TOOLS)
+    assert sorted(landed) == [False] * 4 + [True]
+    assert counts == Counter({("lost", "gone"): 1}), "the stage was taken back once"
+
+
+def test_the_lease_of_another_process_than_was_seen_is_not_ended(play: Play) -> None:
+    async def scenario(harness: Harness) -> Any:
+        await lives_as(harness, HERE)
+        other = Process(HERE.boot, HERE.pids, HERE.times, HERE.pid, HERE.started + 1, HERE.group)
+        landed = await harness.fleet.end_lease(Neighbour(harness.worker_id, "one", other.text))
+        return landed, len(await harness.fleet.live())
+
+    assert play(scenario, MODEL, TOOLS) == (False, 1)
+
+
+def test_a_beat_that_arrives_after_the_death_costs_one_pass(play: Play) -> None:
+    """It was on its way when the process was killed, and a claim with it."""
+
+    async def scenario(harness: Harness) -> Any:
+        job_id = await lives_as(harness, HERE)
+        machine = Machine()
+        sweeper = sweeper_on(harness, machine)
+        await sweeper.sweep()  # the first pass also tidies up
+        machine.gone.add(HERE.text)
+        await sweeper.sweep()
+        assert await harness.fleet.heartbeat(harness.worker_id, timedelta(0))
+        assert await harness.store.claim_stage(job_id, [JobStatus.QUEUED, JobStatus.PLANNING]) is not None
+        alive = len(await harness.fleet.live())
+        await sweeper.sweep()
+        return alive, len(await harness.fleet.live()), sweeper.counts
+
+    alive, afterwards, counts = play(scenario, MODEL, TOOLS)
+    assert (alive, afterwards) == (1, 0)
+    assert counts == Counter({("lost", "gone"): 2})
+
+
+def test_how_a_loss_was_seen_is_told(play: Play) -> None:
+    async def scenario(harness: Harness) -> Any:
+        await tell(harness, HERE)
+        claims = []
+        for _ in range(3):
+            job_id = await harness.submit()
+            claim = await harness.store.claim_stage(job_id, [JobStatus.QUEUED])
+            assert claim is not None
+            await harness.carry_out(claim)
+            claims.append(await harness.store.claim_step(StepRef(job_id, 0, 0)))
+        disowned, *others = [claim for claim in claims if claim is not None]
+        assert await harness.fleet.disown(harness.worker_id, Attempt(disowned.ref, disowned.attempt))
+        sweeper = sweeper_on(harness, Machine())
+        await sweeper.sweep()
+        assert sweeper.counts == Counter({("lost", "disowned"): 1})
+        async with harness.database.connection() as connection:
+            await connection.execute("UPDATE workers SET heartbeat_at = now() - interval '1 hour'")
+        seen = [step.seen for step in await harness.fleet.lost_steps(10, SweepSettings().deadline_grace)]
+        assert await harness.fleet.end_lease(Neighbour(harness.worker_id, "one", HERE.text))
+        seen += [step.seen for step in await harness.fleet.lost_steps(10, SweepSettings().deadline_grace)]
+        return seen, len(others)
+
+    seen, count = play(scenario, MODEL, TOOLS)
+    assert seen == [Loss.LEASE] * count + [Loss.GONE] * count
+
+
+def test_a_worker_that_was_ended_is_forgotten_by_the_next_tidying(play: Play) -> None:
+    async def scenario(harness: Harness) -> Any:
+        await lives_as(harness, HERE)
+        await sweeper_on(harness, Machine(HERE.text)).sweep()
+        async with harness.database.connection() as connection:
+            return await (await connection.execute("SELECT id FROM workers")).fetchall()
+
+    assert play(scenario, MODEL, TOOLS) == []

@@ -1,0 +1,109 @@
+"""What this process knows of the machine that it runs on: which process it is, and which others there have gone.
+
+Only what the kernel tells for certain counts (`shared.domain.processes`). Where /proc is not that of this process's
+own pid namespace, or hides processes of others, or is not there at all, nobody is ever seen to have gone.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from shared.domain.processes import Process, Sight, Unseen, has_ended, has_gone
+
+_DEAD = frozenset("ZXx")
+"""States of a thread that runs no more (proc_pid_stat(5))."""
+
+
+class Host:
+    """The machine as it is seen through `proc`. Looking reads a few small files and takes no lock of planq's."""
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+        self.own = self._own()
+
+    @property
+    def place(self) -> str | None:
+        """Where processes can be looked for, as in `Process.place`; None where nothing can be told."""
+        return self.own.place if self.own is not None else None
+
+    def has_gone(self, text: str) -> bool:
+        """True when a worker's process and what is left of its group are certain to do nothing any more, for ever.
+
+        False for a process of another place, for one that is only stopped, and when in doubt.
+        """
+        try:
+            process = Process.parse(text)
+        except ValueError:
+            return False
+        if process.place != self.place:
+            return False
+        seen = self._look(process.pid)
+        return has_ended(process, seen) and has_gone(process, seen, self._look_at_group(process.group))
+
+    def _own(self) -> Process | None:
+        try:
+            boot = (self._proc / "sys/kernel/random/boot_id").read_text("ascii").strip()
+            pids = (self._proc / "self/ns/pid").stat().st_ino
+            lines = (self._proc / "self/status").read_text("utf-8", "replace").splitlines()
+            names = next(line.split()[1:] for line in lines if line.startswith("NSpid:"))
+            _, group, started = self._read(os.getpid())
+        except (OSError, ValueError, StopIteration):
+            return None
+        try:
+            times = (self._proc / "self/ns/time").stat().st_ino
+        except OSError:
+            times = 0  # before Linux 5.6
+        # A /proc of an outer pid namespace would show other processes under these numbers.
+        if names != [str(os.getpid())] or group < 1 or not boot or " " in boot:
+            return None
+        return Process(boot, pids, times, os.getpid(), started, group)
+
+    def _look(self, pid: int) -> Sight | Unseen:
+        try:
+            os.kill(pid, 0)  # this is told of every process, whatever /proc hides
+        except ProcessLookupError:
+            return Unseen.ABSENT
+        except OSError:
+            pass
+        try:
+            state, _, started = self._read(pid)
+            return Sight(started, state not in _DEAD or self._has_threads(pid))
+        except (OSError, ValueError):
+            return Unseen.HIDDEN
+
+    def _look_at_group(self, group: int) -> list[Sight] | Unseen:
+        """Look at everybody in a process group: what a worker has forked is there, as long as it does not leave."""
+        try:
+            if group > 1:  # kill(2) understands -1 as everybody
+                os.killpg(group, 0)
+        except ProcessLookupError:
+            return Unseen.ABSENT
+        except OSError:
+            pass
+        try:
+            self._read(1)  # else /proc shows only what belongs to this user (hidepid)
+            seen = [self._member(int(name), group) for name in os.listdir(self._proc) if name.isdigit()]
+        except (OSError, ValueError):
+            return Unseen.HIDDEN
+        return [member for member in seen if member is not None]
+
+    def _member(self, pid: int, group: int) -> Sight | None:
+        try:
+            state, its_group, started = self._read(pid)
+            if its_group != group:
+                return None
+            return Sight(started, state not in _DEAD or self._has_threads(pid))
+        except (FileNotFoundError, ProcessLookupError):
+            return None  # it has ended meanwhile
+
+    def _has_threads(self, pid: int) -> bool:
+        """True when others than the first thread are left: that one may end before them."""
+        return len(os.listdir(self._proc / str(pid) / "task")) > 1
+
+    def _read(self, pid: int) -> tuple[str, int, int]:
+        """Return state, process group and start; the name before them may contain anything. Raises OSError."""
+        with open(f"{self._proc}/{pid}/stat", "rb") as file:
+            text = file.read().decode("utf-8", "replace")
+        fields = text[text.rindex(")") + 2 :].split()
+        return fields[0], int(fields[2]), int(fields[19])
