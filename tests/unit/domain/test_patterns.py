@@ -74,6 +74,9 @@ def test_a_document_with_a_pattern_that_can_take_for_ever_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="look-around"):
         parse_agent(document)
     parse_agent({**document, **schema(HOSTILE)})
+    hidden = {"x": {"$ref": "#/properties/y/default"}, "y": {"default": {"pattern": "^(?=a)(a+)+$"}}}
+    with pytest.raises(InvalidRequest, match="look-around"):
+        parse_agent({**document, "properties": hidden})
 
 
 @pytest.mark.parametrize("pattern", ["^(?=a)a", "(", "[z-a]"])
