@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -25,8 +25,19 @@ def children_text(claim: StepClaim, delegated: Delegated) -> str:
     return json_text([_child(id, position, child) for position, (id, child) in enumerate(pairs)])
 
 
-def outcome(row: Row) -> ChildOutcome:
-    """Return how a child job stands, from a row of `child_outcomes`."""
+async def outcomes(database: Database, first: StepRef, last: int) -> Mapping[int, Sequence[ChildOutcome]]:
+    """Return how the child jobs stand of the steps from `first` to that with the index `last`, by step.
+
+    Those of a step are in the order in which they were asked for; a step without any is left out.
+    """
+    found: dict[int, list[ChildOutcome]] = {}
+    given = {"job_id": first.job_id, "round": first.round, "first": first.index, "last": last}
+    for row in await database.fetch_all("child_outcomes", **given):
+        found.setdefault(row["parent_step_index"], []).append(_outcome(row))
+    return found
+
+
+def _outcome(row: Row) -> ChildOutcome:
     return ChildOutcome(
         job_id=row["id"],
         position=row["child_position"],

@@ -29,7 +29,7 @@ from shared.ports import (
     Take,
 )
 from shared.store.catalogue import Catalogue, list_tools
-from shared.store.children import children_text, outcome, tell_parent
+from shared.store.children import children_text, outcomes, tell_parent
 from shared.store.claims import moved, step_claim
 from shared.store.database import Database, as_json
 from shared.store.rows import (
@@ -253,9 +253,8 @@ class PostgresJobStore:
         return moved(value)
 
     async def children(self, claim: StepClaim) -> Sequence[ChildOutcome]:
-        ref = claim.ref
-        rows = await self._database.fetch_all("child_outcomes", job_id=ref.job_id, round=ref.round, index=ref.index)
-        return [outcome(row) for row in rows]
+        found = await outcomes(self._database, claim.ref, claim.ref.index)
+        return found.get(claim.ref.index, ())
 
     async def child_ended(self, job_id: UUID) -> ParentMoved | None:
         return await tell_parent(self._database, job_id)

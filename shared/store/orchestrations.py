@@ -8,10 +8,11 @@ from uuid import UUID
 
 from shared.domain.agents.orchestrate.progress import Transition
 from shared.domain.errors import InternalFault, storable
+from shared.domain.ids import StepRef
 from shared.domain.states import StepStatus
 from shared.ports import ChildOutcome
 from shared.ports.orchestrations import OrchestratedStep, Orchestration, TreeUsage
-from shared.store.children import error_record, outcome
+from shared.store.children import error_record, outcomes
 from shared.store.database import Database, as_json, query
 
 
@@ -25,10 +26,9 @@ class PostgresOrchestrations:
         rows = await self._database.fetch_all("look_at_orchestration", job_id=job_id)
         if not rows:
             return None
-        children: dict[int, list[ChildOutcome]] = {}
-        found = await self._database.fetch_all("orchestrated_agents", job_id=job_id) if with_agents else ()
-        for child in found:
-            children.setdefault(child["parent_step_index"], []).append(outcome(child))
+        children: Mapping[int, Sequence[ChildOutcome]] = {}
+        if with_agents:
+            children = await outcomes(self._database, StepRef(job_id, 0, rows[0]["index"]), rows[-1]["index"])
         steps = [
             OrchestratedStep(
                 index=row["index"],
