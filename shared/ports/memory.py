@@ -105,8 +105,10 @@ class Memory(Protocol):
     async def schedule(self, context: ToolContext, reminder: Reminder, *, most: int) -> datetime | None:
         """Store a reminder for the caller's user, with model, tools and limits of its job; returns when it is due.
 
-        One with this id that is stored already stays as it is: None then means that it has been fired for good.
+        All that it ever makes shares what the budget of the job's tree has left now. One with this id that is stored
+        already stays as it is: None then means that it has been fired for good.
         Raises `InvalidRequest` for a time that has passed or lies too far ahead, a cron expression that is never due,
-        and an agent that is not there; `Conflict` when the user has `most` reminders already.
+        and an agent that is not there; `Conflict` when the user has `most` reminders already, however many ask at
+        once; `BudgetExceeded` when nothing is left of the budget.
         """
         ...

@@ -113,7 +113,10 @@ class ExpiredQuestion:
 
 @dataclass(frozen=True, slots=True)
 class DueSchedule:
-    """A schedule whose time, `next_at`, has come; `now` is the database's time at which it was found."""
+    """A schedule whose time, `next_at`, has come; `now` is the database's time at which it was found.
+
+    `is_spent` says that its jobs have used up the budget that they share.
+    """
 
     id: UUID
     tenant_id: str
@@ -125,6 +128,7 @@ class DueSchedule:
     model: str
     next_at: datetime
     now: datetime
+    is_spent: bool = False
 
 
 class SweepPart(StrEnum):

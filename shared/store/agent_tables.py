@@ -146,8 +146,9 @@ class UserMetadataRow(SQLModel, table=True):
 class ScheduleRow(SQLModel, table=True):
     """A job that is made at a time, once or again and again (`cron` in `timezone`); `next_at` is when next.
 
-    `strategy`, `model`, `limits`, `budget` and `tools` are those of the job that asked for it, or of its tree;
-    `error` says why it was switched off by itself.
+    `strategy`, `model`, `limits` and `tools` are those of the job that asked for it, or of its tree; `budget` is what
+    all its jobs together have left of the tree's, before what `last_job_id` uses; `error` says why it was switched
+    off by itself.
     """
 
     __tablename__ = "schedules"

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from shared.domain.errors import Conflict, InvalidRequest
+from shared.domain.errors import BudgetExceeded, Conflict, InvalidRequest
 from shared.domain.schedule import MAX_AHEAD, next_time, read_zone
 from shared.ports import KeptMoment, Moment, MomentQuery, Reminder, ToolContext
 from shared.store.agents import DocumentStore
@@ -75,32 +75,46 @@ class PostgresMemory:
         return row is not None and bool(row["ran"])
 
     async def schedule(self, context: ToolContext, reminder: Reminder, *, most: int) -> datetime | None:
-        key = {"id": reminder.id, "tenant_id": context.tenant_id}
         if reminder.agent is not None:
             await self._agents.get(context.tenant_id, reminder.agent)
-        found = await self._database.fetch_one("get_schedule", **key)
-        assert found is not None
-        if found["is_active"] is not None:
-            return _due(found)
-        next_at = _first_time(reminder, found["now"])
-        added = await self._database.fetch_one(
-            "add_schedule",
-            **key,
-            job_id=UUID(context.job_id),
-            name=reminder.name,
-            agent=reminder.agent,
-            input=reminder.input,
-            cron=reminder.cron,
-            timezone=reminder.zone,
-            next_at=next_at,
-            most=most,
+        given = {"id": reminder.id, "tenant_id": context.tenant_id, "job_id": UUID(context.job_id)}
+        async with self._database.connection() as connection, connection.transaction():
+
+            async def ask(statement: str, **more: Any) -> Row:
+                row = await (await connection.execute(query(statement), {**given, **more})).fetchone()
+                assert row is not None
+                return row
+
+            # The lock comes in a statement of its own: what others stored before it is seen only by the next ones.
+            await connection.execute(query("lock_schedules"), given)
+            found = await ask("get_schedule")
+            if found["is_active"] is not None:
+                return _due(found)
+            next_at = _first_time(reminder, found["now"])
+            room = await ask("room_for_schedule")
+            _check_room(room, most)
+            await ask(
+                "add_schedule",
+                name=reminder.name,
+                agent=reminder.agent,
+                input=reminder.input,
+                cron=reminder.cron,
+                timezone=reminder.zone,
+                budget=room["budget_left"],
+                next_at=next_at,
+            )
+        return next_at
+
+
+def _check_room(room: Row, most: int) -> None:
+    if room["kept"] >= most:
+        raise Conflict(f"the user has {most} reminders already, the most there may be; delete one first")
+    if room["is_spent"]:
+        raise BudgetExceeded(
+            "the budget of the tree of jobs has nothing left for what a reminder would make; submit it again with a "
+            "higher one",
+            left=room["budget_left"],
         )
-        if added is not None:
-            return next_at
-        found = await self._database.fetch_one("get_schedule", **key)
-        if found is None or found["is_active"] is None:
-            raise Conflict(f"the user has {most} reminders already, the most there may be; delete one first")
-        return _due(found)
 
 
 def _due(found: Row) -> datetime | None:

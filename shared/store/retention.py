@@ -78,7 +78,7 @@ class Retention:
     async def _delete(self, status: JobStatus, kept: timedelta) -> int:
         """Delete one batch of jobs and return how many; 0 when none is due that nobody else holds.
 
-        Two statements in one transaction: the second sees what was committed before the first one's locks.
+        Several statements in one transaction: the later ones see what was committed before the first one's locks.
         """
         chosen = {
             "status": status.value,
@@ -91,5 +91,6 @@ class Retention:
             ids = [row["id"] for row in await locked.fetchall()]
             if not ids:
                 return 0
+            await connection.execute(query("charge_schedules"), {"ids": ids})
             deleted = await connection.execute(query("delete_outlived_jobs"), {"ids": ids})
             return deleted.rowcount

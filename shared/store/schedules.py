@@ -1,7 +1,8 @@
 """Schedules: the ones that are due, the jobs that they make, and how callers see them.
 
 A job is made and its schedule moved on by one statement, guarded by the time that was due: however many sweepers find
-it and whenever they die, each due time makes one job. What was missed while nobody swept makes one job altogether.
+it and whenever they die, each due time makes one job. What was missed while nobody swept makes one job altogether. A
+budget is that of all jobs of a schedule together; when nothing is left of it, the schedule is switched off.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from uuid import UUID, uuid4
 
 from shared.domain import strict_json
 from shared.domain.agents.document import read_agent
-from shared.domain.errors import NotFound, RequestRefused
+from shared.domain.errors import Conflict, NotFound, RequestRefused
 from shared.domain.model_names import check_model_name
 from shared.domain.schedule import next_time, read_zone
 from shared.ports import DueSchedule
@@ -47,6 +48,8 @@ class Firing:
     async def fire(self, due: DueSchedule) -> UUID | None:
         """Make the job that is due and move the schedule on; None when somebody else did, or it was switched off."""
         try:
+            if due.is_spent:
+                raise Conflict("its jobs have used up the budget that the job which asked for it had left")
             pinned = await self._pinned(due)
             next_at = _after(due)
         except RequestRefused as error:
