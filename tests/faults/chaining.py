@@ -25,7 +25,7 @@ AGENT = {
 
 
 def agents_job(scene: Scene, text: str) -> UUID:
-    """Store a job of an agent that lists a tool that is not there, in a tree with a budget."""
+    """Store a job of an agent that lists a tool that is not there, in a tree with a budget for what it does."""
     kept = scene.caller.do(
         DocumentStore(scene.caller.database, "agent").put("default", "clerk", json.dumps(AGENT), skills=[])
     )
@@ -39,7 +39,7 @@ def agents_job(scene: Scene, text: str) -> UUID:
         Limits(),
         agent="clerk",
         agent_version=kept.version,
-        budget={"max_model_calls": 2},
+        budget={"max_model_calls": 1, "max_steps": 1},
     )
     scene.caller.do(scene.caller.requests.submit(submission))
     scene.caller.publisher.publish_soon([PlanWake(job_id)])

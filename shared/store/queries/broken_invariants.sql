@@ -135,6 +135,14 @@ UNION ALL
 SELECT 'model_calls_differ', j.id, NULL FROM jobs j
 WHERE j.model_calls <> (SELECT count(*) FROM model_calls c WHERE c.job_id = j.id)
 UNION ALL
+SELECT 'usage_differs', j.id, NULL FROM jobs j
+WHERE (j.input_tokens, j.output_tokens, coalesce(j.cost_usd, 0)) <> (
+    SELECT coalesce(sum(c.input_tokens), 0), coalesce(sum(c.output_tokens), 0), coalesce(sum(c.cost_usd), 0)
+    FROM model_calls c WHERE c.job_id = j.id)
+UNION ALL
+SELECT 'recorded_twice', c.job_id, NULL FROM model_calls c
+WHERE c.call_id IS NOT NULL GROUP BY c.job_id, c.call_id HAVING count(*) > 1
+UNION ALL
 SELECT 'succeeded_twice', e.job_id, (e.data->>'index')::int FROM events e
 WHERE e.kind = 'step_succeeded'
 GROUP BY e.job_id, e.data->>'round', (e.data->>'index')::int HAVING count(*) > 1

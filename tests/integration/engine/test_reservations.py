@@ -75,7 +75,6 @@ def test_of_reservations_at_the_same_time_as_many_are_granted_as_fit(
 
 
 def test_calls_that_end_while_others_are_reserved_count_once_and_at_every_moment(play: Play) -> None:
-    # Pins: used and held were read by two statements, and a call that was recorded between them was in neither.
     async def go(harness: Harness, claim: StageClaim) -> Reserved:
         wanted = fresh(CALL)
         reserved = await harness.store.reserve(holder(claim), wanted)
@@ -93,6 +92,28 @@ def test_calls_that_end_while_others_are_reserved_count_once_and_at_every_moment
 
     assert granted(outcomes) == 20
     assert (used["calls"], used["tokens"]) == (20, 20_000)
+
+
+def test_a_call_that_is_recorded_while_another_is_reserved_is_seen_once(play: Play) -> None:
+    # Pins: used and held were read by two statements, and a call that was recorded between them was in neither.
+    async def scenario(harness: Harness) -> Any:
+        one, two = await family(harness, 2, {"max_model_calls": 1})
+        wanted = fresh(CALL)
+        await harness.store.reserve(holder(one), wanted)
+        waiting = b"SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'budget_holds'::regclass"
+        async with harness.database.connection() as other, asyncio.timeout(10):
+            async with other.transaction():
+                await other.execute(b"LOCK TABLE budget_holds IN ACCESS EXCLUSIVE MODE")
+                reserving = asyncio.create_task(harness.store.reserve(holder(two), fresh(CALL)))
+                while await (await other.execute(waiting)).fetchone() is None:
+                    pass
+                # It has read what it reads before the holds, and nothing of these.
+                assert await harness.store.end_job(one, JobStatus.COMPLETED, "done", None, [call(wanted)])
+            return await reserving
+
+    reserved = play(scenario, TalkingModel())
+
+    assert (reserved.exceeded, reserved.used) == ("max_model_calls", 1)
 
 
 def test_what_is_held_becomes_what_is_used_in_the_commit_that_records_the_call(play: Play) -> None:

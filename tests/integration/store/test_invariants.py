@@ -46,6 +46,9 @@ DAMAGE = {
     "pending_differs": "UPDATE steps SET pending = 7 WHERE status = 'pending'",
     "ended_with_open_steps": "UPDATE jobs SET status = 'completed'",
     "model_calls_differ": "UPDATE jobs SET model_calls = 9",
+    "usage_differs": "UPDATE jobs SET cost_usd = 0.5",
+    "recorded_twice": "INSERT INTO model_calls (tenant_id, job_id, purpose, model, call_id) "
+    "SELECT 'default', id, 'plan', 'm', id FROM jobs, generate_series(1, 2)",
     "succeeded_twice": "INSERT INTO events (tenant_id, job_id, kind, data) SELECT 'default', id, 'step_succeeded', "
     '\'{"round": 0, "index": 0}\' FROM jobs, generate_series(1, 2)',
 }
