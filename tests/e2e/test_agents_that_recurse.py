@@ -52,7 +52,7 @@ def model(request: pytest.FixtureRequest) -> Iterator[Asking]:
 
 @pytest.fixture
 def stack(make_stack: Callable[..., Stack], database_url: str, valkey_url: str, model: Asking) -> Stack:
-    """Two io workers, of which each may have to go on with what the other has begun."""
+    """Two workers that can each do one thing at a time: whoever waits for an agent must hold none of them."""
     env = {
         "PLANQ_MODEL": OPENAI_CHAT.model,
         "PLANQ_MODEL_BASE_URL": f"{model.url}/v1",
@@ -60,7 +60,10 @@ def stack(make_stack: Callable[..., Stack], database_url: str, valkey_url: str, 
         "PLANQ_HEARTBEAT_SECONDS": "0.2",
     }
     running = make_stack(database_url, valkey_url, env=env)
-    running.start(io=2)
+    running.start(io=0, ready=False)
+    for number in (1, 2):
+        running.run_worker("io", number, concurrency=1)
+    running.wait_ready()
     for name in model.whom:
         document = {"name": name, "description": f"You are {name}.", "tools": ["ask_agent"]}
         answer = httpx.put(f"{running.url}/agents/{name}", json=document, timeout=30)

@@ -12,12 +12,15 @@ from uuid import UUID
 import pytest
 
 from shared.domain.errors import ErrorRecord, ExecutionFailed, RateLimited, ToolFailed, Transient, WorkerLost
+from shared.domain.ids import StepRef
 from shared.domain.model import Ask, ModelCall, ModelFailed, ModelReply, Purpose
 from shared.domain.states import TERMINAL_JOB, JobStatus
+from shared.ports import Attempt, ToolContext
 from shared.store.signals import CANCELLED, listen
 from tests.support.agents import keep_agent, rows
 from tests.support.harness import Harness
 from tests.support.orchestras import Orchestra, document, pump
+from worker.tools.agents.call_agent import CallAgent
 
 Play = Callable[..., Any]
 
@@ -148,3 +151,31 @@ def test_a_group_begins_anew_as_a_whole_once_what_was_left_of_it_has_ended(play:
     ]
     assert model.cut_off == ["idle"]
     never_two_at_once(children, 2)
+
+
+def test_what_is_lost_while_it_gathers_only_gathers_again(
+    play: Play, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Moody(agents={"shy": {"ok": {"v": 1}}})
+    gathers: list[int] = []
+    gather = CallAgent.gather
+
+    async def scenario(harness: Harness) -> Any:
+        async def lost_at_first(
+            self: CallAgent, arguments: Any, children: Any, note: Any, context: ToolContext
+        ) -> Any:
+            gathers.append(context.attempt)
+            if len(gathers) == 1:
+                attempt = Attempt(StepRef(UUID(context.job_id), 0, 0), context.attempt)
+                assert await harness.fleet.disown(harness.worker_id, attempt)
+                await harness.sweeper.sweep()
+            return await gather(self, arguments, children, note, context)
+
+        monkeypatch.setattr(CallAgent, "gather", lost_at_first)
+        return await settled(harness, database_url, calling(2, agent_id="shy", prompt="well?"))
+
+    job, step, children = play(scenario, model, agents=True)
+
+    assert (job["status"], step["status"], step["attempt"]) == ("completed", "succeeded", 3)
+    assert gathers == [2, 3]
+    assert [child["status"] for child in children] == ["completed"]
