@@ -279,7 +279,8 @@ def test_a_budget_is_stored_with_the_job_and_checked(api: Api) -> None:
 
 def test_every_job_of_a_tree_shows_what_the_whole_tree_has_used_of_its_budget(api: Api) -> None:
     root, child = (api.submit({"input": "x", "limits": {"budget": {"max_cost_usd": 2.5}}})["id"] for _ in range(2))
-    api.jobs.execute("UPDATE jobs SET parent_job_id = %s, root_job_id = %s WHERE id = %s", root, root, child)
+    of_root = "UPDATE jobs SET parent_job_id = %s, parent_step_index = 0, root_job_id = %s WHERE id = %s"
+    api.jobs.execute(of_root, root, root, child)
     api.jobs.execute("UPDATE jobs SET input_tokens = 5, output_tokens = 2, cost_usd = 0.5, model_calls = 1")
 
     shown = [api.http.get(f"/jobs/{job_id}").json()["budget"] for job_id in (root, child)]
