@@ -25,8 +25,8 @@ T = TypeVar("T")
 async def persist(ask: Callable[[], Awaitable[T]]) -> T:
     """Carry out a read or a fenced write of work at hand, trying again while the database does not answer.
 
-    A repeat of a write that did commit does not land; the sweeper then dispatches what it unlocked. Raises
-    `DatabaseUnavailable` when the database stays away for five minutes.
+    A repeat of a write that did commit does not land, and counts no model call again; the sweeper then dispatches
+    what it unlocked. Raises `DatabaseUnavailable` when the database stays away for five minutes.
     """
     until = monotonic() + _PATIENCE_SECONDS
     tries = 0

@@ -10,12 +10,16 @@ from uuid import UUID, uuid4
 import pytest
 
 from shared.domain.budget import Holder, Price, Reserved, Wanted
+from shared.domain.ids import StepRef
 from shared.domain.model import Ask, Findings, ModelCall, ModelReply, Purpose
+from shared.domain.plan import Plan
 from shared.domain.states import JobStatus
 from shared.ports import StageClaim
+from shared.store.database import as_json
 from tests.support.agents import TalkingModel, keep_agent, rows
 from tests.support.harness import Harness
 from tests.support.orchestras import call_of, document
+from tests.support.plans import compiled
 
 Play = Callable[..., Any]
 
@@ -179,6 +183,28 @@ def test_what_an_open_call_may_have_cost_is_held_until_its_cut_off_is_recorded(p
 
     assert (before.exceeded, before.used) == ("max_tokens", 1_000)
     assert after.exceeded is None, "it had used less than was held"
+
+
+def test_what_a_step_holds_outlives_its_plan_until_its_cut_off_is_recorded(play: Play) -> None:
+    steps = compiled(Plan.model_validate({"calls": [{"tool_name": "sim_pure", "arguments": {}}]}))
+
+    async def scenario(harness: Harness) -> Any:
+        one, two = await family(harness, 2, {"max_tokens": 1_200})
+        assert (await harness.store.accept_plan(one, "caller", {}, steps, [])).landed
+        step = await harness.store.claim_step(StepRef(one.job_id, 0, 0))
+        assert step is not None
+        wanted = fresh(CALL)
+        await harness.store.reserve(Holder(one.job_id, step.attempt, 0, 0), wanted)
+        await rows(harness, "UPDATE jobs SET deadline = now() WHERE id = %s RETURNING 1", one.job_id)
+        assert await harness.database.call("planq_expire_plan", one.job_id, as_json({"code": "x", "message": "x"}))
+        before = await harness.store.reserve(holder(two), fresh(CALL))
+        await harness.store.record_calls(one.job_id, [call(wanted, tokens=150)])
+        return before, await harness.store.reserve(holder(two), fresh(CALL))
+
+    before, after = play(scenario, TalkingModel())
+
+    assert (before.exceeded, before.used) == ("max_tokens", 1_000)
+    assert after.exceeded is None
 
 
 def test_an_attempt_that_has_lost_its_stage_reserves_nothing(play: Play) -> None:

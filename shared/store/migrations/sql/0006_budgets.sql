@@ -261,3 +261,40 @@ BEGIN
     PERFORM planq_tell(v_tenant, p_job, 'job_' || p_status, p_error);
     RETURN ARRAY[p_job] || planq_cancel_tree(ARRAY[p_job], '{}');
 END $$;
+
+-- As in 0005, with the same for its steps.
+CREATE OR REPLACE FUNCTION planq_expire_plan(p_job uuid, p_error json) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    j jobs%ROWTYPE;
+    v_closed int;
+    v_failed int;
+    v_children uuid[];
+BEGIN
+    SELECT * INTO j FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
+    IF j.id IS NULL OR j.status NOT IN ('executing', 'input_required') OR j.paused_at IS NOT NULL
+       OR j.deadline IS NULL OR j.deadline > now() THEN
+        RETURN false;
+    END IF;
+    PERFORM planq_owe(ARRAY[p_job]);
+    WITH closed AS (
+        UPDATE steps SET
+            status = CASE status WHEN 'pending' THEN 'skipped' ELSE 'failed' END,
+            error = CASE status WHEN 'pending' THEN NULL ELSE p_error END,
+            output = NULL,
+            question = NULL,
+            finished_at = clock_timestamp(),
+            wake_at = NULL,
+            deadline = NULL
+        WHERE job_id = p_job AND round = j.round AND status IN ('pending', 'ready', 'running', 'waiting')
+        RETURNING steps.status, steps.children
+    )
+    SELECT count(*), count(*) FILTER (WHERE closed.status = 'failed'),
+           (SELECT array_agg(c) FROM closed d CROSS JOIN LATERAL unnest(d.children) AS c)
+    INTO v_closed, v_failed, v_children FROM closed;
+    IF v_children IS NOT NULL THEN
+        PERFORM planq_drop_children(v_children);
+    END IF;
+    PERFORM planq_close_steps(p_job, v_closed, v_failed);
+    PERFORM planq_tell(j.tenant_id, p_job, 'plan_expired', p_error);
+    RETURN true;
+END $$;
