@@ -35,6 +35,8 @@ CALLER = {
     },
 }
 
+SPEAKER = {"name": "speaker", "description": "You speak."}
+
 TREE = """
     SELECT agent_name, status, error->>'code' AS code, expires_at,
            extract(epoch FROM finished_at - expires_at)::float8 AS late
@@ -60,7 +62,7 @@ def stack(database: str, valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPa
     running = Stack(folder, database, valkey.url, env=env)
     try:
         running.start()
-        for document in (SLEEPER, CALLER):
+        for document in (SLEEPER, CALLER, SPEAKER):
             answer = httpx.put(f"{running.url}/agents/{document['name']}", json=document, timeout=30)
             assert answer.status_code == 201, answer.text
         yield running
@@ -122,4 +124,24 @@ def test_a_called_agent_has_no_more_time_than_its_caller_has_left(stack: Stack, 
     assert (child["expires_at"] - caller["expires_at"]).total_seconds() == pytest.approx(0, abs=0.01)
     assert child["status"] in ("failed", "cancelled"), "whichever of the two is found out of time first"
     assert max(caller["late"], child["late"]) < LATE_SECONDS
+    assert broken_invariants(database) == []
+
+
+def test_an_orchestration_goes_on_without_the_agent_whose_time_is_over(stack: Stack, database: str) -> None:
+    calls = [{"agent_id": "sleeper", "action_id": "sleep", "timeout_ms": 300, "result_key": "never"}]
+    group = {"merge_strategy": "best_effort", "steps": [*calls, {"agent_id": "speaker", "prompt": "hello"}]}
+    steps = [{"id": "both", "type": "parallel", "status": "pending", "parallel": group}]
+    plan = {"calls": [{"tool_name": "cp__agent_orchestrate", "arguments": {"plan": {"steps": steps}}}]}
+
+    job_id = httpx.post(f"{stack.url}/jobs", json={"plan": plan}, timeout=30).json()["id"]
+    job = httpx.get(f"{stack.url}/jobs/{job_id}?wait=60", timeout=70).json()
+
+    output = job["steps"][0]["output"]
+    assert output["success"] is True, output
+    (both,) = output["steps"]
+    assert both["status"] == "partial"
+    assert [one["status"] for one in both["children"]] == ["failed", "success"]
+    (child,) = [one for one in tree(database, job_id) if one["agent_name"] == "sleeper"]
+    assert (child["status"], child["code"]) == ("failed", "job_timeout")
+    assert 0 <= child["late"] < LATE_SECONDS
     assert broken_invariants(database) == []
