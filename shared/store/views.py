@@ -1,5 +1,5 @@
-"""Jobs as callers see them: one query for a job and its steps, and one for all who look at the same moment; a second
-one only where a job may have child jobs.
+"""Jobs as callers see them: one query for a job and its steps, and one for all who look at the same moment; others
+only where a job may have child jobs, and where an agent does it: there may be something to warn of.
 
 What comes as JSON and is only handed on stays text (`JsonText`); steps are parsed, since arguments are resolved from
 outputs.
