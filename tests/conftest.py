@@ -72,7 +72,7 @@ def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
     node = RabbitMQ(tmp_path_factory.mktemp("rq"))
     node.start()
     yield node
-    node.stop()
+    node.end()
 
 
 @pytest.fixture

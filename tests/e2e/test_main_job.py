@@ -19,8 +19,6 @@ from shared.store.knowledge import Piece, PostgresKnowledge
 from tests.support.stack import Stack
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.fresh
-
 MakeStack = Callable[..., Stack]
 
 SAMPLE = (
@@ -70,6 +68,7 @@ def wait_for(stack: Stack, job_id: str, seconds: float = 60) -> Any:
     return answer.json()
 
 
+@pytest.mark.fresh
 def test_two_searches_overlap_and_a_report_joins_them(stack: Stack, database_url: str) -> None:
     load_handbook(database_url)
     job = wait_for(stack, submit(stack, input=SAMPLE)["id"])

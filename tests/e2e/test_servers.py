@@ -15,8 +15,6 @@ from tests.support.ports import free_port
 from tests.support.stack import Stack, refused_start
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.fresh
-
 MakeStack = Callable[..., Stack]
 
 
@@ -126,7 +124,7 @@ def test_health_of_a_worker_is_that_of_its_lease(stack: Stack, database_url: str
 
     assert [health("io"), health("cpu")] == [0, 0]
     stack.kill("cpu-1")
-    eventually(lambda: health("cpu") == 1, 30, what="the lease of the killed worker has run out")
+    eventually(lambda: health("cpu") == 1, 30, what="the lease of the killed worker has ended")
     assert health("io") == 0
 
 

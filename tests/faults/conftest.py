@@ -89,9 +89,15 @@ def plays(request: pytest.FixtureRequest, stage: Stage) -> Iterator[dict[str, Fu
 
     A test of the module has a parameter `play`: (name, function of a stage).
     """
+    with under_way(request, stage) as futures:
+        yield futures
 
+
+@contextmanager
+def under_way(request: pytest.FixtureRequest, *arguments: object) -> Iterator[dict[str, Future[None]]]:
+    """Begin the plays of a module that were selected, with these arguments, `AT_ONCE` of them at a time."""
     items = [item for item in request.session.items if item.path == request.path]
     chosen = [item.callspec.params["play"] for item in items if "play" in getattr(item, "fixturenames", ())]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        yield {name: pool.submit(play, stage) for name, play in chosen}
+        yield {name: pool.submit(play, *arguments) for name, play in chosen}
         pool.shutdown(cancel_futures=True)

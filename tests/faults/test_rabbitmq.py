@@ -2,87 +2,119 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import httpx
 import psutil
 import pytest
 
-from tests.faults.conftest import Stage
+from tests.faults.conftest import Stage, under_way
 from tests.faults.scene import PATIENCE
 from tests.faults.striking import Struck, standing_at
 from tests.support.proxy import TcpProxy
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.rabbitmq
+pytestmark = [pytest.mark.rabbitmq, pytest.mark.timeout(300)]
 
 PUBLISH = "publisher.publish:before"
 FINISH = "store.succeed_step:before"
 
-Strike = Callable[[RabbitMQ, str], None]
+Strike = Callable[[RabbitMQ, str, Struck], None]
+Play = Callable[[Stage, RabbitMQ], None]
 
 
-@pytest.fixture
-def url(rabbitmq: RabbitMQ) -> Iterator[str]:
-    made = rabbitmq.create()
-    yield made
-    rabbitmq.drop(made)
+@pytest.fixture(scope="module")
+def plays(request: pytest.FixtureRequest, stage: Stage, rabbitmq: RabbitMQ) -> Iterator[dict[str, Future[None]]]:
+    """As in `conftest.py`; a play gets the session's node too, where others play on other virtual hosts."""
+    with under_way(request, stage, rabbitmq) as futures:
+        yield futures
+
+
+@contextmanager
+def own_host(node: RabbitMQ) -> Iterator[str]:
+    """The broker URL of a virtual host of the play's own."""
+    url = node.create()
+    yield url
+    node.drop(url)
 
 
 def name_of(url: str) -> str:
     return url.rsplit("/", 1)[1]
 
 
-def disconnected(node: RabbitMQ, url: str) -> None:
+def disconnected(node: RabbitMQ, url: str, struck: Struck) -> None:
     """Close every connection, as `rabbitmqctl close_all_connections` does; new ones come up a moment later."""
     there = f"{node.api}/vhosts/{name_of(url)}/connections"
+    pids = [process.pid for process in struck.scene.stack.processes.values()]
 
     def known() -> set[str]:
-        # The management plugin learns of connections, and of their end, every few seconds.
+        # The management plugin learns of connections, and of their end, a moment later.
         told = {connection["name"] for connection in httpx.get(there).json()}
-        return told if told >= _open_connections(node) else set()
+        ours = _open_connections(node, pids)
+        return told if ours and told >= ours else set()
 
     for name in eventually(known, PATIENCE, every=0.2, what="every open connection is known"):
         answer = httpx.delete(f"{node.api}/connections/{name}", headers={"X-Reason": "test"})
-        assert answer.status_code == httpx.codes.NO_CONTENT or name not in _open_connections(node), answer.text
+        assert answer.status_code == httpx.codes.NO_CONTENT or name not in _open_connections(node, pids), answer.text
 
 
-def _open_connections(node: RabbitMQ) -> set[str]:
-    """Return the names that a node gives to the connections which are open according to the kernel."""
+def _open_connections(node: RabbitMQ, pids: Collection[int]) -> set[str]:
+    """Return the names that a node gives to the connections of processes which are open according to the kernel."""
     pairs = [
-        (one.laddr, one.raddr) for one in psutil.net_connections("tcp4") if one.status == psutil.CONN_ESTABLISHED
+        (one.laddr, one.raddr)
+        for one in psutil.net_connections("tcp4")
+        if one.status == psutil.CONN_ESTABLISHED and one.pid in pids
     ]
     return {f"127.0.0.1:{ours.port} -> 127.0.0.1:{node.port}" for ours, theirs in pairs if theirs.port == node.port}
 
 
-def emptied(node: RabbitMQ, url: str) -> None:
+def emptied(node: RabbitMQ, url: str, struck: Struck) -> None:
     """Remove the virtual host with its queues and messages, and make it again."""
     node.drop(url)
     httpx.put(f"{node.api}/vhosts/{name_of(url)}").raise_for_status()
 
 
-def restarted(node: RabbitMQ, url: str) -> None:
-    """Stop the whole node and start it again."""
-    node.stop()
-    node.start()
-
-
-@pytest.mark.parametrize("point", [PUBLISH, FINISH])
-@pytest.mark.parametrize("strike", [disconnected, emptied, restarted], ids=lambda strike: strike.__name__)
-def test_the_job_and_the_next_one_come_out_right(
-    rabbitmq: RabbitMQ, url: str, stage: Stage, strike: Strike, point: str
-) -> None:
-    with stage(broker_url=url) as scene:
+def struck_at(point: str, strike: Strike, stage: Stage, node: RabbitMQ) -> None:
+    """The job and the next one come out right."""
+    with own_host(node) as url, stage(broker_url=url) as scene:
         struck = standing_at(scene, point)
-        strike(rabbitmq, url)
+        strike(node, url, struck)
         struck.go_on()
         struck.comes_out_right()
 
 
-def test_a_worker_whose_connections_are_half_open_holds_nobody_up(rabbitmq: RabbitMQ, url: str, stage: Stage) -> None:
-    with TcpProxy(("127.0.0.1", rabbitmq.port)) as proxy, stage(broker_url=url) as scene:
-        struck: Struck = standing_at(scene, PUBLISH, BROKER_URL=url.replace(str(rabbitmq.port), str(proxy.port)))
+def restarted(stage: Stage, _: RabbitMQ) -> None:
+    """Stop a whole node and start it again, while one worker is about to publish and another one to finish."""
+    with TemporaryDirectory(prefix="planq-rabbitmq-") as folder:
+        node = RabbitMQ(Path(folder))
+        node.start()
+        try:
+            with stage(broker_url=node.create()) as publishing, stage(broker_url=node.create()) as finishing:
+                both = [standing_at(publishing, PUBLISH), standing_at(finishing, FINISH)]
+                node.stop()
+                node.start()
+                for struck in both:
+                    struck.go_on()
+                for struck in both:
+                    struck.comes_out_right()
+        finally:
+            node.end()
+
+
+def half_open(stage: Stage, node: RabbitMQ) -> None:
+    """A worker whose connections are half-open holds nobody up."""
+    with (
+        TcpProxy(("127.0.0.1", node.port)) as proxy,
+        own_host(node) as url,
+        stage(broker_url=url) as scene,
+    ):
+        struck = standing_at(scene, PUBLISH, BROKER_URL=url.replace(str(node.port), str(proxy.port)))
         assert proxy.freeze() >= 1, "there were connections to freeze"
         struck.go_on()
         other = scene.worker()
@@ -91,3 +123,19 @@ def test_a_worker_whose_connections_are_half_open_holds_nobody_up(rabbitmq: Rabb
         proxy.reset_frozen()
         scene.stack.kill(other)
         struck.comes_out_right()
+
+
+PLAYS: dict[str, Play] = {
+    "restarted": restarted,
+    **{
+        f"{strike.__name__} in {operation}": partial(struck_at, point, strike)
+        for strike in (disconnected, emptied)
+        for operation, point in (("publish", PUBLISH), ("finish", FINISH))
+    },
+    "half-open in publish": half_open,
+}
+
+
+@pytest.mark.parametrize("play", [pytest.param(one, id=one[0]) for one in PLAYS.items()])
+def test_the_job_and_the_next_one_come_out_right(play: tuple[str, Play], plays: dict[str, Future[None]]) -> None:
+    plays[play[0]].result()

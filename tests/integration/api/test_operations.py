@@ -199,7 +199,10 @@ def test_the_documentation_is_there(api: Api) -> None:
     assert "$defs" not in str(document)
 
 
-COUNTS = '[["transition", "timeout", "failed", 2], ["depth_refused", "ask_agent", 1], ["of tomorrow", 1]]'
+COUNTS = (
+    '[["transition", "timeout", "failed", 2], ["depth_refused", "ask_agent", 1], ["lost", "gone", 4], '
+    '["of tomorrow", 1]]'
+)
 
 
 def test_metrics_tell_how_each_live_worker_fares(make_api: MakeApi) -> None:
@@ -219,6 +222,7 @@ def test_metrics_tell_how_each_live_worker_fares(make_api: MakeApi) -> None:
         'planq_late_outcomes_total{lane="io",worker="w"} 3.0',
         'planq_orchestration_transitions_total{event="timeout",lane="io",state="failed",worker="w"} 2.0',
         'planq_agent_depth_refusals_total{lane="io",tool="ask_agent",worker="w"} 1.0',
+        'planq_lost_attempts_total{lane="io",seen="gone",worker="w"} 4.0',
     ):
         assert line in told
     assert 'worker="w"' not in gone
