@@ -125,10 +125,13 @@ class JobStore(Protocol):
         calls: Sequence[ModelCall],
         *,
         take: Take | None = None,
+        run: Sequence[RanStep] = (),
     ) -> Moved:
         """Store a valid plan with its steps; `ready` holds those that nothing holds up.
 
-        Steps named in `claim.reuse` have succeeded at once; when all have, `job_status` is responding. Raises
+        Steps named in `claim.reuse` have succeeded at once, and so have those of `run`, as first attempts: of the
+        lane of `take`, each waits for the one before it alone, and is the only one that does. When all have, the job
+        is responding. In a paused job nothing of `run` is stored: `Moved.steps` counts what was. Raises
         `InternalFault` when an outcome to take over is gone.
         """
         ...

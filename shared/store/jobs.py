@@ -68,8 +68,9 @@ class PostgresJobStore:
         calls: Sequence[ModelCall],
         *,
         take: Take | None = None,
+        run: Sequence[RanStep] = (),
     ) -> Moved:
-        return await self._transitions.accept_plan(claim, source, body, steps, calls, take)
+        return await self._transitions.accept_plan(claim, source, body, steps, calls, take, run)
 
     async def refuse_plan(
         self,

@@ -6,8 +6,8 @@ What an item needs is made, and what came of it is read, by its own caller: a de
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -80,9 +80,10 @@ class Transitions:
         steps: Sequence[PlannedStep],
         calls: Sequence[ModelCall],
         take: Take | None,
+        run: Sequence[RanStep] = (),
     ) -> Moved:
         """See `JobStore`."""
-        planned = _Planned.of(steps, claim.reuse, take or _NOTHING)
+        planned = _Planned.of(steps, claim.reuse, run, take or _NOTHING)
         fields = {
             **_stage_fence(claim, calls),
             "source": source,
@@ -90,6 +91,7 @@ class Transitions:
             "steps": planned.text,
             "open": planned.open,
             "reuses": planned.open < len(steps),
+            "ran": len(run),
             "seconds": claim.limits.plan_timeout_seconds,
             "take_steps": bool(planned.taken),
             "take_stage": take is not None and take.stage,
@@ -97,7 +99,9 @@ class Transitions:
         value = await self._accepting.do(_item(fields, weight=1 + len(steps)))
         if value.get("gone"):
             raise InternalFault("the job whose outcomes this fork takes over is gone; submit its plan as a new job")
-        return moved({**value, "ready": planned.ready_after(is_taken=value.get("is_free", False))})
+        is_free = value.get("is_free", False)
+        found = moved({**value, "ready": planned.ready(is_free=is_free)})
+        return replace(found, steps=len(run) if found.landed and is_free else 0) if run else found
 
     async def end_job(
         self,
@@ -200,32 +204,55 @@ class Transitions:
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """The steps of a plan as they are stored: those that are `ready`, and of these the ones that will be `taken`.
+    """The steps of a plan as they are stored, their JSON as `text`.
 
-    `open` counts the steps whose outcome is not taken over from another job.
+    `open` counts those whose outcome is not taken over from another job, `pending` says for how many of these each
+    one waits, and `after_ran` how many of those have `ran`. What is `taken` counts on them.
     """
 
+    steps: Sequence[PlannedStep]
     text: str
     open: int
-    ready: Sequence[PlannedStep]
-    taken: frozenset[int]
+    pending: Sequence[int]
+    after_ran: Sequence[int]
+    reuse: Collection[int]
+    ran: Collection[int]
+    taken: Collection[int]
 
     @classmethod
-    def of(cls, steps: Sequence[PlannedStep], reuse: Mapping[int, ReusedStep], take: Take) -> _Planned:
+    def of(
+        cls, steps: Sequence[PlannedStep], reuse: Mapping[int, ReusedStep], run: Sequence[RanStep], take: Take
+    ) -> _Planned:
+        ran = {step.index: {"ran": place, **_ran_to_json(step)} for place, step in enumerate(run)}
         pending = [sum(1 for other in step.depends_on if other not in reuse) for step in steps]
-        ready = [s for s, waits_for in zip(steps, pending, strict=True) if not waits_for and s.index not in reuse]
-        taken = frozenset([step.index for step in ready if step.lane is take.lane][: take.steps])
+        after_ran = [sum(1 for other in step.depends_on if other in ran) for step in steps]
+        mine = [
+            step.index
+            for step, left, less in zip(steps, pending, after_ran, strict=True)
+            if left == less and step.index not in reuse and step.index not in ran and step.lane is take.lane
+        ]
+        taken = frozenset(mine[: take.steps])
         shapes = [
-            {**step_to_json(step, reuse.get(step.index)), "pending": waits_for, "taken": step.index in taken}
-            for step, waits_for in zip(steps, pending, strict=True)
+            {
+                **step_to_json(step, reuse.get(step.index)),
+                **ran.get(step.index, {}),
+                "pending": left,
+                "after_ran": less,
+                "taken": step.index in taken,
+            }
+            for step, left, less in zip(steps, pending, after_ran, strict=True)
         ]
         opened = sum(1 for step in steps if step.index not in reuse)
-        return cls(json_text(shapes), opened, ready, taken)
+        return cls(steps, json_text(shapes), opened, pending, after_ran, reuse, ran, taken)
 
-    def ready_after(self, *, is_taken: bool) -> list[_Value]:
-        """Return the steps that are to be dispatched, of which nothing `is_taken` where the job is paused."""
-        left = [step for step in self.ready if not is_taken or step.index not in self.taken]
-        return [{"index": step.index, "lane": step.lane, "tool_name": step.tool_name} for step in left]
+    def ready(self, *, is_free: bool) -> list[_Value]:
+        """Return the steps that are to be dispatched; where the job is paused nothing was taken, and nothing ran."""
+        return [
+            {"index": step.index, "lane": step.lane, "tool_name": step.tool_name}
+            for step, left, less in zip(self.steps, self.pending, self.after_ran, strict=True)
+            if left == (less if is_free else 0) and step.index not in self.reuse
+            if not is_free or (step.index not in self.ran and step.index not in self.taken)
+        ]
 
 
 def _item(fields: Mapping[str, Any], *, take: Take = _NOTHING, weight: int = 1) -> _Item:

@@ -1,8 +1,9 @@
-"""Running ahead: the next steps of a chain run while the commit that claims the first of them is under way.
+"""Running ahead: the next steps of a chain run before the commit that claims the first of them has landed.
 
 Only `pure` steps do. Repeating one has no effect in the world, so what ran ahead may be thrown away at any moment;
 nothing of it counts before its own commit. What has ended by the time that the next conclusion is due is stored with
-it, in one commit (`JobStore.succeed_run`); what did not simply succeed waits for its claim and goes the ordinary way.
+it, in one commit (`JobStore.succeed_run`); what ends at once of a plan that cost nothing is stored with the plan
+(`JobStore.accept_plan`). What did not simply succeed waits for its claim and goes the ordinary way.
 
 A chain runs ahead only along a plan that this process has accepted, in the first attempt at planning: what comes
 after a lost worker runs step by step, so that the step that costs a worker is the one that is charged for it.
@@ -135,6 +136,11 @@ class Ran:
     def small(self) -> ReadyOutput | None:
         """Return its output where it can be stored together with the step before it, else None."""
         return None if self.outcome is None else self.outcome.small
+
+    @property
+    def shown(self) -> tuple[StepClaim, float]:
+        """Return it as monitors are told of it: what it was, and how many seconds it took."""
+        return self.claim, self.ended - self.began
 
     def to_store(self, now: float) -> RanStep:
         """Return it as it is stored at `now` (`time.monotonic`); raises `ValueError` where it has no small output."""

@@ -130,7 +130,7 @@ class StepRunner:
         landed = run[: moved.steps - 1] if moved.landed else []
         if len(landed) < len(run):
             await chain.turn_back()
-        return replace(Carried.by(claim, moved), ran=[(ran.claim, ran.ended - ran.began) for ran in landed])
+        return replace(Carried.by(claim, moved), ran=[ran.shown for ran in landed])
 
     async def break_off(
         self,

@@ -66,6 +66,12 @@ def chain(*tools: str) -> dict[str, Any]:
     }
 
 
+def paid(*tools: str) -> ScriptedModel:
+    """A model that plans such a chain; what has been paid for is stored before any of it counts."""
+    model: ScriptedModel = ScriptedModel.planning(*((c["tool_name"], c["arguments"]) for c in chain(*tools)["calls"]))
+    return model
+
+
 class Commits:
     """Counts the commits of a harness that end steps, and how many steps each was to end."""
 
@@ -82,9 +88,9 @@ class Commits:
         return call
 
 
-async def submitted(harness: Harness, *tools: str) -> tuple[UUID, asyncio.Task[Any], Answer]:
-    """Submit a chain and carry it out as far as to the answer to the acceptance of its plan, which is kept back."""
-    job_id = await harness.submit("", plan=chain(*tools))
+async def submitted(harness: Harness) -> tuple[UUID, asyncio.Task[Any], Answer]:
+    """Let a job be planned, and go as far as to the answer to the acceptance of its plan, which is kept back."""
+    job_id = await harness.submit(model="openai:gpt-5")
     answer = Answer(harness, "accept_plan")
     running = asyncio.create_task(harness.run_one(PlanWake(job_id)))
     await asyncio.wait_for(answer.landed.wait(), PATIENCE)
@@ -115,7 +121,7 @@ def test_a_chain_runs_while_its_plan_is_stored_and_ends_in_one_commit(play: Play
         shown: list[tuple[str, Wake, int]] = []
         harness.silent.started = lambda wake, attempt: shown.append(("started", wake, attempt))  # type: ignore[method-assign]
         harness.silent.ended = lambda wake, attempt, *_: shown.append(("ended", wake, attempt))  # type: ignore[method-assign]
-        job_id, running, answer = await submitted(harness, *["leaf"] * 5)
+        job_id, running, answer = await submitted(harness)
         await asyncio.wait_for(steps.reached[4].wait(), PATIENCE)
         assert await statuses(harness, job_id) == ["running", *["pending"] * 4], "nothing counts yet"
         answer.go.set()
@@ -126,7 +132,7 @@ def test_a_chain_runs_while_its_plan_is_stored_and_ends_in_one_commit(play: Play
         assert sorted(seen) == sorted((kind, n, 1) for n in range(5) for kind in ("started", "ended"))
         return commits.ended, await outcome(harness, job_id), harness.engine.claims.in_flight
 
-    ended, found, in_flight = play(scenario, ScriptedModel(), steps.tools())
+    ended, found, in_flight = play(scenario, paid(*["leaf"] * 5), steps.tools())
     assert found == ("completed", [{"n": n + 1} for n in range(5)], [1] * 5)
     assert (ended, in_flight) == ([5], 0)
     assert steps.calls == Counter(range(5)), "and nothing ran twice"
@@ -137,12 +143,12 @@ def test_each_next_run_goes_on_where_the_one_before_ended(play: Play) -> None:
 
     async def scenario(harness: Harness) -> Any:
         commits = Commits(harness)
-        job_id = await harness.submit("", plan=chain(*["leaf"] * 8))
+        job_id = await harness.submit(model="openai:gpt-5")
         await harness.drain()
         assert await kinds(harness, job_id) == [(kind, n) for n in range(8) for kind in ("started", "succeeded")]
         return commits.ended, await outcome(harness, job_id)
 
-    ended, found = play(scenario, ScriptedModel(), steps.tools())
+    ended, found = play(scenario, paid(*["leaf"] * 8), steps.tools())
     assert found == ("completed", [{"n": n + 1} for n in range(8)], [1] * 8)
     assert sum(ended) == 8
     assert steps.calls == Counter(range(8))
@@ -233,14 +239,14 @@ def test_a_step_that_looks_at_the_world_waits_for_its_claim(play: Play) -> None:
 
     async def scenario(harness: Harness) -> Any:
         commits = Commits(harness)
-        job_id, running, answer = await submitted(harness, "leaf", "leaf", "look", "leaf", "leaf")
+        job_id, running, answer = await submitted(harness)
         await asyncio.wait_for(steps.reached[1].wait(), PATIENCE)
         answer.go.set()
         await asyncio.wait_for(running, PATIENCE)
         began = [step for step in await kinds(harness, job_id) if step[0] == "started"]
         return commits.ended, await outcome(harness, job_id), began
 
-    ended, found, began = play(scenario, ScriptedModel(), steps.tools())
+    ended, found, began = play(scenario, paid("leaf", "leaf", "look", "leaf", "leaf"), steps.tools())
     assert found == ("completed", [{"n": n + 1} for n in range(5)], [1] * 5)
     assert (ended[:2], sum(ended), [n for _, n in began]) == ([2, 1], 5, [0, 1, 2, 3, 4])
 
@@ -274,7 +280,7 @@ def test_a_stopping_process_gives_back_the_step_that_it_has_claimed(play: Play) 
     steps = Steps({1: stands})
 
     async def scenario(harness: Harness) -> Any:
-        job_id, running, answer = await submitted(harness, "leaf", "leaf", "leaf")
+        job_id, running, answer = await submitted(harness)
         await asyncio.wait_for(steps.reached[1].wait(), PATIENCE)
         answer.go.set()
         while await statuses(harness, job_id) != ["succeeded", "running", "pending"]:
@@ -286,7 +292,7 @@ def test_a_stopping_process_gives_back_the_step_that_it_has_claimed(play: Play) 
         await harness.drain()
         return await outcome(harness, job_id), harness.engine.claims.in_flight
 
-    found, in_flight = play(scenario, ScriptedModel(), steps.tools())
+    found, in_flight = play(scenario, paid("leaf", "leaf", "leaf"), steps.tools())
     assert (found, in_flight) == (("completed", [{"n": 1}, {"n": 2}, {"n": 3}], [1, 2, 1]), 0)
 
 
@@ -294,14 +300,14 @@ def test_a_process_that_winds_down_begins_no_further_step(play: Play) -> None:
     steps = Steps()
 
     async def scenario(harness: Harness) -> Any:
-        job_id, running, answer = await submitted(harness, *["leaf"] * 4)
+        job_id, running, answer = await submitted(harness)
         await asyncio.wait_for(steps.reached[3].wait(), PATIENCE)
         harness.engine.wind_down()
         answer.go.set()
         await asyncio.wait_for(running, PATIENCE)
         return await statuses(harness, job_id), harness.published, harness.engine.claims.in_flight
 
-    found, published, in_flight = play(scenario, ScriptedModel(), steps.tools())
+    found, published, in_flight = play(scenario, paid(*["leaf"] * 4), steps.tools())
     assert found == ["ready", "pending", "pending", "pending"]
     assert ([wake.ref.index for wake in published if isinstance(wake, StepWake)], in_flight) == ([0], 0)
 
@@ -319,7 +325,7 @@ def test_a_call_under_way_is_cut_off_with_its_job(play: Play) -> None:
     steps = Steps({1: stands})
 
     async def scenario(harness: Harness) -> Any:
-        job_id, running, answer = await submitted(harness, "leaf", "leaf", "leaf")
+        job_id, running, answer = await submitted(harness)
         answer.go.set()
         await asyncio.wait_for(steps.reached[1].wait(), PATIENCE)
         while await statuses(harness, job_id) != ["succeeded", "running", "pending"]:
@@ -329,7 +335,7 @@ def test_a_call_under_way_is_cut_off_with_its_job(play: Play) -> None:
         await asyncio.wait_for(running, PATIENCE)
         return await statuses(harness, job_id), harness.engine.claims.in_flight
 
-    assert play(scenario, ScriptedModel(), steps.tools()) == (["succeeded", "cancelled", "cancelled"], 0)
+    assert play(scenario, paid("leaf", "leaf", "leaf"), steps.tools()) == (["succeeded", "cancelled", "cancelled"], 0)
     assert cut_off == [1]
 
 
@@ -351,13 +357,13 @@ def test_a_run_is_stored_once_although_the_database_went_away(play: Play, edge: 
             return moved
 
         harness.store.succeed_run = failing  # type: ignore[method-assign]
-        job_id, running, answer = await submitted(harness, *["leaf"] * 3)
+        job_id, running, answer = await submitted(harness)
         await asyncio.wait_for(steps.reached[2].wait(), PATIENCE)
         answer.go.set()
         await asyncio.wait_for(running, PATIENCE)
         return len(tries), await outcome(harness, job_id), harness.engine.claims.late_outcomes
 
-    tries, (status, outputs, attempts), late = play(scenario, ScriptedModel(), steps.tools())
+    tries, (status, outputs, attempts), late = play(scenario, paid(*["leaf"] * 3), steps.tools())
     assert (tries, outputs, attempts) == (2, [{"n": n + 1} for n in range(3)], [1] * 3)
     assert (status, late) == (("completed", 0) if edge == "before" else ("responding", 1))
     assert steps.calls == Counter(range(3))

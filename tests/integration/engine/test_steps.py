@@ -95,7 +95,7 @@ def test_text_that_utf8_cannot_carry_fails_the_step_and_nul_does_not(play: Play)
 
 
 def test_a_defect_while_storing_ends_the_step_with_a_reason(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    @tool(effect="pure")
+    @tool(effect="read")
     async def fine() -> dict[str, int]:
         """Return something."""
         return {"n": 1}

@@ -37,7 +37,14 @@ async def join(ns: list[int]) -> dict[str, int]:
     return {"sum": sum(ns)}
 
 
+@tool(name="leaf", effect="read")
+async def read_leaf(n: int) -> dict[str, int]:
+    """Return n; not before it is claimed, since it looks at the world."""
+    return {"n": n}
+
+
 TOOLS = [make_tool(leaf), make_tool(join)]
+LOOKING = [make_tool(read_leaf), make_tool(join)]
 CHAIN = {
     "calls": [
         {"tool_name": "leaf", "arguments": {"n": 1}},
@@ -183,7 +190,7 @@ def test_what_may_just_be_taken_over_is_not_handed_back(play: Play) -> None:
         _, steps = await harness.requests.job("default", job_id)
         return [(step["status"], step["attempt"]) for step in steps], harness.published
 
-    assert play(scenario, ScriptedModel(), TOOLS) == ([("succeeded", 1)] * 3, [])
+    assert play(scenario, ScriptedModel(), LOOKING) == ([("succeeded", 1)] * 3, [])
 
 
 def test_what_a_lost_answer_took_over_is_handed_back_at_the_second_look(
@@ -214,7 +221,7 @@ def test_what_a_lost_answer_took_over_is_handed_back_at_the_second_look(
         await harness.drain()
         return await harness.requests.job("default", job_id)
 
-    job, steps = play(scenario, ScriptedModel(), TOOLS)
+    job, steps = play(scenario, ScriptedModel(), LOOKING)
     assert (job["status"], [step["attempt"] for step in steps]) == ("completed", [2, 1, 1])
 
 
@@ -257,7 +264,7 @@ def test_a_stage_that_was_taken_over_by_a_worker_that_stops_is_given_back_at_onc
         job, _ = await harness.requests.job("default", job_id)
         return job["status"], published, job_id
 
-    status, published, job_id = play(scenario, ScriptedModel(), TOOLS)
+    status, published, job_id = play(scenario, ScriptedModel(), LOOKING)
     assert (status, published) == ("completed", [RespondWake(job_id, 3)])
 
 

@@ -12,7 +12,7 @@ down_revision = "0005"
 branch_labels = None
 depends_on = None
 
-PARTS: tuple[str, ...] = ("budgets", "delegations", "reminders")
+PARTS: tuple[str, ...] = ("budgets", "delegations", "reminders", "runs", "requests")
 
 
 def upgrade() -> None:
