@@ -9,8 +9,9 @@ from uuid import UUID
 from shared.domain.states import Effect, StepKind, Until
 from shared.domain.tool import ToolDefinition
 from shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
-from tests.faults.scene import Scene
+from tests.faults.scene import PATIENCE, Scene
 from tests.faults.tools import OUTPUT, entered
+from tests.support.waiting import eventually
 
 Call = tuple[str, Mapping[str, Any]]
 
@@ -105,6 +106,8 @@ def the_workers_of_a_family_are_killed_in_the_middle(scene: Scene) -> None:
     job_id = scene.submit(*family(("fault_hold", {"until": "go"})))
     names = [scene.worker(), scene.worker()]
     scene.eventually_running("fault_hold", 3)
+    notes = "SELECT 1 FROM steps WHERE tool_name = 'fault_note' AND status IN ('ready', 'running')"
+    eventually(lambda: not scene.read(notes), PATIENCE, what="what does not wait has ended")
     for name in names:
         scene.stack.kill(name)
     (scene.folder / "go").touch()
