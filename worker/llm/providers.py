@@ -35,6 +35,7 @@ from worker.llm.closing import closing_replies, watch
 from worker.llm.completion import completion_of, partial_of
 from worker.llm.constrained import Unconstrained, constrained, refuses_schema
 from worker.llm.provider_errors import FOREIGN, translated
+from worker.llm.remembered import Remembered
 from worker.llm.request import ModelRequest
 from worker.llm.settings import ModelSettings
 from worker.llm.spent import Spent
@@ -173,7 +174,7 @@ class Providers:
         """Put a request into the provider's terms; what it cannot be told otherwise stands in the instructions."""
         settings = self._wire_settings(model, request)
         if request.answer_schema is None:
-            return _Wire(request, settings, _parameters(request))
+            return _Wire(request, settings, _NO_TOOL if request.tool is None else _forcing(request.tool))
         parameters = None
         if not self._unconstrained.holds(name, request):
             parameters = constrained(model, name.provider, request.answer_schema, settings)
@@ -195,7 +196,7 @@ class Providers:
             if is_stream and provider is Provider.OPENAI:
                 accept_whole_replies(client)
             # Making a model means working out its profile, as long as a third of the whole call takes.
-            make = lru_cache(maxsize=_MODELS_KEPT)(_MAKERS[provider](self._settings, client))
+            make = lru_cache(maxsize=_MODELS_KEPT)(_remembering(_MAKERS[provider](self._settings, client)))
             opened[key] = (make, client)
         return opened[key][0]
 
@@ -310,15 +311,39 @@ def _sendable(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _parameters(request: ModelRequest) -> ModelRequestParameters:
-    if request.tool is None:
-        return ModelRequestParameters()
-    tool = WireTool(
-        name=str(request.tool["name"]),
-        description=str(request.tool["description"]),
-        parameters_json_schema=dict(request.tool["parameters"]),
+def _forced(tool: Mapping[str, Any]) -> ModelRequestParameters:
+    wire = WireTool(
+        name=str(tool["name"]),
+        description=str(tool["description"]),
+        parameters_json_schema=dict(tool["parameters"]),
         kind="output",
         # Providers' strict modes forbid the open objects that the arguments of tools are.
         strict=False,
     )
-    return ModelRequestParameters(output_mode="tool", output_tools=[tool], allow_text_output=False)
+    return ModelRequestParameters(output_mode="tool", output_tools=[wire], allow_text_output=False)
+
+
+_NO_TOOL = ModelRequestParameters()
+_forcing = Remembered(_forced)
+"""The same parameters for the same tool, by which models know again what they have put into their terms."""
+
+
+def _remembering(make: MakeModel) -> MakeModel:
+    """Return `make` for models that put a tool's schema into their provider's terms once, not for each call.
+
+    pydantic-ai does so each time (2.68): for 25 tools that takes 4 ms, most of what a call takes here.
+    """
+
+    def made(name: str) -> Model:
+        model = make(name)
+        customized = Remembered(model.customize_request_parameters)
+
+        def customize(model_request_parameters: ModelRequestParameters) -> ModelRequestParameters:
+            if not model_request_parameters.output_tools:  # made for one call, and soon gone
+                return customized.make(model_request_parameters)
+            return customized(model_request_parameters)
+
+        model.customize_request_parameters = customize  # type: ignore[method-assign]
+        return model
+
+    return made

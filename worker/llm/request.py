@@ -21,6 +21,7 @@ from shared.domain.results import format_summary
 from shared.domain.tool import ToolDefinition
 from worker.llm.plan_errors import told_plan_errors
 from worker.llm.prompts import fenced, render
+from worker.llm.remembered import Remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,12 @@ class ModelRequest:
         return replace(self, system=system, answer_schema=None)
 
 
+_planning_tool: Remembered[Sequence[ToolDefinition], dict[str, Any]] = Remembered(
+    planning_tool, parts=lambda tools: tools
+)
+"""The forced tool over the same tools, made once: it takes as long as the rest of the request."""
+
+
 def plan_request(ask: Ask, tools: Sequence[ToolDefinition]) -> ModelRequest:
     """Return the PLAN stage's request: the conversation, with `__planning__` over `tools` as the forced tool."""
     system, messages = _conversation(ask)
@@ -73,7 +80,7 @@ def plan_request(ask: Ask, tools: Sequence[ToolDefinition]) -> ModelRequest:
         Purpose.PLAN,
         [*system, *rules],
         messages,
-        planning_tool(tools),
+        _planning_tool(tools),
         temperature=ask.temperature,
         max_tokens=ask.max_tokens,
     )

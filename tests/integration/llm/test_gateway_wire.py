@@ -176,6 +176,25 @@ def test_one_gateway_serves_one_event_loop_after_another(server: WireServer) -> 
     assert len(server.requests) == 2
 
 
+@every_dialect
+def test_each_call_offers_its_own_tools_whatever_was_offered_before(server: WireServer, dialect: Dialect) -> None:
+    """What a tool's schema becomes is remembered: the same tools go out alike, others as they are."""
+    server.script(Reply(dialect.reply("", PLAN)))
+    gateway = ModelGateway(settings_for(dialect, server))
+    others = [TOOLS[0].model_copy(update={"name": "compute"})]
+
+    async def run() -> None:
+        for tools in (TOOLS, TOOLS, others, list(TOOLS)):
+            await gateway.plan(ask_for(dialect), tools)
+        await gateway.aclose()
+
+    asyncio.run(run())
+    first, second, third, fourth = [request.body for request in server.requests]
+    assert first == second == fourth
+    assert first != third
+    assert json.loads(json.dumps(first).replace("calculate", "compute")) == third
+
+
 def test_many_calls_at_once_share_a_gateway(server: WireServer) -> None:
     server.script(Reply(ANTHROPIC.reply("", PLAN)))
     gateway = ModelGateway(settings_for(ANTHROPIC, server))
