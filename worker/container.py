@@ -81,6 +81,10 @@ CRASH_POINTS: Mapping[str, Collection[str]] = {
 }
 """What a worker process does to the world, by port: see `shared.failpoints`."""
 
+_SILENT_SECONDS = 5.0
+"""What a statement of the engine may take before its connection is taken for dead, and it is repeated over a new one.
+The longest ones, plans of 10 000 steps, take one second."""
+
 _BESIDE_THE_MODEL = timedelta(minutes=10)
 """What a stage may take beside its model call: loading an SDK, checking a long plan, waiting for the database."""
 
@@ -236,7 +240,9 @@ class LaneRuntime:
         lane = self._identity.lane
         self.loop = asyncio.get_running_loop()
         connections = settings.database_connections if lane is Lane.IO else 2
-        database = self._database = Database(settings.require_database(), max_connections=connections)
+        database = self._database = Database(
+            settings.require_database(), max_connections=connections, silent_seconds=_SILENT_SECONDS
+        )
         await database.open()
         self._tools.knowledge.behind = PostgresKnowledge(database)
         self._tools.memory.behind = self._failpoints.around("memory", PostgresMemory(database))

@@ -51,6 +51,13 @@ _STOP_SECONDS = 5.0
 _AGAIN_SECONDS = 1.0
 """How soon a beat is tried again while the database is away: outcomes wait for it once the lease is not fresh."""
 
+_SILENT_SHARE = 0.25
+"""How much of its lease a worker waits for the answer to a beat or a sweep before it takes its connections for dead:
+the time since the beat before, a pause and a repetition have room in the lease beside it."""
+
+_SILENT_SECONDS = 2.0
+"""The least of that; a busy server may need so long."""
+
 _TICK_SECONDS = 0.05
 
 _CONCLUDE_SECONDS = 3.0
@@ -106,7 +113,9 @@ class Lifecycle:
         self._opened: Future[None] = Future()
         self._stopping = asyncio.Event()
         self._winding_down = asyncio.Event()
-        self._database = Database(settings.require_database(), max_connections=3)
+        # A beat that waits on a connection which leads nowhere would cost the lease.
+        silent = max(settings.lease_seconds * _SILENT_SHARE, _SILENT_SECONDS)
+        self._database = Database(settings.require_database(), max_connections=3, silent_seconds=silent)
         self._fleet = self._failpoints.around("fleet", Fleet(self._database, settings.lease))
         self._lag = LoopLag(companion.loop_of)
         patience = timedelta(seconds=settings.deaf_seconds)
@@ -122,6 +131,7 @@ class Lifecycle:
         )
         self._work: set[asyncio.Task[None]] = set()
         self._pace = Pace()
+        self._objects = open_objects(settings.payloads)
 
     def start(self) -> None:
         """Open the database, register the worker, publish its tools, begin to beat and sweep.
@@ -207,9 +217,7 @@ class Lifecycle:
         self._swept = sweeper.counts
         self._start(self._every(self._settings.heartbeat_seconds, self._beat))
         self._start(self._every(self._settings.sweep_seconds, sweeper.sweep, self._pace.pause))
-        payloads = PayloadStore(self._database, open_objects(self._settings.payloads))
-        retainer = Retainer(Retention(self._database, self._settings.retention, payloads))
-        self._start(self._every(self._settings.retention_sweep_seconds, retainer.retain))
+        self._start(self._every(self._settings.retention_sweep_seconds, self._retain))
         self._start(self._lag.sample())
         self._start(listen(self._settings.require_database(), CANCELLED, self._heard_cancel))
         children = self._companion.children
@@ -221,6 +229,16 @@ class Lifecycle:
         task = self._loop.create_task(work)
         self._work.add(task)
         task.add_done_callback(self._work.discard)
+
+    async def _retain(self) -> None:
+        """Remove what is due over a connection of its own: that takes as long as it takes."""
+        database = Database(self._settings.require_database(), max_connections=1)
+        await database.open()
+        try:
+            payloads = PayloadStore(database, self._objects)
+            await Retainer(Retention(database, self._settings.retention, payloads)).retain()
+        finally:
+            await database.close()
 
     async def _announce(self) -> None:
         asked = monotonic()

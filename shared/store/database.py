@@ -8,8 +8,11 @@ others (a deadlock, a plan that a migration made void) is simply repeated: nothi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 import select
+import socket
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -120,13 +123,17 @@ class Database:
         max_connections: int,
         timeout_seconds: float = 10.0,
         statement_seconds: float | None = None,
+        silent_seconds: float | None = None,
     ) -> None:
         """Open no connection yet; raises `Misconfigured` when libpq cannot read the URL.
 
         `timeout_seconds` bounds the wait for a connection, `statement_seconds` the use of one, that wait included:
-        None where a lock, or a server that hangs, may take as long as it takes.
+        None where a lock, or a server that hangs, may take as long as it takes. A named statement that has no answer
+        after `silent_seconds` ends its connection and all others: they may lead nowhere any more, which TCP by itself
+        notices much later. Give it where every statement is a short one.
         """
         self._statement_seconds = statement_seconds
+        self._silent_seconds = silent_seconds
         self._renewed_until = 0.0
         try:
             psycopg.conninfo.conninfo_to_dict(database_url)
@@ -182,6 +189,8 @@ class Database:
         self, statement: bytes, params: Mapping[str, Any] | tuple[Any, ...]
     ) -> tuple[list[DictRow], int]:
         connection = await self._pool.getconn()
+        until = self._silent_seconds
+        watch = None if until is None else asyncio.get_running_loop().call_later(until, _hang_up, connection)
         try:
             cursor = await _execute(connection, statement, params)
             return await cursor.fetchall() if cursor.description is not None else [], cursor.rowcount
@@ -189,6 +198,8 @@ class Database:
             await self._let_go_of(connection, error)
             raise
         finally:
+            if watch is not None:
+                watch.cancel()
             await self._pool.putconn(connection)
 
     async def _let_go_of(self, connection: psycopg.AsyncConnection[DictRow], error: psycopg.Error) -> None:
@@ -284,6 +295,15 @@ def _has_word(connection: psycopg.AsyncConnection[DictRow]) -> bool:
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)
     return bool(poll.poll(0))
+
+
+def _hang_up(connection: psycopg.AsyncConnection[DictRow]) -> None:
+    """End a connection under whoever waits for its answer, who then hears that it was lost.
+
+    To cancel the waiting would take longer: psycopg then asks the server to cancel the statement, and waits for 5 s.
+    """
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as ours:
+        ours.shutdown(socket.SHUT_RDWR)
 
 
 async def _execute(
