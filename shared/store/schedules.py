@@ -2,7 +2,8 @@
 
 A job is made and its schedule moved on by one statement, guarded by the time that was due: however many sweepers find
 it and whenever they die, each due time makes one job. What was missed while nobody swept makes one job altogether. A
-budget is that of all jobs of a schedule together; when nothing is left of it, the schedule is switched off.
+budget is that of all jobs of a schedule together, so each waits until the one before has ended; when nothing is left
+of it, the schedule is switched off.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 -- so. `next_at` is null where it is over. All jobs of a schedule share its budget: each gets what is left after the one
 -- before it.
 WITH fired AS (
-    UPDATE schedules SET budget = planq_budget_left(budget, last_job_id), next_at = %(next_at)s, is_active = %(next_at)s::timestamptz IS NOT NULL, last_job_id = %(job_id)s
+    UPDATE schedules SET budget = planq_budget_left(budget, last_job_id), next_at = %(next_at)s,
+        is_active = %(next_at)s::timestamptz IS NOT NULL, last_job_id = %(job_id)s
     WHERE id = %(id)s AND is_active AND next_at = %(due_at)s
     RETURNING *
 ), new_job AS (

@@ -35,7 +35,9 @@ SELECT 'jobs', NULL, NULL WHERE EXISTS (
       AND expires_at <= now() AND paused_at IS NULL
 )
 UNION ALL
-SELECT 'schedules', NULL, NULL WHERE EXISTS (SELECT FROM schedules WHERE is_active AND next_at <= now())
+SELECT 'schedules', NULL, NULL WHERE EXISTS (
+    SELECT FROM schedules WHERE is_active AND next_at <= now() AND (budget IS NULL OR planq_has_ended(last_job_id))
+)
 UNION ALL
 SELECT 'children', NULL, NULL WHERE EXISTS (
     SELECT FROM jobs

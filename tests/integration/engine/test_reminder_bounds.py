@@ -53,6 +53,9 @@ def test_the_same_reminder_asked_for_at_once_is_one_and_refused_to_nobody(play: 
 
 BUDGET = {"max_tokens": 100, "max_cost_usd": 0.5, "max_model_calls": 3, "max_steps": 4, "soft": 0.5}
 USE = "UPDATE jobs SET input_tokens = %s, model_calls = %s, cost_usd = 0.125 WHERE id = %s"
+END = """
+UPDATE jobs SET status = 'completed', finished_at = now(), wake_at = NULL WHERE metadata ->> 'schedule' IS NOT NULL
+"""
 
 
 def left(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
@@ -72,6 +75,7 @@ def test_the_jobs_of_a_reminder_share_what_the_tree_had_left(play: Play, read: R
             read(DUE)
             await harness.sweeper.sweep()
             read(USE, 30, 1, read(MADE)[-1]["id"])
+            read(END)
         read(DUE)
         assert await harness.sweeper.sweep() == 0
 
@@ -80,6 +84,30 @@ def test_the_jobs_of_a_reminder_share_what_the_tree_had_left(play: Play, read: R
     assert left(read(MADE)) == [(60, 0.375, 2, 3, 0.5), (30, 0.25, 1, 3, 0.5)]
     (schedule,) = read("SELECT * FROM schedules")
     assert (schedule["is_active"], "used up the budget" in schedule["error"]) == (False, True)
+
+
+def test_what_a_job_may_still_use_is_not_given_to_the_next_one_as_well(play: Play, read: Read) -> None:
+    async def scenario(harness: Harness) -> list[int]:
+        await furnish(harness)
+        claim = await begun(harness, ("remind_me", {"description": "a", "crontab": "* * * * *"}))
+        read("UPDATE jobs SET budget = %s::json WHERE id = %s", json.dumps(BUDGET), claim.ref.job_id)
+        tool = harness.registry.find("remind_me")
+        assert tool is not None
+        await tool.call({"description": "a", "crontab": "* * * * *"}, context_of(claim))
+        made = []
+        for _ in range(2):
+            read(DUE)
+            await harness.sweeper.sweep()
+            made.append(len(read(MADE)))
+        read(USE, 60, 1, read(MADE)[0]["id"])
+        read(END)
+        await harness.sweeper.sweep()
+        return [*made, len(read(MADE))]
+
+    made = play(scenario, ScriptedModel())
+
+    assert made == [1, 1, 2]
+    assert left(read(MADE)) == [(100, 0.5, 3, 3, 0.5), (40, 0.375, 2, 3, 0.5)]
 
 
 def test_a_tree_with_nothing_left_is_refused_a_reminder(play: Play, read: Read) -> None:

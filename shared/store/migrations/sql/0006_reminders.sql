@@ -26,3 +26,9 @@ CREATE FUNCTION planq_budget_is_spent(p_left json) RETURNS boolean LANGUAGE sql 
         SELECT FROM json_each_text(p_left) AS l (name, value)
         WHERE l.name IN ('max_tokens', 'max_cost_usd', 'max_model_calls', 'max_steps') AND l.value::numeric <= 0)
 $$;
+
+-- Whether a job runs no more: it has ended, or is there no more; true for none.
+CREATE FUNCTION planq_has_ended(p_job uuid) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT NOT EXISTS (
+        SELECT FROM jobs j WHERE j.id = p_job AND j.status NOT IN ('completed', 'failed', 'cancelled'))
+$$;
