@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -306,3 +307,19 @@ def test_a_worker_of_the_release_before_reserves_with_the_others(play: Play) -> 
 async def calls_of(harness: Harness, job_id: UUID) -> int:
     ((job, _),) = [await harness.requests.job("default", job_id)]
     return int(job["model_calls"])
+
+
+def test_a_tree_that_is_paused_for_being_asked_grants_nothing_to_a_repeat_or_to_another(play: Play) -> None:
+    # Pins: whoever repeated a reservation whose answer was lost was granted it, and called a model in a paused tree.
+    wanted = replace(CALL, may_ask=True)
+
+    async def scenario(harness: Harness) -> Any:
+        one, other = await family(harness, 2, {"max_model_calls": 4, "soft": 0.2, "ask": True})
+        said = [await harness.store.reserve(holder(claim), wanted) for claim in (one, one, other)]
+        assert (await harness.requests.resume("default", one.job_id)) is not None
+        return said, await harness.store.reserve(holder(one), wanted)
+
+    said, resumed = play(scenario, TalkingModel())
+
+    assert [one.is_paused for one in said] == [True, True, True]
+    assert (resumed.is_paused, resumed.reply_tokens) == (False, 600)

@@ -123,6 +123,11 @@ BEGIN
             CASE WHEN v_token_usd > 0 THEN (v_most[2] - v_used[2] - v_asked_usd) / v_token_usd END));
     END IF;
     SELECT max((c.used + c.next) / c.most) INTO v_share FROM unnest(v_most, v_used, v_next) AS c (most, used, next);
+    -- Paused already: by a call of this very holder whose answer was lost, or by another one at the same time.
+    IF v_share >= (j.budget->>'soft')::float8 AND b.warned_at IS NOT NULL AND v_may_ask AND v_asks
+       AND EXISTS (SELECT FROM jobs WHERE id = v_root AND paused_at IS NOT NULL) THEN
+        RETURN json_build_object('paused', true);
+    END IF;
     IF v_share >= (j.budget->>'soft')::float8 AND b.warned_at IS NULL THEN
         -- Its events are told by whoever holds the job's row, so that those who follow them miss none.
         PERFORM FROM jobs WHERE id = v_root FOR NO KEY UPDATE;
