@@ -18,6 +18,7 @@ from shared.domain.tool import ToolDefinition
 from shared.ports import JobStore, Prices, StageClaim
 from worker.engine.carried import Carried
 from worker.engine.persist import persist
+from worker.engine.spending import Spending
 
 _log = logging.getLogger("planq.engine")
 
@@ -32,9 +33,10 @@ class PausedByBudget(Exception):
 class Budget:
     """What one engine asks of budgets."""
 
-    def __init__(self, store: JobStore, prices: Prices | None = None) -> None:
+    def __init__(self, store: JobStore, spending: Spending, prices: Prices | None = None) -> None:
         """Without `prices` a call is taken to cost what the tree's tokens have cost so far."""
         self._store = store
+        self._spending = spending
         self._prices = prices
 
     async def reserved(
@@ -65,13 +67,15 @@ class Budget:
             last = made[-1].id if made else None
             await self._granted(claim, Wanted(steps=count, made=made, may_ask=False, call_id=last))
 
-    async def put_back(self, claim: StageClaim, made: Sequence[ModelCall]) -> Carried:
-        """Give a stage back that goes no further here, and keep its calls.
+    async def put_back(self, claim: StageClaim, made: list[ModelCall]) -> Carried:
+        """Give a stage back that goes no further here, and keep its calls: those that are recorded leave `made`.
 
         Where its tree was paused it is claimed again when somebody resumes the tree.
         """
         if made:
-            await persist(lambda: self._store.record_calls(claim.job_id, made))
+            async with self._spending.kept(claim.job_id, made):
+                await persist(lambda: self._store.record_calls(claim.job_id, made))
+            made.clear()
         landed = await persist(lambda: self._store.release_stage(claim))
         return Carried(claim.attempt, is_late=not landed)
 

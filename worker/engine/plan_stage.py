@@ -91,7 +91,7 @@ class PlanStage:
         self._store = store
         self._planner = planner
         self._spending = Spending(store)
-        self._budget = Budget(store, prices)
+        self._budget = Budget(store, self._spending, prices)
         self._answering = Answering(store, responder, self._spending, self._budget)
 
     async def claim(self, wake: PlanWake) -> StageClaim | None:

@@ -30,7 +30,7 @@ class RespondStage:
         self._store = store
         self._responder = responder
         self._spending = Spending(store)
-        self._budget = Budget(store, prices)
+        self._budget = Budget(store, self._spending, prices)
         self._answering = Answering(store, responder, self._spending, self._budget)
         self._orchestrations = OrchestrationStage(self._spending, conclusions)
 

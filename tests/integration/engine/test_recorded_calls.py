@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from decimal import Decimal
 from typing import Any
 from uuid import UUID, uuid4
@@ -17,7 +17,9 @@ from shared.domain.states import Effect, JobStatus, Lane, Recovery, StepKind
 from shared.ports import StageClaim
 from tests.support.agents import rows, run_agent, saying
 from tests.support.harness import Harness, ScriptedModel, make_tool
+from worker.engine.budget import Budget
 from worker.engine.persist import persist
+from worker.engine.spending import Spending
 from worker.tools.declare import tool
 
 Play = Callable[..., Any]
@@ -171,3 +173,47 @@ def test_a_defect_in_the_answer_does_not_count_the_planning_call_again(play: Pla
     job = play(scenario, ScriptedModel.planning(("echo", {"text": "a"})), [make_tool(echo)])
 
     assert (job["status"], job["model_calls"], job["input_tokens"]) == ("failed", 2, 11 + 13)
+
+
+def made_once() -> list[ModelCall]:
+    return [ModelCall(Purpose.PLAN, "m", 5, 11, cost_usd=Decimal("0.25"), id=uuid4())]
+
+
+def test_a_stage_that_is_cancelled_while_it_is_put_back_keeps_what_it_cost(play: Play) -> None:
+    # Pins: a stage whose job was cut off is told so by its reservation and by a cancellation at the same time.
+    async def scenario(harness: Harness) -> Any:
+        job_id = await harness.submit()
+        claim = await harness.store.claim_stage(job_id, [JobStatus.QUEUED])
+        assert claim is not None
+        whole, has_begun = harness.store.record_calls, asyncio.Event()
+
+        async def stuck(job_id: UUID, calls: Sequence[ModelCall]) -> None:
+            harness.store.record_calls = whole  # type: ignore[method-assign]
+            has_begun.set()
+            await asyncio.Event().wait()
+
+        harness.store.record_calls = stuck  # type: ignore[method-assign]
+        budget = Budget(harness.store, Spending(harness.store))
+        putting = asyncio.create_task(budget.put_back(claim, made_once()))
+        await has_begun.wait()
+        putting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await putting
+        return await counted(harness, job_id)
+
+    assert play(scenario, ScriptedModel()) == (1, 11, Decimal("0.25"))
+
+
+def test_a_defect_after_a_stage_has_recorded_its_calls_does_not_count_them_again(play: Play) -> None:
+    async def scenario(harness: Harness) -> Any:
+        job_id = await harness.submit()
+        claim = await harness.store.claim_stage(job_id, [JobStatus.QUEUED])
+        assert claim is not None
+        breaking(harness, "release_stage")
+        made = made_once()
+        with pytest.raises(RuntimeError):
+            await Budget(harness.store, Spending(harness.store)).put_back(claim, made)
+        await harness.store.end_job(claim, JobStatus.FAILED, None, None, made)
+        return await counted(harness, job_id)
+
+    assert play(scenario, ScriptedModel()) == (1, 11, Decimal("0.25"))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -24,6 +26,7 @@ from shared.domain.errors import (
     UnknownAgent,
 )
 from shared.domain.limits import Limits
+from shared.domain.model import ModelCall, Purpose
 from shared.domain.schemas import violations
 from shared.domain.states import Effect, JobStatus, StepKind, Until
 from shared.domain.tool import ToolDefinition
@@ -315,3 +318,27 @@ def test_no_tool_takes_a_longer_name_than_an_agent_can_have(name: str, place: di
     schema = tool_named(name).definition.input_schema
 
     assert [one.keyword for one in violations(schema, place)] == ["maxLength"]
+
+
+def test_a_planning_call_that_is_cancelled_while_it_is_recorded_is_recorded() -> None:
+    # Pins: the cancellation broke off the write, and with it what the call had cost.
+    async def scenario() -> list[str]:
+        has_begun, may_end = asyncio.Event(), asyncio.Event()
+
+        class Slow(Surroundings):
+            async def record_calls(self, job_id: UUID, calls: Sequence[ModelCall]) -> None:
+                has_begun.set()
+                await may_end.wait()
+                await super().record_calls(job_id, calls)
+
+        around = Slow(agents=["a"], reply="{}")
+        name = "cp__agent_orchestrate"
+        calling = asyncio.create_task(tool_named(name, around).call({"prompt": "ask a"}, context(name)))
+        await has_begun.wait()
+        calling.cancel()
+        asyncio.get_running_loop().call_soon(may_end.set)
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        return [call.purpose for call in around.recorded]
+
+    assert asyncio.run(scenario()) == [Purpose.PLAN]

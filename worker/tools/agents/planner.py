@@ -32,6 +32,9 @@ MOST_AGENTS = 100
 
 _NOTHING_FOUND = Findings(is_direct=True)
 
+_GRACE_SECONDS = 1.0
+"""What a cancelled call waits for its record; a database that takes longer gets it in the background."""
+
 _IS_PLANNING: ContextVar[bool] = ContextVar("planq_is_planning", default=False)
 
 
@@ -94,12 +97,19 @@ async def _asked(reach: Reach, job_id: UUID, ask: Ask) -> ModelReply:
         # What was spent is spent; the cancellation goes on once it is stored, or after a second without it.
         writes = {asyncio.ensure_future(_record(reach, job_id, call)) for call in cut_off}
         if writes:
-            await asyncio.wait(writes, timeout=1.0)
+            await asyncio.wait(writes, timeout=_GRACE_SECONDS)
         raise
 
 
 async def _record(reach: Reach, job_id: UUID, call: ModelCall) -> None:
-    await reach.persist(lambda: reach.store.record_calls(job_id, [replace(call, purpose=Purpose.PLAN)]))
+    """Store what a call has cost. A cancellation goes on once it is stored, or after a second without it."""
+    told = [replace(call, purpose=Purpose.PLAN)]
+    write = asyncio.ensure_future(reach.persist(lambda: reach.store.record_calls(job_id, told)))
+    try:
+        await asyncio.shield(write)
+    except asyncio.CancelledError:
+        await asyncio.wait({write}, timeout=_GRACE_SECONDS)
+        raise
 
 
 def planner_ask(
