@@ -31,6 +31,16 @@ from shared.embedded.valkey import EmbeddedValkey
 
 HEALTH_PATIENCE_SECONDS = 120.0
 MIGRATE_PATIENCE_SECONDS = 300.0
+SETTINGS_PATIENCE_SECONDS = 60.0
+CHECK_SETTINGS = """
+import sys
+from shared.domain.errors import Misconfigured
+from shared.settings import load_settings
+try:
+    load_settings()
+except Misconfigured as error:
+    sys.exit(error.message)
+"""
 HOPELESS_DEATHS = 3
 """A part that died so often in a row before it was ever healthy will not get well by itself."""
 
@@ -109,7 +119,7 @@ class Session:
     def run(self, *, sample: bool) -> None:
         """Start, stay up until an interrupt, stop. Nothing is left running, however this ends."""
         try:
-            database_url, broker_url = self._start_servers()
+            database_url, broker_url = self._start_checked()
             runtime.publish(self._place.data, runtime.Runtime(os.getpid(), self._place.url, database_url, broker_url))
             env = child_environment(self._place, database_url, broker_url)
             self._migrate(env)
@@ -132,6 +142,25 @@ class Session:
 
     def _say(self, line: str) -> None:
         out.print(line)
+
+    def _start_checked(self) -> tuple[str, str]:
+        """Start the servers, while a child reads the settings as each part will: a bad one is told here, once.
+
+        Raises `Misconfigured` with what is wrong before any part begins: a part would only say it in its log.
+        """
+        log_path = self._place.log("settings")
+        with log_path.open("wb") as log:
+            env = child_environment(self._place, "", "")
+            process = spawn([sys.executable, "-c", CHECK_SETTINGS], log=log, env=env)
+        try:
+            urls = self._start_servers()
+            done = self._supervisor.tend_until(lambda: has_ended(process), SETTINGS_PATIENCE_SECONDS)
+        finally:
+            code = reap(process)
+        self._check_interrupts()
+        if not done or code != 0:
+            raise Misconfigured(last_lines(log_path))
+        return urls
 
     def _start_servers(self) -> tuple[str, str]:
         """Start what is not given by URL, both at once, and return the database's and the broker's URL."""

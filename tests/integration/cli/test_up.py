@@ -183,6 +183,16 @@ def test_a_busy_port_is_named_with_its_option_and_nothing_is_started(tmp_path: P
     assert not (tmp_path / "data" / "postgres").exists()
 
 
+def test_a_bad_setting_is_named_before_any_part_begins(tmp_path: Path) -> None:
+    with planq_up(tmp_path, PLANQ_LEASE_SECONDS="-1") as running:
+        assert running.process.wait(60) == 2
+
+    assert "bad settings: PLANQ_LEASE_SECONDS" in running.text()
+    assert "ended unexpectedly" not in running.text()
+    assert not (tmp_path / "data" / "logs" / "api.log").exists()
+    assert "nothing of planq is left running" in running.text()
+
+
 def test_two_at_once_on_the_same_data_are_refused(tmp_path: Path) -> None:
     with planq_up(tmp_path) as first:
         first.wait_up()
