@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from shared.domain import strict_json
 from shared.domain.errors import InvalidRequest, Misconfigured
 
 STANDARD_INPUT = "-"
@@ -33,17 +34,18 @@ def read_json(name: str, what: str) -> Any:
 
 
 def parse_json(text: str, what: str) -> Any:
-    """Return the value of a JSON text; raises `InvalidRequest` with the place of a defect."""
+    """Return the value of a JSON text; raises `InvalidRequest` with the place of a defect.
+
+    Read as strictly as the API reads a body, which would not see any more that a key stood there twice.
+    """
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return strict_json.loads(text, is_unique=True)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise InvalidRequest(f"{what}: expected JSON, found a mistake at {place}: {error.msg}") from error
+    except strict_json.RepeatedKey as error:
+        raise InvalidRequest(f"{what}: {error}, and which value counts is open; send it once") from error
     except RecursionError as error:
         raise InvalidRequest(f"{what}: nested too deeply to be read") from error
     except ValueError as error:
         raise InvalidRequest(f"{what}: expected JSON, {error}") from error
-
-
-def _refuse(name: str) -> NoReturn:
-    raise ValueError(f"found {name}, which is none")

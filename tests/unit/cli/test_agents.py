@@ -230,6 +230,7 @@ def test_submit_names_the_agent_its_action_and_what_it_gets(planq: Planq, server
         (["submit", "--agent", "a"], 2, "--agent with --action"),
         (["submit", "-", "--agent", "a", "--with", "@-"], 2, "cannot both come from standard input"),
         (["submit", "x", "--agent", "a", "--with", "{"], 1, "--with: expected JSON"),
+        (["submit", "x", "--agent", "a", "--with", '{"b": 1, "b": 2}'], 1, "/b stands there more than once"),
         (["submit", "x", "--agent", "a", "--with", "@no/such"], 2, "--with: cannot read 'no/such'"),
     ],
 )
