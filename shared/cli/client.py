@@ -59,7 +59,7 @@ class Client:
 
     def submit(self, body: Json, *, idempotency_key: str | None = None) -> Json:
         """Create a job from `{input, plan?, agent?, action?, with?, model?, …}` and return it."""
-        headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
+        headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
         return self._json("POST", "/jobs", json=body, headers=headers)
 
     def job(self, job_id: str, *, wait: float | None = None) -> Json:

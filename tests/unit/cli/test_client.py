@@ -53,6 +53,16 @@ def test_it_sends_what_the_api_expects(server: Recorder) -> None:
     assert server.asked[0][2]["idempotency-key"] == "once"
 
 
+def test_an_empty_key_is_sent_for_the_api_to_refuse_and_no_key_is_not(server: Recorder) -> None:
+    server.answer(202, {"id": "1"})
+
+    with Client(server.url) as client:
+        client.submit({"input": "hi"}, idempotency_key="")
+        client.submit({"input": "hi"})
+
+    assert [headers.get("idempotency-key") for _, _, headers, _ in server.asked] == ["", None]
+
+
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
