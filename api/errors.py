@@ -188,7 +188,7 @@ def _defect(request: Request, item: Mapping[str, Any]) -> dict[str, str]:
     else:
         given = item.get("input")
         # Outside of a body everything is text: then the text itself tells more than its type.
-        found = _kind(given) if place == "body" else repr(capped(str(given), 80))
+        found = _found(given) if place == "body" else repr(capped(str(given), 80))
         message = f"{item['msg']}; found {found}"
     return {"in": str(place), "field": capped(field, 200), "message": message}
 
@@ -210,8 +210,14 @@ def _fields(annotation: Any) -> Mapping[str, Any]:
     return {}
 
 
-def _kind(value: Any) -> str:
-    return next((name for kinds, name in _KINDS if isinstance(value, kinds)), "something else")
+def _found(value: Any) -> str:
+    """Return what a value is, with itself where that is short: a bound or a choice is not explained by a type."""
+    kind = next((name for kinds, name in _KINDS if isinstance(value, kinds)), "something else")
+    if isinstance(value, str):
+        return f"{kind} ({capped(value, 80)!r})"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{kind} ({value})"
+    return kind
 
 
 def _fault(error: Exception) -> Response:

@@ -53,9 +53,13 @@ def check_key(key: str | None) -> str | None:
         raise Refusal(
             400,
             "invalid_idempotency_key",
-            f"expected an Idempotency-Key of 1 to 255 visible ASCII characters, found {len(key)} characters",
+            f"expected an Idempotency-Key of 1 to 255 visible ASCII characters, found {_shown(key)}",
         )
     return key
+
+
+def _shown(key: str) -> str:
+    return f"{len(key)} characters" if not key or len(key) > 255 else ascii(key)
 
 
 async def accept(

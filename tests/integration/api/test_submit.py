@@ -95,7 +95,9 @@ def test_a_replay_is_answered_even_when_its_tools_are_gone(make_api: MakeApi) ->
 def test_a_bad_idempotency_key_is_refused(api: Api, key: str) -> None:
     response = api.http.post("/jobs", json={"input": "a"}, headers={"Idempotency-Key": key.encode("latin-1")})
 
-    problem_of(response, 400, "invalid_idempotency_key")
+    found = problem_of(response, 400, "invalid_idempotency_key")["detail"].partition("found ")[2]
+    shown = {"": "0 characters", "two words": "'two words'", "caf\xe9": r"'caf\xe9'"}
+    assert found == shown.get(key, "256 characters")
 
 
 def test_the_trace_of_the_caller_is_kept_and_a_missing_one_is_made(api: Api) -> None:
@@ -160,7 +162,7 @@ REFUSED: list[tuple[str, Any, int, str, str]] = [
     ("empty input with a plan", {"input": "", "plan": {"calls": [search()]}}, 422, "invalid_request", "empty"),
     ("NUL", {"input": "a\x00b"}, 422, "invalid_request", "NUL"),
     ("long input", {"input": "é" * 50_001}, 413, "too_large", "at most 100000 bytes of UTF-8, found 100002"),
-    ("input of a wrong type", {"input": 5}, 422, "invalid_request", "found a number"),
+    ("input of a wrong type", {"input": 5}, 422, "invalid_request", "found a number (5)"),
     (
         "unknown field",
         {"input": "a", "promt": 1},
@@ -173,10 +175,11 @@ REFUSED: list[tuple[str, Any, int, str, str]] = [
     ("a cassette", {"input": "a", "model": "cassette:/etc/passwd"}, 422, "invalid_request", "operator"),
     ("empty model", {"input": "a", "model": ""}, 422, "invalid_request", "unknown model"),
     ("unknown tool", {"input": "a", "tools": ["rm"]}, 422, "invalid_request", "'report_write', 'text_search'"),
-    ("tools of a wrong type", {"input": "a", "tools": "text_search"}, 422, "invalid_request", "found a string"),
+    ("tools of a wrong type", {"input": "a", "tools": "text_search"}, 422, "invalid_request", "('text_search')"),
     ("metadata of a wrong type", {"input": "a", "metadata": [1]}, 422, "invalid_request", "found an array"),
     ("large metadata", {"input": "a", "metadata": {"x": "y" * 16_384}}, 413, "too_large", "16384"),
-    ("a zero limit", {"input": "a", "limits": {"max_tool_steps": 0}}, 422, "invalid_request", "greater than 0"),
+    ("a zero limit", {"input": "a", "limits": {"max_tool_steps": 0}}, 422, "invalid_request", "found a number (0)"),
+    ("a long text", {"input": "a", "limits": {"max_tool_steps": "x" * 200}}, 422, "invalid_request", "120 more"),
     ("a raised limit", {"input": "a", "limits": {"max_tool_steps": 11}}, 422, "invalid_request", "at most 10"),
     ("half a step", {"input": "a", "limits": {"max_tool_steps": 1.5}}, 422, "invalid_request", "whole number"),
     ("a boolean limit", {"input": "a", "limits": {"max_tool_steps": True}}, 422, "invalid_request", "a boolean"),
