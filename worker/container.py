@@ -52,6 +52,7 @@ from shared.store.payloads import PayloadStore
 from worker.engine import Engine, EngineSettings
 from worker.engine.claims import Claims
 from worker.engine.persist import persist
+from worker.host import Host
 from worker.llm.gateway import ModelGateway
 from worker.llm.settings import ModelSettings
 from worker.tools.agents import Concluding, Desk, Reach, agent_tools
@@ -101,6 +102,20 @@ class Identity:
     lane: Lane
     capacity: int
     process: str | None = None
+
+
+def process_text(host: Host, lane: Lane, mcp_file: Path | None) -> str | None:
+    """Return the `process` of this worker's `Identity`; None where it may have gone while a call of it still goes on.
+
+    The SDK gives a stdio server a session of its own: nobody would look for it there, and it may end a call after its
+    worker. Then the lease decides, and leaves it that long to notice. Raises `Misconfigured` for a bad file.
+    """
+    if lane is Lane.IO and mcp_file is not None:
+        from worker.tools.mcp.config import read_mcp_file  # only where there are such servers
+
+        if any(server.transport == "stdio" for server in read_mcp_file(mcp_file)):
+            return None
+    return None if host.own is None else host.own.text
 
 
 class _LateKnowledge:

@@ -19,7 +19,7 @@ from shared.store.ids import new_id
 from shared.store.schema import require_schema
 from worker.celery_app import app, settings
 from worker.children import Children
-from worker.container import CRASH_POINTS, Identity, LaneRuntime, Tools
+from worker.container import CRASH_POINTS, Identity, LaneRuntime, Tools, process_text
 from worker.engine.claims import Claims
 from worker.engine.lease import Lease
 from worker.host import Host
@@ -65,7 +65,7 @@ def run(lane: Lane, concurrency: int | None = None) -> int:
     require_schema(settings.require_database())
     capacity = concurrency or (settings.io_concurrency if lane is Lane.IO else settings.cpu_concurrency)
     host = Host() if settings.see_gone else None
-    process = host.own.text if host is not None and host.own is not None else None
+    process = None if host is None else process_text(host, lane, settings.mcp_file)
     identity = Identity(new_id(), f"planq-{lane}-{os.getpid()}@{socket.gethostname()}", lane, capacity, process)
     tools = Tools.load(settings)
     tracker = CeleryTracker() if lane is Lane.IO else SilentTracker()

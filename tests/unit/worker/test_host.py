@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -14,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from shared.domain.processes import Process
+from shared.domain.states import Lane
 from tests.support.waiting import eventually
+from worker.container import process_text
 from worker.host import Host
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells; elsewhere leases decide")
@@ -163,3 +166,24 @@ def test_without_a_proc_nobody_is_seen(tmp_path: Path) -> None:
     host = Host(tmp_path)
     assert (host.own, host.place) == (None, None)
     assert not host.has_gone("a 1 2 3 4 5")
+
+
+@pytest.mark.parametrize(
+    ("lane", "server", "tells"),
+    [
+        (Lane.IO, {"command": "server"}, False),
+        (Lane.IO, {"command": "server", "disabled": True}, True),
+        (Lane.IO, {"url": "http://localhost/mcp"}, True),
+        (Lane.CPU, {"command": "server"}, True),
+    ],
+)
+def test_a_worker_whose_stdio_servers_may_outlive_it_does_not_tell_which_process_it_is(
+    tmp_path: Path, lane: Lane, server: dict[str, object], tells: bool
+) -> None:
+    # Pins: a call was begun again while the server of a killed worker, in its own session, still carried it out.
+    file = tmp_path / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": {"one": server}}))
+    host = Host()
+    assert host.own is not None
+    assert process_text(host, lane, file) == (host.own.text if tells else None)
+    assert process_text(host, lane, None) == host.own.text
