@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -113,7 +114,7 @@ def test_a_process_whose_first_thread_alone_has_ended_has_not_gone(start: Start)
 
 
 @pytest.mark.parametrize("change", [{"boot": "another"}, {"pids": 1}, {"times": 1}])
-def test_nobody_is_seen_to_go_elsewhere(start: Start, change: dict[str, object]) -> None:
+def test_nobody_is_seen_to_go_elsewhere(start: Start, change: dict[str, Any]) -> None:
     process, text = start(STAY)
     process.kill()
     process.wait()
