@@ -5,6 +5,7 @@ A document is put as YAML or JSON and answered as JSON; a skill is Markdown both
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -89,7 +90,8 @@ async def put_agent(request: Request, agent_id: Name, services: Use) -> Response
     body = await request.body()
     if request.headers.get("content-type", "").startswith("application/json"):
         decode(body, is_unique=False)  # says better what is wrong with JSON that is none
-    document = parse_agent(body)
+    # Reading YAML with its lines takes seconds for the largest documents: meanwhile the loop serves others.
+    document = await asyncio.to_thread(parse_agent, body)
     _check_name(document.name, agent_id, "the document")
     content = json_text(document.to_json())
     kept = await services.agents.put(TENANT, document.name, content, skills=document.skills)

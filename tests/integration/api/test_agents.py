@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from api.routes import agents as routes
+from shared.domain.agents.document import AgentDocument, parse_agent
 from tests.integration.api.conftest import Api, problem_of
 
 YAML = {"Content-Type": "application/yaml"}
@@ -65,6 +69,23 @@ def test_an_agent_is_stored_with_versions_and_returned_as_it_was_written(api: Ap
     assert list(first.json()["document"]["x-team"]) == ["b", "a"]
     stored = [{name: one.json()[name] for name in one.json() if name != "warnings"} for one in (first, other)]
     assert [api.http.get(place).json() for place in (first.headers["location"], path)] == stored
+
+
+def test_a_document_is_read_beside_the_loop_that_serves_the_others(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[bool] = []
+
+    def watched(body: bytes) -> AgentDocument:
+        with suppress(RuntimeError):  # that no loop runs here
+            asyncio.get_running_loop()
+            read.append(False)
+        read.append(True)
+        return parse_agent(body)
+
+    monkeypatch.setattr(routes, "parse_agent", watched)
+
+    put(api, "beside")
+
+    assert read == [True]
 
 
 def test_a_broken_document_is_refused_with_every_defect_and_its_line(api: Api) -> None:
