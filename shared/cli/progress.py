@@ -55,7 +55,7 @@ class Story:
         self._console = console
         self._status: str | None = None
         self._plan_told = False
-        self._begun: set[tuple[str, int]] = set()
+        self._begun: dict[tuple[str, int], datetime] = {}
         self._ended: set[str] = set()
         self._asked: list[str] = []
 
@@ -97,8 +97,8 @@ class Story:
         started, finished = _time(step.get("started_at")), _time(step.get("finished_at"))
         name = _name(step)  # with the tool: the chained one's step has the index of another
         if started and attempt and (name, attempt) not in self._begun:
-            yield started, f"step {name} {self._begins(step, attempt)}", "cyan"
-            self._begun.add((name, attempt))
+            yield started, f"step {name} {self._begins(step, attempt, started)}", "cyan"
+            self._begun[(name, attempt)] = started
         if finished and name not in self._ended and StepStatus(status).is_terminal:
             self._ended.add(name)
             took = f" after {(finished - started).total_seconds() * 1000:.0f} ms" if started else ""
@@ -107,9 +107,14 @@ class Story:
             error = f": {_short(step['error'].get('message'))}" if step.get("error") else ""
             yield finished, f"step {name} {status}{took}{error}", STEP_STYLES.get(status)
 
-    def _begins(self, step: Json, attempt: int) -> str:
+    def _begins(self, step: Json, attempt: int, started: datetime) -> str:
         if step.get("kind", "tool") == "tool":
-            return "started" if attempt == 1 else f"started again (attempt {attempt})"
+            if attempt == 1:
+                return "started"
+            # A retry keeps the time of the first start: when it began itself is not known here.
+            known = [at for (name, _), at in self._begun.items() if name == _name(step)]
+            is_anew = known and started not in known
+            return f"started again (attempt {attempt})" if is_anew else f"started, and is in attempt {attempt}"
         # It hands over, and goes on in another attempt once those have ended.
         return "goes on" if (_name(step), attempt - 1) in self._begun else "started"
 

@@ -135,6 +135,18 @@ def test_a_retry_is_told_with_its_attempt_and_a_skipped_step_without_a_start() -
     assert "3.00 s  step $0 search skipped" in lines
 
 
+def test_a_retry_is_not_told_with_the_time_of_the_first_start_as_its_own() -> None:
+    lines = told(
+        job("executing", step(0, "running", started_at=at(1)), step(1, "running", started_at=at(1.5), attempt=2)),
+        job("executing", step(0, "running", started_at=at(1), attempt=2)),
+        job("completed", step(0, "succeeded", started_at=at(1), finished_at=at(3), attempt=2)),
+    )
+
+    assert "1.50 s  step $1 search started, and is in attempt 2" in lines
+    assert "1.00 s  step $0 search started, and is in attempt 2" in lines
+    assert not any("again" in line for line in lines)
+
+
 def test_following_ends_at_its_timeout_with_the_job_unfinished() -> None:
     assert told(job("queued"), timeout=3) == ["job queued"]
 
