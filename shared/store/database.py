@@ -302,7 +302,8 @@ def _hang_up(connection: psycopg.AsyncConnection[DictRow]) -> None:
 
     To cancel the waiting would take longer: psycopg then asks the server to cancel the statement, and waits for 5 s.
     """
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as ours:
+    # It may be lost by now, and its file closed.
+    with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as ours:
         ours.shutdown(socket.SHUT_RDWR)
 
 

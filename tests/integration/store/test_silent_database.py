@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import dict_row
 
 from shared.domain.errors import DatabaseUnavailable
-from shared.store.database import Database
+from shared.store.database import Database, _hang_up
 from tests.support.proxy import TcpProxy
 
 PATIENCE = 30.0
@@ -77,3 +79,13 @@ def test_an_answer_in_time_leaves_its_connection_alone(database_url: str) -> Non
             await database.close()
 
     assert len(asyncio.run(scenario())) == 1
+
+
+def test_a_connection_that_was_lost_by_itself_need_not_be_ended(database_url: str) -> None:
+    # Pins: it raised in the loop where a connection was lost just before its time, and the others were being renewed.
+    async def scenario() -> None:
+        connection = await psycopg.AsyncConnection.connect(database_url, row_factory=dict_row)
+        await connection.close()
+        _hang_up(connection)
+
+    asyncio.run(scenario())
