@@ -6,7 +6,7 @@ What an item needs is made, and what came of it is read, by its own caller: a de
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -100,7 +100,7 @@ class Transitions:
         if value.get("gone"):
             raise InternalFault("the job whose outcomes this fork takes over is gone; submit its plan as a new job")
         is_free = value.get("is_free", False)
-        found = moved({**value, "ready": planned.ready(is_free=is_free)})
+        found = moved({**value, "ready": planned.ready_after(is_free=is_free)})
         return replace(found, steps=len(run) if found.landed and is_free else 0) if run else found
 
     async def end_job(
@@ -206,53 +206,42 @@ class Transitions:
 class _Planned:
     """The steps of a plan as they are stored, their JSON as `text`.
 
-    `open` counts those whose outcome is not taken over from another job, `pending` says for how many of these each
-    one waits, and `after_ran` how many of those have `ran`. What is `taken` counts on them.
+    `open` counts those whose outcome is not taken over from another job. `first` are those that wait for nothing,
+    `ready` those that wait for nothing once a run is stored; what will be `taken` is among these.
     """
 
-    steps: Sequence[PlannedStep]
     text: str
     open: int
-    pending: Sequence[int]
-    after_ran: Sequence[int]
-    reuse: Collection[int]
-    ran: Collection[int]
-    taken: Collection[int]
+    first: Sequence[PlannedStep]
+    ready: Sequence[PlannedStep]
+    taken: frozenset[int]
 
     @classmethod
     def of(
         cls, steps: Sequence[PlannedStep], reuse: Mapping[int, ReusedStep], run: Sequence[RanStep], take: Take
     ) -> _Planned:
         ran = {step.index: {"ran": place, **_ran_to_json(step)} for place, step in enumerate(run)}
-        pending = [sum(1 for other in step.depends_on if other not in reuse) for step in steps]
-        after_ran = [sum(1 for other in step.depends_on if other in ran) for step in steps]
-        mine = [
-            step.index
-            for step, left, less in zip(steps, pending, after_ran, strict=True)
-            if left == less and step.index not in reuse and step.index not in ran and step.lane is take.lane
-        ]
-        taken = frozenset(mine[: take.steps])
+        opened = [step for step in steps if step.index not in reuse]
+        ready = [s for s in opened if s.index not in ran and all(n in reuse or n in ran for n in s.depends_on)]
+        taken = frozenset([step.index for step in ready if step.lane is take.lane][: take.steps])
         shapes = [
             {
                 **step_to_json(step, reuse.get(step.index)),
-                **ran.get(step.index, {}),
-                "pending": left,
-                "after_ran": less,
+                "pending": sum(1 for other in step.depends_on if other not in reuse),
                 "taken": step.index in taken,
             }
-            for step, left, less in zip(steps, pending, after_ran, strict=True)
+            for step in steps
         ]
-        opened = sum(1 for step in steps if step.index not in reuse)
-        return cls(steps, json_text(shapes), opened, pending, after_ran, reuse, ran, taken)
+        if ran:
+            for step, shape in zip(steps, shapes, strict=True):
+                shape |= {"after_ran": sum(1 for other in step.depends_on if other in ran), **ran.get(step.index, {})}
+        first = [step for step in opened if all(other in reuse for other in step.depends_on)] if ran else ready
+        return cls(json_text(shapes), len(opened), first, ready, taken)
 
-    def ready(self, *, is_free: bool) -> list[_Value]:
-        """Return the steps that are to be dispatched; where the job is paused nothing was taken, and nothing ran."""
-        return [
-            {"index": step.index, "lane": step.lane, "tool_name": step.tool_name}
-            for step, left, less in zip(self.steps, self.pending, self.after_ran, strict=True)
-            if left == (less if is_free else 0) and step.index not in self.reuse
-            if not is_free or (step.index not in self.ran and step.index not in self.taken)
-        ]
+    def ready_after(self, *, is_free: bool) -> list[_Value]:
+        """Return the steps to be dispatched; in a paused job nothing was taken, and nothing counts as run."""
+        left = [step for step in self.ready if step.index not in self.taken] if is_free else self.first
+        return [{"index": step.index, "lane": step.lane, "tool_name": step.tool_name} for step in left]
 
 
 def _item(fields: Mapping[str, Any], *, take: Take = _NOTHING, weight: int = 1) -> _Item:
