@@ -56,7 +56,7 @@ class Answering:
         findings = Findings(is_direct=True)
         try:
             ask = await self._budget.reserved(claim, job.ask, findings, own=job.limits)
-            reply = await self._asked(claim, chain, ask, findings)
+            reply = await self.asked(claim, chain, ask, findings)
         except ModelFailed as failure:
             return await self._spending.end(claim, None, ErrorRecord.of(failure.error), chain.calls)
         except BudgetExceeded as refused:
@@ -87,14 +87,15 @@ class Answering:
         try:
             async with self._spending.kept(claim.job_id, chain.calls):
                 ask = await self._budget.reserved(claim, job.ask, findings, chain.calls, own=job.limits)
-            reply = await self._asked(claim, chain, ask, findings)
+            reply = await self.asked(claim, chain, ask, findings)
         except ModelFailed as failure:
             return replace(rejected, errors=(*rejected.errors, f"and the repair failed: {failure.error.message}"))
         except BudgetExceeded as refused:
             return replace(rejected, errors=(*rejected.errors, f"and there was no repair: {refused.message}"))
         return read_answer(reply.text, job.ask.answer_schema or {})
 
-    async def _asked(self, claim: StageClaim, chain: Chain, ask: Ask, findings: Findings) -> ModelReply:
+    async def asked(self, claim: StageClaim, chain: Chain, ask: Ask, findings: Findings) -> ModelReply:
+        """Return what the model answers; raises `ModelFailed`. The call is then among those of the `chain`."""
         return await self._spending.asked(
             claim.job_id, chain.calls, lambda cut_off: self._responder.respond(ask, findings, cut_off=cut_off)
         )

@@ -28,7 +28,6 @@ class RespondStage:
         prices: Prices | None = None,
     ) -> None:
         self._store = store
-        self._responder = responder
         self._spending = Spending(store)
         self._budget = Budget(store, self._spending, prices)
         self._answering = Answering(store, responder, self._spending, self._budget)
@@ -62,9 +61,7 @@ class RespondStage:
         ask = Ask(job_id=str(claim.job_id), input=claim.input, model=claim.model) if job is None else job.ask
         try:
             ask = await self._budget.reserved(claim, ask, findings, own={} if job is None else job.limits)
-            reply = await self._spending.asked(
-                claim.job_id, chain.calls, lambda cut_off: self._responder.respond(ask, findings, cut_off=cut_off)
-            )
+            reply = await self._answering.asked(claim, chain, ask, findings)
         except ModelFailed as failure:
             error = ErrorRecord.of(failure.error)
             told = failure_text(findings.results)
