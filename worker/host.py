@@ -68,7 +68,7 @@ class Host:
             pass
         try:
             state, _, started = self._read(pid)
-            return Sight(started, state not in _DEAD or self._has_threads(pid))
+            return self._sight(pid, state, started)
         except (OSError, ValueError):
             return Unseen.HIDDEN
 
@@ -93,13 +93,13 @@ class Host:
             state, its_group, started = self._read(pid)
             if its_group != group:
                 return None
-            return Sight(started, state not in _DEAD or self._has_threads(pid))
+            return self._sight(pid, state, started)
         except (FileNotFoundError, ProcessLookupError):
             return None  # it has ended meanwhile
 
-    def _has_threads(self, pid: int) -> bool:
-        """True when others than the first thread are left: that one may end before them."""
-        return len(os.listdir(self._proc / str(pid) / "task")) > 1
+    def _sight(self, pid: int, state: str, started: int) -> Sight:
+        # Others than the first thread may be left: that one may end before them.
+        return Sight(started, state not in _DEAD or len(os.listdir(self._proc / str(pid) / "task")) > 1)
 
     def _read(self, pid: int) -> tuple[str, int, int]:
         """Return state, process group and start; the name before them may contain anything. Raises OSError."""
