@@ -8,6 +8,7 @@
 # Ports and data folder: PLANQ_PORT, PLANQ_FLOWER_PORT, PLANQ_DATA, from the environment or as `make up PLANQ_PORT=9000`.
 
 PYTHON ?= python3
+PYTEST_WORKERS ?= auto
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -19,9 +20,12 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 up: $(STAMP)
 	@exec $(BIN)/planq up --sample $(ARGS)
 
+# Compiled once, whatever the caller's environment says: the tests start hundreds of interpreters.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: $(STAMP)
 	@$(BIN)/python -m tests.support.litellm_env
-	@exec $(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m tests.support.kombu_suite
+	@exec $(BIN)/python -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -45,6 +49,6 @@ clean:
 $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "planq needs Python 3.11 or newer; name one with PYTHON=...")'
 	@$(PYTHON) -m venv $(VENV) || { echo "No virtual environment could be made. On Debian: apt-get install python3-venv" >&2; exit 1; }
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --no-index -e .
+	@$(BIN)/python deploy/install.py
+	@$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --no-index -e .
 	@touch $@

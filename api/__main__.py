@@ -11,6 +11,7 @@ import resource
 import signal
 import socket
 import sys
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -19,6 +20,7 @@ _log = logging.getLogger("planq.api")
 _MISCONFIGURED = 2
 _BACKLOG = 2_048
 _MAX_FILES = 65_536
+_OTHER_FILES = 128
 _DRAIN_SECONDS = 10
 
 _KEEP_ALIVE_SECONDS = 65
@@ -50,7 +52,7 @@ def _serve() -> None:
     from shared.telemetry.logs import configure_logging
 
     settings = load_settings()
-    configure_logging(settings.log_level, as_json=settings.log_json)
+    configure_logging(settings.log_level, as_json=settings.log_json, secrets=settings.secrets)
     bound_arenas()
     app = create_app(settings)
     _check_schema(settings.require_database())
@@ -62,7 +64,7 @@ def _serve() -> None:
             app.state.services.waiters.close()  # before the server waits for its clients
             await super().shutdown(sockets)
 
-    config = uvicorn.Config(app, **server_options())
+    config = uvicorn.Config(app, **server_options(settings.max_connections))
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     with _listen(settings.host, settings.port) as listener:
         host, port = listener.getsockname()[:2]
@@ -70,11 +72,18 @@ def _serve() -> None:
         Server(config).run(sockets=[listener])
 
 
-def server_options() -> dict[str, Any]:
-    """Return how uvicorn serves the API: what makes it cheap is named, so that a missing library is an error."""
+def server_options(max_connections: int = 12_000) -> dict[str, Any]:
+    """Return how uvicorn serves the API: what makes it cheap is named, so that a missing library is an error.
+
+    No more connections are taken than there are file descriptors for, less some for all else.
+    """
+    from api.protocol import BoundedProtocol, Bounds
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = max_connections if soft == resource.RLIM_INFINITY else min(max_connections, max(1, soft - _OTHER_FILES))
     return {
         "loop": "uvloop",
-        "http": "httptools",
+        "http": partial(BoundedProtocol, bounds=Bounds(connections=most)),  # on httptools
         "ws": "none",
         "lifespan": "on",
         "access_log": False,

@@ -8,38 +8,63 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
 
 from api.schemas import (
+    SAYS_SOMETHING,
     AgentReference,
     BudgetRequest,
     ChildDocument,
     ErrorDocument,
     Id,
+    RetryDocument,
     StepReference,
     Time,
     UsageDocument,
+    User,
     WarningDocument,
+    one_of,
 )
 from shared.domain.agents.document import OutputMode
+from shared.domain.plan import WHOLE
 from shared.domain.states import JobStatus
+from shared.domain.tool import MAX_TIMEOUT_SECONDS
+
+_SOMETHING_TO_DO: JsonDict = {
+    "anyOf": [
+        one_of(wanted, **{wanted: "string", unset: "null"})
+        for wanted in ("action", "prompt")
+        for unset in ("timeout_ms", "timeout_seconds")
+    ]
+}
+"""Which fields of an execution's request go together, for `/openapi.json`."""
 
 
 class ExecutionRequest(BaseModel):
     """What an agent shall do: `action`, `prompt`, or both."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra=_SOMETHING_TO_DO)
 
     action: str | None = Field(default=None, description="One of the agent's actions.")
-    prompt: str | None = Field(default=None, description="What is asked, at most 100 kB of UTF-8.")
+    prompt: str | None = Field(
+        default=None,
+        description="What is asked, at most 100 kB of UTF-8.",
+        json_schema_extra={"pattern": SAYS_SOMETHING},
+    )
     with_: dict[str, Any] | None = Field(
         default=None, alias="with", description="What the agent, or its action, is given to work on; at most 100 kB."
     )
-    timeout_ms: Annotated[int, Field(ge=1)] | None = Field(
-        default=None, description="How long it may take, at most 300 000 ms; or `timeout_seconds`."
+    timeout_ms: Annotated[int, Field(ge=1), WHOLE] | None = Field(
+        default=None,
+        description="How long it may take, at most 300 000 ms; or `timeout_seconds`.",
+        json_schema_extra={"maximum": MAX_TIMEOUT_SECONDS * 1000},
     )
     timeout_seconds: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="How long it may take, at most 300 s; or `timeout_ms`."
+        default=None,
+        description="How long it may take, at most 300 s; or `timeout_ms`.",
+        json_schema_extra={"maximum": MAX_TIMEOUT_SECONDS},
     )
+    user: User = None
     metadata: dict[str, Any] | None = Field(default=None, description="Kept and returned as it is; at most 16 kB.")
     budget: BudgetRequest | None = Field(default=None, description="For it and all executions below it.")
 
@@ -78,6 +103,7 @@ class ExecutionDocument(_Answer):
     exec_id: Id = Field(description="The id of the job that it is.")
     status: JobStatus
     agent: AgentReference | None = Field(description="Null where it is a plan of agents.")
+    user: str | None = Field(description="Whose it is, as the caller named them.")
     action: str | None
     output: Any = Field(description="The object of a structured agent, else `{text}`; null unless it has completed.")
     chained: dict[str, Any] | None = Field(description="What became of the agent's chained tool.")
@@ -92,6 +118,7 @@ class ExecutionDocument(_Answer):
     depth: int
     children: list[ChildDocument]
     warnings: list[WarningDocument] = Field(description="What the agent missed, and went on without.")
+    retry: RetryDocument | None
 
 
 class StoredAgent(_Answer):

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
@@ -33,10 +34,11 @@ from api.routes.operations import operations
 from api.routes.outputs import outputs
 from api.routes.schedules import schedules
 from api.shortcuts import Shortcuts
+from api.submission import TENANT
 from api.waiting import Waiters
 from shared.broker.celery_config import create_celery
 from shared.broker.publisher import CeleryPublisher
-from shared.domain.errors import Misconfigured
+from shared.embedded.folder import serves
 from shared.failpoints import Failpoints, methods
 from shared.settings import VERSION, Settings
 from shared.store.agents import DocumentStore
@@ -53,7 +55,7 @@ _log = logging.getLogger("planq.api")
 
 CRASH_POINTS: Mapping[str, Collection[str]] = {
     "requests": methods(RequestStore)
-    - {"artifact", "earlier", "ended", "jobs", "output", "planned", "tools", "view"},
+    - {"artifact", "artifacts", "earlier", "ended", "jobs", "output", "planned", "tools", "view", "was_settled"},
     "publisher": frozenset({"publish_soon"}),
     "agents": frozenset({"put", "retire"}),
     "skills": frozenset({"put", "retire"}),
@@ -83,14 +85,10 @@ class _Application(FastAPI):
 def create_app(settings: Settings) -> FastAPI:
     """Return the application; opens no connection yet.
 
-    Raises `Misconfigured` when a server's URL is missing or cannot be read, and when others than this machine could
-    reach the API without a key.
+    Raises `Misconfigured` when a server's URL is missing or cannot be read, and where settings contradict each other:
+    when others than this machine could reach the API without a key, say.
     """
-    if not settings.is_loopback and not settings.keys:
-        raise Misconfigured(
-            f"PLANQ_HOST is {settings.host!r}, which other machines may reach: set PLANQ_API_KEYS to one or more "
-            "keys (comma separated), or PLANQ_HOST to 127.0.0.1"
-        )
+    settings.check()
     database = Database(
         settings.require_database(),
         max_connections=settings.database_connections,
@@ -119,7 +117,7 @@ def create_app(settings: Settings) -> FastAPI:
         app.include_router(router)
     app.mount(ASSETS, assets())
     errors.install(app)
-    openapi.describe(app, with_keys=bool(settings.keys))
+    openapi.describe(app, settings.limits_of(TENANT), with_keys=bool(settings.keys))
     app.add_middleware(errors.Faults)
     app.front = Front(
         errors.Faults(Shortcuts(app.routed, services)),
@@ -147,9 +145,15 @@ def _compose(settings: Settings, database: Database) -> Services:
         agents=failpoints.around("agents", DocumentStore(database, "agent")),
         skills=failpoints.around("skills", DocumentStore(database, "skill")),
         schedules=failpoints.around("schedules", Schedules(database)),
-        readiness=Readiness(fleet, BrokerProbe(celery)),
+        readiness=Readiness(database, fleet, BrokerProbe(celery), data=_embedded_data(settings)),
         metrics=Metrics(fleet, waiters),
     )
+
+
+def _embedded_data(settings: Settings) -> Path | None:
+    """Return the folder in which `planq up` keeps its servers' data, None where they are others."""
+    data = Path(os.environ.get("PLANQ_DATA") or os.devnull).absolute()
+    return data if data.is_dir() and serves(data, settings.database_url, settings.broker_url) else None
 
 
 @contextlib.asynccontextmanager

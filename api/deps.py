@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, Path
+from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,7 +20,7 @@ from api.problems import error_responses
 from api.readiness import Readiness
 from api.waiting import Waiters
 from shared.broker.publisher import CeleryPublisher
-from shared.domain.errors import NotFound, capped
+from shared.domain.errors import InvalidRequest, NotFound, capped
 from shared.settings import Settings
 from shared.store.agents import DocumentStore
 from shared.store.catalogue import Catalogue
@@ -55,6 +57,10 @@ async def _services(request: Request) -> Services:
 Use = Annotated[Services, Depends(_services)]
 
 
+KEY = {"pattern": "^[!-~]{1,255}$"}
+"""What an Idempotency-Key is, for `/openapi.json`; `check_key` says better what is wrong with one."""
+
+
 def job_id_of(text: str) -> UUID:
     """Return the id in a path; what is no UUID names no job: `NotFound`."""
     try:
@@ -78,9 +84,10 @@ def step_index_of(job_id: UUID, text: str) -> int:
     return int(text)
 
 
-def router(tag: str) -> APIRouter:
-    """Return a router whose routes decode bodies strictly and document the errors that every route may have."""
-    return APIRouter(route_class=_StrictRoute, tags=[tag], responses=error_responses(401, 403, 421, 422, 500, 503))
+def router(tag: str, *statuses: int) -> APIRouter:
+    """Return a router whose routes read bodies and queries strictly, and document the errors that each may have."""
+    found = error_responses(*(statuses or (401, 403, 421, 422, 500, 503)))
+    return APIRouter(route_class=_StrictRoute, tags=[tag], responses=found)
 
 
 class _StrictRequest(Request):
@@ -93,8 +100,35 @@ class _StrictRequest(Request):
 class _StrictRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
+        known = _query_names(self.dependant)
 
         async def strict(request: Request) -> Response:
+            if request.scope["query_string"]:
+                _check_query(request, known)
             return await handle(_StrictRequest(request.scope, request.receive))
 
         return strict
+
+
+def _query_names(dependant: Dependant) -> list[str]:
+    """Return the parameters that a route takes from the query, those of what it depends on too."""
+    below = [name for one in dependant.dependencies for name in _query_names(one)]
+    return [*(field.alias for field in dependant.query_params), *below]
+
+
+def _check_query(request: Request, known: Sequence[str]) -> None:
+    """Raise `InvalidRequest` with every parameter of the query that nothing reads, or that stands there twice."""
+    given = Counter(name for name, _ in request.query_params.multi_items())
+    told = f"known parameters are {', '.join(known)}" if known else "this takes none"
+    defects = [
+        {
+            "in": "query",
+            "field": capped(name, 100),
+            "message": "stands there more than once; send it once" if name in known else f"unknown parameter; {told}",
+        }
+        for name, count in given.items()
+        if name not in known or count > 1
+    ]
+    if defects:
+        detail = "; ".join(f"{defect['field']}: {defect['message']}" for defect in defects[:10])
+        raise InvalidRequest(detail, errors=defects[:100])

@@ -11,6 +11,7 @@ from shared.domain.agents.document import read_agent
 from shared.domain.agents.warnings import Warned, job_warning
 from shared.domain.compile import PlannedStep
 from shared.domain.encoding import JsonText
+from shared.domain.errors import as_agent_error
 from shared.domain.states import Effect, JobStatus, StepStatus
 from shared.store.agents import StoredDocument
 from shared.store.database import Row
@@ -36,6 +37,7 @@ def _document(row: Row, steps: Sequence[Document]) -> Document:
         "children": row["children"] or [],
         "warnings": _warnings(row),
         "budget": row["budget"],
+        "retry": _retry(row),
     }
 
 
@@ -49,13 +51,38 @@ def execution_document(view: JobView) -> Document:
     return {
         "exec_id": job["id"],
         **{name: job[name] for name in _OF_AN_EXECUTION},
+        "error": _agent_error(row["error"]),
         "action": row["action"],
         "output": output,
         "chained": row["chained"],
         "elapsed_ms": None if took is None else round(took.total_seconds() * 1000),
         "children": row["children"] or [],
         "warnings": _warnings(row),
+        "retry": _retry(row),
     }
+
+
+def _retry(row: Row) -> Document | None:
+    """Return a `RetryDocument` where the stage of a job is tried again because its model failed."""
+    if row["stage_retry"] is None:
+        return None
+    kept = parsed(row["stage_retry"])
+    return {
+        "stage": kept["stage"],
+        "attempts": kept["tried"]["tries"],
+        "next_attempt_at": _time(row["next_attempt_at"]),
+        "error": kept["error"],
+    }
+
+
+def _agent_error(stored: Any) -> Any:
+    """Return the error of an agent's job as whoever called the agent is told of it, with the job's own as `cause`."""
+    if stored is None:
+        return None
+    error = parsed(stored.body.decode("utf-8", "surrogatepass")) if isinstance(stored, JsonText) else stored
+    if (code := as_agent_error(error["code"])) == error["code"]:
+        return stored
+    return {**error, "code": code, "details": {**(error.get("details") or {}), "cause": error["code"]}}
 
 
 def _warnings(row: Row) -> list[Document]:
@@ -63,7 +90,7 @@ def _warnings(row: Row) -> list[Document]:
 
 
 _OF_AN_EXECUTION = (
-    *("status", "agent", "error", "model_calls", "usage", "parent", "depth"),
+    *("status", "agent", "user", "error", "model_calls", "usage", "parent", "depth"),
     *("created_at", "started_at", "finished_at"),
 )
 
@@ -90,10 +117,26 @@ def job_summary(row: Row) -> Document:
         "paused_at": _time(row["paused_at"]),
         "expires_at": _time(row["expires_at"]) if _time_runs_out(row) else None,
         "forked_from": _id(row["forked_from"]),
+        "user": row["user_id"] or None,
         "metadata": row["metadata"],
         "agent": _agent(row),
         "parent": _parent(row),
         "depth": row["depth"],
+    }
+
+
+def artifact_record(row: Row) -> Document:
+    """Return an `ArtifactRecordDocument`."""
+    return {
+        "artifact_id": row["id"],
+        "version": row["version"],
+        "job_id": str(row["job_id"]),
+        "step_index": row["step_index"],
+        "tool_name": row["tool_name"],
+        "skill_id": row["skill_id"],
+        "type": row["type"],
+        "metadata": row["metadata"],
+        "created_at": _time(row["created_at"]),
     }
 
 
@@ -114,6 +157,7 @@ def new_job_document(submission: Submission, created_at: datetime) -> Document:
         "status": JobStatus.QUEUED.value,
         "strategy": submission.strategy.value,
         "input": submission.input,
+        "user_id": submission.user_id,
         "metadata": submission.metadata,
         "plan_body": submission.plan,
         "created_at": created_at,
@@ -130,7 +174,7 @@ _NOTHING_USED: Mapping[str, float] = {"tokens": 0, "cost_usd": 0.0, "model_calls
 
 _NOTHING_YET: Mapping[str, Any] = {
     **dict.fromkeys(("answer", "error", "cost_usd", "started_at", "finished_at", "paused_at", "plan_errors")),
-    **dict.fromkeys(("output", "chained", "children", "warnings", "parent_job_id")),
+    **dict.fromkeys(("output", "chained", "children", "warnings", "parent_job_id", "stage_retry")),
     **dict.fromkeys(("model_calls", "input_tokens", "output_tokens", "depth"), 0),
 }
 

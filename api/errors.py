@@ -18,6 +18,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.body import encode
@@ -38,6 +39,7 @@ STATUS_OF: Mapping[type[PlanqError], int] = {
     domain.Conflict: 409,
     domain.TooLarge: 413,
     domain.Transient: 503,
+    domain.Unreached: 503,
     domain.RateLimited: 429,
     domain.TimedOut: 504,
     domain.FirstTokenTimedOut: 504,
@@ -46,6 +48,7 @@ STATUS_OF: Mapping[type[PlanqError], int] = {
     domain.JobTimedOut: 504,
     domain.HumanWaitTimedOut: 504,
     domain.WorkerLost: 503,
+    domain.OwnershipLost: 503,
     domain.InvalidArguments: 422,
     domain.InvalidOutput: 502,
     domain.AuthFailed: 502,
@@ -162,12 +165,24 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if not isinstance(error, Refusal) and error.status_code in (404, 405):
         path = capped(request.url.path, 200)
-        error.detail = (
-            f"there is nothing at {path}; see /docs"
-            if error.status_code == 404
-            else f"{path} does not know the method {request.method}"
-        )
+        if error.status_code == 404:
+            error.detail = f"there is nothing at {path}; see /docs"
+        else:
+            allowed = ", ".join(_methods_at(request))
+            error.detail = f"{path} does not know the method {request.method}; it knows {allowed}"
+            error.headers = {"Allow": allowed}
     return _of_http_exception(error)
+
+
+def _methods_at(request: Request) -> list[str]:
+    """Return all methods that something at the path of a request knows; the framework names those of one route."""
+
+    def is_known(method: str) -> bool:
+        asked = {**request.scope, "method": method}
+        return any(route.matches(asked)[0] is Match.FULL for route in request.app.router.routes)
+
+    known = [method for method in ("GET", "POST", "PUT", "PATCH", "DELETE") if is_known(method)]
+    return [*known[:1], "HEAD", *known[1:]] if "GET" in known else known
 
 
 async def _on_invalid_request(request: Request, error: Exception) -> Response:

@@ -19,8 +19,12 @@ from starlette.types import Message, Receive, Scope
 from api.problems import Refusal
 from shared.domain.errors import TooLarge, Unauthorized, capped
 
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-"""What a supervisor may ask without a key."""
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
+"""What may be asked without a key: by supervisors, and by browsers, which know no other way to give one than the page
+at `/docs` itself. The description says nothing that README does not."""
+
+OPEN_BELOW = "/docs/"
+"""The scripts of that page lie below."""
 
 _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 _BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})
@@ -53,10 +57,12 @@ class Guard:
             _check_host(scope)
         if b"origin" in fields:
             _check_origin(fields)
+        if b"idempotency-key" in fields:
+            _check_one_key(scope)
         self._check_body(scope["method"], scope["path"], fields)
 
     def _check_key(self, path: str, fields: Fields) -> None:
-        if path in OPEN_PATHS:
+        if path in OPEN_PATHS or path.startswith(OPEN_BELOW):
             return
         scheme, _, given = _text(fields, b"authorization").partition(" ")
         if scheme.lower() != "bearer" or not given:
@@ -73,6 +79,14 @@ class Guard:
         has_body = length.strip("0") != "" or b"transfer-encoding" in fields
         if method not in _BODY_METHODS or not has_body:
             return
+        coding = _text(fields, b"content-encoding").strip().lower()
+        if coding not in ("", "identity"):
+            raise Refusal(
+                415,
+                "unsupported_media_type",
+                f"expected a body without Content-Encoding, found {capped(coding, 100)!r}; send it as it is",
+                headers={"Accept-Encoding": "identity"},
+            )
         given = _text(fields, b"content-type")
         expected = ("application/json",) if method == "POST" else _MEDIA_TYPES.get(path[:8], ("application/json",))
         if given.partition(";")[0].strip().lower() not in expected:
@@ -109,6 +123,11 @@ def _check_host(scope: Scope) -> None:
             f"expected the host localhost, 127.0.0.1 or [::1], found {capped(host, 100)!r}; "
             "an API that other names may reach needs PLANQ_API_KEYS",
         )
+
+
+def _check_one_key(scope: Scope) -> None:
+    if sum(name == b"idempotency-key" for name, _ in scope["headers"]) > 1:
+        raise Refusal(400, "invalid_idempotency_key", "expected one Idempotency-Key, found several; send one of them")
 
 
 def _check_origin(fields: Fields) -> None:

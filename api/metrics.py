@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.types import Scope
 
 from api.waiting import Waiters
 from shared.domain.errors import DatabaseUnavailable
 from shared.domain.states import TERMINAL_JOB, TERMINAL_STEP, JobStatus, Lane, StepStatus
+from shared.domain.tool import LATENCIES_SECONDS
 from shared.store.database import Row
 from shared.store.fleet import Fleet
 
@@ -62,16 +64,54 @@ class _WorkerCollector(Collector):
             "Attempts that this worker found lost with the worker that carried them out, by how that was seen.",
             labels=(*labels, "seen"),
         )
+        dead = CounterMetricFamily(
+            "planq_dead_letters",
+            "Messages that were no wake-ups, moved to the list of dead letters.",
+            labels=labels,
+        )
+        calls, seconds = _of_tools(labels)
         counted = {"transition": transitions, "depth_refused": refused, "lost": lost}
+        counted |= {"dead_letter": dead, "tool_call": calls}
         for row in self.rows:
             own = (row["name"], ",".join(row["lanes"]))
             for name, *labelled, number in row["counts"] or ():
                 if name in counted:
                     counted[name].add_metric((*own, *labelled), number)
+            for tool, (buckets, total) in _latencies(row["counts"] or ()).items():
+                seconds.add_metric((*own, tool), buckets, total)
             lag.add_metric(own, row["lag_ms"] / 1000)
             in_flight.add_metric(own, row["in_flight"])
             late.add_metric(own, row["late_outcomes"])
-        return (lag, in_flight, late, transitions, refused, lost)
+        return (lag, in_flight, late, transitions, refused, lost, dead, calls, seconds)
+
+
+def _of_tools(labels: Sequence[str]) -> tuple[CounterMetricFamily, HistogramMetricFamily]:
+    calls = CounterMetricFamily(
+        "planq_tool_calls",
+        "Calls of tools, by what they came to: succeeded, delegated, suspended, or the code of the error.",
+        labels=(*labels, "tool", "outcome"),
+    )
+    seconds = HistogramMetricFamily(
+        "planq_tool_call_seconds", "How long tools took to answer.", labels=(*labels, "tool")
+    )
+    return calls, seconds
+
+
+def _latencies(counts: Iterable[Sequence[Any]]) -> dict[str, tuple[list[tuple[str, float]], float]]:
+    """Return for every tool the buckets of its latencies, cumulative, and their sum in seconds."""
+    found: dict[str, dict[str, int]] = {}
+    total: dict[str, float] = {}
+    for name, *labelled, number in counts:
+        if name == "tool_seconds":
+            found.setdefault(labelled[0], {})[labelled[1]] = number
+        elif name == "tool_ms":
+            total[labelled[0]] = number / 1000
+    told: dict[str, tuple[list[tuple[str, float]], float]] = {}
+    for tool, own in found.items():
+        bounds = [*map(str, LATENCIES_SECONDS), "+Inf"]
+        below = accumulate(own.get(bound, 0) for bound in bounds)
+        told[tool] = (list(zip(bounds, below, strict=True)), total.get(tool, 0.0))
+    return told
 
 
 class Metrics:

@@ -17,6 +17,15 @@ from starlette.exceptions import HTTPException
 MEDIA_TYPE = "application/problem+json"
 
 
+_TITLES = {413: "Content Too Large", 414: "URI Too Long", 416: "Range Not Satisfiable", 422: "Unprocessable Content"}
+"""What RFC 9110 calls statuses for which Python before 3.13 has the names of RFC 2616 and RFC 4918."""
+
+
+def title_of(status: int) -> str:
+    """Return an HTTP status in words, the same on every Python."""
+    return _TITLES.get(status) or HTTPStatus(status).phrase
+
+
 class Problem(BaseModel):
     """Problem details (RFC 9457, section 3) with planq's members `code`, `errors` and `retryable`."""
 
@@ -57,7 +66,7 @@ def problem(
     """Return problem details as a JSON object; `members` are further ones and never replace these."""
     shown: dict[str, Any] = {
         "type": "about:blank",  # RFC 9457 §4.2.1: the title is then that of the status
-        "title": HTTPStatus(status).phrase,
+        "title": title_of(status),
         "status": status,
         "detail": detail,
         "code": code,
@@ -72,4 +81,4 @@ def problem(
 def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the OpenAPI description of these error statuses, each a problem."""
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}
+    return {status: {"description": title_of(status), "content": content} for status in statuses}

@@ -1,4 +1,4 @@
-"""Whether a job that is submitted now would run: database, broker, and a live worker for each lane.
+"""Whether a job that is submitted now would run: database, broker, a live worker for each lane, room on the disk.
 
 Each answer is kept for a second, so that impatient supervisors cost nothing, and a check that hangs counts as failed.
 """
@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from celery import Celery
 
-from shared.broker.depth import open_once, patient_connection
+from shared.broker.depth import patient_connection, reply_of, require_service
 from shared.domain.errors import DatabaseUnavailable
 from shared.domain.states import Lane
-from shared.store.database import Row
+from shared.embedded.folder import LEAST_FREE_BYTES, lacks_space
+from shared.store.database import Database, Row
 from shared.store.fleet import Fleet
 
 _FRESH_SECONDS = 1.0
 _PATIENCE_SECONDS = 2.0
+
+_FULL_SECONDS = 30.0
+"""How long a database that refused to write for want of space counts as full: nothing says when it can again."""
 
 
 class BrokerProbe:
@@ -30,17 +35,29 @@ class BrokerProbe:
         self._connection = patient_connection(app, _PATIENCE_SECONDS)
 
     def try_once(self) -> None:
-        """Connect and disconnect; raises what the broker's client raises."""
+        """Connect, see that it would take a wake-up, disconnect; raises what the broker's client raises."""
         with self._connection.clone() as connection:
-            open_once(connection, _PATIENCE_SECONDS)
+            require_service(connection, _PATIENCE_SECONDS)
 
 
 class Readiness:
     """The checks behind `/readyz`."""
 
-    def __init__(self, fleet: Fleet, probe: BrokerProbe) -> None:
+    def __init__(
+        self,
+        database: Database,
+        fleet: Fleet,
+        probe: BrokerProbe,
+        *,
+        data: Path | None = None,
+        least_free: int = LEAST_FREE_BYTES,
+    ) -> None:
+        """`data` is the folder of embedded servers, in which `least_free` bytes have to be left; None for others."""
+        self._database = database
         self._fleet = fleet
         self._probe = probe
+        self._data = data
+        self._least_free = least_free
         self._lock = asyncio.Lock()
         self._kept: tuple[float, dict[str, Any]] | None = None
         self._probing: asyncio.Task[None] | None = None
@@ -56,18 +73,23 @@ class Readiness:
 
     async def _check(self) -> dict[str, Any]:
         workers, broker = await asyncio.gather(self._workers(), self._broker())
+        return {**self._seen(workers), "broker": broker, **self._disk()}
+
+    def _seen(self, workers: Sequence[Row] | str) -> dict[str, Any]:
+        """Return what the database's answer says of it and of the workers; a text is why there is none."""
         if isinstance(workers, str):
             unknown = _no("not known while the database does not answer")
-            return {
-                "database": _no(workers),
-                "broker": broker,
-                **{f"worker_{lane}": unknown for lane in Lane},
-            }
+            return {"database": _no(workers), **{f"worker_{lane}": unknown for lane in Lane}}
+        full = self._database.refused_for_want_of_space(within=_FULL_SECONDS)
         return {
-            "database": _yes("answers"),
-            "broker": broker,
+            "database": _yes("answers") if full is None else _no(full),
             **{f"worker_{lane}": _lane(lane, workers) for lane in Lane},
         }
+
+    def _disk(self) -> dict[str, Any]:
+        """Say where room lacks: servers that read well may be unable to write for a while, or soon."""
+        lacking = None if self._data is None else lacks_space(self._data, self._least_free)
+        return {} if lacking is None else {"disk": _no(lacking)}
 
     async def _workers(self) -> Sequence[Row] | str:
         try:
@@ -86,6 +108,8 @@ class Readiness:
         if not self._probing.done():
             return _no(f"no answer within {_PATIENCE_SECONDS:g} s; check BROKER_URL and that the broker runs")
         error = self._probing.exception()
+        if error is not None and (reply := reply_of(error)):
+            return _no(f"refuses wake-ups: {reply}")
         if error is not None:
             return _no(f"does not answer ({type(error).__name__}); check BROKER_URL and that the broker runs")
         return _yes("answers")

@@ -131,9 +131,10 @@ async def verdict_of(
         raise asks_nothing(job, step["index"], StepStatus(step["status"]))
     outcome = Settlement(request.outcome)
     if outcome is Settlement.HAPPENED:
-        body = _checked_output(request.output, step["tool_name"], tools, settings.max_output_bytes)
+        given = (request.output, step["tool_name"], tools, settings.max_output_bytes)
+        body = await asyncio.to_thread(_checked_output, *given)
         found = identify(request.output)
-        artifact = None if found is None else ArtifactRecord(found.id, found.skill_id, found.type)
+        artifact = None if found is None else ArtifactRecord(found.id, found.skill_id, found.type, found.metadata)
         if len(body) <= settings.inline_output_bytes:
             return Verdict(outcome, output=request.output, artifact=artifact)
         return Verdict(outcome, artifact=artifact, payload=await _keep(request.output, body, step, payloads))

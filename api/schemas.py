@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic.config import JsonDict
 
-from shared.domain.budget import read_budget
-from shared.domain.plan import Plan
+from shared.domain.budget import LIMITS, read_budget
+from shared.domain.model_names import MODEL_PATTERN
+from shared.domain.plan import WHOLE, Plan
 from shared.domain.states import Effect, JobStatus, Recovery, StepKind, StepStatus, Strategy
 from shared.domain.tool import ToolDefinition
 
@@ -47,6 +49,31 @@ Time = Annotated[str, WithJsonSchema(_TIME)]
 Id = Annotated[str, WithJsonSchema(_UUID)]
 ToolNames = Annotated[list[str], Field(max_length=1_000)]
 
+MAX_USER_CHARS = 128
+
+User = Annotated[
+    str | None,
+    Field(
+        min_length=1,
+        max_length=MAX_USER_CHARS,
+        pattern=r"^[^\x00-\x1f\x7f]+$",
+        description="Whose job it is, an id of the caller's choice: tools are told it, and what they keep is theirs.",
+    ),
+]
+
+
+SAYS_SOMETHING = r"^[^\x00]*[^\s\x00\x1c-\x1f\x85\ufeff][^\x00]*$"
+"""A text that is not only white space, as Python and ECMAScript have it, without NUL; for `/openapi.json`."""
+
+
+def one_of(*names: str, **types: str) -> JsonDict:
+    """Return the schema of an object where none of `names` is missing, and fields have these JSON types.
+
+    A type of `null` lets the field be left out.
+    """
+    required: list[Any] = list(names)
+    return {"required": required, "properties": {name: {"type": kind} for name, kind in types.items()}}
+
 
 class _Request(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -55,10 +82,12 @@ class _Request(BaseModel):
 class BudgetRequest(_Request):
     """What a job and all jobs below it may use up together; at least one of the limits."""
 
-    max_tokens: Annotated[int, Field(gt=0, lt=2**31)] | None = None
+    model_config = ConfigDict(json_schema_extra={"anyOf": [one_of(name, **{name: "number"}) for name in LIMITS]})
+
+    max_tokens: Annotated[int, Field(gt=0, lt=2**31), WHOLE] | None = None
     max_cost_usd: Annotated[float, Field(gt=0, lt=1e9)] | None = None
-    max_model_calls: Annotated[int, Field(gt=0, lt=2**31)] | None = None
-    max_steps: Annotated[int, Field(gt=0, lt=2**31)] | None = None
+    max_model_calls: Annotated[int, Field(gt=0, lt=2**31), WHOLE] | None = None
+    max_steps: Annotated[int, Field(gt=0, lt=2**31), WHOLE] | None = None
     soft: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         default=None, description="The share of any limit at which that is told once."
     )
@@ -90,18 +119,41 @@ class LimitsRequest(_Request):
         return None if self.budget is None else read_budget(self.budget.model_dump(exclude_none=True))
 
 
+_NO_AGENT = dict.fromkeys(("agent", "action", "with"), "null")
+_SOMETHING_TO_DO: JsonDict = {
+    "anyOf": [
+        one_of("input", input="string", **_NO_AGENT),
+        one_of("plan", plan="object", **_NO_AGENT),
+        one_of("agent", "input", agent="string", input="string", plan="null"),
+        one_of("agent", "action", agent="string", action="string", plan="null"),
+    ]
+}
+"""Which fields of a job's request go together, for `/openapi.json`."""
+
+
 class JobRequest(_Request):
     """A request that shall become a job. `input` may be left out only where `plan` is given."""
 
-    input: str | None = Field(default=None, description="What is asked, at most 100 kB of UTF-8.")
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra=_SOMETHING_TO_DO)
+
+    input: str | None = Field(
+        default=None,
+        description="What is asked, at most 100 kB of UTF-8.",
+        json_schema_extra={"pattern": SAYS_SOMETHING},
+    )
     strategy: str = Field(
         default=Strategy.PLAN.value,
         description="Who makes the next plan.",
         json_schema_extra={"enum": [strategy.value for strategy in Strategy]},
     )
     plan: Annotated[Any, WithJsonSchema(_OPTIONAL_PLAN_SCHEMA)] = None
-    model: str | None = Field(default=None, description="`offline` or `provider:model`; the server's own by default.")
+    model: str | None = Field(
+        default=None,
+        description="`offline` or `provider:model`; the server's own by default.",
+        json_schema_extra={"pattern": MODEL_PATTERN},
+    )
     tools: ToolNames | None = Field(default=None, description="The only tools this job may use; all by default.")
+    user: User = None
     metadata: dict[str, Any] | None = Field(default=None, description="Kept and returned as it is; at most 16 kB.")
     limits: LimitsRequest | None = None
     agent: str | None = Field(default=None, description="The agent that does it, in its newest version.")
@@ -123,11 +175,15 @@ class ResumeRequest(_Request):
 class ForkRequest(_Request):
     """What shall be different in the new job; all else is as in the source job."""
 
-    from_step: Annotated[int, Field(ge=0)] | None = Field(
+    from_step: Annotated[int, Field(ge=0, lt=2**31), WHOLE] | None = Field(
         default=None, description="This step of the new plan, and every later one, runs in any case."
     )
     plan: Annotated[Any, WithJsonSchema(_OPTIONAL_PLAN_SCHEMA)] = None
-    input: str | None = Field(default=None, description="What is asked; the answer is written for it.")
+    input: str | None = Field(
+        default=None,
+        description="What is asked; the answer is written for it.",
+        json_schema_extra={"pattern": SAYS_SOMETHING},
+    )
     limits: LimitsRequest | None = None
     metadata: dict[str, Any] | None = Field(default=None, description="Kept and returned as it is; at most 16 kB.")
     repeat_unsafe: bool = Field(
@@ -279,6 +335,15 @@ class ChildDocument(_Answer):
     status: JobStatus
 
 
+class RetryDocument(_Answer):
+    """What the job waits for: its model failed in a way that may pass, and is asked again. No worker is held."""
+
+    stage: Literal["planning", "responding"]
+    attempts: int = Field(description="How often the stage has been tried by now.")
+    next_attempt_at: Time | None = Field(description="When it is tried again; null while that is under way.")
+    error: ErrorDocument = Field(description="What the model failed with the last time.")
+
+
 class JobSummary(_Answer):
     """A job without its plan and its steps."""
 
@@ -296,6 +361,7 @@ class JobSummary(_Answer):
     paused_at: Time | None = Field(description="While this is set, nothing of the job is begun.")
     expires_at: Time | None = Field(description="When the job is given up; null when it is paused or has ended.")
     forked_from: Id | None = Field(description="The job whose outcomes this one could take over.")
+    user: str | None = Field(description="Whose job it is, as the caller named them.")
     metadata: dict[str, Any] | None
     agent: AgentReference | None
     parent: StepReference | None
@@ -313,6 +379,7 @@ class JobDocument(JobSummary):
     children: list[ChildDocument]
     warnings: list[WarningDocument] = Field(description="What its agent missed, and went on without.")
     budget: BudgetDocument | None = Field(description="What the whole tree of jobs may use, and has used.")
+    retry: RetryDocument | None
 
 
 class ForkedStep(_Answer):
@@ -370,6 +437,26 @@ class ArtifactDocument(BaseModel):
 
     artifact_id: str
     artifact: Any
+
+
+class ArtifactRecordDocument(_Answer):
+    """What is known of a version of an artifact beside its body."""
+
+    artifact_id: str
+    version: int
+    job_id: Id
+    step_index: int
+    tool_name: str
+    skill_id: str | None = Field(description="The skill on whose behalf it was made.")
+    type: str | None = Field(description="What it says it is, or looks like: `table`, `chart`, `form`, …")
+    metadata: dict[str, Any] | None = Field(description="Its `_metadata`.")
+    created_at: Time
+
+
+class ArtifactPage(_Answer):
+    """What a job has made."""
+
+    items: list[ArtifactRecordDocument]
 
 
 class Health(_Answer):

@@ -8,6 +8,7 @@ Agents' executions are jobs too, and have no other way in than `submit_quietly`.
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime
 from time import monotonic
 from typing import Any
@@ -164,7 +165,11 @@ async def _accepted_for_agent(services: Services, body: JobRequest, given: dict[
     stored = await services.agents.get(TENANT, name)
     document = read_agent(parsed(stored.content))
     skills = await services.skills.newest(TENANT, document.skills)
-    return assigned(accepted, body, Agent(stored, document, skills), services.settings)
+    agent = Agent(stored, document, skills)
+    if body.with_ is None:
+        return assigned(accepted, body, agent, services.settings)
+    # The agent's schema may take seconds to check, which others would wait for.
+    return await asyncio.to_thread(assigned, accepted, body, agent, services.settings)
 
 
 def _accepted(document: Document) -> Response:

@@ -48,7 +48,7 @@ class Shortcuts:
             if (wait := _WAIT.fullmatch(query)) is not None:
                 await self._look(UUID(named[1]), float(wait[1]), scope, receive, send)
                 return
-        elif method == "POST" and path == "/jobs":
+        elif method == "POST" and path == "/jobs" and not scope["query_string"]:
             await self._submit(scope, receive, send)
             return
         await self._app(scope, receive, send)

@@ -6,7 +6,7 @@ The entity tag is the SHA-256 of the bytes; whoever has them already gets 304.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Annotated, Any
 
 from fastapi import Header
@@ -26,15 +26,19 @@ STORED: dict[int | str, dict[str, Any]] = {
 
 
 async def stored_json(
-    payloads: PayloadStore, tenant_id: str, stored: StoredJson, if_none_match: str | None
+    payloads: PayloadStore,
+    tenant_id: str,
+    stored: StoredJson,
+    if_none_match: str | None,
+    more: Mapping[str, str] | None = None,
 ) -> Response:
-    """Return the response that carries stored JSON.
+    """Return the response that carries stored JSON, and `more` headers.
 
     Raises `StorageUnavailable` when a payload cannot be read. If that happens after its first slice, the connection
     breaks off before the announced length, which every client notices.
     """
     digest = stored.payload or hashlib.sha256(stored.body).digest()
-    headers = {"ETag": f'"{digest.hex()}"', "Cache-Control": "private, no-cache"}
+    headers = {"ETag": f'"{digest.hex()}"', "Cache-Control": "private, no-cache", **(more or {})}
     if _is_known(headers["ETag"], if_none_match):
         return Response(status_code=304, headers=headers)
     if stored.payload is None:

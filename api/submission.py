@@ -18,7 +18,7 @@ from shared.domain.encoding import JsonText
 from shared.domain.errors import InvalidRequest, PlanInvalid, TooLarge, capped
 from shared.domain.limits import Limits
 from shared.domain.model_names import check_model_name
-from shared.domain.names import resolve_name
+from shared.domain.names import resolve_name, suggestion
 from shared.domain.plan import Plan, structural_errors
 from shared.domain.plan_errors import PlanError, format_plan_errors
 from shared.domain.schemas import MAX_DEPTH, is_deeper_than
@@ -94,6 +94,7 @@ async def accept(
         plan=plan,
         tools=names,
         metadata=request.metadata,
+        user_id=request.user or "",
         trace_id=given.get("trace_id") or uuid4().hex,
         idempotency_key=given.get("idempotency_key"),
         request_hash=given.get("request_hash"),
@@ -142,7 +143,8 @@ def known_names(wanted: Sequence[str], tools: Mapping[str, ToolDefinition]) -> l
     unknown = [name for name, registered in found.items() if registered is None]
     if unknown:
         known = _listed(sorted(tools)) or "none: is a worker running?"
-        raise InvalidRequest(f"unknown tools {_listed(unknown)}; known tools are {known}")
+        near = suggestion(unknown[0], tools)
+        raise InvalidRequest(f"unknown tools {_listed(unknown)}; {near}known tools are {known}")
     return list(dict.fromkeys(name for name in found.values() if name is not None))
 
 

@@ -1,21 +1,39 @@
 """Every setting: its unit, its default, and why. Read by composition roots only; rooms get values as arguments.
 
 Environment variables are the field names in capitals after `PLANQ_`; `DATABASE_URL`, `BROKER_URL` and `REDIS_URL` are
-understood without the prefix, as hosting platforms set them.
+understood without the prefix, as hosting platforms set them. What cannot be is refused where the environment is read,
+with the names of all that is wrong: every process does that before it is anything else.
 """
 
 from __future__ import annotations
 
+import difflib
+import os
+import re
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, PlainValidator, SecretStr, ValidationError
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from shared.domain.errors import Misconfigured
+from shared.domain.errors import InvalidRequest, Misconfigured, capped
 from shared.domain.limits import Limits, TenantLimits, read_tenant_limits
+from shared.domain.model_names import check_model_name
+from shared.domain.redact import secrets_of
 from shared.domain.states import JobStatus
 
 VERSION = "0.1.0"
@@ -24,6 +42,9 @@ LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 _MAX_DAYS = 36_500
+
+_MARGIN_SHARE = 0.2
+"""Of a lease of 15 s 3 s: two beats in a row may fail before anything is stopped."""
 
 
 def _none_is_for_ever(value: Any) -> Any:
@@ -42,11 +63,77 @@ def _retained(days: float | None) -> float | None:
 Days = Annotated[float | None, BeforeValidator(_none_is_for_ever), AfterValidator(_retained)]
 """A time in days, fractions too; None means for ever."""
 
+_MOST_SECONDS = 10 * 365 * 86_400
+"""Ten years: no clock and no type that a time is put into overflows below it."""
+
+_MOST = 2**31 - 1
+"""The largest integer that every room can carry, the database's included."""
+
+_LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+def _log_level(value: str) -> str:
+    if value.upper() not in _LOG_LEVELS:
+        raise ValueError(f"expected one of {', '.join(_LOG_LEVELS)}")
+    return value.upper()
+
+
+def _model(value: str) -> str:
+    try:
+        check_model_name(value, allow_cassette=True)
+    except InvalidRequest as error:
+        raise ValueError(error.message) from None
+    return value
+
+
+def _optional_model(value: str | None) -> str | None:
+    return _model(value) if value else None
+
+
+def _web_address(value: str | None) -> str | None:
+    if not value:
+        return value
+    try:
+        parts = urlsplit(value)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_one = False
+    if not is_one:
+        raise ValueError("expected an address that begins with http:// or https://")
+    return value
+
+
+def _named(value: Any) -> Any:
+    if isinstance(value, str) and not value.strip():
+        raise ValueError("expected the path of a file; leave the variable unset where there is none")
+    return value
+
+
+def _keys(value: str) -> str:
+    keys = split(value)
+    if value and not keys:
+        raise ValueError("expected keys, separated by commas; leave the variable unset where there are none")
+    if not all(key.isascii() and key.isprintable() and " " not in key for key in keys):
+        raise ValueError("expected keys of visible ASCII characters: no others go into a header")
+    return value
+
+
+def _hosts(value: str) -> str:
+    if any(set(host) & set("/@?# ") for host in split(value)):
+        raise ValueError("expected names or addresses of hosts alone, separated by commas")
+    return value
+
+
+WebAddress = Annotated[str | None, AfterValidator(_web_address)]
+FilePath = Annotated[Path | None, BeforeValidator(_named)]
+
 
 class Settings(BaseSettings):
     """The configuration of one process."""
 
-    model_config = SettingsConfigDict(env_prefix="PLANQ_", extra="ignore", frozen=True, populate_by_name=True)
+    model_config = SettingsConfigDict(
+        env_prefix="PLANQ_", extra="ignore", frozen=True, populate_by_name=True, allow_inf_nan=False
+    )
 
     # Servers
     database_url: str = Field(
@@ -64,8 +151,9 @@ class Settings(BaseSettings):
     # API
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65_535)
-    api_keys: str = ""  # comma separated; required when host is not loopback
+    api_keys: Annotated[str, AfterValidator(_keys)] = ""  # comma separated; required when host is not loopback
     max_body_bytes: int = Field(default=16 * 1024 * 1024, ge=1024)  # a caller's plan of 10 000 steps fits
+    max_connections: int = Field(default=12_000, ge=1)  # of one API process; 20 kB each
     max_input_bytes: int = Field(default=100_000, ge=1)
     max_wait_seconds: float = Field(default=60.0, gt=0)  # below the idle time-out of common proxies
     wait_poll_seconds: float = Field(default=3.0, gt=0)  # what a lost notification may delay a waiting client
@@ -76,11 +164,12 @@ class Settings(BaseSettings):
     cpu_concurrency: int = Field(default=2, ge=1)  # processes
     heartbeat_seconds: float = Field(default=5.0, gt=0)
     lease_seconds: float = Field(default=15.0, gt=0)  # three heartbeats: one may get lost without harm
+    lease_margin_seconds: float | None = Field(default=None, gt=0)  # a fifth of the lease, see `lease_margin`
     see_gone: bool = True  # off where processes are moved alive between machines: then leases alone decide
     sweep_seconds: float = Field(default=0.5, gt=0)  # the precision of timers and retries
     drain_seconds: float = Field(default=10.0, ge=0)  # what a stopping worker gives its steps
     deaf_seconds: float = Field(default=60.0, gt=0)  # a reconnect pauses up to 30 s; then an idle worker restarts
-    max_worker_losses: int = Field(default=3, ge=1)  # a step that kills its worker so often is given up
+    max_worker_losses: int = Field(default=3, ge=1)  # a step that was alone in so many is given up
     task_events: bool = False  # for Flower; costs throughput, and Flower switches them on itself a few seconds late
     max_output_bytes: int = Field(default=64 * 1024 * 1024, ge=1024, le=256 * 1024 * 1024)  # a larger one fails
     inline_output_bytes: int = Field(default=65_536, ge=1024)  # what a claim and a look at a job may carry around
@@ -88,10 +177,10 @@ class Settings(BaseSettings):
 
     # Tools
     tools: str = ""  # PLANQ_TOOLS=module:attribute,…
-    tools_file: Path | None = None  # YAML declarations
-    mcp_file: Path | None = None  # a standard mcp.json
+    tools_file: FilePath = None  # YAML declarations
+    mcp_file: FilePath = None  # a standard mcp.json
     http_fetch_max_bytes: int = Field(default=5 * 1024 * 1024, ge=1024)
-    http_fetch_allow_hosts: str = ""  # hosts exempt from the guard against private addresses, comma separated
+    http_fetch_allow_hosts: Annotated[str, AfterValidator(_hosts)] = ""  # exempt from the guard against private ones
 
     web_search: Literal["", "searxng", "brave", "tavily"] = ""  # the service that the tool web_search asks
     web_search_url: str = ""  # SearxNG's address; for the others only where it is not their own
@@ -99,12 +188,12 @@ class Settings(BaseSettings):
     max_reminders: int = Field(default=100, ge=1)  # of one user, still to come: an agent cannot fill the future
 
     # Models
-    model: str = "offline"
-    model_base_url: str | None = Field(  # an OpenAI-compatible server
+    model: Annotated[str, AfterValidator(_model)] = "offline"
+    model_base_url: WebAddress = Field(  # an OpenAI-compatible server
         default=None, validation_alias=AliasChoices("PLANQ_MODEL_BASE_URL", "OPENAI_BASE_URL")
     )
-    anthropic_base_url: str | None = Field(default=None, validation_alias="ANTHROPIC_BASE_URL")
-    google_base_url: str | None = Field(default=None, validation_alias="GOOGLE_BASE_URL")
+    anthropic_base_url: WebAddress = Field(default=None, validation_alias="ANTHROPIC_BASE_URL")
+    google_base_url: WebAddress = Field(default=None, validation_alias="GOOGLE_BASE_URL")
     openai_api_key: SecretStr | None = Field(default=None, validation_alias="OPENAI_API_KEY")
     anthropic_api_key: SecretStr | None = Field(default=None, validation_alias="ANTHROPIC_API_KEY")
     google_api_key: SecretStr | None = Field(
@@ -118,11 +207,12 @@ class Settings(BaseSettings):
     model_timeout_seconds: float = Field(default=120.0, gt=0)  # one attempt, to the end of its reply
     model_attempts: int = Field(default=4, ge=1)
     model_retry_after_seconds: float = Field(default=30.0, ge=0)  # a longer wish ends the call: it would hold a stage
+    model_retry_seconds: float = Field(default=900.0, ge=0)  # how long a stage waits, without a worker, for its model
     model_max_output_tokens: int = Field(default=4096, ge=1)
     model_temperature: float | None = Field(default=None, ge=0, le=2)  # some models refuse it: theirs by default
     model_findings_chars: int = Field(default=200_000, ge=1)  # about 50 000 tokens: fits every current model's window
     keep_exchanges: bool = True  # prompts and replies in model_calls; off: redacted
-    record: Path | None = None  # PLANQ_RECORD=FILE records a cassette
+    record: FilePath = None  # PLANQ_RECORD=FILE records a cassette
 
     # Limits (readings row 11)
     max_tool_steps: int = Field(default=10, ge=1)
@@ -139,7 +229,9 @@ class Settings(BaseSettings):
     tenant_limits: Annotated[TenantLimits, NoDecode, PlainValidator(read_tenant_limits)] = Field(
         default={}, description='JSON, {"tenant": {"limit": number}}: what holds for single tenants instead'
     )
-    agent_orchestrator_enabled: bool = True  # off: cp__agent_orchestrate and cp__call_agents refuse to work
+    agent_orchestrator_enabled: bool = True  # off: cp__agent_orchestrate and cp__call_agents are not offered
+    # Planning is the harder part, and may have a model of its own.
+    orchestrate_planner_model: Annotated[str | None, AfterValidator(_optional_model)] = None
 
     # Retention: days after the end of a job; empty or `none` keeps for ever
     retain_completed_days: Days = 30.0  # people come back to an answer within the month
@@ -147,13 +239,59 @@ class Settings(BaseSettings):
     retain_cancelled_days: Days = 30.0
     retention_sweep_seconds: float = Field(default=300.0, gt=0)  # days matter here, not seconds
 
-    log_level: str = "INFO"
+    log_level: Annotated[str, AfterValidator(_log_level)] = "INFO"
     log_json: bool = True
+
+    @field_validator("*")
+    @classmethod
+    def _is_in_reach(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse numbers that no room can carry; a bound of a setting's own is narrower."""
+        if isinstance(value, float) and (info.field_name or "").endswith("_seconds") and value > _MOST_SECONDS:
+            raise ValueError(f"expected at most {_MOST_SECONDS:,} seconds (ten years)")
+        if isinstance(value, int) and value > _MOST:
+            raise ValueError(f"expected at most {_MOST:,}")
+        return value
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield what cannot be although each value by itself can; each sentence begins with the name of a setting."""
+        if self.heartbeat_seconds >= self.lease_seconds:
+            yield (
+                f"PLANQ_HEARTBEAT_SECONDS: expected less than PLANQ_LEASE_SECONDS ({self.lease_seconds:g}), found "
+                f"{self.heartbeat_seconds:g}; a lease has to outlive several heartbeats"
+            )
+        if not self.is_loopback and not self.keys:
+            yield (
+                f"PLANQ_HOST is {self.host!r}, which other machines may reach: set PLANQ_API_KEYS to one or more "
+                "keys (comma separated), or PLANQ_HOST to 127.0.0.1"
+            )
+
+    def check(self) -> None:
+        """Raise `Misconfigured` with every contradiction."""
+        if found := list(self.contradictions()):
+            raise Misconfigured(f"bad settings: {'; '.join(found)}")
 
     @property
     def lease(self) -> timedelta:
         """How long a worker's right to its steps outlives its last heartbeat."""
         return timedelta(seconds=self.lease_seconds)
+
+    @property
+    def lease_margin(self) -> timedelta:
+        """How long before its lease ends by the database's clock a worker that cannot renew it begins to stop.
+
+        Half of it is for cancelled tools to end; then the process ends where one has not. It must be gone, however
+        busy the machine, before the lease is over, by a clock that may run apart from the worker's. Raises
+        `Misconfigured` where a beat would come too late.
+        """
+        seconds = self.lease_seconds * _MARGIN_SHARE
+        if self.lease_margin_seconds is not None:
+            seconds = self.lease_margin_seconds
+            if seconds >= self.lease_seconds - self.heartbeat_seconds:
+                raise Misconfigured(
+                    f"PLANQ_LEASE_MARGIN_SECONDS: expected less than the time between a heartbeat and the end of its "
+                    f"lease ({self.lease_seconds - self.heartbeat_seconds:g} s), found {seconds:g}"
+                )
+        return timedelta(seconds=seconds)
 
     @property
     def is_loopback(self) -> bool:
@@ -196,6 +334,18 @@ class Settings(BaseSettings):
         }
         return {status: timedelta(days=kept) for status, kept in days.items() if kept is not None}
 
+    @property
+    def secrets(self) -> frozenset[str]:
+        """Every secret that the settings hold: nothing that leaves the process may show one."""
+        keys = (self.openai_api_key, self.anthropic_api_key, self.google_api_key, self.web_search_api_key)
+        addresses = (
+            *(self.database_url, self.broker_url, self.payloads, self.web_search_url),
+            *(self.model_base_url, self.anthropic_base_url, self.google_base_url),
+        )
+        return self.keys.union(
+            (key.get_secret_value() for key in keys if key), *(secrets_of(one) for one in addresses if one)
+        )
+
     def require_database(self) -> str:
         """Return the database URL; raises `Misconfigured` when it is missing or no PostgreSQL URL."""
         return _require("DATABASE_URL", self.database_url, ("postgresql://", "postgres://"))
@@ -222,15 +372,66 @@ def _require(name: str, url: str, prefixes: tuple[str, ...]) -> str:
     return url
 
 
+ELSEWHERE = frozenset(
+    {
+        *("PLANQ_DATA", "PLANQ_FLOWER_PORT", "PLANQ_FLOWER_HOST", "PLANQ_FLOWER_PASSWORD"),
+        *("PLANQ_URL", "PLANQ_API_KEY", "PLANQ_CASES", "PLANQ_FAILPOINT"),
+    }
+)
+"""Variables that are no settings of a process: the command line, the tests and `shared.failpoints` read them."""
+
+_OF_TESTS = ("PLANQ_TEST_", "PLANQ_CHAOS_")
+
+_OF_ORCHESTRATORS = re.compile(r"PLANQ_(?:\w+_)?(?:SERVICE_(?:HOST|PORT\w*)|PORT_\d+_(?:TCP|UDP)\w*)")
+"""What Kubernetes sets in every container for a service whose name begins with `planq`."""
+
+
 def load_settings() -> Settings:
-    """Read the environment; raises `Misconfigured` that names each bad variable."""
+    """Read the environment; raises `Misconfigured` that names each variable which cannot be, unknown ones too."""
+    told = list(_misspelt(os.environ))
     try:
-        return Settings()
+        settings = Settings()
     except ValidationError as error:
-        places = "; ".join(f"{_variable(str(e['loc'][0]))}: {e['msg']}" for e in error.errors())
-        raise Misconfigured(f"bad settings: {places}") from error
+        told = [_defect(one) for one in error.errors()] + told
+    else:
+        told = [*settings.contradictions(), *told]
+        if not told:
+            return settings
+    raise Misconfigured(f"bad settings: {'; '.join(told)}")
 
 
-def _variable(place: str) -> str:
-    """Return the environment variable behind a field's name; an alias is one already."""
-    return place if place.isupper() else f"PLANQ_{place.upper()}"
+def variables_of(field: str) -> list[str]:
+    """Return the environment variables of a field of `Settings`, the one that wins first."""
+    alias = Settings.model_fields[field].validation_alias
+    if isinstance(alias, AliasChoices):
+        return [str(choice) for choice in alias.choices]
+    return [str(alias) if alias else f"PLANQ_{field.upper()}"]
+
+
+def _misspelt(environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield a sentence for each variable that is named as ours and that nothing reads."""
+    known = {name for field in Settings.model_fields for name in variables_of(field)} | ELSEWHERE
+    for name in sorted(environment):
+        said = name.upper()
+        is_ours = said.startswith("PLANQ_") and not said.startswith(_OF_TESTS)
+        if not is_ours or said in known or _OF_ORCHESTRATORS.fullmatch(said):
+            continue
+        if "://" in environment[name] and said.endswith("_PORT"):  # Kubernetes: tcp://10.0.0.1:80
+            continue
+        near = difflib.get_close_matches(said, known, n=1, cutoff=0.75)
+        hint = f"did you mean {near[0]}?" if near else "README lists those that there are, under Settings"
+        yield f"{capped(name, 80)}: no such setting; {hint}"
+
+
+def _defect(error: Any) -> str:
+    """Return what is wrong with one variable; what it holds is shown unless it may be a secret."""
+    field = str(error["loc"][0])
+    names = next((names for names in map(variables_of, Settings.model_fields) if field in names), [field])
+    if field in Settings.model_fields:
+        names = variables_of(field)
+    name = next((one for one in names if one in os.environ), names[0])
+    message = str(error["msg"]).removeprefix("Value error, ")
+    found = error.get("input")
+    is_shown = isinstance(found, str) and not re.search(r"KEY|URL|PASSWORD", name)
+    is_shown = is_shown and "found" not in message and repr(found) not in message
+    return f"{name}: {message}{f', found {capped(found, 80)!r}' if is_shown else ''}"

@@ -1,4 +1,4 @@
-"""Fixtures for tests that need real servers. A server starts once per session, when a test first asks for it.
+"""Fixtures for tests that need real servers. A server starts once per test process, when a test asks for it.
 
 A missing service skips its tests on a laptop and fails them in CI (`CI=true`), where `.ci/run` has installed it.
 """
@@ -8,13 +8,33 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 from shared.embedded.valkey import EmbeddedValkey
+from tests.support import parallel
 from tests.support.rabbitmq import RabbitMQ, missing
 from tests.support.servers import TestPostgres
 from tests.support.stack import Stack
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Say what `-n auto` is."""
+    return parallel.workers(psutil.cpu_count() or 1, config.args, config.option.keyword)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> parallel.Scheduling:
+    """Deal the tests out as `tests.support.parallel` says."""
+    return parallel.Scheduling(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put long tests first."""
+    parallel.in_order(items)
 
 
 @pytest.fixture(scope="session")

@@ -6,18 +6,23 @@ import argparse
 import sys
 import warnings
 
-from shared.domain.errors import PlanqError
+from shared.domain.errors import Misconfigured, PlanqError
 from shared.domain.states import Lane
 
 _MISCONFIGURED = 2
 
 
 def main() -> int:
-    """Parse the command line and run; returns the exit code, 2 with a sentence on standard error for a bad start."""
+    """Parse the command line and run; returns the exit code.
+
+    It is 2, with a sentence on standard error, for what nothing but another configuration can put right, and 1 with
+    one for all else that forbids a start.
+    """
     parser = argparse.ArgumentParser(prog="planq worker", description="Run a planq worker.")
     parser.add_argument("lane", type=Lane, choices=list(Lane), help="io waits (asyncio), cpu computes (processes)")
     parser.add_argument("--concurrency", type=int, default=None, help="steps in flight (io) or processes (cpu)")
     parser.add_argument("--health", action="store_true", help="only tell, by the exit code, whether one lives here")
+    parser.add_argument("--check", action="store_true", help="only tell whether it could start as configured")
     given = parser.parse_args()
     try:
         from shared.memory import bound_arenas
@@ -29,7 +34,12 @@ def main() -> int:
             from worker.health import is_alive
 
             return 0 if is_alive(settings, given.lane) else 1
-        configure_logging(settings.log_level, as_json=settings.log_json)
+        if given.check:
+            from worker.container import check
+
+            check(settings, given.lane)
+            return 0
+        configure_logging(settings.log_level, as_json=settings.log_json, secrets=settings.secrets)
         bound_arenas()
         from worker.main import run
 
@@ -38,7 +48,7 @@ def main() -> int:
         return run(given.lane, given.concurrency)
     except PlanqError as error:
         sys.stderr.write(f"planq worker {given.lane}: {error.message}\n")
-        return _MISCONFIGURED
+        return _MISCONFIGURED if isinstance(error, Misconfigured) else 1
 
 
 if __name__ == "__main__":

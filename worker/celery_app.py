@@ -13,6 +13,7 @@ from typing import Any
 from celery import Celery, Task
 
 from shared.broker.celery_config import create_celery
+from shared.broker.dead_letters import DeadLetterWriter
 from shared.settings import load_settings
 from worker.container import LaneRuntime
 from worker.engine import Carried, Engine
@@ -25,6 +26,7 @@ settings = load_settings()
 app: Celery = create_celery(settings.require_broker())
 app.conf.worker_consumer = "worker.consumer:WakeConsumer"
 app.events.dispatcher_cls = "worker.events:TaskEvents"
+app.planq_dead_letters = DeadLetterWriter(app)
 app.planq_lane = None
 app.planq_runner = None
 app.planq_lifecycle = None
@@ -53,14 +55,15 @@ def engine() -> Engine:
 
 
 def conclude(carried: Carried) -> str:
-    """Turn what became of a wake-up into the Celery task's end: its result, or `WorkFailed`.
+    """Turn what became of a wake-up into the Celery task's end: its result, or `WorkFailed` with the error's code.
 
     A process in which a tool cannot be stopped ends here: its outcome is stored, its parent replaces it.
     """
     if carried.poisoned:
         os._exit(_POISONED_EXIT)
     if carried.error is not None:
-        raise WorkFailed(f"{carried.error.code}: {carried.error.message}")
+        # Its message may quote a provider or a tool, prompts and keys with them: it stays in the database.
+        raise WorkFailed(carried.error.code)
     return carried.text
 
 

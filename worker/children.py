@@ -32,13 +32,21 @@ _STOP_SECONDS = 0.2
 class _Child:
     """What one process does: it claims `place`, or carries out `attempt`, or nothing.
 
-    `is_void`: the job of what it claims was cancelled meanwhile.
+    `is_acting`: the attempt calls a write. `is_void`: the job of what it claims was cancelled meanwhile.
     """
 
     place: Place | None = None
     attempt: Attempt | None = None
+    is_acting: bool = False
     is_concluding: bool = False
     is_void: bool = False
+
+    def note(self, kind: str) -> None:
+        """Take note of how far the attempt has come."""
+        if kind == "concluding":
+            self.is_concluding = True
+        else:
+            self.is_acting = kind == "acting"
 
 
 class Children:
@@ -48,14 +56,17 @@ class Children:
     """
 
     def __init__(self) -> None:
+        """`told` may be set before they are forked: it hears whether one of them calls a write, after each change."""
         self._parent = os.getpid()
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
         self._rest = b""
         self._children: dict[int, _Child] = {}
         self._abandoned: set[Attempt] = set()
+        self._fenced: list[Attempt] = []
         self._consumer: Any = None
         self.late_outcomes = 0
+        self.told: Callable[[bool], None] = lambda _: None
 
     def attach(self, consumer: Any) -> None:
         """Kill through the pool of Celery's consumer, so that it does not take the end of a process for a crash."""
@@ -91,6 +102,11 @@ class Children:
     def in_flight(self) -> int:
         """How many processes carry out an attempt."""
         return len(self.attempts())
+
+    @property
+    def acting(self) -> list[Attempt]:
+        """The attempts that call a write."""
+        return [child.attempt for child in self._children.values() if child.attempt is not None and child.is_acting]
 
     def attempts(self) -> list[Attempt]:
         """Return the attempts that are being carried out."""
@@ -128,6 +144,19 @@ class Children:
             elif child.place is not None and job_of(child.place) == job_id:
                 child.is_void = True
 
+    def fence(self) -> None:
+        """Kill the processes that call a write, for the lease is over: others may soon do the same."""
+        self._drain()
+        for pid, child in list(self._children.items()):
+            attempt = child.attempt
+            if attempt is not None and child.is_acting and self._end(pid, attempt):
+                self._fenced.append(attempt)
+
+    def fenced(self) -> list[Attempt]:
+        """Return, once, the attempts that `fence` has ended."""
+        fenced, self._fenced = self._fenced, []
+        return fenced
+
     # The end of processes ------------------------------------------------------------------------------------------
 
     def died(self, pid: int) -> Attempt | None:
@@ -159,6 +188,7 @@ class Children:
         self._drain()
         self._abandoned.update(child.attempt for child in self._children.values() if child.attempt is not None)
         self._children.clear()
+        self.told(False)
 
     @property
     def is_idle(self) -> bool:
@@ -197,6 +227,7 @@ class Children:
         if child is None or child.attempt is None:
             return None
         self._abandoned.add(child.attempt)
+        self.told(bool(self.acting))
         return child.attempt
 
     def _replace(self) -> None:
@@ -214,6 +245,7 @@ class Children:
             *lines, self._rest = (self._rest + some).split(b"\n")
             for line in lines:
                 self._take(line.decode())
+            self.told(bool(self.acting))
 
     def _take(self, line: str) -> None:
         pid, kind, job, round_, index, number = line.split()
@@ -226,9 +258,8 @@ class Children:
             case "begun":
                 earlier = self._children.get(int(pid), _Child())
                 self._children[int(pid)] = _Child(attempt=attempt, is_void=earlier.is_void)
-            case "concluding":
-                if (concluding := self._children.get(int(pid))) is not None:
-                    concluding.is_concluding = True
+            case "acting" | "still" | "concluding":
+                self._children.get(int(pid), _Child()).note(kind)
             case "late":
                 self.late_outcomes += 1
             case _:  # unclaimed, ended, abandoned

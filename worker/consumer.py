@@ -2,18 +2,57 @@
 
 Every call from one to the other wakes a thread, which then waits for the interpreter: several times the cost of what
 is called. So a message on Redis is acknowledged where its work ends, and events for monitors go out at intervals.
+
+A broker that answers with errors is one that is away, and a message that is no wake-up goes to the dead letters:
+neither ends the worker and the work in it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from time import monotonic, sleep
 from typing import Any
 
 from celery.worker.consumer import Consumer
+from celery.worker.state import maybe_shutdown
+from kombu.exceptions import OperationalError
 
+from shared.broker.dead_letters import LONGEST_CHARS, DeadLetterWriter
+from shared.broker.depth import reply_of
+from shared.broker.messages import check
 from shared.broker.transport import Channel
 
+_log = logging.getLogger("planq.consumer")
+
 _FLUSH_SECONDS = 0.2
+
+_FIRST_PAUSE_SECONDS = 0.5
+_LONGEST_PAUSE_SECONDS = 5.0
+_STEADY_SECONDS = 10.0
+"""What held so long was well: the next loss is a first one, after which the connection is made again at once."""
+
+_LOOK_SECONDS = 0.1
+
+
+class Backoff:
+    """The pause before connections to the broker are made again; Celery calls `step` each time.
+
+    A broker that takes connections and refuses commands would otherwise be asked as fast as it answers.
+    """
+
+    def __init__(self, wait: Callable[[float], None], clock: Callable[[], float] = monotonic) -> None:
+        self._wait = wait
+        self._clock = clock
+        self._began = -_STEADY_SECONDS
+        self._seconds = 0.0
+
+    def step(self) -> None:
+        """Wait as long as it is time for: not at all at first, then twice as long each time, up to a bound."""
+        is_first = self._clock() - self._began >= _STEADY_SECONDS + self._seconds
+        self._seconds = 0.0 if is_first else min(max(2 * self._seconds, _FIRST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
+        self._wait(self._seconds)
+        self._began = self._clock()
 
 
 class WakeConsumer(Consumer):  # type: ignore[misc]
@@ -21,6 +60,59 @@ class WakeConsumer(Consumer):  # type: ignore[misc]
 
     _is_flush_due = False
     _is_stopping = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # What kombu makes of an error reply to the first command of a connection.
+        self.connection_errors: tuple[type[BaseException], ...] = (*self.connection_errors, OperationalError)
+        self._restart_state = Backoff(_pause)
+        self._letters: DeadLetterWriter = self.app.planq_dead_letters
+
+    def create_task_handler(self, *args: Any, **kwargs: Any) -> Callable[[Any], None]:
+        """Return what takes a message: Celery's own handler, for what is a wake-up."""
+        carry_out = super().create_task_handler(*args, **kwargs)
+
+        def on_message(message: Any) -> None:
+            try:
+                check(message.headers, message.payload)
+            except Exception as error:  # whatever decoding stumbles over in what anybody may have written
+                self._bury(message, error)
+                return
+            try:
+                carry_out(message)
+            except Exception as error:
+                # kombu counts a KeyError as a loss of the connection.
+                if isinstance(error, self.connection_errors) and not isinstance(error, KeyError):
+                    raise
+                self._bury(message, error)
+
+        return on_message
+
+    def on_decode_error(self, message: Any, exc: BaseException) -> None:
+        """Take a message that cannot be unpacked for what it is."""
+        self._bury(message, exc)
+
+    def on_unknown_message(self, body: Any, message: Any) -> None:
+        """Take what is no task's message for what it is."""
+        self._bury(message, ValueError("no message of a task"))
+
+    def on_unknown_task(self, body: Any, message: Any, exc: BaseException) -> None:
+        """Take the message of a task that is not planq's for what it is."""
+        self._bury(message, exc)
+
+    def on_invalid_task(self, body: Any, message: Any, exc: BaseException) -> None:
+        """Take a message that Celery refuses for what it is."""
+        self._bury(message, exc)
+
+    def on_connection_error_before_connected(self, exc: BaseException) -> None:
+        """Do what Celery does, and name the reply of a broker that refuses."""
+        _tell(exc)
+        super().on_connection_error_before_connected(exc)
+
+    def on_connection_error_after_connected(self, exc: BaseException) -> None:
+        """Do what Celery does, and name the reply of a broker that refuses."""
+        _tell(exc)
+        super().on_connection_error_after_connected(exc)
 
     def call_soon_ack(self, p: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Acknowledge on this thread where the transport keeps that in memory; on the consumer's thread otherwise."""
@@ -46,6 +138,8 @@ class WakeConsumer(Consumer):  # type: ignore[misc]
     def on_ready(self) -> None:
         """Do what Celery does, then send what was noted while there was no connection."""
         super().on_ready()
+        if isinstance(self.task_consumer.channel, Channel):
+            self.task_consumer.channel.on_unreadable = self._letters.put
         self._flush_due()
 
     def stop(self) -> None:
@@ -57,6 +151,26 @@ class WakeConsumer(Consumer):  # type: ignore[misc]
     def _flush_due(self) -> None:
         self._is_flush_due = False
         self._flush_events()
+
+    def _bury(self, message: Any, error: BaseException) -> None:
+        """Move a message to the dead letters: it is acknowledged, and the consumer goes on."""
+        delivery = message.delivery_info if isinstance(message.delivery_info, dict) else {}
+        text = f"headers: {message.headers!r:.{LONGEST_CHARS}}, body: {message.body!r:.{LONGEST_CHARS}}"
+        self._letters.put(str(delivery.get("routing_key", "")), text, str(error) or type(error).__name__)
+        message.ack_log_error(_log, self.connection_errors)
+
+
+def _tell(error: BaseException) -> None:
+    if reply := reply_of(error):
+        _log.warning("broker_refuses", extra={"cause": reply})
+
+
+def _pause(seconds: float) -> None:
+    """Let time pass on the consumer's thread, unless the worker is told to stop."""
+    until = monotonic() + seconds
+    while (left := until - monotonic()) > 0:
+        maybe_shutdown()
+        sleep(min(left, _LOOK_SECONDS))
 
 
 def _nothing() -> None:

@@ -7,8 +7,10 @@ loop belongs to the pool; in the `cpu` lane every child process has one of its o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Collection, Mapping, Sequence
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -19,8 +21,8 @@ from uuid import UUID
 from celery import Celery
 
 from shared.broker.publisher import CeleryPublisher
-from shared.domain.errors import PlanqError
-from shared.domain.model_names import Provider
+from shared.domain.errors import Misconfigured, PlanqError
+from shared.domain.model_names import Provider, parse_model_name
 from shared.domain.states import Lane
 from shared.domain.tool import ToolDefinition
 from shared.failpoints import Failpoints, methods
@@ -55,7 +57,7 @@ from worker.engine.persist import persist
 from worker.host import Host
 from worker.llm.gateway import ModelGateway
 from worker.llm.settings import ModelSettings
-from worker.tools.agents import Concluding, Desk, Reach, agent_tools
+from worker.tools.agents import SWITCHED, Concluding, Desk, Reach, agent_tools
 from worker.tools.builtin.engines import read_access
 from worker.tools.registry import Registry, load_registry
 from worker.tools.services import ToolServices
@@ -95,6 +97,7 @@ class Identity:
     """Who this worker process is; children of a `cpu` worker share their parent's.
 
     `process` tells the others on its machine which process it is (`shared.domain.processes`), None tells nothing.
+    One `for_suspects` carries out nothing else, and takes no messages.
     """
 
     id: UUID
@@ -102,6 +105,7 @@ class Identity:
     lane: Lane
     capacity: int
     process: str | None = None
+    for_suspects: bool = False
 
 
 def process_text(host: Host, lane: Lane, mcp_file: Path | None) -> str | None:
@@ -167,8 +171,12 @@ class Tools:
             http_max_bytes=settings.http_fetch_max_bytes,
         )
         registry = load_registry(services=services, modules=split(settings.tools), yaml_path=settings.tools_file)
-        desk = Desk(is_enabled=settings.agent_orchestrator_enabled, caps=settings.limits_of)
-        registry.reserve(agent_tools(desk))
+        desk = Desk(
+            is_enabled=settings.agent_orchestrator_enabled,
+            planner_model=settings.orchestrate_planner_model,
+            caps=settings.limits_of,
+        )
+        registry.reserve(agent_tools(desk), hidden=() if desk.is_enabled else SWITCHED)
         return cls(registry, knowledge, memory, desk)
 
 
@@ -200,6 +208,47 @@ def model_settings(settings: Settings) -> ModelSettings:
         keep_exchanges=settings.keep_exchanges,
         record_path=settings.record,
     )
+
+
+def check(settings: Settings, lane: Lane) -> Tools:
+    """Return the tools of a worker of this lane, if it can start as it is configured; nothing is connected to.
+
+    Raises `Misconfigured` that names the setting behind which something is missing or wrong: a module, a file, a key
+    of the default model.
+    """
+    if settings.mcp_file is not None and lane is Lane.IO:
+        from worker.tools.mcp.config import read_mcp_file  # only where there are such servers
+
+        with _said_of("PLANQ_MCP_FILE"):
+            read_mcp_file(settings.mcp_file)
+    with _said_of("PLANQ_RECORD"):
+        ModelGateway(model_settings(settings))
+    model = parse_model_name(settings.model)
+    if model.cassette and not os.access(model.cassette, os.R_OK):
+        raise Misconfigured(f"PLANQ_MODEL: the cassette {model.cassette} is not there, or cannot be read")
+    if model.provider is not None and lane is Lane.IO:
+        _require_key(settings, model.provider)
+    return Tools.load(settings)
+
+
+def _require_key(settings: Settings, provider: Provider) -> None:
+    models = model_settings(settings)
+    # A compatible server may need no key.
+    if provider in models.api_keys or (provider is Provider.OPENAI and provider in models.base_urls):
+        return
+    raise Misconfigured(
+        f"PLANQ_MODEL is {settings.model}: set {provider.value.upper()}_API_KEY to a key of its provider, or "
+        "PLANQ_MODEL to offline"
+    )
+
+
+@contextlib.contextmanager
+def _said_of(variable: str) -> Iterator[None]:
+    """Put the name of a setting before what is wrong with it."""
+    try:
+        yield
+    except Misconfigured as error:
+        raise Misconfigured(f"{variable}: {error.message}") from error
 
 
 class LaneRuntime:
@@ -254,7 +303,8 @@ class LaneRuntime:
         settings = self._settings
         lane = self._identity.lane
         self.loop = asyncio.get_running_loop()
-        connections = settings.database_connections if lane is Lane.IO else 2
+        is_shared = lane is Lane.IO and not self._identity.for_suspects
+        connections = settings.database_connections if is_shared else 2
         database = self._database = Database(
             settings.require_database(), max_connections=connections, silent_seconds=_SILENT_SECONDS
         )
@@ -276,14 +326,7 @@ class LaneRuntime:
             self._gateway.price,
         )
         self.engine = Engine(
-            # A fused `cpu` step would be invisible to monitors: only the parent process can send their events.
-            EngineSettings(
-                lane,
-                slots=self._identity.capacity,
-                max_output_bytes=settings.max_output_bytes,
-                inline_output_bytes=settings.inline_output_bytes,
-                fuse_seconds=60.0 if lane is Lane.IO else 0.0,
-            ),
+            self._engine_settings(is_shared=is_shared),
             store=self._failpoints.around("store", store),
             publisher=self._failpoints.around("publisher", self._publisher),
             planner=self._failpoints.around("planner", self._gateway),
@@ -296,14 +339,27 @@ class LaneRuntime:
             draw=SystemRandom().random,
             claims=self._claims,
             workers=lambda: self.workers,
+            counts=self._tools.desk.counts,
         )
-        if lane is Lane.IO:
+        if is_shared:
             self._warming = asyncio.create_task(_warm_up(self._gateway))
+
+    def _engine_settings(self, *, is_shared: bool) -> EngineSettings:
+        return EngineSettings(
+            self._identity.lane,
+            slots=self._identity.capacity,
+            max_output_bytes=self._settings.max_output_bytes,
+            inline_output_bytes=self._settings.inline_output_bytes,
+            # A fused `cpu` step would be invisible to monitors: only the parent process can send their events. And
+            # what follows from a suspect is none.
+            fuse_seconds=60.0 if is_shared else 0.0,
+            model_retry_seconds=self._settings.model_retry_seconds,
+        )
 
     async def _connect_mcp(self, database: Database, path: Path) -> None:
         from worker.tools.mcp import connect_mcp  # the SDK costs memory, so only where it is used
 
-        fleet = Fleet(database, self._settings.lease)
+        fleet = Fleet(database, self._settings.lease, self._settings.lease_margin)
 
         async def publish() -> None:
             await announce(fleet, self._identity, self._tools.registry.definitions())
@@ -352,7 +408,7 @@ async def announce(fleet: Fleet, identity: Identity, definitions: Sequence[ToolD
     await fleet.register(
         identity.id,
         identity.name,
-        [identity.lane],
+        [] if identity.for_suspects else [identity.lane],
         [definition.name for definition in definitions],
         identity.capacity,
         VERSION,

@@ -6,10 +6,10 @@ as they happen; `flush`, which `worker.consumer` calls a few times a second, mak
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
-from itertools import islice
 from typing import Any, TypeAlias
 
 from celery.events.dispatcher import EventDispatcher
@@ -22,13 +22,14 @@ _MAX_PENDING = 20_000
 """What is kept while the broker is away; then the oldest are given up."""
 
 _Fields: TypeAlias = "dict[str, Any] | Callable[[], dict[str, Any]]"
+_Noted: TypeAlias = "tuple[str, float, _Fields]"
 
 
 class TaskEvents(EventDispatcher):  # type: ignore[misc]
     """An event dispatcher that may be told of task events from any thread, at the cost of a few microseconds."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._pending: deque[tuple[str, float, _Fields]] = deque(maxlen=_MAX_PENDING)
+        self._pending: deque[_Noted] = deque(maxlen=_MAX_PENDING)
         self._is_heard = False
         super().__init__(*args, **kwargs)
 
@@ -58,11 +59,12 @@ class TaskEvents(EventDispatcher):  # type: ignore[misc]
             return
         with self.mutex:
             while self._pending and not self._closed:
-                count = min(len(self._pending), _LIST if self._is_heard else 1)
-                events = self._make(count)
-                self._publish(events, self.producer, "task.multi")
-                for _ in range(count):
-                    self._pending.popleft()
+                noted = _taken(self._pending, _LIST if self._is_heard else 1)
+                try:
+                    self._publish(self._made(noted), self.producer, "task.multi")
+                except BaseException:
+                    self._pending.extendleft(reversed(noted))
+                    raise
                 self._is_heard = getattr(self.producer.channel, "heard_by", None) != 0
                 if not self._is_heard:
                     # Nobody got that one, so nobody would get the others; whoever comes now hears the next.
@@ -71,9 +73,11 @@ class TaskEvents(EventDispatcher):  # type: ignore[misc]
     def extend_buffer(self, other: EventDispatcher) -> None:
         """Take over what the dispatcher of a lost connection has not sent."""
         super().extend_buffer(other)
-        self._pending.extendleft(reversed(getattr(other, "_pending", ())))
+        left = getattr(other, "_pending", None)
+        if left is not None:
+            self._pending.extendleft(reversed(_taken(left, _MAX_PENDING)))
 
-    def _make(self, count: int) -> list[dict[str, Any]]:
+    def _made(self, noted: list[_Noted]) -> list[dict[str, Any]]:
         common = {"hostname": self.hostname, "utcoffset": utcoffset(), "pid": self.pid}
         return [
             {
@@ -83,5 +87,14 @@ class TaskEvents(EventDispatcher):  # type: ignore[misc]
                 "timestamp": timestamp,
                 "clock": self.clock.forward(),
             }
-            for type, timestamp, fields in islice(self._pending, count)
+            for type, timestamp, fields in noted
         ]
+
+
+def _taken(pending: deque[_Noted], most: int) -> list[_Noted]:
+    """Take the oldest notes out. Other threads go on noting meanwhile, so nothing may iterate over them."""
+    noted: list[_Noted] = []
+    with contextlib.suppress(IndexError):
+        while len(noted) < most:
+            noted.append(pending.popleft())
+    return noted

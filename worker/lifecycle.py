@@ -11,13 +11,13 @@ import asyncio
 import contextlib
 import logging
 import os
+import socket
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
 from random import SystemRandom
-from time import monotonic
 from typing import Any
 from uuid import UUID
 
@@ -27,6 +27,7 @@ from shared.broker.depth import BrokerQueues
 from shared.broker.publisher import CeleryPublisher
 from shared.domain.errors import DatabaseUnavailable
 from shared.failpoints import Failpoints
+from shared.ports import Attempt
 from shared.settings import Settings
 from shared.store.database import Database
 from shared.store.fleet import Fleet
@@ -42,6 +43,7 @@ from worker.hearing import Hearing
 from worker.host import Host
 from worker.lag import LoopLag
 from worker.pace import Pace
+from worker.quarantine import Quarantine
 from worker.reconcile import InFlight, Reconciler
 
 _log = logging.getLogger("planq.lifecycle")
@@ -72,7 +74,8 @@ class Companion:
     """What the thread looks after. `children` are those of a `cpu` worker, None where a loop runs the steps.
 
     `loop_of` returns that loop; `received` counts the messages that the worker has taken; `restart` ends the worker
-    with an exit code that makes a supervisor start it again. `counted` is told how many workers of the lane live.
+    with an exit code that makes a supervisor start it again. `counted` is told how many workers of the lane live;
+    `counts` returns what the worker's consumer has counted since its start, by name and labels.
     """
 
     here: InFlight
@@ -82,6 +85,7 @@ class Companion:
     received: Callable[[], int]
     restart: Callable[[], None]
     counted: Callable[[int], None] = lambda _: None
+    counts: Callable[[], Mapping[tuple[str, ...], int]] = dict
 
 
 class Lifecycle:
@@ -96,9 +100,13 @@ class Lifecycle:
         companion: Companion,
         *,
         host: Host | None = None,
+        zygote: socket.socket | None = None,
         failpoints: Failpoints | None = None,
     ) -> None:
-        """On a `host` those are looked for whose processes have gone; without one leases alone decide."""
+        """On a `host` those are looked for whose processes have gone; without one leases alone decide.
+
+        Processes for suspects are forked from the `zygote` (`worker.quarantine`), without one by other workers only.
+        """
         self._failpoints = failpoints or Failpoints()
         self._settings = settings
         self._identity = identity
@@ -116,7 +124,7 @@ class Lifecycle:
         # A beat that waits on a connection which leads nowhere would cost the lease.
         silent = max(settings.lease_seconds * _SILENT_SHARE, _SILENT_SECONDS)
         self._database = Database(settings.require_database(), max_connections=3, silent_seconds=silent)
-        self._fleet = self._failpoints.around("fleet", Fleet(self._database, settings.lease))
+        self._fleet = self._failpoints.around("fleet", Fleet(self._database, settings.lease, settings.lease_margin))
         self._lag = LoopLag(companion.loop_of)
         patience = timedelta(seconds=settings.deaf_seconds)
         self._hearing = Hearing(self._fleet, identity.lane, patience, companion.received)
@@ -127,10 +135,11 @@ class Lifecycle:
             companion.here,
             companion.lease,
             self._publisher,
-            counts=lambda: {**tools.desk.counts, **self._swept},
+            counts=lambda: {**tools.desk.counts, **self._swept, **companion.counts()},
         )
         self._work: set[asyncio.Task[None]] = set()
         self._pace = Pace()
+        self._quarantine = None if zygote is None else Quarantine(identity.lane, zygote, self._fleet, self._sweep_now)
         self._objects = open_objects(settings.payloads)
 
     def start(self) -> None:
@@ -145,6 +154,10 @@ class Lifecycle:
     def stop(self) -> None:
         """End the thread and give the lease up, so that what this worker still holds is taken back at once."""
         if self._thread.is_alive():
+            if self._quarantine is not None:
+                # This worker beats until they have ended: they would be told to stop by its end alone.
+                stopping = self._quarantine.stop(self._settings.drain_seconds)
+                asyncio.run_coroutine_threadsafe(stopping, self._loop).result()
             self._loop.call_soon_threadsafe(self._stopping.set)
             self._thread.join(2 * _STOP_SECONDS)
         self._publisher.close()
@@ -153,12 +166,24 @@ class Lifecycle:
     def wind_down(self) -> None:
         """The worker was told to stop: bound what its processes get to end. From any thread or signal handler."""
         self._loop.call_soon_threadsafe(self._winding_down.set)
+        if self._quarantine is not None:
+            self._loop.call_soon_threadsafe(self._quarantine.ask_to_stop)
 
     def sweep_in(self, seconds: float) -> None:
         """Let the sweeper look in so many seconds, where its turn comes only after that. From any thread."""
         if seconds < self._settings.sweep_seconds:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._pace.due_in, seconds)
+
+    def fence(self) -> None:
+        """The lease is over: kill the processes that carry out writes; returns at once, from any thread."""
+        children = self._companion.children
+        if children is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and the processes with it
+                self._loop.call_soon_threadsafe(children.fence)
+
+    def _sweep_now(self) -> None:
+        self._pace.due_in(0.0)
 
     def process_died(self, pid: int) -> None:
         """Let what a process carried out be taken back by the next sweep; returns at once, from any thread."""
@@ -167,13 +192,13 @@ class Lifecycle:
     async def _disown(self, pid: int) -> None:
         children = self._companion.children
         attempt = children.died(pid) if children is not None else None
-        if attempt is None:
-            return
-        try:
-            disowned = await self._fleet.disown(self._identity.id, attempt)
-        except DatabaseUnavailable:
-            return  # the next comparisons find it held for nothing
-        if disowned:
+        if attempt is not None:
+            with contextlib.suppress(DatabaseUnavailable):  # the next comparisons find it held for nothing
+                await self._let_go_of(attempt)
+
+    async def _let_go_of(self, attempt: Attempt) -> None:
+        """Let the next sweep take a step back whose process has ended; raises `DatabaseUnavailable`."""
+        if await self._fleet.disown(self._identity.id, attempt):
             _log.warning("step_process_died", extra={"job": str(attempt.job_id), "attempt": attempt.number})
 
     def _run(self) -> None:
@@ -198,7 +223,9 @@ class Lifecycle:
         await self._announce()
         notifier = Notifier(self._database, ENDED)
         settings = SweepSettings(
-            max_worker_losses=self._settings.max_worker_losses, ahead=timedelta(seconds=self._settings.sweep_seconds)
+            max_worker_losses=self._settings.max_worker_losses,
+            lease=self._settings.lease,
+            ahead=timedelta(seconds=self._settings.sweep_seconds),
         )
         store = self._failpoints.around("sweep", self._fleet)
         publisher = self._failpoints.around("sweep_publisher", self._publisher)
@@ -213,12 +240,16 @@ class Lifecycle:
             interrupt=interrupt,
             due_in=self._pace.due_in,
             neighbourhood=self._host,
+            suspected=self._quarantine.look if self._quarantine is not None else lambda: None,
         )
         self._swept = sweeper.counts
         self._start(self._every(self._settings.heartbeat_seconds, self._beat))
-        self._start(self._every(self._settings.sweep_seconds, sweeper.sweep, self._pace.pause))
-        self._start(self._every(self._settings.retention_sweep_seconds, self._retain))
+        if not self._identity.for_suspects:  # its worker does that, and lives longer
+            self._start(self._every(self._settings.sweep_seconds, sweeper.sweep, self._pace.pause))
+            self._start(self._every(self._settings.retention_sweep_seconds, self._retain))
         self._start(self._lag.sample())
+        if self._quarantine is not None:
+            self._start(self._quarantine.listen())
         self._start(listen(self._settings.require_database(), CANCELLED, self._heard_cancel))
         children = self._companion.children
         if children is not None:
@@ -241,7 +272,7 @@ class Lifecycle:
             await database.close()
 
     async def _announce(self) -> None:
-        asked = monotonic()
+        asked = self._companion.lease.clock()
         await announce(self._fleet, self._identity, self._tools.registry.definitions())
         self._companion.lease.renewed(asked)
 
@@ -252,8 +283,8 @@ class Lifecycle:
         await asyncio.gather(*work, return_exceptions=True)
         try:
             # Nothing runs here any more: what a commit claimed whose answer was not waited for has not begun.
-            await self._reconciler.hand_back_all()
-            await self._fleet.forget(self._identity.id)
+            if await self._reconciler.hand_back_all():
+                await self._fleet.forget(self._identity.id)
         finally:
             await self._database.close()
 
@@ -275,12 +306,15 @@ class Lifecycle:
             await wait(pause)
 
     async def _beat(self) -> None:
-        for pid in self._companion.children.dead() if self._companion.children is not None else []:
+        children = self._companion.children
+        for pid in children.dead() if children is not None else []:
             await self._disown(pid)
         if not await self._reconciler.beat(self._lag.take_worst()):
             # The row was removed: a sweep took this worker for dead. What it held is fenced off; it goes on afresh.
             await announce(self._fleet, self._identity, self._tools.registry.definitions())
             await self._reconciler.beat(timedelta(0))
+        for attempt in children.fenced() if children is not None else ():
+            await self._let_go_of(attempt)
         alive = await self._fleet.live()
         self._companion.counted(sum(str(self._identity.lane) in worker["lanes"] for worker in alive))
         if not self._winding_down.is_set() and await self._hearing.is_lost(self._companion.here.in_flight):
@@ -292,9 +326,10 @@ class Lifecycle:
         """End the process if it does not end by itself: one that is stuck would hold its lease for ever."""
         await asyncio.sleep(2 * _STOP_SECONDS)
         _log.critical("worker_stuck")
-        with contextlib.suppress(TimeoutError, DatabaseUnavailable):
-            async with asyncio.timeout(_STOP_SECONDS):
-                await self._fleet.forget(self._identity.id)
+        if not self._companion.here.acting:  # else only the end of this process says that they have stopped
+            with contextlib.suppress(TimeoutError, DatabaseUnavailable):
+                async with asyncio.timeout(_STOP_SECONDS):
+                    await self._fleet.forget(self._identity.id)
         os._exit(STUCK_EXIT)
 
     def _heard_cancel(self, job_id: UUID | None) -> None:

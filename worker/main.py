@@ -6,9 +6,14 @@ they need a lease before they take their first message.
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import socket
+from collections.abc import Callable
+from functools import partial
 from typing import Any
+from uuid import UUID
 
 from celery.signals import setup_logging, worker_process_init, worker_ready, worker_shutting_down
 from celery.worker import state
@@ -19,12 +24,14 @@ from shared.store.ids import new_id
 from shared.store.schema import require_schema
 from worker.celery_app import app, settings
 from worker.children import Children
-from worker.container import CRASH_POINTS, Identity, LaneRuntime, Tools, process_text
+from worker.container import CRASH_POINTS, Identity, LaneRuntime, check, process_text
 from worker.engine.claims import Claims
+from worker.engine.fence import Fence
 from worker.engine.lease import Lease
 from worker.host import Host
 from worker.lifecycle import Companion, Lifecycle
-from worker.pool import AsyncioPool
+from worker.pool import AsyncioPool, new_loop
+from worker.quarantine import carry_out_suspects, fork_zygote
 from worker.reconcile import LoopInFlight
 from worker.tasks import plan, respond, step, steps
 from worker.tracker import CeleryTracker, SilentTracker
@@ -32,7 +39,10 @@ from worker.tracker import CeleryTracker, SilentTracker
 _DEAF_EXIT = 75
 """Exit code of a worker that hears nothing any more (EX_TEMPFAIL of sysexits.h: try again)."""
 
-__all__ = ["app", "celery_worker", "plan", "respond", "run", "step", "steps"]
+_SUSPECTS = 10_000
+"""Capacity of a process for suspects: it takes a group whole, and none is larger than what a worker carries out."""
+
+__all__ = ["app", "celery_worker", "plan", "respond", "run", "run_suspects", "step", "steps"]
 
 
 def celery_worker(lane: Lane, name: str, concurrency: int, *, task_events: bool) -> Any:
@@ -61,37 +71,18 @@ def run(lane: Lane, concurrency: int | None = None) -> int:
     Raises `Misconfigured` for a bad setting, a tool clash or a foreign schema, `DatabaseUnavailable` when there is
     no database; both before any message is taken.
     """
-    failpoints = Failpoints.load(os.environ, CRASH_POINTS)
-    require_schema(settings.require_database())
+    zygote = fork_zygote(partial(run_suspects, lane))
     capacity = concurrency or (settings.io_concurrency if lane is Lane.IO else settings.cpu_concurrency)
-    host = Host() if settings.see_gone else None
-    process = None if host is None else process_text(host, lane, settings.mcp_file)
-    identity = Identity(new_id(), f"planq-{lane}-{os.getpid()}@{socket.gethostname()}", lane, capacity, process)
-    tools = Tools.load(settings)
     tracker = CeleryTracker() if lane is Lane.IO else SilentTracker()
-    lease = Lease(settings.lease)
     children = Children() if lane is Lane.CPU else None
-    claims = Claims(lease, children.tell) if children is not None else Claims(lease)
-    runtime = LaneRuntime(settings, identity, tools, app, tracker, claims=claims, failpoints=failpoints)
-    companion = Companion(
-        here=children or LoopInFlight(runtime, claims),
-        lease=lease,
-        children=children,
-        loop_of=lambda: runtime.loop if children is None else None,
-        received=lambda: int(state.all_total_count[0]),
-        restart=_restart,
-        counted=runtime.count_workers,
-    )
-    lifecycle = Lifecycle(settings, identity, tools, app, companion, host=host, failpoints=failpoints)
-    claims.ends_in = lifecycle.sweep_in
+    identity, runtime, lifecycle = _composed(lane, capacity, tracker, children, zygote=zygote, restart=_restart)
     app.planq_lane, app.planq_lifecycle = runtime, lifecycle
     _connect_signals(tracker, runtime, lifecycle, children)
-    code: Any = 0
     lifecycle.start()
     try:
         worker = celery_worker(lane, identity.name, capacity, task_events=settings.task_events)
         worker.start()
-        code = worker.exitcode or state.should_stop or 0
+        code: Any = worker.exitcode or state.should_stop or 0
     except SystemExit as end:
         code = end.code
     finally:
@@ -99,6 +90,82 @@ def run(lane: Lane, concurrency: int | None = None) -> int:
     if runtime.failure is not None:
         raise runtime.failure
     return code if isinstance(code, int) else int(code is not None)
+
+
+def run_suspects(lane: Lane, group: UUID) -> int:
+    """Carry out a group of suspects, and others that wait, in a process that does nothing else; returns 0.
+
+    Raises as `run`. SIGTERM ends it in peace.
+    """
+
+    def restart() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    _, runtime, lifecycle = _composed(lane, _SUSPECTS, SilentTracker(), None, restart=restart)
+
+    async def live() -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        try:
+            await runtime.open()
+            assert runtime.engine is not None
+            await carry_out_suspects(runtime.engine, group, runtime.drain_seconds, stop)
+        finally:
+            await runtime.close()
+
+    lifecycle.start()
+    try:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(live())
+    finally:
+        lifecycle.stop()
+    return 0
+
+
+def _composed(
+    lane: Lane,
+    capacity: int,
+    tracker: CeleryTracker | SilentTracker,
+    children: Children | None,
+    *,
+    restart: Callable[[], None],
+    zygote: socket.socket | None = None,
+) -> tuple[Identity, LaneRuntime, Lifecycle]:
+    """Return the parts of a worker process, none of them started; without a `zygote`, of one for suspects.
+
+    Raises `Misconfigured`.
+    """
+    failpoints = Failpoints.load(os.environ, CRASH_POINTS)
+    tools = check(settings, lane)
+    require_schema(settings.require_database())
+    host = Host() if settings.see_gone else None
+    process = None if host is None else process_text(host, lane, settings.mcp_file)
+    kind = f"{lane}-suspects" if zygote is None else str(lane)
+    name = f"planq-{kind}-{os.getpid()}@{socket.gethostname()}"
+    identity = Identity(new_id(), name, lane, capacity, process, for_suspects=zygote is None)
+    lease = Lease(settings.lease, settings.lease_margin)
+    # A child tells its parent of its writes, and ends with it.
+    fence = Fence(lease)
+    claims = Claims(lease, fence.hear if children is None else children.tell)
+    runtime = LaneRuntime(settings, identity, tools, app, tracker, claims=claims, failpoints=failpoints)
+    on_loop = LoopInFlight(runtime, claims)
+    companion = Companion(
+        here=children or on_loop,
+        lease=lease,
+        children=children,
+        loop_of=lambda: runtime.loop if children is None else None,
+        received=lambda: int(state.all_total_count[0]),
+        restart=restart,
+        counted=runtime.count_workers,
+        counts=lambda: app.planq_dead_letters.counts,
+    )
+    lifecycle = Lifecycle(settings, identity, tools, app, companion, host=host, zygote=zygote, failpoints=failpoints)
+    claims.ends_in = lifecycle.sweep_in
+    if children is not None:
+        children.told = fence.is_acting
+    fence.start(on_loop.fence if children is None else lifecycle.fence)
+    return identity, runtime, lifecycle
 
 
 def _restart() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
-from time import monotonic
 from typing import Protocol
 from uuid import UUID
 
@@ -35,6 +34,11 @@ class InFlight(Protocol):
     @property
     def in_flight(self) -> int:
         """How many attempts are being carried out."""
+        ...
+
+    @property
+    def acting(self) -> Collection[Attempt]:
+        """The attempts whose calls of writes may act now."""
         ...
 
     def attempts(self) -> Collection[Attempt]:
@@ -77,6 +81,10 @@ class LoopInFlight:
     def late_outcomes(self) -> int:
         return self._claims.late_outcomes
 
+    @property
+    def acting(self) -> Collection[Attempt]:
+        return self._claims.writes.acting
+
     def attempts(self) -> Collection[Attempt]:
         return self._claims.attempts()
 
@@ -98,6 +106,10 @@ class LoopInFlight:
 
     def cancel(self, job_id: UUID) -> None:
         self._call(lambda: self._claims.cut_off_job(job_id))
+
+    def fence(self) -> None:
+        """Stop the calls of writes, for the lease is over; from any thread."""
+        self._call(self._claims.fence)
 
     def _call(self, act: Callable[[], None]) -> None:
         loop = self._runtime.loop
@@ -133,7 +145,7 @@ class Reconciler:
 
         Raises `DatabaseUnavailable`.
         """
-        asked = monotonic()
+        asked = self._lease.clock()
         landed = await self._fleet.heartbeat(
             self._worker_id,
             lag,
@@ -162,10 +174,18 @@ class Reconciler:
         self._missing = missing
         self._here.keep_abandoned(set(held))
 
-    async def hand_back_all(self) -> None:
-        """Give back everything that is held, because nothing runs here any more."""
+    async def hand_back_all(self) -> bool:
+        """Give back everything that is held, because nothing runs here any more.
+
+        False when a thread of an unsafe call still runs: that one is left, for only the end of this process stops it.
+        """
+        is_all = True
         for item in await self._fleet.held(self._worker_id):
-            await self._hand_back(item)
+            if item.effect is Effect.UNSAFE and item.attempt in self._here.acting:
+                is_all = False
+            else:
+                await self._hand_back(item)
+        return is_all
 
     async def _hand_back(self, held: Held) -> None:
         attempt = held.attempt

@@ -31,8 +31,8 @@ class CeleryTracker:
         if error is None:
             self._note("task-succeeded", partial(_told, wake, attempt, result="succeeded", runtime=runtime_seconds))
         else:
-            text = f"{error.code}: {error.message}"
-            self._note("task-failed", partial(_told, wake, attempt, exception=text, traceback=""))
+            # The code alone: the message may quote a provider or a tool, and monitors show it to everybody.
+            self._note("task-failed", partial(_told, wake, attempt, exception=error.code, traceback=""))
 
     def _note(self, kind: str, fields: Callable[[], dict[str, Any]]) -> None:
         dispatcher = getattr(self._consumer, "event_dispatcher", None)

@@ -19,9 +19,11 @@ from api.body import JsonResponse, decode
 from api.deps import Services, Use, router
 from api.documents import agent_document, agent_summary, kept_agent_document, skill_summary
 from api.problems import error_responses
-from api.schemas import MAX_PAGE
+from api.schemas import MAX_PAGE, SAYS_SOMETHING
 from api.submission import TENANT
+from shared.domain.agents.checks import AGENT_NAME
 from shared.domain.agents.document import AgentDocument, parse_agent
+from shared.domain.agents.marked import MAX_CHARS
 from shared.domain.agents.skill import parse_skill
 from shared.domain.agents.warnings import Warned, document_warnings, named_agents
 from shared.domain.errors import InvalidRequest
@@ -30,15 +32,25 @@ from shared.store.database import json_text
 
 agents: APIRouter = router("agents")
 
-Name = Annotated[str, Path(description="The name, as it stands in the document.")]
+Name = Annotated[
+    str,
+    Path(
+        json_schema_extra={"pattern": f"^{AGENT_NAME.pattern}$"},
+        description="The name, as it stands in the document.",
+    ),
+]
 Version = Annotated[
     int | None, Query(ge=1, le=2**31 - 1, description="This version, a retired one too; else the newest in use.")
 ]
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
-Cursor = Annotated[str | None, Query(description="`next_cursor` of the page before.")]
-
 _CURSOR = re.compile(r"[^\x00-\x1f]{1,200}")
-_OBJECT = {"type": "object", "description": "An agent's document; see the README."}
+Cursor = Annotated[
+    str | None,
+    Query(json_schema_extra={"pattern": f"^{_CURSOR.pattern}$"}, description="`next_cursor` of the page before."),
+]
+
+_OBJECT = {"type": "object", "additionalProperties": True, "description": "An agent's document; see the README."}
+_TEXT = {"type": "string", "pattern": SAYS_SOMETHING, "maxLength": MAX_CHARS}
 _LOCATED = {"Location": {"description": "Where this version can be had.", "schema": {"type": "string"}}}
 _MARKDOWN: dict[int | str, dict[str, Any]] = {
     200: {
@@ -125,7 +137,7 @@ async def get_skill(skill_id: Name, services: Use, version: Version = None) -> R
     "/skills/{skill_id}",
     response_model=SkillSummary,
     responses=_stored(SkillSummary),
-    openapi_extra=_body("text/markdown", schema={"type": "string"}),
+    openapi_extra=_body("text/markdown", schema=_TEXT),
 )
 async def put_skill(request: Request, skill_id: Name, services: Use) -> Response:
     """Store a skill, as a new version unless it is the one in use already; new jobs of agents that list it get it."""

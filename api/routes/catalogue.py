@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
+from urllib.parse import quote
 
-from fastapi import Path
+from fastapi import Path, Query
 from starlette.responses import Response
 
 from api.body import JsonResponse
@@ -37,17 +38,34 @@ async def validate(body: ValidationRequest, services: Use) -> Response:
     return JsonResponse({"valid": not errors, "errors": errors})
 
 
+_HEADERS: dict[str, Any] = {
+    "Artifact-Version": {"description": "Which version this is.", "schema": {"type": "integer", "minimum": 1}},
+    "Artifact-Skill-Id": {
+        "description": "The skill on whose behalf it was made, percent-encoded; absent without one.",
+        "schema": {"type": "string"},
+    },
+}
+_ARTIFACT: dict[int | str, dict[str, Any]] = {
+    **STORED,
+    200: {**STORED[200], "headers": {**STORED[200]["headers"], **_HEADERS}},
+}
+
+
 @catalogue.get(
-    "/artifacts/{artifact_id:path}", response_model=ArtifactDocument, responses={**STORED, **error_responses(404)}
+    "/artifacts/{artifact_id:path}", response_model=ArtifactDocument, responses={**_ARTIFACT, **error_responses(404)}
 )
 async def artifact(
     artifact_id: Annotated[str, Path(description="`artifact_id` of a step's output.")],
     services: Use,
+    version: Annotated[int | None, Query(ge=1, lt=2**31, description="Which version; the newest by default.")] = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """Return an artifact as its tool produced it."""
+    """Return a version of an artifact as its tool produced it."""
     if "\x00" in artifact_id:
         raise NotFound("there is no artifact whose id contains the character NUL")
-    found = await services.requests.artifact(TENANT, artifact_id)
+    found = await services.requests.artifact(TENANT, artifact_id, version)
     stored = StoredJson.of(found["body"], found["payload_hash"])
-    return await stored_json(services.payloads, TENANT, stored, if_none_match)
+    more = {"Artifact-Version": str(found["version"])}
+    if found["skill_id"] is not None:
+        more["Artifact-Skill-Id"] = quote(found["skill_id"], safe="")
+    return await stored_json(services.payloads, TENANT, stored, if_none_match, more)

@@ -8,8 +8,8 @@ from fastapi import Header
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.body import JsonResponse, digest
-from api.deps import StepPath, Use, job_id_of, router, step_index_of
+from api.body import JsonResponse, digest, encode
+from api.deps import KEY, StepPath, Use, job_id_of, router, step_index_of
 from api.documents import fork_preview
 from api.forking import fork_of
 from api.problems import error_responses
@@ -19,6 +19,7 @@ from api.schemas import ForkPreview, ForkRequest, JobDocument, ResumeRequest, Se
 from api.service import document_of, replayed, stored
 from api.submission import TENANT, check_key, trace_id
 from shared.domain.errors import Conflict, NotFound, capped
+from shared.domain.events import Settlement
 from shared.domain.states import JobStatus, StepStatus
 
 control = router("jobs")
@@ -78,7 +79,8 @@ async def fork(
     services: Use,
     body: ForkRequest | None = None,
     idempotency_key: Annotated[
-        str | None, Header(description="1 to 255 visible ASCII characters; repeats are then harmless.")
+        str | None,
+        Header(json_schema_extra=KEY, description="1 to 255 visible ASCII characters; repeats are then harmless."),
     ] = None,
     traceparent: Annotated[str | None, Header(description="W3C Trace Context; its trace id goes to tools.")] = None,
 ) -> Response:
@@ -120,16 +122,22 @@ async def fork(
     responses=error_responses(400, 404, 409, 413, 415),
 )
 async def settle(job_id: JobPath, index: StepPath, body: SettleRequest, services: Use) -> Response:
-    """Say what became of a call that was cut off, for a step that waits to be told, and return its job."""
+    """Say what became of a call that was cut off, for a step that waits to be told, and return its job.
+
+    The first answer counts. The same one again changes nothing; another one is refused.
+    """
     found = job_id_of(job_id)
     job, steps = await services.requests.planned(TENANT, found, step_index_of(found, index))
     if not steps:
         raise NotFound(f"job {found} has no step {capped(index, 20)}")
     step = steps[0]
+    repeated = Settlement(body.outcome), encode(body.output)
+    if step["question"] is None and await services.requests.was_settled(TENANT, found, step["index"], *repeated):
+        return JsonResponse(await document_of(services, found))
     tools = await services.requests.tools(TENANT)
     verdict = await verdict_of(body, job, step, tools, services.settings, services.payloads)
     asked = await services.requests.settle(TENANT, found, step["index"], verdict)
-    if not asked.landed:
+    if not asked.landed and not await services.requests.was_settled(TENANT, found, step["index"], *repeated):
         _, (now,) = await services.requests.planned(TENANT, found, step["index"])
         raise asks_nothing(job, step["index"], StepStatus(now["status"]))
     services.publisher.publish_soon(asked.wakes)

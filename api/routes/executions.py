@@ -15,7 +15,7 @@ from starlette.responses import Response
 from api import service
 from api.agent_schemas import ExecutionDocument, ExecutionRequest
 from api.body import JsonResponse
-from api.deps import Services, Use, job_id_of, router
+from api.deps import KEY, Services, Use, job_id_of, router
 from api.documents import execution_document
 from api.problems import error_responses
 from api.routes.agents import Name
@@ -28,7 +28,11 @@ executions: APIRouter = router("agents")
 
 Key = Annotated[
     str | None,
-    Header(alias="Idempotency-Key", description="1 to 255 visible ASCII characters; repeats are harmless."),
+    Header(
+        alias="Idempotency-Key",
+        json_schema_extra=KEY,
+        description="1 to 255 visible ASCII characters; repeats are harmless.",
+    ),
 ]
 Trace = Annotated[
     str | None, Header(alias="traceparent", description="W3C Trace Context; its trace id goes to tools.")
@@ -135,7 +139,7 @@ def _as_job(agent_id: str, body: ExecutionRequest, default_seconds: float) -> Jo
     if body.prompt is not None and not body.prompt.strip():
         found = "only white space" if body.prompt else "an empty one"
         raise InvalidRequest(f"prompt: expected a text that says what to do, found {found}")
-    wanted = body.model_dump(include={"action", "with_", "metadata"}, by_alias=True, exclude_none=True)
+    wanted = body.model_dump(include={"action", "with_", "user", "metadata"}, by_alias=True, exclude_none=True)
     budget = None if body.budget is None else body.budget.model_dump(exclude_none=True)
     limits = {"job_timeout_seconds": _timeout(body, default_seconds), "budget": budget}
     return JobRequest.model_validate({**wanted, "agent": agent_id, "input": body.prompt, "limits": limits})

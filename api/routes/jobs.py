@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from api import service
 from api.body import JsonResponse
-from api.deps import Use, job_id_of, router
+from api.deps import KEY, Use, job_id_of, router
 from api.documents import job_summary
 from api.problems import error_responses
 from api.schemas import MAX_PAGE, JobDocument, JobPage, JobRequest
@@ -23,6 +23,9 @@ from shared.domain.errors import Conflict, InvalidRequest
 from shared.domain.states import JobStatus
 
 jobs = router("jobs")
+
+_CURSOR = "^[A-Za-z0-9_-]{21}[AQgw]$"
+"""The 16 bytes of an id in base64 for URLs, for `/openapi.json`."""
 
 JobPath = Annotated[str, Path(json_schema_extra={"format": "uuid"}, description="The job's id.")]
 
@@ -53,7 +56,8 @@ async def submit(
     body: JobRequest,
     services: Use,
     idempotency_key: Annotated[
-        str | None, Header(description="1 to 255 visible ASCII characters; repeats are then harmless.")
+        str | None,
+        Header(json_schema_extra=KEY, description="1 to 255 visible ASCII characters; repeats are then harmless."),
     ] = None,
     traceparent: Annotated[str | None, Header(description="W3C Trace Context; its trace id goes to tools.")] = None,
 ) -> Response:
@@ -81,7 +85,9 @@ async def listing(
     services: Use,
     status: Annotated[JobStatus | None, Query(description="Only jobs that stand here.")] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
-    cursor: Annotated[str | None, Query(description="`next_cursor` of the page before.")] = None,
+    cursor: Annotated[
+        str | None, Query(json_schema_extra={"pattern": _CURSOR}, description="`next_cursor` of the page before.")
+    ] = None,
     roots: Annotated[bool, Query(description="Without child jobs.")] = False,
 ) -> Response:
     """List jobs, newest first, without their plans and steps."""

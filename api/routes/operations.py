@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
 from api.body import JsonResponse
-from api.deps import Use
+from api.deps import Use, router
 from api.errors import RETRY_AFTER_SECONDS
 from api.problems import error_responses
 from api.schemas import Health, Readiness
 
-operations = APIRouter(tags=["operations"], responses=error_responses(403, 421, 500))
+operations = router("operations", 403, 421, 422, 500)
 
 
 @operations.get("/healthz", response_model=Health)

@@ -61,6 +61,8 @@ def create_celery(broker_url: str, *, main: str = "planq") -> Celery:
         worker_cancel_long_running_tasks_on_connection_loss=False,  # the lease decides, not the connection
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
+        # An error reply (no room on the disk, no memory, a replica) is a broker that is away, not a worker's end.
+        broker_channel_error_retry=True,
         broker_connection_timeout=5,
         broker_pool_limit=4,
         broker_pool_acquire_timeout=5,

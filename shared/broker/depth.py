@@ -1,4 +1,4 @@
-"""Looking at the broker with little patience: whether it answers, and how much waits in its queues.
+"""Looking at the broker with little patience: whether it takes wake-ups, and how many messages wait in its queues.
 
 Works with every transport that answers a passive declaration with a count (AMQP, and kombu's Redis). `BrokerQueues`
 is the port `Queues`.
@@ -11,10 +11,12 @@ import logging
 from collections.abc import Collection
 from typing import Any
 
+import redis
 from celery import Celery
 from kombu import Connection
 
 from shared.broker import names
+from shared.broker.transport import Channel
 from shared.domain.errors import Misconfigured
 from shared.domain.states import Lane
 
@@ -22,6 +24,8 @@ _log = logging.getLogger("planq.broker")
 
 _NO_SUCH_QUEUE = "404"
 """AMQP's reply code; on Redis a queue without messages does not exist."""
+
+_REPLY_CHARS = 300
 
 
 def patient_connection(app: Celery, patience_seconds: float) -> Connection:
@@ -41,14 +45,38 @@ def open_once(connection: Connection, patience_seconds: float) -> None:
     connection.ensure_connection(max_retries=1, interval_start=0, timeout=patience_seconds)
 
 
-def message_count(connection: Connection, channel: Any, lane: Lane) -> int | None:
-    """Return how many messages wait in a lane's queue, 0 where nobody declared it; None when the broker refuses.
+def require_service(connection: Connection, patience_seconds: float) -> None:
+    """Raise what the broker's client raises unless it takes connections and, on Redis, a wake-up for every lane.
+
+    A Redis that cannot write to its disk, lacks memory or replicas, or is a replica itself still takes connections.
+    """
+    open_once(connection, patience_seconds)
+    channel = connection.default_channel
+    if isinstance(channel, Channel):
+        channel.require_writable([names.queue(lane) for lane in Lane])
+
+
+def reply_of(error: BaseException) -> str | None:
+    """Return the error reply of a Redis server behind an exception, its code first; None where there is none."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, redis.ResponseError):
+        cause = cause.__cause__ or cause.__context__
+    if cause is None:
+        return None
+    code = getattr(cause, "status_code", None)
+    # redis-py puts the command of a pipeline before the reply, with a part of its arguments.
+    text = " ".join(str(cause).rpartition("of pipeline caused error: ")[2].split())
+    return (text if code is None or text.startswith(code) else f"{code} {text}")[:_REPLY_CHARS]
+
+
+def message_count(connection: Connection, channel: Any, queue: str) -> int | None:
+    """Return how many messages wait in a queue, 0 where nobody declared it; None when the broker refuses.
 
     The `channel` of `connection` can be asked again after each of these: a passive declaration of what is not there
     closes it (AMQP 0-9-1), and py-amqp then opens it again.
     """
     try:
-        return int(channel.queue_declare(queue=names.queue(lane), passive=True).message_count)
+        return int(channel.queue_declare(queue=queue, passive=True).message_count)
     except connection.channel_errors as error:
         return 0 if str(getattr(error, "reply_code", "")) == _NO_SUCH_QUEUE else None
 
@@ -82,9 +110,9 @@ class BrokerQueues:
     def _empty(self, lanes: tuple[Lane, ...]) -> Collection[Lane]:
         try:
             connection, channel = self._opened()
-            return [lane for lane in lanes if message_count(connection, channel, lane) == 0]
+            return [lane for lane in lanes if message_count(connection, channel, names.queue(lane)) == 0]
         except Exception as error:  # every client library has errors of its own here; all mean "not known"
-            _log.warning("queues_not_counted", extra={"cause": repr(error)})
+            _log.warning("queues_not_counted", extra={"cause": reply_of(error) or repr(error)})
             self._give_up()
             return ()
 

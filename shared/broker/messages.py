@@ -9,7 +9,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -21,6 +22,15 @@ from shared.ports import AnyWake, PlanWake, RespondWake, StepsWake, StepWake
 
 _SHOWN_CHARS = 500
 """A wake-up for a hundred steps is longer than Flower need show."""
+
+_EXCERPT_CHARS = 100
+
+_LARGEST = 2**31 - 1
+"""PostgreSQL's `integer`, which numbers of rounds and steps are."""
+
+
+class Unreadable(ValueError):
+    """A message that is no wake-up; the text says why, and holds no more than an excerpt of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +76,113 @@ def encode(wake: AnyWake, attempt: int | None = None) -> Message:
             return Message(names.STEPS, task_id, kwargs, names.queue(wake.lane))
 
 
+def check(headers: Any, payload: Any) -> None:
+    """Raise `Unreadable` unless a message is a wake-up as planq writes them, in Celery's protocol 2.
+
+    Anybody who reaches the broker can write there, so nothing is taken for granted. Delays, expiry, canvas and
+    arguments by position are refused too: no wake-up has them, and Celery would act on them.
+    """
+    if not isinstance(headers, Mapping):
+        raise Unreadable(f"headers: expected an object, found {_shown(headers)}")
+    name = headers.get("task")
+    decode = _DECODERS.get(name) if isinstance(name, str) else None
+    if decode is None:
+        raise Unreadable(f"task: expected one of {', '.join(_DECODERS)}, found {_shown(name)}")
+    _check_headers(headers)
+    try:
+        decode(**_arguments(payload))
+    except (TypeError, ValueError) as error:
+        raise Unreadable(f"body of {name}: {str(error)[:_EXCERPT_CHARS]}") from error
+
+
+def decode_plan(job: str) -> PlanWake:
+    """Return the wake-up of a PLAN message; raises ValueError for what is no such message."""
+    return PlanWake(_job(job))
+
+
+def decode_respond(job: str) -> RespondWake:
+    """Return the wake-up of a RESPOND message; raises ValueError for what is no such message."""
+    return RespondWake(_job(job))
+
+
 def decode_step(job: str, round: int, step: int, lane: str, tool: str) -> StepWake:
     """Return the wake-up of a step message; raises ValueError for what is no such message."""
-    return StepWake(StepRef(UUID(job), round, step), Lane(lane), tool)
+    return StepWake(StepRef(_job(job), _number(round), _number(step)), _lane(lane), _text(tool))
 
 
 def decode_steps(job: str, round: int, steps: Sequence[tuple[int, str]], lane: str) -> StepsWake:
     """Return the wake-up of a message for several steps; raises ValueError for what is no such message."""
-    return StepsWake(UUID(job), round, Lane(lane), tuple((index, tool) for index, tool in steps))
+    if not isinstance(steps, (list, tuple)) or not steps:
+        raise ValueError(f"expected a list of steps, found {_shown(steps)}")
+    try:
+        named = tuple((_number(index), _text(tool)) for index, tool in steps)
+    except TypeError as error:
+        raise ValueError(f"expected pairs of a number and a tool, found {_shown(steps)}") from error
+    return StepsWake(_job(job), _number(round), _lane(lane), named)
+
+
+_DECODERS: Mapping[str, Callable[..., AnyWake]] = {
+    names.PLAN: decode_plan,
+    names.RESPOND: decode_respond,
+    names.STEP: decode_step,
+    names.STEPS: decode_steps,
+}
+
+
+def _check_headers(headers: Mapping[str, Any]) -> None:
+    for field in ("id", "root_id"):
+        if not isinstance(headers.get(field), str):
+            raise Unreadable(f"{field}: expected a text, found {_shown(headers.get(field))}")
+    for field in ("eta", "expires"):
+        if headers.get(field) is not None:
+            raise Unreadable(f"{field}: a wake-up has none, found {_shown(headers[field])}")
+    limits = headers.get("timelimit", (None, None))
+    if not isinstance(limits, (list, tuple)) or len(limits) != 2 or not all(map(_is_limit, limits)):
+        raise Unreadable(f"timelimit: expected two numbers of seconds or nulls, found {_shown(limits)}")
+
+
+def _arguments(payload: Any) -> Mapping[str, Any]:
+    """Return the arguments of a message's body, [[], arguments, options]; raises ValueError for another one."""
+    if not isinstance(payload, (list, tuple)) or len(payload) != 3:
+        raise ValueError(f"expected [[], arguments, options], found {_shown(payload)}")
+    positional, arguments, options = payload
+    if not isinstance(positional, (list, tuple)) or positional:
+        raise ValueError(f"expected no arguments by position, found {_shown(positional)}")
+    if not isinstance(arguments, Mapping):
+        raise ValueError(f"arguments: expected an object, found {_shown(arguments)}")
+    if not isinstance(options, Mapping) or any(options.values()):
+        raise ValueError(f"options: expected none, found {_shown(options)}")
+    return arguments
+
+
+def _is_limit(limit: Any) -> bool:
+    if limit is None:
+        return True
+    return isinstance(limit, (int, float)) and not isinstance(limit, bool) and 0 < limit < math.inf
+
+
+def _job(value: Any) -> UUID:
+    return UUID(_text(value))
+
+
+def _lane(value: Any) -> Lane:
+    return Lane(_text(value))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"expected a text, found {_shown(value)}")
+    return value
+
+
+def _number(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST:
+        raise ValueError(f"expected a number from 0, found {_shown(value)}")
+    return value
+
+
+def _shown(value: Any) -> str:
+    """Return an excerpt of what anybody may have written, for a person."""
+    if isinstance(value, str):
+        return repr(value[:_EXCERPT_CHARS])
+    return type(value).__name__ if isinstance(value, (dict, list, tuple)) else repr(value)[:_EXCERPT_CHARS]

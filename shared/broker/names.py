@@ -9,6 +9,12 @@ STEP = "planq.step.run.v1"
 STEPS = "planq.steps.run.v1"
 RESPOND = "planq.job.respond.v1"
 
+DEAD_LETTERS = "planq.dead-letters"
+"""The list (RabbitMQ: the queue) of messages that are no wake-ups."""
+
+PROBE = "planq.probe"
+"""A list that never is: pushing to it if it exists changes nothing, and tells whether the broker takes writes."""
+
 
 def queue(lane: Lane) -> str:
     """Return the Celery queue of a lane."""

@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 from celery import Celery
 
+from shared.broker.depth import reply_of
 from shared.broker.messages import Message, encode
 from shared.broker.outlet import MAX_BATCH, Outlet
 from shared.ports import AnyWake
@@ -104,7 +105,7 @@ class CeleryPublisher:
         try:
             self._send([encode(wake) for wake in wakes])
         except Exception as error:  # every client library has errors of its own here; all mean "not taken"
-            _log.warning("publish_failed", extra={"count": len(wakes), "cause": repr(error)})
+            _log.warning("publish_failed", extra={"count": len(wakes), "cause": reply_of(error) or repr(error)})
             return False
         return True
 

@@ -8,23 +8,34 @@ redelivery harmless, and the sweeper publishes what is missing.
 Nor does it wait on its connection for remote control: stock kombu reads there without a time-out, in the thread that
 takes the messages, so that one event too many on a connection that was lost and made again stops the worker for ever.
 
+Nor does it hand an entry to its consumer that is no message: stock kombu raises what it stumbles over, and the worker
+ends. Here the entry goes to `Channel.on_unreadable`, and the consumer goes on.
+
 Which messages are unacknowledged is kept in memory here, not in Redis (`ack_emulation` is off): that is what bounds
 how many a worker takes. What a killed worker had taken is published again by the sweeper, within seconds; Redis would
-give it back an hour later, and costs two transactions a message for that.
+give it back an hour later, and costs two transactions a message for that. With `ack_emulation` on, kombu's own
+bookkeeping in Redis is used as it is.
+
+kombu's integration tests for Redis run on this transport: `tests/integration/broker/test_kombu_suite.py`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from queue import Empty
 from typing import Any
 
 import redis.client
 from kombu.transport import TRANSPORT_ALIASES, virtual
 from kombu.transport import redis as kombu_redis
-from kombu.utils.json import dumps
+from kombu.utils.encoding import bytes_to_str
+from kombu.utils.json import dumps, loads
 from kombu.utils.objects import cached_property
+
+from shared.broker import names
+from shared.broker.messages import Unreadable
 
 _log = logging.getLogger("planq.broker")
 
@@ -61,13 +72,14 @@ class PubSub(redis.client.PubSub):
     def parse_response(self, block: bool = True, timeout: float = 0) -> Any:
         """Return the next message that has arrived, None when there is none.
 
-        Raises redis-py's ConnectionError when the connection is gone; Celery then makes all its connections again,
-        and registers them with its event loop, which redis-py cannot do.
+        kombu's way to ask, with `block`, does not wait here; who asks without it waits for `timeout` seconds. Raises
+        redis-py's ConnectionError when the connection is gone; Celery then makes all its connections again, and
+        registers them with its event loop, which redis-py cannot do.
         """
         connection: Any = self.connection
         if connection is None or not connection.is_connected:
             raise redis.ConnectionError("the connection for remote control is gone")
-        if not connection.can_read(timeout=0):
+        if not connection.can_read(timeout=0 if block else timeout):
             return None
         response = connection.read_response(push_request=True)
         if self.is_health_check_response(response):
@@ -76,8 +88,28 @@ class PubSub(redis.client.PubSub):
         return response
 
 
+class PrefixedPubSub(kombu_redis.PrefixedRedisPubSub, PubSub):  # type: ignore[misc]
+    """The same where all keys have a prefix."""
+
+
+class Message(virtual.Message):  # type: ignore[misc]
+    """A message from a queue; raises `Unreadable` for an entry that is none."""
+
+    def __init__(self, payload: Any, channel: Any = None, **kwargs: Any) -> None:
+        try:
+            super().__init__(payload, channel=channel, **kwargs)
+            hash(self.delivery_tag)
+        except Exception as error:  # whatever kombu stumbles over in what anybody may have written there
+            raise Unreadable(f"the entry is no message ({type(error).__name__}: {error})") from error
+
+
 class Channel(kombu_redis.Channel):  # type: ignore[misc]
     """A Redis channel with the tolerant bookkeeping, one client for its commands, and a listener that never waits."""
+
+    Message = Message
+
+    on_unreadable: Callable[[str, Any, str], None] | None = None
+    """Gets each entry that is no message: its queue, the entry, and what is wrong with it. Its consumer sets it."""
 
     heard_by: int | None = None
     """How many connections got this channel's last fan-out message; None before there was one."""
@@ -86,7 +118,8 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.QoS = QoS
+        if not self.ack_emulation:
+            self.QoS = QoS
 
     @contextmanager
     def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
@@ -97,8 +130,54 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
                 client = self._commands = self._create_client()
         yield client
 
+    def _brpop_read(self, **options: Any) -> bool:
+        """Hand the entry that has arrived to its consumer, as kombu does; to `on_unreadable` if it is no message."""
+        try:
+            try:
+                reply = self.client.parse_response(self.client.connection, "BRPOP", **options)
+            except self.connection_errors:
+                self.client.connection.disconnect()
+                raise
+            if not reply:
+                raise Empty
+            key, entry = reply
+            queue = bytes_to_str(key).rsplit(self.sep, 1)[0]
+            self._queue_cycle.rotate(queue)
+            try:
+                self.connection._deliver(_parsed(entry), queue)
+            except Unreadable as unreadable:
+                self._give_away(queue, entry, str(unreadable))
+            return True
+        finally:
+            self._in_poll = None
+            self._flush_brpop_reauth()
+
+    def require_writable(self, queues: Iterable[str]) -> None:
+        """Raise redis-py's ResponseError where the server would refuse a message for one of these queues."""
+        with self.conn_or_acquire() as client:
+            client.lpushx(names.PROBE, "")
+            for queue in queues:
+                client.llen(queue)  # refused where somebody made something else of the key
+
+    def _give_away(self, queue: str, entry: Any, reason: str) -> None:
+        if self.on_unreadable is not None:
+            self.on_unreadable(queue, entry, reason)
+        else:
+            _log.error("message_unreadable", extra={"queue": queue, "cause": reason})
+
+    def _receive_one(self, c: Any) -> Any:
+        """Deliver a fan-out message, as kombu does; one that is none is let go, for nothing depends on it."""
+        try:
+            return super()._receive_one(c)
+        except (Unreadable, RecursionError) as error:
+            _log.error("broadcast_unreadable", extra={"cause": str(error)})
+            return None
+
     def _put_fanout(self, exchange: str, message: Any, routing_key: str, **kwargs: Any) -> None:
         """Deliver a fan-out message, and remember who got it (stock kombu does not look)."""
+        if kwargs.get("_publish_batch") is not None:
+            super()._put_fanout(exchange, message, routing_key, **kwargs)
+            return
         payload = dumps(message)
         topics = self._get_publish_topics(exchange, routing_key)
         with self.conn_or_acquire() as client:
@@ -107,7 +186,19 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
     @cached_property  # type: ignore[untyped-decorator]
     def subclient(self) -> PubSub:
         """The pub/sub connection of this channel, made at first use."""
-        return PubSub(self._create_client(asynchronous=True).connection_pool)
+        pool = self._create_client(asynchronous=True).connection_pool
+        if self.global_keyprefix:
+            prefixed: Any = PrefixedPubSub
+            listener: PubSub = prefixed(pool, global_keyprefix=self.global_keyprefix)
+            return listener
+        return PubSub(pool)
+
+
+def _parsed(entry: Any) -> Any:
+    try:
+        return loads(bytes_to_str(entry))
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(f"the entry is no JSON ({type(error).__name__}: {error})") from error
 
 
 class Transport(kombu_redis.Transport):  # type: ignore[misc]

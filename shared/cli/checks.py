@@ -6,21 +6,31 @@ A check never raises for what it looks for: a server that does not answer is a f
 from __future__ import annotations
 
 import asyncio
+import os
 import platform
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shared.cli.connection import TENANT, connect, located_settings, without_password
+from shared.cli import runtime
+from shared.cli.connection import TENANT, connect, located_settings
+from shared.cli.parts import import_path
 from shared.domain.errors import BrokerUnavailable, Misconfigured, PlanqError
+from shared.domain.redact import redacted, without_password
 from shared.domain.states import Lane
+from shared.embedded.folder import free_space, lacks_space, serves
 
 if TYPE_CHECKING:
     from shared.settings import Settings
     from shared.store.database import Row
 
 PATIENCE_SECONDS = 3
+CHECK_PATIENCE_SECONDS = 60
+"""A worker's libraries take two seconds to load, on a busy machine many more."""
+
 START = "start `planq up`"
 _MOST_LAG_MS = 1_000
 """Above this a worker's event loop is late enough to be told: a cancelled call shall end within a second."""
@@ -46,10 +56,18 @@ def examine(url: str | None, api_key: str | None, *, invariants: bool = False) -
         settings = located_settings()
     except Misconfigured as error:
         yield Finding("settings", False, error.message, "correct the environment variables that are named")
-        yield from _unseen(("database", "schema", "broker", "queues", "workers", "tools", "jobs"), "settings")
+        yield from _unseen(
+            (
+                *("tools and models", "database", "schema", "broker", "queues", "dead letters"),
+                *("workers", "tools", "jobs"),
+            ),
+            "settings",
+        )
     else:
         yield Finding("settings", True, f"model {settings.model}, log level {settings.log_level}")
+        yield _worker_settings(settings)
         yield from _embedded(settings)
+        yield from _space(settings)
         yield from _stores(settings)
         if settings.payloads:
             yield _payloads(settings)
@@ -61,6 +79,33 @@ def examine(url: str | None, api_key: str | None, *, invariants: bool = False) -
 def _python() -> Finding:
     # Always well: an older Python could not have come so far.
     return Finding("python", True, f"{platform.python_version()}, {platform.system()} {platform.machine()}")
+
+
+def _worker_settings(settings: Settings) -> Finding:
+    """Let a worker look for what the settings name, in a process of its own: only it may import tools and models."""
+    command = [sys.executable, "-m", "worker", Lane.IO, "--check"]
+    # A worker asks for the broker's URL before anything else; whether there is one is told further below.
+    env = {**os.environ, **import_path()}
+    try:
+        done = subprocess.run(  # noqa: S603 - our own command
+            command, env=env, capture_output=True, text=True, timeout=CHECK_PATIENCE_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        told = f"not known: no answer within {CHECK_PATIENCE_SECONDS} s"
+        return Finding("tools and models", None, told, f"try `{' '.join(command[1:])}`")
+    if done.returncode == 0:
+        return Finding("tools and models", True, "what the settings name is there")
+    told = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    return Finding("tools and models", False, told.removeprefix("planq worker io: "), "correct what is named")
+
+
+def _space(settings: Settings) -> Iterator[Finding]:
+    """Look at the room for the embedded servers, where they are used."""
+    data = runtime.data_folder()
+    urls = (settings.database_url, settings.broker_url)
+    if data.is_dir() and ("" in urls or serves(data, *urls)):
+        lacking = lacks_space(data)
+        yield Finding("disk", lacking is None, lacking or free_space(data).partition(";")[0])
 
 
 def _embedded(settings: Settings) -> Iterator[Finding]:
@@ -102,10 +147,12 @@ def _stores(settings: Settings) -> Iterator[Finding]:
 
 def _payloads(settings: Settings) -> Finding:
     """Write, read and remove an object where large outputs lie."""
-    from shared.store.objects import ObjectStore
+    from shared.store.objects import open_objects
 
     try:
-        asyncio.run(ObjectStore(settings.payloads).check())
+        objects = open_objects(settings.payloads)
+        if objects is not None:
+            asyncio.run(objects.check())
     except PlanqError as error:
         advice = "correct PLANQ_PAYLOADS, or the AWS_… variables that say how a bucket is reached"
         return Finding("large outputs", False, error.message, advice)
@@ -148,47 +195,60 @@ def _schema(settings: Settings) -> Finding:
 
 
 def _broker(settings: Settings) -> Iterator[Finding]:
-    """Connect once, with little patience, and count what waits in the queues."""
+    """Connect once, with little patience, and count what waits in the queues and what was no wake-up."""
     if not settings.broker_url:
         yield Finding(
             "broker", False, "BROKER_URL is not set, and no `planq up` runs here", f"{START}, or set BROKER_URL"
         )
-        yield from _unseen(("queues",), "broker")
+        yield from _unseen(("queues", "dead letters"), "broker")
         return
     place = without_password(settings.broker_url)
     try:
-        waiting = _queue_lengths(settings.require_broker())
+        waiting, dead = _messages(settings.require_broker())
     except Misconfigured as error:
         yield Finding("broker", False, error.message, "correct BROKER_URL")
     except BrokerUnavailable as error:
         advice = f"check BROKER_URL and that the server runs, or unset it and {START}"
-        yield Finding("broker", False, f"no answer from {place}: {error.message}", advice)
+        yield Finding("broker", False, f"{place} {error.message}", advice)
     else:
         yield Finding("broker", True, f"answers at {place}")
         yield Finding("queues", True, ", ".join(f"{name}: {n} waiting" for name, n in waiting.items()))
+        yield _dead_letters(dead)
         return
-    yield from _unseen(("queues",), "broker")
+    yield from _unseen(("queues", "dead letters"), "broker")
 
 
-def _queue_lengths(broker_url: str) -> dict[str, int]:
-    """Return how many messages wait in each lane's queue; 0 where no worker has declared it yet.
+def _dead_letters(count: int) -> Finding:
+    if not count:
+        return Finding("dead letters", True, "none")
+    advice = "something writes what is no wake-up: see `planq dead-letters list`, then `planq dead-letters drop`"
+    return Finding("dead letters", True, f"{count} message{'' if count == 1 else 's'} that were no wake-ups", advice)
 
-    Raises `BrokerUnavailable` when the broker does not answer, `Misconfigured` when its URL cannot be read.
+
+def _messages(broker_url: str) -> tuple[dict[str, int], int]:
+    """Return how many messages wait in each lane's queue (0 where none has declared it yet), and the dead letters.
+
+    Raises `BrokerUnavailable` when the broker does not answer or would not take a wake-up, `Misconfigured` when its
+    URL cannot be read.
     """
     from kombu.exceptions import OperationalError
 
     from shared.broker import names
     from shared.broker.celery_config import create_celery
-    from shared.broker.depth import message_count, open_once, patient_connection
+    from shared.broker.depth import message_count, patient_connection, reply_of, require_service
 
     connection = patient_connection(create_celery(broker_url), PATIENCE_SECONDS)
     try:
         with connection:
-            open_once(connection, PATIENCE_SECONDS)
+            require_service(connection, PATIENCE_SECONDS)
             with connection.channel() as channel:
-                return {names.queue(lane): message_count(connection, channel, lane) or 0 for lane in Lane}
-    except (OperationalError, OSError, *connection.connection_errors) as error:
-        raise BrokerUnavailable(_first_line(error)) from error
+                queues = [names.queue(lane) for lane in Lane]
+                counts = [message_count(connection, channel, name) or 0 for name in (*queues, names.DEAD_LETTERS)]
+                return dict(zip(queues, counts, strict=False)), counts[-1]
+    except (OperationalError, OSError, *connection.connection_errors, *connection.channel_errors) as error:
+        reply = reply_of(error)
+        told = f"refuses wake-ups: {reply}" if reply else f"does not answer: {_first_line(error)}"
+        raise BrokerUnavailable(told) from error
 
 
 def _fleet(settings: Settings) -> Iterator[Finding]:
@@ -200,7 +260,7 @@ def _fleet(settings: Settings) -> Iterator[Finding]:
         database = Database(settings.database_url, max_connections=1, timeout_seconds=PATIENCE_SECONDS)
         await database.open()
         try:
-            fleet = Fleet(database, settings.lease)
+            fleet = Fleet(database, settings.lease, settings.lease_margin)
             return await fleet.live(), list(await list_tools(database, TENANT)), await fleet.unfinished()
         finally:
             await database.close()
@@ -259,7 +319,7 @@ def _invariants(settings: Settings) -> Finding:
         database = Database(settings.require_database(), max_connections=1, timeout_seconds=PATIENCE_SECONDS)
         await database.open()
         try:
-            return await Fleet(database, settings.lease).broken_invariants()
+            return await Fleet(database, settings.lease, settings.lease_margin).broken_invariants()
         finally:
             await database.close()
 
@@ -294,4 +354,5 @@ def _api(url: str | None, api_key: str | None) -> Finding:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    # Libraries repeat an address that they cannot read.
+    return redacted((str(error).strip() or type(error).__name__).splitlines()[0])

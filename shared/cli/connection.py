@@ -83,12 +83,3 @@ def require_database() -> str:
             "runs on another folder)"
         )
     return settings.require_database()
-
-
-def without_password(url: str) -> str:
-    """Return a URL that can be shown."""
-    scheme, separator, rest = url.partition("://")
-    credentials, at, where = rest.rpartition("@")
-    if ":" not in credentials:
-        return url
-    return f"{scheme}{separator}{credentials.split(':')[0]}:…{at}{where}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import sys
+from typing import Annotated
 
 import typer
 
@@ -14,6 +15,7 @@ from shared.cli import (
     agents,
     cancel,
     control,
+    dead_letters,
     doctor,
     jobs,
     knowledge,
@@ -28,6 +30,7 @@ from shared.cli import (
     up,
     validate,
 )
+from shared.cli.console import out
 from shared.cli.outcome import exit_code, report
 from shared.domain.errors import PlanqError
 
@@ -45,10 +48,20 @@ GROUPS = (
     schedules,
     knowledge,
     doctor,
+    dead_letters,
     retention,
     processes,
     sample,
 )
+
+
+def show_version(wanted: bool) -> None:
+    """Print `planq VERSION` and end, where that is wanted."""
+    if wanted:
+        from shared.settings import VERSION
+
+        out.print(f"planq {VERSION}")
+        raise typer.Exit
 
 
 def create_app() -> typer.Typer:
@@ -61,9 +74,18 @@ def create_app() -> typer.Typer:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # rich's help takes a third of the time that `planq --help` may take
     )
+    app.callback()(planq)
     for group in GROUPS:
         group.add_to(app)
     return app
+
+
+def planq(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """A durable backend for agentic jobs: plan, execute on Celery, answer."""
 
 
 def main() -> None:

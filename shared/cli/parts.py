@@ -54,6 +54,10 @@ class ServerPart:
         """The server's own log."""
         return self.server.log
 
+    def last_words(self) -> str:
+        """Return the end of what the server has written since it was last launched."""
+        return self.server.last_words()
+
     def start(self) -> None:
         """Launch the server; it may need a moment until it answers."""
         self.server.launch()
@@ -61,6 +65,10 @@ class ServerPart:
     def has_died(self) -> bool:
         """True when it was launched and has ended by itself."""
         return self.server.has_died()
+
+    def is_misconfigured(self) -> bool:
+        """False: a server that is, is not launched at all."""
+        return False
 
     def ask_to_stop(self) -> None:
         """Ask for an orderly shutdown."""
@@ -80,16 +88,21 @@ def given_url(*names: str) -> str | None:
     return next((os.environ[name] for name in names if os.environ.get(name)), None)
 
 
-def child_environment(place: Place, database_url: str, broker_url: str) -> dict[str, str]:
-    """Return the environment of planq's processes.
+def import_path() -> dict[str, str]:
+    """Return the variables that say where a child of ours looks for modules.
 
     planq's own packages come first on the path and the present folder last (`PLANQ_TOOLS` may name a module in it): a
     folder of the caller's called `api` or `worker` must not stand in for ours.
     """
+    path = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")]), os.getcwd()]
+    return {"PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"}
+
+
+def child_environment(place: Place, database_url: str, broker_url: str) -> dict[str, str]:
+    """Return the environment of planq's processes."""
     env = {
         name: value for name, value in os.environ.items() if name not in ("PLANQ_DATABASE_URL", "PLANQ_BROKER_URL")
     }
-    path = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")]), os.getcwd()]
     if place.flower_port is not None:
         # Flower asks for task events every five seconds; the first jobs would be over by then and never be seen.
         env.setdefault("PLANQ_TASK_EVENTS", "true")
@@ -99,8 +112,7 @@ def child_environment(place: Place, database_url: str, broker_url: str) -> dict[
         "PLANQ_HOST": place.host,
         "PLANQ_PORT": str(place.port),
         "PLANQ_DATA": str(place.data),
-        "PYTHONPATH": os.pathsep.join(path),
-        "PYTHONSAFEPATH": "1",
+        **import_path(),
         # Threads would each get a malloc arena of their own; two are enough and keep idle memory down.
         "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", "2"),
     }

@@ -17,6 +17,8 @@ import typer
 
 from shared.cli.connection import require_database
 from shared.cli.console import out
+from shared.domain.errors import Misconfigured
+from shared.embedded.folder import usable
 
 FLOWER_USER = "planq"
 
@@ -83,13 +85,23 @@ def flower(
         "--max_tasks=10000",
         "--purge_offline_workers=60",
     ]
-    _become(["-m", "celery", "--quiet", "flower", *options, "--logging=warning"])
+    _become(["-m", "shared.broker.monitor", "--quiet", "flower", *options, "--logging=warning"])
 
 
 def flower_password(data: Path) -> str:
-    """Return PLANQ_FLOWER_PASSWORD, or the password kept in the data folder, made on first use."""
+    """Return PLANQ_FLOWER_PASSWORD, or the password kept in the data folder, made on first use.
+
+    Raises `Misconfigured` when that folder cannot be used, and for a password that Flower cannot compare.
+    """
     if given := os.environ.get("PLANQ_FLOWER_PASSWORD"):
+        if not (given.isascii() and given.isprintable() and "," not in given):
+            raise Misconfigured("PLANQ_FLOWER_PASSWORD: expected visible ASCII characters, and no comma among them")
         return given
+    with usable(data):
+        return _kept_password(data)
+
+
+def _kept_password(data: Path) -> str:
     data.mkdir(parents=True, exist_ok=True)
     file = data / "flower-password"
     try:

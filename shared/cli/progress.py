@@ -120,7 +120,14 @@ class Story:
 
 
 def questions(job: Json) -> Iterator[str]:
-    """Yield what the steps of a job ask, each with the command that answers it."""
+    """Yield what a job waits for: its model, and what its steps ask, each with the command that answers it."""
+    if retry := job.get("retry"):
+        at = retry.get("next_attempt_at")
+        then = "it is asked again now" if at is None else f"it is asked again at {at}"
+        yield (
+            f"{retry['stage']} waits for its model, which failed in attempt {retry['attempts']}: "
+            f"{one_line(retry['error']['message'], 300)}; {then}"
+        )
     for step in job.get("steps") or []:
         if question := step.get("question"):
             settle = f"  planq settle {job['id']} {step['index']}"

@@ -46,6 +46,7 @@ def submit(
     tool: Annotated[
         list[str] | None, typer.Option(help="A tool that the job may use; repeatable. All by default.")
     ] = None,
+    user: Annotated[str | None, typer.Option(help="Whose job it is: tools keep what they learn for this id.")] = None,
     limit: Limits = None,
     budget: Budget = None,
     metadata: Annotated[
@@ -68,7 +69,7 @@ def submit(
             raise typer.BadParameter("two of the text, the plan and --with cannot both come from standard input")
         body = {
             **_asked(text, plan, is_complete=agent is not None and action is not None),
-            **_given({"agent": agent, "action": action, "model": model}, with_),
+            **_given({"agent": agent, "action": action, "model": model, "user": user}, with_),
             **_bounds(tool, limit, budget, metadata),
         }
         with connect(url, api_key) as client:

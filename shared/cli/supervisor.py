@@ -17,8 +17,8 @@ from types import FrameType
 from typing import Protocol
 
 from shared.domain.errors import PlanqError
-from shared.embedded.child import has_ended, reap, send, spawn
-from shared.embedded.folder import last_lines
+from shared.embedded.child import exit_status, has_ended, reap, send, spawn
+from shared.embedded.folder import last_lines, size_of, usable
 
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 30.0
@@ -27,6 +27,9 @@ STEADY_SECONDS = 60.0
 
 DEATHS_BEFORE_LOG = 2
 """From so many deaths in a row on, the end of the part's log is shown."""
+
+MISCONFIGURED = 2
+"""The exit code with which planq's processes say that they cannot start as they are configured."""
 
 WATCH_SECONDS = 0.2
 HASTY_PATIENCE_SECONDS = 1.0
@@ -51,12 +54,20 @@ class Part(Protocol):
         """Seconds that a stop may take."""
         ...
 
+    def last_words(self) -> str:
+        """Return the end of what it has written since it was last started."""
+        ...
+
     def start(self) -> None:
         """Start it (again) without waiting until it is ready; may raise PlanqError."""
         ...
 
     def has_died(self) -> bool:
         """True when it was started and has ended by itself."""
+        ...
+
+    def is_misconfigured(self) -> bool:
+        """True when it has ended by itself and said that it cannot start as it is configured."""
         ...
 
     def ask_to_stop(self) -> None:
@@ -80,17 +91,27 @@ class ProcessPart:
     ) -> None:
         self.name, self.log, self.patience = name, log, patience
         self._argv, self._env = list(argv), dict(env)
+        self._begins = 0
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start the process; what an earlier one left in its group is killed first."""
         self.end()
-        with self.log.open("ab") as log:
+        self._begins = size_of(self.log)
+        with usable(self.log.parent), self.log.open("ab") as log:
             self._process = spawn(self._argv, log=log, env=self._env)
+
+    def last_words(self) -> str:
+        """Return the end of what the process has written since it was last started."""
+        return last_lines(self.log, since=self._begins)
 
     def has_died(self) -> bool:
         """True when the process was started and has ended."""
         return self._process is not None and has_ended(self._process)
+
+    def is_misconfigured(self) -> bool:
+        """True when the process has ended with the exit code that says so."""
+        return self._process is not None and exit_status(self._process) == MISCONFIGURED
 
     def ask_to_stop(self) -> None:
         """Send SIGTERM."""
@@ -160,9 +181,9 @@ class Supervisor:
         part.start()
         self._watches.append(_Watch(part, started_at=monotonic()))
 
-    def most_deaths(self) -> int:
-        """Return how often in a row the part that dies most often has died."""
-        return max((watch.deaths for watch in self._watches), default=0)
+    def hopeless(self, deaths: int) -> list[Part]:
+        """Return the parts that have died so often in a row, or have said that they are misconfigured."""
+        return [watch.part for watch in self._watches if watch.deaths >= deaths or watch.part.is_misconfigured()]
 
     def tend(self) -> None:
         """Look after every part once: note the dead, start again those whose pause is over."""
@@ -218,9 +239,10 @@ class Supervisor:
         watch.deaths = 1 if now - watch.started_at >= STEADY_SECONDS else watch.deaths + 1
         pause = min(self._first_pause * 2 ** (watch.deaths - 1), LONGEST_PAUSE_SECONDS)
         watch.restart_at = now + pause
-        self._say(f"{watch.part.name} ended unexpectedly; starting it again in {pause:g} s (log: {watch.part.log})")
+        how = "cannot start as it is configured" if watch.part.is_misconfigured() else "ended unexpectedly"
+        self._say(f"{watch.part.name} {how}; starting it again in {pause:g} s (log: {watch.part.log})")
         if watch.deaths >= DEATHS_BEFORE_LOG:
-            self._say(last_lines(watch.part.log))
+            self._say(watch.part.last_words())
 
     def _restart_when_due(self, watch: _Watch) -> None:
         if watch.restart_at is None or monotonic() < watch.restart_at:

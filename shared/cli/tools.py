@@ -43,12 +43,13 @@ def tools(
 
 def _named(name: str, found: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the tool that a name stands for, in any spelling of readings row 24."""
-    from shared.domain.names import resolve_name
+    from shared.domain.names import resolve_name, suggestion
 
     known = {tool["name"]: tool for tool in found}
     registered = resolve_name(name, known)
     if registered is None:
-        raise NotFound(f"there is no tool {name[:80]!r}; published are {', '.join(sorted(known)) or 'none'}")
+        published = ", ".join(sorted(known)) or "none"
+        raise NotFound(f"there is no tool {name[:80]!r}; {suggestion(name, known)}published are {published}")
     return known[registered]
 
 

@@ -18,14 +18,14 @@ from typing import Annotated
 import typer
 
 from shared.cli import runtime
-from shared.cli.connection import without_password
 from shared.cli.console import out
 from shared.cli.parts import PLANQ, Place, ServerPart, child_environment, given_url, planq_parts
 from shared.cli.processes import FLOWER_USER, flower_password
 from shared.cli.supervisor import Interrupts, ProcessPart, Supervisor
 from shared.domain.errors import DatabaseUnavailable, Misconfigured, Unavailable
+from shared.domain.redact import without_password
 from shared.embedded.child import has_ended, reap, spawn
-from shared.embedded.folder import FolderLock, last_lines
+from shared.embedded.folder import FolderLock, last_lines, usable
 from shared.embedded.postgres import EmbeddedPostgres
 from shared.embedded.valkey import EmbeddedValkey
 
@@ -76,14 +76,15 @@ def up(
     place = Place(host, port, flower_port if flower else None, data.absolute())
     interrupts = Interrupts()
     interrupts.listen()
-    place.data.mkdir(parents=True, exist_ok=True)
-    (place.data / "logs").mkdir(exist_ok=True, mode=0o700)
-    lock = FolderLock(place.data, "planq").acquire(patience=5.0)
-    try:
-        check_ports(place)
-        Session(place, interrupts).run(sample=sample)
-    finally:
-        lock.release()
+    with usable(place.data):
+        place.data.mkdir(parents=True, exist_ok=True)
+        (place.data / "logs").mkdir(exist_ok=True, mode=0o700)
+        lock = FolderLock(place.data, "planq").acquire(patience=5.0)
+        try:
+            check_ports(place)
+            Session(place, interrupts).run(sample=sample)
+        finally:
+            lock.release()
 
 
 def check_ports(place: Place) -> None:
@@ -168,7 +169,7 @@ class Session:
         broker_url = given_url("PLANQ_BROKER_URL", "BROKER_URL", "REDIS_URL")
         servers: list[EmbeddedPostgres | EmbeddedValkey] = []
         if broker_url is None:
-            valkey = EmbeddedValkey(self._place.data / "valkey")
+            valkey = EmbeddedValkey(self._place.data / "valkey", self._say)
             self._supervisor.start(ServerPart("valkey", valkey, patience=10.0))
             broker_url = valkey.url
             servers.append(valkey)
@@ -210,13 +211,18 @@ class Session:
             return not checks
 
         def is_decided() -> bool:
-            return all_answer() or self._supervisor.most_deaths() >= HOPELESS_DEATHS
+            # The dead first: the others may answer before a part has found out that it cannot start.
+            return bool(self._supervisor.hopeless(HOPELESS_DEATHS)) or all_answer()
 
-        if self._supervisor.tend_until(is_decided, HEALTH_PATIENCE_SECONDS) and not checks:
+        decided = self._supervisor.tend_until(is_decided, HEALTH_PATIENCE_SECONDS)
+        dead = self._supervisor.hopeless(HOPELESS_DEATHS)
+        if decided and not dead:
             return
         self._check_interrupts()
+        logs = "\n\n".join(f"{part.name} ({part.log}):\n{part.last_words()}" for part in dead or parts)
+        if any(part.is_misconfigured() for part in dead):
+            raise Misconfigured(f"planq cannot start as it is configured\n\n{logs}")
         silent = ", ".join(f"http://{host}:{port}{path}" for host, port, path in checks)
-        logs = "\n\n".join(f"{part.name} ({part.log}):\n{last_lines(part.log)}" for part in parts)
         waited = monotonic() - self._begun
         raise Unavailable(f"not healthy after {waited:.0f} s: no good answer from {silent}\n\n{logs}")
 

@@ -43,10 +43,12 @@ from shared.domain.events import (
     StageClaimed,
     StageFailed,
     StageReleased,
+    StageRetried,
     StepAsked,
     StepClaimed,
     StepDelegated,
     StepFailed,
+    StepLost,
     StepReleased,
     StepSettled,
     StepsSkipped,
@@ -85,6 +87,8 @@ def _stage_claimed(here: Neighbourhood, event: StageClaimed, now: datetime) -> R
         return _reject(here, "the job is paused")
     if job.is_claimed or job.status not in (JobStatus.QUEUED, JobStatus.PLANNING, JobStatus.RESPONDING):
         return _reject(here, "the stage is taken or over")
+    if job.run_at is not None and job.run_at > now:
+        return _reject(here, "the stage's time has not come")
     status = JobStatus.PLANNING if job.status is JobStatus.QUEUED else job.status
     return replace(here, job=replace(job, status=status, is_claimed=True, stage_attempt=job.stage_attempt + 1)), ()
 
@@ -93,6 +97,12 @@ def _stage_released(here: Neighbourhood, event: StageReleased, now: datetime) ->
     if not _holds_stage(here.job, event.attempt, JobStatus.PLANNING, JobStatus.RESPONDING):
         return _reject(here, "another attempt holds the stage")
     return replace(here, job=replace(here.job, is_claimed=False)), ()
+
+
+def _stage_retried(here: Neighbourhood, event: StageRetried, now: datetime) -> Result:
+    if not _holds_stage(here.job, event.attempt, JobStatus.PLANNING, JobStatus.RESPONDING):
+        return _reject(here, "another attempt holds the stage")
+    return replace(here, job=replace(here.job, is_claimed=False, run_at=event.retry_at)), ()
 
 
 def _plan_accepted(here: Neighbourhood, event: PlanAccepted, now: datetime) -> Result:
@@ -133,9 +143,12 @@ def _step_claimed(here: Neighbourhood, event: StepClaimed, now: datetime) -> Res
         return _reject(here, "the step is taken, over or not yet free")
     if here.job.is_paused:
         return _reject(here, "the job is paused")
+    if step.suspected and not event.as_suspect:
+        return _reject(here, "a process for suspects takes it")
     if step.run_at is not None and step.run_at > now:
         return _reject(here, "the step's time has not come")
-    return replace(here, step=replace(step, status=StepStatus.RUNNING, attempt=step.attempt + 1)), ()
+    running = replace(step, status=StepStatus.RUNNING, attempt=step.attempt + 1, suspected=False)
+    return replace(here, step=running), ()
 
 
 def _holds_step(here: Neighbourhood, attempt: int, *statuses: StepStatus) -> bool:
@@ -191,6 +204,13 @@ def _step_failed(here: Neighbourhood, event: StepFailed, now: datetime) -> Resul
     job = replace(here.job, halt_index=index if halt is None else min(halt, index))
     job, effects = _close(job, 1, failed=1)
     return replace(here, job=job, step=step), (*_dropped(step), SkipAfter(index), *effects)
+
+
+def _step_lost(here: Neighbourhood, event: StepLost, now: datetime) -> Result:
+    here, effects = _step_failed(here, StepFailed(event.attempt, event.retry_at), now)
+    if here.step is not None and here.step.status is StepStatus.READY and not effects:
+        here = replace(here, step=replace(here.step, suspected=True))
+    return here, effects
 
 
 def _steps_skipped(here: Neighbourhood, event: StepsSkipped, now: datetime) -> Result:
@@ -346,7 +366,7 @@ def _resume_requested(here: Neighbourhood, event: ResumeRequested, now: datetime
     has_failed = job.failed_steps > 0 and event.unfinished > 0
     if job.status is JobStatus.CANCELLED or (job.status is JobStatus.COMPLETED and not has_failed):
         return _reject(here, "nothing has failed that could be tried again")
-    job = replace(job, failed_steps=0, halt_index=None, open_steps=event.unfinished)
+    job = replace(job, failed_steps=0, halt_index=None, open_steps=event.unfinished, run_at=now)
     if not event.has_plan and not has_failed:
         return replace(here, job=replace(job, status=JobStatus.QUEUED)), (DispatchStage(),)
     if event.unfinished == 0:
@@ -357,6 +377,7 @@ def _resume_requested(here: Neighbourhood, event: ResumeRequested, now: datetime
 _HANDLERS: dict[type, Callable[[Neighbourhood, Any, datetime], Result]] = {
     StageClaimed: _stage_claimed,
     StageReleased: _stage_released,
+    StageRetried: _stage_retried,
     PlanAccepted: _plan_accepted,
     PlanRefused: _plan_refused,
     AnswerGiven: _answer_given,
@@ -364,6 +385,7 @@ _HANDLERS: dict[type, Callable[[Neighbourhood, Any, datetime], Result]] = {
     StepClaimed: _step_claimed,
     StepSucceeded: _step_succeeded,
     StepFailed: _step_failed,
+    StepLost: _step_lost,
     StepSuspended: _step_suspended,
     StepDelegated: _step_delegated,
     ChildEnded: _child_ended,

@@ -18,12 +18,15 @@ from shared.domain.errors import storable
 from shared.domain.schemas import rebase
 
 ENVELOPE_TYPES = frozenset({"cli"})
-"""Type tags that name a container and never what it contains (cases art-074, art-075)."""
+"""Type tags that name a container and never what it contains (cases art-074, art-075), in whatever case."""
 
-_MAX_ID = 255
+SHAPES = frozenset({"table", "chart", "form"})
+"""The types that planq itself tells by their shape; a tag that means one is spelt so, in whatever case it came."""
+
+MAX_ID = 255
 """Longer ids do not fit an index entry of PostgreSQL for certain; such an output is kept, but not as an artifact."""
 
-_METADATA_SCHEMA: dict[str, Any] = {
+METADATA_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
         "context_id": {"type": "string"},
@@ -62,6 +65,7 @@ class Identity:
     id: str
     skill_id: str | None
     type: str | None
+    metadata: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,7 @@ def tool_response_schema(artifact_schema: Mapping[str, Any]) -> dict[str, Any]:
         "properties": {
             "artifact_id": {"type": "string", "description": "Unique identifier for the artifact"},
             "artifact": rebase(dict(artifact_schema), "/properties/artifact"),
-            "_metadata": _METADATA_SCHEMA,
+            "_metadata": METADATA_SCHEMA,
         },
         "required": ["artifact_id", "artifact", "_metadata"],
     }
@@ -104,6 +108,15 @@ def build_tool_response(
 
     `executed_at` is an aware time; it is written in UTC (ISO 8601).
     """
+    metadata = provenance(made_by, executed_at)
+    return {"artifact_id": artifact_id, "artifact": dict(artifact), "_metadata": metadata}
+
+
+def provenance(made_by: Provenance, executed_at: datetime, *, skill_id: str | None = None) -> dict[str, Any]:
+    """Return the `_metadata` of what a call has made; `skill_id` wins over that of the call.
+
+    `executed_at` is an aware time; it is written in UTC (ISO 8601).
+    """
     metadata = {
         "context_id": made_by.context_id,
         "request_id": made_by.request_id,
@@ -112,9 +125,8 @@ def build_tool_response(
         "tool_name": made_by.tool_name,
         "executed_at": executed_at.astimezone(UTC).isoformat().replace("+00:00", "Z"),
     }
-    if made_by.skill_id is not None:
-        metadata["skill_id"] = made_by.skill_id
-    return {"artifact_id": artifact_id, "artifact": dict(artifact), "_metadata": metadata}
+    named = made_by.skill_id if skill_id is None else skill_id
+    return metadata if named is None else {**metadata, "skill_id": named}
 
 
 def detect_wrapper(content: Any) -> Wrapper | None:
@@ -128,13 +140,14 @@ def identify(output: Any) -> Identity | None:
     """Return what is stored about an output that is an artifact wrapper with a usable id, else None."""
     wrapper = detect_wrapper(output)
     artifact_id = extract_artifact_id(output)
-    if wrapper is None or artifact_id is None or not 0 < len(artifact_id) <= _MAX_ID:
+    if wrapper is None or artifact_id is None or not 0 < len(artifact_id) <= MAX_ID:
         return None
     if artifact_id != storable(artifact_id):
         return None
     skill_id = extract_skill_id(output)
     kind = infer_type(wrapper.artifact, None)
-    return Identity(artifact_id, skill_id and storable(skill_id), kind and storable(kind))
+    metadata = wrapper.metadata if isinstance(wrapper.metadata, Mapping) else None
+    return Identity(artifact_id, skill_id and storable(skill_id), kind and storable(kind), metadata)
 
 
 def extract_skill_id(content: Any) -> str | None:
@@ -209,7 +222,10 @@ def _first_text(values: Any) -> str | None:
 
 
 def _first_tag(values: Iterator[Any]) -> str | None:
-    return next((tag for tag in values if isinstance(tag, str) and tag and tag not in ENVELOPE_TYPES), None)
+    for tag in values:
+        if isinstance(tag, str) and tag and tag.lower() not in ENVELOPE_TYPES:
+            return tag.lower() if tag.lower() in SHAPES else tag
+    return None
 
 
 def _schema_tags(schema: Any) -> Iterator[Any]:

@@ -28,10 +28,48 @@ _WORDS: Final = {True: "true", False: "false", None: "null"}
 def encode(value: Any) -> bytes:
     """Return compact JSON in UTF-8.
 
-    Raises ValueError, TypeError or RecursionError for what is no JSON: NaN, lone surrogates, other types, circles and
-    values nested deeper than about a thousand levels.
+    Raises ValueError, TypeError or RecursionError for what is no JSON: NaN, lone surrogates, other types, circles,
+    values nested deeper than about a thousand levels, and keys of one object that are the same text (1 and "1").
     """
-    return _COMPACT.encode(value).encode()
+    text = _COMPACT.encode(value).encode()
+    refuse_equal_keys(value)
+    return text
+
+
+def refuse_equal_keys(value: Any) -> None:
+    """Raise ValueError when keys of an object would be the same in JSON, so that only one of them would be kept.
+
+    Precondition: the value holds no circle.
+    """
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, Mapping):
+            # Strings are equal to themselves alone: only where another kind of key stands can two become one.
+            if any(type(key) is not str for key in item):
+                _refuse_equal(item)
+            stack.extend(one for one in item.values() if isinstance(one, _CONTAINERS))
+        elif isinstance(item, (list, tuple)):
+            stack.extend(one for one in item if isinstance(one, _CONTAINERS))
+
+
+_CONTAINERS = (Mapping, list, tuple)
+
+
+def _refuse_equal(item: Mapping[Any, Any]) -> None:
+    texts: dict[str, Any] = {}
+    for key in item:
+        text = key if isinstance(key, str) else _key_text(key)
+        if text in texts:
+            raise ValueError(f"the keys {texts[text]!r} and {key!r} of one object are the same text in JSON")
+        texts[text] = key
+
+
+def _key_text(key: Any) -> str:
+    """Return a key as JSON spells it; for other kinds than its own, as they print."""
+    if key is None or isinstance(key, bool):
+        return _WORDS[key]
+    return float.__repr__(key) if isinstance(key, float) else str(key)
 
 
 def indented(value: Any) -> str:

@@ -10,6 +10,7 @@
     │   └── TooLarge              too_large             413
     ├── ExecutionFailed           a step or a stage ended without its result
     │   ├── Transient             transient             retryable: connection, 5xx, a passing fault
+    │   │   └── Unreached         unreached             nothing was sent to the other side
     │   ├── RateLimited           rate_limited          retryable, may carry `retry_after`
     │   ├── TimedOut              timeout               retryable: one call of a tool or a model
     │   │   ├── FirstTokenTimedOut first_token_timeout  retryable
@@ -18,6 +19,7 @@
     │   │   ├── JobTimedOut       job_timeout           the job as a whole did not end in time
     │   │   └── HumanWaitTimedOut human_wait_timeout    nobody answered the question of a step
     │   ├── WorkerLost            worker_lost           retryable
+    │   ├── OwnershipLost         ownership_lost        retryable: the attempt may not act any more
     │   ├── InvalidArguments      invalid_arguments     the arguments break the input schema (422 of a request)
     │   ├── InvalidOutput         invalid_output        the result breaks the output schema or a size limit
     │   ├── AuthFailed            auth                  a credential was refused
@@ -59,12 +61,26 @@ def storable(text: str) -> str:
     return text.replace("\x00", "\ufffd").encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
+def as_agent_error(code: str) -> str:
+    """Return the code by which whoever called an agent is told of its error: `timeout`, whichever time it ran out of.
+
+    All others stay as they are.
+    """
+    return TimedOut.code if code in AGENT_TIMEOUTS else code
+
+
 def capped(text: str, limit: int = MAX_MESSAGE_CHARS) -> str:
     """Return `text` as storable Unicode, cut to `limit` characters with a mark that says how much is missing."""
     text = storable(text)
     if len(text) <= limit:
         return text
     return f"{text[:limit]}… [{len(text) - limit} more characters]"
+
+
+AGENT_TIMEOUTS = frozenset(
+    {"timeout", "first_token_timeout", "queue_timeout", "plan_timeout", "job_timeout", "human_wait_timeout"}
+)
+"""Codes of jobs and steps that ran out of time."""
 
 
 class PlanqError(Exception):
@@ -144,6 +160,12 @@ class Transient(ExecutionFailed):
     retryable = True
 
 
+class Unreached(Transient):
+    """The other side of a tool could not be reached before anything was sent to it: the call has no effect."""
+
+    code = "unreached"
+
+
 class RateLimited(ExecutionFailed):
     """The other side asked for fewer calls; `retry_after` is its own wish, None when it named none."""
 
@@ -200,6 +222,13 @@ class WorkerLost(ExecutionFailed):
     """The worker that ran the attempt died or lost its lease."""
 
     code = "worker_lost"
+    retryable = True
+
+
+class OwnershipLost(ExecutionFailed):
+    """A tool asked, just before its effect, and its attempt was no longer the owner of the step, or nobody knew."""
+
+    code = "ownership_lost"
     retryable = True
 
 

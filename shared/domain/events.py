@@ -17,7 +17,7 @@ class JobView:
     """The part of a job that transitions read.
 
     `open_steps` counts the steps of the round that are not terminal; `halt_index` is the earliest failed step;
-    `open_questions` counts the steps that wait for a person.
+    `open_questions` counts the steps that wait for a person; no stage is claimed before `run_at`.
     """
 
     status: JobStatus
@@ -28,6 +28,7 @@ class JobView:
     halt_index: int | None = None
     open_questions: int = 0
     is_paused: bool = False
+    run_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class StepView:
 
     `pending` counts its dependencies that have not succeeded; `asks` says that it waits for a person. One that has
     delegated waits for child jobs as `waits_for` says, until it has `gathered`; `open_children` counts those of whose
-    end it has not been told.
+    end it has not been told. `suspected`: its last worker was lost, so it runs again apart from everything else.
     """
 
     index: int
@@ -48,6 +49,7 @@ class StepView:
     waits_for: Until | None = None
     open_children: int = 0
     gathered: bool = False
+    suspected: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,14 @@ class StageReleased:
     """The worker of a stage was lost or stopped; the stage may be claimed again."""
 
     attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageRetried:
+    """The model failed in a way that may pass; the stage may be claimed again from `retry_at` on."""
+
+    attempt: int
+    retry_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +118,9 @@ class StageFailed:
 
 @dataclass(frozen=True, slots=True)
 class StepClaimed:
-    """A worker takes a ready step whose time has come."""
+    """A worker takes a ready step whose time has come, or with `as_suspect` a process for suspects one of these."""
+
+    as_suspect: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +140,14 @@ class StepFailed:
     attempt: int
     retry_at: datetime | None = None
     anew: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepLost:
+    """The worker of the attempt was lost, and the step may be tried again: as `StepFailed`, but apart from others."""
+
+    attempt: int
+    retry_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +253,7 @@ class ResumeRequested:
 Event = (
     StageClaimed
     | StageReleased
+    | StageRetried
     | PlanAccepted
     | PlanRefused
     | AnswerGiven
@@ -240,6 +261,7 @@ Event = (
     | StepClaimed
     | StepSucceeded
     | StepFailed
+    | StepLost
     | StepSuspended
     | StepDelegated
     | ChildEnded

@@ -113,13 +113,13 @@ def descend(value: Any, path: Sequence[str]) -> Any:
 
 
 def path_text(path: Path) -> str:
-    """Return the stored form of a path."""
+    """Return the stored form of a path; that of the whole output is empty."""
     return ".".join(path)
 
 
 def path_of(text: str) -> Path:
     """Undo `path_text`."""
-    return tuple(text.split("."))
+    return tuple(text.split(".")) if text else ()
 
 
 def _kind(value: Any) -> str:

@@ -25,6 +25,10 @@ MAX_MODEL_NAME_CHARS = 200
 _MODEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_:@+\-]|[./](?![./]))*", re.ASCII)
 
 
+MODEL_PATTERN = r"^(offline|(openai|anthropic|google):[A-Za-z0-9]([A-Za-z0-9_:@+\-]|[./](?![./])){0,180})$"
+"""The names that may come in over HTTP, as JSON Schema has patterns."""
+
+
 class Provider(StrEnum):
     """Whose protocol a model speaks."""
 

@@ -7,6 +7,7 @@ accepted for it. `canonical`, `split`, `join` and `display` are the convention o
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 
 from shared.domain.errors import InvalidRequest
@@ -14,6 +15,11 @@ from shared.domain.tool import RESERVED_NAME
 
 MAX_AGENT_NAME = 128
 """Characters of the name of an agent; whoever calls one by a longer name means none."""
+
+_NEAR = 0.7
+"""How much of two names must be the same for one to be a misspelling of the other (difflib's ratio)."""
+
+_MOST_COMPARED = 1_000
 
 _SEPARATORS = str.maketrans(dict.fromkeys(".-/:", "_"))
 
@@ -47,6 +53,16 @@ def resolve_name(name: str, registered: Iterable[str]) -> str | None:
     if len(found) > 1:
         raise InvalidRequest(f"tool name {name!r} is ambiguous; write one of {', '.join(found)}", candidates=found)
     return found[0] if found else None
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return `did you mean 'x'? ` for the known name that is nearest to an unknown one, "" where none is near.
+
+    Case and separators do not count. What is compared is bounded, for both may come from anybody.
+    """
+    folded = {_fold(one).lower(): one for one in list(known)[:_MOST_COMPARED]}
+    near = difflib.get_close_matches(_fold(name[:MAX_AGENT_NAME]).lower(), folded, n=1, cutoff=_NEAR)
+    return f"did you mean {folded[near[0]]!r}? " if near else ""
 
 
 def is_reserved(name: str) -> bool:
@@ -87,18 +103,19 @@ def join(service: str, method: str) -> str:
 
 
 def split(name: str) -> tuple[str, str]:
-    """Return service path and method of an S4 name; the service is `""` when there is none.
+    """Return service path and method of an S4 name; a name without `-` is a service, and its method `""`.
 
     Lossy: an underscore in a service name comes back as `/` (case tn-020).
     """
-    service, _, method = name.rpartition("-")
+    service, _, method = name.rpartition("-") if "-" in name else (name, "", "")
     return service.replace("_", "/"), method
 
 
 def display(raw: str) -> str:
-    """Return `service/path/method` for people; a name without a service as it is."""
-    service, method = split(canonical(raw))
-    return f"{service}/{method}" if service else method
+    """Return `service/path/method` for people; a name without a method as it is."""
+    name = canonical(raw)
+    service, method = split(name)
+    return f"{service}/{method}" if service and method else method or name
 
 
 def _fold(name: str) -> str:

@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from shared.domain.errors import PlanInvalid, capped
 from shared.domain.plan_errors import PlanError, format_plan_errors, invalid_plan
@@ -26,6 +26,15 @@ MAX_TOOL_NAME_CHARS = 200
 
 _MAX_PLAN_DEPTH = MAX_DEPTH + 3
 """The plan, its list of calls and a call stand around the arguments."""
+
+
+def whole(value: Any) -> Any:
+    """Return the integer that a JSON number is, however it is spelt: JSON Schema counts 3.0 among the integers."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+WHOLE = BeforeValidator(whole)
+"""Beside a strict `int`: an integer as JSON has it. It stands last, so that bounds get into the schema."""
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -41,8 +50,8 @@ class Call(BaseModel):
 
     tool_name: Annotated[str, Field(min_length=1, max_length=MAX_TOOL_NAME_CHARS)]
     arguments: dict[str, Any] = Field(default_factory=dict)
-    depends_on: list[int] | None = None
-    retries: Annotated[int, Field(ge=0, le=MAX_RETRIES)] | None = None
+    depends_on: list[Annotated[int, WHOLE]] | None = None
+    retries: Annotated[int, Field(ge=0, le=MAX_RETRIES), WHOLE] | None = None
     timeout_seconds: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_SECONDS, allow_inf_nan=False)] | None = None
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from shared.domain.errors import capped
+from shared.domain.names import suggestion
 
 MAX_RENDERED = 50
 """How many defects the text for people and models lists; the JSON form always carries all of them."""
@@ -93,7 +94,8 @@ def _names(names: Sequence[Any]) -> str:
 
 _SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "invalid_template_syntax": lambda _: (
-        "Invalid template syntax; expected $<index of an earlier call>.output.<field>, for example $0.output.title"
+        "Invalid template syntax; expected $<index of an earlier call>.output.<field>, for example $0.output.title, "
+        "as the whole text, or {{ $0.output.title }} inside a longer one; \\$ and \\{{ stand for the signs themselves"
     ),
     "self_reference": lambda _: "a call cannot reference itself; refer to an earlier call",
     "forward_reference": lambda d: (
@@ -111,7 +113,8 @@ _SENTENCES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     ),
     "type_mismatch": lambda d: f"type mismatch: expected {d['expected']}, the reference yields {d['actual']}",
     "unknown_tool": lambda d: (
-        f"unknown tool {_quoted(d['tool_name'])}; available tools: {_names(d['available_tools'])}"
+        f"unknown tool {_quoted(d['tool_name'])}; {suggestion(str(d['tool_name']), map(str, d['available_tools']))}"
+        f"available tools: {_names(d['available_tools'])}"
     ),
     "ambiguous_tool": lambda d: (
         f"tool name {_quoted(d['tool_name'])} is ambiguous; write one of {_names(d['candidates'])}"

@@ -144,7 +144,7 @@ def _from_json(document: Any) -> Direct | Calls | Malformed:
 def _direct(given: Mapping[str, Any]) -> Direct | Malformed:
     errors: list[PlanError] = []
     content = given.get("content")
-    if not isinstance(content, str):
+    if not isinstance(content, str) or not content.strip():
         found = "nothing" if content is None else excerpt(content)
         errors.append(invalid_plan(f"a {DIRECT} needs its answer in content, a text; found {found}", "/content"))
     if given.get("calls"):

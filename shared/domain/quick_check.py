@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 Check = Callable[[Any], bool]
@@ -52,14 +53,50 @@ _LENGTHS: Mapping[str, tuple[Any, Callable[[Any, Any], bool]]] = {
 }
 
 
-def quick_check(schema: Any, unknown: object) -> Check | None:
+_MOST_MADE = 2_000
+"""Most schemas of one check, each reference written out; with more, the validator remembers what it has seen."""
+
+_MOST_WORK = 20_000_000
+"""Most questions that one value may be asked: 50 ns each and less, so a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Met:
+    """How many keywords one part of a value meets, and how many names one object is asked for."""
+
+    keywords: int = 0
+    names: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QuickCheck:
+    """The check of one schema, and the most that one part of a value meets in it."""
+
+    check: Check
+    most: _Met
+
+    def __call__(self, value: Any) -> bool:
+        """Return True for a value that is certainly valid."""
+        return self.check(value)
+
+    def is_surely_valid(self, value: Any, size: tuple[int, int]) -> bool:
+        """Return True for a value that is certainly valid; False means nothing, also that it would take too long.
+
+        `size` is how many objects and arrays the value has, and how many parts.
+        """
+        containers, parts = size
+        return containers * self.most.names + parts * self.most.keywords <= _MOST_WORK and self.check(value)
+
+
+def quick_check(schema: Any, unknown: object) -> QuickCheck | None:
     """Return a function that is True for certainly valid values, None for a schema that is beyond it.
 
     Precondition: the schema is valid and not deeply nested. `unknown` stands for a part of a value that nothing
     forbids.
     """
+    maker = _Maker(schema, unknown)
     try:
-        return _Maker(schema, unknown).of(schema)
+        return QuickCheck(maker.of(schema), maker.most)
     except _Beyond:
         return None
 
@@ -75,13 +112,27 @@ class _Maker:
         self._root = root
         self._unknown = unknown
         self._entered: list[str] = []
+        self._made = 0
+        self._met = _Met()
+        self.most = _Met()
 
-    def of(self, schema: Any) -> Check:
+    def of(self, schema: Any, *, in_place: bool = False) -> Check:
+        """Return the check of `schema`; `in_place` says that the value is its keyword's own, not a part of it."""
+        outer, self._met = self._met, _Met()
+        check = self._of(schema)
+        self.most = _Met(max(self.most.keywords, self._met.keywords), max(self.most.names, self._met.names))
+        self._met = _Met(outer.keywords + self._met.keywords, outer.names + self._met.names) if in_place else outer
+        return check
+
+    def _of(self, schema: Any) -> Check:
         if schema is True:
             return lambda _: True
-        if not isinstance(schema, Mapping) or schema.get("$schema", _DIALECT) != _DIALECT:
+        self._made += 1
+        if self._made > _MOST_MADE or not isinstance(schema, Mapping) or schema.get("$schema", _DIALECT) != _DIALECT:
             raise _Beyond
         unknown = self._unknown
+        names = len(schema.get("properties", ())) + len(schema.get("required", ()))
+        self._met = _Met(len(schema) + 1, names)
         checks = [self._keyword(name, rule, schema) for name, rule in schema.items() if name not in _IGNORED]
         if len(checks) == 1:
             (only,) = checks
@@ -137,7 +188,7 @@ class _Maker:
         return self._enum([rule], _)
 
     def _any_of(self, rule: Any, _: Any) -> Check:
-        inner = [self.of(schema) for schema in rule]
+        inner = [self.of(schema, in_place=True) for schema in rule]
         return lambda value: any(check(value) for check in inner)
 
     def _definitions(self, rule: Any, _: Any) -> Check:
@@ -149,7 +200,7 @@ class _Maker:
             raise _Beyond  # recursive, or not that simple
         found = self._root.get("$defs", {}).get(name) if rule != name else None
         self._entered.append(rule)
-        check = self.of(found)
+        check = self.of(found, in_place=True)
         self._entered.pop()
         return check
 

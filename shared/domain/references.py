@@ -4,10 +4,14 @@ What lives here: parsing, formatting and finding. What a reference yields is `re
 where it stands is `validation.py`. Specification S0 "Template System"; readings row 2 decides the grammar:
 
     whole string   $0.output.artifact.title      alias  $step[0].output.artifact.title
+    whole output   $0.output                     inside a text  {{ $0.output }}
     array index    $0.output.items.0.id          also   $0.output.items[0].id
     inside a text  Read {{ $0.output.title }}.   a literal {{ is written \\{{
+    literal        \\$0.output.title stands for the text $0.output.title
 
-Nothing here recurses, so the depth of a value is limited by memory alone.
+What is nearly a reference is malformed rather than text: whoever wrote it meant one, and a tool that is called with
+its letters does the wrong thing without a word. Nothing here recurses, so the depth of a value is limited by memory
+alone.
 """
 
 from __future__ import annotations
@@ -23,9 +27,23 @@ MAX_STEP = 2**64 - 1
 
 _MAX_INDEX_DIGITS = 18
 
-_WHOLE = re.compile(r"\$(?:([0-9]+)|step\[([0-9]+)\])\.output\.([^\n]+)")
+_WHOLE = re.compile(r"\$(?:([0-9]+)|step\[([0-9]+)\])\.output((?:\[[0-9]+\])*)(?:\.([^\n]+))?")
 _INDEXED = re.compile(r"([^\[\]]*)((?:\[[0-9]+\])+)")
-_EMBEDDED = re.compile(r"\\\{\{|\{\{((?:(?!\{\{|\}\})[^\n])*)\}\}")
+_EMBEDDED = re.compile(r"\\\{\{|\{\{((?:(?!\{\{|\}\}).)*)(\}\})?", re.DOTALL)
+_ESCAPED = re.compile(r"(\s*)(\\*)(?=\$)")
+
+_NEARLY = re.compile(
+    r"\$\s*[-+]?(?:[0-9]+|steps?(?:\[[^\]\n]*\]|\s*[0-9]+)?)\s*(?:\.\s*|\[\s*['\"]?\s*)outputs?\b"
+    r"|\$(?:[0-9]+|step\[[0-9]+\])(?:\.[a-z_]|\[)\S*\Z",
+    re.IGNORECASE,
+)
+"""What a text begins with that was meant as a reference: a step and its output however they are spelt, or a step and
+a field, and not a blank in it. A price (`$5.00`) and a variable (`$HOME`) are neither."""
+
+_NEARLY_EMBEDDED = re.compile(r"\$\s*[-+]?(?:[0-9]|steps?\b)|\$\S*\.output\b|[0-9]+\.output\b|step\[[0-9]+\]\.")
+"""The same between braces, where little else begins so."""
+
+_ODD = re.compile(r"[\s|'\"(){}\[\],;+*]|\$(?:[0-9]|step\[)")
 
 Tokens = tuple["Tokens", str | int] | None
 """A place in a JSON value as a linked list from the leaf upwards: shared by siblings, rendered only where needed."""
@@ -35,6 +53,7 @@ Tokens = tuple["Tokens", str | int] | None
 class Reference:
     """Points at `path` inside the structured output of step `step` (the index of a call in its plan).
 
+    Without a `path` it is the whole output.
     Each element of `path` is an object key or, where it is decimal and the value is an array, an index. Brackets are
     normalised away, so `str` gives the canonical form: `Reference.path` of `$1.output.a[0].b` is `("a", "0", "b")`.
     """
@@ -43,7 +62,7 @@ class Reference:
     path: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"${self.step}.output.{'.'.join(self.path)}"
+        return ".".join((f"${self.step}.output", *self.path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +101,14 @@ def parse(text: str) -> Reference | None:
     tell plain text from a malformed reference; `is_malformed` does.
     """
     match = _WHOLE.fullmatch(text)
-    if match is None:
+    if match is None or "{{" in text or "}}" in text:
         return None
     digits = (match[1] or match[2]).lstrip("0") or "0"
     # The length is looked at first: int() refuses, with an exception, texts of thousands of digits.
     if len(digits) > 20 or int(digits) > MAX_STEP:
         return None
-    return Reference(int(digits), tuple(_segments(match[3])))
+    indices = match[3][1:-1].split("][") if match[3] else ()
+    return Reference(int(digits), (*indices, *_segments(match[4] or "")))
 
 
 def format_reference(step: int, path: tuple[str, ...]) -> str:
@@ -97,18 +117,55 @@ def format_reference(step: int, path: tuple[str, ...]) -> str:
 
 
 def is_malformed(text: str) -> bool:
-    """True when `text` claims to be a reference (begins with `$`, contains `.output.`) and does not parse."""
-    return text.startswith("$") and ".output." in text and parse(text) is None
+    r"""True when `text` claims to be a reference and is none; what it inserts in braces plays no part.
+
+    It does when it begins with `$` and contains `.output.`, and when it begins like a reference that is spelt wrong
+    (`$0.OUTPUT.x`, `$0.output['x']`, `$0.value`, a blank in front). `\$…` claims nothing.
+    """
+    lead = text.lstrip()
+    if not lead.startswith("$") or parse(text) is not None:
+        return False
+    outside = _EMBEDDED.sub("", lead) if "{{" in lead else lead
+    return (text.startswith("$") and ".output." in outside) or _NEARLY.match(outside) is not None
+
+
+def odd_segments(reference: Reference) -> list[str]:
+    """Return the path segments that look like more than a name: blanks, filters, quotes, a second reference.
+
+    They are names only where an output schema declares a field so called.
+    """
+    return [segment for segment in reference.path if _ODD.search(segment)]
+
+
+def escaped(text: str) -> str:
+    """Return `text` so written that it stands for itself; `pieces` of it is that literal, or None."""
+    return shielded(text.replace("{{", "\\{{"))
+
+
+def shielded(template: str) -> str:
+    """Return a text with its insertions so written that its beginning is not taken for a reference."""
+    match = _ESCAPED.match(template)
+    if match is None or not _claims(template[match.end() :]):
+        return template
+    return f"{match[1]}\\{template[match.end(1) :]}"
+
+
+def unescaped(text: str) -> str:
+    """Return the text that one without insertions stands for; precondition: it holds none, and is no reference."""
+    return "".join(piece.text for piece in pieces(text) or () if isinstance(piece, Literal)) or text
 
 
 def pieces(text: str) -> tuple[Literal | Insertion, ...] | None:
     """Cut a text at its `{{ $N.output.path }}` insertions; None when it holds neither insertion nor escape.
 
-    Blanks inside the braces do not count. Braces around anything that is no reference, well-formed or not, stay
-    literal; `\\{{` becomes `{{`. A text that is one insertion and nothing else is still a text: it yields a string,
-    while the bare `$N.output.path` keeps the JSON type.
+    Blanks inside the braces do not count. Braces around what is nearly a reference, or that are not closed behind
+    one, are malformed; around anything else they stay literal. `\\{{` becomes `{{`, and a backslash before a `$` with
+    which the text would be a reference, or nearly, is taken away. A text that is one insertion and nothing else is
+    still a text: it yields a string, while the bare `$N.output.path` keeps the JSON type.
+
+    Precondition: the text is no reference and not malformed as a whole.
     """
-    if "{{" not in text:
+    if "{{" not in text and not text.lstrip().startswith("\\"):
         return None
     return _cut_known(text) if len(text) <= _KNOWN_CHARS else _cut(text)
 
@@ -117,15 +174,17 @@ def _cut(text: str) -> tuple[Literal | Insertion, ...] | None:
     found: list[Literal | Insertion] = []
     literal: list[str] = []
     end = 0
-    for match in _EMBEDDED.finditer(text):
+    escape = _ESCAPED.match(text)
+    if escape is not None and escape[2] and _claims(text[escape.end() :]):
+        literal, end = [escape[1], escape[2][1:]], escape.end()
+    for match in _EMBEDDED.finditer(text, end):
         inner = match[1]
         if inner is None:
             literal += (text[end : match.start()], "{{")
             end = match.end()
             continue
-        inner = inner.strip(" \t")
-        reference = parse(inner)
-        if reference is None and not is_malformed(inner):
+        reference = parse(inner.strip(" \t")) if match[2] else None
+        if reference is None and _NEARLY_EMBEDDED.match(inner.strip()) is None:
             continue
         found += _literal([*literal, text[end : match.start()]])
         found.append(Insertion(match[0], reference))
@@ -133,6 +192,10 @@ def _cut(text: str) -> tuple[Literal | Insertion, ...] | None:
     if not found and not literal:
         return None
     return (*found, *_literal([*literal, text[end:]]))
+
+
+def _claims(text: str) -> bool:
+    return parse(text) is not None or is_malformed(text)
 
 
 _KNOWN_CHARS = 200
@@ -181,7 +244,7 @@ def array_index(segment: str) -> int | None:
 
 
 def _segments(path: str) -> Iterator[str]:
-    for segment in path.split("."):
+    for segment in path.split(".") if path else ():
         match = _INDEXED.fullmatch(segment)
         if match is None:
             yield segment
@@ -197,7 +260,7 @@ def _literal(parts: list[str]) -> list[Literal | Insertion]:
 
 
 def _occurrences(tokens: Tokens, text: str) -> Iterator[Occurrence]:
-    if text.startswith("$"):
+    if text.startswith("$") or text.lstrip().startswith("$"):
         reference = parse(text)
         if reference is not None or is_malformed(text):
             yield Occurrence(to_pointer(tokens), text, reference)

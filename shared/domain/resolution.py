@@ -20,9 +20,14 @@ MAX_SIZE = 16 * 1024 * 1024
 """Most characters and values that a resolution puts together: a short plan can name a large output many times."""
 
 
+_MOST_TOLD = 5
+"""Most absent paths that an error names."""
+
+
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A reference that found nothing at run time, so that null was inserted.
+    """A reference that found nothing at run time. Where it is the whole string null stands in its place, and inside a
+    text (`embedded`) there is nothing to write.
 
     `field` is the first path segment that was absent, `available` the names that were there instead: keys of the
     object, at most `excerpts.MAX_AVAILABLE`; empty when the value there was no object. `found` says what it was.
@@ -33,13 +38,16 @@ class Missing:
     field: str
     found: str
     available: tuple[str, ...]
+    embedded: bool = False
 
     def render(self) -> str:
         """Return the sentence that a step's error shows."""
         names = ", ".join(repr(capped(name, 60)) for name in self.available) or "none"
+        place = self.pointer or "the arguments"
+        effect = f"{place} cannot be written" if self.embedded else f"{place} became null"
         return (
             f"{capped(self.template, 200)} found no {capped(self.field, 60)!r} in {self.found} "
-            f"(fields there: {names}), so {self.pointer or 'the arguments'} became null"
+            f"(fields there: {names}), so {effect}"
         )
 
 
@@ -94,10 +102,11 @@ def resolve(
     Of a large output its `Excerpts` do, given that `uncovered` finds nothing lacking; else it raises `KeyError`.
 
     A whole-string reference yields the value with its JSON type; one embedded as `{{ … }}` yields text: a string as
-    it is, anything else as compact JSON. What is absent, the step or the path, becomes null and is recorded. A
-    malformed reference stays as it is written. Neither argument is changed, and the result shares no container with
-    them, so a tool may do what it likes with it. Raises `InvalidArguments` when the result would be larger than
-    `max_size`, and when a value is nested too deeply (about a thousand levels) to become text.
+    it is, anything else as compact JSON. Where the step or the path is absent, a whole string becomes null, and that
+    is recorded. A malformed reference stays as it is written. Neither argument is changed, and the result shares no
+    container with them, so a tool may do what it likes with it. Raises `InvalidArguments` when what is absent was to
+    stand inside a text (it says which fields there are), when the result would be larger than `max_size`, and when a
+    value is nested too deeply (about a thousand levels) to become text.
 
     `owned` are steps of whose `Excerpts` nobody else holds what is referenced. Where a single reference leads into
     one, and it is a whole string, the value goes into the result as it is, without a copy, and the bytes of the whole
@@ -129,6 +138,9 @@ def resolve(
         else:
             copy = value
         holder[key] = copy
+    unwritten = [one.render() for one in missing if one.embedded]
+    if unwritten:
+        raise InvalidArguments("; ".join(unwritten[:_MOST_TOLD]))
     return Resolved(root[0], tuple(missing), max_size - budget.left)
 
 
@@ -159,7 +171,8 @@ def _resolve_text(
         elif piece.reference is None:
             parts.append(piece.template)
         else:
-            parts.append(_as_text(_value(piece.reference, piece.template, outputs, tokens, missing)))
+            value = _value(piece.reference, piece.template, outputs, tokens, missing, embedded=True)
+            parts.append(_as_text(value))
         size += len(parts[-1])
         budget.check(size)  # before they are joined
     return "".join(parts)
@@ -181,15 +194,22 @@ def _references(text: str) -> Iterator[Reference]:
 
 
 def _value(
-    reference: Reference, template: str, outputs: Mapping[int, Any], tokens: Tokens, missing: list[Missing]
+    reference: Reference,
+    template: str,
+    outputs: Mapping[int, Any],
+    tokens: Tokens,
+    missing: list[Missing],
+    *,
+    embedded: bool = False,
 ) -> Any:
     if reference.step not in outputs:
-        found: Any = Absent(reference.path[0], f"step {reference.step}, which has no output")
+        first = reference.path[0] if reference.path else "output"
+        found: Any = Absent(first, f"step {reference.step}, which has no output")
     else:
         output = outputs[reference.step]
         found = output.at(reference.path) if isinstance(output, Excerpts) else descend(output, reference.path)
     if isinstance(found, Absent):
-        missing.append(Missing(to_pointer(tokens), template, found.field, found.found, found.available))
+        missing.append(Missing(to_pointer(tokens), template, found.field, found.found, found.available, embedded))
         return None
     return found
 

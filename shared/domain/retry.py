@@ -5,15 +5,19 @@ zero to the exponential bound, so that steps which failed together do not return
 
 An `unsafe` call that may have taken effect is never simply repeated: its tool's `Recovery` decides. This is the one
 place that does, for a living worker, for one that stops, and for the sweeper that speaks for a dead one.
+
+What was in flight when a worker was lost is suspected of having killed it, and runs again apart from everything else,
+in groups that each further loss makes smaller (`apart`). The loss is charged only to what was alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, Protocol
+from itertools import pairwise
+from typing import Any, Protocol, TypeVar
 
 from shared.domain.errors import (
     AuthFailed,
@@ -24,6 +28,7 @@ from shared.domain.errors import (
     RateLimited,
     ToolFailed,
     UnknownTool,
+    Unreached,
     WorkerLost,
     capped,
 )
@@ -31,7 +36,7 @@ from shared.domain.events import Settlement
 from shared.domain.ids import StepRef
 from shared.domain.states import Effect, Recovery, StepStatus
 
-_WITHOUT_EFFECT = frozenset({RateLimited.code, ToolFailed.code})
+_WITHOUT_EFFECT = frozenset({RateLimited.code, ToolFailed.code, Unreached.code})
 """Retryable errors after which an unsafe call is known not to have taken effect."""
 
 _NEVER_MADE = frozenset({AuthFailed.code, InvalidArguments.code, PolicyDenied.code, UnknownTool.code})
@@ -46,6 +51,13 @@ as for a read."""
 
 _STILL_ON_ITS_WAY = timedelta(seconds=2)
 """How long a call that broke off may still be taking effect on the other side; nobody finds out earlier."""
+
+
+_GROUPS = 4
+"""Into how many groups the company of a loss is divided. Whoever is innocent in a company of n is then lost log4(n)
+times, rounded up, at most: 5 times of 300. Two would free many of them later, more would need more processes."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +96,22 @@ class Tried(Protocol):
     def worker_losses(self) -> int: ...
     @property
     def unsure(self) -> bool: ...
+
+
+_MODEL_POLICY = RetryPolicy(timedelta(seconds=1), timedelta(seconds=30))
+"""Of stages: what waits for a model goes on within half a minute of its return."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageTries:
+    """Tries at one stage of a job that its model's passing failures ended: how many, and how many requests they sent.
+
+    `seconds` is how long they took, together with the waits after them; what a job is paused for does not count.
+    """
+
+    tries: int = 0
+    requests: int = 0
+    seconds: float = 0.0
 
 
 class Phase(StrEnum):
@@ -171,26 +199,88 @@ def after_error(
     return decided
 
 
-def after_loss(step: Tried, max_losses: int) -> Next:
-    """Decide after the worker of an attempt was lost; `step.worker_losses` counts those before.
+def after_loss(step: Tried, max_losses: int, company: int = 1) -> Next:
+    """Decide after the worker of an attempt was lost; `step.worker_losses` counts the losses charged before.
 
-    What may be repeated is, until `max_losses`: it may be what kills them. The error of a step that is given up says
-    how many losses and attempts there were.
+    `company` is how many attempts were in flight in that worker, this one included: only one that was alone is
+    charged. What may be repeated is, until `max_losses` are charged: it is what kills them then. The error of a step
+    that is given up says how many losses and attempts there were.
     """
-    losses = step.worker_losses + 1
+    is_charged = company == 1
+    losses = step.worker_losses + is_charged
+    is_spared = losses < max_losses or not is_charged
     history = {"losses": losses, "attempts": step.attempt}
+    beside = "" if is_charged else f" with {company - 1} others in it; whether this step did it is not known"
     if step.effect is not Effect.UNSAFE:
-        if losses < max_losses:
-            lost = WorkerLost(f"the worker of attempt {step.attempt} was lost", **history)
+        if is_spared:
+            lost = WorkerLost(f"the worker of attempt {step.attempt} was lost{beside}", **history)
             return RunAgain(ErrorRecord.of(lost), timedelta(0))
         given_up = f"the workers of {losses} attempts were lost while this step ran; it is given up"
         return GiveUp(ErrorRecord.of(WorkerLost(given_up, **history)))
     unknown = f"the worker was lost while the unsafe tool {step.tool_name!r} ran; whether it took effect is unknown"
     if step.recovery is Recovery.ASK:
         return _ask(step, ErrorRecord.of(OutcomeUnknown(unknown, **history)))
-    if step.recovery is Recovery.FIND_OUT and losses < max_losses:
+    if step.recovery is Recovery.FIND_OUT and is_spared:
         return RunAgain(ErrorRecord.of(OutcomeUnknown(unknown, **history)), _STILL_ON_ITS_WAY, unsure=True)
     return GiveUp(ErrorRecord.of(OutcomeUnknown(f"{unknown}, so it is not repeated", **history)))
+
+
+def apart(company: Sequence[T], groups: int = _GROUPS) -> list[Sequence[T]]:
+    """Divide what was in flight when a worker was lost into groups that run again apart from each other.
+
+    None is empty, and neighbours stay neighbours: in the order of their tools, attempts at one that always kills are
+    together, and hold up few others.
+    """
+    parts = min(groups, len(company))
+    cuts = [round(len(company) * part / parts) for part in range(parts + 1)] if parts else []
+    return [company[start:end] for start, end in pairwise(cuts)]
+
+
+def after_model_error(
+    tried: StageTries,
+    error: ErrorRecord,
+    *,
+    jitter: float,
+    patience: timedelta,
+    retry_after: timedelta | None = None,
+    time_left: timedelta | None = None,
+) -> RunAgain | GiveUp:
+    """Decide after a try at a stage that its model has failed; `tried` counts that one, too.
+
+    The stage is tried again, later each time, as long as all of it takes no longer than `patience` (0: never): the
+    last try is made when that is over. `retry_after`, the other side's wish, is a floor. No wait is begun that does
+    not fit into what is left of the patience, or into the job's `time_left` (None: no end). The error of a stage that
+    is given up tells of all its tries; one that would only come again is not changed.
+    """
+    left = patience - timedelta(seconds=tried.seconds)
+    if not error.retryable or not patience:
+        return GiveUp(error if tried.tries <= 1 else _with_tries(tried, error, ""))
+    delay = min(_MODEL_POLICY.delay_before(tried.tries + 1, jitter), max(left, timedelta(0)))
+    if time_left is not None:
+        delay = min(delay, time_left / 2)  # time must be left for the try itself
+    if retry_after is not None:
+        delay = max(delay, retry_after)
+    if left <= timedelta(0) or delay > left:
+        why = f"it is tried again for {patience.total_seconds():g} s at most"
+    elif time_left is not None and time_left <= max(delay, _MODEL_POLICY.base):
+        why = f"the job ends in {max(time_left.total_seconds(), 0.0):.0f} s"
+    else:
+        return RunAgain(error, delay)
+    wish = "" if retry_after is None else f", and it asks for a wait of {retry_after.total_seconds():.0f} s"
+    return GiveUp(_with_tries(tried, error, f" ({why}{wish})"))
+
+
+def _with_tries(tried: StageTries, error: ErrorRecord, why: str) -> ErrorRecord:
+    told = error.message
+    if tried.tries > 1:
+        told = f"the model failed {tried.tries} times in {tried.seconds:.0f} s, the last time: {told}"
+    history = {
+        "attempts": tried.tries,
+        "requests": tried.requests,
+        "seconds": round(tried.seconds, 1),
+        "last_answer": error.message,
+    }
+    return ErrorRecord(error.code, capped(f"{told}{why}"), error.retryable, {**error.details, **history})
 
 
 def may_have_taken_effect(

@@ -103,8 +103,23 @@ def _plainly(schema: Any, segment: str) -> Mapping[str, Any] | None:
 def declared_type(root: Mapping[str, Any], schemas: Sequence[Any]) -> str | None:
     """Return the single JSON type that all alternatives declare, or None when there is none: unknown, or a union."""
     walker = _Walker(root)
-    types = {walker.type_of(schema, frozenset()) for schema in schemas}
+    types = {walker.type_of(schema, {}) for schema in schemas}
     return types.pop() if len(types) == 1 else None
+
+
+def declared_names(schema: Any) -> set[str]:
+    """Return the names of all fields that a schema declares under `properties`, wherever in it."""
+    names: set[str] = set()
+    stack = [schema]
+    while stack:
+        inner = stack.pop()
+        if isinstance(inner, Mapping):
+            properties = inner.get("properties")
+            names.update(properties if isinstance(properties, Mapping) else ())
+            stack.extend(inner.values())
+        elif isinstance(inner, list):
+            stack.extend(inner)
+    return names
 
 
 class _Walker:
@@ -112,11 +127,18 @@ class _Walker:
         self._root = root
 
     def look_up_any(self, schemas: Sequence[Any], segment: str) -> _Lookup:
-        return _either([self._look_up(schema, segment, frozenset()) for schema in schemas])
+        told: dict[int, _Lookup] = {}
+        return _either([self._look_up(schema, segment, told) for schema in schemas])
 
-    def type_of(self, schema: Any, seen: frozenset[int]) -> str | None:
-        if not isinstance(schema, Mapping) or id(schema) in seen:
+    def type_of(self, schema: Any, told: dict[int, str | None]) -> str | None:
+        if not isinstance(schema, Mapping):
             return None
+        if id(schema) not in told:
+            told[id(schema)] = None  # what it says by referring to itself is nothing
+            told[id(schema)] = self._type_of(schema, told)
+        return told[id(schema)]
+
+    def _type_of(self, schema: Mapping[str, Any], told: dict[int, str | None]) -> str | None:
         declared = schema.get("type")
         if isinstance(declared, list) and len(declared) == 1:
             declared = declared[0]
@@ -124,30 +146,33 @@ class _Walker:
             return declared
         if declared is not None:
             return None
-        seen |= {id(schema)}
         for conjunct in self._conjuncts(schema):
-            found = self.type_of(conjunct, seen)
+            found = self.type_of(conjunct, told)
             if found is not None:
                 return found
         for keyword in ("anyOf", "oneOf"):
-            types = {self.type_of(branch, seen) for branch in _listed(schema, keyword)}
+            types = {self.type_of(branch, told) for branch in _listed(schema, keyword)}
             if len(types) == 1:
                 return types.pop()
         return None
 
-    def _look_up(self, schema: Any, segment: str, seen: frozenset[int]) -> _Lookup:
+    def _look_up(self, schema: Any, segment: str, known: dict[int, _Lookup]) -> _Lookup:
+        """Return what one schema says; `known` holds what others said, so that each is asked once."""
         if schema is False:
             return _Lookup([], {}, shut=True)
-        if not isinstance(schema, Mapping) or id(schema) in seen:
+        if not isinstance(schema, Mapping):
             return _Lookup([], {}, open=schema is True)
-        seen |= {id(schema)}
+        if id(schema) in known:
+            return known[id(schema)]
+        known[id(schema)] = _Lookup([], {})
         told = [_own(schema, segment)]
-        told += [self._look_up(conjunct, segment, seen) for conjunct in self._conjuncts(schema)]
+        told += [self._look_up(conjunct, segment, known) for conjunct in self._conjuncts(schema)]
         for keyword in ("anyOf", "oneOf"):
             branches = _listed(schema, keyword)
             if branches:
-                told.append(_either([self._look_up(branch, segment, seen) for branch in branches]))
-        return _both(told)
+                told.append(_either([self._look_up(branch, segment, known) for branch in branches]))
+        known[id(schema)] = _both(told)
+        return known[id(schema)]
 
     def _conjuncts(self, schema: Mapping[str, Any]) -> list[Any]:
         conjuncts = list(_listed(schema, "allOf"))

@@ -31,6 +31,10 @@ TEXT_OUTPUT_SCHEMA: dict[str, Any] = {
 """Readings row 26: the output schema of a tool that declares none; its text is wrapped as `{"text": …}`."""
 
 
+LATENCIES_SECONDS = (0.01, 0.1, 1, 10, 60, 300)
+"""Upper bounds of the latencies that are told apart: a tool answers from memory, over a network, or after work."""
+
+
 def default_retries(effect: Effect) -> int:
     """Return the extra attempts a tool gets when it names none (readings row 10)."""
     return 0 if effect is Effect.UNSAFE else 2

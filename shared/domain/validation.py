@@ -16,15 +16,19 @@ from typing import Any
 from shared.domain.compile import Outline, order_errors, outline
 from shared.domain.plan import Plan
 from shared.domain.plan_errors import PlanError, format_plan_errors
-from shared.domain.references import Occurrence, Reference, from_pointer
-from shared.domain.schema_paths import Absent, declared_type, follow
-from shared.domain.schemas import MAX_DEPTH, UNKNOWN, Schema, compile_schema
+from shared.domain.references import Occurrence, Reference, from_pointer, odd_segments
+from shared.domain.schema_paths import Absent, declared_names, declared_type, follow
+from shared.domain.schemas import MAX_DEPTH, MAX_STEPS, UNKNOWN, Schema, Steps, compile_schema
 from shared.domain.tool import ToolDefinition
 
 __all__ = ["MAX_ARGUMENTS_BYTES", "PlanError", "Producer", "format_plan_errors", "reference_error", "validate_plan"]
 
 MAX_ARGUMENTS_BYTES = 1_000_000
 """Largest arguments of one call as planned, as JSON text; what is larger belongs into an artifact."""
+
+
+MAX_PLAN_STEPS = 10 * MAX_STEPS
+"""Steps that checking the arguments of all calls of a plan may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,7 @@ class _Checks:
         self._sources: dict[tuple[int, tuple[str, ...]], Absent | str | None] = {}
         self._targets: dict[tuple[int, str], str | None] = {}
         self._schemas: dict[str, Schema] = {}
+        self._steps = Steps(MAX_PLAN_STEPS)
 
     def references(
         self, number: int, found: Sequence[Occurrence], input_schema: Mapping[str, Any] | None
@@ -98,7 +103,7 @@ class _Checks:
 
     def reference(self, number: int, found: Occurrence, input_schema: Mapping[str, Any] | None) -> PlanError | None:
         reference = found.reference
-        if reference is None:
+        if reference is None or self._is_more_than_a_path(reference):
             return _at(number, found, "invalid_template_syntax")
         misplaced = self._misplaced(number, reference)
         if misplaced is not None:
@@ -126,9 +131,17 @@ class _Checks:
         if tool is None:
             return
         value = _without(arguments, found) if found else arguments
-        for violation in self._schema(tool).violations(value, partial=bool(found)):
+        for violation in self._schema(tool).violations(value, partial=bool(found), steps=self._steps):
             details = {"tool_name": tool.name, "message": violation.message}
             yield PlanError(number, violation.pointer, None, "invalid_argument", details)
+
+    def _is_more_than_a_path(self, reference: Reference) -> bool:
+        """True when a segment has what names seldom have, and the output schema declares no field of that name."""
+        odd = odd_segments(reference)
+        if not odd:
+            return False
+        known = self._producers[reference.step : reference.step + 1]
+        return not known or not set(odd) <= declared_names(known[0].output_schema)
 
     def _misplaced(self, number: int, reference: Reference) -> tuple[str, dict[str, Any]] | None:
         step = reference.step
@@ -166,8 +179,8 @@ def _at(number: int, found: Occurrence, kind: str, details: Mapping[str, Any] | 
 
 
 def _fits(actual: str | None, expected: str | None) -> bool:
-    """Compare only what is known to be one type; an integer is a number."""
-    return actual is None or expected is None or actual == expected or (actual, expected) == ("integer", "number")
+    """Compare only what is known to be one type; an integer is a number, and a number may be one (1-1 is 0)."""
+    return actual is None or expected is None or actual == expected or {actual, expected} == {"integer", "number"}
 
 
 def _sizes(plan: Outline) -> Sequence[int]:

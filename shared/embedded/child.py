@@ -77,6 +77,19 @@ def has_ended(process: subprocess.Popen[bytes]) -> bool:
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
+def exit_status(process: subprocess.Popen[bytes]) -> int | None:
+    """Return the exit code of a child of `spawn` that has exited, without reaping it; None while it runs.
+
+    It is the negative number of the signal that ended it, where one did.
+    """
+    if process.returncode is not None:
+        return process.returncode
+    found = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if found is None:
+        return None
+    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+
+
 def wait_ended(process: subprocess.Popen[bytes], patience: float) -> bool:
     """Wait at most `patience` seconds for the child to exit; say whether it did. It is not reaped."""
     give_up = monotonic() + patience

@@ -6,17 +6,25 @@ cannot start a second server on data that a dying one is still writing.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import os
+import shutil
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Self
+from urllib.parse import unquote
 
 import psutil
 
 from shared.domain.errors import Misconfigured
+
+LEAST_FREE_BYTES = 16 * 1024 * 1024
+"""One segment of PostgreSQL's log: where no more is free, it cannot begin the next one, and ends."""
 
 LONGEST_SOCKET_PATH = 100
 """sun_path holds 108 bytes on Linux (unix(7)) and 104 on macOS, the closing zero included."""
@@ -69,6 +77,54 @@ class FolderLock:
             self._file = None
 
 
+@contextlib.contextmanager
+def usable(folder: Path) -> Iterator[None]:
+    """Turn the system's refusals to make, read or write something in a data folder into `Misconfigured`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise Misconfigured(f"no space left in {folder}: {free_space(folder)}") from error
+        if error.filename is None:
+            raise
+        place = Path(os.fsdecode(error.filename))
+        if folder not in (place, *place.parents) and place not in folder.parents:
+            raise
+        if error.errno in (errno.EEXIST, errno.ENOTDIR):
+            place = next((one for one in (place, *place.parents) if one.exists()), place)
+            reason = f"{place} is a file, and planq needs a folder there"
+        else:
+            reason = f"{place}: {error.strerror or type(error).__name__}"
+        raise Misconfigured(
+            f"the data folder {folder} cannot be used ({reason}); choose another one with --data or PLANQ_DATA"
+        ) from error
+
+
+def serves(data: Path, *urls: str) -> bool:
+    """Say whether one of these is the URL of an embedded server with its data below this folder."""
+    notes = [note.read_text("utf-8") for note in data.glob("*/run.path")]
+    return any(place in unquote(url) for place in (f"{data}/", *notes) for url in urls)
+
+
+def lacks_space(folder: Path, least: int = LEAST_FREE_BYTES) -> str | None:
+    """Return a sentence where fewer bytes than `least` are free for the servers that lie in `folder`, else None.
+
+    A folder that cannot be looked at lacks none.
+    """
+    try:
+        lacks = shutil.disk_usage(folder).free < least
+    except OSError:
+        return None
+    return f"no space left in {folder}: {free_space(folder)}" if lacks else None
+
+
+def free_space(folder: Path) -> str:
+    """Return how much is free where a folder lies, and what to do about it."""
+    there = next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
+    free = shutil.disk_usage(there).free // 1024
+    return f"{free} kB are free; remove something, or move the folder (--data or PLANQ_DATA)"
+
+
 def make_private(folder: Path) -> None:
     """Create `folder` (its parents too) so that only its owner can enter it; an existing one is left as it is."""
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
@@ -106,12 +162,20 @@ def _is_private(folder: Path, owners: set[int]) -> bool:
     return stat.S_ISDIR(found.st_mode) and stat.S_IMODE(found.st_mode) == 0o700 and found.st_uid in owners
 
 
-def last_lines(log: Path, count: int = 12) -> str:
-    """Return the last lines of a log file, or a sentence that there are none."""
+def size_of(log: Path) -> int:
+    """Return where the next line of a log file begins, 0 where there is no file yet."""
+    try:
+        return log.stat().st_size
+    except OSError:
+        return 0
+
+
+def last_lines(log: Path, count: int = 12, *, since: int = 0) -> str:
+    """Return the last lines of a log file behind its byte `since`, or a sentence that there are none."""
     try:
         with log.open("rb") as file:
             file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - 16_384))
+            file.seek(max(since, file.tell() - 16_384))
             lines = file.read().decode("utf-8", "replace").splitlines()[-count:]
     except OSError:
         lines = []

@@ -21,7 +21,7 @@ import psutil
 
 from shared.domain.errors import DatabaseUnavailable, Misconfigured
 from shared.embedded.child import Identity, has_ended, leashed, send, spawn, stop
-from shared.embedded.folder import FolderLock, last_lines, make_private, socket_folder
+from shared.embedded.folder import FolderLock, last_lines, make_private, size_of, socket_folder, usable
 from shared.embedded.identity import choose_identity, give_to
 
 MAJOR_VERSION = "18"
@@ -89,12 +89,17 @@ class EmbeddedPostgres:
         self._options = {**OPTIONS, **(options or {})}
         self._lock = FolderLock(self._home, "an embedded PostgreSQL")
         self._sockets: Path | None = None
+        self._begins = 0
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def log(self) -> Path:
         """The server's own log file."""
         return self._home / "server.log"
+
+    def last_words(self) -> str:
+        """Return the end of what the server has written since it was last launched."""
+        return last_lines(self.log, since=self._begins)
 
     @property
     def pid(self) -> int | None:
@@ -121,18 +126,25 @@ class EmbeddedPostgres:
     def launch(self) -> None:
         """Create the data where there is none and start the server, without waiting until it answers.
 
-        Raises `Misconfigured` when the folder is in use, holds another version's data, or nobody may run the server.
+        Raises `Misconfigured` when the folder cannot be used, is in use, holds another version's data, or nobody may
+        run the server.
         """
         binaries = installed_binaries()
         if self._process is not None:
             self.stop()
-        make_private(self._home)
-        self._lock.acquire(patience=20.0)
+        with usable(self._home):
+            make_private(self._home)
+            self._lock.acquire(patience=20.0)
+            self._spawn(binaries)
+
+    def _spawn(self, binaries: Path) -> None:
+        """Start the server on the folder, whose lock is held, and which is unlocked if that fails."""
         try:
             identity = choose_identity(binaries / "postgres", self._home)
             cluster = self._cluster(binaries, identity)
             self._sockets = self._socket_folder(identity)
             _remove_stale_pid_file(cluster)
+            self._begins = size_of(self.log)
             with self.log.open("ab") as log:
                 self._process = spawn(
                     [str(binaries / "postgres"), "-D", str(cluster), *self._flags()],
@@ -164,7 +176,8 @@ class EmbeddedPostgres:
                 break
             sleep(0.02)
         self.stop()
-        raise DatabaseUnavailable(f"the embedded PostgreSQL {trouble}. End of {self.log}:\n{last_lines(self.log)}")
+        words = self.last_words()
+        raise DatabaseUnavailable(f"the embedded PostgreSQL {trouble}. End of {self.log}:\n{words}")
 
     def stop(self, patience: float = 15.0) -> None:
         """Shut the server down (fast, then immediate, then killed) and free the folder; idempotent."""

@@ -36,6 +36,7 @@ from shared.ports.sweep import (
     SweepStore,
 )
 from shared.ports.tools import (
+    Accompanied,
     ChildOutcome,
     ChildRequest,
     Delegated,
@@ -43,6 +44,7 @@ from shared.ports.tools import (
     Gathers,
     Knowledge,
     NotHappened,
+    Ownership,
     Passage,
     Suspended,
     Tool,
@@ -62,6 +64,7 @@ from shared.ports.wakes import (
 )
 
 __all__ = [
+    "Accompanied",
     "AnyWake",
     "ArtifactRecord",
     "Attempt",
@@ -92,6 +95,7 @@ __all__ = [
     "Neighbour",
     "Neighbourhood",
     "NotHappened",
+    "Ownership",
     "ParentMoved",
     "Passage",
     "PayloadRecord",

@@ -12,6 +12,7 @@ from shared.domain.excerpts import Path
 from shared.domain.ids import StepRef
 from shared.domain.limits import Limits
 from shared.domain.model import StepResult
+from shared.domain.retry import StageTries
 from shared.domain.states import Effect, JobStatus, Lane, Recovery, StepKind
 
 
@@ -35,7 +36,8 @@ class StageClaim:
     The job of an agent brings the document that it pinned as `agent`, and as `instructions` the texts of the skills
     that the document lists, in its order; `with_` and `action` are what the caller sent. `parent` is the step that a
     child job works for. After a chained tool, `output` and `answer` are what the job had come to before it.
-    `budgeted` says that the tree of jobs of `root_job_id` shares a budget.
+    `budgeted` says that the tree of jobs of `root_job_id` shares a budget. `tried` is what its model's failures have
+    cost this stage before, `time_left` what the job had left at the claim.
     """
 
     job_id: UUID
@@ -67,6 +69,8 @@ class StageClaim:
     user_id: str = ""
     trace_id: str = ""
     context_id: str = ""
+    tried: StageTries = field(default_factory=StageTries)
+    time_left: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)

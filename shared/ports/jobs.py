@@ -14,6 +14,7 @@ from shared.domain.encoding import JsonText
 from shared.domain.errors import ErrorRecord
 from shared.domain.ids import StepRef
 from shared.domain.model import ModelCall
+from shared.domain.retry import StageTries
 from shared.domain.states import JobStatus, Lane, StepStatus
 from shared.domain.tool import ToolDefinition
 from shared.ports.claims import StageClaim, StepClaim
@@ -45,11 +46,19 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class ArtifactRecord:
-    """What is stored about an artifact beside its body, which is the step's output."""
+    """What is stored about an artifact beside its body, which is the step's output.
 
-    id: str
+    `metadata` is its `_metadata`. `beside` is another artifact of the same step, which has a body of its own: `body`,
+    or where that is large the `hash` of its payload. Where only that one is there, `id` is None.
+    """
+
+    id: str | None
     skill_id: str | None
     type: str | None
+    metadata: Mapping[str, Any] | None = None
+    beside: ArtifactRecord | None = None
+    body: JsonText | None = None
+    hash: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +214,16 @@ class JobStore(Protocol):
         """Give the stage back unfinished, for another worker to take at once; True when it landed."""
         ...
 
+    async def retry_stage(
+        self, claim: StageClaim, error: ErrorRecord, delay: timedelta, tried: StageTries, calls: Sequence[ModelCall]
+    ) -> bool:
+        """Let the stage be claimed again after `delay`, by anybody; True when it landed.
+
+        `error` is why, `tried` what the next claim of this stage shall bring: both are shown with the job until it
+        goes on. Those of `calls` that failed are kept, and count as one with the call that ends the stage.
+        """
+        ...
+
     async def claim_step(self, ref: StepRef) -> StepClaim | None:
         """Take a ready step whose time has come; None when it is taken, over, not ready or does not exist."""
         ...
@@ -213,6 +232,14 @@ class JobStore(Protocol):
         """Take those of a job's steps that `claim_step` would take, in one commit; in plan order.
 
         All `refs` name steps of one round of one job; raises `ValueError` otherwise.
+        """
+        ...
+
+    async def claim_suspects(self, group: UUID | None, lane: Lane) -> Sequence[StageClaim | StepClaim]:
+        """Take what is due of a group of suspects, with None of any group of the lane that nobody has taken.
+
+        For a process that carries out nothing else. Returns nothing where there is no such group, or where all of it
+        has ended or gone on otherwise.
         """
         ...
 
@@ -301,6 +328,10 @@ class JobStore(Protocol):
         Told once: None when it was told before, or there is nothing to tell, because the job has no parent or has
         not ended. Called by whoever ended the child, after that commit; the sweeper does it for ends nobody told of.
         """
+        ...
+
+    async def holds_step(self, claim: StepClaim) -> bool:
+        """True while the attempt is the owner of its step."""
         ...
 
     async def release_step(self, claim: StepClaim) -> Moved:

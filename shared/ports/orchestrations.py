@@ -65,6 +65,16 @@ class Orchestrations(Protocol):
         """
         ...
 
+    async def journal_refusal(
+        self, job_id: UUID, step_index: int, transitions: Sequence[Transition]
+    ) -> Sequence[Transition]:
+        """Append the transitions of a plan that was refused to the events of the job whose step asked for it.
+
+        Such a plan has no job of its own. Each event names the step, and those of a step are appended once; returns
+        them, nothing where they are there already.
+        """
+        ...
+
     async def usage(self, job_id: UUID) -> TreeUsage:
         """Return what the jobs below this one have used."""
         ...

@@ -48,7 +48,10 @@ class Neighbourhood(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LostStep:
-    """A running step whose worker's lease has ended (`is_worker_lost`), or whose deadline passed unenforced."""
+    """A running step whose worker's lease has ended (`is_worker_lost`), or whose deadline passed unenforced.
+
+    `company` is how many attempts were in flight in that worker, this one included.
+    """
 
     ref: StepRef
     attempt: int
@@ -62,11 +65,15 @@ class LostStep:
     recovery: Recovery = Recovery.FAIL
     unsure: bool = False
     seen: Loss = Loss.LEASE
+    company: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class LostStage:
-    """A PLAN or RESPOND stage whose worker's lease has ended, or that has taken longer than any stage can."""
+    """A PLAN or RESPOND stage whose worker's lease has ended, or that has taken longer than any stage can.
+
+    `company` is how many attempts were in flight in that worker, this one included.
+    """
 
     job_id: UUID
     status: JobStatus
@@ -74,6 +81,7 @@ class LostStage:
     losses: int
     is_worker_lost: bool = True
     seen: Loss = Loss.LEASE
+    company: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +157,13 @@ class SweepPart(StrEnum):
 class Due:
     """What one look found: parts with something to do, and lanes whose work was published and is not claimed.
 
-    `next_in` is when the next job or plan runs out of time, None where that is not soon.
+    `suspected` are the lanes with suspects that wait for a process of their own. `next_in` is when the next job or
+    plan runs out of time, None where that is not soon.
     """
 
     parts: Collection[SweepPart]
     unclaimed: Collection[Lane]
+    suspected: Collection[Lane] = ()
     next_in: timedelta | None = None
 
 
@@ -193,13 +203,20 @@ class SweepStore(Protocol):
         ...
 
     async def lost_steps(self, limit: int, deadline_grace: timedelta) -> Sequence[LostStep]:
-        """Return running steps whose worker is lost, or whose deadline passed `deadline_grace` ago unenforced."""
+        """Return running steps whose worker is lost, or whose deadline passed `deadline_grace` ago unenforced.
+
+        Who was in flight with whom in lost workers is noted before, once for each attempt.
+        """
         ...
 
     async def take_back_step(
         self, step: LostStep, error: ErrorRecord, retry_in: timedelta | None, *, unsure: bool = False
     ) -> Moved:
-        """Fail or retry a lost attempt; a worker that did finish meanwhile wins. `unsure` as in `fail_step`."""
+        """Fail or retry a lost attempt; a worker that did finish meanwhile wins. `unsure` as in `fail_step`.
+
+        The loss is charged to a step that was alone. One whose worker was lost is claimed next by a process for
+        suspects (`JobStore.claim_suspects`), or by any worker after some minutes without one.
+        """
         ...
 
     async def ask_lost_step(self, step: LostStep, error: ErrorRecord, question: Mapping[str, Any]) -> bool:
@@ -207,11 +224,11 @@ class SweepStore(Protocol):
         ...
 
     async def lost_stages(self, limit: int) -> Sequence[LostStage]:
-        """Return stages whose worker is lost, or holds them for longer than any stage can take."""
+        """Return stages whose worker is lost, or holds them for longer than any stage can take; as `lost_steps`."""
         ...
 
     async def take_back_stage(self, stage: LostStage) -> bool:
-        """Free a stage and count the loss; True when it landed."""
+        """Free a stage, as `take_back_step` does a step; True when it landed."""
         ...
 
     async def fail_stage(self, stage: LostStage, error: ErrorRecord) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol, runtime_checkable
@@ -12,6 +13,29 @@ from shared.domain.errors import ErrorRecord
 from shared.domain.limits import Limits
 from shared.domain.states import JobStatus, Until
 from shared.domain.tool import ToolDefinition
+
+
+class Ownership(Protocol):
+    """The right of one call of a tool to act, as long as its attempt is the owner of the step.
+
+    All raise `OwnershipLost` where it is not, or that cannot be told.
+    """
+
+    def check(self) -> None:
+        """Look at the worker's own clock, and whether somebody still waits for the call; from any thread, no I/O."""
+        ...
+
+    async def ask(self) -> None:
+        """Look there and ask the database; on the event loop."""
+        ...
+
+    def ask_from_thread(self) -> None:
+        """Do what `ask` does, in a thread of the call."""
+        ...
+
+    def in_thread(self) -> AbstractContextManager[None]:
+        """While it lasts, a thread of the call may act, which nobody can stop; entered in that thread."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +48,9 @@ class ToolContext:
     `depth` counts the agents that this job is nested in (an orchestration's own job is none), `root_job_id` is the
     outermost job above it, `agent` what this job runs.
     `limits` are the job's; they are known only to steps of the kinds `agent` and `parallel`. `time_left_seconds` is
-    what the plan had left when the step was claimed. `planned` are the arguments as the plan has them, references and
-    all; they are not to be changed.
+    what the plan had left when the step was claimed, `timeout_seconds` what the step gets, with what it delegates;
+    None where that is not known. `planned` are the arguments as the plan has them, references and all; they are not
+    to be changed. `owner` is None where nobody can take the step over.
     """
 
     job_id: str
@@ -42,9 +67,27 @@ class ToolContext:
     agent: str | None = None
     limits: Limits | None = None
     time_left_seconds: float | None = None
+    timeout_seconds: float | None = None
     round: int = 0
     skill_id: str | None = None
     planned: Mapping[str, Any] | None = None
+    owner: Ownership | None = field(default=None, repr=False, compare=False)
+
+    async def confirm(self, *, database: bool = False) -> None:
+        """Return if this attempt still owns its step; call it just before the effect.
+
+        Raises `OwnershipLost` when another attempt may take over or has taken over: the worker's lease could not be
+        renewed, the call was broken off, or its time has run out. That is known here, by the worker's own clock, and
+        costs nothing. With `database` the database is asked too, which knows of more (a job just cancelled, a clock
+        there that was set): a round trip; where it does not answer, that is no confirmation.
+        """
+        if self.owner is not None:
+            await self.owner.ask() if database else self.owner.check()
+
+    def confirm_sync(self, *, database: bool = False) -> None:
+        """Do what `confirm` does, in a synchronous tool of either lane."""
+        if self.owner is not None:
+            self.owner.ask_from_thread() if database else self.owner.check()
 
     @property
     def idempotency_key(self) -> str:
@@ -59,6 +102,18 @@ class Suspended:
 
     delay: timedelta
     output: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Accompanied:
+    """An output with an artifact beside it, a wrapper with `artifact_id`, `artifact` and `_metadata`.
+
+    The output is what references see and what its schema describes; the artifact is kept with the step, like one that
+    is the output itself.
+    """
+
+    output: Any
+    artifact: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from shared.domain.excerpts import path_of
 from shared.domain.ids import StepRef
 from shared.domain.limits import Limits
 from shared.domain.model import StepResult
+from shared.domain.retry import StageTries
 from shared.domain.states import Effect, JobStatus, Lane, Recovery, StepKind, StepStatus
 from shared.ports import Moved, ReadyStep, ReusedStep, StageClaim, StepClaim
 from shared.store.rows import CalledArguments, known_output, step_result
@@ -69,7 +70,7 @@ def _step_family(family: Mapping[str, Any]) -> dict[str, Any]:
 
 def stage_claim(value: Mapping[str, Any]) -> StageClaim:
     """Return the claim that a row of `planq_stage_claims` is."""
-    results, family = value["results"], value["family"]
+    results, family, time_left = value["results"], value["family"], value["time_left"]
     return StageClaim(
         job_id=UUID(value["job_id"]),
         tenant_id=value["tenant_id"],
@@ -88,6 +89,8 @@ def stage_claim(value: Mapping[str, Any]) -> StageClaim:
         user_id=value["user_id"],
         trace_id=value["trace_id"],
         context_id=value["conversation_id"] or value["job_id"],
+        tried=StageTries(**(value["tried"] or {})),
+        time_left=None if time_left is None else timedelta(seconds=time_left),
         **({} if family is None else _stage_family(family)),
     )
 

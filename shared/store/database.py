@@ -135,6 +135,7 @@ class Database:
         self._statement_seconds = statement_seconds
         self._silent_seconds = silent_seconds
         self._renewed_until = 0.0
+        self._full: tuple[float, str] | None = None
         try:
             psycopg.conninfo.conninfo_to_dict(database_url)
         except psycopg.ProgrammingError as error:
@@ -203,11 +204,20 @@ class Database:
             await self._pool.putconn(connection)
 
     async def _let_go_of(self, connection: psycopg.AsyncConnection[DictRow], error: psycopg.Error) -> None:
-        """Replace every connection, if one turned out to be dead, or to lead to what is no longer the primary."""
+        """Replace every connection, if one turned out to be dead, or to lead to what is no longer the primary.
+
+        Note a refusal for want of space.
+        """
+        if isinstance(error, psycopg.errors.DiskFull):
+            self._full = (monotonic(), _away(error))
         if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
             await connection.close()
         if connection.closed:
             await self._renew()
+
+    def refused_for_want_of_space(self, *, within: float) -> str | None:
+        """Return a sentence when the server refused a statement for want of space in the last so many seconds."""
+        return self._full[1] if self._full is not None and monotonic() - self._full[0] <= within else None
 
     async def open(self, *, wait: bool = True) -> None:
         """Open the pool and wait for a first connection; raises `DatabaseUnavailable` when none comes.
@@ -328,6 +338,8 @@ async def _execute(
 def _away(error: BaseException) -> str:
     if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
         return "the database takes no writes now (a standby, or default_transaction_read_only is on)"
+    if isinstance(error, psycopg.errors.DiskFull):
+        return f"no space left for the database: {str(error).splitlines()[0]}"
     return f"the database does not answer: {type(error).__name__}"
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
 from shared.domain.errors import ErrorRecord
 from shared.domain.events import Settlement
 from shared.domain.ids import StepRef
+from shared.domain.retry import apart
 from shared.domain.states import Effect, JobStatus, Lane, Recovery
 from shared.domain.tool import ToolDefinition
 from shared.ports import (
@@ -37,6 +40,7 @@ from shared.ports import (
 from shared.store.children import tell_parent
 from shared.store.claims import moved, tries_of
 from shared.store.database import Database, Row, as_json, json_text
+from shared.store.ids import new_id
 from shared.store.schedules import Firing
 from shared.store.silence import Silence
 
@@ -44,9 +48,19 @@ from shared.store.silence import Silence
 class Fleet:
     """The worker processes as the database knows them, and what they may have left behind."""
 
-    def __init__(self, database: Database, lease: timedelta, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` (seconds, monotonic) only measures this process's own silence; database time decides the rest."""
+    def __init__(
+        self,
+        database: Database,
+        lease: timedelta,
+        margin: timedelta = timedelta(0),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock` (seconds, monotonic) only measures this process's own silence; database time decides the rest.
+
+        `margin` is how long after its time-out a call of a lost worker counts as one that may still act.
+        """
         self._database = database
+        self._margin_seconds = margin.total_seconds()
         self._lease_seconds = lease.total_seconds()
         self._silence = Silence(self._lease_seconds, clock)
         self._firing = Firing(database)
@@ -148,6 +162,14 @@ class Fleet:
         )
         return touched == 1
 
+    async def take_suspects(self, lane: Lane) -> UUID | None:
+        """Return a group of suspects that waits for a process of its own, None for none.
+
+        Nobody else gets it for some seconds, in which the caller starts that process.
+        """
+        group: UUID | None = await self._database.call("planq_take_suspects", str(lane))
+        return group
+
     async def live(self) -> Sequence[Row]:
         """Return the workers whose lease is alive."""
         return await self._database.fetch_all("live_workers", lease_seconds=self._lease_seconds)
@@ -172,9 +194,15 @@ class Fleet:
     async def broken_invariants(self, limit: int = 100) -> Sequence[Row]:
         """Return rows (invariant, job_id, step_index) of what must never be; reads the whole history.
 
-        `running_without_lease` is expected between the death of a worker and the next sweep, nothing else ever is.
+        `running_without_lease` is expected between the death of a worker and the next sweep, nothing else ever is; a
+        call that may still act is waited for.
         """
-        return await self._database.fetch_all("broken_invariants", lease_seconds=self._lease_seconds, limit=limit)
+        return await self._database.fetch_all(
+            "broken_invariants",
+            lease_seconds=self._lease_seconds,
+            margin_seconds=self._margin_seconds,
+            limit=limit,
+        )
 
     # The sweeper: port `SweepStore` -------------------------------------------------------------------------------
 
@@ -185,11 +213,13 @@ class Fleet:
             lease_seconds=self._lease_seconds + silence,
             deadline_grace_seconds=deadline_grace.total_seconds() + silence,
             ahead_seconds=ahead.total_seconds(),
+            margin_seconds=self._margin_seconds,
         )
         next_in = next((row["seconds"] for row in rows if row["seconds"] is not None), None)
         return Due(
             parts={SweepPart(row["part"]) for row in rows if row["lane"] is None and row["seconds"] is None},
-            unclaimed={Lane(row["lane"]) for row in rows if row["lane"] is not None},
+            unclaimed={Lane(row["lane"]) for row in rows if row["part"] == "unclaimed"},
+            suspected={Lane(row["lane"]) for row in rows if row["part"] == "suspects"},
             next_in=None if next_in is None else timedelta(seconds=next_in),
         )
 
@@ -213,10 +243,12 @@ class Fleet:
     async def lost_steps(self, limit: int, deadline_grace: timedelta) -> Sequence[LostStep]:
         # What ended while nobody reached the database is stored by its own worker first: the outcome waits there.
         silence = self._silence.seconds
+        await self._note_suspects()
         rows = await self._database.fetch_all(
             "lost_steps",
             lease_seconds=self._lease_seconds + silence,
             deadline_grace_seconds=deadline_grace.total_seconds() + silence,
+            margin_seconds=self._margin_seconds,
             limit=limit,
         )
         return [_lost_step(row) for row in rows]
@@ -225,20 +257,14 @@ class Fleet:
         self, step: LostStep, error: ErrorRecord, retry_in: timedelta | None, *, unsure: bool = False
     ) -> Moved:
         value = await self._database.call(
-            "planq_finish_step",
+            "planq_take_back_step",
             step.ref.job_id,
             step.ref.round,
             step.ref.index,
             step.attempt,
-            False,
-            None,
             as_json(error.to_json()),
             retry_in,
-            step.is_worker_lost,
-            None,
-            None,
-            None,
-            None,
+            step.is_worker_lost and step.company == 1,
             unsure,
         )
         return moved(value)
@@ -253,12 +279,13 @@ class Fleet:
             step.attempt,
             as_json(error.to_json()),
             as_json(question),
-            step.is_worker_lost,
+            step.is_worker_lost and step.company == 1,
         )
         return landed
 
     async def lost_stages(self, limit: int) -> Sequence[LostStage]:
         lease_seconds = self._lease_seconds + self._silence.seconds
+        await self._note_suspects()
         rows = await self._database.fetch_all("lost_stages", lease_seconds=lease_seconds, limit=limit)
         return [
             LostStage(
@@ -268,12 +295,22 @@ class Fleet:
                 row["stage_losses"],
                 is_worker_lost=row["is_worker_lost"],
                 seen=Loss(row["seen"]),
+                company=row["company"],
             )
             for row in rows
         ]
 
+    async def _note_suspects(self) -> None:
+        """Note who was in flight with whom in lost workers, before anything of it is taken back."""
+        lease_seconds = self._lease_seconds + self._silence.seconds
+        lost = await self._database.fetch_all("lost_company", lease_seconds=lease_seconds)
+        if lost:
+            await self._database.execute("note_suspects", suspects=as_json(_suspects(lost)))
+
     async def take_back_stage(self, stage: LostStage) -> bool:
-        landed: bool = await self._database.call("planq_release_stage", stage.job_id, stage.attempt, True)
+        landed: bool = await self._database.call(
+            "planq_take_back_stage", stage.job_id, stage.attempt, stage.company == 1
+        )
         return landed
 
     async def fail_stage(self, stage: LostStage, error: ErrorRecord) -> bool:
@@ -341,6 +378,7 @@ class Fleet:
     async def tidy(self) -> None:
         await self._database.execute("forget_dead_workers")
         await self._database.execute("forget_schedules")
+        await self._database.execute("forget_suspects")
         await self._database.execute("retire_tools", lease_seconds=self._lease_seconds)
 
 
@@ -374,7 +412,28 @@ def _lost_step(row: Row) -> LostStep:
         recovery=Recovery(row["recovery"]),
         unsure=row["unsure"],
         seen=Loss(row["seen"]),
+        company=row["company"],
     )
+
+
+def _suspects(lost: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return the suspects of all lost workers, one for each row of what was in flight in them.
+
+    A `cpu` worker has a process for each step already, and one at a time is what its process for suspects has.
+    """
+    told: set[UUID] = set()
+    suspects = []
+    by_worker = sorted(lost, key=lambda row: (row["worker_id"], row["tool_name"], row["job_id"], row["index"]))
+    for _, rows in groupby(by_worker, key=itemgetter("worker_id")):
+        company = list(rows)
+        for group in apart(company, len(company)) if company[0]["lane"] == Lane.CPU else apart(company):
+            group_id = new_id()
+            for row in group:
+                place = {name: row[name] for name in ("round", "index", "attempt", "lane")}
+                family = {"job_id": str(row["job_id"]), "group_id": str(group_id), "company": len(company)}
+                suspects.append({**place, **family, "delays": row["job_id"] not in told})
+                told.add(row["job_id"])
+    return suspects
 
 
 def _expired_job(row: Row) -> ExpiredJob:

@@ -6,9 +6,18 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from sqlalchemy import Column, ForeignKey, Integer
 from sqlmodel import Field, SQLModel
 
-from shared.store.columns import bigint_column, int_column, json_column, text_column, texts_column, time_column
+from shared.store.columns import (
+    bigint_column,
+    flag_column,
+    int_column,
+    json_column,
+    text_column,
+    texts_column,
+    time_column,
+)
 
 
 class Worker(SQLModel, table=True):
@@ -32,6 +41,29 @@ class Worker(SQLModel, table=True):
     late_outcomes: int = bigint_column()
     counts: Any = json_column()
     process: str | None = text_column(nullable=True)
+
+
+class SuspectRow(SQLModel, table=True):
+    """An attempt that was in flight in a lost worker, with `company` in all; `index` is -1 for that of a stage.
+
+    It counts while `attempt` is the newest one there. Its `group_id` runs again together from `due_at` on, null until
+    the attempt is taken back, and not before `taken_until`, when a process was started for it. The claim of the one
+    suspect of a job that `delays` moves the job's times by what the loss has cost.
+    """
+
+    __tablename__ = "suspects"
+    job_id: UUID = Field(sa_column=Column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True))
+    round: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
+    index: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
+    tenant_id: str = text_column()
+    attempt: int = int_column()
+    lane: str = text_column()
+    group_id: UUID
+    company: int = int_column()
+    delays: bool = flag_column()
+    noted_at: datetime = time_column(nullable=False, now=True)
+    due_at: datetime | None = time_column()
+    taken_until: datetime | None = time_column()
 
 
 class ToolRow(SQLModel, table=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -13,7 +14,8 @@ from shared.domain.compile import PlannedStep
 from shared.domain.errors import ErrorRecord
 from shared.domain.ids import StepRef
 from shared.domain.model import ModelCall
-from shared.domain.states import JobStatus
+from shared.domain.retry import StageTries
+from shared.domain.states import JobStatus, Lane
 from shared.domain.tool import ToolDefinition
 from shared.ports import (
     ArtifactRecord,
@@ -30,7 +32,7 @@ from shared.ports import (
 )
 from shared.store.catalogue import Catalogue, list_tools
 from shared.store.children import children_text, outcomes, tell_parent
-from shared.store.claims import moved, step_claim
+from shared.store.claims import moved, stage_claim, step_claim
 from shared.store.database import Database, as_json
 from shared.store.rows import (
     artifact_to_json,
@@ -167,6 +169,20 @@ class PostgresJobStore:
         landed: bool = await self._database.call("planq_release_stage", claim.job_id, claim.attempt, False)
         return landed
 
+    async def retry_stage(
+        self, claim: StageClaim, error: ErrorRecord, delay: timedelta, tried: StageTries, calls: Sequence[ModelCall]
+    ) -> bool:
+        landed: bool = await self._database.call(
+            "planq_retry_stage",
+            claim.job_id,
+            claim.attempt,
+            as_json(error.to_json()),
+            delay,
+            as_json(asdict(tried)),
+            as_json([call_to_json(call) for call in calls]),
+        )
+        return landed
+
     async def claim_step(self, ref: StepRef) -> StepClaim | None:
         return next(iter(await self.claim_steps([ref])), None)
 
@@ -181,6 +197,12 @@ class PostgresJobStore:
             "planq_claim_steps", first.job_id, first.round, indices, self._worker_id
         )
         return [step_claim(row["claim"]) for row in rows]
+
+    async def claim_suspects(self, group: UUID | None, lane: Lane) -> Sequence[StageClaim | StepClaim]:
+        seconds = self._stage_timeout.total_seconds()
+        rows = await self._database.call_table("planq_claim_suspects", group, str(lane), self._worker_id, seconds)
+        values = [row["claim"] for row in rows]
+        return [step_claim(value) if "index" in value else stage_claim(value) for value in values]
 
     async def succeed_step(
         self,
@@ -259,6 +281,18 @@ class PostgresJobStore:
 
     async def child_ended(self, job_id: UUID) -> ParentMoved | None:
         return await tell_parent(self._database, job_id)
+
+    async def holds_step(self, claim: StepClaim) -> bool:
+        ref = claim.ref
+        row = await self._database.fetch_one(
+            "holds_step",
+            job_id=ref.job_id,
+            round=ref.round,
+            index=ref.index,
+            attempt=claim.attempt,
+            worker_id=self._worker_id,
+        )
+        return row is not None
 
     async def release_step(self, claim: StepClaim) -> Moved:
         return moved(await self._database.call("planq_hand_back_step", *_fence(claim)))

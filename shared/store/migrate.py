@@ -12,10 +12,11 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, create_engine, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
-from shared.domain.errors import DatabaseUnavailable
+from shared.domain.errors import DatabaseUnavailable, Misconfigured
+from shared.store.schema import refuse_newer
 
 _HERE = Path(__file__).parent / "migrations"
 _LOCK = "planq.migrate"
@@ -51,15 +52,17 @@ def head() -> str:
 def upgrade(database_url: str) -> tuple[str | None, str]:
     """Migrate to `head()`; return the revisions (before, after). Idempotent.
 
-    Raises `DatabaseUnavailable` when the database cannot be reached or refuses.
+    Raises `DatabaseUnavailable` when the database cannot be reached or refuses, `Misconfigured` when its URL cannot
+    be read and when a newer release has migrated it: that is left as it is.
     """
-    engine = create_engine(sqlalchemy_url(database_url))
+    engine = _engine(database_url)
     try:
         with engine.connect() as connection:
             connection.execute(text("SELECT pg_advisory_lock(hashtext(:name))"), {"name": _LOCK})
             connection.commit()
             before = MigrationContext.configure(connection).get_current_revision()
             connection.commit()
+            refuse_newer(before)
             command.upgrade(_config(connection), "head")
             connection.commit()
             return before, head()
@@ -69,9 +72,16 @@ def upgrade(database_url: str) -> tuple[str | None, str]:
         engine.dispose()
 
 
+def _engine(database_url: str) -> Engine:
+    try:
+        return create_engine(sqlalchemy_url(database_url))
+    except (ArgumentError, ValueError) as error:
+        raise Misconfigured("DATABASE_URL: expected a URL of PostgreSQL, found one that cannot be read") from error
+
+
 def current(database_url: str) -> str | None:
     """Return the database's schema revision, None for an empty database; raises as `upgrade` does."""
-    engine = create_engine(sqlalchemy_url(database_url))
+    engine = _engine(database_url)
     try:
         with engine.connect() as connection:
             return MigrationContext.configure(connection).get_current_revision()

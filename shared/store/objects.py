@@ -1,16 +1,23 @@
-"""A folder or an S3-compatible bucket as the place of large outputs, through `obstore`.
+"""A folder or an S3-compatible bucket as the place of large outputs.
 
-Imported only where PLANQ_PAYLOADS names one. Credentials, region and endpoint of S3 come from the standard `AWS_…`
-variables, which obstore reads. An object is written once, under a name that no other object ever has, and never
-changed.
+Imported only where PLANQ_PAYLOADS names one. An object is written once, under a name that no other object ever has,
+and never changed; once `put` has returned it survives a loss of power. Buckets are reached through `obstore`, whose
+credentials, region and endpoint come from the standard `AWS_…` variables. Folders are written here, because obstore
+(0.12) leaves what it has written to the operating system's cache.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
-from collections.abc import AsyncIterator, Collection
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Collection
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from shared.domain.errors import Misconfigured, StorageUnavailable
@@ -18,93 +25,202 @@ from shared.domain.errors import Misconfigured, StorageUnavailable
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
 
+T = TypeVar("T")
+
 _RETRY: RetryConfig = {"max_retries": 4, "retry_timeout": timedelta(seconds=20)}
 """obstore's own three minutes are longer than most steps may take; the engine tries again by itself."""
 
 _REQUEST_SECONDS = timedelta(seconds=60)
 """Of one request; the default of 30 s needs 2 MB/s for the largest output."""
 
-SCHEMES = ("file", "s3")
 
+class ObjectStore(ABC):
+    """Objects below one address; every method raises `StorageUnavailable` when they cannot be reached.
 
-class ObjectStore:
-    """Objects below one address; every method raises `StorageUnavailable` when they cannot be reached."""
+    `place` is the address without credentials, for people.
+    """
 
     def __init__(self, url: str) -> None:
-        """Reach nothing yet; raises `Misconfigured` when the address cannot be used."""
-        from obstore.exceptions import BaseError
-        from obstore.store import from_url
+        parts = urlsplit(url)
+        self.place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
-        # FileNotFoundError is how obstore reports an object that is not there, and any other trouble with a folder.
-        self._failures = (BaseError, OSError, ValueError)
-        scheme = url.partition("://")[0]
-        if scheme not in SCHEMES:
-            raise Misconfigured(f"PLANQ_PAYLOADS: expected file:///folder or s3://bucket/prefix, found {url[:80]!r}")
-        options: dict[str, Any] = {"mkdir": True} if scheme == "file" else _s3_options()
-        try:
-            self._store = from_url(url, **options)
-        except (*self._failures, TypeError) as error:
-            raise Misconfigured(f"PLANQ_PAYLOADS: {_first_line(error)}") from error
-
+    @abstractmethod
     async def put(self, location: str, body: bytes) -> None:
-        """Write an object; after an error it may be there or not."""
-        try:
-            # In one request: the parts of an upload that breaks off would lie about where no listing shows them.
-            await self._store.put_async(location, body, use_multipart=False)
-        except self._failures as error:
-            raise _unavailable("takes no objects", error) from error
+        """Write an object for good; after an error it may be there, in part or whole, or not."""
 
-    async def get(self, location: str) -> bytes:
-        """Return an object's bytes."""
-        try:
-            found = await self._store.get_async(location)
-            return bytes(await found.bytes_async())
-        except self._failures as error:
-            raise _unavailable(f"does not give the object {location}", error) from error
-
-    async def stream(self, location: str, chunk_bytes: int) -> AsyncIterator[bytes]:
+    @abstractmethod
+    def stream(self, location: str, chunk_bytes: int) -> AsyncIterator[bytes]:
         """Yield an object's bytes in chunks of about that size; an object that is not there is an error at once."""
-        try:
-            found = await self._store.get_async(location)
-            async for chunk in found.stream(min_chunk_size=chunk_bytes):
-                yield bytes(chunk)
-        except self._failures as error:
-            raise _unavailable(f"does not give the object {location}", error) from error
+
+    @abstractmethod
+    async def remove(self, location: str) -> None:
+        """Remove an object; one that is not there is no error."""
 
     async def delete(self, locations: Collection[str]) -> None:
         """Remove objects; what is not there is no error."""
         for location in locations:
-            try:
-                await self._store.delete_async(location)
-            except FileNotFoundError:
-                continue
-            except self._failures as error:
-                raise _unavailable("removes no objects", error) from error
+            await self.remove(location)
 
     async def check(self) -> None:
         """Write, read and remove a small object."""
         location, body = f"check/{uuid4().hex}", b"planq"
         await self.put(location, body)
-        found = await self.get(location)
-        await self.delete([location])
+        found = b"".join([piece async for piece in self.stream(location, len(body))])
+        await self.remove(location)
         if found != body:
-            raise StorageUnavailable("the storage of PLANQ_PAYLOADS returned other bytes than were written")
+            raise StorageUnavailable(f"{self._named} returned other bytes than were written", place=self.place)
+
+    @property
+    def _named(self) -> str:
+        return f"the storage of PLANQ_PAYLOADS, {self.place},"
+
+    def _unavailable(self, what: str, error: BaseException) -> StorageUnavailable:
+        return StorageUnavailable(f"{self._named} {what}: {_first_line(error)}", place=self.place)
+
+
+class FolderObjects(ObjectStore):
+    """Files below a folder, which is made if it is not there; a mount that has gone is not replaced by a folder."""
+
+    def __init__(self, url: str) -> None:
+        """Raises `Misconfigured` when the address cannot be used."""
+        super().__init__(url)
+        parts = urlsplit(url)
+        if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+            raise Misconfigured(f"PLANQ_PAYLOADS: expected an absolute path as in file:///folder, found {url[:80]!r}")
+        self._folder = Path(unquote(parts.path))
+        self._kept: set[Path] = set()  # folders of this one that are on the disk for certain
+        try:
+            _make_folder(self._folder)
+        except OSError as error:
+            raise Misconfigured(f"PLANQ_PAYLOADS: {_first_line(error)}") from error
+
+    async def put(self, location: str, body: bytes) -> None:
+        """Write a file; it and its entry in its folder are on the disk when this returns."""
+        await self._do("takes no objects", lambda: self._write(location, body))
+
+    async def stream(self, location: str, chunk_bytes: int) -> AsyncIterator[bytes]:
+        """Yield a file's bytes."""
+        start = 0
+        while chunk := await self._do(
+            f"does not give the object {location}", partial(self._read, location, start, chunk_bytes)
+        ):
+            yield chunk
+            start += len(chunk)
+
+    async def remove(self, location: str) -> None:
+        """Remove a file."""
+        await self._do("removes no objects", lambda: (self._folder / location).unlink(missing_ok=True))
+
+    def _read(self, location: str, start: int, length: int) -> bytes:
+        # Opened for each piece: whoever stops reading must not close what a thread still reads from.
+        with (self._folder / location).open("rb") as file:
+            file.seek(start)
+            return file.read(length)
+
+    def _write(self, location: str, body: bytes) -> None:
+        path = self._folder / location
+        with contextlib.suppress(FileExistsError):
+            path.parent.mkdir()
+            self._kept.discard(path.parent)
+        if path.parent not in self._kept:  # whoever has made it may not have forced it to the disk yet
+            _sync_folder(self._folder)
+            self._kept.add(path.parent)
+        # No other name is ever in use for it: what a crash leaves half-written must be found under this one.
+        with path.open("xb", buffering=0) as file:
+            left = memoryview(body)
+            while left:
+                left = left[file.write(left) :]
+            os.fsync(file.fileno())
+        _sync_folder(path.parent)
+
+    async def _do(self, what: str, work: Callable[[], T]) -> T:
+        """Return what `work` returns, done in a thread: a disk may take its time."""
+        try:
+            return await asyncio.to_thread(work)
+        except OSError as error:
+            raise self._unavailable(what, error) from error
+
+
+class BucketObjects(ObjectStore):
+    """Objects of a bucket, which promises by itself that what it has taken is durable."""
+
+    def __init__(self, url: str) -> None:
+        """Reach nothing yet; raises `Misconfigured` when the address cannot be used."""
+        super().__init__(url)
+        from obstore.exceptions import BaseError
+        from obstore.store import from_url
+
+        # FileNotFoundError is how obstore reports an object that is not there.
+        self._failures = (BaseError, OSError, ValueError)
+        # Options given here replace those that obstore reads from the environment.
+        is_http_allowed = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true", "yes", "on")
+        client: ClientConfig = {"timeout": _REQUEST_SECONDS, "allow_http": is_http_allowed}
+        try:
+            self._store = from_url(url, retry_config=_RETRY, client_options=client)
+        except (*self._failures, TypeError) as error:
+            raise Misconfigured(f"PLANQ_PAYLOADS: {_first_line(error)}") from error
+
+    async def put(self, location: str, body: bytes) -> None:
+        """Write an object."""
+        try:
+            # In one request: the parts of an upload that breaks off would lie about where no listing shows them.
+            await self._store.put_async(location, body, use_multipart=False)
+        except self._failures as error:
+            raise self._unavailable("takes no objects", error) from error
+
+    async def stream(self, location: str, chunk_bytes: int) -> AsyncIterator[bytes]:
+        """Yield an object's bytes."""
+        try:
+            found = await self._store.get_async(location)
+            async for chunk in found.stream(min_chunk_size=chunk_bytes):
+                yield bytes(chunk)
+        except self._failures as error:
+            raise self._unavailable(f"does not give the object {location}", error) from error
+
+    async def remove(self, location: str) -> None:
+        """Remove an object."""
+        try:
+            await self._store.delete_async(location)
+        except FileNotFoundError:
+            return
+        except self._failures as error:
+            raise self._unavailable("removes no objects", error) from error
 
 
 def open_objects(url: str) -> ObjectStore | None:
-    """Return the storage that PLANQ_PAYLOADS names, None where it names none: then PostgreSQL holds everything."""
-    return ObjectStore(url) if url else None
+    """Return the storage that PLANQ_PAYLOADS names, None where it names none: then PostgreSQL holds everything.
+
+    Raises `Misconfigured` for an address that cannot be one.
+    """
+    if not url:
+        return None
+    kind = _KINDS.get(url.partition("://")[0])
+    if kind is None:
+        raise Misconfigured(f"PLANQ_PAYLOADS: expected file:///folder or s3://bucket/prefix, found {url[:80]!r}")
+    try:
+        return kind(url)
+    except ValueError as error:  # no URL at all
+        raise Misconfigured(f"PLANQ_PAYLOADS: {_first_line(error)}") from error
 
 
-def _s3_options() -> dict[str, Any]:
-    # Options given here replace those that obstore reads from the environment.
-    is_http_allowed = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true", "yes", "on")
-    client: ClientConfig = {"timeout": _REQUEST_SECONDS, "allow_http": is_http_allowed}
-    return {"retry_config": _RETRY, "client_options": client}
+_KINDS: dict[str, Callable[[str], ObjectStore]] = {"file": FolderObjects, "s3": BucketObjects}
 
 
-def _unavailable(what: str, error: BaseException) -> StorageUnavailable:
-    return StorageUnavailable(f"the storage of PLANQ_PAYLOADS {what}: {_first_line(error)}")
+def _make_folder(folder: Path) -> None:
+    """Make a folder and those above it, each to stay."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for made in missing:
+        _sync_folder(made.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Force to the disk which names a folder has."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _first_line(error: BaseException) -> str:

@@ -51,6 +51,16 @@ class PostgresOrchestrations:
         added = {row["n"] for row in rows}
         return [one for one in transitions if one.number in added]
 
+    async def journal_refusal(
+        self, job_id: UUID, step_index: int, transitions: Sequence[Transition]
+    ) -> Sequence[Transition]:
+        told = as_json([{**one.to_json(), "step": step_index} for one in transitions])
+        given = {"job_id": job_id, "step": step_index, "transitions": told}
+        async with self._database.connection() as connection, connection.transaction():
+            await connection.execute(query("lock_orchestration"), given)
+            rows = await (await connection.execute(query("journal_refusal"), given)).fetchall()
+        return transitions if rows else ()
+
     async def usage(self, job_id: UUID) -> TreeUsage:
         row = await self._database.fetch_one("tree_usage", job_id=job_id)
         return TreeUsage(0, 0, 0, 0, None) if row is None else TreeUsage(**row)

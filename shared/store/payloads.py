@@ -10,6 +10,9 @@ A row of `payloads` is the index of every payload; its bytes are in the row, or 
 - The name is noted in `payload_objects` before the object is written, and forgotten after it is removed, so a process
   may die between any two of these and the object is still found. A noted object is doomed before it is removed, and
   what is doomed no put refers to any more.
+- An object may be lost or damaged by others. So no byte of one is believed: whoever reads it compares its length and
+  its SHA-256 first, and whoever puts bytes that are there already does the same, and stores them again where they are
+  not right. The row then names the new object, and the old one is collected as one that no row names.
 """
 
 from __future__ import annotations
@@ -17,8 +20,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
+from typing import TypeVar
 from uuid import uuid4
 
 from shared.domain.errors import StorageUnavailable
@@ -26,6 +30,8 @@ from shared.store.database import Database, Row
 from shared.store.objects import ObjectStore
 
 _log = logging.getLogger("planq.store")
+
+T = TypeVar("T")
 
 SLICE_BYTES = 1024 * 1024
 """What a reader of a stream holds at a time."""
@@ -57,10 +63,16 @@ class PayloadStore:
         While the object store does not answer, PostgreSQL takes the bytes: what a tool has returned is not lost.
         """
         digest = await _sha256(body)
-        known = await self._database.execute("touch_payload", tenant_id=tenant_id, hash=digest)
-        if known:
+        known = await self._database.fetch_one("touch_payload", tenant_id=tenant_id, hash=digest)
+        if known is not None and await self._is_whole(known, digest):
             return digest
-        row = {"tenant_id": tenant_id, "hash": digest, "size": len(body), "preview": preview.decode()}
+        row = {
+            "tenant_id": tenant_id,
+            "hash": digest,
+            "size": len(body),
+            "preview": preview.decode(),
+            "instead_of": None if known is None else known["location"],
+        }
         if self._objects is not None:
             try:
                 await self._put_object(self._objects, row, body)
@@ -73,19 +85,27 @@ class PayloadStore:
 
     async def get(self, tenant_id: str, digest: bytes) -> bytes:
         """Return a payload's bytes, as the port says."""
-        row = await self._row(tenant_id, digest)
-        body = b"".join([piece async for piece in self._pieces(row, tenant_id, digest)])
-        if await _sha256(body) != digest:
-            raise StorageUnavailable(
-                f"the stored output {digest.hex()} is damaged: expected {row['size']} bytes with that SHA-256, "
-                f"found {len(body)} others"
-            )
-        return body
+
+        async def read(row: Row) -> bytes:
+            return b"".join([piece async for piece in self._checked(row, tenant_id, digest)])
+
+        return await self._where_it_lies(tenant_id, digest, read)
 
     async def open(self, tenant_id: str, digest: bytes) -> tuple[int, AsyncIterator[bytes]]:
-        """Return a payload's size and its bytes in slices; raises as `get` does, also while they are read."""
-        row = await self._row(tenant_id, digest)
-        return row["size"], self._pieces(row, tenant_id, digest)
+        """Return a payload's size and its bytes in slices; raises as `get` does.
+
+        What lies in an object store is read twice, for nothing of it is handed out before it has been compared. What
+        is damaged in between, or in PostgreSQL, ends before its last slice with `StorageUnavailable`.
+        """
+
+        async def look(row: Row) -> Row:
+            if row["location"] is not None:
+                async for _ in self._checked(row, tenant_id, digest):
+                    pass
+            return row
+
+        row = await self._where_it_lies(tenant_id, digest, look)
+        return row["size"], self._checked(row, tenant_id, digest)
 
     async def collect(self, limit: int) -> int:
         """Remove payloads that no step and no artifact refers to and nobody has put for an hour, then their objects.
@@ -109,6 +129,44 @@ class PayloadStore:
             raise _gone(digest)
         return row
 
+    async def _where_it_lies(self, tenant_id: str, digest: bytes, use: Callable[[Row], Awaitable[T]]) -> T:
+        """Return what `use` makes of a payload's row; once more where the bytes were stored anew meanwhile."""
+        row = await self._row(tenant_id, digest)
+        try:
+            return await use(row)
+        except StorageUnavailable:
+            again = await self._row(tenant_id, digest)
+            if again["location"] == row["location"]:
+                raise
+            return await use(again)
+
+    async def _is_whole(self, row: Row, digest: bytes) -> bool:
+        """Whether the bytes of a row can be had and are the right ones; those in PostgreSQL it answers for itself."""
+        if row["location"] is None:
+            return True
+        try:
+            async for _ in self._checked(row, "", digest):
+                pass
+        except StorageUnavailable as error:
+            _log.warning("payload_stored_again", extra={"sha256": digest.hex(), "reason": error.message})
+            return False
+        return True
+
+    async def _checked(self, row: Row, tenant_id: str, digest: bytes) -> AsyncIterator[bytes]:
+        """Yield a payload's bytes in slices, the last one only when they have its length and its SHA-256."""
+        size, hasher, length, held = row["size"], hashlib.sha256(), 0, b""
+        async for piece in self._pieces(row, tenant_id, digest):
+            if held:
+                yield held
+            held = piece
+            length += len(piece)
+            if length > size:
+                break
+            await _off_loop(hasher.update, piece)
+        if length != size or hasher.digest() != digest:
+            raise self._damaged(row, digest, length)
+        yield held
+
     async def _pieces(self, row: Row, tenant_id: str, digest: bytes) -> AsyncIterator[bytes]:
         location = row["location"]
         if location is None:
@@ -121,6 +179,16 @@ class PayloadStore:
             )
         async for piece in self._objects.stream(location, SLICE_BYTES):
             yield piece
+
+    def _damaged(self, row: Row, digest: bytes, length: int) -> StorageUnavailable:
+        at, objects = row["location"], self._objects
+        where = "PostgreSQL" if at is None or objects is None else f"{objects.place.rstrip('/')}/{at}"
+        found = "more" if length > row["size"] else f"{length} others"
+        return StorageUnavailable(
+            f"the stored output {digest.hex()} is damaged: expected {row['size']} bytes with that SHA-256 at "
+            f"{where}, found {found}; a new job that comes to the same output stores it again",
+            place=where,
+        )
 
     async def _slice(self, tenant_id: str, digest: bytes, start: int) -> bytes:
         row = await self._database.fetch_one(
@@ -145,6 +213,14 @@ def _gone(digest: bytes) -> StorageUnavailable:
 
 
 async def _sha256(body: bytes) -> bytes:
-    if len(body) < _HASH_OFF_LOOP:
-        return hashlib.sha256(body).digest()
-    return (await asyncio.to_thread(hashlib.sha256, body)).digest()
+    hasher = hashlib.sha256()
+    await _off_loop(hasher.update, body)
+    return hasher.digest()
+
+
+async def _off_loop(work: Callable[[bytes], None], piece: bytes) -> None:
+    """Do it in a thread where it takes longer than handing it over does."""
+    if len(piece) < _HASH_OFF_LOOP:
+        work(piece)
+    else:
+        await asyncio.to_thread(work, piece)

@@ -5,13 +5,15 @@ Rows go out as plain mappings; `api/schemas.py` shapes them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from hashlib import sha256
 from typing import Any, Self
 from uuid import UUID
 
-from shared.domain.errors import Conflict, ErrorRecord, NotFound
+from shared.domain.errors import Conflict, ErrorRecord, HumanWaitTimedOut, NotFound
 from shared.domain.events import Settlement
 from shared.domain.states import TERMINAL_JOB, JobStatus, StepStatus
 from shared.domain.tool import ToolDefinition
@@ -183,6 +185,22 @@ class RequestStore:
             wakes.append(RespondWake(job_id, value["attempt"] + 1))
         return Asked(True, status, wakes)
 
+    async def was_settled(self, tenant_id: str, job_id: UUID, index: int, outcome: Settlement, body: bytes) -> bool:
+        """Say whether the last answer about a step was this one: the same outcome, with the same output,
+        of which `body` is the JSON.
+
+        A question whose time ran out was answered by nobody. Raises `NotFound` when there is no such job.
+        """
+        said = await self._database.fetch_one("last_settlement", tenant_id=tenant_id, job_id=job_id, index=index)
+        if said is None or said["outcome"] != outcome or said["code"] == HumanWaitTimedOut.code:
+            return False
+        if outcome is not Settlement.HAPPENED:
+            return True
+        kept = await self.output(tenant_id, job_id, index)
+        if kept.payload is not None:
+            return kept.payload == sha256(body).digest()
+        return bool(json.loads(kept.body) == json.loads(body))
+
     async def settle(self, tenant_id: str, job_id: UUID, index: int, verdict: Verdict) -> Asked:
         """Answer the question of a waiting step.
 
@@ -221,9 +239,21 @@ class RequestStore:
             raise NotFound(f"step {index} of job {job_id} has no output: it is {row['status']}")
         return StoredJson.of(row["output"], row["payload_hash"])
 
-    async def artifact(self, tenant_id: str, artifact_id: str) -> Row:
-        """Return a stored artifact, its `body` as text, or null beside a `payload_hash`; raises `NotFound`."""
-        row = await self._database.fetch_one("get_artifact", tenant_id=tenant_id, id=artifact_id)
+    async def artifacts(self, tenant_id: str, job_id: UUID) -> list[Row]:
+        """Return what a job has made, every version, without the bodies; raises `NotFound` without such a job."""
+        rows = await self._database.fetch_all("job_artifacts", tenant_id=tenant_id, job_id=job_id)
+        if not rows:
+            raise NotFound(f"there is no job {job_id}")
+        return [row for row in rows if row["id"] is not None]
+
+    async def artifact(self, tenant_id: str, artifact_id: str, version: int | None = None) -> Row:
+        """Return a version of a stored artifact, the newest for None; raises `NotFound`.
+
+        Its `body` is text, or null beside a `payload_hash`.
+        """
+        row = await self._database.fetch_one("get_artifact", tenant_id=tenant_id, id=artifact_id, version=version)
+        if row is None and version is not None:
+            raise NotFound(f"there is no version {version} of an artifact {artifact_id!r:.100}")
         if row is None:
             raise NotFound(f"there is no artifact {artifact_id!r:.100}")
         return row

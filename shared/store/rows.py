@@ -186,7 +186,20 @@ def payload_fields(payload: PayloadRecord) -> dict[str, Any]:
 
 def artifact_text(artifact: ArtifactRecord) -> str:
     """Return the JSON in which the transitions take an artifact."""
-    return json_text({"id": artifact.id, "skill_id": artifact.skill_id, "type": artifact.type})
+    return json_text(_artifact_fields(artifact))
+
+
+def _artifact_fields(artifact: ArtifactRecord) -> dict[str, Any]:
+    fields = {
+        "id": artifact.id,
+        "skill_id": artifact.skill_id,
+        "type": artifact.type,
+        "metadata": None if artifact.metadata is None else json_text(artifact.metadata),
+        "beside": artifact.beside and _artifact_fields(artifact.beside),
+        "body": artifact.body and artifact.body.body.decode(),
+        "hash": artifact.hash and artifact.hash.hex(),
+    }
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def artifact_to_json(artifact: ArtifactRecord | None) -> Any:

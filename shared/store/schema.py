@@ -6,7 +6,7 @@ import psycopg
 
 from shared.domain.errors import DatabaseUnavailable, Misconfigured
 
-HEAD = "0006"
+HEAD = "0013"
 """The revision that this release needs; a test holds it equal to the newest migration. Revisions count up."""
 
 
@@ -29,8 +29,14 @@ def require_schema(database_url: str) -> None:
         return
     if have is None:
         raise Misconfigured(f"the database has no schema of planq, this release needs {HEAD}; run `planq migrate`")
-    if have < HEAD:
-        raise Misconfigured(f"the database has schema {have}, this release needs {HEAD}; run `planq migrate`")
-    raise Misconfigured(
-        f"the database has schema {have} of a newer release, this one needs {HEAD}; start the one that migrated it"
-    )
+    refuse_newer(have)
+    raise Misconfigured(f"the database has schema {have}, this release needs {HEAD}; run `planq migrate`")
+
+
+def refuse_newer(have: str | None) -> None:
+    """Raise `Misconfigured` for the revision of a newer release: this one cannot work with it, nor bring it back."""
+    if have is not None and have > HEAD:
+        raise Misconfigured(
+            f"the database has schema {have} of a newer release, this one needs {HEAD}; start the one that "
+            "migrated it"
+        )

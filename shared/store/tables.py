@@ -67,6 +67,8 @@ class Job(SQLModel, table=True):
     `stage_worker` and `stage_attempt` are the claim on the PLAN or RESPOND stage. `wake_at` is when the sweeper has
     to publish the job's wake-up again unless it has moved on; `deadline` bounds the execution of its plan, and a
     claimed stage.
+    `stage_retry` is what a stage came to whose model failed, and which is tried again at `run_at`: it is of that
+    stage alone.
     `halt_index` is the earliest failed step: nothing after it starts any more. `expires_at` bounds the time in the
     queue, later the whole life; while `paused_at` is set nothing is begun and no time runs out.
     A child job was made by the step `parent_step_index` of `parent_round` of its parent, as number `child_position`;
@@ -116,6 +118,7 @@ class Job(SQLModel, table=True):
     stage_worker: UUID | None = None
     stage_attempt: int = int_column()
     stage_losses: int = int_column()
+    stage_retry: Any = json_column()
     open_steps: int = int_column()
     failed_steps: int = int_column()
     halt_index: int | None = None
@@ -294,7 +297,8 @@ class PayloadObject(SQLModel, table=True):
 class Artifact(SQLModel, table=True):
     """A tool's structured product: `body` is the whole wrapper (`artifact_id`, `artifact`, `_metadata`).
 
-    A large one has a `payload_hash` instead.
+    A large one has a `payload_hash` instead. Each output under an id is a `version` of it, counted from 1; `details`
+    is the wrapper's `_metadata`, null in rows of releases before 0010.
     """
 
     __tablename__ = "artifacts"
@@ -304,11 +308,13 @@ class Artifact(SQLModel, table=True):
     )
     tenant_id: str = text_column(primary_key=True)
     id: str = text_column(primary_key=True)
+    version: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False, server_default=text("1")))
     job_id: UUID = Field(sa_column=Column(ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False))
     step_index: int = Field(nullable=False)
     tool_name: str = text_column()
     skill_id: str | None = text_column(nullable=True)
     type: str | None = text_column(nullable=True)
+    details: Any = Field(default=None, sa_column=Column("metadata", JSON, nullable=True))
     body: Any = json_column()
     payload_hash: bytes | None = Field(default=None, sa_column=Column(LargeBinary, nullable=True))
     created_at: datetime = time_column(nullable=False, now=True)
@@ -317,7 +323,8 @@ class Artifact(SQLModel, table=True):
 class ModelCallRow(SQLModel, table=True):
     """One logical call to a model; `exchange` is null where prompts and replies are not kept.
 
-    `call_id` was given where the call was made, so that a repeat is known; releases before 0006 gave none.
+    `call_id` was given where the call was made, so that a repeat is known; releases before 0006 gave none. One that
+    `is_retried` failed, and its stage asked again: it counts as one with the call that the stage ended with.
     """
 
     __tablename__ = "model_calls"
@@ -337,6 +344,7 @@ class ModelCallRow(SQLModel, table=True):
     error: Any = json_column()
     exchange: Any = json_column()
     call_id: UUID | None = None
+    is_retried: bool = flag_column()
     created_at: datetime = time_column(nullable=False, now=True)
 
 

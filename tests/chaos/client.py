@@ -12,15 +12,20 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
 
+from tests.chaos import ledger
 from tests.chaos.blob import shrunk
 from tests.chaos.recipes import Recipe
 from tests.chaos.verdict import Ended
 
 WAIT_SECONDS = 20
+ASKED_WAIT_SECONDS = 2
+"""Where questions may come: a waiting request is answered at the end of its job, not when that asks."""
+
 _PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 2.0
 _TERMINAL = frozenset({"completed", "failed", "cancelled"})
@@ -29,8 +34,9 @@ _TERMINAL = frozenset({"completed", "failed", "cancelled"})
 class Client:
     """Submits and follows jobs; `ended`, `refused` and `unfinished` tell what became of them."""
 
-    def __init__(self, urls: Sequence[str], *, run: str, most_in_flight: int) -> None:
+    def __init__(self, urls: Sequence[str], ledger_path: Path, *, run: str, most_in_flight: int) -> None:
         """`run` makes the idempotency keys unique; at most `most_in_flight` jobs are unfinished at a time."""
+        self._ledger = ledger_path
         self._urls = itertools.cycle(urls)
         self._run = run
         self._slots = asyncio.Semaphore(most_in_flight)
@@ -93,17 +99,32 @@ class Client:
         job: str = response.json()["id"]
         self.accepted[job] = recipe
         cancelled = await self._act(recipe, job)
+        wait = ASKED_WAIT_SECONDS if recipe.kind == "asked" else WAIT_SECONDS
         while True:
-            response = await self._ask("GET", f"/jobs/{job}", params={"wait": WAIT_SECONDS})
+            response = await self._ask("GET", f"/jobs/{job}", params={"wait": wait})
             if response.status_code != httpx.codes.OK:
                 self.refused.append(f"GET /jobs/{job} gave {response.status_code}: {response.text[:300]}")
                 return
             document = response.json()
+            if document["status"] == "input_required":
+                await self._answer(document)
             if document["status"] in _TERMINAL:
                 await self._fetch_outputs(document)
                 self.ended[job] = Ended(recipe, document, cancelled)
                 self.seconds.append(time.monotonic() - begun)
                 return
+
+    async def _answer(self, document: dict[str, Any]) -> None:
+        """Say of each call in question whether it has happened, as the ledger has it."""
+        for step in document["steps"]:
+            if step["question"] is None:
+                continue
+            key = step["question"]["idempotency_key"]
+            output = {"value": step["arguments"]["value"]}
+            happened = {"outcome": "happened", "output": output}
+            body = happened if ledger.has_happened(self._ledger, key) else {"outcome": "did_not_happen"}
+            self.trouble["question"] += 1
+            await self._order(document["id"], f"steps/{step['index']}/settle", body)
 
     async def _fetch_outputs(self, document: dict[str, Any]) -> None:
         """Put the large outputs where the small ones are, and keep of either kind what the verdict needs."""
@@ -133,9 +154,9 @@ class Client:
             await self._order(job, "resume")
         return False
 
-    async def _order(self, job: str, action: str) -> httpx.Response:
+    async def _order(self, job: str, action: str, body: dict[str, Any] | None = None) -> httpx.Response:
         """Send an order that a job which has already ended may refuse (409)."""
-        response = await self._ask("POST", f"/jobs/{job}/{action}")
+        response = await self._ask("POST", f"/jobs/{job}/{action}", json=body)
         if response.status_code not in (httpx.codes.OK, httpx.codes.CONFLICT):
             self.refused.append(f"{action} of {job} gave {response.status_code}: {response.text[:300]}")
         return response

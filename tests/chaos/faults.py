@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,16 @@ from tests.support.proxy import TcpProxy
 
 PAST_THE_LEASE_SECONDS = 1.5
 """How much longer than a lease a freeze or a silence lasts: the sweep (each second) has acted before it ends."""
+
+HARMED_SECONDS = 2.0
+"""How long objects are not what they were: much shorter than a step waits for its input."""
+
+_HARMS: Sequence[Callable[[bytes], bytes | None]] = (
+    lambda body: b"x" * len(body),
+    lambda body: body[:-1],
+    lambda _: b"",
+    lambda _: None,
+)
 
 _BUSY_PATIENCE_SECONDS = 1.5
 """How long an out-of-memory kill waits for a process that runs a step."""
@@ -43,8 +53,16 @@ class Dealer:
     """Deals faults, each in an asyncio task of its own, so that a slow one does not delay the next."""
 
     def __init__(
-        self, servers: Servers, processes: Processes, observer: Observer, ledger_path: Path, lease: float
+        self,
+        servers: Servers,
+        processes: Processes,
+        observer: Observer,
+        *,
+        ledger_path: Path,
+        objects: Path,
+        lease: float,
     ) -> None:
+        """`objects` is the folder of `PLANQ_PAYLOADS`."""
         self._servers = servers
         self._processes = processes
         self._observer = observer
@@ -61,11 +79,15 @@ class Dealer:
             Kind.FREEZE_WORKER: self._freeze,
             Kind.BROKER_EMPTY_RESTART: lambda _: servers.restart_broker_empty(),
             Kind.BROKER_FLUSHALL: lambda _: servers.flush_broker(),
+            Kind.BROKER_TORN_RESTART: lambda fault: servers.restart_broker_torn(fault.tick),
+            Kind.BROKER_REFUSES: lambda fault: servers.let_broker_refuse(fault.tick),
+            Kind.BROKER_POISON: lambda _: servers.poison_broker(),
             Kind.BROKER_CLIENT_KILL: lambda _: servers.kill_broker_clients(),
             Kind.BROKER_HALF_OPEN: lambda _: self._half_open(servers.broker_proxy),
             Kind.DATABASE_RESTART: lambda _: servers.restart_database(),
             Kind.DATABASE_TERMINATE: lambda _: servers.terminate_backends(),
             Kind.DATABASE_HALF_OPEN: lambda _: self._half_open(servers.database_proxy),
+            Kind.STORAGE_HARM: lambda _: harm_objects(objects),
         }
         self.dealt: list[Dealt] = []
         self.interruptions: list[Interruption] = []
@@ -156,6 +178,33 @@ class Dealer:
         known = {(one.job, one.index, one.attempt) for one in self.interruptions}
         self.interruptions += [one for one in found if (one.job, one.index, one.attempt) not in known]
         return f"{len(found)} attempts interrupted"
+
+
+async def harm_objects(folder: Path) -> str:
+    """Make every object below a folder other bytes, shorter, empty or nothing, by turns; then put them all back.
+
+    What was stored again meanwhile lies under a name of its own.
+    """
+    put_aside = _harm(folder)
+    try:
+        await asyncio.sleep(HARMED_SECONDS)
+    finally:
+        for aside, file in put_aside:
+            aside.rename(file)
+    return f"{len(put_aside)} objects"
+
+
+def _harm(folder: Path) -> list[tuple[Path, Path]]:
+    """Harm the objects; returns where each of them lies now, and where it belongs."""
+    beside = folder.with_name(f"{folder.name}-aside")
+    beside.mkdir(exist_ok=True)
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    for number, file in enumerate(files):
+        harmed = _HARMS[number % len(_HARMS)](file.read_bytes())
+        file.rename(beside / file.name)
+        if harmed is not None:
+            file.write_bytes(harmed)
+    return [(beside / file.name, file) for file in files]
 
 
 def _resident(process: psutil.Process) -> int:

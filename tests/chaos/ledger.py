@@ -1,8 +1,9 @@
 """The ledger: what the tools really did, told by a file of their own and not by planq.
 
-A line is `time phase key attempt pid effect tool`; `key` is the idempotency key (`job/step`), `phase` is `start` or
-`finish`. Each line is one write to a file opened for appending, which Linux keeps whole between processes; the lines
-of `unsafe` calls are forced to the disk before the call goes on.
+A line is `time phase key attempt pid effect tool`; `key` is the idempotency key (`job/step`), `phase` is `start`,
+`finish` or, of `unsafe` calls, `effect`: what must not happen twice happens then, late in the call. Each line is one
+write to a file opened for appending, which Linux keeps whole between processes; the lines of `unsafe` calls are
+forced to the disk before the call goes on.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-START, FINISH = "start", "finish"
+START, FINISH, EFFECT = "start", "finish", "effect"
 UNSAFE = "unsafe"
 PURE = "pure"
+
+NEVER_REPEATED = "chaos_effect"
+"""The unsafe tool whose calls are not even begun twice: nobody finds out about them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,7 @@ def open_calls(entries: Iterable[Entry], pid: int) -> list[Entry]:
             continue
         if entry.phase == START:
             running[entry.key, entry.attempt] = entry
-        else:
+        elif entry.phase == FINISH:
             running.pop((entry.key, entry.attempt), None)
     return list(running.values())
 
@@ -93,14 +97,20 @@ def starts(entries: Iterable[Entry]) -> Counter[str]:
 
 
 def finishes(entries: Iterable[Entry]) -> Counter[str]:
-    """Return how often the call under each key came to its end."""
-    return Counter(entry.key for entry in entries if entry.phase == FINISH)
+    """Return how often the call under each key came to its end, or an `unsafe` one to its effect."""
+    return Counter(entry.key for entry in entries if entry.phase == (EFFECT if entry.effect == UNSAFE else FINISH))
 
 
-def duplicate_effects(entries: Iterable[Entry]) -> list[str]:
-    """Return the keys whose `unsafe` call was begun more than once: an effect that may have happened twice."""
-    begun = starts(entry for entry in entries if entry.effect == UNSAFE)
-    return sorted(key for key, count in begun.items() if count > 1)
+def has_happened(path: Path, key: str) -> bool:
+    """Return whether the effect of an `unsafe` call has happened."""
+    return any(entry.key == key and entry.phase == EFFECT for entry in read(path))
+
+
+def duplicate_effects(entries: Sequence[Entry]) -> list[str]:
+    """Return the keys whose effect happened more than once, or may have: what is never repeated was begun again."""
+    happened = Counter(entry.key for entry in entries if entry.phase == EFFECT)
+    begun = starts(entry for entry in entries if entry.tool == NEVER_REPEATED)
+    return sorted(key for counted in (happened, begun) for key, count in counted.items() if count > 1)
 
 
 def repeated_after_success(entries: Iterable[Entry], succeeded: Mapping[str, tuple[int, float]]) -> list[str]:

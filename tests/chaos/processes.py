@@ -17,7 +17,7 @@ from shared.embedded.child import has_ended, reap, send, wait_ended
 from tests.chaos.schedule import APIS, PROXIED, WORKERS
 from tests.chaos.servers import Servers
 from tests.support.ports import free_ports
-from tests.support.stack import Stack
+from tests.support.stack import Stack, step_processes
 
 CPU_CHILDREN = 2
 IO_CONCURRENCY = 100
@@ -96,6 +96,7 @@ class Processes:
     def freeze(self, name: str) -> subprocess.Popen[bytes]:
         """Stop a process and its children from running at all; returns what `thaw` takes."""
         process = self._stack.processes[name]
+        self._intend(name)  # in the middle of a write it does not outlive its lease
         self._signal_group(process, signal.SIGSTOP)
         return process
 
@@ -104,10 +105,10 @@ class Processes:
         self._signal_group(process, signal.SIGCONT)
 
     def children(self, name: str) -> list[psutil.Process]:
-        """Return the children of a process, oldest first."""
+        """Return the processes of a `cpu` worker that run steps, oldest first."""
         try:
-            found = psutil.Process(self.pid(name)).children()
-        except psutil.NoSuchProcess:
+            found = step_processes(self.pid(name))
+        except (psutil.NoSuchProcess, ProcessLookupError):
             return []
         return sorted(found, key=lambda child: child.pid)
 

@@ -7,7 +7,7 @@ kind of attempt running.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -19,7 +19,13 @@ FAN_OUT = 20
 HOLDS = 20
 """Steps that a job of the kind `hold` keeps running at a time: what the faults interrupt, above all."""
 
+UNSAFE = {"chaos_effect", "chaos_book", "chaos_book_late", "chaos_book_thread", "chaos_book_cpu", "chaos_charge"}
+
 BLOB_SIZE = 1_000_000
+BLOBS = 8
+"""So few that most large outputs are stored already when a job comes to them, rightly or not."""
+
+_DEADLY_SHARE = 0.1
 CANCELLED_HOLD_SECONDS = 25.0
 """Far longer than any cancel takes to arrive, far shorter than the patience with jobs that do not end."""
 
@@ -57,7 +63,7 @@ class _Steps:
         call: dict[str, Any] = {"tool_name": tool, "arguments": arguments}
         if retries is not None:
             call["retries"] = retries
-        marked = {len(self.calls)} if tool == "chaos_effect" else set()
+        marked = {len(self.calls)} if tool in UNSAFE else set()
         return _Steps((*self.calls, call), (*self.outputs, output), self.unsafe | marked)
 
     def after(self, *depends_on: int) -> _Steps:
@@ -122,6 +128,22 @@ def _unsafe(number: int, random: Random) -> Recipe:
     return steps.then("chaos_add", _value(value * 2), a="$2.output.value", b=value).recipe(number, "unsafe")
 
 
+def _found(number: int, random: Random) -> Recipe:
+    value = random.randrange(1000)
+    steps = _Steps()
+    for tool in ("chaos_book", "chaos_book_late", "chaos_book_thread", "chaos_book_cpu"):
+        steps = steps.then(tool, _value(value), value=value, seconds=_seconds(random, 0, 1.5))
+    return steps.then("chaos_add", _value(value * 2), a="$3.output.value", b=value).recipe(number, "found")
+
+
+def _asked(number: int, random: Random) -> Recipe:
+    value = random.randrange(1000)
+    steps = _Steps()
+    for _ in range(3):
+        steps = steps.then("chaos_charge", _value(value), value=value, seconds=_seconds(random, 0, 1.5))
+    return steps.then("chaos_add", _value(value * 2), a="$2.output.value", b=value).recipe(number, "asked")
+
+
 def _write(number: int, random: Random) -> Recipe:
     value = random.randrange(1000)
     steps = _Steps().then("chaos_put", _value(value), value=value, seconds=_seconds(random, 0, 2))
@@ -156,7 +178,7 @@ def _planned(number: int, random: Random) -> Recipe:
 
 
 def _large(number: int, random: Random) -> Recipe:
-    seed = random.randrange(1_000_000)
+    seed = random.randrange(BLOBS)
     text = blob(seed, BLOB_SIZE)
     steps = _Steps().then("chaos_blob", shrunk({"text": text}), seed=seed, size=BLOB_SIZE)
     digest = hashlib.sha256(text.encode()).hexdigest()
@@ -180,12 +202,22 @@ def _paused(number: int, random: Random) -> Recipe:
     return steps.recipe(number, "paused", action="pause", after=_seconds(random, 0, 1), quiet=quiet)
 
 
+def _kill(number: int, random: Random) -> Recipe:
+    """One in ten kills its process: otherwise hardly any worker would live until a fault is dealt to it."""
+    value = random.randrange(1000)
+    times = random.randint(1, 3) if random.random() < _DEADLY_SHARE else 0
+    steps = _Steps().then("chaos_kill", _value(value), value=value, times=times)
+    return steps.then("chaos_add", _value(value + 1), a="$0.output.value", b=1).recipe(number, "kill")
+
+
 KINDS: dict[str, Callable[[int, Random], Recipe]] = {
     "chain": _chain,
     "fan": _fan,
     "timer": _timer,
     "retry": _retry,
     "unsafe": _unsafe,
+    "found": _found,
+    "asked": _asked,
     "write": _write,
     "hold": _hold,
     "cpu": _cpu,
@@ -193,11 +225,14 @@ KINDS: dict[str, Callable[[int, Random], Recipe]] = {
     "large": _large,
     "cancelled": _cancelled,
     "paused": _paused,
+    "kill": _kill,
 }
 
+PEACEFUL = tuple(kind for kind in KINDS if kind != "kill")
 
-def recipes(seed: int, first: int = 0) -> Iterator[Recipe]:
+
+def recipes(seed: int, first: int = 0, kinds: Sequence[str] = tuple(KINDS)) -> Iterator[Recipe]:
     """Yield jobs for ever, numbered from `first`; every kind once before any comes again."""
     random = Random(f"planq-chaos-jobs-{seed}-{first}")
-    for offset, kind in enumerate(dealt(random, list(KINDS))):
+    for offset, kind in enumerate(dealt(random, list(kinds))):
         yield KINDS[kind](first + offset, random)

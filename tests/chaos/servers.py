@@ -13,13 +13,21 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import psycopg
 import redis
 
+from shared.domain.states import Lane
 from shared.embedded.child import wait_ended
 from shared.embedded.postgres import PORT, EmbeddedPostgres
 from shared.embedded.valkey import EmbeddedValkey
 from shared.store.migrate import upgrade
+from tests.support.poison import poison_redis
 from tests.support.proxy import TcpProxy
+from tests.support.refusing import REFUSALS
+from tests.support.torn import FATAL
+from tests.support.waiting import eventually
 
 _END_PATIENCE_SECONDS = 30.0
+
+REFUSES_SECONDS = 2.0
+"""How long the broker refuses: workers have met it, and have begun to wait between their connections."""
 
 
 class Servers:
@@ -84,6 +92,59 @@ class Servers:
             self.valkey.launch()
             await asyncio.to_thread(self.valkey.wait_ready)
         return "restarted empty"
+
+    async def restart_broker_torn(self, number: int) -> str:
+        """Kill Valkey, tear its file in one of the ways, and start it again as a supervisor does: it starts empty."""
+        name = list(FATAL)[number % len(FATAL)]
+        async with self._broker_lock:
+            await self._end(self.valkey.pid, signal.SIGKILL, self.valkey)
+            try:
+                FATAL[name](self._valkey_data)
+            except ValueError:
+                name = "no file yet"  # the server was killed before it had written one
+            self.valkey.launch()
+            # Launched from here, not from the thread that waits: the server dies with the thread that forked it.
+            await asyncio.to_thread(self._settled)
+            if self.valkey.has_died():
+                self.valkey.launch()
+            await asyncio.to_thread(self.valkey.wait_ready)
+        return name
+
+    def _settled(self) -> None:
+        """Wait until Valkey answers, or has ended."""
+        with redis.Redis(unix_socket_path=str(self.valkey.socket_path), retry=None) as client:
+
+            def is_decided() -> bool:
+                try:
+                    return self.valkey.has_died() or bool(client.ping())
+                except redis.RedisError:
+                    return False
+
+            eventually(is_decided, _END_PATIENCE_SECONDS, what="Valkey answers or has ended")
+
+    async def let_broker_refuse(self, number: int) -> str:
+        """Let Valkey answer with one of its errors for a while."""
+        refusal = list(REFUSALS.values())[number % len(REFUSALS)]
+        async with self._broker_lock:
+            with redis.Redis(unix_socket_path=str(self.valkey.socket_path)) as client:
+                await asyncio.to_thread(refusal.begin, client, self._valkey_data)
+                try:
+                    await asyncio.sleep(REFUSES_SECONDS)
+                finally:
+                    await asyncio.to_thread(refusal.end, client, self._valkey_data)
+        return refusal.code
+
+    async def poison_broker(self) -> str:
+        """Write into both queues what is no wake-up."""
+        return await asyncio.to_thread(self._poison)
+
+    def _poison(self) -> str:
+        try:
+            with redis.Redis(unix_socket_path=str(self.valkey.socket_path)) as client:
+                count = sum(len(poison_redis(client, lane)) for lane in Lane)
+        except redis.RedisError as error:
+            return f"not now: {type(error).__name__}"
+        return f"{count} entries"
 
     async def _end(self, pid: int | None, number: signal.Signals, server: EmbeddedPostgres | EmbeddedValkey) -> None:
         process = server._process

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +15,12 @@ from typing_extensions import TypedDict
 
 from tests.chaos import ledger
 from tests.chaos.blob import blob
-from worker.tools import ToolContext, ToolError, tool
+from worker.tools import NotHappened, ToolContext, ToolError, tool
 
 LEDGER_VARIABLE = "PLANQ_CHAOS_LEDGER"
+
+LOOKED_INTO_SECONDS = 3.0
+"""The time-out of what is looked into: nobody looks before it is over, unless the worker is known to have ended."""
 
 
 class Value(TypedDict):
@@ -71,6 +75,15 @@ async def hold(seconds: float, value: int, context: ToolContext) -> Value:
         return {"value": value}
 
 
+@tool(name="chaos_kill", effect="read")
+async def kill(value: int, times: int, context: ToolContext) -> Value:
+    """Kill the process in the first attempts, and whatever else runs in it."""
+    with _entered(context, "read"):
+        if context.attempt <= times:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"value": value}
+
+
 @tool(name="chaos_flaky", effect="read")
 async def flaky(value: int, failures: int, context: ToolContext) -> Value:
     """Fail in the first attempts, in a way that may pass."""
@@ -88,11 +101,70 @@ async def put(value: int, seconds: float, context: ToolContext) -> Value:
         return {"value": value}
 
 
+def _happen(context: ToolContext) -> None:
+    """Make the effect of an unsafe call: late, so that one which was not stopped in time makes it a second time."""
+    path = Path(os.environ[LEDGER_VARIABLE])
+    ledger.write(path, ledger.EFFECT, context.idempotency_key, context.attempt, "unsafe", context.tool_name)
+
+
 @tool(name="chaos_effect", effect="unsafe")
 async def effect(value: int, seconds: float, context: ToolContext) -> Value:
     """Do what must never be done twice."""
     with _entered(context, "unsafe"):
         await asyncio.sleep(seconds)
+        _happen(context)
+        return {"value": value}
+
+
+async def happened(value: int, context: ToolContext) -> Value | NotHappened:
+    """Look the effect up in the ledger."""
+    path = Path(os.environ[LEDGER_VARIABLE])
+    return {"value": value} if ledger.has_happened(path, context.idempotency_key) else NotHappened()
+
+
+@tool(name="chaos_book", effect="unsafe", find_out=happened, timeout_seconds=LOOKED_INTO_SECONDS)
+async def book(value: int, seconds: float, context: ToolContext) -> Value:
+    """Do what must not be done twice, and can be looked up."""
+    with _entered(context, "unsafe"):
+        await asyncio.sleep(seconds)
+        await context.confirm()
+        _happen(context)
+        return {"value": value}
+
+
+@tool(name="chaos_book_late", effect="unsafe", find_out=happened, timeout_seconds=LOOKED_INTO_SECONDS)
+async def book_late(value: int, seconds: float, context: ToolContext) -> Value:
+    """The same without asking."""
+    with _entered(context, "unsafe"):
+        await asyncio.sleep(seconds)
+        _happen(context)
+        return {"value": value}
+
+
+@tool(name="chaos_book_thread", effect="unsafe", find_out=happened, lane="io", timeout_seconds=LOOKED_INTO_SECONDS)
+def book_thread(value: int, seconds: float, context: ToolContext) -> Value:
+    """The same in a thread, which nobody can stop."""
+    with _entered(context, "unsafe"):
+        time.sleep(seconds)
+        _happen(context)
+        return {"value": value}
+
+
+@tool(name="chaos_book_cpu", effect="unsafe", find_out=happened, timeout_seconds=LOOKED_INTO_SECONDS)
+def book_cpu(value: int, seconds: float, context: ToolContext) -> Value:
+    """The same in a process of the `cpu` lane."""
+    with _entered(context, "unsafe"):
+        time.sleep(seconds)
+        _happen(context)
+        return {"value": value}
+
+
+@tool(name="chaos_charge", effect="unsafe", recovery="ask", timeout_seconds=LOOKED_INTO_SECONDS)
+async def charge(value: int, seconds: float, context: ToolContext) -> Value:
+    """Do what must not be done twice; what became of a call that was cut off, the client says."""
+    with _entered(context, "unsafe"):
+        await asyncio.sleep(seconds)
+        _happen(context)
         return {"value": value}
 
 

@@ -11,8 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-ORIGINAL = re.compile(r"^\$([0-9]+)\.output\.(.+)\Z")
-ALIAS = re.compile(r"^\$step\[([0-9]+)\]\.output\.(.+)\Z")
+ORIGINAL = re.compile(r"^\$([0-9]+)\.output((?:\[[0-9]+\])*)(?:\.(.+))?\Z")
+ALIAS = re.compile(r"^\$step\[([0-9]+)\]\.output((?:\[[0-9]+\])*)(?:\.(.+))?\Z")
+NEARLY = re.compile(r"\$([0-9]+|step\[[0-9]+\])(\W{1,2}outputs?\b|\.[a-z_]\S*\Z|\[\S*\Z)", re.IGNORECASE)
+ODD = re.compile(r"[\s|'\"(){}\[\],;+*]|\$[0-9]")
 EMBEDDED = re.compile(r"\{\{ *(\$[^{}]*?) *\}\}")
 BRACKETS = re.compile(r"\[([0-9]+)\]")
 
@@ -34,7 +36,13 @@ def read(text: str) -> tuple[int, tuple[str, ...]] | None:
     match = ORIGINAL.match(text) or ALIAS.match(text)
     if match is None or int(match[1]) >= 2**64:
         return None
-    return int(match[1]), tuple(BRACKETS.sub(r".\1", match[2]).split("."))
+    written = f"{match[2]}.{match[3] or ''}"
+    return int(match[1]), tuple(part for part in BRACKETS.sub(r".\1", written).split(".")[1:] if match[3] or part)
+
+
+def claims(text: str) -> bool:
+    """Tell whether a text begins as a reference, or nearly."""
+    return (text.startswith("$") and ".output." in text) or NEARLY.match(text.lstrip()) is not None
 
 
 def strings(value: Any, pointer: str = "") -> Iterator[tuple[str, str]]:
@@ -53,12 +61,12 @@ def places(calls: Sequence[Mapping[str, Any]]) -> Iterator[Place]:
     """Yield what validation must look at, in order."""
     for number, call in enumerate(calls):
         for pointer, text in strings(call["arguments"]):
-            if text.startswith("$") and ".output." in text:
+            if claims(text):
                 step, path = read(text) or (-1, None)
                 yield Place(number, pointer, text, step, path, embedded=False)
             else:
                 for match in EMBEDDED.finditer(text):
-                    if ".output." in match[1]:
+                    if claims(match[1]):
                         step, path = read(match[1]) or (-1, None)
                         yield Place(number, pointer, match[0], step, path, embedded=True)
 

@@ -82,6 +82,15 @@ def _denied(case: Case, expected: Expected) -> Expected:
     return {"error": "max_depth_exceeded", "started": [], "results": [], "bindings": {}}
 
 
+def _is_denied(case: Case, expected: Expected) -> bool:
+    return expected.get("error") == "max_depth_exceeded" and not expected["results"]
+
+
+def _lists_what_was_denied(case: Case, expected: Expected) -> Expected:
+    steps = [{"id": step["id"], "type": step["type"], "status": "skipped"} for step in case.input["plan"]["steps"]]
+    return {**expected, "results": steps}
+
+
 def _rendered(case: Case, expected: Expected) -> Expected:
     """Render the templates of one binding; the cases that the original left as they were have no others."""
     bindings = case.input["plan"].get("bindings", {})
@@ -125,6 +134,7 @@ ORCHESTRATE_RULES: tuple[Rule, ...] = (
         lambda case, _: {"error": "refused"},
     ),
     Rule("zero is no limit", 11, "run", _is_deep_without_limit, _denied),
+    Rule("what was not reached is skipped", 15, "run", _is_denied, _lists_what_was_denied),
     Rule("with is rendered", 14, "run", lambda case, expected: "received_with" in expected, _rendered),
     Rule(
         "what was not reached is skipped",

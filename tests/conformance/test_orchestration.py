@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any
@@ -72,7 +73,7 @@ def test_tool_error(case: Case) -> None:
 @pytest.mark.parametrize("case", params(ASKED))
 def test_planner_request(case: Case) -> None:
     expected = dict(case.winner.expected)
-    surroundings = Surroundings(["agent.summary"], case.input["llm"])
+    surroundings = Surroundings(["agent.summary"], json.dumps(asked(json.loads(case.input["llm"]))))
     tool = tool_named("cp__agent_orchestrate", surroundings)
     arguments = {name: case.input[name] for name in ("prompt", "bindings")}
 

@@ -53,7 +53,7 @@ def stack(database: str, valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPa
     try:
         running.start()
         for document in (PING, PONG, SLEEPER, SPEAKER):
-            answer = httpx.put(f"{running.url}/agents/{document['name']}", json=document, timeout=30)
+            answer = httpx.put(f"{running.url}/agents/{document['name']}", json=document, timeout=60)
             assert answer.status_code == 201, answer.text
         yield running
     finally:
@@ -70,7 +70,7 @@ def executed(stack: Stack, agent: str, **body: Any) -> dict[str, Any]:
 def orchestrated(stack: Stack, **arguments: Any) -> dict[str, Any]:
     """What became of the only step of a job that orchestrates."""
     plan = {"calls": [{"tool_name": "cp__agent_orchestrate", "arguments": arguments}]}
-    submitted = httpx.post(f"{stack.url}/jobs", json={"plan": plan}, timeout=30)
+    submitted = httpx.post(f"{stack.url}/jobs", json={"plan": plan}, timeout=60)
     assert submitted.status_code == 202, submitted.text
     job = httpx.get(f"{stack.url}/jobs/{submitted.json()['id']}?wait=60", timeout=70).json()
     assert job["status"] == "completed", job
@@ -110,16 +110,14 @@ def test_an_agent_that_never_ends_is_given_up(stack: Stack, database: str) -> No
     assert step["status"] == "succeeded", step
     assert step["output"]["success"] is False
     (entry,) = step["output"]["steps"]
-    # Which of them is first: the call's time, its job's, its plan's.
-    assert entry["status"] == "failed", entry
-    assert entry["error"]["code"] in ("timeout", "job_timeout", "plan_timeout"), entry
+    assert (entry["status"], entry["error"]["code"]) == ("failed", "timeout"), entry
     assert broken_invariants(database) == []
 
 
 def test_an_agent_that_never_ends_is_asked_anew_as_often_as_its_caller_says(stack: Stack, database: str) -> None:
     arguments = {"agent_id": "sleeper", "action_id": "sleep", "timeout_ms": 400}
     plan = {"calls": [{"tool_name": "cp__call_agent", "arguments": arguments, "retries": 2}]}
-    submitted = httpx.post(f"{stack.url}/jobs", json={"plan": plan}, timeout=30)
+    submitted = httpx.post(f"{stack.url}/jobs", json={"plan": plan}, timeout=60)
 
     job = httpx.get(f"{stack.url}/jobs/{submitted.json()['id']}?wait=60", timeout=70).json()
 
@@ -141,7 +139,8 @@ def test_an_agent_that_never_ends_is_asked_anew_as_often_as_its_caller_says(stac
 def test_an_execution_that_never_ends_is_given_up_after_its_time(stack: Stack) -> None:
     execution = executed(stack, "sleeper", action="sleep", timeout_ms=500)
 
-    assert (execution["status"], execution["error"]["code"]) == ("failed", "job_timeout"), execution
+    assert (execution["status"], execution["error"]["code"]) == ("failed", "timeout"), execution
+    assert execution["error"]["details"]["cause"] == "job_timeout"
 
 
 def test_what_is_beyond_the_budget_of_a_tree_does_not_begin(stack: Stack, database: str) -> None:
@@ -176,7 +175,7 @@ def test_what_cannot_be_orchestrated_is_refused_with_the_cause(
     stack: Stack, arguments: dict[str, Any], told: str
 ) -> None:
     plan = {"calls": [{"tool_name": "cp__agent_orchestrate", "arguments": arguments}]}
-    submitted = httpx.post(f"{stack.url}/jobs", json={"plan": plan}, timeout=30)
+    submitted = httpx.post(f"{stack.url}/jobs", json={"plan": plan}, timeout=60)
     if submitted.status_code == 422:
         assert told in submitted.text
         return

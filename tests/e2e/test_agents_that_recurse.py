@@ -66,7 +66,7 @@ def stack(make_stack: Callable[..., Stack], database_url: str, valkey_url: str, 
     running.wait_ready()
     for name in model.whom:
         document = {"name": name, "description": f"You are {name}.", "tools": ["ask_agent"]}
-        answer = httpx.put(f"{running.url}/agents/{name}", json=document, timeout=30)
+        answer = httpx.put(f"{running.url}/agents/{name}", json=document, timeout=60)
         assert answer.status_code == 201, answer.text
     return running
 
@@ -74,7 +74,7 @@ def stack(make_stack: Callable[..., Stack], database_url: str, valkey_url: str, 
 def metric(stack: Stack, name: str, **labels: str) -> float:
     """Return the sum of a metric's series that have these labels."""
     series = [
-        line for line in httpx.get(f"{stack.url}/metrics", timeout=10).text.splitlines() if line.startswith(name)
+        line for line in httpx.get(f"{stack.url}/metrics", timeout=60).text.splitlines() if line.startswith(name)
     ]
     chosen = [line for line in series if all(f'{label}="{value}"' in line for label, value in labels.items())]
     return sum(float(line.rsplit(" ", 1)[1]) for line in chosen)

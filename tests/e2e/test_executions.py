@@ -49,7 +49,7 @@ def url(database: str, valkey: EmbeddedValkey, folder: Path) -> Iterator[str]:
     try:
         stack.start()
         for document in (HOLDER, SPEAKER):
-            answer = httpx.put(f"{stack.url}/agents/{document['name']}", json=document, timeout=30)
+            answer = httpx.put(f"{stack.url}/agents/{document['name']}", json=document, timeout=60)
             assert answer.status_code == 201, answer.text
         yield stack.url
     finally:
@@ -58,14 +58,14 @@ def url(database: str, valkey: EmbeddedValkey, folder: Path) -> Iterator[str]:
 
 def asked(url: str, agent: str, *, way: str = "", key: str | None = None, **body: Any) -> httpx.Response:
     headers = {} if key is None else {"Idempotency-Key": key}
-    return httpx.post(f"{url}/agents/{agent}/executions{way}", json=body, headers=headers, timeout=30)
+    return httpx.post(f"{url}/agents/{agent}/executions{way}", json=body, headers=headers, timeout=60)
 
 
 def ended(url: str, place: str) -> Callable[[], Any]:
     """Ask for an execution as a client does that waits for it."""
 
     def look() -> Any:
-        execution = httpx.get(f"{url}{place}", params={"wait": 5}, timeout=30).json()
+        execution = httpx.get(f"{url}{place}", params={"wait": 5}, timeout=60).json()
         return execution if execution["finished_at"] else None
 
     return look
@@ -95,12 +95,12 @@ def test_what_takes_longer_than_the_wait_limit_is_looked_up_until_it_is_done(
     for replay in (again, later):
         assert (replay.status_code, replay.json()["exec_id"]) == (202, execution["exec_id"])
         assert (replay.headers["idempotency-replayed"], replay.headers["location"]) == ("true", place)
-    running = httpx.get(f"{url}{place}", timeout=30).json()
+    running = httpx.get(f"{url}{place}", timeout=60).json()
     assert running["status"] in ("planning", "executing")
     assert (running["output"], running["agent"]["name"]) == (None, "holder")
 
     (folder / "one").touch()
-    done = eventually(ended(url, place), 30, what="the execution has ended")
+    done = eventually(ended(url, place), 60, what="the execution has ended")
 
     assert (done["status"], done["error"]) == ("completed", None)
     assert "attempt 1" in done["output"]["text"]
@@ -113,7 +113,7 @@ def test_what_takes_longer_than_the_wait_limit_is_looked_up_until_it_is_done(
 def test_an_execution_that_was_asked_for_to_be_done_later_is_answered_under_its_key(url: str) -> None:
     first = asked(url, "speaker", way="/async", key="two", action="add")
     assert first.status_code == 202
-    done = eventually(ended(url, first.headers["location"]), 30, what="the execution has ended")
+    done = eventually(ended(url, first.headers["location"]), 60, what="the execution has ended")
 
     now = asked(url, "speaker", key="two", action="add")
     later = asked(url, "speaker", way="/async", key="two", action="add")
@@ -128,9 +128,9 @@ def test_an_execution_that_was_asked_for_to_be_done_later_is_answered_under_its_
 def test_a_prompt_may_come_with_an_action(url: str) -> None:
     execution = asked(url, "speaker", action="add", prompt="and say it in words").json()
 
-    done = eventually(ended(url, f"/executions/agents/{execution['exec_id']}"), 30, what="the execution has ended")
+    done = eventually(ended(url, f"/executions/agents/{execution['exec_id']}"), 60, what="the execution has ended")
     assert (done["status"], done["action"]) == ("completed", "add")
-    job = httpx.get(f"{url}/jobs/{execution['exec_id']}", timeout=30).json()
+    job = httpx.get(f"{url}/jobs/{execution['exec_id']}", timeout=60).json()
     assert (job["input"], job["agent"]["name"]) == ("and say it in words", "speaker")
     assert "42" in done["output"]["text"]
 
@@ -154,7 +154,7 @@ def test_what_cannot_be_executed_is_refused(
 
 
 def test_what_is_no_execution_is_not_found(url: str) -> None:
-    plain = httpx.post(f"{url}/jobs", json={"input": "calculate 1 + 1"}, timeout=30).json()["id"]
+    plain = httpx.post(f"{url}/jobs", json={"input": "calculate 1 + 1"}, timeout=60).json()["id"]
 
     for exec_id, told in ((plain, f"look at /jobs/{plain}"), (str(uuid4()), "there is no job"), ("none", "none")):
-        assert told in problem(httpx.get(f"{url}/executions/agents/{exec_id}", timeout=30), 404)
+        assert told in problem(httpx.get(f"{url}/executions/agents/{exec_id}", timeout=60), 404)

@@ -56,7 +56,7 @@ def broken_invariants(database_url: str) -> list[Any]:
 
 
 def submit(stack: Stack, **body: Any) -> Any:
-    answer = httpx.post(f"{stack.url}/jobs", json=body, timeout=30)
+    answer = httpx.post(f"{stack.url}/jobs", json=body, timeout=60)
     assert answer.status_code == 202, answer.text
     assert answer.headers["location"].endswith(answer.json()["id"])
     return answer.json()
@@ -95,7 +95,6 @@ def test_two_searches_overlap_and_a_report_joins_them(stack: Stack, database_url
     assert metadata["tool_name"] == "write_report"
 
 
-@pytest.mark.timeout(240)
 def test_two_hundred_jobs_at_once_leave_exactly_the_expected_rows(stack: Stack, database_url: str) -> None:
     async def submit_all() -> list[str]:
         limits = httpx.Limits(max_connections=50)
@@ -163,16 +162,16 @@ def test_a_killed_process_of_a_cpu_worker_loses_nothing(
     """As the kernel does when memory runs out: the parent lives on, so no lease ends."""
     stack = make_stack(database_url, valkey_url, env={"PLANQ_TOOLS": "tests.support.tools"})
     stack.start()
-    job_id = submit(stack, plan=plan(("test_crunch", {"seconds": 4.0})))["id"]
-    url = f"{stack.url}/jobs/{job_id}"
-    eventually(lambda: [s["status"] for s in httpx.get(url).json()["steps"]] == ["running"], 30)
     parent = psutil.Process(stack.processes["cpu-1"].pid)
+    job_id = submit(stack, plan=plan(("test_crunch", {"seconds": 8.0})))["id"]
+    url = f"{stack.url}/jobs/{job_id}"
+    eventually(lambda: [s["status"] for s in httpx.get(url).json()["steps"]] == ["running"])
+    used = {child: child.cpu_times().user for child in parent.children()}
     eventually(
-        lambda: next((child for child in parent.children() if child.cpu_percent(0.1) > 40), None),
-        15,
+        lambda: next((child for child in used if child.cpu_times().user > used[child] + 0.2), None),
         what="the process that crunches",
     ).kill()
-    job = wait_for(stack, job_id, 25)
+    job = wait_for(stack, job_id, 60)
     assert [(s["status"], s["attempt"]) for s in job["steps"]] == [("succeeded", 2)], job
     assert parent.is_running()
 
@@ -195,14 +194,14 @@ def test_cancelling_stops_what_runs_within_a_second(
     stack.start()
     job_id = submit(stack, plan=plan(("test_hold", {"seconds": 100.0}), ("test_hold", {"seconds": 100.0})))["id"]
     url = f"{stack.url}/jobs/{job_id}"
-    eventually(lambda: [s["status"] for s in httpx.get(url).json()["steps"]] == ["running", "running"], 30)
+    eventually(lambda: [s["status"] for s in httpx.get(url).json()["steps"]] == ["running", "running"], 60)
     assert httpx.post(f"{url}/cancel").json()["status"] == "cancelled"
     job = httpx.get(url).json()
     assert [s["status"] for s in job["steps"]] == ["cancelled", "cancelled"]
     # Both slots are free again at once: the worker stops in far less than the 100 s its steps would have taken.
     worker = stack.processes["io-1"]
     stack.terminate("io-1")
-    eventually(lambda: worker.poll() is not None, 8, what="the worker has nothing left to drain")
+    eventually(lambda: worker.poll() is not None, 60, what="the worker has nothing left to drain")
 
 
 def test_a_killed_worker_loses_nothing_and_repeats_nothing_unsafe(
@@ -230,8 +229,8 @@ def test_a_killed_worker_loses_nothing_and_repeats_nothing_unsafe(
         running = [[step["index"] for step in steps if step["status"] == "running"] for steps in found]
         return running == [[1], [0]]
 
-    eventually(both_run, 30)
-    eventually(ledger.exists, 10)
+    eventually(both_run, 60)
+    eventually(ledger.exists, 60)
     stack.kill("io-1")
     stack.run_worker("io", 2)
 

@@ -40,7 +40,7 @@ def test_a_plan_joins_mcp_tools_and_python_tools(
     def listed() -> dict[str, Any]:
         return {tool["name"]: tool for tool in httpx.get(f"{stack.url}/tools").json()["items"]}
 
-    eventually(lambda: "probe_add" in listed(), 30, what="the server's tools are published")
+    eventually(lambda: "probe_add" in listed(), 60, what="the server's tools are published")
     assert listed()["probe_add"]["effect"] == "read"
     chain = plan(
         ("probe_add", {"numbers": [2, 3]}),
@@ -59,6 +59,43 @@ def test_a_plan_joins_mcp_tools_and_python_tools(
         server.kill()
     again = wait_for(stack, submit(stack, plan=chain)["id"])
     assert [s["status"] for s in again["steps"]] == ["succeeded"] * 3, again
+
+
+def test_what_a_server_says_beside_its_output_is_kept_and_a_job_has_a_user(
+    database_url: str, valkey_url: str, make_stack: MakeStack, tmp_path: Path
+) -> None:
+    odd = {"command": sys.executable, "args": [str(PROBE.with_name("odd.py"))]}
+    stack = make_stack(database_url, valkey_url, env={"PLANQ_MCP_FILE": write_config(tmp_path, odd=odd)})
+    stack.start()
+    with httpx.Client(base_url=stack.url) as http:
+
+        def listed() -> list[str]:
+            return [tool["name"] for tool in http.get("/tools").json()["items"]]
+
+        eventually(lambda: "odd_shown" in listed(), 30, what="the server's tools are published")
+        wanted = plan(
+            ("odd_undeclared", {}),
+            ("odd_picture", {}),
+            ("update_user_metadata", {"metadata": {"n": "$0.output.n"}}),
+            ("write_report", {"title": "n is {{ $0.output.n }}", "sections": [{"heading": "h", "content": "c"}]}),
+        )
+        job = wait_for(stack, submit(stack, plan=wanted, user="ada")["id"])
+        first, picture, kept, report = (step["output"] for step in job["steps"])
+        made = http.get(f"/jobs/{job['id']}/artifacts").json()["items"]
+        artifacts = [http.get(f"/artifacts/{one['artifact_id']}").json() for one in made]
+
+    assert first == {"n": 1}, job
+    assert picture["content"][0]["artifact_id"] == f"{job['id']}/1/content"
+    assert (kept["user_id"], kept["metadata"]) == ("ada", {"n": 1})
+    assert job["user"] == "ada"
+    assert [(one["step_index"], one["type"], one["metadata"]["user_id"]) for one in made] == [
+        (0, "mcp_content", "ada"),
+        (1, "mcp_content", "ada"),
+        (3, None, "ada"),
+    ]
+    assert artifacts[0]["artifact"]["content"] == [{"type": "text", "text": "said"}]
+    assert artifacts[1]["artifact"]["content"][0]["data"] == "aGk="
+    assert artifacts[2] == report
 
 
 def test_a_required_server_that_cannot_be_reached_stops_the_worker(

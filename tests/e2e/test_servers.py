@@ -29,11 +29,11 @@ def test_a_job_submitted_while_the_broker_is_down_runs_when_it_is_back(
         valkey.stop()
         job_id = submit(stack, input="calculate 40 + 2")["id"]
         assert httpx.get(f"{stack.url}/jobs/{job_id}").json()["status"] == "queued"
-        eventually(lambda: httpx.get(f"{stack.url}/readyz").status_code == 503, 20, what="readyz sees the loss")
+        eventually(lambda: httpx.get(f"{stack.url}/readyz").status_code == 503, 60, what="readyz sees the loss")
         valkey.start()
         job = wait_for(stack, job_id)
         assert (job["status"], job["steps"][0]["output"]) == ("completed", {"result": 42})
-        eventually(lambda: httpx.get(f"{stack.url}/readyz").status_code == 200, 30, what="ready again")
+        eventually(lambda: httpx.get(f"{stack.url}/readyz").status_code == 200, 60, what="ready again")
     finally:
         valkey.stop()
 
@@ -57,29 +57,31 @@ def test_flower_lists_every_stage_and_step_under_the_id_of_its_attempt(
 
     def workers_seen() -> bool:
         try:
-            seen = httpx.get(f"{url}/api/workers", params={"refresh": "true"}, auth=auth, timeout=10).json()
+            seen = httpx.get(f"{url}/api/workers", params={"refresh": "true"}, auth=auth, timeout=60).json()
             return len(seen) >= 2
         except (httpx.TransportError, ValueError):
             return False
 
-    eventually(workers_seen, 40, what="Flower sees both workers")
-    assert httpx.get(f"{url}/api/workers").status_code == 401
+    eventually(workers_seen, 60, what="Flower sees both workers")
+    assert [httpx.get(f"{url}{path}").status_code for path in ("/api/workers", "/metrics", "/")] == [401] * 3
+    assert httpx.get(f"{url}/healthcheck").status_code == 200
+    assert "flower_worker_online" in httpx.get(f"{url}/metrics", auth=auth).text
     job_id = submit(stack, input=SAMPLE)["id"]
     wait_for(stack, job_id)
     failing = submit(stack, plan=plan(("test_raise", {"message": "kaboom"}), ("test_crunch", {"seconds": 0.0})))["id"]
     wait_for(stack, failing)
 
     def tasks() -> dict[str, Any]:
-        found: dict[str, Any] = httpx.get(f"{url}/api/tasks", auth=auth, timeout=5).json()
+        found: dict[str, Any] = httpx.get(f"{url}/api/tasks", auth=auth, timeout=60).json()
         return found
 
     expected = {f"{job_id}.plan.1", f"{job_id}.respond.2", *(f"{job_id}.r0.s{n}.1" for n in range(3))}
-    eventually(lambda: expected <= set(tasks()), 20, what="all five tasks are listed")
+    eventually(lambda: expected <= set(tasks()), 60, what="all five tasks are listed")
     shown = tasks()
     assert {shown[i]["name"] for i in expected} == {"planq.job.plan.v1", "planq.step.run.v1", "planq.job.respond.v1"}
-    eventually(lambda: {tasks()[i]["state"] for i in expected} == {"SUCCESS"}, 20)
+    eventually(lambda: {tasks()[i]["state"] for i in expected} == {"SUCCESS"}, 60)
     assert "tool=write_report" in shown[f"{job_id}.r0.s2.1"]["kwargs"]
-    eventually(lambda: tasks().get(f"{failing}.r0.s0.1", {}).get("state") == "FAILURE", 20)
+    eventually(lambda: tasks().get(f"{failing}.r0.s0.1", {}).get("state") == "FAILURE", 60)
     assert httpx.post(f"{url}/api/worker/shutdown/x", auth=auth).status_code == 403
 
 
@@ -92,6 +94,15 @@ def clash(expression: str) -> dict[str, str]:
 """
 
 
+EVERY_PROCESS = (
+    ("-m", "api"),
+    ("-m", "worker", "io"),
+    ("-m", "worker", "cpu"),
+    ("-m", "shared.cli.main", "flower"),
+    ("-m", "shared.cli.main", "migrate"),
+)
+
+
 @pytest.mark.parametrize(
     ("program", "env", "expected"),
     [
@@ -100,6 +111,14 @@ def clash(expression: str) -> dict[str, str]:
         (["-m", "worker", "io"], {"PLANQ_TOOLS": "no_such_module_anywhere"}, "no_such_module_anywhere"),
         (["-m", "worker", "cpu"], {"PLANQ_TOOLS": "clashing_tools"}, "calculate"),
         (["-m", "worker", "io"], {"PLANQ_LEASE_SECONDS": "soon"}, "LEASE_SECONDS"),
+        (["-m", "worker", "io"], {"PLANQ_MCP_FILE": "/dev/null"}, "PLANQ_MCP_FILE"),
+        (["-m", "worker", "io"], {"PLANQ_MODEL": "openai:gpt-5"}, "OPENAI_API_KEY"),
+        (["-m", "worker", "cpu"], {"PLANQ_MODEL": "cassette:/nowhere"}, "PLANQ_MODEL"),
+        (["-m", "worker", "cpu"], {"PLANQ_RECORD": "/nowhere/x"}, "PLANQ_RECORD"),
+        (["-m", "worker", "io"], {"PLANQ_TOOLS_FILE": "/nowhere"}, "PLANQ_TOOLS_FILE"),
+        *((list(one), {"PLANQ_MODEL": "gpt-4o"}, "PLANQ_MODEL") for one in EVERY_PROCESS),
+        *((list(one), {"PLANQ_MODLE": "offline"}, "did you mean PLANQ_MODEL?") for one in EVERY_PROCESS),
+        (["-m", "shared.cli.main", "flower"], {"PLANQ_FLOWER_PASSWORD": "a,b"}, "PLANQ_FLOWER_PASSWORD"),
         (["-m", "api"], {"DATABASE_URL": ""}, "DATABASE_URL"),
         (["-m", "api"], {"BROKER_URL": "kafka://x"}, "BROKER_URL"),
         (["-m", "api"], {"PLANQ_HOST": "0.0.0.0"}, "PLANQ_API_KEYS"),
@@ -124,7 +143,7 @@ def test_health_of_a_worker_is_that_of_its_lease(stack: Stack, database_url: str
 
     assert [health("io"), health("cpu")] == [0, 0]
     stack.kill("cpu-1")
-    eventually(lambda: health("cpu") == 1, 30, what="the lease of the killed worker has ended")
+    eventually(lambda: health("cpu") == 1, 60, what="the lease of the killed worker has ended")
     assert health("io") == 0
 
 

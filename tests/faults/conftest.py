@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -20,8 +21,8 @@ from tests.faults.scene import MIGRATING, Scene, playing
 from tests.support.forking import fork_server
 from tests.support.servers import TestPostgres
 
-AT_ONCE = 8
-"""What keeps two cores busy: a play computes for a quarter of its time."""
+AT_ONCE = max(3, 8 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+"""Eight keep two cores busy, for a play computes for a quarter of its time; other test processes have plays too."""
 BROKER_DATABASES = range(1, 16)
 
 Stage = Callable[..., AbstractContextManager[Scene]]

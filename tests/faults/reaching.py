@@ -23,6 +23,8 @@ from tests.faults.lines import line
 from tests.faults.orchestrating import orchestrated
 from tests.faults.remembering import REMEMBERING
 from tests.faults.scene import MIXED, PATIENCE, Scene
+from tests.integration.llm.dialects import KEY, OPENAI_CHAT
+from tests.integration.llm.wire import Reply, wire_server
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
 
@@ -120,6 +122,31 @@ def lost_in_a_step(scene: Scene, point: str) -> None:
     (scene.folder / "go").touch()
     scene.worker()
     scene.completes(job_id, "attempt 2")
+
+
+PATIENT = {"PLANQ_MAX_WORKER_LOSSES": "50"}
+"""For a step that is alone in processes which die of something else."""
+
+
+def died_among_suspects(scene: Scene, point: str) -> None:
+    """Start a worker whose processes for suspects die at a point, wait until one has, and kill the worker."""
+    doomed = scene.doomed(point, **PATIENT)
+    log = scene.stack.log(doomed)
+    eventually(lambda: '"suspects_lost"' in log.read_text("utf-8"), PATIENCE, what="a process for suspects dies")
+    scene.stack.kill(doomed)
+
+
+def lost_again_in_its_own_process(scene: Scene, point: str) -> None:
+    """The process in which the step of a killed worker runs again dies, and its worker lives."""
+    job_id = scene.submit(("fault_hold", {"until": "go"}))
+    first = scene.worker()
+    scene.runs(job_id)
+    scene.stack.kill(first)
+    died_among_suspects(scene, point)
+    (scene.folder / "go").touch()
+    scene.worker(**PATIENT)
+    _, (step,) = scene.ends(job_id)
+    assert step["status"] == "succeeded"
 
 
 def lost_in_a_stage(scene: Scene, point: str) -> None:
@@ -286,8 +313,8 @@ def found_out(scene: Scene, point: str) -> None:
     job_id = scene.submit(("fault_book", {"text": "a"}), ("fault_note", {"text": "$0.output.text"}))
     scene.died_at("tool.call:after")
     assert scene.paid()[f"{job_id}/0"] == 1
-    scene.died_at(point)
-    scene.worker()
+    died_among_suspects(scene, point)
+    scene.worker(**PATIENT)
     scene.completes(job_id, "<a>", "<<a>>")
     assert scene.ran()[f"{job_id}/0"] == 1, "it was looked up, not called again"
 
@@ -310,6 +337,30 @@ def cut_off_in_a_model_call(scene: Scene, point: str) -> None:
     scene.completes(scene.submit(("fault_note", {"text": "a"})), "<a>")
 
 
+def confirmed(scene: Scene, point: str) -> None:
+    """A worker dies while the tool asks whether it may act; nothing has happened, and the next attempt does it."""
+    job_id = scene.submit(("fault_sure_book", {"text": "a"}))
+    scene.died_at(point)
+    assert scene.paid()[f"{job_id}/0"] == 0
+    scene.worker()
+    scene.completes(job_id, "<a>")
+    assert scene.paid()[f"{job_id}/0"] == 1
+
+
+def without_a_model(scene: Scene, point: str) -> None:
+    """A worker dies while it lets a stage wait for a model that is away."""
+    with wire_server() as model:
+        model.script(Reply({"error": {"message": "busy"}}, 503))
+        env = {"OPENAI_BASE_URL": f"{model.url}/v1", "OPENAI_API_KEY": KEY, "PLANQ_MODEL_ATTEMPTS": "1"}
+        job_id = scene.submit(text="what is 3 * 4?", model=OPENAI_CHAT.model)
+        scene.died_at(point, **env)
+        model.script(Reply(OPENAI_CHAT.reply("Twelve.", None)))
+        scene.worker(**env)
+        job, _ = scene.ends(job_id)
+    assert (job["status"], job["answer"], job["model_calls"]) == ("completed", "Twelve.", 1)
+    scene.sound()
+
+
 REACH: dict[str, Recipe] = {
     "store.claim_stage": mixed,
     "store.tool_definitions": mixed,
@@ -327,8 +378,10 @@ REACH: dict[str, Recipe] = {
     "store.end_job": mixed,
     "store.ask_step": stopped_in_a_charge,
     "store.record_calls": cut_off_in_a_model_call,
+    "store.holds_step": confirmed,
     "store.release_step": stopped_in_a_step,
     "store.release_stage": stopped_in_a_stage,
+    "store.retry_stage": without_a_model,
     "publisher.publish": wide,
     "planner.plan": asked,
     "responder.respond": mixed,
@@ -346,6 +399,8 @@ REACH: dict[str, Recipe] = {
     "fleet.held": mixed,
     "fleet.hand_back": unanswered_claim,
     "fleet.unheard_wakes": idle,
+    "fleet.take_suspects": lost_in_a_step,
+    "store.claim_suspects": lost_again_in_its_own_process,
     "fleet.disown": process_killed,
     "fleet.forget": stopped_idle,
     **dict.fromkeys(("sweep.due_timers", "sweep.fire_timer", "sweep.look", "sweep.tidy"), mixed),

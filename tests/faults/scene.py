@@ -13,7 +13,6 @@ from typing import Any
 from uuid import UUID
 
 import httpx
-import psutil
 import psycopg
 from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import Json
@@ -28,11 +27,12 @@ from shared.store.fleet import Fleet
 from shared.store.ids import new_id
 from shared.store.submissions import Submission
 from tests.support.callers import Caller
-from tests.support.stack import Stack
+from tests.support.stack import Stack, step_processes
 from tests.support.waiting import eventually
 
 LEASE_SECONDS = 1.5
 GRACE_SECONDS = 1.0
+SUSPECTS_GRACE_SECONDS = 5.0
 
 SETTINGS = {
     "PLANQ_TOOLS": "tests.faults.tools,tests.faults.delegating:delegate",
@@ -42,7 +42,7 @@ SETTINGS = {
     "PLANQ_DATABASE_CONNECTIONS": "2",
 }
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 """Far more than any recovery here takes; the machine may be busy."""
 
 MIGRATING = threading.Lock()
@@ -83,6 +83,10 @@ class Scene:
             "CREATE OR REPLACE FUNCTION planq_wake_grace() RETURNS interval LANGUAGE sql IMMUTABLE AS "
             f"$$ SELECT interval '{GRACE_SECONDS} seconds' $$"
         )
+        self.read(
+            "CREATE OR REPLACE FUNCTION planq_suspects_grace() RETURNS interval LANGUAGE sql IMMUTABLE AS "
+            f"$$ SELECT interval '{SUSPECTS_GRACE_SECONDS} seconds' $$"
+        )
 
     # Workers ------------------------------------------------------------------------------------------------------
 
@@ -115,7 +119,7 @@ class Scene:
 
         def answers() -> bool:
             try:
-                return httpx.get(f"{self.stack.url}/tools", timeout=5).status_code == httpx.codes.OK
+                return httpx.get(f"{self.stack.url}/tools", timeout=60).status_code == httpx.codes.OK
             except httpx.TransportError:
                 return False
 
@@ -138,7 +142,7 @@ class Scene:
 
     def kill_child(self, name: str) -> None:
         """Kill the process in which a `cpu` worker runs its step, as the kernel does when memory runs out."""
-        children = psutil.Process(self.pid(name)).children()
+        children = step_processes(self.pid(name))
         assert len(children) == 1, children
         children[0].kill()
 
@@ -257,6 +261,14 @@ class Scene:
         """Return how often each unsafe call took effect, by idempotency key."""
         return Counter(_lines(self.folder / "paid"))
 
+    def is_over(self, job_id: UUID, attempt: int) -> bool:
+        """Return whether a call that acts late (`fault_late_book` and its kin) has ended, however it ended."""
+        return f"{job_id}/0 {attempt}" in _lines(self.folder / "over")
+
+    def began(self, job_id: UUID, attempt: int) -> bool:
+        """Return whether the tool of a job's first step was called in an attempt."""
+        return f"{job_id}/0 {attempt}" in _lines(self.folder / "ran")
+
     def sound(self) -> None:
         """See that nothing was done twice that may not be, and that every invariant holds."""
         assert [key for key, times in self.paid().items() if times > 1] == []
@@ -273,7 +285,7 @@ class Scene:
             return True
 
         # What a dead worker held may stay without a lease until the next sweep.
-        eventually(is_whole, 15, what="every invariant holds")
+        eventually(is_whole, 60, what="every invariant holds")
 
     def read(self, query: str, *arguments: Any) -> list[dict[str, Any]]:
         """Run a statement and return its rows; a connection that has broken is replaced once."""

@@ -233,7 +233,7 @@ def crash(server: TestPostgres) -> None:
     pid = server.server.pid
     assert pid is not None
     os.kill(pid, signal.SIGQUIT)
-    eventually(server.server.has_died, 30, what="PostgreSQL has ended")
+    eventually(server.server.has_died, 60, what="PostgreSQL has ended")
 
 
 def database_restarted(stage: Stage, point: str) -> None:

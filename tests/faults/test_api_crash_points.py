@@ -42,7 +42,7 @@ def submitted(scene: Scene, point: str) -> None:
     scene.api(**{VARIABLE: point})
     dies_of(scene, "POST", "/jobs", json=BODY, headers=KEY)
     scene.api()
-    answers = [httpx.post(f"{scene.stack.url}/jobs", json=BODY, headers=KEY, timeout=30) for _ in range(2)]
+    answers = [httpx.post(f"{scene.stack.url}/jobs", json=BODY, headers=KEY, timeout=60) for _ in range(2)]
     assert [answer.status_code for answer in answers] == [202, 202]
     assert len({answer.json()["id"] for answer in answers}) == 1
     rows = scene.read("SELECT id FROM jobs")
@@ -58,7 +58,7 @@ def cancelled(scene: Scene, point: str) -> None:
     dies_of(scene, "POST", f"/jobs/{job_id}/cancel")
     scene.api()
     for _ in range(2):
-        answer = httpx.post(f"{scene.stack.url}/jobs/{job_id}/cancel", timeout=30)
+        answer = httpx.post(f"{scene.stack.url}/jobs/{job_id}/cancel", timeout=60)
         assert (answer.status_code, answer.json()["status"]) == (200, "cancelled")
     told = scene.read("SELECT count(*) AS n FROM events WHERE job_id = %s AND kind = 'job_cancelled'", job_id)
     assert told[0]["n"] == 1
@@ -78,24 +78,24 @@ def paused(scene: Scene, point: str) -> None:
     job_id = held_job(scene, point)
     dies_of(scene, "POST", f"/jobs/{job_id}/pause")
     scene.api()
-    answer = httpx.post(f"{scene.stack.url}/jobs/{job_id}/pause", timeout=30)
+    answer = httpx.post(f"{scene.stack.url}/jobs/{job_id}/pause", timeout=60)
     assert (answer.status_code, answer.json()["paused_at"] is None) == (200, False)
     (scene.folder / "go").touch()
     eventually(lambda: scene.steps(job_id)[0] == "succeeded", PATIENCE, what="what ran goes on to its end")
     assert scene.steps(job_id)[1] != "succeeded"
-    assert httpx.post(f"{scene.stack.url}/jobs/{job_id}/resume", timeout=30).status_code == httpx.codes.OK
+    assert httpx.post(f"{scene.stack.url}/jobs/{job_id}/resume", timeout=60).status_code == httpx.codes.OK
     scene.completes(job_id, "attempt 1", "<attempt 1>")
 
 
 def resumed(scene: Scene, point: str) -> None:
     job_id = held_job(scene, point)
-    assert httpx.post(f"{scene.stack.url}/jobs/{job_id}/pause", timeout=30).status_code == httpx.codes.OK
+    assert httpx.post(f"{scene.stack.url}/jobs/{job_id}/pause", timeout=60).status_code == httpx.codes.OK
     (scene.folder / "go").touch()
     eventually(lambda: scene.steps(job_id)[0] == "succeeded", PATIENCE, what="what ran goes on to its end")
     dies_of(scene, "POST", f"/jobs/{job_id}/resume")
     scene.api()
     # The second time it may have ended already, without any failure to try again.
-    answer = httpx.post(f"{scene.stack.url}/jobs/{job_id}/resume", timeout=30)
+    answer = httpx.post(f"{scene.stack.url}/jobs/{job_id}/resume", timeout=60)
     assert answer.status_code in (httpx.codes.OK, httpx.codes.CONFLICT)
     scene.completes(job_id, "attempt 1", "<attempt 1>")
 
@@ -111,7 +111,7 @@ def settled(scene: Scene, point: str) -> None:
     path, verdict = f"/jobs/{job_id}/steps/0/settle", {"outcome": "happened", "output": {"text": "told"}}
     dies_of(scene, "POST", path, json=verdict)
     scene.api()
-    answer = httpx.post(f"{scene.stack.url}{path}", json=verdict, timeout=30)
+    answer = httpx.post(f"{scene.stack.url}{path}", json=verdict, timeout=60)
     assert answer.status_code in (httpx.codes.OK, httpx.codes.CONFLICT)
     scene.completes(job_id, "told", "<b>")
     assert scene.paid()[f"{job_id}/0"] == 1
@@ -142,9 +142,9 @@ def document_retired(scene: Scene, point: str) -> None:
     dies_of(scene, "DELETE", f"/{kind}/one")
     scene.api()
     url = f"{scene.stack.url}/{kind}/one"
-    assert httpx.delete(url, timeout=30).status_code == (404 if point.endswith(":after") else 204)
-    assert httpx.get(url, timeout=30).status_code == 404
-    assert httpx.get(f"{url}?version=1", timeout=30).status_code == 200
+    assert httpx.delete(url, timeout=60).status_code == (404 if point.endswith(":after") else 204)
+    assert httpx.get(url, timeout=60).status_code == 404
+    assert httpx.get(f"{url}?version=1", timeout=60).status_code == 200
 
 
 def schedule_deleted(scene: Scene, point: str) -> None:
@@ -153,9 +153,9 @@ def schedule_deleted(scene: Scene, point: str) -> None:
     dies_of(scene, "DELETE", f"/schedules/{schedule_id}")
     scene.api()
     url = f"{scene.stack.url}/schedules"
-    assert len(httpx.get(url, timeout=30).json()["items"]) == (0 if point.endswith(":after") else 1)
-    assert httpx.delete(f"{url}/{schedule_id}", timeout=30).status_code == (404 if point.endswith(":after") else 204)
-    assert httpx.get(url, timeout=30).json()["items"] == []
+    assert len(httpx.get(url, timeout=60).json()["items"]) == (0 if point.endswith(":after") else 1)
+    assert httpx.delete(f"{url}/{schedule_id}", timeout=60).status_code == (404 if point.endswith(":after") else 204)
+    assert httpx.get(url, timeout=60).json()["items"] == []
 
 
 REACH: dict[str, Recipe] = {

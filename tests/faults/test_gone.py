@@ -19,6 +19,7 @@ import pytest
 from tests.faults.conftest import Play, Stage, as_play
 from tests.faults.reaching import begun_stage
 from tests.faults.scene import LEASE_SECONDS, PATIENCE, Scene
+from tests.support.stack import step_processes
 from tests.support.waiting import eventually
 
 LONG_SECONDS = 45.0
@@ -118,7 +119,7 @@ def the_processes_of_a_killed_cpu_worker_die_with_it(stage: Stage) -> None:
         killed = scene.worker("cpu")
         job_id = scene.submit(("fault_tick", {"until": "go"}))
         scene.runs(job_id)
-        (child,) = psutil.Process(scene.pid(killed)).children()
+        (child,) = step_processes(scene.pid(killed))
         end = beat(scene, killed) + timedelta(seconds=LONG_SECONDS)
         kill_alone(scene, killed)
         scene.worker("cpu")

@@ -20,7 +20,7 @@ from tests.support.proxy import TcpProxy
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.rabbitmq, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.rabbitmq
 
 PUBLISH = "publisher.publish:before"
 FINISH = "store.succeed_step:before"

@@ -111,6 +111,87 @@ async def book(text: str, context: ToolContext) -> dict[str, str]:
     return {"text": f"<{text}>"}
 
 
+@tool(name="fault_sure_book", effect="unsafe", find_out=booked, output_schema=OUTPUT)
+async def sure_book(text: str, context: ToolContext) -> dict[str, str]:
+    """Do what must happen once, if the database says that it may be done."""
+    entered(context)
+    await context.confirm(database=True)
+    enter(_folder() / "paid", context.idempotency_key)
+    return {"text": f"<{text}>"}
+
+
+async def _act_late(context: ToolContext) -> None:
+    """Do what must happen once, but only when a file `act-ATTEMPT` exists; say when this attempt is over."""
+    entered(context)
+    try:
+        await _until(f"act-{context.attempt}")
+        enter(_folder() / "paid", context.idempotency_key)
+    finally:
+        enter(_folder() / "over", f"{context.idempotency_key} {context.attempt}")
+
+
+def _act_late_in_a_thread(context: ToolContext) -> None:
+    """As `_act_late`, where nobody can stop it."""
+    entered(context)
+    while not (_folder() / f"act-{context.attempt}").exists():
+        time.sleep(_LOOK_SECONDS)
+    enter(_folder() / "paid", context.idempotency_key)
+    enter(_folder() / "over", f"{context.idempotency_key} {context.attempt}")
+
+
+LATE_SECONDS = 12.0
+"""The time-out of the tools that act late."""
+
+
+@tool(name="fault_late_book", effect="unsafe", find_out=booked, timeout_seconds=LATE_SECONDS, output_schema=OUTPUT)
+async def late_book(text: str, context: ToolContext) -> dict[str, str]:
+    """Do, late in the call, what must happen once and can be looked up."""
+    await _act_late(context)
+    return {"text": f"<{text}>"}
+
+
+@tool(name="fault_late_charge", effect="unsafe", recovery="ask", timeout_seconds=LATE_SECONDS, output_schema=OUTPUT)
+async def late_charge(text: str, context: ToolContext) -> dict[str, str]:
+    """Do, late in the call, what must happen once; what became of it, a person has to say."""
+    await _act_late(context)
+    return {"text": f"<{text}>"}
+
+
+@tool(name="fault_late_pay", effect="unsafe", timeout_seconds=LATE_SECONDS, output_schema=OUTPUT)
+async def late_pay(text: str, context: ToolContext) -> dict[str, str]:
+    """Do, late in the call, what must happen once."""
+    await _act_late(context)
+    return {"text": f"<{text}>"}
+
+
+@tool(
+    name="fault_thread_book",
+    effect="unsafe",
+    lane="io",
+    find_out=booked,
+    timeout_seconds=LATE_SECONDS,
+    output_schema=OUTPUT,
+)
+def thread_book(text: str, context: ToolContext) -> dict[str, str]:
+    """As `fault_late_book`, in a thread of the `io` lane."""
+    _act_late_in_a_thread(context)
+    return {"text": f"<{text}>"}
+
+
+@tool(name="fault_block_book", effect="unsafe", find_out=booked, timeout_seconds=LATE_SECONDS, output_schema=OUTPUT)
+async def block_book(text: str, context: ToolContext) -> dict[str, str]:
+    """As `fault_late_book`, on the event loop, which hangs for as long."""
+    _act_late_in_a_thread(context)
+    return {"text": f"<{text}>"}
+
+
+@tool(name="fault_cpu_book", effect="unsafe", find_out=booked, timeout_seconds=LATE_SECONDS, output_schema=OUTPUT)
+def cpu_book(text: str, context: ToolContext) -> dict[str, str]:
+    """As `fault_late_book`, in a process of the `cpu` lane."""
+    _act_late_in_a_thread(context)
+    return {"text": f"<{text}>"}
+
+
 @tool(name="fault_hold", effect="read", output_schema=OUTPUT)
 async def hold(until: str, context: ToolContext) -> dict[str, str]:
     """Wait until a file of this name exists, then tell which attempt this was."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 from uuid import UUID
 
+from shared.domain.agents.orchestrate.progress import Transition
 from shared.domain.budget import Holder, Reserved, Wanted
 from shared.domain.errors import ErrorRecord, ExecutionFailed
 from shared.domain.limits import Limits
@@ -28,6 +29,7 @@ class Surroundings:
     asked: list[Ask] = field(default_factory=list)
     was_planning: list[bool] = field(default_factory=list)
     recorded: list[ModelCall] = field(default_factory=list)
+    refused: list[tuple[int, list[Transition]]] = field(default_factory=list)
     reserved: Reserved = field(default_factory=Reserved)
 
     def reach(self) -> Reach:
@@ -52,6 +54,12 @@ class Surroundings:
     async def record_calls(self, job_id: UUID, calls: Sequence[ModelCall]) -> None:
         self.recorded += calls
 
+    async def journal_refusal(
+        self, job_id: UUID, step_index: int, made: Sequence[Transition]
+    ) -> Sequence[Transition]:
+        self.refused.append((step_index, list(made)))
+        return made
+
     async def model_of(self, job_id: UUID) -> str:
         return "offline"
 
@@ -67,7 +75,7 @@ class Surroundings:
 
 def desk(around: Surroundings | None = None, *, is_enabled: bool = True) -> Desk:
     """A desk; without surroundings, that of a process that has not opened."""
-    return Desk(is_enabled, None if around is None else around.reach())
+    return Desk(is_enabled, reach=None if around is None else around.reach())
 
 
 def context(tool_name: str, **fields: Any) -> ToolContext:

@@ -32,6 +32,8 @@ _PARTS = (
     "INSERT INTO messages (tenant_id, job_id, kind) SELECT 'default', id, 'tool_call' FROM unnest(%(ids)s) id",
     "INSERT INTO budget_holds (job_id, root_job_id, attempt, tokens, model_calls, steps)"
     " SELECT id, id, 1, 0, 0, 0 FROM unnest(%(ids)s) id",
+    "INSERT INTO suspects (tenant_id, job_id, round, index, attempt, lane, group_id, company, delays)"
+    " SELECT 'default', id, 0, 0, 1, 'io', id, 1, false FROM unnest(%(ids)s) id",
 )
 
 

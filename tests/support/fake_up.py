@@ -1,7 +1,8 @@
 """`planq up` with real servers, real migrations and real supervision, but tiny stand-ins for planq's own processes.
 
 The stand-ins start in a fraction of a second, so that the supervisor's tests are about the supervisor. Run as
-`python -m tests.support.fake_up up …`; `FAKE_API` = `dies` makes the API end at once.
+`python -m tests.support.fake_up up …`; `FAKE_API` = `dies` makes the API end at once,
+`FAKE_WORKER` = `misconfigured` the worker, as one does that cannot start.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ DYING_API = "import sys; sys.exit('the API has a bad day')"
 # A worker that has a child of its own, as prefork has, and takes its time to stop when it is stubborn.
 WORKER = """
 import signal, subprocess, sys
+if sys.argv[1] == "misconfigured":
+    sys.stderr.write("PLANQ_TOOLS names nothing"); sys.exit(2)
 if sys.argv[1] == "stubborn":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from shared.domain.errors import ErrorRecord, ExecutionFailed
 from shared.domain.limits import Limits
@@ -95,7 +95,7 @@ def _kept(planned: Sequence[ToolCallRequest] | ExecutionFailed) -> Any:
 
 
 def _failed(call: ModelCall, error: ExecutionFailed) -> ModelCall:
-    return ModelCall(call.purpose, call.model, call.latency_ms, attempts=3, error=ErrorRecord.of(error))
+    return ModelCall(call.purpose, call.model, call.latency_ms, attempts=3, error=ErrorRecord.of(error), id=uuid4())
 
 
 class _NoKnowledge:
@@ -139,8 +139,13 @@ class Harness:
         workers: int = 1,
         agents: bool = False,
         prices: Prices | None = None,
+        model_retry_seconds: float = 0.0,
+        draw: float = 0.0,
     ) -> None:
-        """`agents` offers the tools by which agents call agents beside `tools`."""
+        """`agents` offers the tools by which agents call agents beside `tools`; `draw` is every draw for jitter.
+
+        Without `model_retry_seconds` a job fails as soon as its model does.
+        """
         self.database, self.model, self.worker_id = database, model, new_id()
         self.registry = Registry()
         self.registry.extend(tools)
@@ -152,8 +157,9 @@ class Harness:
         self.silent = _Silent()
         self.desk = Desk(reach=Reach(self.store, PostgresOrchestrations(database), model, persist, prices))
         self.registry.reserve(agent_tools(self.desk) if agents else [])
+        settings = EngineSettings(lane, slots, max_output_bytes, model_retry_seconds=model_retry_seconds)
         self.engine = Engine(
-            EngineSettings(lane, slots, max_output_bytes=max_output_bytes),
+            settings,
             store=self.store,
             publisher=self,
             planner=model,
@@ -163,19 +169,12 @@ class Harness:
             tracker=self.silent,
             conclusions=Concluding(self.desk),
             prices=prices,
-            draw=lambda: 0.0,
+            draw=lambda: draw,
             workers=lambda: workers,
         )
         self.interrupted: list[UUID] = []
-        self.sweeper = Sweeper(
-            SweepSettings(),
-            self.fleet,
-            self,
-            self,
-            self.silent.job_ended,
-            lambda: 0.0,
-            interrupt=self.interrupted.append,
-        )
+        ended, interrupt = self.silent.job_ended, self.interrupted.append
+        self.sweeper = Sweeper(SweepSettings(), self.fleet, self, self, ended, lambda: 0.0, interrupt=interrupt)
 
     async def open(self) -> None:
         """Register the worker and publish its tools."""

@@ -76,11 +76,11 @@ class Orchestra(ScriptedModel):
         if "meet" in does:
             async with self.moved:
                 self.moved.notify_all()
-                await asyncio.wait_for(self.moved.wait_for(lambda: self.most >= does["meet"]), 10)
+                await asyncio.wait_for(self.moved.wait_for(lambda: self.most >= does["meet"]), 60)
         if "after" in does:
             async with self.moved:
                 await asyncio.wait_for(
-                    self.moved.wait_for(lambda: self.ended[does["after"][0]] >= does["after"][1]), 10
+                    self.moved.wait_for(lambda: self.ended[does["after"][0]] >= does["after"][1]), 60
                 )
         async with self.moved:
             self.ended["ok" if "ok" in does else "failed"] += 1
@@ -165,7 +165,7 @@ async def perform(
     if depth:
         await rows(harness, "UPDATE jobs SET depth = %s WHERE id = %s RETURNING id", depth, job_id)
     try:
-        await asyncio.wait_for(pump(harness), 20)
+        await asyncio.wait_for(pump(harness), 60)
     finally:
         listening.cancel()
     assert await harness.fleet.broken_invariants() == []

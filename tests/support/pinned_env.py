@@ -12,26 +12,29 @@ import os
 import shutil
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def folder(name: str, lock: Path) -> Path:
-    """Return where the environment of this lock file and this Python belongs, whether it is there or not."""
+THIS = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def folder(name: str, lock: Path, version: str = THIS) -> Path:
+    """Return where the environment of a lock file and a version of Python belongs, whether it is there or not."""
     envs = Path(os.environ.get("PLANQ_TEST_ENVS") or ROOT / ".planq-test-envs")
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
     digest = hashlib.sha256(version.encode() + lock.read_bytes()).hexdigest()[:12]
     return envs.absolute() / f"{name}-{digest}"
 
 
-def ensure(name: str, lock: Path) -> Path:
+def ensure(name: str, lock: Path, *, python: str = sys.executable, version: str = THIS, pip: bool = False) -> Path:
     """Return the folder of a complete environment, made now if there was none; raise when it cannot be made.
+
+    Its Python is `python`, of this `version`; with `pip` it has a pip of its own.
 
     Several processes may call it at once: one makes it, the others wait. Environments of earlier locks are removed.
     """
-    target = folder(name, lock)
+    target = folder(name, lock, version)
     target.parent.mkdir(parents=True, exist_ok=True)
     with (target.parent / f"{name}.lock").open("w") as mine:
         fcntl.flock(mine, fcntl.LOCK_EX)
@@ -40,9 +43,15 @@ def ensure(name: str, lock: Path) -> Path:
         if not complete.exists():
             for old in target.parent.glob(f"{name}-*"):
                 shutil.rmtree(old)
-            venv.EnvBuilder(clear=True, symlinks=True).create(target)
+            without = [] if pip else ["--without-pip"]
+            subprocess.run([python, "-m", "venv", "--clear", *without, str(target)], check=True)
             # A lock lists every package that is needed and, on purpose, not all that the packages name.
-            pip = [sys.executable, "-m", "pip", "--python", str(target), "install", "--quiet", "--no-compile"]
-            subprocess.run([*pip, "--no-deps", "--require-hashes", "-r", str(lock)], check=True)
+            install(target, "--no-compile", "--no-deps", "--require-hashes", "-r", str(lock))
             complete.touch()
     return target
+
+
+def install(environment: Path, *arguments: str) -> None:
+    """Run `pip install` for an environment, with the pip of this one."""
+    pip = [sys.executable, "-m", "pip", "--python", str(environment), "install", "--quiet"]
+    subprocess.run([*pip, *arguments], cwd=ROOT, check=True)

@@ -49,7 +49,7 @@ class RabbitMQ:
         return f"http://{USER}:{PASSWORD}@127.0.0.1:{self._management}/api"
 
     def start(self) -> None:
-        """Start the node and wait until its management API answers (about 4 s on two cores)."""
+        """Start the node and wait until its management API answers (4 s on two quiet cores)."""
         log = self._folder / "node.log"
         (self._folder / "plugins").write_text("[rabbitmq_management].\n")
         (self._folder / "rabbitmq.conf").write_text(
@@ -64,7 +64,7 @@ class RabbitMQ:
             node = spawn([str(SCRIPT)], log=out, env=self._environment(), cwd=self._folder)
             self._children.append(node)
         try:
-            eventually(lambda: has_ended(node) or self._answers(), 60, every=0.1, what="RabbitMQ answers")
+            eventually(lambda: has_ended(node) or self._answers(), 240, every=0.1, what="RabbitMQ answers")
             assert not has_ended(node), f"RabbitMQ ended while it was starting:\n{last_lines(log)}"
         except BaseException:
             self.stop()
@@ -88,7 +88,7 @@ class RabbitMQ:
 
     def drop(self, url: str) -> None:
         """Delete the virtual host behind `url` with its queues and connections."""
-        httpx.delete(f"{self.api}/vhosts/{url.rsplit('/', 1)[1]}", timeout=30).raise_for_status()
+        httpx.delete(f"{self.api}/vhosts/{url.rsplit('/', 1)[1]}", timeout=60).raise_for_status()
 
     def _answers(self) -> bool:
         try:

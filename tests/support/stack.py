@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
+import psutil
 
 from shared.embedded.child import has_ended, reap, send, spawn, wait_ended
 from shared.embedded.folder import last_lines
@@ -95,7 +96,7 @@ class Stack:
         """Return the log file of the process called `name`."""
         return self._folder / f"{name}.log"
 
-    def wait_ready(self, timeout: float = 60.0) -> None:
+    def wait_ready(self, timeout: float = 180.0) -> None:
         """Wait until the API says that database, broker and a worker are there; fails at once when a process ends."""
 
         def is_ready() -> bool:
@@ -138,6 +139,11 @@ class Stack:
             reap(process)
 
 
+def step_processes(pid: int) -> list[psutil.Process]:
+    """Return the processes of a `cpu` worker that run steps: not those for suspects, whose groups are others."""
+    return [child for child in psutil.Process(pid).children() if os.getpgid(child.pid) == os.getpgid(pid)]
+
+
 def refused_start(*program: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run `python PROGRAM` with nothing but `env`, and return how it ended: for processes that refuse to start."""
     return subprocess.run(
@@ -146,6 +152,6 @@ def refused_start(*program: str, **env: str) -> subprocess.CompletedProcess[str]
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )

@@ -24,6 +24,7 @@ from shared.domain.events import (
     StepClaimed,
     StepDelegated,
     StepFailed,
+    StepLost,
     StepReleased,
     StepSettled,
     StepSucceeded,
@@ -31,6 +32,7 @@ from shared.domain.events import (
 )
 from shared.domain.ids import StepRef
 from shared.domain.limits import Limits
+from shared.domain.retry import StageTries
 from shared.domain.states import TERMINAL_JOB, Effect, JobStatus, Lane, Strategy
 from shared.ports import (
     ChildRequest,
@@ -96,8 +98,11 @@ class StoredJob:
 
     async def apply(self, event: Event, index: int) -> bool:
         match event:
-            case StepClaimed():
+            case StepClaimed(as_suspect):
+                assert not as_suspect, "these are claimed together"
                 return await self._store.claim_step(StepRef(self.id, 0, index)) is not None
+            case StepLost(attempt):
+                return await self._lose(StepRef(self.id, 0, index), attempt)
             case StepSucceeded(attempt):
                 claim = self._claim(index, attempt)
                 return self._taking(await self._store.succeed_step(claim, {"value": "v"}, None, take=self.take))
@@ -116,6 +121,26 @@ class StoredJob:
                 return await self._store.ask_step(self._claim(index, attempt), BOOM, {"message": "did it?"})
             case _:
                 return await self._apply_to_job(event, index)
+
+    async def _lose(self, ref: StepRef, attempt: int) -> bool:
+        """Take a step back from its worker, which has no lease here, like all others."""
+        lost = [step for step in await self._fleet.lost_steps(1000, timedelta(hours=1)) if step.ref == ref]
+        if [step.attempt for step in lost] != [attempt]:
+            return False
+        return (await self._fleet.take_back_step(lost[0], BOOM, timedelta(0))).landed
+
+    async def claim_suspects(self) -> set[int]:
+        """Claim all suspects that there are, group by group; returns the steps of this job among them."""
+        mine = set()
+        # Of a group whose suspects have all ended otherwise nothing is claimed, and the next one follows.
+        async with self._database.connection() as connection:
+            groups = await (await connection.execute(b"SELECT DISTINCT group_id FROM suspects")).fetchall()
+        for _ in groups:
+            claims = await self._store.claim_suspects(None, Lane.IO)
+            mine |= {
+                claim.ref.index for claim in claims if isinstance(claim, StepClaim) and claim.ref.job_id == self.id
+            }
+        return mine
 
     async def _delegate(self, event: StepDelegated, index: int) -> bool:
         """Those that fail at once are of an agent that does not exist, and come last."""
@@ -190,6 +215,24 @@ class StoredJob:
         assert claim.results == await self._requests.results(claim)
         assert await self._store.end_job(claim, JobStatus.COMPLETED, "done", None, [])
         self._stage = None
+
+    async def retry_respond(self) -> None:
+        """Let the model of RESPOND fail in a way that may pass; whoever asks before its time gets nothing.
+
+        Then its time comes, and it is claimed again.
+        """
+        claim = self._stage or await self._store.claim_stage(self.id, [JobStatus.RESPONDING])
+        assert claim is not None
+        tried = StageTries(claim.tried.tries + 1, claim.tried.requests + 3, claim.tried.seconds + 0.5)
+        retry = (claim, BOOM, timedelta(hours=1), tried, [])
+        assert await self._store.retry_stage(*retry)
+        assert not await self._store.retry_stage(*retry)
+        assert await self._store.claim_stage(self.id, [JobStatus.RESPONDING]) is None
+        assert await self.broken() == []
+        await self._run("UPDATE jobs SET run_at = now(), wake_at = now() WHERE id = %s")
+        self._stage = await self._store.claim_stage(self.id, [JobStatus.RESPONDING])
+        assert self._stage is not None
+        assert (self._stage.tried, self._stage.attempt) == (tried, claim.attempt + 1)
 
     async def succeed_together(self, running: Sequence[tuple[int, int]]) -> None:
         """End several steps in success at once, so that they ride in few statements."""

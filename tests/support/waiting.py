@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
 from typing import TypeVar
 
 T = TypeVar("T")
 
+PATIENCE = 60.0
+"""Far more than anything here takes, on a machine four times slower that runs other tests too."""
 
-def eventually(condition: Callable[[], T], timeout: float = 10.0, *, every: float = 0.02, what: str = "") -> T:
+
+def eventually(condition: Callable[[], T], timeout: float = PATIENCE, *, every: float = 0.02, what: str = "") -> T:
     """Return the first true value of `condition`, asked every `every` seconds for at most `timeout` seconds.
 
     Raises AssertionError that names `what` (or the condition) and its last value. An AssertionError raised by the
@@ -32,3 +37,15 @@ def eventually(condition: Callable[[], T], timeout: float = 10.0, *, every: floa
             name = what or getattr(condition, "__name__", repr(condition))
             raise AssertionError(f"{name}: not within {timeout:g} s; last seen: {last!r}")
         pause.wait(every)
+
+
+async def until(condition: Callable[[], object], timeout: float = PATIENCE) -> None:
+    """Wait until `condition` is true, asked between the turns of the loop that it looks at.
+
+    Raises TimeoutError after `timeout` seconds.
+    """
+    pause = asyncio.Event()
+    async with asyncio.timeout(timeout):
+        while not condition():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(pause.wait(), 0.01)

@@ -17,7 +17,7 @@ from shared.broker import names
 from shared.domain import errors
 
 ROOT = Path(__file__).parents[2]
-MAX_FILE = 400
+MAX_FILE = 600
 MAX_FUNCTION = 50
 
 # One line an exception, with its reason.

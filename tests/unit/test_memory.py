@@ -32,7 +32,7 @@ def test_threads_share_two_arenas_unless_the_operator_says_otherwise() -> None:
     def run(**env: str) -> tuple[bool, int]:
         clean = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"}
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM], env=clean | env, capture_output=True, text=True, timeout=60, check=True
+            [sys.executable, "-c", PROGRAM], env=clean | env, capture_output=True, text=True, timeout=120, check=True
         )
         return done.stdout.startswith("True"), len(re.findall("<heap nr=", done.stdout))
 
@@ -49,5 +49,5 @@ from shared.memory import settle_heap
 settle_heap()
 print(gc.get_freeze_count() > 1000, len(gc.get_objects()) < 1000)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.split() == ["True", "True"]

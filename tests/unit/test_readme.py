@@ -155,7 +155,7 @@ def test_the_table_of_commands_is_the_command_line_and_its_options_exist() -> No
 def test_every_command_that_is_mentioned_anywhere_exists() -> None:
     known = {name.split()[0] for name in cli_commands()}
 
-    assert set(re.findall(r"(?:`|bin/|\$ )planq ([a-z]+)", README)) <= known
+    assert set(re.findall(r"(?:`|bin/|\$ )planq ([a-z-]+)", README)) <= known
 
 
 def test_every_make_target_that_is_mentioned_exists() -> None:

@@ -6,8 +6,8 @@ Skills come first, then the agent's own prompt; what the caller sent stays data.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from shared.domain.agents.asking import question
 from shared.domain.agents.document import AgentDocument, full_model_name
@@ -58,6 +58,12 @@ class AgentJob:
             max_tokens=document.max_tokens,
         )
         return cls(document, ask)
+
+    def knowing(self, tools: Iterable[str]) -> AgentJob:
+        """Return it with the notes on its tools under the names by which the model calls them."""
+        names = self.document.tool_names(list(tools))
+        instructions = [*self.ask.instructions[:-1], self.document.system_prompt(names)]
+        return replace(self, ask=replace(self.ask, instructions=instructions))
 
     @property
     def limits(self) -> Mapping[str, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from uuid import uuid5
 
@@ -58,7 +59,7 @@ class Answering:
             ask = await self._budget.reserved(claim, job.ask, findings, own=job.limits)
             reply = await self.asked(claim, chain, ask, findings)
         except ModelFailed as failure:
-            return await self._spending.end(claim, None, ErrorRecord.of(failure.error), chain.calls)
+            return await self._spending.end_or_retry(claim, failure, chain.calls)
         except BudgetExceeded as refused:
             return await self._spending.end(claim, None, ErrorRecord.of(refused), [])
         return await self.finish(claim, job, chain, Said(reply.text, findings))
@@ -74,7 +75,11 @@ class Answering:
         found = read_answer(said.text, schema)
         if isinstance(found, Rejected):
             _log.info("answer_rejected", extra={"job": str(claim.job_id), "errors": len(found.errors)})
-            found = await self._repaired(claim, job, chain, said, found)
+            unrepaired = partial(_unrepaired, found)
+            try:
+                found = await self._repaired(claim, job, chain, said, found)
+            except ModelFailed as failure:
+                return await self._spending.end_or_retry(claim, failure, chain.calls, unrepaired)
         if isinstance(found, Rejected):
             return await self._spending.end(claim, None, ErrorRecord.of(found.failure()), chain.calls)
         return await self._conclude(claim, job, chain, found)
@@ -82,13 +87,15 @@ class Answering:
     async def _repaired(
         self, claim: StageClaim, job: AgentJob, chain: Chain, said: Said, rejected: Rejected
     ) -> Answered | Rejected:
-        """Show the model what is wrong with its answer, once."""
+        """Show the model what is wrong with its answer, once; raises `ModelFailed` where that may pass."""
         findings = replace(said.findings, repair=Repair(rejected.raw, rejected.errors))
         try:
             async with self._spending.kept(claim.job_id, chain.calls):
                 ask = await self._budget.reserved(claim, job.ask, findings, chain.calls, own=job.limits)
             reply = await self.asked(claim, chain, ask, findings)
         except ModelFailed as failure:
+            if failure.error.retryable:
+                raise
             return replace(rejected, errors=(*rejected.errors, f"and the repair failed: {failure.error.message}"))
         except BudgetExceeded as refused:
             return replace(rejected, errors=(*rejected.errors, f"and there was no repair: {refused.message}"))
@@ -164,6 +171,14 @@ class Answering:
             _log.warning("chained_tool_failed", extra={"job": str(claim.job_id), "tool": name, "code": error.code})
         chained, messages = _told(claim, claim.round, name, claim.output, result, error)
         return await self._spending.end(claim, claim.answer, None, [], chained=chained, messages=messages)
+
+
+def _unrepaired(rejected: Rejected, error: ErrorRecord) -> ErrorRecord:
+    """Return the error of a job whose answer was rejected, when the model could not be asked to put it right."""
+    told = ErrorRecord.of(
+        replace(rejected, errors=(*rejected.errors, f"and the repair failed: {error.message}")).failure()
+    )
+    return replace(told, details={**told.details, **error.details})
 
 
 def _told(

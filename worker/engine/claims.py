@@ -23,6 +23,7 @@ from uuid import UUID
 from shared.domain.errors import DatabaseUnavailable
 from shared.ports import Attempt, JobStore, Moved, Place, StageClaim, StepClaim, job_of
 from worker.engine.lease import Lease
+from worker.engine.writes import Owner, Writes
 
 Claim = StageClaim | StepClaim
 
@@ -31,13 +32,14 @@ V = TypeVar("V")
 
 _log = logging.getLogger("planq.engine")
 
-_CLAIMS = frozenset({"claim_stage", "claim_step", "claim_steps"})
+_CLAIMS = frozenset({"claim_stage", "claim_step", "claim_steps", "claim_suspects"})
 _CONCLUSIONS = frozenset(
     {
         "accept_plan",
         "refuse_plan",
         "chain_tool",
         "end_job",
+        "retry_stage",
         "succeed_step",
         "succeed_run",
         "fail_step",
@@ -75,12 +77,16 @@ class _Taking:
 
 @dataclass(eq=False, slots=True)
 class Flight:
-    """An attempt in flight and the asyncio task that carries it out, None before it is begun."""
+    """An attempt in flight and the asyncio task that carries it out, None before it is begun.
+
+    `is_cut_off`: it is not held any more. `is_fenced`: it may be, but its call had to stop, for the lease is over.
+    """
 
     attempt: Attempt
     task: asyncio.Task[Any] | None = None
     is_concluding: bool = False
     is_cut_off: bool = False
+    is_fenced: bool = False
 
     def uncancel(self) -> None:
         """Take back the cancellation of its task that cutting it off has made."""
@@ -91,8 +97,9 @@ class Flight:
 class Claims:
     """Belongs to one event loop. `attempts`, `is_here` and the counters may be read from any thread.
 
-    `told` hears every change, as (kind, place, number): `claiming` (number 0), `unclaimed`, `begun`, `concluding`,
-    `ended`, `abandoned` (ended without an outcome, by a fault) and `late`.
+    `told` hears every change, as (kind, place, number): `claiming` (number 0), `unclaimed`, `begun`, `acting` (it is
+    the first that calls a write) and `still` (it was the last whose call may act), `concluding`, `ended`, `abandoned`
+    (ended without an outcome, by a fault) and `late`. `still` comes from any thread.
     """
 
     def __init__(
@@ -116,6 +123,7 @@ class Claims:
         self._flights: dict[Attempt, Flight] = {}
         self._abandoned: set[Attempt] = set()
         self.late_outcomes = 0
+        self.writes = Writes(lambda kind, attempt: told(kind, attempt.place, attempt.number))
 
     # From any thread: looking into a dict or copying its values is one step of the interpreter. The rest: on the loop
 
@@ -129,9 +137,14 @@ class Claims:
         return [flight.attempt for flight in list(self._flights.values())]
 
     def is_here(self, attempt: Attempt) -> bool:
-        """Return whether the attempt runs here, or may be the answer to a claim or a take that is awaited."""
+        """Return whether the attempt runs here, a call left behind too, or may be the answer to a claim or a take."""
         # In this order: an answer puts the attempt among the flights before it ends the waiting for it.
-        return attempt.job_id in self._taking or attempt.place in self._claiming or attempt in self._flights
+        return (
+            attempt.job_id in self._taking
+            or attempt.place in self._claiming
+            or attempt in self._flights
+            or self.writes.is_acting(attempt)
+        )
 
     def was_called(self, attempt: Attempt) -> bool:
         """Return whether an attempt that is not here any more was begun here, and ended without an outcome."""
@@ -218,6 +231,21 @@ class Claims:
             if flight.task is not None:
                 flight.task.cancel()
             _log.warning("attempt_cut_off", extra={"job": str(attempt.job_id), "attempt": attempt.number})
+
+    def fence(self) -> None:
+        """Stop the calls of writes, for the lease is over: others may soon do the same."""
+        for attempt in self.writes.acting:
+            flight = self._flights.get(attempt)
+            if flight is None or flight.is_concluding or flight.is_cut_off or flight.is_fenced:
+                continue
+            flight.is_fenced = True
+            if flight.task is not None:
+                flight.task.cancel()
+            _log.warning("attempt_fenced", extra={"job": str(attempt.job_id), "attempt": attempt.number})
+
+    def owner(self, claim: StepClaim, is_held: Callable[[], Awaitable[bool]]) -> Owner:
+        """Return the right of a call of a step to act; `is_held` asks the database. Call it on the event loop."""
+        return Owner(claim, self._lease, self.writes, is_held)
 
     def keep_abandoned(self, held: Collection[Attempt]) -> None:
         """Forget abandoned attempts that the database has settled: all but those in `held`."""

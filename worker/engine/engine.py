@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from uuid import UUID
 
 from shared.domain.errors import DatabaseUnavailable, ErrorRecord, InternalFault, OutcomeUnknown
@@ -36,7 +38,7 @@ from shared.ports import (
 from shared.ports.orchestrations import Conclusions
 from worker.engine.carried import Carried
 from worker.engine.chain import Chain, Work
-from worker.engine.claims import Claim, Claims
+from worker.engine.claims import Claim, Claiming, Claims, Flight, attempt_of
 from worker.engine.fanout import in_messages, own_share
 from worker.engine.follow import after_release, after_step, place_of, stage_again, wake_of
 from worker.engine.persist import persist
@@ -46,6 +48,7 @@ from worker.engine.slots import Slots
 from worker.engine.spending import Spending
 from worker.engine.step import StepRunner
 from worker.engine.values import OutputLimits, Values
+from worker.engine.writes import is_looked_into
 
 _log = logging.getLogger("planq.engine")
 
@@ -64,7 +67,8 @@ _STOP_SECONDS = 5.0
 class EngineSettings:
     """`fuse_seconds`: how long one Celery task may go on with follow-ups, far below any broker's patience.
 
-    `slots` bounds what is carried out at once, over all messages.
+    `slots` bounds what is carried out at once, over all messages. `model_retry_seconds`: how long a stage is tried
+    again whose model fails in a way that may pass.
     """
 
     lane: Lane
@@ -72,6 +76,7 @@ class EngineSettings:
     max_output_bytes: int = 64 * 1024 * 1024
     inline_output_bytes: int = 65_536
     fuse_seconds: float = 60.0
+    model_retry_seconds: float = 900.0
 
 
 class Engine:
@@ -94,10 +99,12 @@ class Engine:
         prices: Prices | None = None,
         workers: Callable[[], int] = lambda: 1,
         clock: Callable[[], float] = time.monotonic,
+        counts: Counter[tuple[str, ...]] | None = None,
     ) -> None:
         """`workers` says how many workers of this lane live, as far as is known; `clock` counts seconds.
 
-        `conclusions` is how orchestration jobs answer; without it they fail. `prices` are for budgets in money.
+        `conclusions` is how orchestration jobs answer; without it they fail. `prices` are for budgets in money. Calls
+        of tools are counted in `counts`.
         """
         self._settings = settings
         self._slots = Slots(settings.slots)
@@ -108,13 +115,18 @@ class Engine:
         self._clock = clock
         self.claims = claims if claims is not None else Claims()
         self._watched = watched = self.claims.watch(store)
-        self._respond = RespondStage(watched, responder, conclusions, prices)
+        self._spending = spending = Spending(watched, timedelta(seconds=settings.model_retry_seconds), draw)
+        self._respond = RespondStage(watched, responder, spending, conclusions, prices)
         limits = OutputLimits(settings.max_output_bytes, settings.inline_output_bytes)
         self._steps = StepRunner(
-            watched, toolbox, values=Values(payloads, limits), draw=draw, until_held=self.claims.until_held
+            watched,
+            toolbox,
+            values=Values(payloads, limits),
+            draw=draw,
+            claims=self.claims,
+            counts=counts,
         )
-        self._plan = PlanStage(watched, planner, responder, self._steps.look_ahead, prices)
-        self._spending = Spending(watched)
+        self._plan = PlanStage(watched, planner, responder, self._steps.look_ahead, spending, prices)
         self._is_winding_down = False
 
     async def run(self, wake: AnyWake) -> Carried:
@@ -136,6 +148,23 @@ class Engine:
             await work.stop(_STOP_SECONDS)
             raise
         return first.result()
+
+    async def run_suspects(self, group: UUID | None) -> Carried:
+        """Carry out a group of suspects, or with None any that waits, and nothing that follows from it.
+
+        `steps` of the outcome is 0 where there was nothing to do. Raises and is cancelled as `run`.
+        """
+        work, chain = Work(), self._chain(lambda: False)
+        claims = await self._watched.claim_suspects(group, self._settings.lane)
+        self.claims.hold(claims, [Claiming(attempt_of(claim).place) for claim in claims])
+        chain.held = self._slots.reserve(len(claims))
+        running = [self._branch(work, chain, claim) for claim in claims]
+        try:
+            await work.done()
+        except asyncio.CancelledError:
+            await work.stop(_STOP_SECONDS)
+            raise
+        return Carried(steps=len(claims), poisoned=any(one.result().poisoned for one in running))
 
     def interrupt(self, job_id: UUID) -> None:
         """Stop whatever runs here for a job that was cancelled; call it on the engine's event loop."""
@@ -169,12 +198,12 @@ class Engine:
             await self._publish(rest)
         return Carried(steps=begun)
 
-    def _branch(self, work: Work, chain: Chain, claim: Claim) -> None:
-        """Carry out a claim beside a chain, which gives it one of its slots."""
+    def _branch(self, work: Work, chain: Chain, claim: Claim) -> asyncio.Task[Carried]:
+        """Carry out a claim beside a chain, which gives it one of its slots; returns the task that does."""
         chain.held -= 1
         branch = self._chain(chain.may_go_on, held=1)
         branch.lines = chain.lines
-        work.begin(branch, self._follow(work, branch, claim, tracked=True))
+        return work.begin(branch, self._follow(work, branch, claim, tracked=True))
 
     async def _follow(self, work: Work, chain: Chain, claim: Claim, *, tracked: bool = False) -> Carried:
         """Carry out a claim, then what is taken over from it, and so on; returns the outcome of the first.
@@ -266,12 +295,17 @@ class Engine:
                 self._tracker.started(wake_of(claim), claim.attempt)
             carried = await self._work(chain, claim)
         except asyncio.CancelledError:
-            if not flight.is_cut_off:
+            if flight.is_fenced and not flight.is_cut_off:
+                is_settled = False
+                carried = await self._stand_back(chain, claim, flight)
+                is_settled = True
+            elif not flight.is_cut_off:
                 is_settled = False  # while it is not known to be given back: a second cancellation ends this wait
                 is_settled = await asyncio.shield(self._give_back(chain, claim))
                 raise
-            # The database already says that this attempt is over; its Celery task ends normally.
-            flight.uncancel()
+            else:
+                # The database already says that this attempt is over; its Celery task ends normally.
+                flight.uncancel()
         except BaseException:
             is_settled = False
             raise
@@ -367,15 +401,35 @@ class Engine:
             if isinstance(claim, StageClaim) or claim.effect is not Effect.UNSAFE:
                 await self._release(claim)
                 return True
-            unknown = OutcomeUnknown(
-                f"the worker stopped while the unsafe tool {claim.tool_name!r} ran; whether it took effect is unknown"
-            )
-            carried = await self._steps.break_off(claim, unknown, chain)
+            if is_looked_into(claim) and self.claims.writes.is_acting(attempt_of(claim)):
+                return False  # a thread of it runs until the process has ended: whoever sees that says so
+            carried = await self._steps.break_off(claim, _unknown(claim, "the worker stopped"), chain)
             await self._publish(carried.wakes)
         except DatabaseUnavailable:
             _log.warning("work_not_given_back", extra={"attempt": claim.attempt})
             return False
         return True
+
+    async def _stand_back(self, chain: Chain, claim: Claim, flight: Flight) -> Carried:
+        """The call was stopped, for the lease was over: say so as soon as the database answers.
+
+        What others have taken over by then is theirs.
+        """
+        flight.uncancel()
+        try:
+            await self.claims.until_held()
+            if isinstance(claim, StageClaim) or claim.effect is not Effect.UNSAFE:
+                await persist(lambda: self._release(claim))
+                return Carried(claim.attempt)
+            if is_looked_into(claim):
+                await self.claims.writes.until_stopped(attempt_of(claim))
+            stopped = _unknown(claim, "the worker could not renew its lease and stopped the call")
+            return await self._steps.break_off(claim, stopped, chain)
+        except asyncio.CancelledError:
+            if not flight.is_cut_off:
+                raise  # this process stops, and the database is still away: the lease decides
+            flight.uncancel()
+            return Carried(claim.attempt)
 
     async def _release(self, claim: Claim) -> None:
         """Let another worker take the claimed work at once."""
@@ -395,3 +449,7 @@ class Engine:
                 _log.warning("work_not_given_back", extra={"attempt": claim.attempt})
             finally:
                 self.claims.drop(claim)
+
+
+def _unknown(claim: StepClaim, why: str) -> OutcomeUnknown:
+    return OutcomeUnknown(f"{why} while the unsafe tool {claim.tool_name!r} ran; whether it took effect is unknown")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shared.domain.errors import ExecutionFailed
+from shared.domain.errors import ExecutionFailed, StorageUnavailable
 from shared.domain.retry import Phase
 from shared.ports import Delegated, Suspended
 from worker.engine.values import ReadyOutput
@@ -17,11 +17,13 @@ class Outcome:
     output: ReadyOutput | None = None
     suspended: Suspended | None = None
     delegated: Delegated | None = None
-    failure: ExecutionFailed | None = None
+    failure: ExecutionFailed | StorageUnavailable | None = None
     poisoned: bool = False
     phase: Phase = Phase.CALLING
 
     @property
     def small(self) -> ReadyOutput | None:
         """Return the output where the step has succeeded with a small one, None in any other case."""
-        return None if self.output is None or self.output.excerpts is not None else self.output
+        if self.output is None or self.output.excerpts is not None or self.output.beside is not None:
+            return None
+        return self.output

@@ -81,6 +81,7 @@ class PlanStage:
         planner: Planner,
         responder: Responder,
         look_ahead: Callable[[Chain, StepClaim], None],
+        spending: Spending,
         prices: Prices | None = None,
     ) -> None:
         """`responder` answers where there is nothing to plan, and puts structured answers right.
@@ -90,7 +91,7 @@ class PlanStage:
         self._look_ahead = look_ahead
         self._store = store
         self._planner = planner
-        self._spending = Spending(store)
+        self._spending = spending
         self._budget = Budget(store, self._spending, prices)
         self._answering = Answering(store, responder, self._spending, self._budget)
 
@@ -117,6 +118,7 @@ class PlanStage:
         tools = await offered_tools(self._store, claim, job, known)
         if job is not None and not tools:
             return await self._answering.ask(claim, job, chain)
+        job = None if job is None else job.knowing(tools)
         return await self._plan(_Planning(claim, chain, MODEL, agent=job), tools)
 
     async def _plan(self, planning: _Planning, tools: Mapping[str, ToolDefinition]) -> Carried:
@@ -130,7 +132,7 @@ class PlanStage:
                 claim.job_id, calls, lambda cut_off: self._planner.plan(ask, offered, cut_off=cut_off)
             )
         except ModelFailed as failure:
-            return await self._spending.end(claim, None, ErrorRecord.of(failure.error), calls)
+            return await self._spending.end_or_retry(claim, failure, calls)
         except BudgetExceeded as refused:
             return await self._spending.end(claim, None, ErrorRecord.of(refused), [])
         planning = replace(planning, calls=calls)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from shared.domain.errors import BudgetExceeded, ErrorRecord, InvalidArguments, InvalidRequest, UnknownAgent, storable
 from shared.domain.model import Ask, Findings, ModelFailed
 from shared.domain.results import failure_text
@@ -24,11 +26,12 @@ class RespondStage:
         self,
         store: JobStore,
         responder: Responder,
+        spending: Spending,
         conclusions: Conclusions | None = None,
         prices: Prices | None = None,
     ) -> None:
         self._store = store
-        self._spending = Spending(store)
+        self._spending = spending
         self._budget = Budget(store, self._spending, prices)
         self._answering = Answering(store, responder, self._spending, self._budget)
         self._orchestrations = OrchestrationStage(self._spending, conclusions)
@@ -63,15 +66,17 @@ class RespondStage:
             ask = await self._budget.reserved(claim, ask, findings, own={} if job is None else job.limits)
             reply = await self._answering.asked(claim, chain, ask, findings)
         except ModelFailed as failure:
-            error = ErrorRecord.of(failure.error)
-            told = failure_text(findings.results)
-            if told is not None:
-                error = ErrorRecord(
-                    error.code, f"{told} (and the answer failed: {error.message})", details=error.details
-                )
-            return await self._spending.end(claim, None, error, chain.calls)
+            return await self._spending.end_or_retry(claim, failure, chain.calls, partial(_with_results, findings))
         except BudgetExceeded as refused:
             return await self._spending.end(claim, None, ErrorRecord.of(refused), [])
         if job is not None:
             return await self._answering.finish(claim, job, chain, Said(reply.text, findings))
         return await self._spending.end(claim, storable(reply.text), None, chain.calls)
+
+
+def _with_results(findings: Findings, error: ErrorRecord) -> ErrorRecord:
+    """Return the error of a job whose answer failed: what its steps failed with comes first."""
+    told = failure_text(findings.results)
+    if told is None:
+        return error
+    return ErrorRecord(error.code, f"{told} (and the answer failed: {error.message})", details=error.details)

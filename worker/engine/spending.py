@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
-from shared.domain.errors import ErrorRecord
+from shared.domain.errors import ErrorRecord, RateLimited
 from shared.domain.model import ModelCall, ModelFailed, ModelReply
+from shared.domain.retry import GiveUp, StageTries, after_model_error
 from shared.domain.states import JobStatus
 from shared.ports import CutOff, JobStore, Message, Moved, StageClaim
 from worker.engine.carried import Carried
@@ -31,8 +35,16 @@ T = TypeVar("T")
 class Spending:
     """Stores what model calls cost; one per engine."""
 
-    def __init__(self, store: JobStore) -> None:
+    def __init__(
+        self,
+        store: JobStore,
+        patience: timedelta = timedelta(0),
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        """`patience` is how long a stage is tried again whose model fails; `draw` returns numbers from [0, 1)."""
         self._store = store
+        self._patience = patience
+        self._draw = draw
         self._writes: set[asyncio.Task[Any]] = set()
 
     @asynccontextmanager
@@ -99,6 +111,41 @@ class Spending:
 
         landed = await self.unbroken(persist(end))
         _log.info("job_ended", extra={"job": str(claim.job_id), "status": str(status), "landed": landed})
+        return Carried.by(claim, Moved(landed), error=error)
+
+    async def end_or_retry(
+        self,
+        claim: StageClaim,
+        failure: ModelFailed,
+        calls: Sequence[ModelCall],
+        told: Callable[[ErrorRecord], ErrorRecord] = lambda error: error,
+    ) -> Carried:
+        """Let a stage whose model has failed be tried again later, or end its job.
+
+        `calls` are those of this try, `told` makes the job's error from the model's. Like `unbroken`.
+        """
+        error = ErrorRecord.of(failure.error)
+        tried = StageTries(
+            claim.tried.tries + 1,
+            claim.tried.requests + sum(call.attempts for call in calls),
+            claim.tried.seconds + sum(call.latency_ms for call in calls) / 1000,
+        )
+        spent = timedelta(seconds=tried.seconds - claim.tried.seconds)
+        decided = after_model_error(
+            tried,
+            error,
+            jitter=self._draw(),
+            patience=self._patience,
+            retry_after=failure.error.retry_after if isinstance(failure.error, RateLimited) else None,
+            time_left=None if claim.time_left is None else claim.time_left - spent,
+        )
+        if isinstance(decided, GiveUp):
+            return await self.end(claim, None, told(decided.error), calls)
+        delay = decided.delay
+        waited = replace(tried, seconds=tried.seconds + delay.total_seconds())
+        landed = await self.unbroken(persist(lambda: self._store.retry_stage(claim, error, delay, waited, calls)))
+        shown = {"job": str(claim.job_id), "stage": str(claim.status), "code": error.code, "tries": tried.tries}
+        _log.warning("stage_retrying", extra={**shown, "seconds": round(delay.total_seconds(), 1), "landed": landed})
         return Carried.by(claim, Moved(landed), error=error)
 
     def _begin(self, write: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from time import monotonic
@@ -16,7 +17,6 @@ from shared.domain.errors import (
     OutcomeUnknown,
     RateLimited,
     StorageUnavailable,
-    Transient,
     UnknownTool,
 )
 from shared.domain.retry import Ask, GiveUp, Next, Phase, RunAgain, after_error
@@ -28,6 +28,7 @@ from shared.ports import (
     JobStore,
     Moved,
     NotHappened,
+    Ownership,
     StepClaim,
     StepWake,
     Suspended,
@@ -38,10 +39,12 @@ from shared.ports import (
 from worker.engine.calling import Calling
 from worker.engine.carried import Carried
 from worker.engine.chain import Chain
+from worker.engine.claims import Claims, attempt_of
 from worker.engine.outcome import Outcome
 from worker.engine.persist import persist
 from worker.engine.run_ahead import Ran, RunAhead, following_claim
 from worker.engine.values import ReadyOutput, Values, output_to_store
+from worker.engine.writes import is_looked_into
 
 _log = logging.getLogger("planq.engine")
 
@@ -49,7 +52,8 @@ _log = logging.getLogger("planq.engine")
 class StepRunner:
     """Runs single steps. `draw` returns uniform numbers from [0, 1) for jitter.
 
-    `until_held` waits until this worker knows what it still holds; no tool is called before.
+    No tool is called before `claims` know what this worker still holds. Calls of tools are counted in `counts`, as
+    `Calling.count` says.
     """
 
     def __init__(
@@ -59,13 +63,15 @@ class StepRunner:
         *,
         values: Values,
         draw: Callable[[], float],
-        until_held: Callable[[], Awaitable[None]],
+        claims: Claims,
+        counts: Counter[tuple[str, ...]] | None = None,
     ) -> None:
+        self._counts = Counter() if counts is None else counts
         self._store = store
         self._toolbox = toolbox
         self._values = values
         self._draw = draw
-        self._until_held = until_held
+        self._claims = claims
 
     async def claim(self, wake: StepWake) -> StepClaim | None:
         """Take the step; None when somebody else has it, it is over, or its time has not come."""
@@ -135,7 +141,7 @@ class StepRunner:
     async def break_off(
         self,
         claim: StepClaim,
-        failure: ExecutionFailed,
+        failure: ExecutionFailed | StorageUnavailable,
         chain: Chain,
         *,
         phase: Phase = Phase.CALLING,
@@ -172,16 +178,16 @@ class StepRunner:
         self, claim: StepClaim, output: ReadyOutput, run: Sequence[Ran], ended: float, chain: Chain
     ) -> Moved:
         """Store the output; a repeat puts its payload again, so that none is referred to that has been collected."""
-        payload = await self._values.put(claim, output)
+        artifact, payload = await self._values.put(claim, output)
         stored, take = output_to_store(output), chain.take()
         if not run or take is None:
-            return await self._store.succeed_step(claim, stored, output.artifact, payload, take=take)
+            return await self._store.succeed_step(claim, stored, artifact, payload, take=take)
         now = monotonic()
         along = [ran.to_store(now) for ran in run]
-        return await self._store.succeed_run(claim, stored, output.artifact, along, ended=now - ended, take=take)
+        return await self._store.succeed_run(claim, stored, artifact, along, ended=now - ended, take=take)
 
     async def _attempt(self, claim: StepClaim) -> Outcome:
-        calling = Calling(claim)
+        calling = Calling(claim, self._claims.owner(claim, lambda: self._store.holds_step(claim)))
         try:
             tool = self._toolbox.find(claim.tool_name)
             if tool is None:
@@ -190,24 +196,33 @@ class StepRunner:
                 )
             answer = await calling.answer(self._ask(claim, tool, calling))
             if isinstance(answer, Suspended):
+                calling.count(self._counts, "suspended")
                 return Outcome(suspended=answer)
             if isinstance(answer, Delegated):
-                return Outcome(delegated=_checked(answer, claim, tool))
-            return Outcome(output=await self._values.ready(claim, tool, answer))
-        except ExecutionFailed as failure:
+                delegated = _checked(answer, claim, tool)
+                calling.count(self._counts, "delegated")
+                return Outcome(delegated=delegated)
+            output = await self._values.ready(claim, tool, answer)
+            calling.count(self._counts, "succeeded")
+            return Outcome(output=output)
+        except (ExecutionFailed, StorageUnavailable) as failure:
+            calling.count(self._counts, failure.code)
             is_poisoned = calling.is_abandoned and claim.lane is Lane.CPU
+            if calling.is_abandoned and not is_poisoned and is_looked_into(claim):
+                # Who finds out that nothing has happened must not be proved wrong by a thread that hangs.
+                await self._claims.writes.until_stopped(attempt_of(claim))
             return Outcome(failure=failure, phase=calling.phase, poisoned=is_poisoned)
 
     async def _ask(self, claim: StepClaim, tool: Tool, calling: Calling) -> Any:
         """Put the arguments together and return the tool's answer: that it finds out, or that of a new call."""
-        arguments = await self._arguments(claim, tool)
+        arguments = await self._values.arguments(claim, tool)
         if claim.unsure:
             calling.phase = Phase.FINDING_OUT
-            found = await calling.ask(_finding_out(tool, arguments, claim))
+            found = await calling.ask(_finding_out(tool, arguments, claim, calling.owner))
             if not isinstance(found, NotHappened):
                 return found
             _tell("step_had_not_happened", claim, True)
-        await self._until_held()
+        await self._claims.until_held()
         calling.phase = Phase.CALLING
         if claim.gathered:
             gathering = await self._gathering(claim, tool, arguments)
@@ -216,7 +231,8 @@ class StepRunner:
             except ExecutionFailed:
                 calling.phase = Phase.GATHERED
                 raise
-        return await calling.ask(tool.call(arguments, _context(claim)))
+        with calling.owner.calling(claim.timeout_seconds):
+            return await calling.ask(tool.call(arguments, _context(claim, calling.owner)))
 
     async def _gathering(self, claim: StepClaim, tool: Tool, arguments: dict[str, Any]) -> Coroutine[Any, Any, Any]:
         """Return the call that makes the output from what became of the child jobs."""
@@ -224,12 +240,6 @@ class StepRunner:
             raise InternalFault(f"tool {claim.tool_name!r} delegated and knows no way to gather")
         children = await persist(lambda: self._store.children(claim))
         return tool.gather(arguments, children, claim.note, _context(claim))
-
-    async def _arguments(self, claim: StepClaim, tool: Tool) -> dict[str, Any]:
-        try:
-            return await self._values.arguments(claim, tool)
-        except StorageUnavailable as away:
-            raise Transient(away.message) from away
 
 
 def _checked(delegated: Delegated, claim: StepClaim, tool: Tool) -> Delegated:
@@ -248,16 +258,18 @@ def _time_left(claim: StepClaim, since: float | None) -> timedelta | None:
     return claim.time_left - timedelta(seconds=monotonic() - since)
 
 
-def _finding_out(tool: Tool, arguments: dict[str, Any], claim: StepClaim) -> Coroutine[Any, Any, Any]:
+def _finding_out(
+    tool: Tool, arguments: dict[str, Any], claim: StepClaim, owner: Ownership
+) -> Coroutine[Any, Any, Any]:
     if not isinstance(tool, FindsOut):
         raise OutcomeUnknown(
             f"an earlier call of the unsafe tool {claim.tool_name!r} may have taken effect, and this worker knows no "
             "way to find out; start its workers with the same tools"
         )
-    return tool.find_out(arguments, _context(claim))
+    return tool.find_out(arguments, _context(claim, owner))
 
 
-def _context(claim: StepClaim) -> ToolContext:
+def _context(claim: StepClaim, owner: Ownership | None = None) -> ToolContext:
     return ToolContext(
         job_id=str(claim.ref.job_id),
         step_index=claim.ref.index,
@@ -274,8 +286,10 @@ def _context(claim: StepClaim) -> ToolContext:
         agent=claim.agent,
         limits=claim.limits,
         time_left_seconds=None if claim.time_left is None else claim.time_left.total_seconds(),
+        timeout_seconds=claim.timeout_seconds,
         planned=claim.arguments,
         skill_id=claim.skill_id,
+        owner=owner,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -28,6 +28,7 @@ from shared.domain.ids import StepRef
 from shared.domain.retry import Ask, GiveUp, Next, Phase, RunAgain, after_error, after_loss
 from shared.domain.states import Lane, StepStatus
 from shared.ports import (
+    Due,
     ExpiredJob,
     LostStage,
     LostStep,
@@ -55,12 +56,14 @@ else there is to sweep must not wait longer."""
 class SweepSettings:
     """`batch` bounds one pass; `deadline_grace` is what a living worker gets to enforce a step's deadline itself.
 
+    Within a `lease` a living worker compares, and cuts off what it does not hold any more, or its lease is over.
     `ahead` is when the next pass comes at the latest.
     """
 
     max_worker_losses: int = 3
     batch: int = 500
     deadline_grace: timedelta = timedelta(seconds=10)
+    lease: timedelta = timedelta(seconds=15)
     tidy_every: int = 300
     ahead: timedelta = timedelta(0)
 
@@ -70,8 +73,8 @@ class Sweeper:
 
     `job_ended` is told of jobs that a pass ends, and `interrupt` of those that it ends in the middle, so that what
     runs of them is cut off. `due_in` is told in how many seconds a pass is due that should not wait for its turn.
-    Workers of the `neighbourhood` that have gone are not waited for until their leases end. `counts` are totals since
-    the start, by name and labels.
+    Workers of the `neighbourhood` that have gone are not waited for until their leases end. `suspected` is called
+    where suspects may wait for a process of their own. `counts` are totals since the start, by name and labels.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class Sweeper:
         interrupt: Callable[[UUID], None],
         due_in: Callable[[float], None] = lambda _: None,
         neighbourhood: Neighbourhood | None = None,
+        suspected: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -96,6 +100,7 @@ class Sweeper:
         self._interrupt = interrupt
         self._due_in = due_in
         self._neighbourhood = neighbourhood
+        self._suspected = suspected
         self.counts = Counter[tuple[str, ...]]()
         self._parts = {
             SweepPart.TIMERS: self._fire_timers,
@@ -133,11 +138,9 @@ class Sweeper:
                 continue
             acted += count
             wakes += more
-        lost = await self._lanes_that_lost_wakes(found.unclaimed)
-        due: Sequence[Wake] = ()
-        if lost or acted or SweepPart.WAKES in found.parts:
-            # While the broker is away one wake-up of a kind tries it; a batch would only be taken and returned.
-            due = await self._store.take_due_wakes(self._settings.batch if self._is_broker_there else 1, lost)
+        if found.suspected or self._has_lost_worker:
+            self._suspected()
+        due = await self._take_due_wakes(found, acted)
         # A worker that froze instead of dying still swallows the next message of its lane; the copy reaches another.
         wakes += [*due, *due] if self._has_lost_worker else due
         if wakes:
@@ -149,6 +152,13 @@ class Sweeper:
         if self._passes % self._settings.tidy_every == 1:
             await self._store.tidy()
         return acted + len(wakes)
+
+    async def _take_due_wakes(self, found: Due, acted: int) -> Sequence[Wake]:
+        lost = await self._lanes_that_lost_wakes(found.unclaimed)
+        if not (lost or acted or SweepPart.WAKES in found.parts):
+            return ()
+        # While the broker is away one wake-up of a kind tries it; a batch would only be taken and returned.
+        return await self._store.take_due_wakes(self._settings.batch if self._is_broker_there else 1, lost)
 
     async def _end_leases(self) -> None:
         """End the leases of workers on this machine whose processes have gone.
@@ -208,9 +218,12 @@ class Sweeper:
     def _judge(self, step: LostStep) -> Next:
         """Decide what becomes of an attempt whose worker was lost, or does not enforce its deadline."""
         if step.is_worker_lost:
-            return after_loss(step, self._settings.max_worker_losses)
+            return after_loss(step, self._settings.max_worker_losses, step.company)
         late = TimedOut(f"tool {step.tool_name!r} did not answer within {step.timeout_seconds:g} s")
-        return after_error(step, ErrorRecord.of(late), phase=Phase.CALLING, jitter=self._draw())
+        decided = after_error(step, ErrorRecord.of(late), phase=Phase.CALLING, jitter=self._draw())
+        if isinstance(decided, RunAgain) and decided.unsure:
+            return replace(decided, delay=max(decided.delay, self._settings.lease))
+        return decided
 
     async def _store_next(self, step: LostStep, decided: Next) -> Moved:
         match decided:
@@ -226,13 +239,13 @@ class Sweeper:
         count = 0
         for stage in await self._store.lost_stages(self._settings.batch):
             told = {"job": str(stage.job_id), "stage": str(stage.status)}
-            if stage.losses + 1 >= self._settings.max_worker_losses:
+            if stage.company == 1 and stage.losses + 1 >= self._settings.max_worker_losses:
                 count += await self._give_up(stage)
             elif await self._store.take_back_stage(stage):
                 count += 1
                 self._has_lost_worker = True
                 _log.warning("stage_taken_back", extra={**told, **self._count(stage)})
-        return count, []  # it is due at once, so this very pass publishes it
+        return count, []  # what hung is due at once, and published by this very pass; a suspect waits for its process
 
     async def _give_up(self, stage: LostStage) -> int:
         error = ErrorRecord.of(

@@ -10,7 +10,7 @@ import asyncio
 import copy
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shared.domain.artifacts import identify
@@ -19,13 +19,17 @@ from shared.domain.errors import InvalidArguments, InvalidOutput
 from shared.domain.excerpts import Excerpts, Path, descend, excerpts_json
 from shared.domain.preview import preview_json
 from shared.domain.resolution import MAX_SIZE, Resolved, resolve, uncovered
-from shared.domain.schemas import violations
+from shared.domain.schemas import Steps, violations
 from shared.domain.tool import ToolDefinition
-from shared.ports import ArtifactRecord, PayloadRecord, Payloads, StepClaim, Tool
+from shared.ports import Accompanied, ArtifactRecord, PayloadRecord, Payloads, StepClaim, Tool
 from worker.engine.persist import persist
 
 _LOADS_AT_ONCE = 2
 """A payload takes several times its size while it is decoded; a wide plan over one large output loads it in turn."""
+
+
+_STEPS_AT_ONCE = 20_000
+"""Steps of a schema's check on the event loop, some 50 ms; what takes more is begun again in a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +42,16 @@ class OutputLimits:
 
 @dataclass(frozen=True, slots=True)
 class ReadyOutput:
-    """A checked output, ready to be stored. `excerpts` and `preview` are None where it is small."""
+    """A checked output, ready to be stored. `excerpts` and `preview` are None where it is small.
+
+    `beside` is the body of an artifact beside it, where that is large.
+    """
 
     body: bytes
     artifact: ArtifactRecord | None
     excerpts: bytes | None = None
     preview: bytes | None = None
+    beside: ReadyOutput | None = None
 
 
 class Values:
@@ -64,27 +72,47 @@ class Values:
         max_size = MAX_SIZE + self._limits.most
         lacking = uncovered(claim.arguments, claim.outputs)
         if not lacking:
-            return _resolved(claim, claim.outputs, tool.definition, max_size, ())
+            steps = Steps(_STEPS_AT_ONCE)
+            try:
+                return _resolved(claim, claim.outputs, tool.definition, max_size, (), steps)
+            except InvalidArguments:
+                if not steps.are_spent:
+                    raise
+            return await asyncio.to_thread(_resolved, claim, claim.outputs, tool.definition, max_size, ())
         outputs = dict(claim.outputs)  # what is loaded into it belongs to this attempt alone
         for step, paths in lacking.items():
             outputs[step] = await self._loaded(claim.tenant_id, claim.outputs[step], paths)
         return await asyncio.to_thread(_resolved, claim, outputs, tool.definition, max_size, lacking)
 
-    async def ready(self, claim: StepClaim, tool: Tool, output: Any) -> ReadyOutput:
-        """Check and encode an output; raises `InvalidOutput` for what is no JSON, too large, or breaks its schema."""
+    async def ready(self, claim: StepClaim, tool: Tool, answer: Any) -> ReadyOutput:
+        """Check and encode an answer; raises `InvalidOutput` for what is no JSON, too large, or breaks its schema."""
+        if isinstance(answer, Accompanied):
+            ready = await self.ready(claim, tool, answer.output)
+            return await asyncio.to_thread(_accompanied, ready, tool.definition, answer.artifact, claim, self._limits)
+        output = answer
         if is_larger(output, self._limits.inline):
             return await asyncio.to_thread(_ready, tool.definition, output, claim, self._limits)
-        return _ready(tool.definition, output, claim, self._limits)
+        steps = Steps(_STEPS_AT_ONCE)
+        try:
+            return _ready(tool.definition, output, claim, self._limits, steps)
+        except InvalidOutput:
+            if not steps.are_spent:
+                raise
+        return await asyncio.to_thread(_ready, tool.definition, output, claim, self._limits)
 
-    async def put(self, claim: StepClaim, output: ReadyOutput) -> PayloadRecord | None:
-        """Store the bytes of a large output, which its step may then refer to; None where it is small.
+    async def put(self, claim: StepClaim, output: ReadyOutput) -> tuple[ArtifactRecord | None, PayloadRecord | None]:
+        """Store the bytes of what is large, which its step may then refer to; return what is to be stored with it.
 
         Idempotent. Nobody refers to them until the step is finished; if that never happens they are collected.
         """
+        artifact = output.artifact
+        if artifact is not None and artifact.beside is not None and output.beside is not None:
+            digest = await self._payloads.put(claim.tenant_id, output.beside.body, output.beside.preview or b"null")
+            artifact = replace(artifact, beside=replace(artifact.beside, hash=digest))
         if output.excerpts is None or output.preview is None:
-            return None
+            return artifact, None
         digest = await self._payloads.put(claim.tenant_id, output.body, output.preview)
-        return PayloadRecord(digest, len(output.body), output.excerpts)
+        return artifact, PayloadRecord(digest, len(output.body), output.excerpts)
 
     async def _loaded(self, tenant_id: str, known: Excerpts, paths: Sequence[Path]) -> Excerpts:
         async with self._loading:
@@ -98,13 +126,18 @@ def output_to_store(output: ReadyOutput) -> JsonText | None:
 
 
 def _resolved(
-    claim: StepClaim, outputs: Mapping[int, Any], definition: ToolDefinition, max_size: int, owned: Collection[int]
+    claim: StepClaim,
+    outputs: Mapping[int, Any],
+    definition: ToolDefinition,
+    max_size: int,
+    owned: Collection[int],
+    steps: Steps | None = None,
 ) -> dict[str, Any]:
     if claim.verbatim:
         resolved = Resolved(copy.deepcopy(dict(claim.arguments)), ())
     else:
         resolved = resolve(claim.arguments, outputs, max_size=max_size, owned=owned)
-    defects = violations(definition.input_schema, resolved.arguments)
+    defects = violations(definition.input_schema, resolved.arguments, steps=steps)
     if defects or not isinstance(resolved.arguments, dict):
         told = [f"{d.pointer or 'the arguments'}: {d.message}" for d in defects[:5]]
         told += [missing.render() for missing in resolved.missing[:5]]
@@ -112,8 +145,22 @@ def _resolved(
     return resolved.arguments
 
 
-def _ready(definition: ToolDefinition, output: Any, claim: StepClaim, limits: OutputLimits) -> ReadyOutput:
-    name, wanted = definition.name, claim.wanted
+def _accompanied(
+    ready: ReadyOutput, definition: ToolDefinition, wrapper: Mapping[str, Any], claim: StepClaim, limits: OutputLimits
+) -> ReadyOutput:
+    """Return an output with the artifact that came beside it."""
+    body = _body(definition.name, wrapper, limits)
+    beside = _artifact(wrapper, definition.skill_id or claim.skill_id)
+    if beside is None:
+        raise InvalidOutput(f"tool {definition.name!r} returned an artifact without a usable artifact_id")
+    is_large = len(body) > limits.inline
+    beside = beside if is_large else replace(beside, body=JsonText(body))
+    artifact = replace(ready.artifact or ArtifactRecord(None, None, None), beside=beside)
+    large = ReadyOutput(body, None, None, preview_json(wrapper)) if is_large else None
+    return replace(ready, artifact=artifact, beside=large)
+
+
+def _body(name: str, output: Any, limits: OutputLimits) -> bytes:
     try:
         body = encode(output)
     except (ValueError, TypeError, RecursionError) as error:
@@ -123,7 +170,15 @@ def _ready(definition: ToolDefinition, output: Any, claim: StepClaim, limits: Ou
             f"tool {name!r} returned {len(body)} bytes; at most {limits.most} are kept: return less, or a reference "
             "to where the data lies"
         )
-    defects = violations(definition.output_schema or {}, output)
+    return body
+
+
+def _ready(
+    definition: ToolDefinition, output: Any, claim: StepClaim, limits: OutputLimits, steps: Steps | None = None
+) -> ReadyOutput:
+    name, wanted = definition.name, claim.wanted
+    body = _body(name, output, limits)
+    defects = violations(definition.output_schema or {}, output, steps=steps)
     if defects:
         told = "; ".join(f"{d.pointer or 'the output'}: {d.message}" for d in defects[:5])
         raise InvalidOutput(f"tool {name!r} broke its output schema: {told}")
@@ -139,7 +194,8 @@ def _artifact(output: Any, skill_id: str | None) -> ArtifactRecord | None:
     found = identify(output)
     if found is None:
         return None
-    return ArtifactRecord(found.id, skill_id if found.skill_id is None else found.skill_id, found.type)
+    named = skill_id if found.skill_id is None else found.skill_id
+    return ArtifactRecord(found.id, named, found.type, found.metadata)
 
 
 def _as_read(output: Any, body: bytes, wanted: Sequence[Path]) -> Any:

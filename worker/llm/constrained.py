@@ -72,10 +72,13 @@ def constrained(
     """Return the parameters that hold `model` to `schema`, None where its provider cannot be told."""
     if not model.profile.get("supports_json_schema_output", False):
         return None
-    if provider is Provider.ANTHROPIC and _has_open_object(schema):
+    is_open = _has_open_object(schema)
+    if provider is Provider.ANTHROPIC and is_open:
         # It closes every object, so that one without listed properties could only come back empty.
         return None
-    wanted = OutputObjectDefinition(json_schema=dict(schema), name="answer")
+    # Strict modes forbid open objects; left to itself, pydantic-ai closes those that list nothing.
+    strict = False if is_open else None
+    wanted = OutputObjectDefinition(json_schema=opened(schema), name="answer", strict=strict)
     parameters = ModelRequestParameters(output_mode="native", output_object=wanted)
     try:
         model.prepare_request(settings, parameters)
@@ -83,6 +86,35 @@ def constrained(
         # What the provider's form cannot say: too many optional fields, a schema without a type.
         return None
     return parameters
+
+
+_BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_SEVERAL = ("anyOf", "oneOf", "allOf", "prefixItems")
+_ONE = ("items", "additionalProperties", "contains", "if", "then", "else")
+
+
+def opened(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `schema` with every object that lists no properties said to be open, which means the same.
+
+    Providers and servers that hold a model to a schema take what is not listed for forbidden: without a word on it,
+    such an object can only come back empty. Precondition: not nested deeply.
+    """
+    made = dict(schema)
+    for keyword in _BY_NAME:
+        if isinstance(made.get(keyword), Mapping):
+            made[keyword] = {name: _opened(inner) for name, inner in made[keyword].items()}
+    for keyword in _SEVERAL:
+        if isinstance(made.get(keyword), list):
+            made[keyword] = [_opened(inner) for inner in made[keyword]]
+    for keyword in _ONE:
+        made.update({keyword: _opened(made[keyword])} if keyword in made else {})
+    if _is_object(made) and not made.get("properties"):
+        made.setdefault("additionalProperties", True)
+    return made
+
+
+def _opened(schema: Any) -> Any:
+    return opened(schema) if isinstance(schema, Mapping) else schema
 
 
 def refuses_schema(error: ModelHTTPError) -> bool:

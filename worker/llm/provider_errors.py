@@ -23,6 +23,7 @@ from shared.domain.errors import (
     TimedOut,
     Transient,
 )
+from shared.domain.redact import redacted
 from worker.llm.bounded import ReplyTooLarge
 
 FOREIGN: tuple[type[Exception], ...] = (
@@ -111,7 +112,8 @@ _OTHER = "the model's reply is not of the provider's form"
 
 
 def translated(error: Exception, *, secret: str) -> ExecutionFailed:
-    """Return our error for `error`, one of `FOREIGN`; `secret` (the API key) is taken out of its message.
+    """Return our error for `error`, one of `FOREIGN`; `secret` (the API key) is taken out of its message, and so
+    are credentials and queries of addresses.
 
     Servers are known to repeat a refused key in their answer, and the message is stored and shown.
     """
@@ -121,6 +123,7 @@ def translated(error: Exception, *, secret: str) -> ExecutionFailed:
     detail = str(error) or type(error).__name__
     if secret:
         detail = detail.replace(secret, "[API key]")
+    detail = redacted(detail)
     for category, meaning, ours in _TABLE:
         if isinstance(error, category):
             return ours(f"{meaning}: {detail}", error)

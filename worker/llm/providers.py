@@ -33,7 +33,7 @@ from worker.llm.backend import Completion
 from worker.llm.bounded import bound
 from worker.llm.closing import closing_replies, watch
 from worker.llm.completion import completion_of, partial_of
-from worker.llm.constrained import Unconstrained, constrained, refuses_schema
+from worker.llm.constrained import Unconstrained, constrained, opened, refuses_schema
 from worker.llm.provider_errors import FOREIGN, translated
 from worker.llm.remembered import Remembered
 from worker.llm.request import ModelRequest
@@ -315,7 +315,7 @@ def _forced(tool: Mapping[str, Any]) -> ModelRequestParameters:
     wire = WireTool(
         name=str(tool["name"]),
         description=str(tool["description"]),
-        parameters_json_schema=dict(tool["parameters"]),
+        parameters_json_schema=opened(tool["parameters"]),
         kind="output",
         # Providers' strict modes forbid the open objects that the arguments of tools are.
         strict=False,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from shared.broker import names
-from shared.ports import RespondWake
+from shared.broker.messages import decode_respond
 from worker.celery_app import CoroutineTask, app, conclude, engine
 
 
 @app.task(name=names.RESPOND, base=CoroutineTask)
 async def respond_to_job(job: str) -> str:
     """Carry out the RESPOND stage of a job."""
-    return conclude(await engine().run(RespondWake(UUID(job))))
+    return conclude(await engine().run(decode_respond(job)))

@@ -2,13 +2,24 @@
 
 Tool authors need only what is exported here: `@tool` for a typed function, `ToolError` to report a failure, and the
 two types that a function may ask for in its signature, `ToolContext` (who calls) and `ToolServices` (what this
-process offers); `NotHappened` is what a `find_out` function may answer. Nothing here knows the engine, the store or
-Celery.
+process offers); `ToolResponse` wraps an artifact, `NotHappened` is what a `find_out` function may answer, and
+`OwnershipLost` what `ToolContext.confirm` raises. Nothing here knows the engine, the store or Celery.
 """
 
+from shared.domain.errors import OwnershipLost
 from shared.ports import NotHappened, Suspended, ToolContext
 from worker.tools.declare import tool
 from worker.tools.errors import ToolError
+from worker.tools.response import ToolResponse
 from worker.tools.services import ToolServices
 
-__all__ = ["NotHappened", "Suspended", "ToolContext", "ToolError", "ToolServices", "tool"]
+__all__ = [
+    "NotHappened",
+    "OwnershipLost",
+    "Suspended",
+    "ToolContext",
+    "ToolError",
+    "ToolResponse",
+    "ToolServices",
+    "tool",
+]

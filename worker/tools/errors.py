@@ -26,6 +26,7 @@ from shared.domain.errors import (
     Transient,
     capped,
 )
+from shared.domain.redact import redacted
 
 MAX_QUOTE_CHARS = 500
 """Longest quotation of a foreign exception's text in a message."""
@@ -93,13 +94,13 @@ def retry_after(response: httpx.Response, now: datetime | None = None) -> timede
 
 
 def quoted(error: BaseException) -> str:
-    """Return `Type: text` of an exception, capped."""
+    """Return `Type: text` of an exception, capped; credentials and queries of addresses in it are hidden."""
     name = type(error).__name__
     try:
         text = str(error).strip()
     except Exception:  # foreign code, which may be broken as well
         return name
-    return f"{name}: {capped(text, MAX_QUOTE_CHARS)}" if text else name
+    return f"{name}: {capped(redacted(text), MAX_QUOTE_CHARS)}" if text else name
 
 
 def _timed_out(error: BaseException, tool_name: str) -> ExecutionFailed:

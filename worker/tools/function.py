@@ -20,7 +20,7 @@ from shared.domain.errors import (
 )
 from shared.domain.states import Effect, Lane, Recovery
 from shared.domain.tool import DEFAULT_TIMEOUT_SECONDS, ToolDefinition, default_retries
-from shared.ports import NotHappened, Suspended, ToolContext
+from shared.ports import NotHappened, Ownership, Suspended, ToolContext
 from worker.tools.declare import ToolOptions, describe, place_of
 from worker.tools.errors import as_execution_failed
 from worker.tools.services import ToolServices
@@ -62,7 +62,8 @@ class FunctionTool:
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         """Run the function once; see `shared.ports.Tool.call`."""
         name = self._definition.name
-        result = await self._run(self.function, self._bound(arguments, context), name, is_async=self._is_async)
+        values = self._bound(arguments, context)
+        result = await self._run(self.function, values, name, context.owner, is_async=self._is_async)
         if isinstance(result, Suspended):
             return replace(result, output=self._output.dump(result.output, name))
         return self._output.dump(result, name)
@@ -74,7 +75,7 @@ class FunctionTool:
             raise OutcomeUnknown(f"{self._definition.name} has no function that finds out whether a call took effect")
         name = f"find_out of {self._definition.name}"
         values = question.bind(self._bound(arguments, context), context, self._services)
-        result = await self._run(question.function, values, name, is_async=question.is_async)
+        result = await self._run(question.function, values, name, None, is_async=question.is_async)
         if isinstance(result, NotHappened):
             return result
         if isinstance(result, Suspended) or result is None:
@@ -87,11 +88,19 @@ class FunctionTool:
         except ValidationError as error:
             raise InvalidArguments(f"{self._definition.name}: {describe(error)}") from error
 
-    async def _run(self, function: Callable[..., Any], values: dict[str, Any], name: str, *, is_async: bool) -> Any:
+    async def _run(
+        self,
+        function: Callable[..., Any],
+        values: dict[str, Any],
+        name: str,
+        owner: Ownership | None,
+        *,
+        is_async: bool,
+    ) -> Any:
         try:
             if is_async:
                 return await function(**values)
-            return await self._threads.call(function, values)
+            return await self._threads.call(function, values, owner)
         except asyncio.CancelledError as error:
             if not _is_being_cancelled():
                 raise InternalFault(f"{name} cancelled itself") from error

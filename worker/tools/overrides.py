@@ -22,6 +22,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from shared.domain.agents.marked import load_yaml
 from shared.domain.errors import Misconfigured
 from shared.domain.states import Recovery
 from worker.tools.declare import ToolOptions, describe
@@ -52,7 +53,7 @@ def read_tools_file(path: Path) -> list[FunctionOptions]:
     wrong key, or lists one function twice.
     """
     try:
-        content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content: Any = load_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise Misconfigured(f"{path}: cannot be read as tool declarations: {error}") from error
     except yaml.YAMLError as error:

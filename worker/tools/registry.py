@@ -34,10 +34,11 @@ class Registry:
 
     def __init__(self) -> None:
         self._tools: dict[str, Tool] = {}
+        self._hidden: frozenset[str] = frozenset()
 
     def definitions(self) -> Sequence[ToolDefinition]:
-        """Return every tool's definition, sorted by name."""
-        return [self._tools[name].definition for name in sorted(self._tools)]
+        """Return every offered tool's definition, sorted by name."""
+        return [self._tools[name].definition for name in sorted(self._tools) if name not in self._hidden]
 
     def find(self, name: str) -> Tool | None:
         """Return the tool of exactly this name, or None."""
@@ -51,8 +52,12 @@ class Registry:
         """
         self._tools = self._grown(tools, check_definition)
 
-    def reserve(self, tools: Iterable[Tool]) -> None:
-        """Add tools of planq itself, whose names nobody else can take (readings row 24); all or none, as `extend`."""
+    def reserve(self, tools: Iterable[Tool], hidden: Iterable[str] = ()) -> None:
+        """Add tools of planq itself, whose names nobody else can take (readings row 24); all or none, as `extend`.
+
+        Those that are `hidden` are found and not offered: plans that were made before say what has become of them.
+        """
+        self._hidden = frozenset(hidden)
         self._tools = self._grown(tools, check_schemas)
 
     def _grown(self, tools: Iterable[Tool], check: Callable[[ToolDefinition, str], None]) -> dict[str, Tool]:
@@ -99,7 +104,7 @@ def load_registry(
     `module:attribute` (a `@tool` function, such a factory, or a list). None as group loads no entry point. Two
     distributions or modules that offer the very same function give one tool. Raises `Misconfigured`.
     """
-    loader = _Loader(services, read_tools_file(yaml_path) if yaml_path else [], yaml_path)
+    loader = _Loader(services, _read_yaml(yaml_path) if yaml_path else [], yaml_path)
     if entry_point_group is not None:
         for entry in sorted(importlib.metadata.entry_points(group=entry_point_group), key=lambda entry: entry.name):
             loader.load(entry.value, f"entry point {entry_point_group}:{entry.name}")
@@ -109,6 +114,13 @@ def load_registry(
     registry = Registry()
     registry.extend(loader.tools)
     return registry
+
+
+def _read_yaml(path: Path) -> list[FunctionOptions]:
+    try:
+        return read_tools_file(path)
+    except Misconfigured as error:
+        raise Misconfigured(f"PLANQ_TOOLS_FILE: {error.message}") from error
 
 
 class _Loader:

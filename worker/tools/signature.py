@@ -78,10 +78,14 @@ class Output:
     def dump(self, value: Any, tool_name: str) -> dict[str, Any]:
         """Return `value` as a JSON object, wrapped where the schema says so.
 
-        Raises `InvalidOutput` when it holds what JSON cannot (NaN, undecodable bytes, a cycle), or is no object.
+        Raises `InvalidOutput` when it holds what JSON cannot (NaN, undecodable bytes, a cycle, keys of one object
+        that are the same text), or is no object.
         """
         try:
             plain = self.adapter.dump_python(value, mode="json", by_alias=True, warnings="none")
+            if not _is_plain(value):
+                told = self.adapter.dump_python(value, mode="python", by_alias=True, warnings="none")
+                _check_kept(told, plain, tool_name)
         except (ValueError, TypeError, RecursionError) as error:
             raise InvalidOutput(f"{tool_name} returned a {type(value).__name__} that is no JSON: {error}") from error
         if is_deeper_than(plain, MAX_DEPTH):
@@ -258,6 +262,45 @@ def _as_text(plain: Any) -> str:
     if plain is None:
         return ""
     return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+
+
+def _is_plain(value: Any) -> bool:
+    """Say whether a value is its own JSON; precondition: it holds no circle."""
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if type(item) is dict:
+            if any(type(key) is not str for key in item):
+                return False
+            stack.extend(item.values())
+        elif type(item) is list:
+            stack.extend(item)
+        elif type(item) is float:
+            if not math.isfinite(item):
+                return False
+        elif item is not None and type(item) not in (str, int, bool):
+            return False
+    return True
+
+
+def _check_kept(told: Any, plain: Any, tool_name: str) -> None:
+    """Raise `InvalidOutput` where the JSON form of what was returned says less: pydantic keeps silent about that."""
+    stack = [(told, plain)]
+    while stack:
+        said, kept = stack.pop()
+        if isinstance(said, float) and not math.isfinite(said) and not isinstance(kept, str):
+            raise InvalidOutput(
+                f"{tool_name} returned {said}, which JSON cannot express; return null or text instead"
+            )
+        if isinstance(said, Mapping) and isinstance(kept, dict):
+            if len(kept) < len(said):
+                raise InvalidOutput(
+                    f"{tool_name} returned an object with keys that are the same text in JSON "
+                    f"({', '.join(repr(key) for key in list(said)[:5])}); only one of them would be kept"
+                )
+            stack.extend(zip(said.values(), kept.values(), strict=False))
+        elif isinstance(said, (list, tuple, set, frozenset)) and isinstance(kept, list):
+            stack.extend(zip(said, kept, strict=False))
 
 
 def _check_json(value: Any, tool_name: str) -> None:

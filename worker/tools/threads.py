@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import anyio
@@ -16,6 +17,7 @@ import anyio.to_thread
 from anyio.lowlevel import RunVar
 
 from shared.domain.errors import Transient
+from shared.ports import Ownership
 
 
 class ToolThreads:
@@ -31,8 +33,10 @@ class ToolThreads:
         self._lock = threading.Lock()
         self._alive = 0
 
-    async def call(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-        """Call `function(**arguments)` in a thread and return its result or raise its exception.
+    async def call(
+        self, function: Callable[..., Any], arguments: dict[str, Any], owner: Ownership | None = None
+    ) -> Any:
+        """Call `function(**arguments)` in a thread, of which `owner` knows; return its result or raise its exception.
 
         Context variables are carried over. Cancelling returns at once and leaves the thread behind. Raises
         `Transient` when too many threads are alive already.
@@ -43,10 +47,10 @@ class ToolThreads:
             limiter = anyio.CapacityLimiter(self._running)
             self._limiter.set(limiter)
         return await anyio.to_thread.run_sync(
-            self._counted, function, arguments, abandon_on_cancel=True, limiter=limiter
+            self._counted, function, arguments, owner, abandon_on_cancel=True, limiter=limiter
         )
 
-    def _counted(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    def _counted(self, function: Callable[..., Any], arguments: dict[str, Any], owner: Ownership | None) -> Any:
         with self._lock:
             if self._alive >= self._most_alive:
                 raise Transient(
@@ -55,7 +59,8 @@ class ToolThreads:
                 )
             self._alive += 1
         try:
-            return function(**arguments)
+            with nullcontext() if owner is None else owner.in_thread():
+                return function(**arguments)
         finally:
             with self._lock:
                 self._alive -= 1

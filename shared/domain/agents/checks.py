@@ -8,24 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from itertools import islice
 from typing import Any
 
-import jsonschema
-from jsonschema import validators as dialects
-
 from shared.domain.agents.marked import Defect, Marked, Path
-from shared.domain.errors import InvalidRequest, Misconfigured, capped
+from shared.domain.errors import InvalidRequest, Misconfigured
 from shared.domain.model_names import OFFLINE, check_model_name
 from shared.domain.names import MAX_AGENT_NAME
 from shared.domain.patterns import needs_backtracking, patterns_of
-from shared.domain.schemas import check_schema, excerpt
+from shared.domain.schemas import check_schema, excerpt, schema_defects
 
 AGENT_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.\-]{{0,{MAX_AGENT_NAME - 1}}}")
 """Names of agents stand in addresses, in the names of files and in plans."""
-
-_MOST = 20
-"""Defects told of one schema."""
 
 Found = Iterator[tuple[Path, str]]
 
@@ -107,19 +100,13 @@ def _action(action: Any, path: Path) -> Found:
 
 def _schema(schema: Mapping[str, Any], path: Path) -> Found:
     """Say what is wrong with a schema that stands at `path`; one of the document itself stands at the top."""
-    dialect = dialects.validator_for(schema, default=jsonschema.Draft202012Validator)
-    meta = dialect(dialect.META_SCHEMA, format_checker=dialect.FORMAT_CHECKER)  # or patterns are not looked at
     try:
-        broken = list(islice(meta.iter_errors(schema), _MOST))
+        broken = schema_defects(schema)
     except RecursionError:
         yield path, "the schema is nested too deeply"
         return
-    seen: set[Path] = set()
-    for error in broken:
-        place = (*path, *error.absolute_path)
-        if place not in seen:
-            seen.add(place)
-            yield place, f"not a valid JSON Schema: {capped(error.message, 200)}"
+    for place, message in broken:
+        yield (*path, *place), f"not a valid JSON Schema: {message}"
     if not broken:
         slow = [(place, pattern) for place, pattern in patterns_of(schema) if needs_backtracking(pattern)]
         try:
@@ -132,7 +119,7 @@ def _schema(schema: Mapping[str, Any], path: Path) -> Found:
             yield (
                 (*path, *place),
                 (
-                    f"the pattern {excerpt(pattern)} needs look-around or back-references, which may never end; "
-                    "write it without"
+                    f"the pattern {excerpt(pattern)} needs look-around or back-references, which may never end, "
+                    "or repeats too much; write it without"
                 ),
             )

@@ -159,13 +159,17 @@ class AgentDocument(BaseModel):
         extra = self.model_extra or {}
         return schema | {key: deepcopy(extra[key]) for key in _OF_THE_SCHEMA if key in extra}
 
-    def system_prompt(self) -> str:
+    def system_prompt(self, names: Mapping[str, str] | None = None) -> str:
         """Return the instructions: description, extension, notes on tools, and in conversational mode the thinking
-        aides; parts that there are not are left out."""
+        aides; parts that there are not are left out.
+
+        `names` are those by which the model calls the tools that the document lists; without one its own is printed.
+        """
+        known = names or {}
         is_guiding = not self.structured_output
         return system_prompt(
             [self.description, self.system_prompt_extension or ""],
-            [(tool.name, tool.description) for tool in self.tools if tool.description],
+            [(known.get(tool.name, tool.name), tool.description) for tool in self.tools if tool.description],
             self.properties if is_guiding else {},
             self.required,
             (self.model_extra or {}).get("$defs"),
@@ -197,16 +201,18 @@ class AgentDocument(BaseModel):
 
         Spellings count as in plans; one that is ambiguous is not known.
         """
+        found = self.tool_names(known)
+        return list(dict.fromkeys(found.values())), [tool.name for tool in self.tools if tool.name not in found]
+
+    def tool_names(self, known: Sequence[str]) -> dict[str, str]:
+        """Return under which of the `known` names the listed tools go; those that are listed in vain are left out."""
         index = NameIndex(known)
-        found: dict[str, None] = {}
-        missing = []
+        found: dict[str, str] = {}
         for tool in self.tools:
             names = [one for spelling in tool.spellings if len(one := index.candidates(spelling)) == 1]
             if names:
-                found[names[0][0]] = None
-            else:
-                missing.append(tool.name)
-        return list(found), missing
+                found[tool.name] = names[0][0]
+        return found
 
 
 def full_model_name(name: str) -> str:

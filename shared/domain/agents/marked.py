@@ -113,7 +113,9 @@ def _read_json(text: str) -> Marked | None:
     except (ValueError, RecursionError):
         return None
     if is_deeper_than(value, MAX_DEPTH):
-        return Marked(defects=[Defect("", f"nested more than {MAX_DEPTH} levels deep")])
+        return Marked(defects=[Defect("", str(TooDeep()))])
+    if _has_too_many_parts(value):
+        return Marked(defects=[Defect("", str(TooLarge()))])
     # Tabs stand between the parts of JSON only, and YAML takes none there.
     marked = _read_yaml(text.replace("\t", " "))
     defects = [found for found in marked.defects if found.message == _TWICE]
@@ -131,13 +133,23 @@ def _read_yaml(text: str) -> Marked:
         mark = error.problem_mark or error.context_mark
         told = " ".join(str(part) for part in (error.context, error.problem) if part)
         marked.defects.append(Defect("", f"not valid YAML: {capped(told, 200)}", mark.line + 1 if mark else None))
+    except (TooDeep, TooLarge) as error:
+        marked.defects.append(Defect("", str(error)))
     except yaml.YAMLError as error:
         marked.defects.append(Defect("", f"not valid YAML: {capped(' '.join(str(error).split()), 200)}"))
-    except _TooLarge:
-        marked.defects.append(Defect("", f"more than {MAX_PARTS} parts, each use of an alias counted"))
-    except RecursionError:
-        marked.defects.append(Defect("", f"nested more than {MAX_DEPTH} levels deep"))
     return marked
+
+
+def _has_too_many_parts(value: Any) -> bool:
+    parts, stack = 1, [value]
+    while stack:
+        item = stack.pop()
+        inner = item.values() if isinstance(item, dict) else item
+        parts += len(inner)
+        if parts > MAX_PARTS:
+            return True
+        stack.extend(one for one in inner if isinstance(one, (dict, list)))
+    return False
 
 
 _TWICE = "the same key stands here twice"
@@ -162,11 +174,61 @@ def _with_nul(value: Any) -> list[Path]:
     return found
 
 
-class _TooLarge(Exception):
-    """The document expands to too many parts."""
+class TooDeep(yaml.YAMLError):
+    """A text is nested too deeply."""
+
+    def __str__(self) -> str:
+        return f"nested more than {MAX_DEPTH} levels deep"
 
 
-class _Loader(yaml.SafeLoader):
+class TooLarge(yaml.YAMLError):
+    """A text has, or expands to, too many parts."""
+
+    def __str__(self) -> str:
+        return f"more than {MAX_PARTS} parts, each use of an alias counted"
+
+
+class BoundedLoader(yaml.SafeLoader):
+    """The library's safe loader, which gives up while it reads: `TooDeep`, `TooLarge`.
+
+    For each bracket it looks at all that are open, and far ahead: 5 kB of them would take a second.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+        self._nodes = 0
+
+    def fetch_flow_collection_start(self, token_class: Any) -> None:
+        """Read a bracket."""
+        if self.flow_level > MAX_DEPTH:
+            raise TooDeep
+        super().fetch_flow_collection_start(token_class)
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Make a node of what was read."""
+        is_key = isinstance(parent, yaml.MappingNode) and index is None
+        self._nodes += not is_key
+        self._depth += 1
+        if self._depth > MAX_DEPTH + 1:
+            raise TooDeep
+        if self._nodes > MAX_PARTS:
+            raise TooLarge
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+
+def load_yaml(text: str) -> Any:
+    """Return what a YAML text says to the safe loader; raises `yaml.YAMLError`, also for what is too much."""
+    loader = BoundedLoader(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
+
+
+class _Loader(BoundedLoader):
     """The core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema) in the place of YAML 1.1's."""
 
 
@@ -197,9 +259,9 @@ class _Reading:
     def value(self, node: yaml.Node, path: Path) -> Any:
         self._parts += 1
         if self._parts > MAX_PARTS:
-            raise _TooLarge
+            raise TooLarge
         if len(path) > MAX_DEPTH:
-            raise RecursionError
+            raise TooDeep
         self._marked.lines.setdefault(path, node.start_mark.line + 1)
         if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
             return self._object(node, path)

@@ -14,10 +14,17 @@ WITH unfinished AS (
 SELECT 'running_without_lease' AS invariant, s.job_id, s.index AS step_index
 FROM steps s LEFT JOIN workers w
   ON w.id = s.worker_id AND w.heartbeat_at > now() - make_interval(secs => %(lease_seconds)s)
-WHERE s.status = 'running' AND w.id IS NULL
+WHERE s.status = 'running' AND w.id IS NULL AND NOT (
+    s.effect = 'unsafe' AND s.recovery <> 'fail'
+    AND s.deadline + make_interval(secs => %(margin_seconds)s + s.unsure::int * s.timeout_seconds) > now()
+    AND EXISTS (SELECT FROM workers g WHERE g.id = s.worker_id AND g.heartbeat_at > 'epoch'))
 UNION ALL
 SELECT 'stage_without_cause', id, NULL FROM unfinished
 WHERE status IN ('queued', 'planning', 'responding') AND stage_worker IS NULL AND wake_at IS NULL
+UNION ALL
+-- Nobody waits for a model beyond the end of his job; a pause moves that end, and never the time of the next try.
+SELECT 'stage_waits_in_vain', id, NULL FROM unfinished
+WHERE stage_retry IS NOT NULL AND stage_worker IS NULL AND status IN ('planning', 'responding') AND run_at > expires_at
 UNION ALL
 -- A stage that can be claimed no more holds its worker for ever: the sweeper gives back only what is a stage.
 SELECT 'stage_held_in_vain', id, NULL FROM jobs
@@ -70,6 +77,11 @@ WHERE c.depth <> p.depth + (c.agent_name IS NOT NULL)::int OR c.root_job_id IS D
 UNION ALL
 SELECT 'gathered_in_vain', s.job_id, s.index FROM steps s
 WHERE s.gathered AND (s.children IS NULL OR s.status = 'pending')
+UNION ALL
+-- Nobody but a process for suspects claims them, and not for ever.
+SELECT 'suspected_too_long', s.job_id, s.index FROM suspects n
+JOIN steps s ON s.job_id = n.job_id AND s.round = n.round AND s.index = n.index AND s.attempt = n.attempt
+WHERE s.status = 'ready' AND n.due_at IS NOT NULL AND s.run_at > n.due_at + 2 * planq_quarantine()
 UNION ALL
 -- The sweeper looks at what it may publish every ten minutes at the latest (planq_take_due_wakes).
 SELECT 'woken_too_late', s.job_id, s.index FROM steps s
@@ -133,7 +145,7 @@ WHERE a.payload_hash IS NOT NULL AND NOT EXISTS (
     SELECT FROM payloads p WHERE p.tenant_id = a.tenant_id AND p.hash = a.payload_hash)
 UNION ALL
 SELECT 'model_calls_differ', j.id, NULL FROM jobs j
-WHERE j.model_calls <> (SELECT count(*) FROM model_calls c WHERE c.job_id = j.id)
+WHERE j.model_calls <> (SELECT count(*) FROM model_calls c WHERE c.job_id = j.id AND NOT c.is_retried)
 UNION ALL
 SELECT 'usage_differs', j.id, NULL FROM jobs j
 WHERE (j.input_tokens, j.output_tokens, coalesce(j.cost_usd, 0)) <> (

@@ -5,7 +5,7 @@
 -- well, here or by somebody else, its job stays for a later batch. The lock is one that nobody waits for, so that two
 -- processes cannot wait for each other.
 WITH holders AS (
-    SELECT a.tenant_id, a.id, a.job_id, h.job_id AS holder, h.index
+    SELECT a.tenant_id, a.id, a.version, a.job_id, h.job_id AS holder, h.index
     FROM artifacts a
     JOIN jobs d ON d.id = a.job_id
     JOIN steps o ON o.job_id = d.id AND o.round = d.round AND o.index = a.step_index
@@ -16,8 +16,8 @@ WITH holders AS (
     SELECT k.id FROM jobs k WHERE k.id IN (SELECT holder FROM holders) AND k.id <> ALL (%(ids)s)
     FOR KEY SHARE SKIP LOCKED
 ), heirs AS (
-    SELECT DISTINCT ON (tenant_id, id) * FROM holders WHERE holder IN (SELECT id FROM kept)
-    ORDER BY tenant_id, id, holder DESC
+    SELECT DISTINCT ON (tenant_id, id, version) * FROM holders WHERE holder IN (SELECT id FROM kept)
+    ORDER BY tenant_id, id, version, holder DESC
 ), gone AS (
     DELETE FROM jobs j WHERE j.id = ANY (%(ids)s)
       AND NOT EXISTS (
@@ -28,11 +28,11 @@ WITH holders AS (
             AND f.status IN ('queued', 'planning', 'executing', 'input_required', 'responding'))
       AND NOT EXISTS (
           SELECT FROM holders o WHERE o.job_id = j.id
-            AND (o.tenant_id, o.id) NOT IN (SELECT tenant_id, id FROM heirs))
+            AND (o.tenant_id, o.id, o.version) NOT IN (SELECT tenant_id, id, version FROM heirs))
     RETURNING j.id
 ), handed_over AS (
     UPDATE artifacts a SET job_id = h.holder, step_index = h.index
     FROM heirs h JOIN gone ON gone.id = h.job_id
-    WHERE a.tenant_id = h.tenant_id AND a.id = h.id
+    WHERE a.tenant_id = h.tenant_id AND a.id = h.id AND a.version = h.version
 )
 SELECT id FROM gone

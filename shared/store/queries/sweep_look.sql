@@ -1,6 +1,7 @@
--- What a sweep has to do: a row for each part of it, and one for each lane with unclaimed work; none at rest. Each
--- condition is that of the query of its part, which finds the rows then. And one row that says in how many seconds the
--- next job or plan runs out of time, where that is sooner than %(ahead_seconds)s.
+-- What a sweep has to do: a row for each part of it, one for each lane with unclaimed work, and one for each lane with
+-- suspects that wait for a process of their own; none at rest. Each condition is that of the query of its part, which
+-- finds the rows then. And one row that says in how many seconds the next job or plan runs out of time, where that is
+-- sooner than %(ahead_seconds)s.
 SELECT 'timers' AS part, NULL AS lane, NULL::float8 AS seconds WHERE EXISTS (
     SELECT FROM steps WHERE status = 'waiting' AND question IS NULL AND wake_at <= now()
 )
@@ -14,7 +15,12 @@ SELECT 'steps', NULL, NULL WHERE EXISTS (
     SELECT FROM steps s
     LEFT JOIN workers w ON w.id = s.worker_id AND w.heartbeat_at > now() - make_interval(secs => %(lease_seconds)s)
     WHERE s.status = 'running'
-      AND (w.id IS NULL OR s.deadline < now() - make_interval(secs => %(deadline_grace_seconds)s))
+      AND CASE WHEN w.id IS NULL THEN NOT (
+            s.effect = 'unsafe' AND s.recovery <> 'fail'
+            AND s.deadline + make_interval(secs => %(margin_seconds)s + s.unsure::int * s.timeout_seconds) > now()
+            AND EXISTS (SELECT FROM workers g WHERE g.id = s.worker_id AND g.heartbeat_at > 'epoch'))
+          ELSE s.deadline < now() - make_interval(secs => %(deadline_grace_seconds)s)
+            AND NOT (s.effect = 'unsafe' AND s.recovery <> 'fail' AND s.lane = 'io') END
 )
 UNION ALL
 SELECT 'stages', NULL, NULL WHERE EXISTS (
@@ -66,6 +72,9 @@ UNION ALL
 SELECT DISTINCT 'unclaimed', s.lane, NULL::float8 FROM steps s JOIN jobs j ON j.id = s.job_id
 WHERE s.status IN ('ready', 'waiting') AND s.status = 'ready' AND planq_is_unclaimed(s.wake_at, s.wakes)
   AND s.run_at <= now() AND j.paused_at IS NULL
+UNION ALL
+SELECT DISTINCT 'suspects', lane, NULL::float8 FROM suspects
+WHERE due_at <= now() AND coalesce(taken_until <= now(), true)
 UNION ALL
 SELECT 'next', NULL, extract(epoch FROM next.at - now())::float8 FROM (
     SELECT least((

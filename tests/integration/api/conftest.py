@@ -140,7 +140,8 @@ class Jobs:
                     await store.fail_step(step, ErrorRecord("tool_error", output), None)
                 else:
                     found = output.get("artifact_id")
-                    record = ArtifactRecord(found, None, None) if found else None
+                    metadata = output.get("_metadata")
+                    record = ArtifactRecord(found, output.get("skill_id"), None, metadata) if found else None
                     await store.succeed_step(step, output, record)
 
         self.run(work)
@@ -172,7 +173,7 @@ class Api:
         self.http.close()
         self.app.state.services.waiters.close()
         self._server.should_exit = True
-        self._thread.join(15)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
     def submit(self, body: dict[str, Any] | None = None, **headers: str) -> dict[str, Any]:

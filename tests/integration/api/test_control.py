@@ -286,6 +286,34 @@ def test_a_second_answer_is_refused(api: Api, asking: Story) -> None:
     assert asking.seen()["steps"][0]["error"]["code"] == "outcome_unknown"
 
 
+@pytest.mark.parametrize(
+    ("outcome", "more", "other"),
+    [
+        ("happened", {"output": {"text": "signed", "n": 1}}, {"outcome": "happened", "output": {"text": "other"}}),
+        ("did_not_happen", {}, {"outcome": "unknown"}),
+        ("unknown", {}, {"outcome": "did_not_happen"}),
+    ],
+)
+def test_the_same_answer_again_changes_nothing_and_another_one_is_refused(
+    api: Api, asking: Story, outcome: str, more: dict[str, Any], other: dict[str, Any]
+) -> None:
+    first = document(settle(api, asking.id, 0, outcome, **more))
+
+    again = document(settle(api, asking.id, 0, outcome, **dict(reversed(more.items()))))
+
+    assert again == first
+    problem_of(post(api, asking.id, "steps/0/settle", other), 409, "conflict")
+
+
+def test_a_large_output_may_be_said_twice_too(api: Api, asking: Story) -> None:
+    output = {"text": "x" * 1_500}
+
+    assert document(settle(api, asking.id, 0, "happened", output=output)) == document(
+        settle(api, asking.id, 0, "happened", output=output)
+    )
+    problem_of(settle(api, asking.id, 0, "happened", output={"text": "y" * 1_500}), 409, "conflict")
+
+
 def test_a_step_that_asks_nothing_cannot_be_settled(api: Api, asking: Story) -> None:
     assert problem_of(settle(api, asking.id, 1, "unknown"), 409, "conflict")["step_status"] == "pending"
 

@@ -37,7 +37,8 @@ def test_of_many_answers_to_a_question_one_counts(api: Api) -> None:
 
     statuses = posts(api, f"/jobs/{story.id}/steps/0/settle", bodies * (AT_ONCE // 3))
 
-    assert statuses == {200: 1, 409: AT_ONCE - 1}
+    # The first answer counts; the same one again is no error.
+    assert statuses == {200: AT_ONCE // 3, 409: AT_ONCE - AT_ONCE // 3}
     told = api.jobs.execute("SELECT count(*) AS n FROM events WHERE job_id = %s AND kind = 'step_settled'", story.id)
     assert told[0]["n"] == 1
 

@@ -66,7 +66,7 @@ def test_the_synchronous_way_waits_for_the_end(api: Api, path: str) -> None:
         find = "SELECT id::text FROM jobs WHERE idempotency_key = 'greeting'"
         (row,) = eventually(lambda: api.jobs.execute(find), what="the job is stored")
         answer(api, row["id"])
-        response = asked.result(30)
+        response = asked.result(60)
 
     assert (response.status_code, response.json()["output"]) == (200, {"text": "done"})
     assert response.json()["action"] == "greet"

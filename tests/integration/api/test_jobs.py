@@ -40,8 +40,20 @@ def test_a_job_shows_its_plan_and_what_became_of_its_steps(api: Api) -> None:
     assert list(seen) == [
         *("id", "status", "strategy", "input", "answer", "error", "model_calls", "usage"),
         *("created_at", "started_at", "finished_at", "paused_at", "expires_at", "forked_from"),
-        *("metadata", "agent", "parent", "depth", "plan", "plan_errors", "steps", "output", "chained", "children"),
-        *("warnings", "budget"),
+        *(
+            "user",
+            "metadata",
+            "agent",
+            "parent",
+            "depth",
+            "plan",
+            "plan_errors",
+            "steps",
+            "output",
+            "chained",
+            "children",
+        ),
+        *("warnings", "budget", "retry"),
     ]
     assert JobDocument.model_validate(seen)
     assert (seen["status"], seen["plan"], seen["plan_errors"]) == ("responding", PLAN, None)
@@ -121,7 +133,7 @@ def test_a_method_that_is_not_known_is_a_problem_that_names_the_others(api: Api)
     response = api.http.delete(f"/jobs/{uuid4()}")
 
     problem_of(response, 405, "method_not_allowed")
-    assert response.headers["allow"] == "GET"
+    assert response.headers["allow"] == "GET, HEAD"
 
 
 def test_jobs_are_listed_newest_first_page_by_page(make_api: MakeApi) -> None:
@@ -170,7 +182,7 @@ def test_cancelling_ends_the_job_and_its_steps_at_once_and_tells_workers(api: Ap
         listener.execute("LISTEN planq_ended")
 
         cancelled = api.http.post(f"/jobs/{job['id']}/cancel")
-        heard = {n.channel: n.payload for n in listener.notifies(timeout=10, stop_after=2)}
+        heard = {n.channel: n.payload for n in listener.notifies(timeout=60, stop_after=2)}
 
     assert cancelled.status_code == 200
     assert cancelled.json()["status"] == "cancelled"

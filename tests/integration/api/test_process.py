@@ -32,7 +32,7 @@ def start_refused(**changed: str) -> subprocess.CompletedProcess[str]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 
@@ -48,7 +48,7 @@ def test_a_bind_that_others_can_reach_needs_keys() -> None:
     ended = start_refused(PLANQ_HOST="0.0.0.0")
 
     assert ended.returncode == 2
-    assert ended.stderr.startswith("planq api: PLANQ_HOST is '0.0.0.0'")
+    assert ended.stderr.startswith("planq api: bad settings: PLANQ_HOST is '0.0.0.0'")
     assert len(ended.stderr.splitlines()) == 1
 
 
@@ -90,9 +90,9 @@ def test_a_stop_answers_who_waits_and_ends_in_order(
         process = stack_api.processes["api"]
         process.send_signal(number)
 
-        assert answer.result(timeout=10).json()["status"] == "queued"
-        assert process.wait(10) == 0
-    assert monotonic() - begun < 6
+        assert answer.result(timeout=60).json()["status"] == "queued"
+        assert process.wait(60) == 0
+    assert monotonic() - begun < 40, "long before its time is over"
     assert Jobs(database_url).execute("SELECT status FROM jobs") == [{"status": "queued"}]
 
 
@@ -104,10 +104,10 @@ def stack_api(tmp_path: Path, database_url: str, api_valkey: str) -> Iterator[St
 
     def answers() -> bool:
         try:
-            return httpx.get(f"{stack.url}/healthz", timeout=5, trust_env=False).status_code == 200
+            return httpx.get(f"{stack.url}/healthz", timeout=60, trust_env=False).status_code == 200
         except httpx.TransportError:
             return False
 
-    eventually(answers, 30, what="the API answers")
+    eventually(answers, 60, what="the API answers")
     yield stack
     stack.stop()

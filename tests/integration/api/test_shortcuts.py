@@ -102,7 +102,7 @@ def test_a_body_that_comes_in_pieces_is_taken(api: Api) -> None:
 def test_a_client_that_leaves_within_its_body_leaves_no_job(make_api: MakeApi) -> None:
     api = make_api()
     head = b"POST /jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    with socket.create_connection(("127.0.0.1", api.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", api.port), timeout=60) as connection:
         # A whole value, but not the whole body.
         connection.sendall(head + b'Transfer-Encoding: chunked\r\n\r\nf\r\n{"input": "no"}\r\n')
 

@@ -28,13 +28,34 @@ def test_a_job_is_accepted_stored_and_located(api: Api) -> None:
     assert api.http.get(response.headers["location"]).json() == job
 
 
+def test_a_job_belongs_to_the_user_that_its_caller_names(api: Api) -> None:
+    job = api.http.post("/jobs", json={"input": "a", "user": "ada@example.org"}).json()
+    nobody = api.submit()
+
+    assert job["user"] == "ada@example.org"
+    assert api.http.get(f"/jobs/{job['id']}").json()["user"] == "ada@example.org"
+    assert nobody["user"] is None
+    listed = {one["id"]: one["user"] for one in api.http.get("/jobs").json()["items"]}
+    assert (listed[job["id"]], listed[nobody["id"]]) == ("ada@example.org", None)
+    (row,) = api.jobs.execute("SELECT user_id FROM jobs WHERE id = %s", job["id"])
+    assert row == {"user_id": "ada@example.org"}
+
+
+@pytest.mark.parametrize("user", ["", "x" * 129, "a\nb", "\x00", 7])
+def test_a_user_that_cannot_be_one_is_refused(api: Api, user: Any) -> None:
+    response = api.http.post("/jobs", json={"input": "a", "user": user})
+
+    assert response.status_code == 422, response.text
+    assert "user" in str(response.json()["errors"])
+
+
 def test_a_wake_up_is_published_after_the_commit(make_api: MakeApi, valkey_url: str) -> None:
     api = make_api(broker_url=valkey_url)
 
     job = api.submit()
 
     with kombu.Connection(valkey_url) as connection, connection.SimpleQueue("planq.io") as queue:
-        message = queue.get(timeout=10)
+        message = queue.get(timeout=60)
         message.ack()
     assert message.headers["task"] == "planq.job.plan.v1"
     assert message.payload[1] == {"job": job["id"]}
@@ -222,7 +243,7 @@ def test_deeply_nested_metadata_is_refused(api: Api) -> None:
 def test_a_body_is_refused_by_its_declared_length_before_it_is_sent(api: Api) -> None:
     head = f"POST /jobs HTTP/1.1\r\nHost: 127.0.0.1:{api.port}\r\nContent-Type: application/json\r\n"
 
-    with socket.create_connection(("127.0.0.1", api.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", api.port), timeout=60) as connection:
         connection.sendall(f"{head}Content-Length: 10000000000\r\n\r\n".encode())
         answer = connection.recv(65_536)
 
@@ -268,6 +289,10 @@ def test_all_defects_of_a_plan_are_reported_at_once(api: Api) -> None:
         (5, "dependency_cycle"),
     ]
     assert "unknown tool 'nobody'; available tools: 'report_write', 'text_search'" in problem["detail"]
+    near = api.http.post("/jobs", json={"plan": {"calls": [{"tool_name": "text_serch"}]}})
+    assert "unknown tool 'text_serch'; did you mean 'text_search'?" in problem_of(near, 422, "plan_invalid")["detail"]
+    named = api.http.post("/jobs", json={"input": "a", "tools": ["report_wite"]})
+    assert "did you mean 'report_write'?" in problem_of(named, 422, "invalid_request")["detail"]
 
 
 def test_a_plan_may_only_use_the_tools_that_the_request_allows(api: Api) -> None:

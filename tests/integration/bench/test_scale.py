@@ -50,7 +50,8 @@ def test_it_measures_a_worker_on_a_host_of_its_own(capsys: pytest.CaptureFixture
         return
     usage = found["sleeping"]["on hosts"]["1"]
     assert usage["steps"] > 0
-    assert 0 < usage["busy_slots"] <= usage["slots"] == 4
+    assert usage["slots"] == 4
+    assert 0 < usage["busy_slots"] < 5, "a share of the time that was measured, to a tenth or so"
     assert usage["wire_bytes"] > 1_000  # PostgreSQL and the broker were reached over the cable
     assert usage["cpu"]["io-1"] > 0
 

@@ -32,7 +32,7 @@ def test_a_queue_is_empty_before_its_first_message_and_not_after_it(app: Celery)
     assert set(asyncio.run(queues.empty(list(Lane)))) == set(Lane)
     assert asyncio.run(queues.empty([])) == []
     publisher = CeleryPublisher(app)
-    assert publisher.publish_soon([PlanWake(JOB)]).result(10)
+    assert publisher.publish_soon([PlanWake(JOB)]).result(60)
     publisher.close()
     assert asyncio.run(queues.empty(list(Lane))) == [Lane.CPU]
     queues.close()

@@ -2,58 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 from uuid import UUID
 
 import pytest
-from celery import Celery
-from celery.events import EventReceiver
 
 from shared.broker.celery_config import create_celery
 from tests.support.callers import Caller
+from tests.support.monitor import RECEIVED, Monitor
 from tests.support.stack import Stack
 from tests.support.waiting import eventually
 
 SHOWN = {"PLANQ_TASK_EVENTS": "true"}
-
-RECEIVED = ["task-received", "task-started", "task-succeeded"]
-
-
-class Monitor:
-    """Listens on a thread of its own, as Flower does."""
-
-    def __init__(self, app: Celery) -> None:
-        self.events: list[dict[str, Any]] = []
-        self.lists: list[int] = []
-        self._connection = app.connection_for_read()
-        self._receiver = EventReceiver(self._connection, app=app, handlers={"*": self.events.append})
-        receive = self._receiver._receive
-
-        def count(body: Any, message: Any) -> None:
-            if isinstance(body, list):
-                self.lists.append(len(body))
-            receive(body, message)
-
-        self._receiver._receive = count
-        self._thread = threading.Thread(target=self._listen)
-        self._thread.start()
-
-    def _listen(self) -> None:
-        self._receiver.capture(limit=None, timeout=None, wakeup=False)
-
-    def kinds(self, task_id: str) -> list[str]:
-        return [event["type"] for event in self.events if event.get("uuid") == task_id]
-
-    def knows(self, task_id: str) -> bool:
-        return len(self.kinds(task_id)) == len(RECEIVED)
-
-    def close(self) -> None:
-        self._receiver.should_stop = True
-        self._thread.join(10)
-        self._connection.release()
 
 
 def has_completed(caller: Caller, job_id: UUID) -> bool:
@@ -75,13 +36,13 @@ def test_a_monitor_hears_of_every_stage_and_step_in_few_messages(
     calls = [{"tool_name": "calculate", "arguments": {"expression": "6*7"}} for _ in range(3)]
     with Caller(database_url, broker_url) as caller:
         make_stack(database_url, broker_url, env=SHOWN).run_worker("io")
-        eventually(lambda: monitor.events, 30, what="the worker is heard of")
+        eventually(lambda: monitor.events, 60, what="the worker is heard of")
         jobs = [caller.submit("", {"calls": calls}) for _ in range(20)]
         for job in jobs:
             eventually(partial(has_completed, caller, job), 60, what="job completed")
             for attempt in ("plan.1", "r0.s0.1", "r0.s1.1", "r0.s2.1", "respond.2"):
                 task_id = f"{job}.{attempt}"
-                eventually(partial(monitor.knows, task_id), 20, what=task_id)
+                eventually(partial(monitor.knows, task_id), 60, what=task_id)
                 heard = monitor.kinds(task_id)
                 assert sorted(heard) == RECEIVED
                 assert heard[0] == "task-received"
@@ -98,7 +59,7 @@ def test_what_ends_while_a_worker_stops_is_heard_of(
     with Caller(database_url, broker_url) as caller:
         worker = stack.run_worker("io")
         job = caller.submit("", {"calls": [{"tool_name": "test_hold", "arguments": {"seconds": 2.0}}]})
-        eventually(lambda: "task-started" in monitor.kinds(f"{job}.r0.s0.1"), 30, what="the step runs")
+        eventually(lambda: "task-started" in monitor.kinds(f"{job}.r0.s0.1"), 60, what="the step runs")
         worker.terminate()
-        eventually(lambda: "task-succeeded" in monitor.kinds(f"{job}.r0.s0.1"), 30, what="its end is told")
-        assert worker.wait(30) == 0
+        eventually(lambda: "task-succeeded" in monitor.kinds(f"{job}.r0.s0.1"), 60, what="its end is told")
+        assert worker.wait(60) == 0

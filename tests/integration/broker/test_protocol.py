@@ -54,7 +54,7 @@ def test_a_message_is_what_apply_async_sends(app: Celery, wake: Wake, alone: boo
     theirs = sent_by_celery(app, wake)
     publisher = CeleryPublisher(app)
     other = PlanWake(JOB, 9) if encode(wake).queue == "planq.cpu" else StepWake(StepRef(JOB, 0, 0), Lane.CPU, "t")
-    assert publisher.publish_soon([wake] if alone else [wake, other]).result(10)
+    assert publisher.publish_soon([wake] if alone else [wake, other]).result(60)
     publisher.close()
     ours = take(app, encode(wake).queue)
 

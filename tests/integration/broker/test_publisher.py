@@ -51,8 +51,8 @@ def take(app: Celery, queue: str, count: int) -> list[Any]:
 def test_a_wake_up_carries_ids_and_the_id_of_its_attempt(app: Celery) -> None:
     publisher = CeleryPublisher(app)
     step = StepWake(StepRef(JOB, 0, 3), Lane.CPU, "crunch", attempt=2)
-    assert publisher.publish_soon([PlanWake(JOB)]).result(10)
-    assert publisher.publish_soon([step, RespondWake(JOB, 4)]).result(10)
+    assert publisher.publish_soon([PlanWake(JOB)]).result(60)
+    assert publisher.publish_soon([step, RespondWake(JOB, 4)]).result(60)
     publisher.close()
 
     plan, respond = take(app, names.queue(Lane.IO), 2)
@@ -81,7 +81,7 @@ def test_an_unreachable_broker_is_reported_and_not_raised() -> None:
     for url in (f"redis://127.0.0.1:{port}/0", f"amqp://guest:guest@127.0.0.1:{port}//"):
         celery = create_celery(url)
         publisher = CeleryPublisher(celery)
-        assert publisher.publish_soon([PlanWake(JOB)]).result(30) is False
+        assert publisher.publish_soon([PlanWake(JOB)]).result(60) is False
         publisher.close()
         celery.close()
 
@@ -97,19 +97,19 @@ class GatedPublisher(CeleryPublisher):
 
     def _send(self, messages: Sequence[Message]) -> None:
         self.asked.set()
-        assert self.answers.wait(10)
+        assert self.answers.wait(60)
         self.sent += [message.task_id for message in messages]
 
 
 def test_a_cancelled_wait_neither_unsends_nor_stops_the_publisher() -> None:
     async def scenario() -> bool:
         waits = [asyncio.create_task(publisher.publish([PlanWake(JOB, n)])) for n in (1, 2)]
-        assert await asyncio.to_thread(publisher.asked.wait, 10)
+        assert await asyncio.to_thread(publisher.asked.wait, 60)
         for wait in waits:
             wait.cancel()
         assert await asyncio.gather(*waits, return_exceptions=True)
         publisher.answers.set()
-        return await asyncio.wait_for(publisher.publish([PlanWake(JOB, 3)]), 10)
+        return await asyncio.wait_for(publisher.publish([PlanWake(JOB, 3)]), 60)
 
     publisher = GatedPublisher()
     assert asyncio.run(scenario())
@@ -120,7 +120,7 @@ def test_a_cancelled_wait_neither_unsends_nor_stops_the_publisher() -> None:
 def test_a_closed_publisher_takes_nothing_and_says_so() -> None:
     publisher = GatedPublisher()
     publisher.answers.set()
-    assert publisher.publish_soon([PlanWake(JOB)]).result(10)
+    assert publisher.publish_soon([PlanWake(JOB)]).result(60)
     publisher.close()
-    assert publisher.publish_soon([PlanWake(JOB, 2)]).result(10) is False
+    assert publisher.publish_soon([PlanWake(JOB, 2)]).result(60) is False
     assert publisher.sent == [f"{JOB}.plan.1"]

@@ -34,11 +34,11 @@ def test_a_worker_lives_through_the_loss_of_its_pub_sub_connection_alone(
             return {one["id"] for one in client.client_list(_type="pubsub")}
 
         for _ in range(3):
-            before = eventually(listeners, 30, what="the worker listens for remote control")
+            before = eventually(listeners, 60, what="the worker listens for remote control")
             assert client.client_kill_filter(_type="pubsub") == len(before)
             job = caller.submit("", PLAN)
-            eventually(lambda job=job: caller.status(job) == "completed", 10, what="the job has completed")
-            eventually(lambda before=before: listeners() - before, 30, what="the worker listens again")
+            eventually(lambda job=job: caller.status(job) == "completed", 60, what="the job has completed")
+            eventually(lambda before=before: listeners() - before, 60, what="the worker listens again")
 
 
 def test_reading_it_never_waits(valkey: EmbeddedValkey, valkey_url: str) -> None:
@@ -53,7 +53,7 @@ def test_reading_it_never_waits(valkey: EmbeddedValkey, valkey_url: str) -> None
         listener.psubscribe("planq-*")
 
         def read() -> Any:
-            return threads.submit(listener.parse_response).result(10)
+            return threads.submit(listener.parse_response).result(60)
 
         assert eventually(read, what="the answer to the subscription")[0] == b"psubscribe"
         assert read() is None

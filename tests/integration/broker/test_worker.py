@@ -71,7 +71,7 @@ def test_a_worker_outlives_the_loss_of_its_broker(
         first = caller.submit("", PLAN)
         eventually(ended(caller, first), 60, what="first job ended")
         held = caller.submit("", waiting)
-        eventually(lambda: caller.status(held) == "executing", 30, what="the step runs, its message unacknowledged")
+        eventually(lambda: caller.status(held) == "executing", 60, what="the step runs, its message unacknowledged")
         broker.stop()
         lost = caller.submit("", PLAN)
         broker.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from tests.support.stack import Stack
 from tests.support.waiting import eventually
 
 TOOLS = ",".join(f"tests.integration.cli.desk:{name}" for name in ("read", "mail", "sign"))
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 def call(name: str, text: str) -> dict[str, Any]:
@@ -52,8 +53,10 @@ class Desk:
         eventually(lambda: self.seen(job_id)["status"] == status, PATIENCE, every=0.1, what=f"the job is {status}")
 
     def ledger(self, job_id: str) -> list[str]:
-        lines = (self.folder / "ledger").read_text("utf-8").splitlines()
-        return [line.partition(" for ")[0] for line in lines if line.endswith(job_id)]
+        with suppress(FileNotFoundError):  # nothing was called yet
+            lines = (self.folder / "ledger").read_text("utf-8").splitlines()
+            return [line.partition(" for ")[0] for line in lines if line.endswith(job_id)]
+        return []
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +164,9 @@ def test_a_call_that_was_cut_off_by_a_killed_worker_is_settled(desk: Desk, answe
         "unknown": (["failed", "skipped"], ["sign a"]),
     }
     assert ([step["status"] for step in job["steps"]], desk.ledger(job_id)) == expected[answer]
-    assert desk.planq("settle", job_id, "0", "unknown").exit_code == 1
+    # The same answer once more is no error, another one is.
+    assert desk.planq("settle", job_id, "0", "unknown").exit_code == (0 if answer == "unknown" else 1)
+    assert desk.planq("settle", job_id, "0", "happened", "--output", '{"text": "late"}').exit_code == 1
     if answer == "unknown":
         again = desk.planq("resume", job_id)
         assert again.exit_code == 1

@@ -10,15 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from typer.testing import CliRunner, Result
 
+from shared.broker.celery_config import create_celery
+from shared.broker.dead_letters import MOST, DeadLetters, Letter
 from shared.cli.main import create_app
 from shared.domain.states import Lane
+from shared.embedded.valkey import EmbeddedValkey
 from shared.store.database import Database
 from shared.store.fleet import Fleet
 from shared.store.ids import new_id
 from tests.support.ports import free_port
+from tests.support.refusing import REFUSALS
 from tests.support.stack import Stack
+from tests.support.waiting import eventually
 
 Doctor = Callable[..., Result]
 
@@ -49,6 +55,7 @@ def test_against_nothing_every_line_says_what_to_do(doctor: Doctor) -> None:
     assert {name for name, one in found.items() if one["ok"]} == {
         "python",
         "settings",
+        "tools and models",
         "embedded PostgreSQL",
         "embedded Valkey",
     }
@@ -72,6 +79,25 @@ def test_servers_that_do_not_answer_are_named_without_their_passwords(doctor: Do
     assert "secret" not in result.output
 
 
+@pytest.mark.parametrize(
+    ("name", "url"),
+    [
+        ("DATABASE_URL", "postgresql://me:secret@[::1/x"),
+        ("DATABASE_URL", "postgresql://127.0.0.1:1/x?user=me&password=secret"),
+        ("BROKER_URL", "redis://:secret@127.0.0.1:port/0"),
+        ("PLANQ_MODEL_BASE_URL", "ftp://me:secret@there"),
+        ("PLANQ_API_KEYS", "secret\u00e9"),
+    ],
+)
+def test_what_cannot_be_read_is_named_without_its_password(doctor: Doctor, name: str, url: str) -> None:
+    result = doctor(**{name: url})
+
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit)
+    assert name in result.output
+    assert "secret" not in result.output
+
+
 @pytest.mark.parametrize("url", ["nonsense://x", "redis+nonsense://", "http://127.0.0.1"])
 def test_a_broker_of_an_unknown_kind_is_a_finding(doctor: Doctor, url: str) -> None:
     found = checks(doctor("--json", BROKER_URL=url))
@@ -87,6 +113,35 @@ def test_bad_settings_are_named_and_the_rest_is_not_looked_at(doctor: Doctor) ->
     assert found["database"]["ok"] is None
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        ("PLANQ_MODEL", "gpt-4o", "settings"),
+        ("PLANQ_HEARTBEAT_SECONDS", "99", "settings"),
+        ("PLANQ_HOTS", "0.0.0.0", "settings"),
+        ("PLANQ_MCP_FILE", "/dev/null", "tools and models"),
+        ("PLANQ_TOOLS", "no_such_module_anywhere", "tools and models"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_a_finding_with_its_name(
+    doctor: Doctor, name: str, value: str, line: str
+) -> None:
+    found = checks(doctor("--json", **{name: value}))
+
+    assert found[line]["ok"] is False
+    assert name in found[line]["found"]
+
+
+def test_the_room_for_the_embedded_servers_is_told(doctor: Doctor, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+
+    found = checks(doctor("--json", PLANQ_DATA=str(data)))["disk"]
+
+    assert found["ok"] is True
+    assert found["found"].endswith("kB are free")
+
+
 def test_the_place_of_large_outputs_is_written_to_and_read(doctor: Doctor, tmp_path: Path) -> None:
     folder = tmp_path / "large"
 
@@ -97,6 +152,68 @@ def test_the_place_of_large_outputs_is_written_to_and_read(doctor: Doctor, tmp_p
         found = checks(doctor("--json", PLANQ_PAYLOADS=bad, AWS_ENDPOINT_URL=f"http://127.0.0.1:{free_port()}"))
         assert found["large outputs"]["ok"] is False
         assert "PLANQ_PAYLOADS" in found["large outputs"]["found"]
+
+
+def test_a_broker_that_refuses_is_named_with_its_reply(doctor: Doctor, tmp_path: Path) -> None:
+    server = EmbeddedValkey(tmp_path / "vk")
+    server.start()
+    try:
+        with redis.Redis(unix_socket_path=str(server.socket_path)) as client:
+            for code, refusal in REFUSALS.items():
+                refusal.begin(client, tmp_path / "vk" / "data")
+                found = checks(doctor("--json", BROKER_URL=server.url))
+                assert found["broker"]["ok"] is False
+                assert f"refuses wake-ups: {code} " in found["broker"]["found"]
+                assert found["dead letters"]["ok"] is None
+                refusal.end(client, tmp_path / "vk" / "data")
+            client.set("planq.io", "not a list")
+            found = checks(doctor("--json", BROKER_URL=server.url))
+            assert "refuses wake-ups: WRONGTYPE" in found["broker"]["found"]
+    finally:
+        server.stop()
+
+
+def test_dead_letters_are_counted_listed_and_dropped(doctor: Doctor, broker_url: str) -> None:
+    def command(*arguments: str) -> Result:
+        return CliRunner().invoke(create_app(), ["dead-letters", *arguments], env={"BROKER_URL": broker_url})
+
+    assert checks(doctor("--json", BROKER_URL=broker_url))["dead letters"]["found"] == "none"
+    assert command("list").stdout == "no dead letters\n"
+    assert json.loads(command("drop", "--json").stdout) == {"dropped": 0}
+    dead_letters = DeadLetters(create_celery(broker_url))
+    dead_letters.add([Letter.of("planq.io", f"message {n} \x1b[31m", "no wake-up") for n in range(3)])
+    dead_letters.close()
+
+    found = checks(doctor("--json", BROKER_URL=broker_url))["dead letters"]
+    assert (found["ok"], found["found"]) == (True, "3 messages that were no wake-ups")
+    assert "planq dead-letters list" in found["advice"]
+    told = command("list", "--limit", "2").stdout
+    assert [line for line in ("message 2", "message 1", "message 0") if line in told] == ["message 2", "message 1"]
+    assert "no wake-up" in told
+    assert "\x1b" not in told
+    items = json.loads(command("list", "--json").stdout)["items"]
+    assert [item["message"].split()[1] for item in items] == ["2", "1", "0"]
+    assert command("drop").stdout == "3 dropped\n"
+    assert json.loads(command("list", "--json").stdout) == {"items": []}
+
+
+def test_dead_letters_are_bounded_and_the_oldest_go_first(broker_url: str) -> None:
+    dead_letters = DeadLetters(create_celery(broker_url))
+    for start in range(0, 2_000, 500):
+        dead_letters.add([Letter.of("planq.io", str(n), "no wake-up") for n in range(start, start + 500)])
+    eventually(lambda: dead_letters.count() == MOST, 30, what="the oldest have gone")
+    kept = dead_letters.list(MOST)
+    assert [letter.message for letter in (kept[0], kept[-1])] == ["1999", "1000"]
+    dead_letters.close()
+
+
+@pytest.mark.parametrize("arguments", [("list",), ("drop",)])
+def test_dead_letters_without_a_broker_say_so(arguments: tuple[str, ...]) -> None:
+    url = f"redis://:secret@127.0.0.1:{free_port()}/0"
+    result = CliRunner().invoke(create_app(), ["dead-letters", *arguments], env={"BROKER_URL": url})
+    assert result.exit_code == 2
+    assert "does not answer" in result.stderr
+    assert "secret" not in result.output
 
 
 def test_an_empty_database_lacks_the_schema(doctor: Doctor, empty_database_url: str, broker_url: str) -> None:

@@ -126,11 +126,11 @@ def test_an_interrupt_leaves_the_job_running(planq: Planq, stack: Stack, tmp_pat
     command = [sys.executable, "-m", "shared.cli.main", "submit", "wait 299 seconds", "--url", stack.url]
     with told.open("wb") as err:
         process = subprocess.Popen(command, cwd=ROOT, stderr=err)
-    eventually(lambda: "job executing" in told.read_text(), 20)
+    eventually(lambda: "job executing" in told.read_text(), 60)
 
     process.send_signal(signal.SIGINT)
 
-    assert process.wait(20) == 130
+    assert process.wait(60) == 130
     assert "goes on" in told.read_text()
     job = parsed(planq("jobs", "--status", "executing", "--json"))["items"][0]
     assert job["input"] == "wait 299 seconds"
@@ -174,7 +174,7 @@ def test_a_reminder_becomes_a_job_that_runs_by_itself(planq: Planq) -> None:
         (found,) = parsed(planq("schedules", "list", "--all", "--json"))["items"]
         return found if found["last_job_id"] else None
 
-    schedule = eventually(fired, 30.0, what="the reminder is fired")
+    schedule = eventually(fired, 60, what="the reminder is fired")
     job = parsed(planq("status", schedule["last_job_id"], "--wait", "--json"))
 
     assert (job["status"], job["steps"][0]["output"]) == ("completed", {"result": 42})

@@ -58,7 +58,7 @@ def test_the_walk_through_works_as_printed(stack: Stack, first: str, last: str, 
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=120,
     )
 
     assert done.returncode == 0, done.stdout

@@ -17,6 +17,7 @@ import pytest
 
 from shared.cli import runtime
 from tests.support.ports import free_port
+from tests.support.torn import FATAL
 from tests.support.waiting import eventually
 
 GRANDCHILD = "import signal; signal.pause()"
@@ -76,7 +77,7 @@ def planq_up(folder: Path, **env: str) -> Iterator[Up]:
     finally:
         if running.process.is_running():
             running.process.kill()
-            running.process.wait(10)
+            running.process.wait(60)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -104,6 +105,27 @@ def test_a_second_run_resumes_on_the_same_data(tmp_path: Path) -> None:
     assert "migrated the schema from nothing" in (tmp_path / "data/logs/migrate.log").read_text()
 
 
+def test_a_broker_file_that_a_power_cut_tore_is_set_aside_with_a_line(tmp_path: Path) -> None:
+    data = tmp_path / "data" / "valkey" / "data"
+    with planq_up(tmp_path) as running:
+        running.wait_up()
+        assert running.leave() == 0
+    FATAL["100 zero bytes at the end"](data)
+
+    with planq_up(tmp_path) as running:
+        running.wait_up(2)
+        # And once more while it runs.
+        valkey = running.named("valkey-server")
+        valkey.suspend()
+        FATAL["manifest empty"](data)
+        valkey.kill()
+        eventually(lambda: running.text().count("valkey was started again") == 2, 60, what="started twice")
+        eventually(lambda: running.named("valkey-server").pid != valkey.pid, 60)
+        assert running.leave() == 0
+
+    assert running.text().count("is set aside in") == 2
+
+
 def test_commands_beside_it_find_its_servers_as_long_as_it_runs(tmp_path: Path) -> None:
     with planq_up(tmp_path) as running:
         running.wait_up()
@@ -126,8 +148,8 @@ def test_a_part_that_is_killed_is_said_and_started_again(tmp_path: Path, part: s
 
         victim.kill()
 
-        eventually(lambda: "ended unexpectedly" in running.text() and "was started again" in running.text(), 20)
-        eventually(lambda: running.named(part).pid != victim.pid, 20)
+        eventually(lambda: "ended unexpectedly" in running.text() and "was started again" in running.text(), 60)
+        eventually(lambda: running.named(part).pid != victim.pid, 60)
         assert running.leave() == 0
 
 
@@ -138,7 +160,7 @@ def test_a_killed_supervisor_takes_every_process_with_it(tmp_path: Path) -> None
 
         running.process.kill()
 
-        assert eventually(lambda: [one for one in alive(family) if GRANDCHILD not in one] == [], 30)
+        assert eventually(lambda: [one for one in alive(family) if GRANDCHILD not in one] == [], 60)
         for grandchild in family:  # the stand-in does not pass its signal on; a real worker does
             if grandchild.is_running():
                 grandchild.kill()
@@ -153,16 +175,22 @@ def test_a_second_interrupt_hastens_a_stubborn_worker(tmp_path: Path) -> None:
         eventually(lambda: "stopping" in running.text())
         running.process.send_signal(signal.SIGINT)
 
-        assert running.process.wait(20) == 0
+        assert running.process.wait(60) == 0
         assert alive(family) == []
     assert "worker-io did not stop" in running.text()
 
 
 def test_a_part_that_never_gets_well_ends_the_start_with_its_log(tmp_path: Path) -> None:
+    logs = tmp_path / "data" / "logs"
+    logs.mkdir(parents=True)
+    for name in ("api", "worker-io"):
+        (logs / f"{name}.log").write_text("a fault of yesterday\n")
+
     with planq_up(tmp_path, FAKE_API="dies") as running:
         assert running.process.wait(60) == 2
 
     assert "the API has a bad day" in running.text()
+    assert "yesterday" not in running.text()
     assert "not healthy" in running.text()
     assert "nothing of planq is left running" in running.text()
 
@@ -177,7 +205,7 @@ def test_a_busy_port_is_named_with_its_option_and_nothing_is_started(tmp_path: P
 
         running = Up(tmp_path, port)
 
-        assert running.process.wait(20) == 2
+        assert running.process.wait(60) == 2
     assert f"port {port}" in running.text()
     assert "--port or PLANQ_PORT" in running.text()
     assert not (tmp_path / "data" / "postgres").exists()
@@ -193,13 +221,50 @@ def test_a_bad_setting_is_named_before_any_part_begins(tmp_path: Path) -> None:
     assert "nothing of planq is left running" in running.text()
 
 
+def test_a_part_that_is_misconfigured_ends_the_start_at_once_with_what_it_said(tmp_path: Path) -> None:
+    with planq_up(tmp_path, FAKE_WORKER="misconfigured") as running:
+        assert running.process.wait(60) == 2
+
+    assert "planq cannot start as it is configured" in running.text()
+    assert "PLANQ_TOOLS names nothing" in running.text()
+    assert "was started again" not in running.text()
+    assert "healthy" not in running.text()
+
+
+@pytest.mark.parametrize("below", ["", "/below"])
+def test_a_data_folder_that_is_a_file_is_said(tmp_path: Path, below: str) -> None:
+    (tmp_path / "data").write_text("")
+
+    running = Up(tmp_path, free_port(), PLANQ_DATA=f"{tmp_path}/data{below}")
+
+    assert running.process.wait(60) == 2
+    assert f"{tmp_path}/data is a file, and planq needs a folder there" in running.text()
+    assert "Traceback" not in running.text()
+
+
+def test_data_of_a_newer_release_are_left_as_they_are(tmp_path: Path) -> None:
+    with planq_up(tmp_path) as running:
+        running.wait_up()
+        found = runtime.find(tmp_path / "data")
+        assert found is not None
+        with psycopg.connect(found.database_url) as connection:
+            connection.execute("UPDATE alembic_version SET version_num = '9999'")
+        assert running.leave() == 0
+
+    with planq_up(tmp_path) as running:
+        assert running.process.wait(60) == 2
+
+    assert "the database has schema 9999 of a newer release" in running.text()
+    assert "Traceback" not in running.text()
+
+
 def test_two_at_once_on_the_same_data_are_refused(tmp_path: Path) -> None:
     with planq_up(tmp_path) as first:
         first.wait_up()
 
         second = Up(tmp_path, free_port())
 
-        assert second.process.wait(20) == 2
+        assert second.process.wait(60) == 2
         assert f"already in use by process {first.process.pid}" in second.text()
         assert first.leave() == 0
 

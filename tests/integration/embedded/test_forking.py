@@ -105,7 +105,7 @@ def test_it_dies_with_the_process_that_asked_for_it(tmp_path: Path) -> None:
         eventually(lambda: "ready" in (tmp_path / "log").read_text())
         asking.kill()
 
-    _, living = psutil.wait_procs(family, timeout=10)
+    _, living = psutil.wait_procs(family, timeout=60)
     assert [one for one in living if one.status() != psutil.STATUS_ZOMBIE] == []
 
 

@@ -191,7 +191,7 @@ def test_the_server_dies_with_the_process_that_started_it(tmp_path: Path) -> Non
 
         owner.kill()
 
-        _, alive = psutil.wait_procs(family, timeout=20)
+        _, alive = psutil.wait_procs(family, timeout=60)
         assert alive == []
 
 

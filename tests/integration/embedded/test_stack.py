@@ -15,6 +15,6 @@ def test_it_is_ready_and_a_killed_worker_takes_its_children_along(stack: Stack) 
 
     stack.kill("cpu-1")
 
-    _, running = psutil.wait_procs(family, timeout=10)
+    _, running = psutil.wait_procs(family, timeout=60)
     assert [one for one in running if one.status() != psutil.STATUS_ZOMBIE] == []
     assert httpx.get(f"{stack.url}/healthz").status_code == httpx.codes.OK

@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import kombu
@@ -18,6 +18,7 @@ from flower.utils.broker import Broker
 from shared.domain.errors import BrokerUnavailable, Misconfigured
 from shared.embedded import valkey as module
 from shared.embedded.valkey import EmbeddedValkey
+from tests.support.torn import FATAL, HARMLESS
 from tests.support.waiting import eventually
 
 
@@ -51,7 +52,7 @@ def test_celery_and_flower_read_the_same_url(server: EmbeddedValkey) -> None:
         import asyncio
 
         seen = asyncio.run(Broker(server.url).queues(["planq.probe"]))
-        first = queue.get(timeout=5)
+        first = queue.get(timeout=60)
         first.ack()
 
     assert seen == [{"name": "planq.probe", "messages": 2}]
@@ -99,13 +100,110 @@ def test_a_binary_that_may_not_be_executed_is_copied_not_changed(
     assert stat.S_IMODE(installed.stat().st_mode) == 0o644
 
 
-def test_a_broken_file_is_said_with_the_end_of_the_log(server: EmbeddedValkey, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a server that has stopped with messages in its file."""
+    folder = tmp_path_factory.mktemp("filled")
+    server = EmbeddedValkey(folder)
     server.start()
     with client(server) as connection:
-        connection.set("key", "value")
+        for number in range(20):
+            connection.lpush("queue", f"message {number}")
     server.stop()
-    for part in (tmp_path / "vk" / "data" / "appendonlydir").glob("*.incr.aof"):
-        part.write_bytes(b"no append-only file at all\r\n")
+    return folder
 
-    with pytest.raises(BrokerUnavailable, match="Bad file format"):
+
+def fill(server: EmbeddedValkey, filled: Path) -> Path:
+    """Give a server that has not started those messages, and return its data folder."""
+    data = server.log.parent / "data"
+    shutil.rmtree(data, ignore_errors=True)
+    shutil.copytree(filled / "data", data)
+    return data
+
+
+@pytest.mark.parametrize("tear", [pytest.param(tear, id=name) for name, tear in FATAL.items()])
+def test_a_file_that_cannot_be_read_is_set_aside_with_a_line_and_the_server_starts_empty(
+    tmp_path: Path, filled: Path, tear: Callable[[Path], None]
+) -> None:
+    said: list[str] = []
+    server = EmbeddedValkey(tmp_path / "vk", said.append)
+    tear(fill(server, filled))
+
+    try:
+        server.start()
+
+        with client(server) as connection:
+            assert connection.llen("queue") == 0
+            connection.lpush("queue", "again")
+        (line,) = said
+        assert str(server.aside) in line
+        assert server.aside.exists()
+        assert line in server.log.read_text("utf-8", "replace")
+        server.stop()
+        server.start()
+        with client(server) as connection:
+            assert connection.lrange("queue", 0, -1) == [b"again"]
+        assert len(said) == 1
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("tear", [pytest.param(tear, id=name) for name, tear in HARMLESS.items()])
+def test_a_file_that_can_still_be_read_is_kept(tmp_path: Path, filled: Path, tear: Callable[[Path], None]) -> None:
+    said: list[str] = []
+    server = EmbeddedValkey(tmp_path / "vk", said.append)
+    tear(fill(server, filled))
+
+    try:
+        server.start()
+        assert said == []
+    finally:
+        server.stop()
+
+
+def test_only_the_last_folder_that_was_set_aside_is_kept(tmp_path: Path, filled: Path) -> None:
+    server = EmbeddedValkey(tmp_path / "vk")
+    try:
+        for tear in (FATAL["manifest empty"], FATAL["garbage"]):
+            tear(fill(server, filled))
+            server.start()
+            server.stop()
+        assert sorted(path.name for path in (tmp_path / "vk").glob("data*")) == ["data", "data.set-aside"]
+        assert (server.aside / "appendonlydir" / "appendonly.aof.manifest").stat().st_size > 0
+    finally:
+        server.stop()
+
+
+def test_a_server_that_dies_and_is_launched_again_by_a_supervisor_starts_empty_too(
+    server: EmbeddedValkey, filled: Path
+) -> None:
+    FATAL["100 zero bytes at the end"](fill(server, filled))
+    server.launch()
+    eventually(server.has_died)
+    server.launch()
+    server.wait_ready()
+    assert server.aside.exists()
+
+
+def test_a_server_that_was_killed_while_it_ran_keeps_its_file(server: EmbeddedValkey) -> None:
+    server.start()
+    with client(server) as connection:
+        connection.rpush("queue", "message")
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGKILL)
+    eventually(server.has_died)
+    server.launch()
+    server.wait_ready()
+    with client(server) as connection:
+        assert connection.lrange("queue", 0, -1) == [b"message"]
+    assert not server.aside.exists()
+
+
+def test_a_server_that_cannot_start_empty_either_is_said_with_the_end_of_the_log(
+    server: EmbeddedValkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = server._flags
+    monkeypatch.setattr(server, "_flags", lambda: [*flags(), "--no-such-flag", "x"])
+
+    with pytest.raises(BrokerUnavailable, match="no-such-flag"):
         server.start()

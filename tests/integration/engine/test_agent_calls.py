@@ -78,7 +78,8 @@ def test_from_the_deepest_level_on_no_agent_may_orchestrate_and_that_is_told_and
         also=also,
     )
 
-    assert (refused["success"], refused["steps"]) == (False, [])
+    assert refused["success"] is False
+    assert [(one["id"], one["status"]) for one in refused["steps"]] == [("down", "skipped")]
     assert refused["errors"][0]["error"]["code"] == "depth_exceeded"
     assert (step["output"]["success"], model.started) == (True, ["one"])
     assert counted["depth_refused", "cp__agent_orchestrate"] == 1

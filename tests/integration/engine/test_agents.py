@@ -373,10 +373,10 @@ def test_a_stage_that_is_cut_off_in_the_repair_keeps_the_first_call(play: Callab
         model.respond = stalling  # type: ignore[method-assign]
         job_id = await submit_agent(harness, CLERK)
         running = asyncio.create_task(harness.drain())
-        await asyncio.wait_for(began.wait(), 10)
+        await asyncio.wait_for(began.wait(), 60)
         await harness.requests.cancel("default", job_id)
         harness.engine.interrupt(job_id)
-        await asyncio.wait_for(running, 10)
+        await asyncio.wait_for(running, 60)
         return await look(harness, job_id)
 
     job, *_ = play(scenario, model)

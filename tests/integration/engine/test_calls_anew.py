@@ -65,7 +65,7 @@ async def settled(harness: Harness, database_url: str, plan: Mapping[str, Any]) 
     job_id = await harness.submit("", plan=plan)
     try:
         for _ in range(ENOUGH):
-            await asyncio.wait_for(pump(harness), 20)
+            await asyncio.wait_for(pump(harness), 60)
             await harness.sweeper.sweep()
             job, (step,) = await harness.requests.job("default", job_id)
             if JobStatus(job["status"]) in TERMINAL_JOB and not harness.published:

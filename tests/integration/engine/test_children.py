@@ -88,7 +88,7 @@ async def begun(
     job_id = await harness.submit("", plan=plan, **fields)
     running = asyncio.create_task(pump(harness))
     for _ in range(count):
-        await asyncio.wait_for(gate.inside.get(), 10)
+        await asyncio.wait_for(gate.inside.get(), 60)
     return job_id, running
 
 
@@ -124,7 +124,7 @@ def test_no_more_children_are_begun_at_once_than_may_be(play: Play) -> None:
         held = [child["is_held"] for child in await children_of(harness.database, job_id)]
         await sound_but_for_leases(harness)
         gate.open.set()
-        await asyncio.wait_for(running, 20)
+        await asyncio.wait_for(running, 60)
         await sound(harness)
         return held, await harness.requests.job("default", job_id)
 
@@ -162,7 +162,7 @@ def test_the_first_success_ends_the_wait_and_the_losers(play: Play, database_url
         listening = asyncio.create_task(listen(database_url, CANCELLED, heard))
         plan = delegating({"input": "think"}, SLOW, FAST, FAST, until="first_success", most=3)
         job_id, running = await begun(harness, gate, plan, 1)
-        await asyncio.wait_for(running, 10)  # the losers were told of their end, or this would not end
+        await asyncio.wait_for(running, 60)  # the losers were told of their end, or this would not end
         listening.cancel()
         await sound(harness)
         children = await children_of(harness.database, job_id)
@@ -216,7 +216,7 @@ def test_a_cancelled_parent_takes_everything_below_with_it(play: Play) -> None:
         ended, status = await harness.requests.cancel("default", job_id)
         for each in ended:
             harness.engine.interrupt(each)
-        await asyncio.wait_for(running, 10)
+        await asyncio.wait_for(running, 60)
         await sound(harness)
         children = await children_of(harness.database, job_id)
         below = await children_of(harness.database, children[0]["id"])
@@ -239,7 +239,7 @@ def test_a_child_that_never_ends_expires_and_its_parent_is_told(play: Play) -> N
             await harness.sweeper.sweep()
         for child in harness.interrupted:
             harness.engine.interrupt(child)
-        await asyncio.wait_for(running, 10)
+        await asyncio.wait_for(running, 60)
         await harness.drain()
         await sound(harness)
         return await harness.requests.job("default", job_id), children
@@ -260,7 +260,7 @@ def test_a_child_gets_no_more_time_than_its_parent_has_left(play: Play) -> None:
         job_id, running = await begun(harness, gate, plan, 3, limits=limits)
         children = await children_of(harness.database, job_id)
         gate.open.set()
-        await asyncio.wait_for(running, 10)
+        await asyncio.wait_for(running, 60)
         return [child["limits"]["job_timeout_seconds"] for child in children]
 
     first, second, third = play(scenario, ScriptedModel(), [DelegatingTool(), gate.tool()])
@@ -277,7 +277,7 @@ def test_the_end_that_nobody_told_of_is_told_by_the_sweeper(play: Play) -> None:
         first, second = [child["id"] for child in await children_of(harness.database, job_id)]
         await harness.requests.cancel("default", first)
         harness.engine.interrupt(first)
-        await asyncio.wait_for(running, 10)
+        await asyncio.wait_for(running, 60)
         assert PlanWake(second) not in harness.published
         while PlanWake(second) not in harness.published:
             await harness.sweeper.sweep()
@@ -299,7 +299,7 @@ def test_a_pause_stops_the_children_and_resuming_lets_them_go_on(play: Play) -> 
         job_id, running = await begun(harness, gate, delegating(chain, chain, most=1), 1)
         assert (await harness.requests.pause("default", job_id)).landed
         gate.open.set()
-        await asyncio.wait_for(running, 10)
+        await asyncio.wait_for(running, 60)
         paused = await children_of(harness.database, job_id)
         await sound(harness)
         assert (await harness.requests.resume("default", job_id)).landed
@@ -366,7 +366,7 @@ def test_an_expired_plan_cancels_the_children_of_its_steps(play: Play) -> None:
         children = await children_of(harness.database, job_id)
         for child in children:
             harness.engine.interrupt(child["id"])
-        await asyncio.wait_for(running, 10)
+        await asyncio.wait_for(running, 60)
         await harness.drain()
         await sound(harness)
         return await harness.requests.job("default", job_id), children

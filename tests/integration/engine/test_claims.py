@@ -46,7 +46,7 @@ async def begun(harness: Harness, tool: Held) -> tuple[UUID, asyncio.Task[Any]]:
     """A job whose only step runs."""
     job_id = await harness.submit("", plan={"calls": [{"tool_name": "held", "arguments": {}}]})
     running = asyncio.create_task(harness.engine.run(harness.published.pop()))
-    await asyncio.wait_for(tool.begun.wait(), 10)
+    await asyncio.wait_for(tool.begun.wait(), 60)
     return job_id, running
 
 
@@ -88,7 +88,7 @@ def test_an_attempt_that_was_taken_back_is_cut_off_and_writes_nothing(play: Play
         assert not running.done(), "what is held goes on"
         await take_back(harness, job_id)
         assert await compare.beat(timedelta(0))
-        await asyncio.wait_for(running, 5)
+        await asyncio.wait_for(running, 60)
         return await step_of(harness, job_id), harness.engine.claims
 
     step, claims = play(scenario, ScriptedModel(), [held.tool])
@@ -103,7 +103,7 @@ def test_a_late_outcome_is_rejected_and_counted(play: Play) -> None:
         job_id, running = await begun(harness, held)
         await take_back(harness, job_id)
         held.go.set()
-        await asyncio.wait_for(running, 5)
+        await asyncio.wait_for(running, 60)
         beats = reconciler(harness)
         await beats.beat(timedelta(milliseconds=70))
         [worker] = await harness.fleet.live()
@@ -151,7 +151,7 @@ def test_a_worker_that_stops_while_it_claims_gives_back_what_nobody_called(play:
         harness.store.claim_step = slow  # type: ignore[method-assign]
         ref = StepRef(job_id, 0, 0)
         running = asyncio.create_task(harness.engine.run(StepWake(ref, Lane.IO, "held")))
-        await asyncio.wait_for(claimed.wait(), 5)
+        await asyncio.wait_for(claimed.wait(), 60)
         running.cancel()
         answer.set()
         with pytest.raises(asyncio.CancelledError):
@@ -194,14 +194,14 @@ def test_a_worker_whose_lease_is_not_fresh_looks_before_it_writes(play: Play) ->
         job_id, running = await begun(harness, held)
         now[0] += 60
         held.go.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not held.has_answered:
                 await asyncio.wait([running], timeout=0.01)
         before = (await step_of(harness, job_id))["status"]
         await take_back(harness, job_id)
         compare = reconciler(harness, lease)
         await compare.compare(asked=now[0])
-        await asyncio.wait_for(running, 5)
+        await asyncio.wait_for(running, 60)
         return before, (await step_of(harness, job_id))["status"], harness.engine.claims.late_outcomes
 
     assert play(scenario, ScriptedModel(), [held.tool]) == ("running", "ready", 0)
@@ -228,10 +228,10 @@ def test_a_worker_that_was_frozen_between_claim_and_call_does_not_begin_what_was
 
         monkeypatch.setattr(harness.store, "claim_step", claim_and_freeze)
         running = asyncio.create_task(harness.engine.run(StepWake(StepRef(job_id, 0, 0), Lane.IO, "held")))
-        await asyncio.wait_for(claimed.wait(), 5)
+        await asyncio.wait_for(claimed.wait(), 60)
         await take_back(harness, job_id)
         await reconciler(harness, lease).compare(asked=now[0])
-        await asyncio.wait_for(running, 5)
+        await asyncio.wait_for(running, 60)
         return held.begun.is_set(), (await step_of(harness, job_id))["status"]
 
     assert play(scenario, ScriptedModel(), [held.tool]) == (False, "ready")
@@ -254,7 +254,7 @@ def test_a_call_that_is_just_being_given_up_is_not_taken_for_one_that_was_never_
 
         monkeypatch.setattr(harness.store, "fail_step", slow)
         running.cancel()
-        await asyncio.wait_for(asked.wait(), 5)
+        await asyncio.wait_for(asked.wait(), 60)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
@@ -263,7 +263,7 @@ def test_a_call_that_is_just_being_given_up_is_not_taken_for_one_that_was_never_
             await compare.compare()
         step, published = await step_of(harness, job_id), list(harness.published)
         answer.set()
-        await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()}, timeout=5)
+        await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()}, timeout=60)
         return step["status"], step["releases"], published
 
     assert play(scenario, ScriptedModel(), [held.tool]) == ("running", 0, [])
@@ -279,7 +279,7 @@ def test_a_database_that_was_away_costs_no_work_that_nobody_took(play: Play) -> 
             await connection.execute("UPDATE workers SET heartbeat_at = now() - interval '1 minute'")
         assert await reconciler(harness).beat(timedelta(0))
         held.go.set()
-        await asyncio.wait_for(running, 5)
+        await asyncio.wait_for(running, 60)
         return await step_of(harness, job_id), harness.published, job_id
 
     step, published, job_id = play(scenario, ScriptedModel(), [held.tool])

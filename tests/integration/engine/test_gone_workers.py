@@ -14,7 +14,7 @@ import pytest
 from shared.domain.ids import StepRef
 from shared.domain.processes import Process
 from shared.domain.states import JobStatus, Lane
-from shared.ports import Attempt, Loss, Neighbour, PlanWake, StepWake
+from shared.ports import Attempt, Loss, Neighbour, StageClaim, StepClaim
 from tests.support.harness import Harness, ScriptedModel, make_tool
 from worker.engine import Sweeper, SweepSettings
 from worker.tools import tool
@@ -91,11 +91,12 @@ def test_what_a_gone_worker_held_is_taken_back_in_the_same_pass(play: Play) -> N
         await sweeper.sweep()
         assert await harness.fleet.live() == []
         _, steps = await harness.requests.job("default", job_id)
-        return harness.published, [(s["status"], s["worker_losses"], s["worker_id"]) for s in steps], sweeper.counts
+        again = await harness.store.claim_suspects(None, Lane.IO)
+        return again, [(s["status"], s["worker_losses"], s["worker_id"]) for s in steps], sweeper.counts
 
-    published, steps, counts = play(scenario, MODEL, TOOLS)
+    again, steps, counts = play(scenario, MODEL, TOOLS)
     assert steps == [("ready", 1, None)]
-    assert {type(wake) for wake in published} == {StepWake}
+    assert [(type(claim), claim.attempt) for claim in again] == [(StepClaim, 2)]
     assert counts == Counter({("lost", "gone"): 1})
 
 
@@ -109,10 +110,11 @@ def test_a_stage_of_a_gone_worker_is_taken_back_and_a_late_outcome_of_it_refused
         sweeper = sweeper_on(harness, Machine(HERE.text))
         await sweeper.sweep()
         late = await harness.store.end_job(claim, JobStatus.COMPLETED, "late", None, [])
-        return job_id, harness.published, late, sweeper.counts
+        again = await harness.store.claim_suspects(None, Lane.IO)
+        return job_id, again, late, sweeper.counts
 
-    job_id, published, late, counts = play(scenario, MODEL, TOOLS)
-    assert published == [PlanWake(job_id, 2)] * 2
+    job_id, again, late, counts = play(scenario, MODEL, TOOLS)
+    assert [(type(claim), claim.job_id, claim.attempt) for claim in again] == [(StageClaim, job_id, 2)]
     assert not late
     assert counts == Counter({("lost", "gone"): 1})
 
@@ -176,7 +178,7 @@ def test_a_beat_that_arrives_after_the_death_costs_one_pass(play: Play) -> None:
         machine.gone.add(HERE.text)
         await sweeper.sweep()
         assert await harness.fleet.heartbeat(harness.worker_id, timedelta(0))
-        assert await harness.store.claim_stage(job_id, [JobStatus.QUEUED, JobStatus.PLANNING]) is not None
+        assert [claim.job_id for claim in await harness.store.claim_suspects(None, Lane.IO)] == [job_id]
         alive = len(await harness.fleet.live())
         await sweeper.sweep()
         return alive, len(await harness.fleet.live()), sweeper.counts

@@ -291,7 +291,7 @@ def test_a_step_whose_input_cannot_be_read_waits_for_it_and_does_not_call_its_to
         await harness.drain()
         for attempt in (2, 3):
             _, steps = await harness.requests.job("default", job_id)
-            assert (steps[1]["status"], called) == ("ready", [])
+            assert (steps[1]["status"], steps[1]["error"]["code"], called) == ("ready", "storage_unavailable", [])
             harness.published.append(StepWake(StepRef(job_id, 0, 1), Lane.IO, "send", attempt))
             await harness.drain()
         _, steps = await harness.requests.job("default", job_id)

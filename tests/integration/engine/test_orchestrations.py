@@ -170,6 +170,7 @@ def test_a_failure_cuts_its_group_off_and_what_follows_is_skipped(orchestra: Run
         "event": "step_failed",
         "source": "awaiting_results",
         "target": "failed",
+        "aliases": ["awaiting_results", "failed"],
         "step_id": "two",
     }
 
@@ -211,6 +212,23 @@ def test_a_time_out_and_a_fault_fire_their_own_events(orchestra: Run, behaviour:
 
     assert events[-1]["event"] == event
     assert step["output"]["steps"][0]["error"]["code"] == code
+
+
+def test_the_transitions_of_a_refused_plan_are_events_of_the_job_that_asked_once(play: Callable[..., Any]) -> None:
+    made = follow([], is_valid=False)
+
+    async def scenario(harness: Harness) -> Any:
+        job_id = await harness.submit("anything")
+        store = PostgresOrchestrations(harness.database)
+        told = [await store.journal_refusal(job_id, step, made) for step in (4, 4, 7)]
+        query = "SELECT data FROM events WHERE job_id = %s AND kind = 'orchestration' ORDER BY sequence"
+        return [len(one) for one in told], [row["data"] for row in await rows(harness, query, job_id)]
+
+    told, events = play(scenario, Orchestra())
+
+    assert told == [2, 0, 2]
+    assert events == [{**one.to_json(), "step": step} for step in (4, 7) for one in made]
+    assert events[1]["target"] == "failed"
 
 
 def test_whoever_tells_transitions_at_the_same_time_tells_each_once(play: Callable[..., Any]) -> None:

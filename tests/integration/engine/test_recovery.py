@@ -15,9 +15,10 @@ from shared.domain.errors import RateLimited, Transient
 from shared.domain.events import Settlement
 from shared.domain.ids import StepRef
 from shared.domain.states import JobStatus, Lane
-from shared.ports import StepWake
+from shared.ports import StepClaim, StepWake
 from shared.store.requests import Verdict
 from tests.support.harness import Harness, ScriptedModel, make_tool
+from worker.engine import SweepSettings
 from worker.tools import NotHappened, ToolContext, ToolError, tool
 
 Play = Callable[..., Any]
@@ -32,7 +33,9 @@ class Bank:
         self.away = 0
         self.entered = asyncio.Event()
 
-    def tools(self, recovery: str, *, hangs: bool = False, timeout_seconds: float = 5.0) -> list[Any]:
+    def tools(
+        self, recovery: str, *, hangs: bool = False, timeout_seconds: float = 5.0, lane: str = "io"
+    ) -> list[Any]:
         """A tool that pays, with this recovery. Where it `hangs`, its answer to the first call never arrives."""
 
         async def look_up(context: ToolContext) -> dict[str, str] | NotHappened:
@@ -43,7 +46,7 @@ class Bank:
 
         options: dict[str, Any] = {"find_out": look_up} if recovery == "find_out" else {"recovery": recovery}
 
-        @tool(effect="unsafe", timeout_seconds=timeout_seconds, **options)
+        @tool(effect="unsafe", lane=lane, timeout_seconds=timeout_seconds, **options)
         async def pay(context: ToolContext) -> dict[str, str]:
             """Pay once."""
             self.paid.append(context.idempotency_key)
@@ -227,31 +230,55 @@ def test_a_question_that_nobody_answers_ends_with_a_code_of_its_own(play: Play) 
 
 
 @pytest.mark.parametrize(
-    ("recovery", "status", "code"),
+    ("recovery", "lane", "status", "code"),
     [
-        ("fail", "failed", "timeout"),
-        ("ask", "waiting", "timeout"),
-        ("find_out", "ready", "outcome_unknown"),
+        ("fail", "io", "failed", "timeout"),
+        ("ask", "cpu", "waiting", "timeout"),
+        ("find_out", "cpu", "ready", "outcome_unknown"),
     ],
 )
 def test_a_living_worker_that_does_not_enforce_a_deadline_is_overruled(
-    play: Play, recovery: str, status: str, code: str
+    play: Play, recovery: str, lane: str, status: str, code: str
 ) -> None:
+    """Whoever then finds out gives it the time of a lease to kill the process, or to lose its lease."""
+
     async def scenario(harness: Harness) -> Any:
         job_id = await executing(harness)
-        claim = await harness.store.claim_step(StepRef(job_id, 0, 0))
-        assert claim is not None
-        async with harness.database.connection() as connection:
-            await connection.execute(
-                "UPDATE steps SET deadline = now() - interval '1 minute' WHERE status = 'running'"
-            )
+        claim = await overdue(harness, job_id)
         await harness.sweeper.sweep()
         late = await harness.store.succeed_step(claim, {"receipt": "late"}, None)
         assert not late.landed
         return await seen(harness, job_id)
 
-    _, steps = play(scenario, ScriptedModel(), Bank().tools(recovery))
+    _, steps = play(scenario, ScriptedModel(), Bank().tools(recovery, lane=lane))
     assert (steps[0]["status"], steps[0]["error"]["code"]) == (status, code)
+    if recovery == "find_out":
+        assert steps[0]["run_at"] - steps[0]["started_at"] >= SweepSettings().lease
+
+
+@pytest.mark.parametrize("recovery", ["ask", "find_out"])
+def test_a_living_worker_that_cannot_stop_a_thread_is_waited_for(play: Play, recovery: str) -> None:
+    """Nobody looks into a call that still acts."""
+
+    async def scenario(harness: Harness) -> Any:
+        job_id = await executing(harness)
+        claim = await overdue(harness, job_id)
+        await harness.sweeper.sweep()
+        late = await harness.store.succeed_step(claim, {"receipt": "late"}, None)
+        assert late.landed
+        return await seen(harness, job_id)
+
+    _, steps = play(scenario, ScriptedModel(), Bank().tools(recovery))
+    assert (steps[0]["status"], steps[0]["attempt"]) == ("succeeded", 1)
+
+
+async def overdue(harness: Harness, job_id: UUID) -> StepClaim:
+    """A step that runs for a minute longer than it may."""
+    claim = await harness.store.claim_step(StepRef(job_id, 0, 0))
+    assert claim is not None
+    async with harness.database.connection() as connection:
+        await connection.execute("UPDATE steps SET deadline = now() - interval '1 minute' WHERE status = 'running'")
+    return claim
 
 
 @pytest.mark.parametrize(("recovery", "status"), [("fail", "failed"), ("ask", "waiting"), ("find_out", "ready")])

@@ -106,7 +106,7 @@ def test_a_call_that_is_recorded_while_another_is_reserved_is_seen_once(play: Pl
         wanted = fresh(CALL)
         await harness.store.reserve(holder(one), wanted)
         waiting = b"SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'budget_holds'::regclass"
-        async with harness.database.connection() as other, asyncio.timeout(10):
+        async with harness.database.connection() as other, asyncio.timeout(60):
             async with other.transaction():
                 await other.execute(b"LOCK TABLE budget_holds IN ACCESS EXCLUSIVE MODE")
                 reserving = asyncio.create_task(harness.store.reserve(holder(two), fresh(CALL)))
@@ -251,7 +251,7 @@ class WaitingPlanner(TalkingModel):
 
     async def respond(self, ask: Ask, findings: Findings, *, cut_off: Any = None) -> ModelReply:
         self.asked.append((ask, findings))
-        await asyncio.wait_for(self.may_answer.wait(), 10)
+        await asyncio.wait_for(self.may_answer.wait(), 60)
         return ModelReply("no plan", (), ModelCall(Purpose.RESPOND, ask.model, 5, 13, 3))
 
 
@@ -268,7 +268,7 @@ def test_planning_calls_of_steps_at_the_same_time_cannot_pass_a_limit_together(p
         job_id = await harness.submit("", plan=plan, budget={"max_model_calls": 1})
         running = asyncio.create_task(harness.drain())
         found = "SELECT error->>'code' AS code FROM steps WHERE job_id = %s AND status = 'failed'"
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(refused := await rows(harness, found, job_id)) < many - 1:
                 await asyncio.wait({running}, timeout=0.02)
         asked = len(model.asked)

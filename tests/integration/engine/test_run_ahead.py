@@ -20,7 +20,7 @@ from tests.support.harness import Harness, ScriptedModel, make_tool
 from worker.tools import tool
 
 Play = Callable[..., Any]
-PATIENCE = 5
+PATIENCE = 60
 
 
 class Steps:

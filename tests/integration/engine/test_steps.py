@@ -253,10 +253,10 @@ def test_a_cancelled_job_stops_what_runs_and_takes_no_late_result(play: Play) ->
     async def scenario(harness: Harness) -> Any:
         job_id = await harness.submit("", plan=plan(("slow", {})))
         running = asyncio.create_task(harness.drain())
-        await asyncio.wait_for(started.wait(), 5)
+        await asyncio.wait_for(started.wait(), 60)
         assert await harness.requests.cancel("default", job_id) == ([job_id], JobStatus.CANCELLED)
         harness.engine.interrupt(job_id)
-        await asyncio.wait_for(running, 5)
+        await asyncio.wait_for(running, 60)
         assert await harness.requests.cancel("default", job_id) == ([], JobStatus.CANCELLED)
         return await harness.requests.job("default", job_id)
 
@@ -280,7 +280,7 @@ def test_a_stopping_worker_gives_back_what_may_run_again(play: Play, effect: str
     async def scenario(harness: Harness) -> Any:
         job_id = await harness.submit("", plan=plan(("slow", {})))
         running = asyncio.create_task(harness.engine.run(harness.published.pop()))
-        await asyncio.wait_for(started.wait(), 5)
+        await asyncio.wait_for(started.wait(), 60)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running

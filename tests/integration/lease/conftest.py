@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from tests.support.stack import Stack
+from tests.support.stack import Stack, step_processes
 from tests.support.waiting import eventually
 
 SHORT = {
@@ -34,13 +33,13 @@ class Scene:
     def submit(self, *calls: tuple[str, dict[str, Any]]) -> str:
         """Submit a plan; returns the job's id."""
         plan = {"calls": [{"tool_name": name, "arguments": arguments} for name, arguments in calls]}
-        answer = httpx.post(f"{self.stack.url}/jobs", json={"plan": plan}, timeout=30)
+        answer = httpx.post(f"{self.stack.url}/jobs", json={"plan": plan}, timeout=60)
         assert answer.status_code == 202, answer.text
         return str(answer.json()["id"])
 
     def job(self, job_id: str) -> Any:
         """The job's document."""
-        return httpx.get(f"{self.stack.url}/jobs/{job_id}", timeout=30).json()
+        return httpx.get(f"{self.stack.url}/jobs/{job_id}", timeout=60).json()
 
     def until_running(self, job_id: str) -> None:
         """Wait until the job's first step runs."""
@@ -49,7 +48,7 @@ class Scene:
             steps = self.job(job_id)["steps"]
             return bool(steps) and steps[0]["status"] == "running"
 
-        eventually(runs, 30, what="the step runs")
+        eventually(runs, 60, what="the step runs")
 
     def ended(self, job_id: str, seconds: float = 60) -> Any:
         """The job's document once it has ended."""
@@ -59,7 +58,7 @@ class Scene:
 
     def cancel(self, job_id: str) -> int:
         """Cancel over HTTP; returns the status code."""
-        return httpx.post(f"{self.stack.url}/jobs/{job_id}/cancel", timeout=30).status_code
+        return httpx.post(f"{self.stack.url}/jobs/{job_id}/cancel", timeout=60).status_code
 
     def pids(self, count: int = 1) -> list[int]:
         """The process ids that tools have written, once there are so many."""
@@ -68,7 +67,7 @@ class Scene:
             lines = self.path.read_text().split() if self.path.exists() else []
             return [int(line) for line in lines] if len(lines) >= count else []
 
-        return eventually(written, 30, what="a tool has begun")
+        return eventually(written, 60, what="a tool has begun")
 
     def sql(self, statement: str, *parameters: Any) -> list[Any]:
         """Run a statement; returns its rows, if it has any."""
@@ -78,7 +77,7 @@ class Scene:
 
     def children(self, name: str) -> set[int]:
         """The process ids of a `cpu` worker's children."""
-        return {child.pid for child in psutil.Process(self.stack.processes[name].pid).children()}
+        return {child.pid for child in step_processes(self.stack.processes[name].pid)}
 
 
 @pytest.fixture

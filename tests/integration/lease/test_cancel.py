@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from time import monotonic
 
 import psutil
 
@@ -14,6 +13,9 @@ from tests.support.waiting import eventually
 
 MakeScene = Callable[..., Scene]
 
+NO_HEARTBEAT = {"PLANQ_HEARTBEAT_SECONDS": "60", "PLANQ_LEASE_SECONDS": "150"}
+"""What ends work within a test's patience is the cancellation itself, then, not the next heartbeat's comparison."""
+
 
 def is_gone(pid: int) -> bool:
     """A process that has ended and is still listed for its parent does nothing any more."""
@@ -21,18 +23,16 @@ def is_gone(pid: int) -> bool:
 
 
 def test_a_cancelled_cpu_step_ends_with_its_process_and_no_other(make_scene: MakeScene) -> None:
-    scene = make_scene()
+    scene = make_scene(**NO_HEARTBEAT)
     kept = scene.submit(("test_crunch", {"seconds": 6}))
     scene.until_running(kept)
     job = scene.submit(("test_grind", {"path": str(scene.path)}))
     [pid] = scene.pids()
-    begun = monotonic()
 
     assert scene.cancel(job) == 200
-    eventually(lambda: is_gone(pid), 5, what="the process is gone")
-    assert monotonic() - begun < 1.0
+    eventually(lambda: is_gone(pid), 45, what="the process is gone")
 
-    eventually(lambda: len(scene.children("cpu-1")) == 2, 10, what="the pool is full again")
+    eventually(lambda: len(scene.children("cpu-1")) == 2, 60, what="the pool is full again")
     after = [scene.submit(("test_crunch", {"seconds": 0.01})) for _ in range(3)]
     assert {scene.ended(job_id)["status"] for job_id in after} == {"completed"}
     assert scene.ended(kept)["status"] == "completed"
@@ -52,9 +52,9 @@ def test_a_cancel_whose_signal_was_lost_still_ends_the_work(make_scene: MakeScen
 
     for job_id in (job, held):
         scene.sql("SELECT planq_cancel_job(%s, 'default')", job_id)
-    eventually(lambda: is_gone(pid), 5, what="the process is gone")
+    eventually(lambda: is_gone(pid), 45, what="the process is gone")
     flights = "SELECT sum(in_flight)::int AS n, sum(late_outcomes)::int AS late FROM workers"
-    eventually(lambda: scene.sql(flights)[0]["n"] == 0, 5, what="nothing runs any more")
+    eventually(lambda: scene.sql(flights)[0]["n"] == 0, 45, what="nothing runs any more")
     assert scene.sql(flights)[0]["late"] == 0, "nothing was written"
 
 
@@ -87,14 +87,12 @@ def test_a_cancelled_job_drops_its_open_http_stream_at_once(make_scene: MakeScen
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         serving = threading.Thread(target=server.serve_forever, args=(0.01,))
         serving.start()
-        scene = make_scene(PLANQ_HTTP_FETCH_ALLOW_HOSTS="127.0.0.1")
+        scene = make_scene(PLANQ_HTTP_FETCH_ALLOW_HOSTS="127.0.0.1", **NO_HEARTBEAT)
         job = scene.submit(("http_fetch", {"url": f"http://127.0.0.1:{server.server_address[1]}/"}))
-        assert open_.wait(30)
-        begun = monotonic()
+        assert open_.wait(60)
 
         assert scene.cancel(job) == 200
-        assert gone.wait(5)
-        assert monotonic() - begun < 1.0
+        assert gone.wait(45)
         server.shutdown()
         serving.join()
     assert scene.ended(job)["status"] == "cancelled"
@@ -121,12 +119,10 @@ def test_a_cancel_converges_before_the_first_wake_up_and_when_repeated(make_scen
 def test_a_thread_cannot_be_stopped_but_its_step_ends_at_once(make_scene: MakeScene) -> None:
     """A synchronous tool of the `io` lane runs in a thread: it is abandoned, its slot is free."""
     scene = make_scene()
-    job = scene.submit(("test_block", {"path": str(scene.path), "seconds": 3}))
+    job = scene.submit(("test_block", {"path": str(scene.path), "seconds": 60}))
     scene.pids()
-    begun = monotonic()
 
     assert scene.cancel(job) == 200
     flights = "SELECT sum(in_flight)::int AS n FROM workers WHERE lanes = '{io}'"
-    eventually(lambda: scene.sql(flights)[0]["n"] == 0, 4, what="the worker has let go")
-    assert monotonic() - begun < 2.8, "before the thread ended"
+    eventually(lambda: scene.sql(flights)[0]["n"] == 0, 45, what="the worker has let go before the thread ended")
     assert scene.ended(job)["status"] == "cancelled"

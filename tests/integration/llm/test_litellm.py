@@ -24,7 +24,6 @@ from worker.llm.gateway import ModelGateway
 from worker.llm.settings import ModelSettings
 
 # Making the environment, when `python -m tests.support.litellm_env` has not run before, takes half a minute.
-pytestmark = pytest.mark.timeout(300)
 
 PLAN = {"type": "tool_calls", "reasoning": "r", "calls": [{"tool_name": "now", "arguments": {}}]}
 TOOLS = [ToolDefinition(name="now", output_schema={"type": "object", "properties": {"iso": {"type": "string"}}})]
@@ -70,11 +69,11 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
     with (home / "log").open("wb") as log:
         process = _start(litellm_env.ensure(), config, home, port, key, log.fileno())
         try:
-            eventually(lambda: _answers(process, port, home / "log"), timeout=90, what="LiteLLM's proxy is up")
+            eventually(lambda: _answers(process, port, home / "log"), timeout=300, what="LiteLLM's proxy is up")
             yield Proxy(f"http://127.0.0.1:{port}/v1", key)
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(60)
 
 
 def _start(environment: Path, config: Path, home: Path, port: int, key: str, log: int) -> subprocess.Popen[bytes]:

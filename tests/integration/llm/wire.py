@@ -11,6 +11,7 @@ import select
 import socket
 import threading
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from time import monotonic
@@ -172,4 +173,14 @@ class WireServer:
         self.released.set()
         self._http.shutdown()
         self._http.server_close()
-        self._thread.join(10)
+        self._thread.join(60)
+
+
+@contextlib.contextmanager
+def wire_server() -> Iterator[WireServer]:
+    """A server that runs as long as the block."""
+    running = WireServer()
+    try:
+        yield running
+    finally:
+        running.close()

@@ -40,7 +40,7 @@ class Site:
             response = self.http.post("/jobs", json={"plan": plan, **fields}, headers=headers)
             return None if response.status_code == 503 else response
 
-        response = eventually(accepted, 30, what="the API takes a job")
+        response = eventually(accepted, 60, what="the API takes a job")
         assert response is not None
         assert response.status_code == 202, response.text
         return str(response.json()["id"])

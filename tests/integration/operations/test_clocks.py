@@ -17,7 +17,7 @@ from tests.support.waiting import eventually
 
 SKEWED = ("-m", "tests.support.skewed")
 HOUR = 3_600
-SLACK = 8.0
+SLACK = 60.0
 """What a busy machine may add to any of the seconds below; an hour is far beyond."""
 
 
@@ -85,7 +85,7 @@ def test_a_dead_worker_is_missed_in_time_whatever_its_clock_said(make_site: Call
     site = make_site(PLANQ_SEE_GONE="false")  # as one on another machine: its lease has to end
     start(site, io_1=skew, cpu_1=-skew)
     site.stack.run("io_2", *SKEWED, str(-skew), "worker", "io")
-    eventually(lambda: "2 alive" in site.http.get("/readyz").text, 40, what="both workers live")
+    eventually(lambda: "2 alive" in site.http.get("/readyz").text, 60, what="both workers live")
 
     job = site.submit(*[("test_hold", {"seconds": 4})] * 40)
     site.running(job, 39)
@@ -110,7 +110,7 @@ def test_jobs_of_apis_with_wrong_clocks_are_all_listed(make_site: Callable[..., 
     with httpx.Client(timeout=30, trust_env=False) as client:
         for _ in range(4):
             for url in (*apis, site.stack.url):
-                response = eventually(lambda url=url: _submitted(client, url), 40, what=f"{url} takes a job")  # type: ignore[misc]
+                response = eventually(lambda url=url: _submitted(client, url), 60, what=f"{url} takes a job")  # type: ignore[misc]
                 submitted.append(response)
     assert {site.ended(job)["status"] for job in submitted} == {"completed"}
 

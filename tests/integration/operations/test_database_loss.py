@@ -11,18 +11,21 @@ from typing import Any
 import pytest
 
 from shared.embedded.child import has_ended
-from tests.integration.operations.conftest import LEASE_SECONDS, Site
+from tests.integration.operations.conftest import Site
 from tests.support.outage import closed, cut, locked, read_only
 from tests.support.waiting import eventually
 
 Loss = Callable[[str], AbstractContextManager[Any]]
+
+LONG_LEASE_SECONDS = 8.0
 
 
 @pytest.mark.parametrize("loss", [closed, read_only, locked], ids=lambda loss: loss.__name__)
 def test_work_pauses_and_goes_on(
     make_site: Callable[..., Site], database_url: str, tmp_path: Path, loss: Loss
 ) -> None:
-    site = make_site(PLANQ_DATABASE_CONNECTIONS="4")
+    # A write that outlasted the lease would be stopped; these have ended by then, and their outcomes wait.
+    site = make_site(PLANQ_DATABASE_CONNECTIONS="4", PLANQ_LEASE_SECONDS=str(LONG_LEASE_SECONDS))
     site.stack.start(io=2, cpu=1)
     ledger = tmp_path / "ledger"
     effect = ("test_ledger", {"path": str(ledger), "line": "paid", "seconds": 2})
@@ -35,13 +38,17 @@ def test_work_pauses_and_goes_on(
     with loss(database_url):
         lost = monotonic()
         if loss is not locked:
-            eventually(lambda: site.http.post("/jobs", json={"input": "a"}).status_code == 503, 20)
+            eventually(lambda: site.http.post("/jobs", json={"input": "a"}).status_code == 503, 60)
         # Long enough for every outcome to meet a database that is away, and for every lease to run out.
-        eventually(lambda: monotonic() - lost > 3 * LEASE_SECONDS, 20)
+        eventually(lambda: monotonic() - lost > 1.5 * LONG_LEASE_SECONDS, 60)
 
     ends = [site.ended(job, 60) for job in under_way]
     assert {job["status"] for job in ends} == {"completed"}
-    assert {(step["status"], step["attempt"]) for job in ends for step in job["steps"]} == {("succeeded", 1)}
+    assert {step["status"] for job in ends for step in job["steps"]} == {"succeeded"}
+    # Where the locks are gone, one worker may sweep before the other one's heartbeat has got through: what only looks
+    # at the world may then run again.
+    again = {step["index"] for job in ends for step in job["steps"] if step["attempt"] != 1}
+    assert again <= ({1, 2} if loss is locked else set())
     assert len(ledger.read_text().splitlines()) == 10, "each effect happened once"
     assert not any(has_ended(process) for process in site.stack.processes.values())
     assert site.ended(site.submit(("now", {})))["status"] == "completed"

@@ -22,11 +22,11 @@ def test_workers_remove_what_has_been_kept_for_long_enough(make_site: Callable[.
     headers = {"Idempotency-Key": "monday"}
 
     first = site.http.post("/jobs", json={"input": "hello"}, headers=headers).json()["id"]
-    eventually(lambda: site.http.get(f"/jobs/{first}").status_code == 404, 30, what="the job is removed")
+    eventually(lambda: site.http.get(f"/jobs/{first}").status_code == 404, 60, what="the job is removed")
     second = site.http.post("/jobs", json={"input": "hello"}, headers=headers).json()["id"]
 
     assert second != first, "the key is free again"
-    eventually(lambda: site.http.get(f"/jobs/{old[-1]}").status_code == 404, 30, what="the old jobs are removed")
+    eventually(lambda: site.http.get(f"/jobs/{old[-1]}").status_code == 404, 60, what="the old jobs are removed")
     assert site.http.get(f"/jobs/{kept[0]}").json()["status"] == "failed"
     logs = "".join(site.stack.log(name).read_text() for name in ("io-1", "io-2", "cpu-1"))
     assert "retention_removed" in logs

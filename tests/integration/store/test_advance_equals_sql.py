@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -23,10 +25,12 @@ from shared.domain.events import (
     ResumeRequested,
     Settlement,
     StageClaimed,
+    StageRetried,
     StepAsked,
     StepClaimed,
     StepDelegated,
     StepFailed,
+    StepLost,
     StepReleased,
     StepSettled,
     StepSucceeded,
@@ -67,6 +71,7 @@ def choose(job: SimulatedJob, draw: Callable[[Any], Any]) -> tuple[Event, int]:
         return PauseRequested(), 0
     ready = [] if job.job.is_paused else job.in_status(StepStatus.READY)
     running = job.in_status(StepStatus.RUNNING)
+    ready = [n for n in ready if not job.steps[n].suspected]
     index = draw(st.sampled_from(ready + job.in_status(StepStatus.WAITING) + running))
     step = job.steps[index]
     if step.status is StepStatus.READY:
@@ -90,13 +95,14 @@ def choose(job: SimulatedJob, draw: Callable[[Any], Any]) -> tuple[Event, int]:
         choices += [StepDelegated(step.attempt, children, until, failed)]
     if step.attempt < 3:
         choices += [StepFailed(step.attempt, retry_at=NOW), StepReleased(step.attempt), StepAsked(step.attempt)]
+        choices += [StepLost(step.attempt, retry_at=NOW)]
         if step.gathered:
             choices += [StepFailed(step.attempt, retry_at=NOW, anew=True)] * 2
     return draw(st.sampled_from(choices)), index
 
 
 TAKES = st.none() | st.builds(Take, st.just(Lane.IO), st.integers(0, 3), st.booleans())
-FENCED = (StepSucceeded, StepFailed, StepSuspended, StepDelegated, StepReleased, StepAsked)
+FENCED = (StepSucceeded, StepFailed, StepLost, StepSuspended, StepDelegated, StepReleased, StepAsked)
 
 
 class Both:
@@ -143,6 +149,25 @@ class Both:
         await self.stored.succeed_together(running)
         self.claim_taken()
 
+    def can_choose(self) -> bool:
+        """Return whether anything can happen to a step that is not suspected, or to a paused job."""
+        waits = self.simulated.in_status(StepStatus.RUNNING, StepStatus.WAITING)
+        free = [n for n in self.simulated.in_status(StepStatus.READY) if not self.simulated.steps[n].suspected]
+        return bool(waits or free or self.simulated.job.is_paused)
+
+    async def claim_suspects(self) -> bool:
+        """Let a process for suspects claim what there is for it; False where there is nothing."""
+        suspects = {n for n in self.simulated.in_status(StepStatus.READY) if self.simulated.steps[n].suspected}
+        if not suspects or self.simulated.job.is_paused:
+            return False
+        for index in suspects:
+            assert isinstance(next(iter(self.simulated.apply(StepClaimed(), index)), None), Rejected)
+            assert not await self.stored.apply(StepClaimed(), index)
+        assert await self.stored.claim_suspects() >= suspects
+        for index in suspects:
+            self.simulated.apply(StepClaimed(as_suspect=True), index)
+        return True
+
     async def execute(self) -> None:
         """Move on until no step is left, or until the plan, the job or somebody's patience ends."""
         while self.simulated.job.status in EXECUTING_JOB:
@@ -155,6 +180,8 @@ class Both:
             assert not await self.stored.apply(late, where)
             if self.draw(st.integers(0, 4)) == 0:
                 await self.succeed_together()
+                continue
+            if (self.draw(st.booleans()) or not self.can_choose()) and await self.claim_suspects():
                 continue
             event, index = choose(self.simulated, self.draw)
             step = self.simulated.steps[index]
@@ -176,6 +203,16 @@ class Both:
         await self.land(self.draw(st.sampled_from(ends)))
         assert not await self.stored.apply(PlanExpired(0), 0)
 
+    async def _retry_respond(self) -> None:
+        simulated = self.simulated
+        retried = StageRetried(simulated.job.stage_attempt, NOW + timedelta(hours=1))
+        assert simulated.apply(retried) == ()
+        for late in (retried, StageClaimed()):
+            assert isinstance(simulated.apply(late)[0], Rejected)
+        await self.stored.retry_respond()
+        simulated.job = replace(simulated.job, run_at=NOW)  # its time has come
+        assert simulated.apply(StageClaimed()) == ()
+
     async def reopen(self) -> bool:
         """Answer where RESPOND is due, then resume; False when the job has ended for good."""
         assert await self.stored.state() == simulated_state(self.simulated)
@@ -183,6 +220,8 @@ class Both:
             await self.land(ResumeRequested(True, 0))
         if self.simulated.job.status is JobStatus.RESPONDING:
             self.simulated.apply(StageClaimed())  # rejected where it was taken over
+            for _ in range(self.draw(st.integers(0, 2))):
+                await self._retry_respond()
             self.simulated.apply(AnswerGiven(self.simulated.job.stage_attempt))
             await self.stored.answer()
             assert await self.stored.state() == simulated_state(self.simulated)

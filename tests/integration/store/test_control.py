@@ -323,7 +323,7 @@ def test_a_fork_whose_source_is_just_being_removed_waits_to_see_what_becomes_of_
         async with rows.database.connection() as removing, removing.transaction():
             await removing.execute("DELETE FROM jobs WHERE id = %s", [source])
             accepting = asyncio.ensure_future(rows.accept(fork, "read"))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not (accepting.done() or await _waits_for_a_lock(rows)):
                     pass
             assert not accepting.done()

@@ -21,6 +21,8 @@ DAMAGE = {
     "running_without_lease": "UPDATE steps SET status = 'running' WHERE index = 0",
     "stage_without_cause": "UPDATE jobs SET status = 'responding', wake_at = NULL, stage_worker = NULL",
     "executing_without_cause": "UPDATE steps SET status = 'pending'",
+    "stage_waits_in_vain": "UPDATE jobs SET status = 'planning', stage_retry = '{}', "
+    "run_at = expires_at + interval '1 s'",
     "stage_held_in_vain": "UPDATE jobs SET stage_worker = id",
     "woken_too_late": "UPDATE steps SET wake_at = now() + interval '1 h' WHERE status = 'ready'",
     "stage_woken_too_late": "UPDATE jobs SET status = 'responding', wake_at = now() + interval '1 h'",
@@ -49,6 +51,9 @@ DAMAGE = {
     "usage_differs": "UPDATE jobs SET cost_usd = 0.5",
     "recorded_twice": "INSERT INTO model_calls (tenant_id, job_id, purpose, model, call_id) "
     "SELECT 'default', id, 'plan', 'm', id FROM jobs, generate_series(1, 2)",
+    "suspected_too_long": "INSERT INTO suspects (tenant_id, job_id, round, index, attempt, lane, group_id, company, "
+    "delays, due_at) SELECT tenant_id, job_id, round, index, attempt, lane, job_id, 1, false, now() - interval '1 h' "
+    "FROM steps WHERE status = 'ready'",
     "succeeded_twice": "INSERT INTO events (tenant_id, job_id, kind, data) SELECT 'default', id, 'step_succeeded', "
     '\'{"round": 0, "index": 0}\' FROM jobs, generate_series(1, 2)',
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
@@ -12,6 +13,7 @@ from shared.domain.errors import Misconfigured
 from shared.domain.states import JobStatus, StepStatus
 from shared.store import migrate, schema, tables
 from shared.store.database import query
+from tests.support.servers import TestPostgres
 
 
 def test_migrations_and_metadata_give_the_same_schema(empty_database_url: str) -> None:
@@ -36,6 +38,24 @@ def test_the_constant_is_the_newest_migration(empty_database_url: str, database_
 
 def test_a_second_migration_does_nothing(database_url: str) -> None:
     assert migrate.upgrade(database_url) == (migrate.head(), migrate.head())
+
+
+def test_a_database_of_a_newer_release_is_refused_and_left_as_it_is(postgres: TestPostgres) -> None:
+    url = postgres.create_migrated()
+    with psycopg.connect(url) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+
+    with pytest.raises(Misconfigured, match="9999 of a newer release"):
+        migrate.upgrade(url)
+
+    assert schema.current(url) == "9999"
+    postgres.drop(url)
+
+
+def test_a_url_that_cannot_be_read_is_refused_without_its_password() -> None:
+    with pytest.raises(Misconfigured, match="DATABASE_URL") as refused:
+        migrate.upgrade("postgresql://me:hush@[::1/x")
+    assert "hush" not in refused.value.message
 
 
 def test_check_constraints_allow_exactly_the_enums(database_url: str) -> None:

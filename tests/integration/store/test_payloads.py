@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 
 from shared.domain.errors import DatabaseUnavailable, Misconfigured, StorageUnavailable
 from shared.store.database import Database
-from shared.store.objects import ObjectStore, open_objects
+from shared.store.objects import BucketObjects, FolderObjects, ObjectStore, open_objects
 from shared.store.payloads import SLICE_BYTES, PayloadStore
 from tests.support.s3 import BUCKET, s3_server
 
@@ -176,16 +178,25 @@ class Dying(Exception):
     """Stands for the death of the process."""
 
 
+def opened(address: str) -> ObjectStore:
+    objects = open_objects(address)
+    assert objects is not None
+    return objects
+
+
 def objects_of(address: str, dies: str) -> ObjectStore:
     """A store of objects that dies before or after it has written one."""
 
-    class Mortal(ObjectStore):
-        async def put(self, location: str, body: bytes) -> None:
-            if dies == "after":
-                await super().put(location, body)
-            raise Dying
+    objects = opened(address)
+    put = objects.put
 
-    return Mortal(address)
+    async def mortal(location: str, body: bytes) -> None:
+        if dies == "after":
+            await put(location, body)
+        raise Dying
+
+    objects.put = mortal  # type: ignore[method-assign]
+    return objects
 
 
 @pytest.mark.parametrize("dies", ["before", "after"])
@@ -227,7 +238,7 @@ def test_a_collector_that_dies_between_row_and_object_is_taken_over(
 
 @pytest.mark.parametrize("address", ["folder"], indirect=True)
 def test_while_the_object_store_is_away_the_database_takes_the_bytes(play: Play, address: str) -> None:
-    class Away(ObjectStore):
+    class Away(FolderObjects):
         async def put(self, location: str, body: bytes) -> None:
             raise StorageUnavailable("away")
 
@@ -239,19 +250,170 @@ def test_while_the_object_store_is_away_the_database_takes_the_bytes(play: Play,
     play(scenario)
 
 
+Harm = Callable[[bytes], bytes | None]
+"""What happens to an object behind planq's back: its bytes become others, or None where it is lost."""
+
+HARMS: dict[str, Harm] = {
+    "other_bytes": lambda body: body[:-3] + b"!" + body[-2:],
+    "shorter": lambda body: body[: len(body) // 2],
+    "longer": lambda body: body + b" ",
+    "empty": lambda _: b"",
+    "lost": lambda _: None,
+}
+
+
+async def harm(objects: ObjectStore, location: str, how: str) -> None:
+    """Do to an object what no code of planq's does."""
+    body = HARMS[how](BODY)
+    await objects.remove(location)
+    if body is not None:
+        await objects.put(location, body)
+
+
+@pytest.mark.parametrize("how", HARMS)
+@pytest.mark.parametrize("address", ["folder", "bucket"], indirect=True)
+def test_an_object_that_is_not_right_is_never_handed_out_and_is_stored_again(
+    play: Play, address: str, how: str
+) -> None:
+    async def scenario(database: Database, payloads: PayloadStore) -> None:
+        digest = await payloads.put("default", BODY, PREVIEW)
+        (row,) = await sql(database, "SELECT location FROM payloads")
+        await harm(opened(address), row["location"], how)
+        for reading in (payloads.get, payloads.open):
+            with pytest.raises(StorageUnavailable, match="does not give" if how == "lost" else "damaged") as told:
+                await reading("default", digest)
+            assert row["location"] in told.value.message
+            assert told.value.details["place"].startswith(address)
+
+        assert await payloads.put("default", BODY, PREVIEW) == digest
+        assert await payloads.get("default", digest) == BODY
+        _, pieces = await payloads.open("default", digest)
+        assert b"".join(await read(pieces)) == BODY
+        assert await counts(database) == (1, 2)
+        await sql(database, OLD.format("payload_objects"))
+        assert await payloads.collect(10) == 1, "the one that was not right"
+        assert await payloads.get("default", digest) == BODY
+
+    play(scenario)
+
+
 @pytest.mark.parametrize("address", ["folder"], indirect=True)
-def test_bytes_that_are_not_those_of_the_hash_are_refused(play: Play, address: str, tmp_path: Path) -> None:
+def test_many_puts_at_once_of_what_is_damaged_leave_one_that_can_be_read(play: Play, tmp_path: Path) -> None:
     async def scenario(database: Database, payloads: PayloadStore) -> None:
         digest = await payloads.put("default", BODY, PREVIEW)
         (file,) = files_in(tmp_path)
-        file.write_bytes(b"x" * len(BODY))
-        with pytest.raises(StorageUnavailable, match="damaged"):
-            await payloads.get("default", digest)
-        file.unlink()
-        with pytest.raises(StorageUnavailable, match="does not give"):
-            await payloads.get("default", digest)
+        file.write_bytes(b"")
+        await asyncio.gather(*(payloads.put("default", BODY, PREVIEW) for _ in range(4)))
+        (row,) = await sql(database, "SELECT location FROM payloads")
+        await sql(database, OLD.format("payload_objects"))
+        while await payloads.collect(10):
+            pass
+        assert [str(path.relative_to(file.parents[1])) for path in files_in(tmp_path)] == [row["location"]]
+        assert await payloads.get("default", digest) == BODY
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("address", ["folder", "bucket"], indirect=True)
+def test_what_cannot_be_read_any_more_is_taken_by_the_database(play: Play, address: str) -> None:
+    async def scenario(database: Database, payloads: PayloadStore) -> None:
+        digest = await payloads.put("default", BODY, PREVIEW)
+        without = PayloadStore(database)
         with pytest.raises(StorageUnavailable, match="PLANQ_PAYLOADS"):
-            await PayloadStore(database).get("default", digest)
+            await without.get("default", digest)
+        assert await without.put("default", BODY, PREVIEW) == digest
+        assert await without.get("default", digest) == BODY
+        assert await payloads.get("default", digest) == BODY
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("address", ["folder"], indirect=True)
+def test_a_reader_goes_on_where_the_bytes_were_stored_anew_meanwhile(play: Play, address: str) -> None:
+    async def scenario(database: Database, payloads: PayloadStore) -> None:
+        digest = await payloads.put("default", BODY, PREVIEW)
+        objects = opened(address)
+        stream = objects.stream
+
+        async def late(location: str, chunk_bytes: int) -> AsyncIterator[bytes]:
+            objects.stream = stream  # type: ignore[method-assign]
+            await harm(objects, location, "lost")
+            await payloads.put("default", BODY, PREVIEW)
+            async for piece in stream(location, chunk_bytes):
+                yield piece
+
+        objects.stream = late  # type: ignore[method-assign]
+        assert await PayloadStore(database, objects).get("default", digest) == BODY
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("address", ["database", "folder", "bucket"], indirect=True)
+def test_what_is_damaged_while_it_is_handed_out_ends_before_its_end(play: Play, address: str) -> None:
+    async def scenario(database: Database, payloads: PayloadStore) -> None:
+        digest = await payloads.put("default", BODY, PREVIEW)
+        _, pieces = await payloads.open("default", digest)
+        if address:
+            (row,) = await sql(database, "SELECT location FROM payloads")
+            await harm(opened(address), row["location"], "other_bytes")
+        else:
+            await sql(
+                database, "UPDATE payloads SET body = overlay(body PLACING '!'::bytea FROM octet_length(body) - 2)"
+            )
+        got: list[bytes] = []
+
+        async def handed_out() -> None:
+            async for piece in pieces:
+                got.append(piece)
+
+        with pytest.raises(StorageUnavailable, match="damaged"):
+            await handed_out()
+        assert len(b"".join(got)) < len(BODY)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("address", ["folder"], indirect=True)
+def test_a_file_and_its_names_are_on_the_disk_before_a_row_refers_to_it(
+    play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        fsync(descriptor)
+        done.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+
+    async def scenario(database: Database, payloads: PayloadStore) -> None:
+        monkeypatch.setattr(os, "fsync", noted)
+        execute = database.execute
+
+        async def executed(name: str, /, **parameters: Any) -> int:
+            done.append(name)
+            return await execute(name, **parameters)
+
+        monkeypatch.setattr(database, "execute", executed)
+        await payloads.put("default", BODY, PREVIEW)
+        (file,) = files_in(tmp_path)
+        known, folder, root = str(file), str(file.parent), str(file.parents[1])
+        assert done == ["note_object", root, known, folder, "put_object_payload"]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("address", ["folder"], indirect=True)
+def test_a_disk_that_does_not_keep_what_it_was_given_is_not_believed(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    async def scenario(database: Database, payloads: PayloadStore) -> None:
+        monkeypatch.setattr(os, "fsync", broken)
+        digest = await payloads.put("default", BODY, PREVIEW)
+        (row,) = await sql(database, "SELECT location FROM payloads")
+        assert row["location"] is None
+        assert await payloads.get("default", digest) == BODY
 
     play(scenario)
 
@@ -259,15 +421,18 @@ def test_bytes_that_are_not_those_of_the_hash_are_refused(play: Play, address: s
 def test_a_bucket_that_is_not_there_is_told(aws: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in aws.items():
         monkeypatch.setenv(name, value)
-    asyncio.run(ObjectStore(f"s3://{BUCKET}/here").check())
+    asyncio.run(BucketObjects(f"s3://{BUCKET}/here").check())
     with pytest.raises(StorageUnavailable, match="404"):
-        asyncio.run(ObjectStore("s3://no-such-bucket/here").check())
+        asyncio.run(BucketObjects("s3://no-such-bucket/here").check())
 
 
-@pytest.mark.parametrize("url", ["ftp://host/x", "nonsense", "s3://", "file://relative/x", "file:///proc/none/x"])
+@pytest.mark.parametrize(
+    "url",
+    ["ftp://host/x", "nonsense", "s3://", "s3://[", "file://relative/x", "file:///proc/none/x", "file:///dev/null"],
+)
 def test_an_address_that_cannot_be_one_is_refused_at_the_start(url: str) -> None:
     with pytest.raises(Misconfigured, match="PLANQ_PAYLOADS"):
-        ObjectStore(url)
+        open_objects(url)
 
 
 def test_a_connection_that_sent_a_large_output_does_not_keep_its_memory(database_url: str) -> None:

@@ -138,11 +138,18 @@ def test_the_times_of_what_ran_follow_one_another_and_end_by_now(play: Any) -> N
     play(scenario)
 
 
+KEPT = "SELECT id, version, step_index, skill_id, type FROM artifacts WHERE job_id = %s"
+
+
 def test_artifacts_of_what_ran_are_kept(play: Any) -> None:  # noqa: F811
     async def scenario(rows: Rows) -> None:
         _, job_id = await accepted(rows, ran(0, 1, artifact=ArtifactRecord("a-1", "skill", "report")), length=2)
-        kept = await rows.run("SELECT id, step_index, skill_id, type FROM artifacts WHERE job_id = %s", job_id)
-        assert kept == [{"id": "a-1", "step_index": 1, "skill_id": "skill", "type": "report"}]
+        kept = await rows.run(KEPT, job_id)
+        made = {"id": "a-1", "skill_id": "skill", "type": "report"}
+        assert sorted(kept, key=lambda one: one["version"]) == [
+            {**made, "version": 1, "step_index": 0},
+            {**made, "version": 2, "step_index": 1},
+        ]
 
     play(scenario)
 

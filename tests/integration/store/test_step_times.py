@@ -48,7 +48,7 @@ def test_the_time_that_a_person_takes_is_not_the_time_of_the_step(database_url: 
         assert stage is not None
         (result,) = await rows.requests.results(stage)
         if outcome is Settlement.DID_NOT_HAPPEN:
-            assert result.duration_ms < 10_000
+            assert result.duration_ms < 60_000
         else:
             assert result.duration_ms == 10_000
 

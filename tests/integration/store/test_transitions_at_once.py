@@ -63,6 +63,7 @@ class Storm(Rows):
             (40, self.conclude),
             (20, self.conclude_stage),
             (12, self.sweep),
+            (8, self.take_suspects),
             (4, self.let_time_pass),
             (2, self.pause),
             (9, self.resume),
@@ -92,6 +93,14 @@ class Storm(Rows):
             self.stages.append(stage)
         refs = [StepRef(job, 0, index) for index in range(len(CALLS)) if self.random.random() < 0.3]
         self.held += await store.claim_steps(refs)
+
+    async def take_suspects(self, job: UUID, ref: StepRef) -> None:
+        group = await self.fleet.take_suspects(Lane.IO) if self.random.random() < 0.5 else None
+        for claim in await self.random.choice(self.stores).claim_suspects(group, Lane.IO):
+            if isinstance(claim, StageClaim):
+                self.stages.append(claim)
+            else:
+                self.held.append(claim)
 
     async def conclude(self, job: UUID, ref: StepRef) -> None:
         if not self.held:
@@ -162,8 +171,9 @@ class Storm(Rows):
         steps += "WHERE {0} > now() AND status IN ('ready', 'waiting') FOR NO KEY UPDATE SKIP LOCKED)"
         await self.run(steps.format("wake_at"))
         await self.run(steps.format("run_at"))
-        jobs = "SELECT id FROM jobs WHERE wake_at > now() FOR NO KEY UPDATE SKIP LOCKED"
-        await self.run(f"UPDATE jobs SET wake_at = now() WHERE id IN ({jobs})")
+        for column in ("wake_at", "run_at"):
+            jobs = f"SELECT id FROM jobs WHERE {column} > now() FOR NO KEY UPDATE SKIP LOCKED"
+            await self.run(f"UPDATE jobs SET {column} = now() WHERE id IN ({jobs})")
 
     async def pause(self, job: UUID, ref: StepRef) -> None:
         await self.requests.pause("default", job)

@@ -49,7 +49,7 @@ async def serving(speak: Speak) -> AsyncIterator[Server]:
 
 
 async def bounded(work: Coroutine[Any, Any, None]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await work
 
 

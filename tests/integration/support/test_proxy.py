@@ -49,7 +49,7 @@ def proxy(echo: Path) -> Iterator[TcpProxy]:
 
 
 def dial(proxy: TcpProxy) -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", proxy.port), timeout=5)
+    connection = socket.create_connection(("127.0.0.1", proxy.port), timeout=60)
     connection.settimeout(5)
     return connection
 

@@ -56,7 +56,7 @@ class HttpProbe:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        eventually(self._answers, 30, what="the MCP server answers")
+        eventually(self._answers, 60, what="the MCP server answers")
 
     def kill(self) -> None:
         if self._process is not None:
@@ -107,7 +107,8 @@ class _Gate(BaseHTTPRequestHandler):
         elif arguments.get("status", 200) != 200:
             self._answer(arguments["status"], None)
         else:
-            result = _GATE.get(request["method"], {"error": {"code": -32601, "message": "Method not found"}})
+            known = _GATE | (_TASKS if self.path == "/tasks" else {})
+            result = known.get(request["method"], {"error": {"code": -32601, "message": "Method not found"}})
             self._answer(200, {"jsonrpc": "2.0", "id": request["id"], **result})
 
     def _answer(self, status: int, body: Any) -> None:
@@ -132,6 +133,18 @@ _GATE: dict[str, Any] = {
     },
     "tools/list": {"result": {"tools": [{"name": "enter", "inputSchema": {"type": "object"}}]}},
     "tools/call": {"result": {"content": [{"type": "text", "text": "in"}]}},
+}
+
+_TASKS: dict[str, Any] = {
+    "initialize": {"result": {**_GATE["initialize"]["result"], "protocolVersion": "2025-11-25"}},
+    "tools/list": {
+        "result": {
+            "tools": [
+                {"name": support, "inputSchema": {"type": "object"}, "execution": {"taskSupport": support}}
+                for support in ("forbidden", "optional", "required")
+            ]
+        }
+    },
 }
 
 

@@ -24,14 +24,17 @@ from shared.domain.errors import (
     RateLimited,
     ToolFailed,
     Transient,
+    Unreached,
 )
 from shared.domain.schemas import violations
 from shared.domain.states import Effect, Lane
-from shared.domain.tool import TEXT_OUTPUT_SCHEMA
-from shared.ports import Tool, ToolContext
+from shared.ports import Accompanied, Tool, ToolContext
 from tests.integration.tools.mcp_probe import Entry, HttpProbe, Scenario, connected, gate, stdio, tool, until
 from worker.tools.mcp import McpToolbox
+from worker.tools.mcp.definitions import UNDECLARED_OUTPUT_SCHEMA
 from worker.tools.registry import Registry
+
+SAID = {"type": "text", "text": "said"}
 
 
 def test_tools_are_listed_with_schemas_and_effects(run: Callable[[Scenario], None]) -> None:
@@ -51,7 +54,7 @@ def test_tools_are_listed_with_schemas_and_effects(run: Callable[[Scenario], Non
         assert found["probe_add"].input_schema["required"] == ["numbers"]
         assert found["probe_add"].output_schema is not None
         assert set(found["probe_add"].output_schema["properties"]) == {"total", "parts"}
-        assert found["probe_shout"].output_schema == TEXT_OUTPUT_SCHEMA
+        assert found["probe_shout"].output_schema == UNDECLARED_OUTPUT_SCHEMA
 
     run(scenario)
 
@@ -87,7 +90,7 @@ def test_idempotency_key_is_the_same_for_every_attempt(run: Callable[[Scenario],
 def test_calls_run_at_the_same_time(run: Callable[[Scenario], None], context: ToolContext) -> None:
     async def scenario(toolbox: McpToolbox) -> None:
         meet = tool(toolbox, "probe_meet")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             outputs = await asyncio.gather(*(meet.call({"parties": 8}, context) for _ in range(8)))
         assert outputs == [{"result": 8}] * 8
 
@@ -141,12 +144,12 @@ def test_http_server_killed_in_the_middle_is_a_passing_fault_and_comes_back(
             await asyncio.to_thread(http_probe.kill)
             with pytest.raises(Transient):
                 await call
-            with pytest.raises(Transient):
+            with pytest.raises(Unreached):
                 await shout.call({"text": "away"}, context)
             await asyncio.to_thread(http_probe.start)
 
             async def back() -> Any:
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     while True:
                         try:
                             return await shout.call({"text": "back"}, context)
@@ -177,26 +180,42 @@ def test_http_server_started_anew_between_calls_needs_no_restart_of_ours(
 def test_odd_results_are_judged(tmp_path: Path, context: ToolContext) -> None:
     async def scenario() -> None:
         async with connected(tmp_path, odd=stdio("odd.py", tmp_path)) as toolbox:
-            assert len(toolbox.tools()) == 11
+            assert len(toolbox.tools()) == 13
 
             async def broken(name: str) -> list[str]:
                 found = tool(toolbox, f"odd_{name}")
-                output = await found.call({}, context)
+                answer = await found.call({}, context)
+                output = answer.output if isinstance(answer, Accompanied) else answer
                 return [one.keyword for one in violations(found.definition.output_schema or {}, output)]
 
             async def call(name: str) -> Any:
                 assert await broken(name) == []
-                return await tool(toolbox, f"odd_{name}").call({}, context)
+                answer = await tool(toolbox, f"odd_{name}").call({}, context)
+                return (answer.output, answer.artifact["artifact"]) if isinstance(answer, Accompanied) else answer
+
+            beside = {"artifact_type": "mcp_content", "content": [SAID]}
+            artifact_id = f"{context.idempotency_key}/content"
+            image = {"type": "image", "mimeType": "image/png", "bytes": 2, "artifact_id": artifact_id}
+            pixels = {"type": "image", "mimeType": "image/png", "data": "aGk="}
 
             # The engine looks at outputs; the SDK would look at the second one for hours.
             assert await broken("breaks") == ["type"]
             assert await broken("hostile") == ["pattern"]
             with pytest.raises(InvalidOutput, match="returned no structured_content"):
                 await call("silent")
-            assert await call("undeclared") == {"text": "said", "n": 1}
-            assert await call("undeclared_list") == {"text": "said", "result": [1, 2]}
-            assert await call("two_texts") == {"text": "said\nsaid"}
-            assert await call("picture") == {"text": ""}
+            assert await call("undeclared") == ({"n": 1}, beside)
+            assert await call("undeclared_list") == ({"result": [1, 2]}, beside)
+            assert await call("shown") == ({"n": 1}, {**beside, "content": [SAID, pixels]})
+            assert await call("two_texts") == (
+                {"text": "said\nsaid", "content": [image]},
+                {**beside, "content": [pixels]},
+            )
+            assert await call("picture") == ({"text": "", "content": [image]}, {**beside, "content": [pixels]})
+            output, artifact = await call("many_kinds")
+            assert [one["type"] for one in output["content"]] == ["image", "audio", "resource_link", "resource"]
+            assert output["content"][2]["uri"] == "file:///log"
+            assert output["content"][3]["resource"]["text"] == "<p>"
+            assert [one["data"] for one in artifact["content"]] == ["aGk=", "AAEC"]
             with pytest.raises(ToolFailed, match="Unknown error"):
                 await call("wordless")
             with pytest.raises(ToolFailed, match="quota used up"):
@@ -207,16 +226,34 @@ def test_odd_results_are_judged(tmp_path: Path, context: ToolContext) -> None:
     asyncio.run(scenario())
 
 
-def test_a_tool_whose_patterns_may_never_end_is_not_offered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tool_whose_schemas_may_never_end_is_not_offered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with connected(tmp_path, odd=stdio("odd.py", tmp_path)) as toolbox:
-            assert "odd_looks_around" not in [one.definition.name for one in toolbox.tools()]
+            offered = [one.definition.name for one in toolbox.tools()]
+            assert "odd_hostile" in offered
+            assert not {"odd_looks_around", "odd_branches"}.intersection(offered)
 
     asyncio.run(scenario())
+    reasons = [vars(record)["reason"] for record in caplog.records if record.message == "mcp_tool_refused"]
+    patterns, branches = sorted(reasons, reverse=True)
+    assert "(tool 'looks_around'): output schema" in patterns
+    assert "needs look-around or back-references" in patterns
+    assert "(tool 'branches'): output schema" in branches
+    assert "with its references written out" in branches
+
+
+def test_a_tool_that_demands_to_be_called_as_a_task_is_not_offered_and_keeps_no_worker_from_starting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(port: int) -> None:
+        entry = {"url": f"http://127.0.0.1:{port}/tasks", "planq": {"required": True}}
+        async with connected(tmp_path, gate=entry) as toolbox:
+            assert sorted(one.definition.name for one in toolbox.tools()) == ["gate_forbidden", "gate_optional"]
+
+    with gate() as server:
+        asyncio.run(scenario(server.server_port))
     (refused,) = [record for record in caplog.records if record.message == "mcp_tool_refused"]
-    reason = vars(refused)["reason"]
-    assert "(tool 'looks_around'): output schema" in reason
-    assert "needs look-around or back-references" in reason
+    assert "'required' can only be called as a task" in vars(refused)["reason"]
 
 
 def test_result_of_another_type_than_object_is_put_under_result(tmp_path: Path, context: ToolContext) -> None:
@@ -225,7 +262,9 @@ def test_result_of_another_type_than_object_is_put_under_result(tmp_path: Path, 
             listing = tool(toolbox, "odd_listing")
             assert listing.definition.output_schema is not None
             assert listing.definition.output_schema["required"] == ["result"]
-            assert await listing.call({}, context) == {"result": [1, 2]}
+            answer = await listing.call({}, context)
+            assert isinstance(answer, Accompanied)
+            assert answer.output == {"result": [1, 2]}
 
     asyncio.run(scenario())
 
@@ -260,7 +299,7 @@ def test_closing_ends_a_stdio_server(tmp_path: Path, context: ToolContext) -> No
             output = await tool(toolbox, "probe_environment").call({"name": "pid"}, context)
             pid = int(output["text"])
             os.kill(pid, 0)
-        with pytest.raises(Transient, match="closed its connection"):
+        with pytest.raises(Unreached, match="closed its connection"):
             await tool(toolbox, "probe_shout").call({"text": "a"}, context)
         return pid
 

@@ -187,6 +187,15 @@ def test_the_prompt_has_its_parts_in_order() -> None:
     )
 
 
+def test_notes_print_the_names_by_which_the_model_calls_the_tools() -> None:
+    tools = [{"name": "web.fetch", "description": "Fetch"}, {"name": "gone", "description": "Lost"}]
+    document = read_agent({"tools": tools})
+
+    prompt = document.system_prompt(document.tool_names(["web_fetch", "now"]))
+
+    assert prompt == "## Tool Notes\n- **web_fetch**: Fetch\n- **gone**: Lost"
+
+
 def test_a_schema_that_refers_to_itself_makes_a_prompt_that_ends() -> None:
     node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node"}}}
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import yaml
 
-from shared.domain.agents.marked import MAX_CHARS, MAX_DEPTH, read_marked
+from shared.domain.agents.marked import MAX_CHARS, MAX_DEPTH, MAX_PARTS, BoundedLoader, TooLarge, read_marked
 
 
 def test_yaml_is_read_by_the_core_schema_of_its_present_version() -> None:
@@ -98,6 +100,43 @@ def test_a_text_cannot_make_more_of_itself_than_is_bounded(text: str) -> None:
     (defect,) = read_marked(text).defects
 
     assert "most" in defect.message or "more than" in defect.message
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[" * 5_000, "levels deep"),
+        ("a: " + "[{" * 100_000, "levels deep"),
+        ("- " * 100_000, "levels deep"),
+        ("".join(f"{' ' * level}a:\n" for level in range(600)), "levels deep"),
+        ("[" + "a," * 120_000 + "]", "parts"),
+        ("- a\n" * 60_000, "parts"),
+        ('{"a": [' + "0," * 120_000 + "0]}", "parts"),
+    ],
+    ids=["brackets", "both brackets", "dashes", "indented", "items", "lines", "JSON"],
+)
+def test_a_text_is_given_up_as_soon_as_it_is_too_much(text: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = 0
+    fetch = BoundedLoader.fetch_more_tokens
+
+    def counting(loader: BoundedLoader) -> None:
+        nonlocal tokens
+        tokens += 1
+        fetch(loader)
+
+    monkeypatch.setattr(BoundedLoader, "fetch_more_tokens", counting)
+
+    (defect,) = read_marked(text).defects
+
+    assert told in defect.message
+    assert tokens < (1_000 if "deep" in told else 3 * MAX_PARTS)
+
+
+def test_a_json_text_may_have_as_many_parts_as_a_yaml_text() -> None:
+    most = [0] * (MAX_PARTS - 2)
+
+    assert read_marked(json.dumps({"a": most})).value == {"a": most}
+    assert [one.message for one in read_marked(json.dumps({"a": [*most, 0]})).defects] == [str(TooLarge())]
 
 
 def test_bytes_must_be_utf8() -> None:

@@ -32,8 +32,8 @@ LEAVES = sorted(leaves(PlanqError), key=lambda kind: kind.__name__)
 
 
 def test_every_error_that_is_raised_itself_has_a_row() -> None:
-    # A call that timed out is an error of its own beside the special kinds below it.
-    assert set(STATUS_OF) == {*LEAVES, domain.TimedOut}
+    # A call that timed out, or broke off, is an error of its own beside the special kinds below it.
+    assert set(STATUS_OF) == {*LEAVES, domain.TimedOut, domain.Transient}
 
 
 @pytest.mark.parametrize("kind", LEAVES, ids=lambda kind: kind.__name__)
@@ -57,7 +57,7 @@ def test_details_are_members_that_never_replace_the_standard_ones() -> None:
 
     assert problem == {
         "type": "about:blank",
-        "title": "Unprocessable Entity",
+        "title": "Unprocessable Content",
         "status": 422,
         "detail": "expected a",
         "code": "invalid_request",

@@ -4,11 +4,20 @@ import os
 from pathlib import Path
 
 from tests.chaos import ledger
-from tests.chaos.ledger import FINISH, START, UNSAFE, Entry
+from tests.chaos.ledger import EFFECT, FINISH, START, UNSAFE, Entry
 
 
-def entry(phase: str, key: str, attempt: int = 1, *, at: float = 1.0, pid: int = 1, effect: str = UNSAFE) -> Entry:
-    return Entry(at, phase, key, attempt, pid, effect, "tool")
+def entry(
+    phase: str,
+    key: str,
+    attempt: int = 1,
+    *,
+    at: float = 1.0,
+    pid: int = 1,
+    effect: str = UNSAFE,
+    tool: str = "tool",
+) -> Entry:
+    return Entry(at, phase, key, attempt, pid, effect, tool)
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
@@ -31,11 +40,19 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert ledger.read_tail(path, size=len(done.line) + 5) == [done]
 
 
-def test_an_unsafe_call_that_began_twice_is_a_duplicate_whatever_came_of_it() -> None:
-    entries = [entry(START, "a/0"), entry(START, "a/0", 2), entry(FINISH, "a/0", 2), entry(START, "b/0")]
+def test_a_call_that_is_never_repeated_is_a_duplicate_when_it_began_twice() -> None:
+    begun = [entry(START, key, n, tool=ledger.NEVER_REPEATED) for key, n in (("a/0", 1), ("a/0", 2), ("b/0", 1))]
+
+    assert ledger.duplicate_effects(begun) == ["a/0"]
+    assert ledger.duplicate_effects([entry(START, "a/0", n) for n in (1, 2)]) == []
+
+
+def test_an_effect_that_happened_twice_is_a_duplicate_whoever_looked() -> None:
+    entries = [entry(phase, key, n) for n in (1, 2) for phase, key in ((START, "a/0"), (EFFECT, "a/0"))]
+    entries += [entry(START, "b/0", 1), entry(START, "b/0", 2), entry(EFFECT, "b/0", 2)]
 
     assert ledger.duplicate_effects(entries) == ["a/0"]
-    assert ledger.duplicate_effects([entry(START, "a/0", n, effect="read") for n in (1, 2)]) == []
+    assert ledger.finishes(entries) == {"a/0": 2, "b/0": 1}
 
 
 def test_a_process_leaves_open_what_it_did_not_finish() -> None:

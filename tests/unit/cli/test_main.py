@@ -5,15 +5,16 @@ from __future__ import annotations
 import stat
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from shared.cli.connection import without_password
 from shared.cli.parts import Place, child_environment, planq_parts
 from shared.cli.processes import flower_password
 from shared.cli.up import check_ports
 from shared.domain.errors import Misconfigured
+from shared.domain.redact import without_password
 
 ROOT = Path(__file__).parents[3]
 HEAVY = (
@@ -41,6 +42,15 @@ def test_help_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
+
+
+def test_the_version_is_told() -> None:
+    command = [sys.executable, "-m", "shared.cli.main", "--version"]
+
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert done.stdout == f"planq {project['version']}\n"
 
 
 def test_a_deliberate_error_is_one_message_and_an_exit_code(tmp_path: Path) -> None:

@@ -147,6 +147,14 @@ def test_a_retry_is_not_told_with_the_time_of_the_first_start_as_its_own() -> No
     assert not any("again" in line for line in lines)
 
 
+def test_a_wait_for_a_model_is_told_with_its_cause_and_its_end() -> None:
+    retry = {"stage": "planning", "attempts": 2, "next_attempt_at": at(9), "error": {"message": "503\nbusy"}}
+    lines = told({**job("planning"), "retry": retry}, {**job("planning"), "retry": retry}, job("completed"))
+
+    waits = f"planning waits for its model, which failed in attempt 2: 503 busy; it is asked again at {at(9)}"
+    assert lines.count(waits) == 1
+
+
 def test_following_ends_at_its_timeout_with_the_job_unfinished() -> None:
     assert told(job("queued"), timeout=3) == ["job queued"]
 

@@ -31,6 +31,7 @@ from shared.domain.events import (
     StageClaimed,
     StageFailed,
     StageReleased,
+    StageRetried,
     StepAsked,
     StepClaimed,
     StepFailed,
@@ -180,6 +181,7 @@ def test_a_parallel_run_has_exactly_the_effects_of_the_sequence(
 EVENTS: list[Event] = [
     StageClaimed(),
     StageReleased(1),
+    StageRetried(1, NOW),
     PlanAccepted(1, (StepView(0, StepStatus.READY),)),
     PlanRefused(1),
     AnswerGiven(1),

@@ -101,3 +101,11 @@ def test_any_content_is_read_without_failing(content: Any, schema: Any) -> None:
     fingerprint("t", content)
     assert (parse_tool_response(content) is None) or detect_wrapper(content) is not None
     assert (build_parts(content) is None) == (not isinstance(content, dict))
+
+
+@pytest.mark.parametrize(
+    ("tag", "kind"), [("Chart", "chart"), ("TABLE", "table"), ("CLI", None), ("Dashboard", "Dashboard")]
+)
+def test_a_type_is_matched_in_whatever_case(tag: str, kind: str | None) -> None:
+    assert infer_type({"x-artifact-type": tag}, None) == kind
+    assert infer_type({"some": "data"}, {"x-artifact-type": tag}) == kind

@@ -115,11 +115,11 @@ def test_dependents_is_the_graph_turned_round(nodes: list[Node]) -> None:
 @pytest.mark.parametrize("effects", [[WRITE], [READ, WRITE], [READ, READ, PURE, WRITE, READ], [PURE], [READ]])
 def test_ten_thousand_derived_steps_have_a_linear_number_of_edges(effects: list[Effect]) -> None:
     nodes = [Node(effects[index % len(effects)]) for index in range(10_000)]
-    started = time.perf_counter()
+    started = time.process_time()
     order = order_of(*nodes)
     assert sum(map(len, order)) <= 2 * len(nodes)
     assert topological_order(order) is not None
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 10  # of CPU: 0.2 s here, and minutes with an edge for each pair
 
 
 def test_an_order_without_a_small_form_is_refused() -> None:

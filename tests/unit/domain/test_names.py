@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.domain.errors import InvalidRequest
-from shared.domain.names import canonical, join, resolve_name, split, to_dotted, to_registry
+from shared.domain.names import canonical, display, join, resolve_name, split, suggestion, to_dotted, to_registry
 
 
 @pytest.mark.parametrize("spelling", ["web_fetch", "web.fetch", "web-fetch", "web/fetch"])
@@ -40,3 +40,24 @@ def test_canonical_names_stay_as_they_are(name: str) -> None:
 @given(st.text(alphabet="ab/", min_size=1, max_size=6), st.text(alphabet="ab", min_size=1, max_size=4))
 def test_joining_and_splitting_undo_each_other(service: str, method: str) -> None:
     assert split(join(service, method)) == (service, method)
+
+
+def test_a_name_without_a_dash_is_a_service() -> None:
+    assert split("fetch") == ("fetch", "")
+    assert split("web_fetch") == ("web/fetch", "")
+    assert split("web-fetch") == ("web", "fetch")
+    assert [display(name) for name in ("fetch", "web_fetch", " ")] == ["fetch", "web_fetch", ""]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("knowledge_serch", "did you mean 'knowledge_search'? "),
+        ("Knowledge.Search", "did you mean 'knowledge_search'? "),
+        ("calcualte", "did you mean 'calculate'? "),
+        ("zebra", ""),
+        ("x" * 100_000, ""),
+    ],
+)
+def test_the_nearest_name_is_suggested(name: str, told: str) -> None:
+    assert suggestion(name, ["calculate", "knowledge_search", "now"]) == told

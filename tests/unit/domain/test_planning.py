@@ -148,6 +148,8 @@ def test_a_direct_response_gives_its_content() -> None:
         ({"type": "dance"}, "/type: expected type"),
         ({"type": "direct_response"}, "/content: "),
         ({"type": "direct_response", "content": 5}, "/content: "),
+        ({"type": "direct_response", "content": ""}, "/content: "),
+        ({"type": "direct_response", "content": " \n"}, "/content: "),
         ({**GOOD, "type": "direct_response", "content": "hi"}, "/calls: "),
         ({**GOOD, "content": "hi"}, "/content: "),
         ({**GOOD, "calls": []}, "/calls: "),

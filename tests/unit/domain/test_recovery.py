@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from math import ceil, log
 from uuid import UUID
 
 import pytest
@@ -27,7 +30,7 @@ from shared.domain.errors import (
     UnknownTool,
 )
 from shared.domain.ids import StepRef
-from shared.domain.retry import Ask, GiveUp, Next, Phase, RunAgain, after_error, after_loss
+from shared.domain.retry import Ask, GiveUp, Next, Phase, RunAgain, after_error, after_loss, apart
 from shared.domain.states import Effect, Recovery
 
 JOB = UUID("0193a1b2-0000-7000-8000-000000000001")
@@ -157,7 +160,8 @@ def test_no_doubt_is_ever_forgotten(
 ) -> None:
     """Whoever runs an unsafe step again is either certain that nothing happened, or finds out first."""
     step = Step(recovery=recovery, tries=tries, retries=retries, worker_losses=losses, unsure=unsure)
-    is_certain = error in NOTHING_HAPPENED if phase is Phase.CALLING else not unsure
+    is_called = phase in (Phase.CALLING, Phase.GATHERED)
+    is_certain = error in NOTHING_HAPPENED if is_called else not unsure
 
     for decided in (broken_off(step, error, phase), after_loss(step, 3)):
         if isinstance(decided, RunAgain) and not decided.unsure:
@@ -221,3 +225,62 @@ def test_a_question_waits_however_little_time_the_plan_has() -> None:
     step, error = Step(recovery=Recovery.ASK), ErrorRecord.of(TimedOut("x"))
 
     assert isinstance(after_error(step, error, phase=Phase.CALLING, jitter=0.0, time_left=timedelta(0)), Ask)
+
+
+def lost_together(company: Sequence[str], guilty: set[str], max_losses: int = 3) -> tuple[Counter[str], Counter[str]]:
+    """Play out what becomes of a company that was lost; returns how often each was lost, and charged with it.
+
+    In every group the guilty kill before anybody else ends, which is the worst for these.
+    """
+    lost, charged = Counter[str](company), Counter[str]()
+    if len(company) == 1:
+        charged.update(company)
+    waiting = [list(group) for group in apart(company)]
+    while waiting:
+        group = waiting.pop()
+        alive = [one for one in group if charged[one] < max_losses]
+        if not guilty.intersection(alive):
+            continue
+        lost.update(alive)
+        for one in alive:
+            step = Step(effect=Effect.READ, worker_losses=charged[one])
+            decided = after_loss(step, max_losses, len(alive))
+            charged[one] += len(alive) == 1
+            assert isinstance(decided, GiveUp) == (charged[one] == max_losses)
+        waiting += [list(again) for again in apart(alive)]
+    return lost, charged
+
+
+@given(count=st.integers(1, 400), data=st.data())
+def test_an_innocent_is_never_charged_and_the_guilty_are_after_their_own_losses(
+    count: int, data: st.DataObject
+) -> None:
+    company = [str(number) for number in range(count)]
+    guilty = data.draw(st.sets(st.sampled_from(company), max_size=6))
+    lost, charged = lost_together(company, guilty)
+
+    assert {one for one, losses in charged.items() if losses} == guilty | (set(company) if count == 1 else set())
+    assert {charged[one] for one in guilty} <= {3}
+    innocent = [lost[one] for one in company if one not in guilty]
+    assert max(innocent, default=1) <= max(1, ceil(log(count, 4) - 1e-9))
+
+
+@given(count=st.integers(0, 400), groups=st.integers(1, 9))
+def test_groups_are_even_and_hold_everybody_once(count: int, groups: int) -> None:
+    parts = apart(range(count), groups)
+    assert [one for part in parts for one in part] == list(range(count))
+    sizes = [len(part) for part in parts]
+    assert len(sizes) == min(count, groups)
+    assert max(sizes, default=1) - min(sizes, default=1) <= 1
+    assert 0 not in sizes
+
+
+@pytest.mark.parametrize("recovery", [Recovery.FAIL, Recovery.FIND_OUT])
+def test_an_unsafe_step_in_company_keeps_its_rule_and_is_not_charged(recovery: Recovery) -> None:
+    decided = after_loss(Step(recovery=recovery, worker_losses=2, attempt=7), 3, company=2)
+    assert decided.error.details == {"losses": 2, "attempts": 7}
+    if recovery is Recovery.FIND_OUT:
+        assert isinstance(decided, RunAgain)
+        assert decided.unsure
+    else:
+        assert isinstance(decided, GiveUp)

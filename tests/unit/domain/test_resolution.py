@@ -57,6 +57,35 @@ def test_an_absent_path_is_null_and_named(template: str, field: str, available: 
     assert len(missing.render()) < 1_000
 
 
+def test_the_whole_output_is_a_value_and_a_text() -> None:
+    outputs = {0: {"n": 1}, 1: [{"id": 7}]}
+
+    resolved = resolve(["$0.output", "all: {{ $0.output }}", "$1.output[0].id", "\\$0.output"], outputs)
+
+    assert resolved.arguments == [{"n": 1}, 'all: {"n":1}', 7, "$0.output"]
+    assert resolve(["$5.output"], outputs).missing[0].field == "output"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "It is {{ $0.output.c }}.",
+            r"\{\{ \$0\.output\.c \}\} found no 'c' .*fields there: 'a', 'list'.*/v cannot be",
+        ),
+        ("{{ $0.output.list.2 }}", "an array of 2"),
+        ("{{ $5.output }}", "step 5, which has no output"),
+    ],
+)
+def test_what_is_absent_cannot_be_written_into_a_text(text: str, told: str) -> None:
+    with pytest.raises(InvalidArguments, match=told):
+        resolve({"v": text}, {0: {"a": "text", "list": [1, 2]}})
+
+
+def test_a_null_is_written_into_a_text() -> None:
+    assert resolve(["<{{ $0.output.a }}>"], {0: {"a": None}}).arguments == ["<null>"]
+
+
 def test_a_present_null_is_not_missing() -> None:
     assert resolve("$0.output.a", {0: {"a": None}}).missing == ()
 

@@ -15,6 +15,7 @@ from shared.domain.errors import (
     InternalFault,
     InvalidArguments,
     InvalidOutput,
+    ModelRefused,
     OutcomeUnknown,
     PlanqError,
     PlanTimedOut,
@@ -26,7 +27,16 @@ from shared.domain.errors import (
     UnknownTool,
     WorkerLost,
 )
-from shared.domain.retry import RetryPolicy, is_in_doubt, may_have_taken_effect, retry_delay
+from shared.domain.retry import (
+    GiveUp,
+    RetryPolicy,
+    RunAgain,
+    StageTries,
+    after_model_error,
+    is_in_doubt,
+    may_have_taken_effect,
+    retry_delay,
+)
 from shared.domain.states import Effect, StepStatus
 
 
@@ -134,3 +144,73 @@ def test_another_job_must_not_do_what_is_being_done_or_is_still_to_be_found_out(
     under_way = (StepStatus.RUNNING, StepStatus.WAITING, FAILED, CANCELLED)
     assert begun is (is_unsafe and status in under_way)
     assert unsure is (is_unsafe and status is not StepStatus.SUCCEEDED)
+
+
+PATIENCE = timedelta(minutes=15)
+
+
+def after(error: PlanqError, tried: StageTries, jitter: float = 0.5, **bounds: timedelta | None) -> RunAgain | GiveUp:
+    return after_model_error(tried, ErrorRecord.of(error), jitter=jitter, **{"patience": PATIENCE, **bounds})
+
+
+@given(jitter=st.floats(0, 1, exclude_max=True), tries=st.integers(1, 100), seconds=st.floats(0, 899))
+def test_a_stage_waits_half_a_minute_at_most_and_never_beyond_its_patience(
+    jitter: float, tries: int, seconds: float
+) -> None:
+    decided = after(Transient("away"), StageTries(tries, 3 * tries, seconds), jitter)
+    assert isinstance(decided, RunAgain)
+    assert timedelta(0) <= decided.delay <= timedelta(seconds=min(30.0, 900.0 - seconds))
+
+
+def test_the_waits_of_a_stage_grow() -> None:
+    waits = [after(Transient("away"), StageTries(tries), 0.999) for tries in range(1, 8)]
+    assert [round(w.delay.total_seconds()) for w in waits if isinstance(w, RunAgain)] == [1, 2, 4, 8, 16, 30, 30]
+
+
+def test_a_stage_is_given_up_with_all_its_tries_when_its_patience_is_over() -> None:
+    decided = after(Transient("status 503: busy"), StageTries(20, 80, 900.0))
+    assert isinstance(decided, GiveUp)
+    assert decided.error.code == "transient"
+    assert "failed 20 times in 900 s, the last time: status 503: busy" in decided.error.message
+    assert decided.error.details == {
+        "attempts": 20,
+        "requests": 80,
+        "seconds": 900.0,
+        "last_answer": "status 503: busy",
+    }
+
+
+@pytest.mark.parametrize("error", [AuthFailed("x"), ModelRefused("x"), InvalidOutput("x"), PolicyDenied("x")])
+def test_what_would_only_come_again_ends_a_stage_at_once_and_unchanged(error: PlanqError) -> None:
+    assert after(error, StageTries(1, 1, 0.1)) == GiveUp(ErrorRecord.of(error))
+    later = after(error, StageTries(3, 9, 4.0))
+    assert isinstance(later, GiveUp)
+    assert later.error.details["attempts"] == 3
+
+
+def test_without_patience_a_stage_ends_as_its_call_does() -> None:
+    error = Transient("away")
+    assert after(error, StageTries(1, 4, 3.0), patience=timedelta(0)) == GiveUp(ErrorRecord.of(error))
+
+
+def test_a_models_wish_is_a_floor_and_one_that_cannot_be_granted_ends_the_stage() -> None:
+    wish = timedelta(minutes=10)
+    granted = after(RateLimited("x"), StageTries(1), retry_after=wish)
+    assert isinstance(granted, RunAgain)
+    assert granted.delay == wish
+    refused = after(RateLimited("x"), StageTries(2, 2, 301.0), retry_after=wish)
+    assert isinstance(refused, GiveUp)
+    assert "asks for a wait of 600 s" in refused.error.message
+
+
+def test_a_wait_beyond_the_end_of_the_job_is_not_begun() -> None:
+    near = timedelta(seconds=5)
+    again = after(Transient("x"), StageTries(6), 0.999, time_left=near)
+    assert isinstance(again, RunAgain)
+    assert again.delay == near / 2, "time must be left for the try itself"
+    for refused, told in (
+        (after(RateLimited("x"), StageTries(1), retry_after=near, time_left=near), "the job ends in 5 s"),
+        (after(Transient("x"), StageTries(6), time_left=timedelta(seconds=1)), "the job ends in 1 s"),
+    ):
+        assert isinstance(refused, GiveUp)
+        assert told in refused.error.message

@@ -1,4 +1,4 @@
-"""Schemas from strangers: whatever they refer to is looked at, and no pattern of theirs keeps a process busy."""
+"""Schemas from strangers: whatever they refer to is looked at, and nothing in them keeps a process busy."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.errors import Misconfigured
-from shared.domain.schemas import check_schema, compile_schema
+from shared.domain.agents.document import parse_agent
+from shared.domain.errors import InvalidRequest, Misconfigured
+from shared.domain.schema_paths import Absent, declared_type, follow
+from shared.domain.schemas import MAX_STEPS, Steps, check_schema, compile_schema
+from tests.unit.domain.strategies import json_values
 
 HOSTILE = "^(a+)+$"
 """Python's own engine takes twice as long for each further `a`: hours for these forty."""
@@ -128,3 +131,231 @@ def test_a_schema_that_refers_to_itself_ends() -> None:
     assert compiled.violations({"left": {"right": {}}}) == []
     (found,) = compiled.violations({"left": {"middle": {}}})
     assert (found.pointer, found.keyword) == ("/left", "unevaluatedProperties")
+
+
+LEVELS = 30
+
+
+def branching(keyword: str) -> dict[str, Any]:
+    """Two kilobytes that come to a thousand million schemas."""
+    following = [[{"$ref": f"#/$defs/d{level + 1}"}] * 2 for level in range(LEVELS)]
+    if keyword == "properties":
+        levels: list[dict[str, Any]] = [{"properties": dict(zip("ab", two, strict=True))} for two in following]
+    elif keyword == "if":
+        levels = [{"if": one, "then": two, "else": two} for one, two in following]
+    else:
+        levels = [{keyword: two} for two in following]
+    definitions = {f"d{level}": one for level, one in enumerate(levels)} | {f"d{LEVELS}": {"type": "string"}}
+    return {"type": "object", "properties": {"x": {"$ref": "#/$defs/d0"}}, "$defs": definitions}
+
+
+def within(levels: int, keyword: str) -> dict[str, Any]:
+    schema: dict[str, Any] = {"properties": {"a": True}}
+    for _ in range(levels):
+        schema = {"allOf": [schema], keyword: False}
+    return {"type": "object", "properties": {"x": schema}}
+
+
+def tree(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = {"c": value}
+    return {"x": value}
+
+
+LEAF = {"required": ["c"], "properties": {"c": {"$ref": "#/$defs/t"}}}
+ALTERNATIVES = [{**LEAF, "type": "object", "properties": {**LEAF["properties"], "kind": {"const": k}}} for k in "abc"]
+AMBIGUOUS = {
+    "type": "object",
+    "properties": {"x": {"$ref": "#/$defs/t"}},
+    "$defs": {"t": {"oneOf": [*ALTERNATIVES, {"type": "string"}]}},
+}
+BRANCHING = [branching(keyword) for keyword in ("allOf", "anyOf", "oneOf", "if", "properties")]
+NAMES = ["allOf", "anyOf", "oneOf", "if", "properties"]
+
+
+@pytest.mark.parametrize("schema", BRANCHING, ids=NAMES)
+@pytest.mark.parametrize("value", [{"x": "text"}, {"x": 1}, {"x": {"a": {"b": 1}}}], ids=["text", "number", "object"])
+def test_a_schema_that_branches_at_each_level_is_gone_through_once(schema: dict[str, Any], value: Any) -> None:
+    steps = Steps()
+
+    compile_schema(schema).violations(value, steps=steps)
+
+    assert MAX_STEPS - steps.left < 2_000
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        (within(LEVELS, "unevaluatedProperties"), {"x": {"a": 1}}),
+        (within(LEVELS, "unevaluatedProperties"), {"x": {"b": 1}}),
+        (within(LEVELS, "unevaluatedItems"), {"x": [1, 2]}),
+        (AMBIGUOUS, tree(90)),
+    ],
+    ids=["names", "other names", "items", "alternatives"],
+)
+def test_each_part_of_a_value_meets_each_schema_once(schema: dict[str, Any], value: Any) -> None:
+    steps = Steps()
+
+    compile_schema(schema).violations(value, steps=steps)
+
+    assert MAX_STEPS - steps.left < 20_000
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"contains": {"type": "string"}, "unevaluatedItems": {"pattern": "a"}}, list(range(200_000))),
+        ({"anyOf": [{"type": "string"}, {"uniqueItems": True, "maxItems": 1}] * 2_000}, list(range(100_000))),
+        (
+            {"items": {"properties": {f"p{number}": {"not": {}} for number in range(10_000)}}},
+            [{} for _ in range(100_000)],
+        ),
+        ({"items": {"properties": {f"p{number}": {} for number in range(10_000)}}}, [{} for _ in range(100_000)]),
+        ({"pattern": "(.*a.{400})+z"}, "abxy" * 100_000),
+    ],
+)
+def test_what_takes_too_many_steps_is_said_to(schema: Any, value: Any) -> None:
+    (found,) = compile_schema({"properties": {"x": schema}}).violations({"x": value})
+
+    assert found.keyword == "cost"
+    assert f"more than {MAX_STEPS} steps" in found.message
+
+
+def test_checks_can_share_their_steps() -> None:
+    compiled, steps = compile_schema(AMBIGUOUS), Steps(1_000)
+
+    assert [one.keyword for one in compiled.violations(tree(3), steps=steps)] == ["oneOf"]
+    assert [one.keyword for one in compiled.violations(tree(90), steps=steps)] == ["cost"]
+
+
+@pytest.mark.parametrize("schema", BRANCHING, ids=NAMES)
+def test_a_schema_that_nobody_could_write_out_is_refused(schema: dict[str, Any]) -> None:
+    check_schema(schema, "mine")
+    with pytest.raises(Misconfigured, match=r"theirs: with its references written out, the schema at /\$defs/d\d+ "):
+        check_schema(schema, "theirs", is_trusted=False)
+
+
+def test_an_agent_with_such_a_schema_is_refused_with_its_path() -> None:
+    hostile = branching("allOf")
+    document = {"name": "a", "structured_output": True, **hostile, "actions": {"go": {"input_schema": hostile}}}
+
+    with pytest.raises(InvalidRequest, match="written out") as refused:
+        parse_agent(document)
+
+    assert [one["path"] for one in refused.value.details["errors"]] == ["", "/actions/go/input_schema"]
+
+
+def test_definitions_that_refer_to_each_other_are_counted_as_they_stand() -> None:
+    names = [f"n{number}" for number in range(40)]
+    each = {"anyOf": [{"type": "object", "properties": {"of": {"$ref": f"#/$defs/{name}"}}} for name in names]}
+
+    check_schema({"$defs": dict.fromkeys(names, each), "$ref": "#/$defs/n0"}, "theirs", is_trusted=False)
+
+
+def test_what_a_branching_schema_says_of_a_field_is_found() -> None:
+    schema = branching("anyOf")
+
+    assert follow(schema, ["x", "y"]) == Absent(1, ())
+    assert declared_type(schema, [schema["properties"]["x"]]) == "string"
+
+
+@pytest.mark.parametrize(
+    "dialect", ["http://json-schema.org/draft-07/schema#", "http://json-schema.org/draft-04/schema#"]
+)
+def test_a_part_that_names_its_own_dialect_keeps_the_bounds(dialect: str) -> None:
+    inner = {"$schema": dialect, "pattern": HOSTILE}
+    compiled = compile_schema({"properties": {"x": {"not": inner}, "y": inner}})
+
+    assert [one.pointer for one in compiled.violations({"x": LONG[:-1], "y": LONG})] == ["/x", "/y"]
+
+
+def test_patterns_that_repeat_too_much_are_refused_in_time() -> None:
+    for pattern in ("(x{0,1000}){0,1000}", "(.{0,900}x){9}"):
+        with pytest.raises(Misconfigured, match="repeats too much"):
+            check_schema({"properties": {"x": {"pattern": pattern}}}, "theirs", is_trusted=False)
+    many = {f"p{number}": {"pattern": f"^.{{1,{300 + number}}}$"} for number in range(500)}
+    with pytest.raises(Misconfigured, match="too large together"):
+        check_schema({"properties": many}, "theirs", is_trusted=False)
+
+
+def test_a_large_schema_is_checked_word_for_word() -> None:
+    large = {f"p{number}": {"anyOf": [{"type": "string"}, {"type": "null"}]} for number in range(5_000)}
+
+    check_schema({"properties": large}, "theirs", is_trusted=False)
+    with pytest.raises(Misconfigured, match="at /properties/last/anyOf"):
+        check_schema({"properties": {**large, "last": {"anyOf": 5}}}, "theirs", is_trusted=False)
+
+
+def any_schemas() -> st.SearchStrategy[Any]:
+    """Schemas of every keyword whose meaning is bounded here, in any combination."""
+
+    def deeper(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+        several = st.lists(inner, min_size=1, max_size=3)
+        keywords: dict[str, st.SearchStrategy[Any]] = {
+            "type": st.sampled_from(["string", "integer", "object", "array", ["null", "number"]]),
+            "enum": st.lists(st.sampled_from([0, 1, True, "a", [1], {}]), min_size=1, max_size=3),
+            "properties": st.dictionaries(st.sampled_from("ab"), inner, max_size=2),
+            "patternProperties": st.dictionaries(st.sampled_from(["^a", "b"]), inner, max_size=2),
+            "additionalProperties": inner,
+            "unevaluatedProperties": inner,
+            "prefixItems": several,
+            "items": inner,
+            "contains": inner,
+            "minContains": st.integers(0, 2),
+            "maxContains": st.integers(0, 2),
+            "unevaluatedItems": inner,
+            "uniqueItems": st.booleans(),
+            "minItems": st.integers(0, 2),
+            "maxProperties": st.integers(0, 2),
+            "maxLength": st.integers(0, 2),
+            "pattern": st.sampled_from(["^a", "b$"]),
+            "not": inner,
+            "allOf": several,
+            "anyOf": several,
+            "oneOf": several,
+            "if": inner,
+            "then": inner,
+            "else": inner,
+            "$ref": st.sampled_from(["#/$defs/one", "#/$defs/two"]),
+        }
+        # Two of them at a time: with twenty every value is invalid.
+        return st.lists(st.sampled_from(sorted(keywords)), min_size=1, max_size=2, unique=True).flatmap(
+            lambda names: st.fixed_dictionaries({name: keywords[name] for name in names})
+        )
+
+    return st.recursive(st.booleans() | st.just({}), deeper, max_leaves=8)
+
+
+ITEMS = st.sampled_from([0, 1, 1.0, True, None, "", "a", "b", "ab"])
+VALUES = st.recursive(
+    ITEMS, lambda one: st.lists(one, max_size=3) | st.dictionaries(st.sampled_from(["a", "b", "ab"]), one, max_size=3)
+)
+
+
+@given(schema=any_schemas(), one=any_schemas(), value=VALUES | json_values)
+def test_a_bounded_check_finds_what_the_library_finds(schema: Any, one: Any, value: Any) -> None:
+    definitions = {
+        "one": one,
+        "two": {"properties": {"a": {"$ref": "#/$defs/one"}}, "items": {"$ref": "#/$defs/two"}},
+    }
+    whole = {"properties": {"x": schema}, "$defs": definitions}
+
+    try:
+        expected = {
+            (tuple(map(str, error.absolute_path)), error.validator)
+            for error in jsonschema.Draft202012Validator(whole).iter_errors({"x": value})
+        }
+    except RecursionError:
+        return
+    found = compile_schema(whole).violations({"x": value})
+
+    assert {(tuple(one.pointer.split("/")[1:]), one.keyword) for one in found if one.keyword != "false"} <= {
+        (tuple(part.replace("~", "~0").replace("/", "~1") for part in path), keyword) for path, keyword in expected
+    } | {
+        # What may be null is told by the other alternative.
+        (tuple(one.pointer.split("/")[1:]), one.keyword)
+        for one in found
+        if any(keyword == "anyOf" for _, keyword in expected)
+    }
+    assert bool(found) is bool(expected)

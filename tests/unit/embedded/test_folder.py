@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -12,7 +13,17 @@ from pathlib import Path
 import pytest
 
 from shared.domain.errors import Misconfigured
-from shared.embedded.folder import LONGEST_SOCKET_PATH, FolderLock, last_lines, make_private, socket_folder
+from shared.embedded.folder import (
+    LONGEST_SOCKET_PATH,
+    FolderLock,
+    lacks_space,
+    last_lines,
+    make_private,
+    serves,
+    size_of,
+    socket_folder,
+    usable,
+)
 
 
 def test_a_lock_is_taken_once_and_can_be_taken_again_after_release(tmp_path: Path) -> None:
@@ -40,7 +51,7 @@ def test_a_lock_waits_for_the_server_of_a_released_owner(tmp_path: Path) -> None
     threading.Timer(0.2, server.communicate, ["\n"]).start()
     successor = FolderLock(tmp_path, "a server").acquire(patience=20)
 
-    assert server.wait(10) == 0
+    assert server.wait(60) == 0
     successor.release()
 
 
@@ -90,3 +101,54 @@ def test_the_end_of_a_log_is_shown_whatever_it_holds(tmp_path: Path) -> None:
     log.write_bytes(b"x" * 50_000 + b"\nlast but one\n\xff last\n")
 
     assert last_lines(log, 2) == "last but one\n\ufffd last"
+
+
+def test_only_what_was_written_since_is_shown(tmp_path: Path) -> None:
+    log = tmp_path / "part.log"
+    log.write_text("of an earlier start\n")
+    begins = size_of(log)
+
+    assert last_lines(log, since=begins) == "(its log is empty)"
+    with log.open("a") as opened:
+        opened.write("of this start\n")
+    assert last_lines(log, since=begins) == "of this start"
+    assert size_of(tmp_path / "absent") == 0
+
+
+def test_a_data_folder_that_is_a_file_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(Misconfigured, match=f"{tmp_path}/file is a file.*PLANQ_DATA"), usable(folder):
+            folder.mkdir()
+
+
+def test_a_disk_that_is_full_is_said_and_what_lies_elsewhere_is_left_alone(tmp_path: Path) -> None:
+    def fill() -> None:
+        with usable(tmp_path), open("/dev/full", "w") as full:  # the kernel's disk without space
+            full.write("x")
+
+    with pytest.raises(Misconfigured, match=rf"^no space left in {tmp_path}: \d+ kB are free"):
+        fill()
+    for error in (OSError(errno.EIO, "broken"), FileNotFoundError(errno.ENOENT, "absent", "/elsewhere/x")):
+        with pytest.raises(type(error)), usable(tmp_path):
+            raise error
+
+
+def test_the_room_that_is_left_is_compared_with_what_is_needed(tmp_path: Path) -> None:
+    assert lacks_space(tmp_path, 1) is None
+    assert lacks_space(tmp_path / "absent", 2**62) is None
+    told = lacks_space(tmp_path, 2**62)
+    assert told is not None
+    assert told.startswith(f"no space left in {tmp_path}: ")
+
+
+def test_a_server_is_known_by_its_socket(tmp_path: Path) -> None:
+    inside = f"postgresql://planq@/planq?host={str(tmp_path).replace('/', '%2F')}%2Fpostgres%2Frun&port=5432"
+
+    assert serves(tmp_path, inside, "redis://elsewhere")
+    assert serves(tmp_path, "postgresql://elsewhere/x", f"redis+socket://{tmp_path}/valkey/run/valkey.sock")
+    assert not serves(tmp_path, "postgresql://elsewhere/x", "redis://elsewhere")
+    (tmp_path / "valkey").mkdir()
+    (tmp_path / "valkey" / "run.path").write_text("/tmp/planq-short")
+    assert serves(tmp_path, "redis+socket:///tmp/planq-short/valkey.sock")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections import Counter
 from typing import Any
 from uuid import UUID
 
@@ -12,8 +14,10 @@ from shared.domain.errors import InternalFault, InvalidArguments, TimedOut
 from shared.domain.ids import StepRef
 from shared.domain.retry import Phase
 from shared.domain.states import Effect, Lane
+from shared.domain.tool import LATENCIES_SECONDS
 from shared.ports import StepClaim
 from worker.engine.calling import Calling
+from worker.engine.claims import Claims
 
 
 def claim(timeout_seconds: float = 30.0) -> StepClaim:
@@ -36,6 +40,43 @@ def claim(timeout_seconds: float = 30.0) -> StepClaim:
     )
 
 
+async def held() -> bool:
+    return True
+
+
+def called(step: StepClaim) -> Calling:
+    return Calling(step, Claims().owner(step, held))
+
+
+@pytest.mark.parametrize(("outcome", "fails"), [("succeeded", False), ("invalid_arguments", True)])
+def test_calls_of_tools_are_counted_with_their_latency(outcome: str, fails: bool) -> None:
+    counts = Counter[tuple[str, ...]]()
+
+    async def tool() -> int:
+        if fails:
+            raise InvalidArguments("no")
+        return 1
+
+    async def attempt(calling: Calling) -> Any:
+        calling.count(counts, "before")
+        calling.phase = Phase.CALLING
+        return await calling.ask(tool())
+
+    async def scenario() -> None:
+        calling = called(claim())
+        with contextlib.suppress(InvalidArguments):
+            await calling.answer(attempt(calling))
+        calling.count(counts, outcome)
+
+    asyncio.run(scenario())
+
+    assert counts.pop(("tool_ms", "probe")) >= 0
+    assert counts.pop(("tool_call", "probe", outcome)) == 1
+    ((name, told, bucket),) = counts
+    assert (name, told, counts[name, told, bucket]) == ("tool_seconds", "probe", 1)
+    assert bucket == "+Inf" or float(bucket) in LATENCIES_SECONDS
+
+
 def test_the_first_of_many_calls_its_tool_before_the_last_is_prepared() -> None:
     told: list[str] = []
 
@@ -49,7 +90,7 @@ def test_the_first_of_many_calls_its_tool_before_the_last_is_prepared() -> None:
         return int(await calling.ask(tool()))
 
     async def one(number: int) -> Any:
-        calling = Calling(claim())
+        calling = called(claim())
         return await calling.answer(attempt(number, calling))
 
     async def all_at_once() -> list[Any]:
@@ -61,7 +102,7 @@ def test_the_first_of_many_calls_its_tool_before_the_last_is_prepared() -> None:
 
 def test_the_time_of_a_tool_does_not_run_while_its_call_is_prepared() -> None:
     async def slowly() -> Any:
-        calling = Calling(claim(timeout_seconds=0.05))
+        calling = called(claim(timeout_seconds=0.05))
         asked: list[float] = []
 
         async def tool() -> str:
@@ -82,7 +123,7 @@ def test_the_time_of_a_tool_does_not_run_while_its_call_is_prepared() -> None:
 
 def test_a_tool_that_does_not_answer_is_cancelled() -> None:
     async def hanging() -> tuple[bool, bool]:
-        calling, ended = Calling(claim(timeout_seconds=0.02)), asyncio.Event()
+        calling, ended = called(claim(timeout_seconds=0.02)), asyncio.Event()
 
         async def tool() -> None:
             try:
@@ -99,7 +140,7 @@ def test_a_tool_that_does_not_answer_is_cancelled() -> None:
 
 def test_whoever_waits_for_the_answer_takes_the_call_along_when_it_is_cancelled() -> None:
     async def cut_off() -> bool:
-        calling, begun, ended = Calling(claim()), asyncio.Event(), asyncio.Event()
+        calling, begun, ended = called(claim()), asyncio.Event(), asyncio.Event()
 
         async def tool() -> None:
             begun.set()
@@ -120,7 +161,7 @@ def test_whoever_waits_for_the_answer_takes_the_call_along_when_it_is_cancelled(
 
 def test_a_tool_that_cancels_itself_fails_as_a_defect() -> None:
     async def itself() -> None:
-        calling = Calling(claim())
+        calling = called(claim())
 
         async def tool() -> None:
             raise asyncio.CancelledError
@@ -133,7 +174,7 @@ def test_a_tool_that_cancels_itself_fails_as_a_defect() -> None:
 
 def test_what_fails_before_the_call_says_so_by_its_phase() -> None:
     async def refused() -> Phase:
-        calling = Calling(claim())
+        calling = called(claim())
 
         async def attempt() -> None:
             raise InvalidArguments("no")

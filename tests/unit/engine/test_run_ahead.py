@@ -30,7 +30,7 @@ STAGE = StageClaim(
 )
 SMALL = Outcome(output=ReadyOutput(b'{"n":1}', None))
 LARGE = Outcome(output=ReadyOutput(b'{"n":1}', None, b"[]", b"{}"))
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 def step(index: int, *depends_on: int, dependents: tuple[int, ...] = (), **fields: Any) -> PlannedStep:

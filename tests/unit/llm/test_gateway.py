@@ -119,7 +119,7 @@ def test_an_offline_process_loads_no_sdk() -> None:
     )
 
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
     )
 
     assert done.stdout == "[]\n"

@@ -225,11 +225,11 @@ def test_a_long_hostile_input_costs_no_more_than_a_plain_one_times_a_bound(text:
     ("argument", "data", "planned"),
     [
         ("{{ with.topic }}", {"topic": "leases"}, "leases"),
-        ("{{with.topic}}", {"topic": {"a": ["$0.output.x", 1]}}, {"a": [" $0.output.x", 1]}),
+        ("{{with.topic}}", {"topic": {"a": ["$0.output.x", 1]}}, {"a": ["\\$0.output.x", 1]}),
         ("about {{ with.topic }}, {{ with.n }}", {"topic": "leases", "n": [1]}, "about leases, [1]"),
         ("{{ with.other }}", {"topic": "leases"}, "{{ with.other }}"),
         ("$0.output.x of {{ with.topic }}", {}, "$0.output.x of {{ with.topic }}"),
-        ("{{ with.a }}.output.x", {"a": "$0"}, " $0.output.x"),
+        ("{{ with.a }}.output.x", {"a": "$0"}, "\\$0.output.x"),
         ("{{{ with.a }}", {"a": "{ $0.output.x }}"}, "\\{{ $0.output.x }}"),
         ("{{ with.a }}", {"a": "{{ $0.output.x }}"}, "\\{{ $0.output.x }}"),
         ("x {{ with.a }}", {"a": "{{ $0.output.x }}"}, "x \\{{ $0.output.x }}"),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -49,6 +53,25 @@ def test_the_makefile_has_the_documented_targets_and_no_more() -> None:
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
 
     assert targets == {"up", "test", "check", "bench", "chaos", "clean"}
+
+
+@pytest.mark.timeout(300)  # pip reads the metadata of every package that is there
+def test_installing_says_what_it_installs_and_how_far_it_has_come(tmp_path: Path) -> None:
+    # All of it is there already, so that pip asks no index.
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "deploy" / "install.py")],
+        env={**os.environ, "PIP_NO_INDEX": "1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0, done.stderr
+    assert lines[0].startswith(f"planq: installing {len(ENTRIES)} packages into {sys.prefix}")
+    assert f"planq: fetching, 100 of {len(ENTRIES)}" in lines
+    assert re.fullmatch(r"planq: installed in \d+ s", lines[-1])
 
 
 def test_cleaning_never_removes_the_data() -> None:

@@ -59,7 +59,7 @@ def release(database: Database, times: int = 100) -> None:
 
 
 async def ended(tasks: Sequence[asyncio.Task[int]]) -> list[Any]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         return await asyncio.gather(*tasks, return_exceptions=True)
 
 

@@ -31,8 +31,10 @@ from shared.domain.schemas import violations
 from shared.domain.states import Effect, JobStatus, StepKind, Until
 from shared.domain.tool import ToolDefinition
 from shared.ports import ChildOutcome, Delegated
+from shared.settings import Settings
 from shared.store.ids import new_id
 from tests.support.desks import Surroundings, context, desk
+from worker.container import Tools
 from worker.tools.agents import Desk, agent_tools
 from worker.tools.registry import Registry
 
@@ -233,6 +235,105 @@ def test_the_first_to_succeed_is_the_first_by_the_clock() -> None:
 def test_too_deep_is_an_error_that_names_the_way_out() -> None:
     with pytest.raises(DepthExceeded, match=r"maximum depth exceeded.*in a circle"):
         called("ask_agent", {"agent_name": "a", "input_text": "x"}, depth=3)
+
+
+STEP = {"id": "s", "type": "agent", "status": "pending", "agent": {"agent_id": "a", "prompt": "p"}}
+GROUP = {
+    "id": "g",
+    "type": "parallel",
+    "status": "pending",
+    "parallel": {"steps": [{"agent_id": "a", "prompt": "p"}]},
+}
+
+
+def test_an_orchestration_that_is_too_deep_lists_its_steps_as_skipped() -> None:
+    output = called("cp__agent_orchestrate", {"plan": {"steps": [STEP, GROUP]}}, Surroundings(["a"]), depth=3)
+
+    assert (output["success"], output["errors"][0]["error"]["code"]) == (False, "depth_exceeded")
+    assert [(one["id"], one["status"]) for one in output["steps"]] == [("s", "skipped"), ("g", "skipped")]
+    assert called("cp__agent_orchestrate", {"prompt": "p"}, Surroundings(["a"]), depth=3)["steps"] == []
+
+
+@pytest.mark.parametrize("call", [{}, {"prompt": " "}, {"with": {"x": 1}}])
+def test_an_agent_that_is_given_nothing_to_do_is_refused_before_anything_starts(call: dict[str, Any]) -> None:
+    around = Surroundings(["a"])
+    idle = {"agent_id": "a", **call}
+    steps = [{**STEP, "agent": idle}, {**GROUP, "parallel": {"steps": [idle, {"agent_id": "a", "prompt": "p"}]}}]
+
+    with pytest.raises(InvalidArguments, match="give it an action_id or a prompt") as caught:
+        called("cp__agent_orchestrate", {"plan": {"steps": steps}}, around)
+
+    assert [(one["path"], one["rule"]) for one in caught.value.details["errors"]] == [
+        ("steps[0].agent", "required"),
+        ("steps[1].parallel.steps[0]", "required"),
+    ]
+
+
+def test_a_refused_plan_leaves_its_transitions_with_the_step_that_asked() -> None:
+    around = Surroundings([])
+
+    with pytest.raises(InvalidArguments):
+        called("cp__agent_orchestrate", {"plan": {"steps": [STEP]}}, around)
+
+    ((step, transitions),) = around.refused
+    assert step == 0
+    assert [(one.event, one.to_json()["aliases"]) for one in transitions] == [
+        ("start_plan", ["plan_init", "planner_active"]),
+        ("validation_failed", ["planner_active", "failed"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("request_", "setting", "asked"),
+    [
+        ({}, None, "offline"),
+        ({}, "openai:small", "openai:small"),
+        ({"planner_model": "openai:large"}, "openai:small", "openai:large"),
+    ],
+)
+def test_the_planner_has_a_model_of_its_own(request_: dict[str, Any], setting: str | None, asked: str) -> None:
+    around = Surroundings(["a"], "no plan")
+    tools = agent_tools(Desk(planner_model=setting, reach=around.reach()))
+    tool = next(one for one in tools if one.definition.name == "cp__agent_orchestrate")
+
+    with pytest.raises(InvalidArguments):
+        asyncio.run(tool.call({"prompt": "p", **request_}, context("cp__agent_orchestrate")))
+
+    assert [ask.model for ask in around.asked] == [asked]
+
+
+@pytest.mark.parametrize("name", ["gpt-4o", "cassette:/etc/passwd", "nobody:x"])
+def test_a_planner_model_that_is_none_is_refused(name: str) -> None:
+    around = Surroundings(["a"])
+
+    with pytest.raises(InvalidArguments, match="planner_model: "):
+        called("cp__agent_orchestrate", {"prompt": "p", "planner_model": name}, around)
+
+    assert around.asked == []
+
+
+@pytest.mark.parametrize(("step_id", "tool"), [("look", "cp__agent_orchestrate"), (None, "cp__call_agent")])
+def test_what_is_logged_of_an_agent_names_the_tool_that_the_caller_called(
+    step_id: str | None, tool: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    arguments = {"agent_id": "a", "prompt": "p", **({"step_id": step_id} if step_id else {})}
+
+    with caplog.at_level("INFO", "planq.agents"):
+        gathered("cp__call_agent", arguments, child(answer="x"))
+
+    (told,) = [vars(record) for record in caplog.records if record.message == "agent_ended"]
+    assert (told["tool"], told["step_id"]) == (tool, step_id)
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_what_is_switched_off_is_not_offered(is_enabled: bool) -> None:
+    registry = Tools.load(Settings(agent_orchestrator_enabled=is_enabled)).registry
+
+    offered = {one.name for one in registry.definitions()}
+
+    assert ({"cp__agent_orchestrate", "cp__call_agents"} <= offered) == is_enabled
+    assert "ask_agent" in offered
+    assert registry.find("cp__agent_orchestrate") is not None
 
 
 def test_a_planner_that_the_budget_does_not_allow_is_not_asked() -> None:

@@ -114,9 +114,9 @@ def test_what_is_no_arithmetic_is_refused_with_the_reason(expression: str, words
     ],
 )
 def test_no_expression_holds_up_the_loop(expression: str) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
 
     with pytest.raises(InvalidArguments):
         asyncio.run(calculate(expression))
 
-    assert time.perf_counter() - started < 1.0
+    assert time.process_time() - started < 5  # of CPU: without its bounds it would be minutes

@@ -265,6 +265,36 @@ async def _infinite() -> float:
     return float("inf")
 
 
+async def _free_not_a_number() -> Any:
+    return {"a": [float("nan")]}
+
+
+async def _free_infinite():  # type: ignore[no-untyped-def]
+    return {"a": {"b": float("-inf")}}
+
+
+@dataclasses.dataclass
+class Loose:
+    x: Any
+    by_key: dict[Any, Any] = dataclasses.field(default_factory=dict)
+
+
+async def _loose_not_a_number() -> Loose:
+    return Loose(float("nan"))
+
+
+async def _colliding_keys() -> dict[Any, Any]:
+    return {"a": {1: "one", "1": "text"}}
+
+
+async def _free_colliding_keys() -> Any:
+    return [{None: 1, "None": 2}]
+
+
+async def _loose_colliding_keys() -> Loose:
+    return Loose(1, {Colour.RED: 1, "red": 2})
+
+
 async def _bytes() -> dict[str, Any]:
     return {"raw": b"\xff\xfe"}
 
@@ -299,6 +329,12 @@ async def _list_instead() -> Pair:
     [
         (_not_a_number, "nan, which JSON cannot express"),
         (_infinite, "inf, which JSON cannot express"),
+        (_free_not_a_number, "nan, which JSON cannot express"),
+        (_free_infinite, "-inf, which JSON cannot express"),
+        (_loose_not_a_number, "nan, which JSON cannot express"),
+        (_colliding_keys, r"keys that are the same text in JSON \(1, '1'\)"),
+        (_free_colliding_keys, "keys that are the same text"),
+        (_loose_colliding_keys, "keys that are the same text"),
         (_bytes, "no JSON"),
         (_surrogate, "(no valid Unicode|no JSON)"),
         (_object, "no JSON"),
@@ -312,6 +348,16 @@ def test_output_that_is_no_json_is_refused(
 ) -> None:
     with pytest.raises(InvalidOutput, match=words):
         asyncio.run(make(function).call({}, context))
+
+
+def test_keys_that_are_no_text_become_it(make: Make, context: ToolContext) -> None:
+    async def numbered() -> dict[int, Any]:
+        return {1: "one", 2: {3: {1.5, 2.5}}}
+
+    output = asyncio.run(make(numbered).call({}, context))
+
+    assert output["1"] == "one"
+    assert sorted(output["2"]["3"]) == [1.5, 2.5]
 
 
 def test_output_schema_can_be_replaced(make: Make, context: ToolContext) -> None:

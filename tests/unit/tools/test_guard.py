@@ -15,7 +15,26 @@ from worker.tools.builtin import guard
 from worker.tools.builtin.guard import GuardedTransport, why_refused
 from worker.tools.services import resolve_with_system
 
-PUBLIC = ["93.184.216.34", "8.8.8.8", "2606:2800:220:1::1", "::ffff:8.8.8.8", "2002:808:808::1", "64:ff9b::8.8.8.8"]
+PUBLIC = [
+    "93.184.216.34",
+    "8.8.8.8",
+    "9.255.255.255",
+    "11.0.0.0",
+    "100.128.0.0",
+    "172.32.0.0",
+    "192.0.1.0",
+    "192.31.196.1",
+    "198.20.0.0",
+    "223.255.255.255",
+    "2000::",
+    "2001:200::1",
+    "2606:2800:220:1::1",
+    "2620:4f:8000::1",
+    "3ffe:ffff::1",
+    "::ffff:8.8.8.8",
+    "2002:808:808::1",
+    "64:ff9b::8.8.8.8",
+]
 
 REFUSED = [
     "127.0.0.1",
@@ -54,6 +73,19 @@ REFUSED = [
     "64:ff9b::a9fe:a9fe",
     "64:ff9b:1::1",
     "2001:0:4136:e378:8000:63bf:f5ff:fffe",
+    "192.0.0.9",
+    "192.88.99.2",
+    "::8.8.8.8",
+    "::ffff:0:8.8.8.8",
+    "100::1",
+    "100:0:0:1::1",
+    "2001:1::1",
+    "2001:20::1",
+    "3fff::1",
+    "3fff:fff:ffff::1",
+    "4000::1",
+    "5f00::1",
+    "fe00::1",
 ]
 
 
@@ -65,6 +97,25 @@ def test_public_addresses_pass(address: str) -> None:
 @pytest.mark.parametrize("address", REFUSED)
 def test_other_addresses_are_refused(address: str) -> None:
     assert why_refused(ipaddress.ip_address(address)) is not None
+
+
+def test_both_ends_of_every_block_are_refused_with_its_reason() -> None:
+    for reason, blocks in guard.BLOCKS.items():
+        for network in map(ipaddress.ip_network, blocks):
+            assert {why_refused(network[0]), why_refused(network[-1])} == {reason}, network
+
+
+def test_what_the_standard_library_thinks_of_an_address_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(address: object) -> bool:
+        raise AssertionError("this changes between the releases of Python")
+
+    lists = [name for name in dir(ipaddress.IPv6Address) if name.startswith("is_")]
+    for kind in (ipaddress.IPv4Address, ipaddress.IPv6Address):
+        for name in lists:
+            monkeypatch.setattr(kind, name, property(asked), raising=False)
+
+    assert [why_refused(ipaddress.ip_address(address)) for address in PUBLIC] == [None] * len(PUBLIC)
+    assert None not in [why_refused(ipaddress.ip_address(address)) for address in REFUSED]
 
 
 def transport(*addresses: str, allow: Sequence[str] = ()) -> GuardedTransport:

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from shared.domain.errors import Misconfigured
-from shared.domain.schemas import check_schema
+from shared.domain.plan import parse_plan
+from shared.domain.schemas import check_schema, violations
 from shared.domain.states import Effect
-from shared.domain.tool import TEXT_OUTPUT_SCHEMA
+from shared.domain.validation import validate_plan
 from worker.tools import ToolError
 from worker.tools.mcp.config import McpServer, read_mcp_file
-from worker.tools.mcp.definitions import definition_of, effect_of, output_of, registry_name
+from worker.tools.mcp.definitions import UNDECLARED_OUTPUT_SCHEMA, answer_of, definition_of, effect_of, registry_name
 
 
 def write(folder: Path, content: Any) -> Path:
@@ -111,7 +112,7 @@ def test_annotations_say_the_effect(annotations: dict[str, Any] | None, expected
 @pytest.mark.parametrize(
     ("declared", "expected_properties"),
     [
-        (None, {"text"}),
+        (None, {"text", "content"}),
         ({"type": "object", "properties": {"a": {}}}, {"a"}),
         ({"properties": {"a": {}}}, {"a"}),
         ({"type": "array", "items": {"$ref": "#/$defs/N"}, "$defs": {"N": {"type": "integer"}}}, {"result"}),
@@ -127,17 +128,77 @@ def test_output_schema_is_an_object_and_resolves(declared: Any, expected_propert
     assert set(definition.output_schema["properties"]) == expected_properties
     check_schema(definition.output_schema, "output")
     if declared is None:
-        assert definition.output_schema == TEXT_OUTPUT_SCHEMA
+        assert definition.output_schema["additionalProperties"] is True
 
 
-def test_undeclared_structured_content_whose_text_is_no_text_is_kept_apart() -> None:
-    result = {"content": [{"type": "text", "text": "said"}], "structuredContent": {"text": 3}}
+SAID = {"type": "text", "text": "said"}
+IMAGE = {"type": "image", "data": "aGVsbG8=", "mimeType": "image/png"}
+LINK = {"type": "resource_link", "name": "log", "uri": "file:///log", "mimeType": "text/plain"}
+PAGE = {"type": "resource", "resource": {"uri": "x://page", "mimeType": "text/html", "text": "<p>"}}
+BLOB = {"type": "resource", "resource": {"uri": "x://zip", "mimeType": "application/zip", "blob": "AAEC"}}
 
-    assert output_of("t", None, result) == {"text": "said", "result": {"text": 3}}
+
+@pytest.mark.parametrize(
+    ("declared", "structured", "content", "output", "beside"),
+    [
+        (None, {"k": 1}, [SAID], {"k": 1}, [SAID]),
+        (None, {"text": 3}, [SAID], {"text": 3}, [SAID]),
+        (None, {"k": 1}, [{"type": "text", "text": '{"k": 1}'}], {"k": 1}, []),
+        (None, {"k": 1}, [{"type": "text", "text": '{"k": 1}'}, IMAGE], {"k": 1}, [IMAGE]),
+        (None, [1, 2], [{"type": "text", "text": "1"}, {"type": "text", "text": "2"}], {"result": [1, 2]}, []),
+        ({"type": "object"}, {"result": "said"}, [SAID], {"result": "said"}, []),
+        ({"type": "object"}, {"k": 1}, [SAID, LINK], {"k": 1}, [SAID, LINK]),
+        ({"type": "array"}, [1], [SAID], {"result": [1]}, [SAID]),
+        (None, {"a": [1]}, [], {"a": [1]}, []),
+    ],
+)
+def test_structured_content_is_the_output_unaltered_and_what_else_was_said_stands_beside_it(
+    declared: Any, structured: Any, content: list[Any], output: Any, beside: list[Any]
+) -> None:
+    result = {"content": content, "structuredContent": structured}
+
+    assert answer_of("t", declared, result, "id") == (output, beside)
+
+
+def test_what_is_no_text_is_stated_in_the_output_and_its_bytes_are_kept() -> None:
+    output, kept = answer_of("t", None, {"content": [SAID, IMAGE, LINK, PAGE, BLOB]}, "job/0/content")
+
+    assert output == {
+        "text": "said",
+        "content": [
+            {"type": "image", "mimeType": "image/png", "bytes": 5, "artifact_id": "job/0/content"},
+            LINK,
+            PAGE,
+            {
+                "type": "resource",
+                "uri": "x://zip",
+                "mimeType": "application/zip",
+                "bytes": 3,
+                "artifact_id": "job/0/content",
+            },
+        ],
+    }
+    assert kept == [IMAGE, BLOB]
+    assert violations(UNDECLARED_OUTPUT_SCHEMA, output) == []
+
+
+def test_fields_of_structured_content_that_nobody_declared_can_be_referenced() -> None:
+    server = McpServer(name="s", command="c")
+    definition = definition_of(server, {"name": "t", "inputSchema": {"type": "object"}, "outputSchema": None})
+    plan = parse_plan(
+        {
+            "calls": [
+                {"tool_name": "s_t"},
+                {"tool_name": "s_t", "arguments": {"k": "$0.output.k", "t": "$0.output.text"}},
+            ]
+        }
+    )
+
+    assert validate_plan(plan, {"s_t": definition}, max_steps=2) == []
 
 
 def test_error_of_a_result_carries_its_first_text() -> None:
     result = {"content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}], "isError": True}
 
     with pytest.raises(ToolError, match=r"one$"):
-        output_of("t", None, result)
+        answer_of("t", None, result, "id")

@@ -15,10 +15,14 @@ from shared.domain.errors import (
     InvalidOutput,
     ToolFailed,
     Transient,
+    Unreached,
 )
+from shared.domain.retry import may_have_taken_effect
+from shared.domain.states import Effect, StepStatus
 from worker.tools import ToolError
-from worker.tools.mcp.definitions import output_of
+from worker.tools.mcp.definitions import answer_of
 from worker.tools.mcp.failures import failure_of
+from worker.tools.mcp.transport import NOT_SENT
 
 DECLARED = {"type": "object", "properties": {"n": {"type": "integer"}}}
 
@@ -40,6 +44,21 @@ def test_a_fault_that_may_come_after_the_effect_is_no_refusal(
 
 
 @pytest.mark.parametrize(
+    ("error", "noted"),
+    [
+        (MCPError(types.INTERNAL_ERROR, "ConnectError"), [NOT_SENT]),
+        (MCPError(types.CONNECTION_CLOSED, "Connection closed"), [503, NOT_SENT]),
+        (RuntimeError("Client must be used within an async context manager"), []),
+    ],
+)
+def test_a_call_that_was_never_sent_has_no_effect(error: Exception, noted: list[int]) -> None:
+    failure = failure_of(error, "bank", "pay", noted)
+
+    assert type(failure) is Unreached
+    assert not may_have_taken_effect(StepStatus.FAILED, Effect.UNSAFE, failure.code, is_begun=True, is_unsure=False)
+
+
+@pytest.mark.parametrize(
     ("result", "expected"),
     [
         ({"isError": True, "content": [{"type": "text", "text": "no money"}]}, ToolError),
@@ -50,4 +69,4 @@ def test_a_call_that_succeeded_without_its_output_is_no_refusal(
     result: dict[str, Any], expected: type[Exception]
 ) -> None:
     with pytest.raises(expected):
-        output_of("pay", DECLARED, result)
+        answer_of("pay", DECLARED, result, "a")

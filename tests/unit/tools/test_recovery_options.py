@@ -183,6 +183,14 @@ def test_what_an_operator_cannot_say_names_the_file_and_the_key(tmp_path: Path, 
         read_tools_file(file)
 
 
+def test_a_file_of_brackets_is_given_up_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "tools.yaml"
+    file.write_text("tools: " + "[" * 100_000)
+
+    with pytest.raises(Misconfigured, match=r"tools\.yaml: no valid YAML: nested more than 100 levels deep"):
+        read_tools_file(file)
+
+
 class Fixed:
     """A tool that is no function, and has no `find_out`."""
 

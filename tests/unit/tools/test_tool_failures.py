@@ -127,13 +127,14 @@ def test_cancelling_returns_although_a_sync_function_hangs(make: Make, context: 
         release.wait(60)
 
     async def run() -> None:
-        async with asyncio.timeout(0.05):
-            await make(hang).call({}, context)
+        calling = asyncio.create_task(make(hang).call({}, context))
+        assert await asyncio.to_thread(started.wait, 60)
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
 
     try:
-        with pytest.raises(TimeoutError):
-            asyncio.run(run())
-        assert started.is_set()
+        asyncio.run(run())
     finally:
         release.set()
 
@@ -142,15 +143,20 @@ def test_too_many_hanging_threads_refuse_further_calls(make: Make, context: Tool
     release = threading.Event()
     threads = ToolThreads(running=2, alive=3)
 
+    begun = threading.Semaphore(0)
+
     def hang() -> None:
+        begun.release()
         release.wait(60)
 
     async def run() -> None:
         made = make(hang, threads)
         for _ in range(3):
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.05):
-                    await made.call({}, context)
+            calling = asyncio.create_task(made.call({}, context))
+            assert await asyncio.to_thread(begun.acquire, timeout=60)
+            calling.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await calling
         with pytest.raises(Transient, match="a tool hangs"):
             await made.call({}, context)
 

@@ -9,7 +9,7 @@ import pytest
 from kombu.transport.virtual import Message
 
 from shared.broker.transport import Channel, QoS
-from worker.consumer import WakeConsumer
+from worker.consumer import Backoff, WakeConsumer
 
 
 class Hub:
@@ -72,6 +72,24 @@ def test_a_rejection_and_other_brokers_go_through_the_consumers_thread() -> None
     taking.call_soon_ack(foreign.ack_log_error)
     assert foreign.acknowledged == []
     assert len(hub.called) == 2
+
+
+def test_connections_are_made_again_at_once_and_then_after_longer_and_longer_pauses() -> None:
+    waited: list[float] = []
+    now = [100.0]
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        now[0] += seconds
+
+    backoff = Backoff(wait, lambda: now[0])
+    for _ in range(7):
+        now[0] += 0.01
+        backoff.step()
+    assert waited == [0.0, 0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
+    now[0] += 60
+    backoff.step()
+    assert waited[-1] == 0.0
 
 
 def test_what_cannot_be_put_back_is_let_go_after_the_first_failure() -> None:

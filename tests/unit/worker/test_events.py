@@ -68,6 +68,41 @@ def test_nothing_is_made_for_nobody_until_somebody_comes() -> None:
     assert made == [0, *range(10, 20)]
 
 
+def test_what_is_noted_while_a_list_is_made_goes_out_with_the_next() -> None:
+    """Pins: the loop's thread noted an event while the consumer's went through them, and that ended the worker."""
+    events, producer = dispatcher(1)
+
+    def fields(number: int) -> dict[str, Any]:
+        if number < 3:
+            events.note("task-started", partial(fields, number + 10))
+        return {"uuid": str(number)}
+
+    for number in range(5):
+        events.note("task-started", partial(fields, number))
+    events.flush()
+    told = [event["uuid"] for batch in producer.sent for event in batch]
+    assert told == [str(number) for number in (*range(5), *range(10, 13))]
+
+
+def test_what_could_not_be_made_is_kept_in_its_order() -> None:
+    events, producer = dispatcher(1)
+    events._is_heard = True
+    broken = True
+
+    def fields(number: int) -> dict[str, Any]:
+        if broken and number == 1:
+            raise RuntimeError("not now")
+        return {"uuid": str(number)}
+
+    for number in range(3):
+        events.note("task-started", partial(fields, number))
+    with pytest.raises(RuntimeError):
+        events.flush()
+    broken = False
+    events.flush()
+    assert [event["uuid"] for batch in producer.sent for event in batch] == ["0", "1", "2"]
+
+
 def test_task_events_that_are_off_are_not_noted() -> None:
     events, producer = dispatcher(1, groups=["worker"])
     events.send("task-started", uuid="1")

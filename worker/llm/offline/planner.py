@@ -15,7 +15,7 @@ from typing import Any
 from shared.domain.errors import capped
 from shared.domain.model import Ask, ToolCallRequest
 from shared.domain.planning import DIRECT, PLANNING_TOOL_NAME, TOOL_CALLS
-from shared.domain.references import find_references
+from shared.domain.references import escaped, find_references
 from shared.domain.tool import ToolDefinition
 from worker.llm.backend import FREE, Completion
 from worker.llm.offline.grammar import Calculate, Call, Command, Fetch, Now, Report, Search, Wait, parse
@@ -88,15 +88,8 @@ def _direct_answer(ask: Ask, draft: _Draft) -> str:
     return f"{opening}\n\n{help_text(draft.offered)}\n\n{SIGNATURE}"
 
 
-def literal(text: str) -> str:
-    """Return `text` so that the reference grammar takes it as plain text (readings row 2)."""
-    escaped = text.replace("{{", "\\{{")
-    # Only the very beginning of a string makes it a reference, and a leading blank changes no query.
-    return f" {escaped}" if escaped.startswith("$") else escaped
-
-
 def _add_search(draft: _Draft, command: Search) -> None:
-    index = draft.add("knowledge_search", {"query": literal(command.query)})
+    index = draft.add("knowledge_search", {"query": escaped(command.query)})
     if index is not None:
         draft.sources.append(_Source(command.query, f"${index}.output.text"))
 
@@ -104,7 +97,7 @@ def _add_search(draft: _Draft, command: Search) -> None:
 def _add_sum(draft: _Draft, command: Calculate) -> None:
     earlier = None if draft.last_sum is None else f"({{{{ ${draft.last_sum}.output.result }}}})"
     # Without an earlier calculation the word stays, and the tool says what is wrong with the expression.
-    expression = "".join((earlier or "it") if part is None else literal(part) for part in command.parts)
+    expression = "".join((earlier or "it") if part is None else escaped(part) for part in command.parts)
     index = draft.add("calculate", {"expression": expression})
     if index is not None:
         shown = "".join("the result" if part is None else part for part in command.parts)
@@ -113,7 +106,7 @@ def _add_sum(draft: _Draft, command: Calculate) -> None:
 
 
 def _add_fetch(draft: _Draft, command: Fetch) -> None:
-    index = draft.add("http_fetch", {"url": literal(command.url)})
+    index = draft.add("http_fetch", {"url": escaped(command.url)})
     if index is not None:
         draft.sources.append(_Source(command.url, f"${index}.output.text"))
 
@@ -141,10 +134,10 @@ def _add_report(draft: _Draft, command: Report) -> None:
         draft.missing.append("something to report from (say what to search, fetch or calculate first)")
         return
     sections = [
-        {"heading": literal(capped(each.heading, MAX_HEADING_CHARS)), "content": each.content} for each in sources
+        {"heading": escaped(capped(each.heading, MAX_HEADING_CHARS)), "content": each.content} for each in sources
     ]
     title = command.title or command.about or f"Report on {' and '.join(each.heading for each in sources)}"
-    draft.add("write_report", {"title": literal(capped(title, MAX_HEADING_CHARS)), "sections": sections})
+    draft.add("write_report", {"title": escaped(capped(title, MAX_HEADING_CHARS)), "sections": sections})
 
 
 def _add_call(draft: _Draft, command: Call) -> None:
@@ -172,7 +165,7 @@ def _filled(value: Any, data: Mapping[str, Any]) -> Any:
     filled = _WITH.sub(lambda found: _shown(found, data), value)
     meant = [one.template for one in find_references(value)]
     # What stands beside the data may make a reference of it: then none of it is one.
-    return filled if [one.template for one in find_references(filled)] == meant else literal(filled)
+    return filled if [one.template for one in find_references(filled)] == meant else escaped(filled)
 
 
 def _as_text(value: Any) -> Any:
@@ -181,7 +174,7 @@ def _as_text(value: Any) -> Any:
         return {name: _as_text(inner) for name, inner in value.items()}
     if isinstance(value, list):
         return [_as_text(inner) for inner in value]
-    return literal(value) if isinstance(value, str) else value
+    return escaped(value) if isinstance(value, str) else value
 
 
 def _shown(found: re.Match[str], data: Mapping[str, Any]) -> str:

@@ -22,6 +22,9 @@ from worker.tools.agents.desk import Desk, Reach
 from worker.tools.agents.orchestrate import Orchestrate
 from worker.tools.agents.parallel import Parallel
 
+SWITCHED = ("cp__agent_orchestrate", "cp__call_agents")
+"""The tools that the operator can switch off; then they are offered to nobody, and refuse what was planned before."""
+
 AgentTool = AskAgent | CallAgent | CallAgents | Orchestrate | Parallel
 
 
@@ -30,4 +33,4 @@ def agent_tools(desk: Desk) -> list[AgentTool]:
     return [AskAgent(desk), CallAgent(desk), CallAgents(desk), Orchestrate(desk), Parallel(desk)]
 
 
-__all__ = ["AgentTool", "Concluding", "Desk", "Reach", "agent_tools"]
+__all__ = ["SWITCHED", "AgentTool", "Concluding", "Desk", "Reach", "agent_tools"]

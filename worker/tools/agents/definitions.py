@@ -8,7 +8,7 @@ from typing import Any
 from shared.domain.agents.orchestrate.defects import MAX_TIMEOUT_MS
 from shared.domain.names import MAX_AGENT_NAME
 from shared.domain.states import Effect, Lane, StepKind
-from shared.domain.tool import ToolDefinition
+from shared.domain.tool import MAX_TIMEOUT_SECONDS, ToolDefinition
 
 SOURCE = "planq:agents"
 
@@ -51,9 +51,11 @@ def define(
     output_schema: Mapping[str, Any],
     *,
     kind: StepKind = StepKind.AGENT,
-    timeout_seconds: float = 60.0,
 ) -> ToolDefinition:
-    """Return the definition of a tool that delegates; its time is that of the call alone, not of the agents."""
+    """Return the definition of a tool that delegates.
+
+    Its time is that of all the agents that it calls, so by default only these have times: the call's own bounds them.
+    """
     return ToolDefinition(
         name=name,
         description=description,
@@ -62,7 +64,7 @@ def define(
         effect=Effect.IDEMPOTENT,
         lane=Lane.IO,
         kind=kind,
-        timeout_seconds=timeout_seconds,
+        timeout_seconds=MAX_TIMEOUT_SECONDS,
         retries=0,
         source=SOURCE,
     )

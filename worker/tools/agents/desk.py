@@ -16,6 +16,8 @@ from shared.ports.orchestrations import Orchestrations
 
 _log = logging.getLogger("planq.agents")
 
+ORCHESTRATE = "cp__agent_orchestrate"
+
 T = TypeVar("T")
 
 
@@ -43,13 +45,14 @@ class Desk:
     """One per process. `is_enabled` is the operator's flag; `counts` are totals since the start, by name and labels.
 
     `caps` returns a tenant's limits as they are today: a job that was made under higher ones gets no more. None where
-    a job's own are all there is.
+    a job's own are all there is. `planner_model` makes plans of prompts, None: the model of the job that asks.
 
     Counted are transitions of orchestrations (`transition`, event, state) and calls refused for their depth
     (`depth_refused`, tool).
     """
 
     is_enabled: bool = True
+    planner_model: str | None = None
     reach: Reach | None = None
     counts: Counter[tuple[str, ...]] = field(default_factory=Counter)
     caps: Callable[[str], Limits] | None = None
@@ -92,15 +95,21 @@ class Desk:
             raise too_deep(context, self.limits(context))
 
     def seconds(self, own_ms: int | None, context: ToolContext) -> float:
-        """Return what an agent gets: its own time or the default, and never more than its caller has left.
+        """Return what an agent gets: its own time or the default, never more than its caller or the step has left.
 
         Raises `TimedOut` when the caller has nothing left.
         """
-        left = context.time_left_seconds
+        left = time_left(context)
         given = self.limits(context).step_timeout_ms(own_ms, None if left is None else left * 1000)
         if given <= 0:
             raise TimedOut("the job has no time left to call an agent")
         return given / 1000
+
+
+def time_left(context: ToolContext) -> float | None:
+    """Return how many seconds are left to what a step delegates: to its plan, and to itself; None for no bound."""
+    bounds = [bound for bound in (context.time_left_seconds, context.timeout_seconds) if bound is not None]
+    return min(bounds, default=None)
 
 
 def too_deep(context: ToolContext, limits: OrchestrateLimits) -> DepthExceeded:
@@ -114,12 +123,15 @@ def too_deep(context: ToolContext, limits: OrchestrateLimits) -> DepthExceeded:
 
 
 def tell_of(children: Sequence[ChildOutcome], context: ToolContext, statuses: Sequence[str], step_id: Any) -> None:
-    """Log how each agent of a step came out (specification S1, "Observability")."""
+    """Log how each agent of a step came out (specification S1, "Observability").
+
+    The tool is the one that the caller called: steps of an orchestration, which have a `step_id`, are called for it.
+    """
     for child, status in zip(children, statuses, strict=True):
         _log.info(
             "agent_ended",
             extra={
-                "tool": context.tool_name,
+                "tool": ORCHESTRATE if step_id else context.tool_name,
                 "job": context.job_id,
                 "step": context.step_index,
                 "step_id": step_id or None,

@@ -13,11 +13,11 @@ from uuid import UUID
 
 from shared.domain.agents.orchestrate.progress import Outcome, Progress, Transition
 from shared.domain.agents.orchestrate.words import StepType
-from shared.domain.errors import Unavailable
+from shared.domain.errors import AGENT_TIMEOUTS, Unavailable
 from shared.domain.states import StepStatus
 from shared.ports.orchestrations import OrchestratedStep, Orchestration
-from worker.tools.agents.desk import Desk, Reach
-from worker.tools.agents.outcomes import FAULTS, TIMEOUTS
+from worker.tools.agents.desk import ORCHESTRATE, Desk, Reach
+from worker.tools.agents.outcomes import FAULTS
 
 _log = logging.getLogger("planq.agents")
 
@@ -50,7 +50,7 @@ def say(desk: Desk, job_id: UUID, transitions: Sequence[Transition]) -> None:
     """Log and count transitions."""
     for one in transitions:
         desk.counts["transition", one.event.value, one.target.value] += 1
-        extra = {"tool": "cp__agent_orchestrate", "job": str(job_id), "step_id": one.step_id or None}
+        extra = {"tool": ORCHESTRATE, "job": str(job_id), "step_id": one.step_id or None}
         _log.info(
             "orchestration_transition",
             extra={**extra, "cause": one.event.value, "from": one.source.value, "to": one.target.value},
@@ -64,7 +64,13 @@ def outcome_of(step: OrchestratedStep) -> Outcome:
             return Outcome.SUCCEEDED
         case StepStatus.FAILED:
             code = "" if step.error is None else step.error.code
-            return Outcome.TIMED_OUT if code in TIMEOUTS else Outcome.PANICKED if code in FAULTS else Outcome.FAILED
+            return (
+                Outcome.TIMED_OUT
+                if code in AGENT_TIMEOUTS
+                else Outcome.PANICKED
+                if code in FAULTS
+                else Outcome.FAILED
+            )
         case StepStatus.PENDING | StepStatus.SKIPPED | StepStatus.CANCELLED:
             return Outcome.UNREACHED
         case _:

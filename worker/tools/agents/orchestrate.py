@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from shared.domain.agents.orchestrate.agents import agent_defects, agents_of
-from shared.domain.agents.orchestrate.compiling import PLAN_SOURCE, Compiled, compile_orchestration
+from shared.domain.agents.orchestrate.compiling import PLAN_SOURCE, Compiled, compile_orchestration, framed
 from shared.domain.agents.orchestrate.defects import Defect, render
 from shared.domain.agents.orchestrate.limits import OrchestrateLimits, request_defects
 from shared.domain.agents.orchestrate.plan import OrchestrationPlan, decode
@@ -25,11 +25,10 @@ from shared.domain.agents.orchestrate.words import Event
 from shared.domain.errors import ErrorRecord, InvalidArguments, TimedOut, capped
 from shared.domain.references import find_references
 from shared.domain.states import JobStatus
-from shared.domain.tool import MAX_TIMEOUT_SECONDS
 from shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
 from worker.tools.agents.conclusion import unfinished
 from worker.tools.agents.definitions import define
-from worker.tools.agents.desk import Desk, Reach, too_deep
+from worker.tools.agents.desk import ORCHESTRATE, Desk, Reach, time_left, too_deep
 from worker.tools.agents.journal import say
 from worker.tools.agents.outcomes import shown_error
 from worker.tools.agents.planner import ask_planner, is_planning
@@ -51,12 +50,11 @@ class Orchestrate:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self.definition = define(
-            "cp__agent_orchestrate",
+            ORCHESTRATE,
             "Carry out a plan of agent calls, one after the other and in parallel groups; give the plan, or a prompt "
             "from which one is made.",
             INPUT_SCHEMA,
             OUTPUT_SCHEMA,
-            timeout_seconds=MAX_TIMEOUT_SECONDS,
         )
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
@@ -68,15 +66,17 @@ class Orchestrate:
         """
         self._desk.check_enabled(self.definition.name)
         reach = self._desk.opened()
-        self._check(request_defects(arguments), context)
+        await self._check(request_defects(arguments), context)
         caps = self._desk.limits(context)
         limits = caps.lowered(arguments)
         if self._desk.is_too_deep(context):
-            return refused(shown_error(ErrorRecord.of(too_deep(context, limits))))
+            plan = decode(arguments["plan"], max_steps=limits.max_steps) if arguments.get("plan") else None
+            steps = [framed(step) for step in plan.steps] if isinstance(plan, OrchestrationPlan) else []
+            return refused(shown_error(ErrorRecord.of(too_deep(context, limits))), steps)
         compiled = await self._compiled(reach, arguments, context, limits, caps.lowerings(arguments))
         for name in compiled.missing:
             _log.warning("orchestration_name_unknown", extra={"job": context.job_id, "template": capped(name, 100)})
-        left = context.time_left_seconds
+        left = time_left(context)
         seconds = compiled.seconds + _BESIDE_THE_AGENTS
         seconds = seconds if left is None else min(seconds, left)
         if seconds <= 0:
@@ -122,30 +122,34 @@ class Orchestrate:
     ) -> Compiled:
         why = refusal(arguments, is_planning=is_planning())
         if why is not None:
-            raise self._refused(why, context)
+            raise await self._refused(why, context)
         bindings = arguments.get("bindings") or {}
         if arguments.get("plan"):
-            self._check(_inserted(context), context)
+            await self._check(_inserted(context), context)
             plan = decode(arguments["plan"], max_steps=limits.max_steps)
         else:
-            reply = await ask_planner(reach, context, arguments["prompt"], bindings, limits.max_steps)
+            reply = await ask_planner(reach, context, arguments, limits.max_steps, self._desk.planner_model)
             plan = read_reply(reply, max_steps=limits.max_steps)
         if not isinstance(plan, OrchestrationPlan):
-            raise self._refused(_invalid(plan), context)
+            raise await self._refused(_invalid(plan), context)
         compiled = compile_orchestration(plan, limits, bindings, lowered=lowered)
         names = agents_of(plan)
         stored = await reach.persist(lambda: reach.orchestrations.documents(context.tenant_id, names))
         if isinstance(compiled, Compiled):
-            self._check(agent_defects(plan, stored, compiled), context)
+            await self._check(agent_defects(plan, stored, compiled), context)
             return compiled
-        raise self._refused(_invalid([*compiled, *agent_defects(plan, stored)]), context)
+        raise await self._refused(_invalid([*compiled, *agent_defects(plan, stored)]), context)
 
-    def _check(self, defects: Sequence[Defect], context: ToolContext) -> None:
+    async def _check(self, defects: Sequence[Defect], context: ToolContext) -> None:
         if defects:
-            raise self._refused(_invalid(defects), context)
+            raise await self._refused(_invalid(defects), context)
 
-    def _refused(self, why: Refusal, context: ToolContext) -> InvalidArguments:
-        say(self._desk, UUID(context.job_id), _REFUSED)
+    async def _refused(self, why: Refusal, context: ToolContext) -> InvalidArguments:
+        reach = self._desk.opened()
+        made = await reach.persist(
+            lambda: reach.orchestrations.journal_refusal(UUID(context.job_id), context.step_index, _REFUSED)
+        )
+        say(self._desk, UUID(context.job_id), made)
         details: dict[str, Any] = {"reason": why.reason.value, "errors": [one.to_json() for one in why.defects]}
         if why.reason in _FIELDS:
             details["field"] = _FIELDS[why.reason]

@@ -7,6 +7,7 @@ from typing import Any
 
 from shared.domain.agents.orchestrate.merging import ChildResult, Status
 from shared.domain.errors import (
+    AGENT_TIMEOUTS,
     BudgetExceeded,
     Cancelled,
     DepthExceeded,
@@ -25,21 +26,17 @@ from shared.domain.errors import (
     UnknownAgent,
     UnknownTool,
     WorkerLost,
+    as_agent_error,
     capped,
 )
 from shared.domain.states import JobStatus
 from shared.ports import ChildOutcome
 
-TIMEOUTS = frozenset(
-    {"timeout", "first_token_timeout", "queue_timeout", "plan_timeout", "job_timeout", "human_wait_timeout"}
-)
-"""Codes of jobs and steps that ran out of time."""
-
 FAULTS = frozenset({InternalFault.code, WorkerLost.code, OutcomeUnknown.code})
 """Codes of faults that no agent is to blame for."""
 
 _CLASSES: Mapping[str, type[ExecutionFailed]] = {
-    **dict.fromkeys(TIMEOUTS, TimedOut),
+    **dict.fromkeys(AGENT_TIMEOUTS, TimedOut),
     **{
         kind.code: kind
         for kind in (
@@ -63,7 +60,7 @@ _CLASSES: Mapping[str, type[ExecutionFailed]] = {
 }
 
 _S1_CODES: Mapping[str, str] = {
-    **dict.fromkeys(TIMEOUTS, "DeadlineExceeded"),
+    **dict.fromkeys(AGENT_TIMEOUTS, "DeadlineExceeded"),
     UnknownAgent.code: "NotFound",
     "invalid_request": "InvalidArgument",
     InvalidArguments.code: "InvalidArgument",
@@ -104,7 +101,7 @@ def error_of(child: ChildOutcome) -> dict[str, Any] | None:
 
 def shown_error(error: ErrorRecord) -> dict[str, Any]:
     """Return an error as the entries of an orchestration show it."""
-    return {"code": error.code, "message": error.message}
+    return {"code": as_agent_error(error.code), "message": error.message}
 
 
 def result_of(child: ChildOutcome, result_key: str = "") -> ChildResult:
@@ -118,7 +115,8 @@ def failure_of(child: ChildOutcome, **details: Any) -> ExecutionFailed:
     error = error_of(child) or {"code": InternalFault.code, "message": "it succeeded"}
     name = f"agent {capped(child.agent or '', 100)!r}" if child.agent else "the job"
     kind = _CLASSES.get(error["code"], ToolFailed)
-    known = {"exec_id": str(child.job_id), "agent_id": child.agent, "cause": error["code"]}
+    cause = error["code"] if child.error is None else child.error.code
+    known = {"exec_id": str(child.job_id), "agent_id": child.agent, "cause": cause}
     return kind(f"{name} did not succeed: {error['message']}", **known, **details)
 
 

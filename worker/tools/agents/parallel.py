@@ -119,6 +119,8 @@ def _first_failure(children: Sequence[ChildOutcome]) -> ChildOutcome:
 
 
 def _entry(child: ChildOutcome, step_id: str) -> dict[str, Any]:
+    """Return how an agent came out; its output is null where it has none, so that it can be referenced all the same:
+    of a group that goes on without it, a text says `null` there."""
     shown = {
         "id": f"{step_id}[{child.position}]",
         "key": child.key,
@@ -130,4 +132,4 @@ def _entry(child: ChildOutcome, step_id: str) -> dict[str, Any]:
         "output": output_of(child),
         "error": error_of(child),
     }
-    return {name: value for name, value in shown.items() if value is not None}
+    return {name: value for name, value in shown.items() if value is not None or name == "output"}

@@ -54,16 +54,21 @@ def planning() -> Iterator[None]:
 
 
 async def ask_planner(
-    reach: Reach, context: ToolContext, prompt: str, bindings: Mapping[str, Any], max_steps: int
+    reach: Reach, context: ToolContext, arguments: Mapping[str, Any], max_steps: int, own_model: str | None
 ) -> str:
-    """Return the reply of one planning call, and keep what it cost.
+    """Return the reply of one planning call to a prompt, and keep what it cost.
+
+    The model is the request's `planner_model`, else `own_model`, the operator's, else that of the job.
 
     Raises `InternalFault` when the model fails; nothing is tried again. `BudgetExceeded`, and `Cancelled` for a step
     that is not this attempt's any more: then nobody is asked.
     """
     job_id, persist = UUID(context.job_id), reach.persist
     known = await persist(lambda: reach.orchestrations.catalogue(context.tenant_id, MOST_AGENTS))
-    model = await persist(lambda: reach.orchestrations.model_of(job_id))
+    model = arguments.get("planner_model") or own_model
+    if model is None:
+        model = await persist(lambda: reach.orchestrations.model_of(job_id))
+    prompt, bindings = arguments["prompt"], arguments.get("bindings") or {}
     ask = await _reserved(reach, context, planner_ask(context.job_id, model, prompt, bindings, known, max_steps))
     with planning():
         try:

@@ -19,13 +19,37 @@ from worker.tools.services import Resolver
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
+# Who may be reached is decided by the blocks written here: what `ipaddress` takes for global changes between the
+# patch releases of Python. They follow IANA's special-purpose address registries for IPv4 and IPv6 as of 2025-10-09
+# (all that is not globally reachable; the few exceptions inside 192.0.0.0/24 and 2001::/23 too), RFC 5771, RFC 3879.
+
 NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 """RFC 6052 §2.1: an IPv4 address in its last 32 bits."""
 
-RESERVED = tuple(
-    ipaddress.ip_network(text) for text in ("192.0.0.0/24", "192.88.99.0/24", "64:ff9b:1::/48", "2001::/23")
-)
-"""Special-purpose blocks (IANA registries, RFC 6890) that some releases of `ipaddress` take for global."""
+UNICAST = ipaddress.IPv6Network("2000::/3")
+"""RFC 4291 §2.4, RFC 3587: the only IPv6 addresses that are given out as global unicast addresses."""
+
+BLOCKS = {
+    "a loopback address": ("127.0.0.0/8", "::1/128"),
+    "a link-local address": ("169.254.0.0/16", "fe80::/10"),
+    "a site-local address": ("fec0::/10",),
+    "a multicast address": ("224.0.0.0/4", "ff00::/8"),
+    "a private address": ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"),
+    "a reserved address": (
+        "0.0.0.0/8",
+        "192.0.0.0/24",
+        "192.0.2.0/24",
+        "192.88.99.0/24",
+        "198.18.0.0/15",
+        "198.51.100.0/24",
+        "203.0.113.0/24",
+        "240.0.0.0/4",
+        "2001::/23",
+        "2001:db8::/32",
+        "3fff::/20",
+    ),
+}
+"""Blocks that are not public, by what is said of them; of IPv6 all outside `UNICAST` and `NAT64` is reserved too."""
 
 METADATA = frozenset({ipaddress.ip_address("168.63.129.16")})
 """Cloud metadata services on public addresses (Azure's); the others are link-local, private or shared."""
@@ -33,26 +57,22 @@ METADATA = frozenset({ipaddress.ip_address("168.63.129.16")})
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
+_NETWORKS = [(ipaddress.ip_network(block), reason) for reason, blocks in BLOCKS.items() for block in blocks]
+
+
 def why_refused(address: IPAddress) -> str | None:
     """Return why no tool may connect to `address`; None when it is an ordinary public unicast address.
 
-    IPv4 addresses carried inside IPv6 ones (mapped, 6to4, Teredo, NAT64) are judged as well.
+    IPv4 addresses carried inside IPv6 ones (mapped, 6to4, NAT64) are judged as well.
     """
-    for inner in _carried(address):
-        if inner in METADATA:
+    for one in _carried(address):
+        if one in METADATA:
             return "a cloud metadata service"
-        if inner.is_loopback:
-            return "a loopback address"
-        if inner.is_link_local:
-            return "a link-local address"
-        if isinstance(inner, ipaddress.IPv6Address) and inner.is_site_local:
-            return "a site-local address"
-        if inner.is_multicast:
-            return "a multicast address"
-        if any(inner in network for network in RESERVED):
+        for network, reason in _NETWORKS:
+            if one in network:
+                return reason
+        if isinstance(one, ipaddress.IPv6Address) and one not in UNICAST and one not in NAT64:
             return "a reserved address"
-        if not inner.is_global or (inner.is_reserved and inner not in NAT64):
-            return "a private or reserved address"
     return None
 
 
@@ -81,8 +101,6 @@ def _carried(address: IPAddress) -> Iterator[IPAddress]:
     yield address
     if address.sixtofour is not None:
         yield address.sixtofour
-    if address.teredo is not None:
-        yield from address.teredo
     if address in NAT64:
         yield ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
 

@@ -21,11 +21,14 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shared.domain.errors import Misconfigured
+from shared.domain.redact import secrets_of
 from shared.domain.states import Recovery
 from shared.domain.tool import DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS
 from worker.tools.declare import describe
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_SECRET_NAME = re.compile("(?i)key|token|secret|pass|auth|cred|cookie|session")
+_LONG = 16
 _HTTP_TYPES = frozenset({"http", "streamable-http", "streamable_http", "streamableHttp"})
 
 
@@ -64,6 +67,15 @@ class McpServer(BaseModel):
     def source(self) -> str:
         """What the definitions of its tools name as their source."""
         return f"mcp:{self.name}"
+
+    @property
+    def secrets(self) -> set[str]:
+        """What of this entry may be secret: values of headers and variables, credentials and query of the address."""
+        named = {value for name, value in (*self.env.items(), *self.headers.items()) if _SECRET_NAME.search(name)}
+        # Others that look like keys: long, and neither text nor a path. "Bearer KEY" is a secret, and so is the KEY.
+        words = [word for value in (*self.env.values(), *self.headers.values()) for word in value.split()]
+        long = {word for word in words if len(word) >= _LONG and "/" not in word}
+        return {*named, *long, *secrets_of(self.url or "")}
 
     @property
     def transport(self) -> Literal["stdio", "http"]:

@@ -18,7 +18,9 @@ from typing import Any, cast
 import mcp_types as types
 from mcp.client import Client
 
-from shared.domain.errors import Transient
+from shared.domain.errors import Unreached
+from shared.domain.redact import Redaction
+from shared.telemetry.logs import hide
 from worker.tools.errors import quoted
 from worker.tools.mcp.config import McpServer
 from worker.tools.mcp.failures import failure_of, is_connection_lost
@@ -52,6 +54,8 @@ class ServerConnection:
     def __init__(self, server: McpServer, on_tools: Callable[[Listed], None]) -> None:
         self.server = server
         self.problem = "it was never connected"
+        self._hide = Redaction(server.secrets)
+        hide(server.secrets)
         self._on_tools = on_tools
         self._client: Client | None = None
         self._task: asyncio.Task[None] | None = None
@@ -79,8 +83,8 @@ class ServerConnection:
     async def call(self, tool: str, arguments: Mapping[str, Any], idempotency_key: str) -> dict[str, Any]:
         """Call a tool once and return the JSON form of its `CallToolResult`.
 
-        Cancelling tells the server to stop. Raises `ExecutionFailed` subclasses only: `Transient` when there is no
-        connection or it ended before the answer came.
+        Cancelling tells the server to stop. Raises `ExecutionFailed` subclasses only: `Unreached` when nothing was
+        sent, `Transient` when the connection ended before the answer came.
         """
         client = await self._connected()
         # The SDK's type is an open map, which mypy cannot yet express (PEP 728).
@@ -92,24 +96,33 @@ class ServerConnection:
         except Exception as error:
             if is_connection_lost(error) and client is self._client:
                 self._lost.set()
-            raise failure_of(error, self.server.name, tool, refusal) from error
+            failure = failure_of(error, self.server.name, tool, refusal)
+            failure.message = self._hide(failure.message)  # it is stored and shown, and servers repeat what they got
+            raise failure from error
         finally:
             http_refusal.reset(token)
         return {
-            "content": [block.model_dump(mode="json", by_alias=True) for block in result.content],
+            "content": [self._block(block, is_error=bool(result.is_error)) for block in result.content],
             "structuredContent": result.structured_content,
             "isError": result.is_error,
         }
 
+    def _block(self, block: types.ContentBlock, *, is_error: bool) -> dict[str, Any]:
+        """Return the JSON form of a part of a result; the text of an error without what may be secret."""
+        shown: dict[str, Any] = block.model_dump(mode="json", by_alias=True, exclude_none=True)
+        if is_error and isinstance(shown.get("text"), str):
+            shown["text"] = self._hide(shown["text"])
+        return shown
+
     async def _connected(self) -> Client:
         if self._task is None or self._task.done():
-            raise Transient(f"MCP server {self.server.name!r}: this worker has closed its connection")
+            raise Unreached(f"MCP server {self.server.name!r}: this worker has closed its connection")
         if self._client is None and asyncio.get_running_loop().time() - self._failed_at >= QUIET_SECONDS:
             self._attempted.clear()
             self._wanted.set()
             await self._attempted.wait()
         if self._client is None:
-            raise Transient(f"MCP server {self.server.name!r} is not connected: {self.problem}")
+            raise Unreached(f"MCP server {self.server.name!r} is not connected: {self.problem}")
         return self._client
 
     async def _stay_connected(self) -> None:
@@ -145,7 +158,7 @@ class ServerConnection:
                     await self._lost.wait()
                     self._client = None
         except Exception as error:
-            reason = _reason(error) + "".join(f" (HTTP {status})" for status in refusal)
+            reason = self._hide(_reason(error)) + "".join(f" (HTTP {status})" for status in refusal)
         finally:
             self._client = None
         if self._stopping.is_set():
@@ -206,6 +219,7 @@ def _as_listed(tool: types.Tool) -> dict[str, Any]:
         "inputSchema": tool.input_schema,
         "outputSchema": tool.output_schema,
         "annotations": None if hints is None else hints.model_dump(by_alias=True, exclude_none=True),
+        "taskSupport": None if tool.execution is None else tool.execution.task_support,
     }
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shared.domain.errors import InvalidOutput
@@ -11,11 +12,25 @@ from shared.domain.names import to_registry
 from shared.domain.results import tool_outcome
 from shared.domain.schemas import rebase
 from shared.domain.states import Effect, Lane, Recovery
-from shared.domain.tool import TEXT_OUTPUT_SCHEMA, ToolDefinition, default_retries
+from shared.domain.tool import ToolDefinition, default_retries
 from worker.tools.errors import ToolError
 from worker.tools.mcp.config import McpServer
 
 MAX_NAME_CHARS = 128
+
+UNDECLARED_OUTPUT_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "description": "The text that the tool said, under `text`; or the object that it returned, as it is.",
+    "properties": {
+        "text": {"description": "What the tool said, where it returned no object."},
+        "content": {
+            "description": "Links and resources that came with the text; of images, sounds and other bytes "
+            "the artifact_id."
+        },
+    },
+    "additionalProperties": True,
+}
+"""What is known of the output of a tool that declares none: any object, since servers may return one all the same."""
 
 
 def registry_name(server: str, tool: str) -> str:
@@ -42,7 +57,7 @@ def definition_of(server: McpServer, listed: Mapping[str, Any]) -> ToolDefinitio
         name=registry_name(server.name, listed["name"]),
         description=listed.get("description") or listed.get("title") or "",
         input_schema=listed["inputSchema"],
-        output_schema=TEXT_OUTPUT_SCHEMA if declared is None else output_schema_of(declared),
+        output_schema=UNDECLARED_OUTPUT_SCHEMA if declared is None else output_schema_of(declared),
         effect=effect,
         lane=Lane.IO,
         timeout_seconds=server.planq.timeout_seconds,
@@ -68,24 +83,65 @@ def output_schema_of(declared: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def output_of(name: str, declared: Mapping[str, Any] | None, result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the output of a call from the JSON form of its `CallToolResult`.
+def answer_of(
+    name: str, declared: Mapping[str, Any] | None, result: Mapping[str, Any], artifact_id: str
+) -> tuple[dict[str, Any], list[Any]]:
+    """Return the output of a call from the JSON form of its `CallToolResult`, and what stands beside it.
 
+    Structured content is the output, unaltered (a value that is no object stands under `result`); what the server
+    said beside it, unless that repeats it, stands in the second value. Without structured content the texts are the
+    output, and under `content` it states whatever else there is: of images, sounds and other bytes what they are and
+    the `artifact_id` under which they are kept, which are then the second value.
     Raises `ToolError` when the result says `isError`, and `InvalidOutput` when a tool that declares an output schema
-    gives no structured content. Structured content that was never declared is kept beside the text, which the
-    published schema requires: an object's fields stand at the top, any other value under `result`.
+    gives no structured content.
     """
     outcome = tool_outcome(name, result, declares_output=declared is not None)
     if outcome.error is not None:
         raise ToolError(outcome.error) if result.get("isError") else InvalidOutput(outcome.error)
+    blocks = [block for block in result.get("content") or () if isinstance(block, Mapping)]
     structured = result.get("structuredContent")
-    if declared is not None:
-        return dict(outcome.output) if is_object_schema(declared) else {"result": outcome.output}
-    if structured is None:
-        return dict(outcome.output)
-    text = tool_outcome(name, {"content": result.get("content")}).output["text"]
-    if not isinstance(structured, dict):
-        return {"text": text, "result": structured}
-    if not isinstance(structured.get("text", ""), str):
-        return {"text": text, "result": structured}
-    return {"text": text, **structured}
+    if structured is not None:
+        is_object = isinstance(structured, Mapping) and (declared is None or is_object_schema(declared))
+        return dict(structured) if is_object else {"result": structured}, _unsaid(blocks, structured)
+    others = [block for block in blocks if block.get("type") != "text"]
+    if not others:
+        return dict(outcome.output), []
+    kept = [block for block in others if _bytes_in(block)]
+    return {**outcome.output, "content": [_stated(block, artifact_id) for block in others]}, kept
+
+
+def _unsaid(blocks: Sequence[Mapping[str, Any]], structured: Any) -> list[Any]:
+    """Return the blocks that say more than the structured content does; its text form is asked of every server."""
+    texts = [str(block.get("text")) for block in blocks if block.get("type") == "text"]
+    if not texts:
+        return list(blocks)
+    said = texts[0] if len(texts) == 1 else None
+    inner = (
+        structured["result"] if isinstance(structured, Mapping) and structured.keys() == {"result"} else structured
+    )
+    known = (structured, inner)
+    repeats = said in known or any(value in known for value in (_read(said), [_read(text) for text in texts], texts))
+    return [block for block in blocks if not (repeats and block.get("type") == "text")]
+
+
+def _read(text: str | None) -> Any:
+    try:
+        return None if text is None else json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _bytes_in(block: Mapping[str, Any]) -> str | None:
+    """Return the base64 text of the bytes that a block carries; None where it carries none."""
+    found = (block.get("resource") or {}).get("blob") if block.get("type") == "resource" else block.get("data")
+    return found if isinstance(found, str) else None
+
+
+def _stated(block: Mapping[str, Any], artifact_id: str) -> dict[str, Any]:
+    data = _bytes_in(block)
+    if data is None:
+        return dict(block)
+    told = {key: value for key, value in block.items() if key not in ("data", "resource")}
+    told |= {key: value for key, value in (block.get("resource") or {}).items() if key != "blob"}
+    size = len(data.rstrip("=")) * 3 // 4
+    return {**told, "bytes": size, "artifact_id": artifact_id}

@@ -20,9 +20,11 @@ from shared.domain.errors import (
     TimedOut,
     ToolFailed,
     Transient,
+    Unreached,
     capped,
 )
 from worker.tools.errors import MAX_QUOTE_CHARS, quoted
+from worker.tools.mcp.transport import NOT_SENT
 
 SESSION_ENDED = "Session terminated"
 """The SDK's text for HTTP 404 within a session: the server has forgotten it (it was started anew)."""
@@ -44,9 +46,13 @@ def is_connection_lost(error: Exception) -> bool:
 def failure_of(error: Exception, server: str, tool: str, refusal: Sequence[int]) -> ExecutionFailed:
     """Return the failure that an exception of `Client.call_tool` stands for.
 
-    `refusal` holds the HTTP status with which the call was refused, if it was.
+    `refusal` holds the HTTP status with which the call was refused, if it was, or `NOT_SENT`.
     """
     what = f"MCP server {server!r}, tool {tool!r}"
+    if refusal and refusal[-1] == NOT_SENT:
+        return Unreached(f"{what}: no connection could be opened ({quoted(error)})")
+    if isinstance(error, RuntimeError) and str(error) == _LEFT:
+        return Unreached(f"{what}: the connection had ended before the call")
     if is_connection_lost(error):
         return Transient(f"{what}: the connection ended before the answer came")
     if isinstance(error, MCPError):

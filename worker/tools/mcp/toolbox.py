@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from shared.domain.artifacts import build_tool_response
 from shared.domain.errors import Misconfigured
 from shared.domain.tool import ToolDefinition
-from shared.ports import Tool, ToolContext
+from shared.ports import Accompanied, Tool, ToolContext
 from worker.tools.declare import describe
 from worker.tools.mcp.config import McpServer
-from worker.tools.mcp.definitions import definition_of, output_of
+from worker.tools.mcp.definitions import answer_of, definition_of
 from worker.tools.registry import check_definition
 
 if TYPE_CHECKING:
@@ -44,7 +46,12 @@ class McpTool:
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         """Call the server once; see `shared.ports.Tool.call`."""
         result = await self._connection.call(self._tool, arguments, context.idempotency_key)
-        return output_of(self._definition.name, self._declared, result)
+        artifact_id = f"{context.idempotency_key}/content"
+        output, beside = answer_of(self._definition.name, self._declared, result, artifact_id)
+        if not beside:
+            return output
+        content = {"artifact_type": "mcp_content", "content": beside}
+        return Accompanied(output, build_tool_response(artifact_id, content, context, datetime.now(UTC)))
 
 
 class McpToolbox:
@@ -105,6 +112,12 @@ class McpToolbox:
         server = connection.server
         tools: dict[str, Tool] = {}
         for entry in listed:
+            if entry.get("taskSupport") == "required":
+                reason = (
+                    f"tool {entry['name']!r} can only be called as a task of its server, which planq cannot do yet"
+                )
+                log.warning("mcp_tool_refused", extra={"server": server.name, "reason": reason})
+                continue
             try:
                 tool = McpTool(connection, entry, definition_of(server, entry))
                 check_definition(tool.definition, tool.place, is_trusted=False)

@@ -30,6 +30,10 @@ The SDK reports all of them with one text, but runs each POST in a copy of its c
 """
 
 
+NOT_SENT = 0
+"""Noted in place of a status when no connection could be opened for a call."""
+
+
 @asynccontextmanager
 async def open_transport(server: McpServer, ended: Callable[[], None]) -> AsyncIterator[TransportStreams]:
     """Open the server's transport; `ended` is called when no message can come from it any more."""
@@ -48,7 +52,7 @@ async def _transport(server: McpServer) -> AsyncIterator[TransportStreams]:
     timeout = httpx2.Timeout(30.0, read=MAX_TIMEOUT_SECONDS + 30.0)
     hooks: dict[str, list[Callable[..., Any]]] = {"response": [_note_refusal]}
     async with (
-        httpx2.AsyncClient(headers=server.headers, timeout=timeout, event_hooks=hooks) as client,
+        _Client(headers=server.headers, timeout=timeout, event_hooks=hooks) as client,
         streamable_http_client(server.url, http_client=client) as streams,
     ):
         yield streams
@@ -59,6 +63,19 @@ def _stdio(server: McpServer) -> AbstractAsyncContextManager[TransportStreams]:
     parameters = StdioServerParameters(command=server.command, args=server.args, env=server.env, cwd=server.cwd)
     # Not `sys.stderr`: Celery puts a logger in its place, which is no file that a child process could write to.
     return stdio_client(parameters, errlog=sys.__stderr__ or sys.stderr)
+
+
+class _Client(httpx2.AsyncClient):
+    """Notes that a POST, which is what a call is, could not be sent; GETs only fetch answers."""
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        try:
+            return await super().send(request, **options)
+        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout):
+            noted = http_refusal.get()
+            if noted is not None and request.method == "POST":
+                noted.append(NOT_SENT)
+            raise
 
 
 async def _note_refusal(response: httpx2.Response) -> None:

@@ -16,7 +16,7 @@ from shared.domain.agents.orchestrate.compiling import Compiled
 from shared.domain.agents.orchestrate.defects import Defect
 from shared.domain.agents.orchestrate.plan import AgentCall, Group, OrchestrationPlan
 from shared.domain.errors import capped
-from shared.domain.references import from_pointer, parse
+from shared.domain.references import from_pointer, parse, unescaped
 from shared.domain.schemas import UNKNOWN
 
 
@@ -62,6 +62,9 @@ def _call_defects(
         told = f"{path}.agent_id: there is no agent {capped(call.agent_id, 80)!r} in use"
         yield Defect(f"{path}.agent_id", "unknown_agent", told)
         return
+    if not call.action_id and not call.prompt.strip():
+        told = f"{path}: an agent needs something to do; give it an action_id or a prompt"
+        yield Defect(path, "required", told)
     known = _known(call.with_) if arguments is None else _known(arguments.get("with") or {}, _set_aside(arguments))
     for one in [*unstorable(call.with_), *misfits(document, call.action_id or None, known, partial=True)]:
         place = f"{path}.action_id" if one.field == "action" else f"{path}.with{_dotted(one.pointer)}"
@@ -80,7 +83,7 @@ def _known(value: Any, unknown: frozenset[tuple[str, ...]] = frozenset(), place:
         return [_known(item, unknown, (*place, str(number))) for number, item in enumerate(value)]
     if not isinstance(value, str):
         return value
-    return UNKNOWN if place in unknown or "{{" in value or parse(value) is not None else value
+    return UNKNOWN if place in unknown or "{{" in value or parse(value) is not None else unescaped(value)
 
 
 def _dotted(pointer: str) -> str:

@@ -85,7 +85,7 @@ def compile_orchestration(
         missing += scope.missing
     if defects:
         return defects
-    frame = {"id": plan.id or DEFAULT_PLAN_ID, "bindings": merged, "steps": [_framed(step) for step in plan.steps]}
+    frame = {"id": plan.id or DEFAULT_PLAN_ID, "bindings": merged, "steps": [framed(step) for step in plan.steps]}
     warnings += [_nothing_has(name) for name in dict.fromkeys(missing)]
     if warnings:
         frame["warnings"] = [one.to_json() for one in warnings[:_MOST_WARNINGS]]
@@ -152,15 +152,16 @@ def _group(group: Group, scope: Scope, limits: OrchestrateLimits, place: str) ->
     }
 
 
-def _framed(step: Step) -> dict[str, Any]:
-    framed: dict[str, Any] = {"id": step.id, "type": step.type.value, "result_key": step.call.result_key}
+def framed(step: Step) -> dict[str, Any]:
+    """Return what the frame keeps of a step."""
+    kept: dict[str, Any] = {"id": step.id, "type": step.type.value, "result_key": step.call.result_key}
     if isinstance(step.call, AgentCall):
-        return framed | {"agent_id": step.call.agent_id, "action_id": step.call.action_id}
+        return kept | {"agent_id": step.call.agent_id, "action_id": step.call.action_id}
     children = [
         {"result_key": call.result_key, "agent_id": call.agent_id, "action_id": call.action_id}
         for call in step.call.calls
     ]
-    return framed | {"merge_strategy": step.call.merge_strategy.value, "children": children}
+    return kept | {"merge_strategy": step.call.merge_strategy.value, "children": children}
 
 
 def _longest_ms(step: Step, limits: OrchestrateLimits) -> int:

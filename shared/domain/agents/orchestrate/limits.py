@@ -12,7 +12,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 from shared.domain.agents.orchestrate.defects import MAX_TIMEOUT_MS, Defect
+from shared.domain.errors import InvalidRequest
 from shared.domain.limits import Limits
+from shared.domain.model_names import check_model_name
 from shared.domain.schemas import excerpt
 
 DEPTH_EXCEEDED = "agent orchestrator maximum depth exceeded"
@@ -91,12 +93,18 @@ class OrchestrateLimits:
 
 
 def request_defects(request: Mapping[str, Any]) -> list[Defect]:
-    """Return what is wrong with the limits that a request asks for."""
-    return [
+    """Return what is wrong with the limits that a request asks for, and with its planner's model."""
+    found = [
         Defect(name, "min", f"{name}: expected a whole number of at least 1, found {excerpt(request[name])}")
         for name in ("max_parallel", "timeout_ms")
         if request.get(name) is not None and not _is_positive(request[name])
     ]
+    if request.get("planner_model") is not None:
+        try:
+            check_model_name(str(request["planner_model"]), allow_cassette=False)
+        except InvalidRequest as error:
+            found.append(Defect("planner_model", "unknown_model", f"planner_model: {error.message}"))
+    return found
 
 
 def _lowering(path: str, wanted: Any, cap: int) -> Defect:

@@ -38,6 +38,11 @@ ALIASES: Mapping[str, State] = {
 """The names that specification S1 publishes; its `plan_validated` has no state of its own here."""
 
 
+_PUBLISHED: Mapping[State, str] = {state: name for name, state in ALIASES.items()} | {
+    State.DISPATCHING: "dispatching_step"
+}
+
+
 def state_named(name: str) -> State:
     """Return the state of this name, by either naming; raises `ValueError` for another."""
     return ALIASES[name] if name in ALIASES else State(name)
@@ -74,6 +79,17 @@ class Transition:
     step_id: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return `{"n", "event", "source", "target", "step_id"?}`, as the job's event stream shows it."""
-        told = {"n": self.number, "event": self.event.value, "source": self.source.value, "target": self.target.value}
+        """Return `{"n", "event", "source", "target", "aliases", "step_id"?}`, as the job's event stream shows it.
+
+        `aliases` are source and target in the names of specification S1, in which planning leads to `plan_validated`.
+        """
+        target = "plan_validated" if self.source is State.PLANNING else _PUBLISHED[self.target]
+        target = _PUBLISHED[self.target] if self.target is State.FAILED else target
+        told = {
+            "n": self.number,
+            "event": self.event.value,
+            "source": self.source.value,
+            "target": self.target.value,
+            "aliases": [_PUBLISHED[self.source], target],
+        }
         return told | ({"step_id": self.step_id} if self.step_id else {})

@@ -144,6 +144,10 @@ INPUT_SCHEMA: dict[str, Any] = {
             "minimum": 1,
             "description": "Lowers how many agents of a group run at once.",
         },
+        "planner_model": {
+            "type": "string",
+            "description": "The model that makes a plan of the prompt, as provider:model; else the server's choice.",
+        },
         "disable_planner": {"type": "boolean", "description": "Take a plan only, and refuse a prompt."},
     },
     "oneOf": [{"required": ["plan"]}, {"required": ["prompt"]}],

@@ -18,20 +18,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shared.domain.agents.orchestrate.defects import Defect
+from shared.domain.errors import capped
+from shared.domain.excerpts import MAX_AVAILABLE, Absent, descend
 from shared.domain.references import (
     Insertion,
     Reference,
     Tokens,
     from_pointer,
     is_malformed,
+    odd_segments,
     parse,
     pieces,
+    shielded,
     to_pointer,
 )
 from shared.domain.resolution import MAX_SIZE
 
-_TEMPLATE = re.compile(r"\\\{\{|\{\{((?:(?!\{\{|\}\})[^\n])*)\}\}")
+_TEMPLATE = re.compile(r"\\\{\{|\{\{((?:(?!\{\{|\}\})[^\n])*)(\}\})?")
 _EXPRESSION = re.compile(r"(bindings|result)\.([^\n]+)")
+_NEARLY = re.compile(r"\$?(?:bindings?|results?)\b", re.IGNORECASE)
 _MARK = "="
 
 _MAX_NAME_SEGMENTS = 64
@@ -66,9 +71,9 @@ class Scope:
     """What templates of one step may name.
 
     `results` are those of all steps, `step` is where the call stands: only what comes before it can be used. Names
-    that nothing has are gathered in `missing` (they yield null, as any absent path; readings row 3), and uses of
-    results that cannot be there yet in `defects`. Bindings are inserted up to `left` characters: a short plan can
-    name a large one many times.
+    that nothing has are gathered in `missing` where null can stand for them (as for any absent path; readings row 3),
+    and in `defects` inside a text, as are uses of results that cannot be there yet. Bindings are inserted up to
+    `left` characters: a short plan can name a large one many times.
     """
 
     bindings: Mapping[str, Any]
@@ -78,19 +83,42 @@ class Scope:
     defects: list[Defect] = field(default_factory=list)
     left: int = MAX_SIZE
 
-    def find(self, space: str, path: tuple[str, ...], place: str) -> Any:
-        """Return the value of a name, a `Reference` where it is an output."""
+    def find(self, space: str, path: tuple[str, ...], place: str, *, in_text: bool = False) -> Any:
+        """Return the value of a name, a `Reference` where it is an output.
+
+        Of a name that nothing has it is None, which is a defect where it would have to be written into a text.
+        """
+        name = f"{space}.{'.'.join(path)}"
         if space == "bindings":
-            for size, name in _leading(path):
-                if name in self.bindings:
-                    found = self._below(self.bindings[name], path[size:], f"bindings.{'.'.join(path)}")
+            for size, first in _leading(path):
+                if first in self.bindings:
+                    found = descend(self.bindings[first], path[size:])
+                    if isinstance(found, Absent):
+                        return self._nothing(name, place, in_text, found.available)
                     return self._afforded(found, place)
-        for size, name in _leading(path):
-            target = self.results.get(name)
+        for size, first in _leading(path):
+            target = self.results.get(first)
             if target is not None:
-                return self._referenced(target, path[size:], f"{space}.{'.'.join(path)}", place)
-        self.missing.append(f"{space}.{'.'.join(path)}")
-        return None
+                return self._referenced(target, path[size:], name, place)
+        if odd_segments(Reference(0, path)):
+            return self.refuse(name, place)
+        return self._nothing(name, place, in_text, list(self.bindings if space == "bindings" else self.results))
+
+    def _nothing(self, name: str, place: str, in_text: bool, there: Sequence[str]) -> None:
+        if not in_text:
+            self.missing.append(name)
+            return
+        known = ", ".join(repr(capped(one, 60)) for one in there[:MAX_AVAILABLE]) or "none"
+        told = (
+            f"{place}: nothing is called {capped(name, 100)!r}, so it cannot be written into the text; there: {known}"
+        )
+        self.defects.append(Defect(place, "unknown_name", told))
+
+    def refuse(self, template: str, place: str) -> None:
+        """Note a template that is nearly one: taken as a text, it would reach the agent as its letters."""
+        told = "write {{ bindings.NAME }} or {{ result.KEY.FIELD }}, and \\{{ where the braces stand for themselves"
+        found = f"{place}: {capped(template, 100)!r} names nothing; {told}"
+        self.defects.append(Defect(place, "invalid_template", found))
 
     def _afforded(self, value: Any, place: str) -> Any:
         """Return a binding's value, None once the step holds too much: that is one defect, where it came to it."""
@@ -102,21 +130,6 @@ class Scope:
         told = f"{place}: with its bindings inserted the step would hold more than {MAX_SIZE} characters; insert less"
         self.defects.append(Defect(place, "too_large", told))
         return None
-
-    def _below(self, value: Any, path: Sequence[str], name: str) -> Any:
-        for segment in path:
-            if isinstance(value, Mapping) and segment in value:
-                value = value[segment]
-            elif isinstance(value, (list, tuple)) and segment.isascii() and segment.isdigit():
-                index = int(segment) if len(segment) < 10 else len(value)
-                if index >= len(value):
-                    self.missing.append(name)
-                    return None
-                value = value[index]
-            else:
-                self.missing.append(name)
-                return None
-        return value
 
     def _referenced(self, target: Target, path: Sequence[str], name: str, place: str) -> Reference | None:
         if target.step < self.step:
@@ -137,7 +150,8 @@ class Guarded:
     def set_aside(self, tokens: Tokens, parts: Sequence[Part]) -> str:
         """Keep a text for `restored` and return what stands in its place until then."""
         self.texts[to_pointer(tokens)] = [
-            {"value": str(part)} if isinstance(part, Reference) else {"text": _MARK + _escaped(part)}
+            # Written as part of a text, so that what is absent is an error here as in any other text.
+            {"value": f"{{{{ {part} }}}}"} if isinstance(part, Reference) else {"text": _MARK + _escaped(part)}
             for part in parts
         ]
         return ""
@@ -166,11 +180,10 @@ def render_value(value: Any, scope: Scope, guarded: Guarded, tokens: Tokens, pla
     if not isinstance(value, str):
         return value
     whole = _TEMPLATE.fullmatch(value)
-    expression = _EXPRESSION.fullmatch((whole[1] or "").strip(" \t")) if whole else None
-    path = None if expression is None else _path(expression[2])
-    if expression is None or path is None:
+    named = _named(whole) if whole else None
+    if named is None:
         return render_text(value, scope, guarded, tokens, place)
-    found = scope.find(expression[1], path, place)
+    found = scope.find(*named, place)
     return str(found) if isinstance(found, Reference) else literal(found, guarded, tokens)
 
 
@@ -221,14 +234,15 @@ def _parts(text: str, scope: Scope, place: str) -> list[Part]:
     for match in _TEMPLATE.finditer(text):
         found.append(text[end : match.start()])
         end = match.end()
-        expression = _EXPRESSION.fullmatch((match[1] or "").strip(" \t"))
-        path = None if expression is None else _path(expression[2])
+        named = _named(match)
         if match[1] is None:
             found.append("{{")
-        elif expression is None or path is None:
+        elif named is None:
             found.append(match[0])
+            if _NEARLY.match(match[1].strip()):
+                scope.refuse(match[0], place)
         else:
-            value = scope.find(expression[1], path, place)
+            value = scope.find(*named, place, in_text=True)
             found.append(value if isinstance(value, Reference) else as_text(value))
     return list(_joined([*found, text[end:]]))
 
@@ -250,12 +264,12 @@ def _joined(parts: Sequence[Part]) -> Iterator[Part]:
 
 def _written(parts: Sequence[Part], guarded: Guarded, tokens: Tokens) -> str:
     """Return a text in planq's grammar that yields these parts; set aside where none does."""
-    text = "".join(_escaped(part) if isinstance(part, str) else f"{{{{ {part} }}}}" for part in parts)
+    text = shielded("".join(_escaped(part) if isinstance(part, str) else f"{{{{ {part} }}}}" for part in parts))
     return text if _reads_as(text, parts) else guarded.set_aside(tokens, parts)
 
 
 def _reads_as(text: str, parts: Sequence[Part]) -> bool:
-    if text.startswith("$") and (parse(text) is not None or is_malformed(text)):
+    if parse(text) is not None or is_malformed(text):
         return False
     cut = pieces(text)
     if cut is None:
@@ -267,9 +281,11 @@ def _escaped(text: str) -> str:
     return text.replace("{{", "\\{{")
 
 
-def _path(text: str) -> tuple[str, ...] | None:
-    reference = parse(f"$0.output.{text.strip()}")
-    return None if reference is None else reference.path
+def _named(template: re.Match[str]) -> tuple[str, tuple[str, ...]] | None:
+    """Return what a template names: its space and the path in it; None when it is none."""
+    expression = _EXPRESSION.fullmatch((template[1] or "").strip(" \t")) if template[2] else None
+    reference = parse(f"$0.output.{expression[2].strip()}") if expression else None
+    return None if expression is None or reference is None else (expression[1], reference.path)
 
 
 __all__ = [

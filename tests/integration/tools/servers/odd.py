@@ -15,9 +15,20 @@ HOSTILE: dict[str, Any] = {"type": "object", "properties": {"x": {"type": "strin
 """For this text Python's own engine would need hours."""
 LONG = "a" * 40 + "!"
 
+BRANCHES: dict[str, Any] = {
+    "type": "object",
+    "properties": {"x": {"$ref": "#/$defs/d0"}},
+    "$defs": {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(30)} | {"d30": {}},
+}
+"""Two kilobytes that come to a thousand million schemas."""
 LOOKS_AROUND: dict[str, Any] = {"type": "object", "properties": {"x": {"type": "string", "pattern": "^(?=a)b"}}}
 TEXT = types.TextContent(type="text", text="said")
 IMAGE = types.ImageContent(type="image", data="aGk=", mime_type="image/png")
+SOUND = types.AudioContent(type="audio", data="AAEC", mime_type="audio/wav")
+LINK = types.ResourceLink(type="resource_link", name="log", uri="file:///log")
+PAGE = types.EmbeddedResource(
+    type="resource", resource=types.TextResourceContents(uri="x://page", mime_type="text/html", text="<p>")
+)
 
 OUTPUT_SCHEMAS: dict[str, dict[str, Any] | None] = {
     "breaks": NUMBER,
@@ -26,12 +37,15 @@ OUTPUT_SCHEMAS: dict[str, dict[str, Any] | None] = {
     "undeclared_list": None,
     "two_texts": None,
     "picture": None,
+    "many_kinds": None,
+    "shown": NUMBER,
     "wordless": None,
     "listing": {"type": "array", "items": {"type": "integer"}},
     "refuses": None,
     "wrong": None,
     "hostile": HOSTILE,
     "looks_around": LOOKS_AROUND,
+    "branches": BRANCHES,
 }
 
 RESULTS: dict[str, types.CallToolResult] = {
@@ -41,6 +55,8 @@ RESULTS: dict[str, types.CallToolResult] = {
     "undeclared_list": types.CallToolResult(content=[TEXT], structured_content=[1, 2]),
     "two_texts": types.CallToolResult(content=[TEXT, IMAGE, TEXT]),
     "picture": types.CallToolResult(content=[IMAGE]),
+    "many_kinds": types.CallToolResult(content=[TEXT, IMAGE, SOUND, LINK, PAGE]),
+    "shown": types.CallToolResult(content=[TEXT, IMAGE], structured_content={"n": 1}),
     "wordless": types.CallToolResult(content=[], is_error=True),
     "listing": types.CallToolResult(content=[TEXT], structured_content=[1, 2]),
     "hostile": types.CallToolResult(content=[TEXT], structured_content={"x": LONG}),

@@ -44,13 +44,13 @@ def test_each_step_becomes_one_call_after_the_one_before() -> None:
 def test_bindings_of_the_request_win_and_those_of_a_group_stay_in_it() -> None:
     found = compiled(
         group("p", {"agent_id": "b", "prompt": "{{ bindings.x }} {{ bindings.mode }}"}, bindings={"mode": "fast"}),
-        agent("d", prompt="{{ bindings.mode }}|"),
+        agent("d", **{"with": {"mode": "{{ bindings.mode }}"}}),
         bindings={"x": 2},
     )
 
     group_arguments, later = [call["arguments"] for call in found.plan["calls"]]
     assert group_arguments["steps"][0]["prompt"] == "2 fast"
-    assert later["prompt"] == "null|"
+    assert later["with"] == {"mode": None}
     assert found.missing == ("bindings.mode",)
     assert found.frame["bindings"] == {"x": 2}
 
@@ -101,7 +101,10 @@ def test_the_result_of_first_success_is_the_winners_own() -> None:
 
 
 def test_what_is_not_as_asked_stands_in_the_frame() -> None:
-    steps = [group("p", *[{"agent_id": "b"}] * 6, max_concurrency=9), agent("a", prompt="{{ bindings.none }}")]
+    steps = [
+        group("p", *[{"agent_id": "b"}] * 6, max_concurrency=9),
+        agent("a", **{"with": {"n": "{{ bindings.none }}"}}),
+    ]
     plan, limits = decode({"steps": steps}), OrchestrateLimits()
     assert isinstance(plan, OrchestrationPlan)
 

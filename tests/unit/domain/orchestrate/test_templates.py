@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.domain.agents.orchestrate.templates import Guarded, Scope, Target, render_text, render_value, restored
+from shared.domain.errors import InvalidArguments
 from shared.domain.resolution import resolve
 
 FOUND = Target(0, ("output",))
@@ -136,6 +137,53 @@ def test_names_that_nothing_has_are_told() -> None:
     render_value(["{{ bindings.absent }}", "{{ bindings.n.7 }}"], where, Guarded(), None, "with")
 
     assert where.missing == ["bindings.absent", "bindings.n.7"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "{{ bindings.n",
+            "a {{ result.found.n }",
+            "{{ binding.n }}",
+            "{{ results.found.n }}",
+            "{{ Result.found.n }}",
+        ),
+        *("{{ bindings.n | upper }}", "{{ result.x['n'] }}", "{{ bindings }}", "{{ $bindings.n }}"),
+    ],
+)
+def test_what_is_nearly_a_template_is_a_defect_and_never_a_text(text: str) -> None:
+    for value in (text, f"see {text} there"):
+        where = scope({"n": 1})
+
+        render_value({"q": value}, where, Guarded(), None, "steps[2].agent.with")
+
+        assert [(one.path, one.rule) for one in where.defects] == [("steps[2].agent.with.q", "invalid_template")]
+        assert "{{ bindings.NAME }}" in where.defects[0].message
+
+
+@pytest.mark.parametrize(
+    ("text", "there"),
+    [
+        ("a {{ bindings.absent }}", "'n', 'o'"),
+        ("{{ bindings.o.x }} b", "'p'"),
+        ("a {{ result.x }}", "'found', 'judged'"),
+    ],
+)
+def test_a_name_that_nothing_has_cannot_be_written_into_a_text(text: str, there: str) -> None:
+    where = scope({"n": 1, "o": {"p": 2}})
+
+    render_text(text, where, Guarded(), None, "steps[2].agent.prompt")
+
+    (defect,) = where.defects
+    assert (defect.path, defect.rule, where.missing) == ("steps[2].agent.prompt", "unknown_name", [])
+    assert f"there: {there}" in defect.message
+
+
+@pytest.mark.parametrize("text", ["{{ result.found.none }} there", "\\{{ {{ result.found.none }}"])
+def test_an_absent_field_in_a_text_is_an_error_that_names_those_there_are(text: str) -> None:
+    with pytest.raises(InvalidArguments, match=r"found no 'none'.*'text', 'n'"):
+        rendered(text, {})
 
 
 def test_a_short_plan_cannot_insert_a_large_binding_without_end() -> None:

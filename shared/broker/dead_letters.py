@@ -1,0 +1,171 @@
+"""Messages that are no wake-ups, whoever wrote them: kept at the broker with the reason, in one list that is bounded.
+
+On Redis it is a list, on RabbitMQ a queue that drops its oldest message. Nothing is lost with one of them: a wake-up
+that is missing is published again by the sweeper.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from typing import Any
+
+from celery import Celery
+from kombu import Connection, Producer
+
+from shared.broker import names
+from shared.broker.depth import message_count, open_once, patient_connection, reply_of
+from shared.broker.transport import Channel
+
+_log = logging.getLogger("planq.broker")
+
+MOST = 1_000
+"""Letters that are kept; the oldest go first."""
+
+LONGEST_CHARS = 4_096
+"""What is kept of a message; with `MOST` of them the list holds some megabytes at most."""
+
+_REASON_CHARS = 500
+
+_MOST_WAITING = MOST
+"""Letters that wait in a worker for the broker; more are only counted."""
+
+_LENGTH = {"x-max-length": MOST, "x-overflow": "drop-head"}
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A message that was no wake-up: when it was taken (ISO 8601, UTC), from which queue, why, and how it began."""
+
+    at: str
+    queue: str
+    reason: str
+    message: str
+
+    @classmethod
+    def of(cls, queue: str, message: Any, reason: str) -> Letter:
+        """Return the letter of a message that was taken just now."""
+        text = message.decode("utf-8", "replace") if isinstance(message, (bytes, bytearray)) else str(message)
+        return cls(datetime.now(UTC).isoformat(), queue, reason[:_REASON_CHARS], text[:LONGEST_CHARS])
+
+    @classmethod
+    def read(cls, text: str | bytes) -> Letter:
+        """Return a letter as it was kept; what else stands in the list is told as not written by planq."""
+        try:
+            document = json.loads(text)
+            return cls(**{field.name: str(document[field.name]) for field in fields(cls)})
+        except (ValueError, TypeError, KeyError, RecursionError):
+            shown = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+            return cls("", names.DEAD_LETTERS, "not written by planq", shown[:LONGEST_CHARS])
+
+
+class DeadLetters:
+    """The list, over a connection of its own; for one thread. Each call raises what the broker's client raises."""
+
+    def __init__(self, app: Celery, *, patience_seconds: float = 5.0) -> None:
+        """Raises `Misconfigured` when the broker's URL cannot be read."""
+        self._patience_seconds = patience_seconds
+        self._connection: Connection = patient_connection(app, patience_seconds)
+
+    def add(self, letters: Sequence[Letter]) -> None:
+        """Append letters; the oldest ones beyond `MOST` go."""
+        texts = [json.dumps(asdict(letter)) for letter in letters[-MOST:]]
+        with self._opened() as channel:
+            if isinstance(channel, Channel):
+                with channel.conn_or_acquire() as client, client.pipeline() as pipe:
+                    pipe.lpush(names.DEAD_LETTERS, *texts).ltrim(names.DEAD_LETTERS, 0, MOST - 1).execute()
+                return
+            self._declare(channel)
+            producer = Producer(channel, routing_key=names.DEAD_LETTERS, auto_declare=False)
+            for text in texts:
+                producer.publish(
+                    text,
+                    content_type="application/json",
+                    content_encoding="utf-8",
+                    delivery_mode=2,
+                    confirm_timeout=self._patience_seconds,
+                )
+
+    def list(self, limit: int) -> list[Letter]:
+        """Return the newest letters, the newest first; they stay where they are."""
+        with self._opened() as channel:
+            if isinstance(channel, Channel):
+                with channel.conn_or_acquire() as client:
+                    return [Letter.read(text) for text in client.lrange(names.DEAD_LETTERS, 0, limit - 1)]
+            self._declare(channel)
+            found: list[Letter] = []
+            # Not acknowledged: they go back to their places when the channel is closed.
+            while len(found) < MOST and (message := channel.basic_get(names.DEAD_LETTERS)) is not None:
+                found.append(Letter.read(message.body))
+            return found[: -limit - 1 : -1]
+
+    def count(self) -> int:
+        """Return how many letters there are."""
+        with self._opened() as channel:
+            return message_count(self._connection, channel, names.DEAD_LETTERS) or 0
+
+    def drop(self) -> int:
+        """Remove all letters; returns how many there were."""
+        with self._opened() as channel:
+            if not isinstance(channel, Channel):
+                self._declare(channel)
+            return int(channel.queue_purge(names.DEAD_LETTERS) or 0)
+
+    def close(self) -> None:
+        """Give the connection up; it is opened again by the next call. Idempotent."""
+        self._connection.collect()
+
+    def _opened(self) -> Any:
+        open_once(self._connection, self._patience_seconds)
+        return self._connection.channel()
+
+    def _declare(self, channel: Any) -> None:
+        channel.queue_declare(names.DEAD_LETTERS, durable=True, auto_delete=False, arguments=_LENGTH)
+
+
+class DeadLetterWriter:
+    """Takes letters from a worker's consumer and writes them from a thread of its own, which the first one starts.
+
+    The consumer never waits for it: while the broker is away letters gather, up to a bound.
+    """
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+        self._inbox: queue.Queue[Letter] = queue.Queue(_MOST_WAITING)
+        self._thread: threading.Thread | None = None
+        self.counts = Counter[tuple[str, ...]]()
+        """How many messages were no wake-ups since the start, as a heartbeat tells it."""
+
+    def put(self, queue_name: str, message: Any, reason: str) -> None:
+        """Count a message, and keep it with the reason; call it from one thread."""
+        self.counts["dead_letter",] += 1
+        try:
+            self._inbox.put_nowait(Letter.of(queue_name, message, reason))
+        except queue.Full:
+            return  # the list would not keep it either
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="planq-dead-letters", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        dead_letters = DeadLetters(self._app)
+        while True:
+            letters = [self._inbox.get()]
+            while not self._inbox.empty():
+                letters.append(self._inbox.get())
+            last = letters[-1]
+            _log.error(
+                "messages_unreadable", extra={"count": len(letters), "queue": last.queue, "cause": last.reason}
+            )
+            try:
+                dead_letters.add(letters)
+            except Exception as error:  # every client library has errors of its own here; all mean "not kept"
+                cause = reply_of(error) or repr(error)
+                _log.warning("dead_letters_not_kept", extra={"count": len(letters), "cause": cause})
+                dead_letters.close()

@@ -1,0 +1,76 @@
+"""Addresses and secrets in text that leaves the process: in logs, errors that are stored, what a command prints.
+
+Pure. What is hidden is shown as `…`: the credentials and the query of every address in a text, and every secret whose
+text is known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from urllib.parse import unquote
+
+HIDDEN = "…"
+
+LEAST_SECRET_CHARS = 6
+"""A shorter text stands in too many words to be hidden wherever it is found."""
+
+_ADDRESS = re.compile(r"""(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*://)(?P<rest>[^\s"'<>`\\]+)""")
+_SECRET_PARAMETER = re.compile(r"(?i)([?&;][^=&;]*(?:pass|pwd|secret|token|key|sig|auth|cred)[^=&;]*=)[^&;#]*")
+
+
+def redacted(text: str) -> str:
+    """Return a text with the credentials and the query of every address in it hidden, its host and path kept."""
+    return _ADDRESS.sub(_hidden, text) if "://" in text else text
+
+
+def without_password(url: str) -> str:
+    """Return one address that can be shown to whoever set it: its password and secret parameters are hidden."""
+    scheme, separator, rest = url.partition("://")
+    place, question, query = rest.partition("?")
+    credentials, at, where = place.rpartition("@")
+    if ":" in credentials:
+        place = f"{credentials.partition(':')[0]}:{HIDDEN}{at}{where}"
+    shown = _SECRET_PARAMETER.sub(rf"\1{HIDDEN}", question + query)
+    return f"{scheme}{separator}{place}{shown}"
+
+
+def secrets_of(url: str) -> set[str]:
+    """Return the password of an address and the values of its secret parameters, as they are written and as meant."""
+    place, question, query = url.partition("://")[2].partition("?")
+    _, _, password = place.rpartition("@")[0].partition(":")
+    parameters = [found[0].partition("=")[2] for found in _SECRET_PARAMETER.finditer(question + query)]
+    return {form for secret in (password, *parameters) for form in (secret, unquote(secret)) if form}
+
+
+class Redaction:
+    """Hides known secrets, and what `redacted` hides."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        """Those of fewer than `LEAST_SECRET_CHARS` characters are passed over."""
+        self._known: set[str] = set()
+        self._pattern: re.Pattern[str] | None = None
+        self.add(secrets)
+
+    def add(self, secrets: Iterable[str]) -> None:
+        """Hide these, too, from now on."""
+        self._known |= {secret for secret in secrets if len(secret) >= LEAST_SECRET_CHARS}
+        longest_first = sorted(self._known, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+
+    def __call__(self, text: str) -> str:
+        """Return a text without any of them."""
+        return redacted(text if self._pattern is None else self._pattern.sub(HIDDEN, text))
+
+
+def _hidden(found: re.Match[str]) -> str:
+    scheme, rest = found["scheme"], found["rest"]
+    cut = min((rest.find(mark) for mark in "?#" if mark in rest), default=len(rest))
+    place, tail = rest[:cut], f"{rest[cut]}{HIDDEN}" if cut < len(rest) else ""
+    host, slash, path = place.partition("/")
+    if "@" in host:
+        host = f"{HIDDEN}@{host.rpartition('@')[2]}"
+    elif ":" in host and not host.rpartition(":")[2].isdecimal() and "@" in path and not host.endswith("]"):
+        # Credentials with a slash in them, as people write them.
+        return f"{scheme}{HIDDEN}@{place.rpartition('@')[2]}{tail}"
+    return f"{scheme}{host}{slash}{path}{tail}"

@@ -1,0 +1,52 @@
+-- Jobs are shown with the user that they belong to (release 0010).
+
+-- As in 0006, with the user. What callers see of jobs, a row for each of those that there are: the job, the plan of its present round, and the
+-- first `p_steps` steps of that round as one JSON array; plan and steps only where they are wanted, or the job has
+-- ended. A budget comes with what its tree has used of it. OFFSET keeps the planner from joining whole tables.
+DROP FUNCTION planq_view_jobs(uuid[], text[], boolean[], text[], int);
+CREATE FUNCTION planq_view_jobs(p_ids uuid[], p_tenants text[], p_wanted boolean[], p_ended text[], p_steps int)
+RETURNS TABLE (
+    id uuid, tenant_id text, status text, strategy text, input text, answer text, error text, model_calls int,
+    input_tokens bigint, output_tokens bigint, cost_usd numeric, created_at timestamptz, started_at timestamptz,
+    finished_at timestamptz, paused_at timestamptz, expires_at timestamptz, forked_from uuid, metadata text,
+    agent_name text, agent_version int, action text, parent_job_id uuid, parent_step_index int, depth int, output text,
+    chained text, round int, is_whole boolean, is_wanted boolean, plan_body text, plan_errors text, steps text,
+    budget text, user_id text
+) LANGUAGE plpgsql STABLE
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT j.id, j.tenant_id, j.status, j.strategy, j.input, j.answer, j.error, j.model_calls, j.input_tokens,
+           j.output_tokens, j.cost_usd, j.created_at, j.started_at, j.finished_at, j.paused_at, j.expires_at,
+           j.forked_from, j.metadata, j.agent_name, j.agent_version, j.action, j.parent_job_id, j.parent_step_index,
+           j.depth, j.output, j.chained, j.round, j.is_whole, w.is_wanted, p.body, p.errors, s.steps,
+           CASE WHEN j.is_whole AND j.limits_of_tree IS NOT NULL THEN (
+               SELECT (j.limits_of_tree || jsonb_build_object('used', jsonb_build_object(
+                   'tokens', u.tokens::bigint, 'cost_usd', u.cost, 'model_calls', u.calls::bigint,
+                   'steps', u.steps::bigint)))::text
+               FROM planq_tree_used(coalesce(j.root_job_id, j.id)) u
+           ) END, j.user_id
+    FROM unnest(p_ids, p_tenants, p_wanted) AS w (id, tenant_id, is_wanted)
+    CROSS JOIN LATERAL (
+        SELECT id, tenant_id, status, strategy, input, answer, error::text AS error, model_calls, input_tokens,
+               output_tokens, cost_usd, created_at, started_at, finished_at, paused_at, expires_at, forked_from,
+               metadata::text AS metadata, agent_name, agent_version, action, parent_job_id, parent_step_index, depth,
+               output::text AS output, chained::text AS chained, budget::jsonb AS limits_of_tree, root_job_id, round, user_id,
+               w.is_wanted OR status = ANY (p_ended) AS is_whole
+        FROM jobs WHERE id = w.id AND tenant_id = w.tenant_id OFFSET 0
+    ) j
+    LEFT JOIN LATERAL (
+        SELECT body::text AS body, errors::text AS errors FROM plans
+        WHERE j.is_whole AND job_id = j.id AND round = j.round OFFSET 0
+    ) p ON true
+    CROSS JOIN LATERAL (
+        SELECT json_agg(to_json(s))::text AS steps FROM (
+            SELECT index, kind, tool_name, status, attempt, arguments, inputs, output,
+                   encode(payload_hash, 'hex') AS payload_hash, output_bytes, excerpts, error, depends_on, reused_job,
+                   reused_index, effect, recovery, question, started_at, finished_at
+            FROM steps WHERE j.is_whole AND job_id = j.id AND round = j.round ORDER BY index LIMIT p_steps
+        ) s
+    ) s;
+END $$;

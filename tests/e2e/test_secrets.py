@@ -1,0 +1,195 @@
+"""Secrets planted wherever one can stand are found nowhere that planq writes or tells."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import psycopg
+import pytest
+import redis
+
+from shared.embedded.valkey import EmbeddedValkey
+from tests.e2e.test_main_job import plan
+from tests.e2e.test_mcp import probe, write_config
+from tests.integration.llm.dialects import OPENAI_CHAT
+from tests.integration.llm.wire import Reply, WireServer
+from tests.integration.tools.mcp_probe import HttpProbe
+from tests.support.ports import free_port
+from tests.support.recorder import Recorder, recorder
+from tests.support.stack import ROOT, Stack
+from tests.support.waiting import eventually
+
+PLACES = (
+    *("database", "broker", "api-key", "model-key", "model-user", "model-query", "search-key"),
+    *("mcp-user", "mcp-query", "mcp-header", "mcp-env", "lost-user", "lost-query", "lost-header", "flower"),
+)
+SECRETS = {place: f"planted-{place}-5f3a" for place in PLACES}
+
+
+@pytest.fixture
+def broker_url(tmp_path: Path) -> Iterator[str]:
+    """A broker that asks for a password."""
+    valkey, port = EmbeddedValkey(tmp_path / "valkey"), free_port()
+    valkey.start()
+    with redis.Redis(unix_socket_path=str(valkey.socket_path)) as control:
+        control.config_set("port", port)
+        control.config_set("requirepass", SECRETS["broker"])
+    yield f"redis://:{SECRETS['broker']}@127.0.0.1:{port}/0"
+    valkey.stop()
+
+
+@pytest.fixture
+def model() -> Iterator[WireServer]:
+    """A model server that refuses the key, and repeats it with the whole address."""
+    running = WireServer()
+    told = f"no such key: {SECRETS['model-key']} (http://{SECRETS['model-user']}@here/v1?k={SECRETS['model-query']})"
+    running.script(Reply({"error": {"message": told}}, status=401))
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def mcp(tmp_path: Path) -> Iterator[HttpProbe]:
+    running = HttpProbe(tmp_path)
+    running.start()
+    yield running
+    running.kill()
+
+
+@pytest.fixture
+def lost() -> Iterator[Recorder]:
+    """An MCP server that answers every request with an error in which it repeats what it was sent."""
+    with recorder() as running:
+        running.answer(500, {"error": f"{SECRETS['lost-header']} {SECRETS['lost-user']} {SECRETS['lost-query']}"})
+        yield running
+
+
+def servers(folder: Path, mcp: HttpProbe, lost: Recorder) -> str:
+    local = probe(folder)
+    return write_config(
+        folder,
+        local={**local, "env": {**local["env"], "TOKEN": SECRETS["mcp-env"]}},
+        remote={
+            "type": "http",
+            "url": f"http://me:{SECRETS['mcp-user']}@127.0.0.1:{mcp.port}/mcp?api_key={SECRETS['mcp-query']}",
+            "headers": {"Authorization": f"Bearer {SECRETS['mcp-header']}"},
+        },
+        lost={
+            "type": "http",
+            "url": f"http://me:{SECRETS['lost-user']}@127.0.0.1:{lost.server_address[1]}/?k={SECRETS['lost-query']}",
+            "headers": {"X-Api-Key": SECRETS["lost-header"]},
+        },
+    )
+
+
+def settings(flower_port: int, mcp_file: str, model_url: str, search_url: str) -> dict[str, str]:
+    return {
+        "PLANQ_API_KEYS": SECRETS["api-key"],
+        "PLANQ_LOG_LEVEL": "DEBUG",
+        "PLANQ_TASK_EVENTS": "true",
+        "PLANQ_FLOWER_PORT": str(flower_port),
+        "PLANQ_FLOWER_PASSWORD": SECRETS["flower"],
+        "PLANQ_MCP_FILE": mcp_file,
+        "PLANQ_MODEL": OPENAI_CHAT.model,
+        "PLANQ_MODEL_BASE_URL": f"http://u:{SECRETS['model-user']}@127.0.0.1:{model_url.rpartition(':')[2]}/v1",
+        "OPENAI_API_KEY": SECRETS["model-key"],
+        "PLANQ_WEB_SEARCH": "tavily",
+        "PLANQ_WEB_SEARCH_URL": search_url,
+        "PLANQ_WEB_SEARCH_API_KEY": SECRETS["search-key"],
+    }
+
+
+@pytest.mark.timeout(300)  # five processes, Flower's inspection of them and the doctor's look at all of it
+def test_no_planted_secret_is_written_or_told(
+    make_stack: Callable[..., Stack],
+    database_url: str,
+    broker_url: str,
+    model: WireServer,
+    mcp: HttpProbe,
+    lost: Recorder,
+    tmp_path: Path,
+) -> None:
+    flower_port = free_port()
+    env = settings(flower_port, servers(tmp_path, mcp, lost), model.url, lost.url)
+    # The server trusts its socket; what is sent all the same is no less a secret.
+    guarded = database_url.replace("planq@", f"planq:{SECRETS['database']}@", 1)
+    stack = make_stack(guarded, broker_url, env=env)
+    stack.run("flower", "-m", "shared.cli.main", "flower")
+    stack.start()
+    http = httpx.Client(base_url=stack.url, headers={"Authorization": f"Bearer {SECRETS['api-key']}"}, timeout=30)
+    wanted = {"remote_add", "local_add"}
+    eventually(lambda: wanted <= {one["name"] for one in http.get("/tools").json()["items"]}, 60)
+
+    calls = plan(
+        ("remote_add", {"numbers": [1, 2]}),
+        ("local_add", {"numbers": [3, 4]}),
+        ("web_search", {"query": "anything"}),
+    )
+    for body in ({"plan": calls}, {"input": "what is 3 * 4"}):
+        job_id = http.post("/jobs", json=body).json()["id"]
+        ended = eventually(lambda: (job := http.get(f"/jobs/{job_id}").json())["finished_at"] and job, 60)  # noqa: B023
+        assert "error" in ended
+
+    told = {
+        "API": "".join(http.get(path).text for path in ("/jobs", f"/jobs/{job_id}", "/tools", "/metrics", "/readyz")),
+        "database": stored(database_url),
+        "broker": kept(broker_url),
+        "Flower": seen_by_flower(flower_port),
+        "doctor": doctor(stack, guarded, broker_url, env),
+        **{f"log of {name}": stack.log(name).read_text() for name in stack.processes},
+    }
+    http.close()
+
+    assert [place for place, text in told.items() if len(text) < 100] in ([], ["log of flower"])
+    found = [(place, secret) for place, text in told.items() for name, secret in SECRETS.items() if secret in text]
+    assert found == []
+
+
+def stored(database_url: str) -> str:
+    """Every row of every table as text."""
+    with psycopg.connect(database_url) as connection:
+        names = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
+        rows = [connection.execute(f'SELECT row_to_json(t)::text FROM "{name}" t').fetchall() for (name,) in names]  # type: ignore[call-overload]
+    return "\n".join(str(row) for table in rows for row in table)
+
+
+def kept(broker_url: str) -> str:
+    """Every key of the broker with its value."""
+    with redis.Redis.from_url(broker_url) as broker:
+        return repr([(key, broker.dump(key)) for key in broker.scan_iter()]) + repr(broker.client_list())
+
+
+def seen_by_flower(port: int) -> str:
+    auth = ("planq", SECRETS["flower"])
+    base = f"http://127.0.0.1:{port}"
+
+    def workers() -> str:
+        try:
+            text = httpx.get(f"{base}/api/workers", params={"refresh": "true"}, auth=auth, timeout=20).text
+        except httpx.TransportError:
+            return ""
+        return text if "planq-io" in text else ""
+
+    shown = eventually(workers, 60, what="Flower sees the workers")
+    pages = ("/api/tasks", "/api/queues/length", "/metrics", "/", "/workers", "/broker", "/tasks")
+    name = next(iter(json.loads(shown)))
+    return shown + "".join(httpx.get(f"{base}{page}", auth=auth).text for page in (*pages, f"/worker/{name}"))
+
+
+def doctor(stack: Stack, database_url: str, broker_url: str, env: dict[str, str]) -> str:
+    more = {"DATABASE_URL": database_url, "BROKER_URL": broker_url, "PLANQ_API_KEY": SECRETS["api-key"]}
+    done = subprocess.run(
+        [sys.executable, "-m", "shared.cli.main", "doctor"],
+        env={"PATH": os.environ["PATH"], **env, **more, "PLANQ_URL": stack.url},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout + done.stderr

@@ -1,0 +1,161 @@
+"""A worker that lost its lease does nothing any more before anybody else may do it: cut off, or standing still.
+
+The tools act late in their calls, when the test says so: by then another attempt has begun. Without a fence the first
+attempt acts all the same, and what must happen once happens twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from uuid import UUID
+
+import psutil
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from shared.domain.events import Settlement
+from shared.store.requests import Verdict
+from tests.faults.conftest import Play, Stage
+from tests.faults.scene import PATIENCE, Scene
+from tests.support.proxy import TcpProxy
+from tests.support.stack import step_processes
+from tests.support.waiting import eventually
+
+FINDS_OUT = {
+    "async": ("io", "fault_late_book"),
+    "a thread": ("io", "fault_thread_book"),
+    "a process": ("cpu", "fault_cpu_book"),
+    "a blocked loop": ("io", "fault_block_book"),
+}
+ELSEWHERE = {"PLANQ_SEE_GONE": "false"}
+LEASE = {"PLANQ_LEASE_SECONDS": "4", "PLANQ_HEARTBEAT_SECONDS": "0.5"}
+"""Long enough for a worker that nothing has struck, on a busy machine."""
+
+
+@contextmanager
+def proxied(scene: Scene) -> Iterator[tuple[TcpProxy, dict[str, str]]]:
+    """A proxy before the scene's database, and the environment of a worker that goes through it."""
+    server = conninfo_to_dict(scene.database_url)
+    with TcpProxy(Path(str(server["host"]), f".s.PGSQL.{server['port']}")) as proxy:
+        url = f"postgresql://{server['user']}@127.0.0.1:{proxy.port}/{server['dbname']}"
+        yield proxy, {"DATABASE_URL": url}
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A worker's process group, and the processes in it that call tools."""
+
+    pid: int
+    callers: list[psutil.Process]
+
+    @property
+    def can_act(self) -> bool:
+        """True while a process lives that calls tools, be it stopped."""
+        return any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in self.callers)
+
+
+def begun(scene: Scene, lane: str, tool: str, env: dict[str, str]) -> tuple[Worker, UUID]:
+    """Start a worker of a lane and wait until the tool is called in it."""
+    if lane == "cpu":
+        scene.worker()
+    pid = scene.pid(scene.worker(lane, **env))
+    job_id = scene.submit((tool, {"text": "a"}))
+    eventually(lambda: scene.began(job_id, 1), PATIENCE, what="the first attempt runs")
+    process = psutil.Process(pid)
+    return Worker(pid, step_processes(pid) if lane == "cpu" else [process]), job_id
+
+
+@contextmanager
+def cut_off(stage: Stage, lane: str, tool: str, **env: str) -> Iterator[tuple[Scene, Worker, UUID]]:
+    """A worker in the middle of a call, whose connections to the database lead nowhere from now on."""
+    with stage(env=LEASE) as scene, proxied(scene) as (proxy, through):
+        worker, job_id = begun(scene, lane, tool, {**through, **env})
+        proxy.accept(False)
+        assert proxy.freeze() >= 2, "there were connections to freeze"
+        yield scene, worker, job_id
+
+
+@contextmanager
+def frozen(stage: Stage, lane: str, tool: str, **env: str) -> Iterator[tuple[Scene, Worker, UUID]]:
+    """A worker in the middle of a call that stands still with all its processes."""
+    with stage(env=LEASE) as scene:
+        worker, job_id = begun(scene, lane, tool, env)
+        os.killpg(worker.pid, signal.SIGSTOP)
+        yield scene, worker, job_id
+
+
+def goes_on(scene: Scene, worker: Worker, job_id: UUID) -> None:
+    """Let the old worker wake up, and its attempt act if it still can; wait until it is over."""
+    (scene.folder / "act-1").touch()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(worker.pid, signal.SIGCONT)
+    eventually(lambda: scene.is_over(job_id, 1) or not worker.can_act, PATIENCE, what="the first attempt is over")
+
+
+Struck = Callable[..., AbstractContextManager[tuple[Scene, Worker, UUID]]]
+
+
+def found_out(struck: Struck, lane: str, tool: str, env: dict[str, str], stage: Stage) -> None:
+    """The tool's `find_out` says that it has not happened, and the next attempt does it."""
+    with struck(stage, lane, tool, **env) as (scene, worker, job_id):
+        scene.worker(lane)
+        eventually(lambda: scene.began(job_id, 2), PATIENCE, what="the second attempt runs")
+        goes_on(scene, worker, job_id)
+        (scene.folder / "act-2").touch()
+        scene.completes(job_id, "<a>")
+        assert scene.paid()[f"{job_id}/0"] == 1
+        scene.sound()
+
+
+def asked(struck: Struck, env: dict[str, str], stage: Stage) -> None:
+    """A person says that it has not happened, and the next attempt does it."""
+    with struck(stage, "io", "fault_late_charge", **env) as (scene, worker, job_id):
+        scene.worker()
+        eventually(lambda: scene.read("SELECT 1 FROM jobs WHERE status = 'input_required'"), PATIENCE, what="it asks")
+        verdict = Verdict(Settlement.DID_NOT_HAPPEN)
+        settled = scene.caller.do(scene.caller.requests.settle("default", job_id, 0, verdict))
+        assert settled.landed
+        scene.caller.publisher.publish_soon(settled.wakes)
+        eventually(lambda: scene.began(job_id, 2), PATIENCE, what="the second attempt runs")
+        goes_on(scene, worker, job_id)
+        (scene.folder / "act-2").touch()
+        scene.completes(job_id, "<a>")
+        assert scene.paid()[f"{job_id}/0"] == 1
+        scene.sound()
+
+
+def given_up(struck: Struck, env: dict[str, str], stage: Stage) -> None:
+    """Nobody repeats it; nor does it happen after its step has failed."""
+    with struck(stage, "io", "fault_late_pay", **env) as (scene, worker, job_id):
+        scene.worker()
+        _, steps = scene.ends(job_id)
+        assert (steps[0]["status"], steps[0]["error"]["code"]) == ("failed", "outcome_unknown")
+        goes_on(scene, worker, job_id)
+        assert scene.paid()[f"{job_id}/0"] == 0
+        scene.sound()
+
+
+def plays() -> Iterator[object]:
+    for how, struck in {"cut off": cut_off, "frozen": frozen}.items():
+        for kind, (lane, tool) in FINDS_OUT.items():
+            yield play_of(f"find_out in {kind}, {how}", partial(found_out, struck, lane, tool, {}))
+        yield play_of(f"find_out, {how} elsewhere", partial(found_out, struck, "io", "fault_late_book", ELSEWHERE))
+        yield play_of(f"ask, {how}", partial(asked, struck, {}))
+        yield play_of(f"fail, {how}", partial(given_up, struck, {}))
+
+
+def play_of(name: str, play: Play) -> object:
+    return pytest.param((name, play), id=name)
+
+
+@pytest.mark.parametrize("play", list(plays()))
+def test_what_must_happen_once_happens_once(play: tuple[str, Play], plays: dict[str, Future[None]]) -> None:
+    plays[play[0]].result()

@@ -1,0 +1,87 @@
+"""Artifacts in the store: every output under one id is a version of it, and a step may keep one beside its output."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from shared.domain.encoding import JsonText
+from shared.domain.errors import NotFound
+from shared.domain.states import Lane
+from shared.ports import ArtifactRecord, Take
+from tests.integration.store.test_control import Rows, play  # noqa: F401
+from tests.integration.store.test_runs import begun, calls_of, ran, text
+
+IO = Take(Lane.IO)
+REPORT = ArtifactRecord("report", "writing", "text", {"user_id": "ada", "x": "\x00"})
+
+
+async def versions(rows: Rows, artifact_id: str) -> list[tuple[int, str]]:
+    found = await rows.run(
+        "SELECT version, body::text AS body FROM artifacts WHERE id = %s ORDER BY version", artifact_id
+    )
+    return [(row["version"], row["body"]) for row in found]
+
+
+def test_each_output_under_an_id_is_a_version_whichever_step_and_job_it_is_of(play: Any) -> None:  # noqa: F811
+    async def scenario(rows: Rows) -> None:
+        first, job_id = await begun(rows, calls_of(3))
+        await rows.store.succeed_run(first, text(0), REPORT, ran(1, artifact=REPORT), ended=0, take=IO)
+        other, other_job = await begun(rows, calls_of(1))
+        await rows.store.succeed_step(other, text(2), REPORT, take=IO)
+
+        assert await versions(rows, "report") == [(n + 1, text(n).body.decode()) for n in range(3)]
+        newest = await rows.requests.artifact("default", "report")
+        assert (newest["version"], newest["skill_id"], newest["body"]) == (3, "writing", text(2).body.decode())
+        assert (await rows.requests.artifact("default", "report", 1))["body"] == text(0).body.decode()
+        with pytest.raises(NotFound, match="no version 4"):
+            await rows.requests.artifact("default", "report", 4)
+        made = await rows.requests.artifacts("default", job_id)
+        assert [(one["version"], one["step_index"], one["metadata"]["user_id"]) for one in made] == [
+            (1, 0, "ada"),
+            (2, 1, "ada"),
+        ]
+        assert [one["version"] for one in await rows.requests.artifacts("default", other_job)] == [3]
+
+    play(scenario)
+
+
+def test_outputs_of_one_moment_lose_no_version(play: Any) -> None:  # noqa: F811
+    async def scenario(rows: Rows) -> None:
+        claims = [(await begun(rows, calls_of(1)))[0] for _ in range(8)]
+        moved = await asyncio.gather(
+            *(rows.store.succeed_step(claim, text(n), REPORT, take=IO) for n, claim in enumerate(claims))
+        )
+
+        assert all(one.landed for one in moved)
+        found = await versions(rows, "report")
+        assert [version for version, _ in found] == list(range(1, 9))
+        assert {body for _, body in found} == {text(n).body.decode() for n in range(8)}
+
+    play(scenario)
+
+
+def test_what_stands_beside_an_output_is_an_artifact_of_its_step(play: Any) -> None:  # noqa: F811
+    async def scenario(rows: Rows) -> None:
+        body = JsonText(b'{"artifact_id":"b","artifact":{"t":"\\u0000"},"_metadata":{}}')
+        beside = ArtifactRecord("b", None, "mcp_content", {}, body=body)
+        claim, job_id = await begun(rows, calls_of(1))
+        await rows.store.succeed_step(claim, text(0), ArtifactRecord(None, None, None, beside=beside), take=IO)
+
+        assert await versions(rows, "b") == [(1, body.body.decode())]
+        (made,) = await rows.requests.artifacts("default", job_id)
+        assert (made["id"], made["step_index"], made["type"]) == ("b", 0, "mcp_content")
+
+    play(scenario)
+
+
+def test_a_job_without_artifacts_has_none_and_no_job_is_not_found(play: Any) -> None:  # noqa: F811
+    async def scenario(rows: Rows) -> None:
+        _, job_id = await begun(rows, calls_of(1))
+        assert await rows.requests.artifacts("default", job_id) == []
+        with pytest.raises(NotFound):
+            await rows.requests.artifacts("other", job_id)
+
+    play(scenario)

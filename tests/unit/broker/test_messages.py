@@ -1,0 +1,118 @@
+"""What is a wake-up and what is not: everything that planq writes, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from uuid import UUID
+
+import pytest
+import redis
+from hypothesis import given
+from hypothesis import strategies as st
+from kombu.exceptions import OperationalError
+
+from shared.broker.dead_letters import LONGEST_CHARS, Letter
+from shared.broker.depth import reply_of
+from shared.broker.messages import Unreadable, check, encode
+from shared.domain.ids import StepRef
+from shared.domain.states import Lane
+from shared.ports import AnyWake, PlanWake, RespondWake, StepsWake, StepWake
+from tests.support.poison import BODY, HEADERS, MESSAGES
+
+JOB = UUID("01900000-0000-7000-8000-000000000001")
+
+WAKES: list[AnyWake] = [
+    PlanWake(JOB),
+    RespondWake(JOB),
+    StepWake(StepRef(JOB, 0, 2), Lane.CPU, "crunch"),
+    StepsWake(JOB, 1, Lane.IO, ((0, "a"), (1, "b"))),
+]
+
+EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def reason(headers: Any, payload: Any) -> str:
+    """Return why a message is no wake-up, nothing if it is one."""
+    try:
+        check(headers, payload)
+    except Unreadable as refused:
+        return str(refused)
+    return ""
+
+
+@pytest.mark.parametrize("wake", WAKES, ids=lambda wake: type(wake).__name__)
+def test_what_planq_writes_can_be_read(wake: AnyWake) -> None:
+    message = encode(wake)
+    headers = {**HEADERS, "task": message.task, "id": message.task_id, "root_id": message.task_id}
+    check(headers, json.loads(json.dumps([[], message.kwargs, EMBED])))
+
+
+PARSED = {
+    name: poison
+    for name, poison in MESSAGES.items()
+    if poison.raw is None and "compress" not in name and name != "delivery that is text"
+}
+
+
+@pytest.mark.parametrize("name", PARSED)
+def test_what_is_no_wake_up_is_refused_with_a_reason(name: str) -> None:
+    poison = PARSED[name]
+    with pytest.raises(Unreadable) as refused:
+        check(poison.headers, json.loads(poison.bytes))
+    assert 10 < len(str(refused.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("error", "reply"),
+    [
+        (redis.ResponseError("MISCONF no room"), "MISCONF no room"),
+        (redis.ReadOnlyError("a replica", status_code="READONLY"), "READONLY a replica"),
+        (redis.ResponseError('Command # 1 (LPUSH q {"secret":..) of pipeline caused error: OOM x'), "OOM x"),
+        (redis.ConnectionError("away"), None),
+    ],
+)
+def test_the_reply_of_a_broker_is_found_behind_what_kombu_makes_of_it(error: Exception, reply: str | None) -> None:
+    assert reply_of(error) == reply
+    wrapped = OperationalError("whatever")
+    wrapped.__cause__ = error
+    assert reply_of(wrapped) == reply
+
+
+@given(headers=JSON, payload=JSON)
+def test_anything_is_read_or_refused(headers: Any, payload: Any) -> None:
+    with pytest.raises(Unreadable):
+        check(headers, payload)
+
+
+@given(name=st.sampled_from(sorted(HEADERS)), value=JSON)
+def test_any_header_is_read_or_refused(name: str, value: Any) -> None:
+    assert len(reason({**HEADERS, name: value}, BODY)) < 400
+
+
+@given(body=st.tuples(JSON, JSON, JSON) | st.tuples(st.just([]), st.dictionaries(st.just("job"), JSON), JSON))
+def test_any_body_is_read_or_refused(body: Any) -> None:
+    assert len(reason(HEADERS, list(body))) < 400
+
+
+@given(message=st.binary(max_size=50), reason=st.text(max_size=50))
+def test_a_letter_is_read_as_it_was_written(message: bytes, reason: str) -> None:
+    letter = Letter.of("planq.io", message * 200, reason)
+    assert len(letter.message) <= LONGEST_CHARS
+    written = json.dumps({"at": letter.at, "queue": letter.queue, "reason": letter.reason, "message": letter.message})
+    assert Letter.read(written) == letter
+
+
+@given(text=st.binary(max_size=50))
+def test_what_planq_did_not_write_into_the_list_is_a_letter_too(text: bytes) -> None:
+    assert Letter.read(text).reason == "not written by planq"
+
+
+def test_a_letter_that_is_too_deep_is_a_letter_too() -> None:
+    assert Letter.read("[" * 100_000).reason == "not written by planq"

@@ -1,0 +1,117 @@
+"""The fence by itself: a process that stands still past its lease in the middle of a write never goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from shared.domain.errors import OwnershipLost
+from shared.ports import Attempt
+from tests.support.waiting import eventually
+from worker.engine.fence import FENCED_EXIT
+from worker.engine.lease import Lease, boot_clock
+from worker.engine.writes import Writes
+
+ATTEMPT = Attempt(UUID(int=1), 1)
+OTHER = Attempt(UUID(int=2), 1)
+PATIENCE = 60.0
+
+PROCESS = """
+import sys, time
+from datetime import timedelta
+from uuid import UUID
+from shared.ports import Attempt
+from worker.engine.fence import Fence
+from worker.engine.lease import Lease
+from worker.engine.writes import Writes
+
+acts, stops, renews = (word in sys.argv for word in ("acts", "stops", "renews"))
+# Where it must live, a busy machine may keep it waiting for ten seconds.
+length, margin = (30, 20) if stops or renews else (4, 3)
+lease = Lease(timedelta(seconds=length), timedelta(seconds=margin))
+fence = Fence(lease)
+writes = Writes(lambda kind, attempt: fence.hear(kind, attempt.place, attempt.number))
+call = writes.calling(Attempt(UUID(int=1), 1))
+if acts:
+    call.__enter__()
+fence.start(lambda: stops and writes.is_acting(Attempt(UUID(int=1), 1)) and call.__exit__(None, None, None))
+print("ready", flush=True)
+until = time.monotonic() + length - margin + 4
+while time.monotonic() < until:
+    if renews:
+        lease.renewed(lease.clock())
+    time.sleep(0.05)
+print("alive", flush=True)
+"""
+
+
+def process(*words: str) -> subprocess.Popen[str]:
+    """A process that calls a write (`acts`), whose lease runs out a second from now, or ten where it is to live."""
+    argv = [sys.executable, "-c", PROCESS, *words]
+    started = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3])
+    assert started.stdout is not None
+    assert started.stdout.readline() == "ready\n"
+    return started
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["acts"], {FENCED_EXIT, -signal.SIGKILL}),  # whichever comes first on a busy machine
+        (["acts", "stops"], {0}),
+        (["acts", "renews"], {0}),
+        ([], {0}),
+    ],
+)
+def test_a_process_ends_where_a_write_of_it_does_not(words: list[str], code: set[int]) -> None:
+    with process(*words) as ended:
+        assert ended.stdout is not None
+        alive = ended.stdout.read()
+        assert ended.wait(PATIENCE) in code
+    assert alive == ("alive\n" if code == {0} else "")
+
+
+def test_a_process_that_stands_still_is_killed_before_it_goes_on() -> None:
+    with process("acts") as ended:
+        os.kill(ended.pid, signal.SIGSTOP)
+
+        def has_died() -> bool:
+            return ended.poll() is not None
+
+        eventually(has_died, PATIENCE, what="the kernel has killed it, though nobody woke it")
+        assert ended.returncode == -signal.SIGKILL
+
+
+def test_the_clock_counts_the_sleep_of_the_machine_where_the_system_can_tell() -> None:
+    lease = Lease(timedelta(seconds=10), timedelta(seconds=2))
+    assert 7.9 < lease.ends_at - boot_clock() <= 8
+    assert lease.is_fresh
+
+
+def test_writes_act_until_the_last_thread_of_them_has_ended() -> None:
+    told: list[str] = []
+    writes = Writes(lambda kind, _: told.append(kind))
+    with writes.calling(ATTEMPT):
+        thread = writes.in_thread(ATTEMPT)
+        thread.__enter__()
+    assert writes.is_acting(ATTEMPT)
+    with writes.calling(OTHER):
+        pass
+    assert (told, writes.acting) == (["acting"], [ATTEMPT])
+    thread.__exit__(None, None, None)
+    assert (told, writes.acting) == (["acting", "still"], [])
+
+
+def test_a_thread_that_comes_too_late_does_not_begin() -> None:
+    writes = Writes()
+    with writes.calling(ATTEMPT):
+        pass
+    with pytest.raises(OwnershipLost, match="before it had begun"), writes.in_thread(ATTEMPT):
+        pytest.fail("it began")

@@ -1,0 +1,93 @@
+"""What the environment may say: a value that cannot be is refused with the variable's name, all of them at once."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from shared.domain.errors import Misconfigured
+from shared.settings import Settings, load_settings, variables_of
+
+IMPOSSIBLE = [
+    ("PLANQ_MODEL", "gpt-4o", "openai:<model>"),
+    ("PLANQ_MODEL", "", "offline"),
+    ("PLANQ_LOG_LEVEL", "loud", "DEBUG, INFO, WARNING, ERROR"),
+    ("PLANQ_HEARTBEAT_SECONDS", "15", "less than PLANQ_LEASE_SECONDS"),
+    ("PLANQ_HOST", "0.0.0.0", "PLANQ_API_KEYS"),
+    ("PLANQ_API_KEYS", " , ", "separated by commas"),
+    ("PLANQ_API_KEYS", "schlüssel", "ASCII"),
+    ("PLANQ_MCP_FILE", "", "the path of a file"),
+    ("PLANQ_TOOLS_FILE", " ", "the path of a file"),
+    ("PLANQ_RECORD", "", "the path of a file"),
+    ("PLANQ_LEASE_SECONDS", "inf", "finite"),
+    ("PLANQ_LEASE_SECONDS", "nan", "greater than 0|finite"),
+    ("PLANQ_JOB_TIMEOUT_SECONDS", "1e300", "ten years"),
+    ("PLANQ_MAX_WORKER_LOSSES", "3000000000", "at most 2,147,483,647"),
+    ("OPENAI_BASE_URL", "localhost:11434", "http://"),
+    ("PLANQ_MODEL_BASE_URL", "http://[::1", "http://"),
+    ("PLANQ_HTTP_FETCH_ALLOW_HOSTS", "http://intranet/", "hosts alone"),
+    ("PLANQ_WEB_SEARCH", "altavista", "searxng"),
+    ("PLANQ_MODLE", "offline", "did you mean PLANQ_MODEL\\?"),
+    ("PLANQ_APIKEYS", "k", "did you mean PLANQ_API_KEYS\\?"),
+    ("planq_lease_second", "9", "did you mean PLANQ_LEASE_SECONDS\\?"),
+    ("PLANQ_XYZZY", "1", "no such setting"),
+]
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = {name for field in Settings.model_fields for name in variables_of(field)}
+    for name in list(os.environ):
+        if name.upper().startswith("PLANQ_") or name in ours:
+            monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize(("name", "value", "told"), IMPOSSIBLE)
+def test_a_setting_that_cannot_be_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, told: str
+) -> None:
+    monkeypatch.setenv(name, value)
+
+    with pytest.raises(Misconfigured, match=rf"^bad settings: {name}\b.*{told}"):
+        load_settings()
+
+
+def test_all_that_is_wrong_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("PLANQ_MODEL", "x"), ("PLANQ_LOG_LEVEL", "y"), ("PLANQ_PROT", "1")):
+        monkeypatch.setenv(name, value)
+
+    with pytest.raises(Misconfigured, match=r"PLANQ_MODEL.*PLANQ_LOG_LEVEL.*PLANQ_PROT.*PLANQ_PORT"):
+        load_settings()
+
+
+@pytest.mark.parametrize("name", ["PLANQ_API_KEYS", "PLANQ_MODEL_BASE_URL", "PLANQ_DATABASE_CONNECTIONS"])
+def test_what_may_be_secret_is_not_shown(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "hush hush")
+
+    with pytest.raises(Misconfigured) as refused:
+        load_settings()
+
+    assert ("hush" in refused.value.message) == (name == "PLANQ_DATABASE_CONNECTIONS")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PLANQ_LOG_LEVEL", "debug"),
+        ("PLANQ_MODEL", "cassette:/tmp/x.jsonl"),
+        ("OPENAI_BASE_URL", ""),
+        ("PLANQ_API_KEYS", ""),
+        ("PLANQ_DATA", "/tmp"),
+        ("PLANQ_FLOWER_HOST", "0.0.0.0"),
+        # What Kubernetes tells every container about services called `planq…`.
+        ("PLANQ_API_SERVICE_HOST", "10.0.0.1"),
+        ("PLANQ_API_SERVICE_PORT_HTTP", "8000"),
+        ("PLANQ_API_PORT", "tcp://10.0.0.1:8000"),
+        ("PLANQ_API_PORT_8000_TCP_ADDR", "10.0.0.1"),
+    ],
+)
+def test_what_can_be_is_taken(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+
+    assert load_settings().log_level in ("INFO", "DEBUG")

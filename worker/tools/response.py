@@ -1,0 +1,61 @@
+"""The wrapper in which a tool returns an artifact, for authors of tools. Specification S0, "ToolResponse Format".
+
+    class Report(BaseModel):
+        title: str
+        text: str
+
+    @tool(effect="idempotent")
+    async def write(topic: str, context: ToolContext) -> ToolResponse[Report]:
+        return ToolResponse.new(f"reports/{topic}", Report(title=topic, text="…"), context)
+
+Later steps can refer to `$0.output.artifact_id`, `$0.output.artifact.title` and `$0.output._metadata.user_id`.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Generic, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+
+from shared.domain.artifacts import MAX_ID, METADATA_SCHEMA, provenance
+from shared.ports import ToolContext
+
+A = TypeVar("A")
+
+
+class ToolResponse(BaseModel, Generic[A]):
+    """An artifact with its id and where it comes from; as a return annotation it gives the tool's output schema.
+
+    Each output under one `artifact_id` becomes a version of that artifact, the newest by default.
+    """
+
+    model_config = ConfigDict(frozen=True, populate_by_name=True)
+
+    artifact_id: Annotated[
+        str, Field(min_length=1, max_length=MAX_ID, description="Unique identifier of the artifact")
+    ]
+    artifact: A
+    metadata: Annotated[dict[str, Any], Field(alias="_metadata"), WithJsonSchema(METADATA_SCHEMA)]
+
+    @classmethod
+    def new(
+        cls,
+        artifact_id: str,
+        artifact: A,
+        context: ToolContext,
+        *,
+        skill_id: str | None = None,
+        executed_at: datetime | None = None,
+    ) -> Self:
+        """Wrap an artifact that the call of `context` has made.
+
+        `skill_id` is the skill on whose behalf, that of the agent by default; `executed_at` is aware, by default now.
+        Raises `pydantic.ValidationError` for an `artifact_id` that is empty or longer than 255 characters.
+        """
+        metadata = provenance(context, executed_at or datetime.now(UTC), skill_id=skill_id)
+        return cls(artifact_id=artifact_id, artifact=artifact, metadata=metadata)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the wrapper as JSON: `{"artifact_id", "artifact", "_metadata"}`."""
+        return self.model_dump(mode="json", by_alias=True)
