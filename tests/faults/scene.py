@@ -109,6 +109,13 @@ class Scene:
         size = 1 if point.startswith("publisher.") else None
         return self.worker(lane, concurrency=size, **{VARIABLE: f"{point}=hold:{folder}", **env}), folder
 
+    def stands(self, job_id: UUID, name: str, folder: Path) -> None:
+        """Wait until a worker stands still at its point, in the middle of a job; `name` and `folder` as of `held`."""
+        try:
+            eventually((folder / "held").exists, PATIENCE, what=f"{name} stands still")
+        except AssertionError as stuck:
+            raise AssertionError(f"{stuck}\n{self._told(job_id)}") from stuck
+
     def pid(self, name: str) -> int:
         """Return the pid of a process."""
         return self.stack.processes[name].pid

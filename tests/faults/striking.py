@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from shared.embedded.valkey import EmbeddedValkey
 from tests.faults.conftest import Stage
-from tests.faults.scene import MIGRATING, MIXED, PATIENCE, Scene
+from tests.faults.scene import MIGRATING, MIXED, Scene
 from tests.support.proxy import TcpProxy
 from tests.support.servers import TestPostgres
 from tests.support.waiting import eventually
@@ -50,7 +50,7 @@ def standing_at(scene: Scene, point: str, **env: str) -> Struck:
     """Start a worker and wait until it stands still at a point of the mixed job."""
     job_id = scene.submit(*MIXED)
     name, folder = scene.held(point, **env)
-    eventually((folder / "held").exists, PATIENCE, what=f"{name} stands at {point}")
+    scene.stands(job_id, name, folder)
     return Struck(scene, job_id, name, folder)
 
 
@@ -118,7 +118,7 @@ def starved(stage: Stage, point: str) -> None:
         scene.worker()
         name, folder = scene.held(point, "cpu")
         job_id = scene.submit(("fault_crunch", {"until": "enough"}), ("fault_note", {"text": "b"}))
-        eventually((folder / "held").exists, PATIENCE, what=f"{name} stands at {point}")
+        scene.stands(job_id, name, folder)
         scene.kill_child(name)
         # What takes its place is forked from the same parent, with the same point armed.
         (folder / "go").touch()

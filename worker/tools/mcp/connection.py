@@ -117,6 +117,8 @@ class ServerConnection:
     async def _connected(self) -> Client:
         if self._task is None or self._task.done():
             raise Unreached(f"MCP server {self.server.name!r}: this worker has closed its connection")
+        if self._lost.is_set():
+            self._client = None  # its task has yet to close it; what is sent on it now would be sent to nobody
         if self._client is None and asyncio.get_running_loop().time() - self._failed_at >= QUIET_SECONDS:
             self._attempted.clear()
             self._wanted.set()
@@ -157,8 +159,10 @@ class ServerConnection:
                     self._announce(client, listed)
                     await self._lost.wait()
                     self._client = None
+                    limit.reschedule(loop.time() + CLOSE_SECONDS)
         except Exception as error:
-            reason = self._hide(_reason(error)) + "".join(f" (HTTP {status})" for status in refusal)
+            if connected_at is None or not isinstance(error, TimeoutError):  # closing may last too long
+                reason = self._hide(_reason(error)) + "".join(f" (HTTP {status})" for status in refusal)
         finally:
             self._client = None
         if self._stopping.is_set():
