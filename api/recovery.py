@@ -14,12 +14,11 @@ from api.submission import TENANT
 from shared.domain.artifacts import identify
 from shared.domain.encoding import encode
 from shared.domain.errors import Conflict, ErrorRecord, InvalidRequest, OutcomeUnknown, TooLarge
-from shared.domain.events import Settlement
 from shared.domain.excerpts import excerpts_json, path_of
 from shared.domain.preview import preview_json
 from shared.domain.retry import is_in_doubt, may_have_taken_effect
 from shared.domain.schemas import violations
-from shared.domain.states import Effect, JobStatus, Recovery, StepStatus
+from shared.domain.states import Effect, JobStatus, Recovery, Settlement, StepStatus
 from shared.domain.tool import ToolDefinition
 from shared.ports import ArtifactRecord, PayloadRecord, Payloads
 from shared.settings import Settings

@@ -19,8 +19,7 @@ from api.schemas import ForkPreview, ForkRequest, JobDocument, ResumeRequest, Se
 from api.service import document_of, replayed, stored
 from api.submission import TENANT, check_key, trace_id
 from shared.domain.errors import Conflict, NotFound, capped
-from shared.domain.events import Settlement
-from shared.domain.states import JobStatus, StepStatus
+from shared.domain.states import JobStatus, Settlement, StepStatus
 
 control = router("jobs")
 

@@ -76,18 +76,6 @@ class Wrapper:
     metadata: Any
 
 
-@dataclass(frozen=True, slots=True)
-class ToolResponse:
-    """A wrapper of the strict form, which also carries `mcp_execution_id`."""
-
-    artifact_id: str
-    mcp_execution_id: str
-    artifact: Any
-    metadata: Mapping[str, Any]
-    skill_id: str | None
-    execution_id: str | None
-
-
 def tool_response_schema(artifact_schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the output schema of a tool whose artifacts have `artifact_schema`; references see into it."""
     return {
@@ -166,30 +154,6 @@ def extract_artifact_id(content: Any) -> str | None:
     return _first_text([_field(content, "artifact_id")])
 
 
-def extract_execution_id(content: Any) -> str | None:
-    """Return `_metadata.execution_id`, else the wrapper's `mcp_execution_id`; None when neither is a text."""
-    return _first_text([_field(_field(content, "_metadata"), "execution_id"), _field(content, "mcp_execution_id")])
-
-
-def parse_tool_response(content: Any) -> ToolResponse | None:
-    """Read the strict form; None unless both ids are texts, `artifact` is there and `_metadata` is an object.
-
-    In `_metadata`, `skill_id`, `skill_name` and `execution_id` may be absent or null but nothing else than texts.
-    """
-    wrapper = detect_wrapper(content)
-    if wrapper is None or not isinstance(wrapper.metadata, Mapping):
-        return None
-    artifact_id, mcp_execution_id = _field(content, "artifact_id"), _field(content, "mcp_execution_id")
-    named = [wrapper.metadata.get(name) for name in ("skill_id", "skill_name", "execution_id")]
-    if not isinstance(artifact_id, str) or not isinstance(mcp_execution_id, str):
-        return None
-    if not all(value is None or isinstance(value, str) for value in named):
-        return None
-    return ToolResponse(
-        artifact_id, mcp_execution_id, wrapper.artifact, wrapper.metadata, extract_skill_id(content), named[2]
-    )
-
-
 def infer_type(artifact: Any, schema: Mapping[str, Any] | None) -> str | None:
     """Say of which type an artifact is (`table`, `chart`, `form`, or whatever a tag says); None when nothing tells.
 
@@ -197,11 +161,6 @@ def infer_type(artifact: Any, schema: Mapping[str, Any] | None) -> str | None:
     """
     tagged = _first_tag(_schema_tags(schema)) or _first_tag(_data_tags(artifact))
     return tagged or _shape_of_schema(schema) or _shape_of_data(artifact)
-
-
-def build_parts(artifact: Any) -> list[dict[str, Any]] | None:
-    """Return the message parts of an artifact, `[{"kind": "data", "data": …}]`; None when it is no object."""
-    return [{"kind": "data", "data": dict(artifact)}] if isinstance(artifact, Mapping) else None
 
 
 def fingerprint(tool_name: str, arguments: Any) -> str:

@@ -75,14 +75,6 @@ def to_registry(name: str) -> str:
     return name if is_reserved(name) else _fold(name)
 
 
-def to_dotted(name: str) -> str:
-    """Return the spelling `service.method`, split at the last separator; reserved names and single words stay."""
-    if is_reserved(name):
-        return name
-    service, separator, method = _fold(name).rpartition("_")
-    return f"{service}.{method}" if separator and service and method else _fold(name)
-
-
 def canonical(raw: str) -> str:
     """Return the S4 form `service_path-method` of a name.
 

@@ -111,11 +111,6 @@ def parse(text: str) -> Reference | None:
     return Reference(int(digits), (*indices, *_segments(match[4] or "")))
 
 
-def format_reference(step: int, path: tuple[str, ...]) -> str:
-    """Return the canonical text of a reference; `parse` undoes it for every path that `parse` can produce."""
-    return str(Reference(step, path))
-
-
 def is_malformed(text: str) -> bool:
     r"""True when `text` claims to be a reference and is none; what it inserts in braces plays no part.
 

@@ -6,7 +6,6 @@ output. Texts are exact, since models and recorded exchanges depend on them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,42 +18,11 @@ UNKNOWN_ERROR = "Unknown error"
 
 
 @dataclass(frozen=True, slots=True)
-class ExecutionState:
-    """Where an execution stands after some results; `halt_reason` is the first error, None while nothing failed."""
-
-    halt_reason: str | None
-    successes: int
-    failures: int
-    total_duration_ms: int
-
-    @property
-    def halted(self) -> bool:
-        """True once a step has failed."""
-        return self.halt_reason is not None
-
-    @property
-    def stored(self) -> int:
-        """Return the number of results; those after the first failure count too."""
-        return self.successes + self.failures
-
-
-@dataclass(frozen=True, slots=True)
 class ToolOutcome:
     """What a tool call comes to: an `output`, or an `error` that names the tool (then `output` is None)."""
 
     output: Any = None
     error: str | None = None
-
-
-def execution_state(results: Sequence[StepResult]) -> ExecutionState:
-    """Return the state after `results`, in the order in which they ended."""
-    errors = [result.error for result in results if result.error is not None]
-    return ExecutionState(
-        halt_reason=errors[0] if errors else None,
-        successes=len(results) - len(errors),
-        failures=len(errors),
-        total_duration_ms=sum(result.duration_ms for result in results),
-    )
 
 
 def format_summary(results: Sequence[StepResult]) -> str:
@@ -66,18 +34,6 @@ def failure_text(results: Iterable[StepResult]) -> str | None:
     """Return `Tool execution failed: e1; e2` (case per-044), or None when nothing failed."""
     errors = [result.error for result in results if result.error is not None]
     return f"Tool execution failed: {'; '.join(errors)}" if errors else None
-
-
-def tool_call_ids(count: int) -> list[str]:
-    """Return the ids under which the calls of a plan are shown: `plan_call_0`, `plan_call_1`, …"""
-    return [f"plan_call_{index}" for index in range(count)]
-
-
-def to_mcp_result(result: StepResult) -> dict[str, Any]:
-    """Return a result in MCP's terms: `{"is_error", "text", "structured"}`; the text repeats the output as JSON."""
-    if result.error is not None:
-        return {"is_error": True, "text": result.error, "structured": None}
-    return {"is_error": False, "text": _compact(result.output), "structured": result.output}
 
 
 def tool_outcome(tool_name: str, result: Mapping[str, Any] | None, *, declares_output: bool = False) -> ToolOutcome:
@@ -103,29 +59,9 @@ def tool_outcome(tool_name: str, result: Mapping[str, Any] | None, *, declares_o
     return ToolOutcome(output={"text": "\n".join(texts)})
 
 
-def select_strategy(*, has_tools: bool) -> str:
-    """Return the original's name of the strategy: `planned` with tools, `standard` without."""
-    return "planned" if has_tools else "standard"
-
-
-def response_strategy(content: str, tool_call_count: int, results: Sequence[tuple[bool, bool]]) -> str:
-    """Say what an answer rests on; `results` are pairs (has structured content, is an error).
-
-    `content_provided`: there is a text, or nothing was called or came back; `artifacts_provided`: no text, but
-    structured content of a success; `tools_only`: neither.
-    """
-    if content.strip() or tool_call_count == 0 or not results:
-        return "content_provided"
-    return "artifacts_provided" if any(has and not failed for has, failed in results) else "tools_only"
-
-
 def _entry(number: int, result: StepResult) -> str:
     if result.error is not None:
         return f"{number}. {result.tool_name} - FAILED\n   Error: {result.error}"
     shown = indented(result.output)
     what = "Result" if result.shortened_from is None else f"Result (shortened, of {result.shortened_from} bytes)"
     return f"{number}. {result.tool_name} - SUCCESS\n   {what}: {shown}"
-
-
-def _compact(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)

@@ -32,9 +32,8 @@ from shared.domain.errors import (
     WorkerLost,
     capped,
 )
-from shared.domain.events import Settlement
 from shared.domain.ids import StepRef
-from shared.domain.states import Effect, Recovery, StepStatus
+from shared.domain.states import Effect, Recovery, Settlement, StepStatus
 
 _WITHOUT_EFFECT = frozenset({RateLimited.code, ToolFailed.code, Unreached.code})
 """Retryable errors after which an unsafe call is known not to have taken effect."""

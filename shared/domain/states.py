@@ -1,4 +1,4 @@
-"""States of jobs and steps, and the only tables of what may follow what.
+"""States of jobs and steps. The SQL functions decide what follows; this is the picture of it.
 
     job   queued → planning → executing → responding → completed | failed | cancelled
                       ▲            │ ▲          │ (`input_required` whenever it waits for a person)
@@ -13,11 +13,11 @@
           failed, skipped, cancelled → pending | ready when the job is resumed
 
 The database carries the same names as check constraints, generated from these enums; a test compares them.
+`tests/model/states.py` lists every pair.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
 
 
@@ -55,6 +55,14 @@ class StepStatus(StrEnum):
     def is_terminal(self) -> bool:
         """True when the step has ended; only somebody who resumes its job moves it on."""
         return self in TERMINAL_STEP
+
+
+class Settlement(StrEnum):
+    """What a person, or a tool that can look it up, says about a call that was cut off."""
+
+    HAPPENED = "happened"
+    DID_NOT_HAPPEN = "did_not_happen"
+    UNKNOWN = "unknown"
 
 
 class Strategy(StrEnum):
@@ -108,69 +116,5 @@ class Recovery(StrEnum):
     FIND_OUT = "find_out"
 
 
-EXECUTING_JOB = frozenset({JobStatus.EXECUTING, JobStatus.INPUT_REQUIRED})
-"""Where the steps of a job are carried out; in `input_required` at least one of them waits for a person."""
-
 TERMINAL_JOB = frozenset({JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED})
 TERMINAL_STEP = frozenset({StepStatus.SUCCEEDED, StepStatus.FAILED, StepStatus.SKIPPED, StepStatus.CANCELLED})
-
-JOB_TRANSITIONS: Mapping[JobStatus, frozenset[JobStatus]] = {
-    JobStatus.QUEUED: frozenset({JobStatus.PLANNING, JobStatus.FAILED, JobStatus.CANCELLED}),
-    JobStatus.PLANNING: frozenset(
-        {
-            JobStatus.EXECUTING,
-            JobStatus.RESPONDING,
-            JobStatus.INPUT_REQUIRED,
-            JobStatus.COMPLETED,
-            JobStatus.FAILED,
-            JobStatus.CANCELLED,
-        }
-    ),
-    JobStatus.EXECUTING: frozenset(
-        {
-            JobStatus.PLANNING,
-            JobStatus.RESPONDING,
-            JobStatus.INPUT_REQUIRED,
-            JobStatus.FAILED,
-            JobStatus.CANCELLED,
-        }
-    ),
-    JobStatus.INPUT_REQUIRED: frozenset(
-        {
-            JobStatus.PLANNING,
-            JobStatus.EXECUTING,
-            JobStatus.RESPONDING,
-            JobStatus.FAILED,
-            JobStatus.CANCELLED,
-        }
-    ),
-    # To executing: a chained tool runs as a round of its own, which ends in RESPOND again.
-    JobStatus.RESPONDING: frozenset(
-        {JobStatus.EXECUTING, JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED}
-    ),
-    JobStatus.COMPLETED: frozenset({JobStatus.EXECUTING}),
-    JobStatus.FAILED: frozenset({JobStatus.QUEUED, JobStatus.EXECUTING, JobStatus.RESPONDING}),
-    JobStatus.CANCELLED: frozenset(),
-}
-
-STEP_TRANSITIONS: Mapping[StepStatus, frozenset[StepStatus]] = {
-    StepStatus.PENDING: frozenset({StepStatus.READY, StepStatus.SKIPPED, StepStatus.CANCELLED}),
-    StepStatus.READY: frozenset({StepStatus.RUNNING, StepStatus.FAILED, StepStatus.SKIPPED, StepStatus.CANCELLED}),
-    StepStatus.RUNNING: frozenset(
-        {
-            StepStatus.SUCCEEDED,
-            StepStatus.FAILED,
-            StepStatus.READY,
-            StepStatus.WAITING,
-            StepStatus.SKIPPED,
-            StepStatus.CANCELLED,
-        }
-    ),
-    StepStatus.WAITING: frozenset(
-        {StepStatus.READY, StepStatus.SUCCEEDED, StepStatus.FAILED, StepStatus.SKIPPED, StepStatus.CANCELLED}
-    ),
-    StepStatus.SUCCEEDED: frozenset(),
-    StepStatus.FAILED: frozenset({StepStatus.PENDING, StepStatus.READY}),
-    StepStatus.SKIPPED: frozenset({StepStatus.PENDING, StepStatus.READY}),
-    StepStatus.CANCELLED: frozenset({StepStatus.PENDING, StepStatus.READY}),
-}

@@ -11,10 +11,9 @@ from typing import Any
 from uuid import UUID
 
 from shared.domain.errors import ErrorRecord
-from shared.domain.events import Settlement
 from shared.domain.ids import StepRef
 from shared.domain.retry import apart
-from shared.domain.states import Effect, JobStatus, Lane, Recovery
+from shared.domain.states import Effect, JobStatus, Lane, Recovery, Settlement
 from shared.domain.tool import ToolDefinition
 from shared.ports import (
     Attempt,

@@ -14,8 +14,7 @@ from typing import Any, Self
 from uuid import UUID
 
 from shared.domain.errors import Conflict, ErrorRecord, HumanWaitTimedOut, NotFound
-from shared.domain.events import Settlement
-from shared.domain.states import TERMINAL_JOB, JobStatus, StepStatus
+from shared.domain.states import TERMINAL_JOB, JobStatus, Settlement, StepStatus
 from shared.domain.tool import ToolDefinition
 from shared.ports import ArtifactRecord, PayloadRecord, PlanWake, RespondWake, Wake
 from shared.store.catalogue import list_tools

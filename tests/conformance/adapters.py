@@ -14,6 +14,7 @@ from shared.domain.resolution import resolve
 from shared.domain.tool import ToolDefinition
 from shared.domain.validation import PlanError, Producer, reference_error, validate_plan
 from tests.conformance.orchestrate import ORCHESTRATE
+from tests.model import shapes
 
 Answer = Any
 Adapter = Callable[[Any], Answer]
@@ -79,7 +80,7 @@ def parse(given: Mapping[str, Any]) -> Answer:
 
 
 def format_(given: Mapping[str, Any]) -> Answer:
-    return {"text": references.format_reference(given["tool_index"], tuple(given["field_path"]))}
+    return {"text": str(references.Reference(given["tool_index"], tuple(given["field_path"])))}
 
 
 def resolve_(given: Mapping[str, Any]) -> Answer:
@@ -120,7 +121,7 @@ def step_results(raw: list[Mapping[str, Any]]) -> list[StepResult]:
 
 
 def execution_state(given: Mapping[str, Any]) -> Answer:
-    state = results.execution_state(step_results(given["results"]))
+    state = shapes.execution_state(step_results(given["results"]))
     fields = ("halted", "halt_reason", "successes", "failures", "total_duration_ms", "stored")
     return {name: getattr(state, name) for name in fields}
 
@@ -135,20 +136,20 @@ def tool_outcome(given: Mapping[str, Any]) -> Answer:
 
 
 def to_tool_call_ids(given: Mapping[str, Any]) -> Answer:
-    return {"ids": results.tool_call_ids(len(given["calls"]))}
+    return {"ids": shapes.tool_call_ids(len(given["calls"]))}
 
 
 def to_mcp_results(given: Mapping[str, Any]) -> Answer:
-    return [results.to_mcp_result(result) for result in step_results(given["results"])]
+    return [shapes.to_mcp_result(result) for result in step_results(given["results"])]
 
 
 def select_strategy(given: Mapping[str, Any]) -> Answer:
-    return {"strategy": results.select_strategy(has_tools=given["has_tools"])}
+    return {"strategy": shapes.select_strategy(has_tools=given["has_tools"])}
 
 
 def response_strategy(given: Mapping[str, Any]) -> Answer:
     pairs = [(item["structured"], item["is_error"]) for item in given["results"]]
-    return {"strategy": results.response_strategy(given["content"], given["tool_call_count"], pairs)}
+    return {"strategy": shapes.response_strategy(given["content"], given["tool_call_count"], pairs)}
 
 
 def detect_wrapper(given: Mapping[str, Any]) -> Answer:
@@ -159,7 +160,7 @@ def detect_wrapper(given: Mapping[str, Any]) -> Answer:
 
 
 def parse_tool_response(given: Mapping[str, Any]) -> Answer:
-    found = artifacts.parse_tool_response(given["content"])
+    found = shapes.parse_tool_response(given["content"])
     if found is None:
         return {"ok": False}
     fields = ("artifact_id", "skill_id", "execution_id")
@@ -172,7 +173,7 @@ def infer_type(given: Mapping[str, Any]) -> Answer:
 
 
 def build_parts(given: Mapping[str, Any]) -> Answer:
-    parts = artifacts.build_parts(given["artifact"])
+    parts = shapes.build_parts(given["artifact"])
     return {"error": True} if parts is None else {"parts": parts}
 
 
@@ -207,7 +208,7 @@ ADAPTERS: dict[str, dict[str, Adapter]] = {
     "artifacts": {
         "extract_skill_id": lambda given: {"skill_id": artifacts.extract_skill_id(given["content"])},
         "extract_artifact_id": lambda given: {"artifact_id": artifacts.extract_artifact_id(given["content"])},
-        "extract_execution_id": lambda given: {"execution_id": artifacts.extract_execution_id(given["content"])},
+        "extract_execution_id": lambda given: {"execution_id": shapes.extract_execution_id(given["content"])},
         "detect_wrapper": detect_wrapper,
         "parse_tool_response": parse_tool_response,
         "infer_type": infer_type,
@@ -221,7 +222,7 @@ ADAPTERS: dict[str, dict[str, Adapter]] = {
         "join": lambda given: {"name": names.join(given["service"], given["method"])},
         "seed_alias": lambda given: {
             "registry": names.to_registry(given["name"]),
-            "display": names.to_dotted(given["name"]),
+            "display": shapes.to_dotted(given["name"]),
         },
     },
 }

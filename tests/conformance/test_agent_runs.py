@@ -14,7 +14,6 @@ import pytest
 
 from shared.domain.agents.chaining import shown
 from shared.domain.agents.document import AgentDocument
-from shared.domain.agents.history import turn_rows
 from shared.domain.errors import ToolFailed
 from shared.domain.names import resolve_name
 from shared.domain.states import Effect
@@ -27,6 +26,7 @@ from shared.store.memory import PostgresMemory
 from tests.conformance.cases import Case, load, mismatches, params
 from tests.conformance.rule import Expected, Rule
 from tests.integration.api.conftest import Api
+from tests.model.shapes import turn_rows
 from tests.support.agents import look, rows, saying
 from tests.support.harness import Harness
 from worker.tools.agents import agent_tools

@@ -11,9 +11,8 @@ import socket
 from collections.abc import Callable
 from uuid import UUID
 
-from shared.domain.events import Settlement
 from shared.domain.limits import Limits
-from shared.domain.states import JobStatus
+from shared.domain.states import JobStatus, Settlement
 from shared.store.jobs import PostgresJobStore
 from shared.store.requests import Verdict
 from shared.store.signals import CANCELLED

@@ -11,29 +11,10 @@ from uuid import UUID
 
 from shared.domain.compile import PlannedStep
 from shared.domain.errors import ErrorRecord
-from shared.domain.events import (
-    CancelRequested,
-    ChildEnded,
-    Event,
-    JobExpired,
-    PauseRequested,
-    PlanExpired,
-    ResumeRequested,
-    Settlement,
-    StepAsked,
-    StepClaimed,
-    StepDelegated,
-    StepFailed,
-    StepLost,
-    StepReleased,
-    StepSettled,
-    StepSucceeded,
-    StepSuspended,
-)
 from shared.domain.ids import StepRef
 from shared.domain.limits import Limits
 from shared.domain.retry import StageTries
-from shared.domain.states import TERMINAL_JOB, Effect, JobStatus, Lane, Strategy
+from shared.domain.states import TERMINAL_JOB, Effect, JobStatus, Lane, Settlement, Strategy
 from shared.ports import (
     ChildRequest,
     Delegated,
@@ -51,6 +32,24 @@ from shared.store.ids import new_id
 from shared.store.jobs import PostgresJobStore
 from shared.store.requests import Verdict
 from shared.store.submissions import Submission
+from tests.model.events import (
+    CancelRequested,
+    ChildEnded,
+    Event,
+    JobExpired,
+    PauseRequested,
+    PlanExpired,
+    ResumeRequested,
+    StepAsked,
+    StepClaimed,
+    StepDelegated,
+    StepFailed,
+    StepLost,
+    StepReleased,
+    StepSettled,
+    StepSucceeded,
+    StepSuspended,
+)
 from tests.support.requests import OpenRequestStore
 
 BOOM = ErrorRecord("tool_error", "boom")

@@ -12,9 +12,8 @@ import pytest
 
 from api.recovery import doubts_about
 from shared.domain.errors import RateLimited, Transient
-from shared.domain.events import Settlement
 from shared.domain.ids import StepRef
-from shared.domain.states import JobStatus, Lane
+from shared.domain.states import JobStatus, Lane, Settlement
 from shared.ports import StepClaim, StepWake
 from shared.store.requests import Verdict
 from tests.support.harness import Harness, ScriptedModel, make_tool

@@ -12,7 +12,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shared.domain.events import (
+from shared.domain.limits import Limits
+from shared.domain.plan import Plan
+from shared.domain.states import JobStatus, Lane, Settlement, StepStatus, Strategy, Until
+from shared.ports import StageClaim, Take
+from shared.store import transitions
+from shared.store.database import Database
+from shared.store.ids import new_id
+from shared.store.jobs import PostgresJobStore
+from shared.store.submissions import Submission
+from tests.model.events import (
     AnswerGiven,
     CancelRequested,
     ChildEnded,
@@ -23,7 +32,6 @@ from shared.domain.events import (
     PlanExpired,
     Rejected,
     ResumeRequested,
-    Settlement,
     StageClaimed,
     StageRetried,
     StepAsked,
@@ -36,18 +44,10 @@ from shared.domain.events import (
     StepSucceeded,
     StepSuspended,
 )
-from shared.domain.limits import Limits
-from shared.domain.plan import Plan
-from shared.domain.states import EXECUTING_JOB, JobStatus, Lane, StepStatus, Strategy, Until
-from shared.ports import StageClaim, Take
-from shared.store import transitions
-from shared.store.database import Database
-from shared.store.ids import new_id
-from shared.store.jobs import PostgresJobStore
-from shared.store.submissions import Submission
+from tests.model.simulation import NOW, SimulatedJob, initial_steps
+from tests.model.states import EXECUTING_JOB
 from tests.support.plans import compiled, plans
 from tests.support.requests import OpenRequestStore
-from tests.support.simulation import NOW, SimulatedJob, initial_steps
 from tests.support.stored import StoredJob
 
 

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from shared.domain.errors import ErrorRecord, InternalFault
-from shared.domain.events import Settlement
 from shared.domain.ids import StepRef
 from shared.domain.limits import Limits
 from shared.domain.plan import Plan
-from shared.domain.states import JobStatus, StepStatus, Strategy
+from shared.domain.states import JobStatus, Settlement, StepStatus, Strategy
 from shared.ports import PlanWake, StepWake
 from shared.store.database import Database
 from shared.store.fleet import Fleet

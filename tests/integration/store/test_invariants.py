@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from shared.domain.events import StepClaimed, StepDelegated
 from shared.domain.plan import Plan
 from shared.domain.states import Until
 from shared.store.database import Database, query
 from shared.store.fleet import Fleet
+from tests.model.events import StepClaimed, StepDelegated
 from tests.support.plans import compiled
 from tests.support.stored import StoredJob
 

@@ -8,8 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from shared.domain.events import Settlement
-from shared.domain.states import JobStatus
+from shared.domain.states import JobStatus, Settlement
 from shared.store.database import Database
 from shared.store.requests import Verdict
 from tests.integration.store.test_control import BOOM, Rows

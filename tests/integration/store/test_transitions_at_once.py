@@ -15,16 +15,16 @@ from uuid import UUID
 import pytest
 
 from shared.domain.errors import ErrorRecord, InternalFault
-from shared.domain.events import Settlement
 from shared.domain.ids import StepRef
 from shared.domain.plan import Plan
-from shared.domain.states import EXECUTING_JOB, JobStatus, Lane
+from shared.domain.states import JobStatus, Lane, Settlement
 from shared.ports import ExpiredJob, ExpiredPlan, Moved, StageClaim, StepClaim, StepWake, Take
 from shared.store.database import Database
 from shared.store.ids import new_id
 from shared.store.jobs import PostgresJobStore
 from shared.store.requests import Verdict
 from tests.integration.store.test_control import BOOM, Rows
+from tests.model.states import EXECUTING_JOB
 from tests.support.plans import compiled
 
 PEOPLE = 8

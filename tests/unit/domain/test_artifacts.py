@@ -10,19 +10,17 @@ import pytest
 from hypothesis import given
 
 from shared.domain.artifacts import (
-    build_parts,
     build_tool_response,
     detect_wrapper,
     extract_artifact_id,
-    extract_execution_id,
     extract_skill_id,
     fingerprint,
     infer_type,
-    parse_tool_response,
     tool_response_schema,
 )
 from shared.domain.schema_paths import Known, declared_type, follow
 from shared.domain.schemas import check_schema, violations
+from tests.model.shapes import build_parts, extract_execution_id, parse_tool_response
 from tests.unit.domain.strategies import json_values
 
 ARTIFACT_SCHEMA = {

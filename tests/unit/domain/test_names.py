@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.domain.errors import InvalidRequest
-from shared.domain.names import canonical, display, join, resolve_name, split, suggestion, to_dotted, to_registry
+from shared.domain.names import canonical, display, join, resolve_name, split, suggestion, to_registry
+from tests.model.shapes import to_dotted
 
 
 @pytest.mark.parametrize("spelling", ["web_fetch", "web.fetch", "web-fetch", "web/fetch"])

@@ -1,15 +1,14 @@
 """What can happen to a job and its steps, what a transition reads, and what has to be done about it: plain data.
 
-`shared/domain/advance.py` decides with them; nothing here decides anything.
+`advance` decides with them; nothing here decides anything.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 
-from shared.domain.states import JobStatus, StepStatus, Until
+from shared.domain.states import JobStatus, Settlement, StepStatus, Until
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,14 +192,6 @@ class StepAsked:
     """The attempt was cut off and a person has to say whether its effect happened; it gives its worker back."""
 
     attempt: int
-
-
-class Settlement(StrEnum):
-    """What a person, or a tool that can look it up, says about a call that was cut off."""
-
-    HAPPENED = "happened"
-    DID_NOT_HAPPEN = "did_not_happen"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)

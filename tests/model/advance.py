@@ -1,9 +1,9 @@
-"""What happens next: the one specification of every transition of a job and its steps.
+"""The executable specification of every transition of a job and its steps.
 
-`advance` looks only at the neighbourhood that an event touches (the job's counters, the step, its dependents), so it
-is O(out-degree). The SQL functions of `shared/store/migrations/sql` do the same in one statement each; the property
-test `tests/integration/store/test_advance_equals_sql.py` holds the two equal. An event that comes late, twice or for
-another attempt changes nothing and yields `Rejected`.
+The SQL functions decide; this model says in Python what they must do, and the property test
+`tests/integration/store/test_advance_equals_sql.py` holds the two equal. `advance` looks only at the neighbourhood
+that an event touches (the job's counters, the step, its dependents), so it is O(out-degree). An event that comes
+late, twice or for another attempt changes nothing and yields `Rejected`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from shared.domain.events import (
+from shared.domain.states import TERMINAL_JOB, TERMINAL_STEP, JobStatus, Settlement, StepStatus, Until
+from tests.model.events import (
     AnswerGiven,
     BeginChild,
     CancelChildren,
@@ -38,7 +39,6 @@ from shared.domain.events import (
     Rejected,
     ReopenUnfinished,
     ResumeRequested,
-    Settlement,
     SkipAfter,
     StageClaimed,
     StageFailed,
@@ -57,7 +57,7 @@ from shared.domain.events import (
     StepView,
     ToolChained,
 )
-from shared.domain.states import EXECUTING_JOB, TERMINAL_JOB, TERMINAL_STEP, JobStatus, StepStatus, Until
+from tests.model.states import EXECUTING_JOB
 
 Result = tuple[Neighbourhood, tuple[Effect, ...]]
 

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from shared.domain.advance import advance
 from shared.domain.compile import PlannedStep
-from shared.domain.events import (
+from shared.domain.states import TERMINAL_STEP, JobStatus, StepStatus
+from tests.model.advance import advance
+from tests.model.events import (
     CancelUnfinished,
     DispatchStep,
     Effect,
@@ -25,7 +26,6 @@ from shared.domain.events import (
     StepsSkipped,
     StepView,
 )
-from shared.domain.states import TERMINAL_STEP, JobStatus, StepStatus
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

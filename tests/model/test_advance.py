@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.domain.advance import advance
 from shared.domain.compile import PlannedStep
-from shared.domain.events import (
+from shared.domain.plan import Plan
+from shared.domain.states import TERMINAL_JOB, TERMINAL_STEP, Effect, JobStatus, Settlement, StepStatus
+from tests.model.advance import advance
+from tests.model.events import (
     AnswerGiven,
     CancelRequested,
     DispatchRespond,
@@ -27,7 +29,6 @@ from shared.domain.events import (
     PlanRefused,
     Rejected,
     ResumeRequested,
-    Settlement,
     StageClaimed,
     StageFailed,
     StageReleased,
@@ -42,18 +43,9 @@ from shared.domain.events import (
     StepSuspended,
     StepView,
 )
-from shared.domain.plan import Plan
-from shared.domain.states import (
-    JOB_TRANSITIONS,
-    STEP_TRANSITIONS,
-    TERMINAL_JOB,
-    TERMINAL_STEP,
-    Effect,
-    JobStatus,
-    StepStatus,
-)
+from tests.model.simulation import NOW, SimulatedJob, initial_steps
+from tests.model.states import JOB_TRANSITIONS, STEP_TRANSITIONS
 from tests.support.plans import compiled, plans
-from tests.support.simulation import NOW, SimulatedJob, initial_steps
 
 
 def started(steps: Sequence[PlannedStep]) -> SimulatedJob:
