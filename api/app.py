@@ -38,7 +38,7 @@ from api.submission import TENANT
 from api.waiting import Waiters
 from shared.broker.celery_config import create_celery
 from shared.broker.publisher import CeleryPublisher
-from shared.embedded.folder import serves
+from shared.data_folder import serves
 from shared.failpoints import Failpoints, methods
 from shared.settings import VERSION, Settings
 from shared.store.agents import DocumentStore

@@ -14,9 +14,9 @@ from typing import Any
 from celery import Celery
 
 from shared.broker.depth import patient_connection, reply_of, require_service
+from shared.data_folder import LEAST_FREE_BYTES, lacks_space
 from shared.domain.errors import DatabaseUnavailable
 from shared.domain.states import Lane
-from shared.embedded.folder import LEAST_FREE_BYTES, lacks_space
 from shared.store.database import Database, Row
 from shared.store.fleet import Fleet
 

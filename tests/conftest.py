@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from shared.embedded.valkey import EmbeddedValkey
+from deploy.local.valkey import EmbeddedValkey
 from tests.support import parallel
 from tests.support.rabbitmq import RabbitMQ, missing
 from tests.support.servers import TestPostgres

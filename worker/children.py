@@ -18,7 +18,7 @@ from typing import Any
 from uuid import UUID
 
 from shared.domain.ids import StepRef
-from shared.embedded.leash import die_with
+from shared.launcher import die_with
 from shared.ports import Attempt, Place, job_of
 
 _log = logging.getLogger("planq.children")

@@ -24,7 +24,7 @@ from uuid import UUID
 
 from shared.domain.errors import DatabaseUnavailable, PlanqError
 from shared.domain.states import Lane
-from shared.embedded.leash import die_with
+from shared.launcher import die_with
 from worker.engine import Engine
 
 _log = logging.getLogger("planq.quarantine")

@@ -16,8 +16,8 @@ from pathlib import Path
 import psycopg
 import redis
 
-from shared.embedded.postgres import EmbeddedPostgres
-from shared.embedded.valkey import EmbeddedValkey
+from deploy.local.postgres import EmbeddedPostgres
+from deploy.local.valkey import EmbeddedValkey
 from shared.settings import Settings
 from shared.store.migrate import upgrade
 from tests.support.stack import Stack

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from shared.embedded.postgres import installed_binaries
-from shared.embedded.valkey import installed_binary
+from deploy.local.postgres import installed_binaries
+from deploy.local.valkey import installed_binary
 from shared.settings import VERSION
 
 PACKAGES = ("celery", "fastapi", "psycopg", "uvicorn")

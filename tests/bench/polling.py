@@ -15,7 +15,7 @@ from typing import Any
 
 import psycopg
 
-from shared.embedded.valkey import EmbeddedValkey
+from deploy.local.valkey import EmbeddedValkey
 from tests.bench.client import Client, run
 from tests.bench.context import Context
 from tests.bench.figures import Bound, Figure

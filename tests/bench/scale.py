@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 
-from shared.embedded.child import spawn, stop, wait_ended
-from shared.embedded.folder import last_lines
+from deploy.local.child import spawn, stop, wait_ended
+from deploy.local.folder import last_lines
 from tests.bench import machine
 from tests.bench.context import Context
 from tests.bench.figures import Figure

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from shared.embedded.child import has_ended, reap, send, wait_ended
+from deploy.local.child import has_ended, reap, send, wait_ended
 from tests.chaos.schedule import APIS, PROXIED, WORKERS
 from tests.chaos.servers import Servers
 from tests.support.ports import free_ports

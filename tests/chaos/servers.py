@@ -13,10 +13,10 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import psycopg
 import redis
 
+from deploy.local.child import wait_ended
+from deploy.local.postgres import PORT, EmbeddedPostgres
+from deploy.local.valkey import EmbeddedValkey
 from shared.domain.states import Lane
-from shared.embedded.child import wait_ended
-from shared.embedded.postgres import PORT, EmbeddedPostgres
-from shared.embedded.valkey import EmbeddedValkey
 from shared.store.migrate import upgrade
 from tests.support.poison import poison_redis
 from tests.support.proxy import TcpProxy

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from shared.embedded.child import reap, spawn, stop, wait_ended
-from shared.embedded.folder import last_lines
+from deploy.local.child import reap, spawn, stop, wait_ended
+from deploy.local.folder import last_lines
 from tests.chaos.schedule import SHORT_SEED
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 import redis
 
-from shared.embedded.valkey import EmbeddedValkey
+from deploy.local.valkey import EmbeddedValkey
 from tests.e2e.test_main_job import plan
 from tests.e2e.test_mcp import probe, write_config
 from tests.integration.llm.dialects import OPENAI_CHAT
@@ -120,7 +120,7 @@ def test_no_planted_secret_is_written_or_told(
     # The server trusts its socket; what is sent all the same is no less a secret.
     guarded = database_url.replace("planq@", f"planq:{SECRETS['database']}@", 1)
     stack = make_stack(guarded, broker_url, env=env)
-    stack.run("flower", "-m", "shared.cli.main", "flower")
+    stack.run("flower", "-m", "deploy.cli.main", "flower")
     stack.start()
     http = httpx.Client(base_url=stack.url, headers={"Authorization": f"Bearer {SECRETS['api-key']}"}, timeout=30)
     wanted = {"remote_add", "local_add"}
@@ -185,7 +185,7 @@ def seen_by_flower(port: int) -> str:
 def doctor(stack: Stack, database_url: str, broker_url: str, env: dict[str, str]) -> str:
     more = {"DATABASE_URL": database_url, "BROKER_URL": broker_url, "PLANQ_API_KEY": SECRETS["api-key"]}
     done = subprocess.run(
-        [sys.executable, "-m", "shared.cli.main", "doctor"],
+        [sys.executable, "-m", "deploy.cli.main", "doctor"],
         env={"PATH": os.environ["PATH"], **env, **more, "PLANQ_URL": stack.url},
         cwd=ROOT,
         capture_output=True,

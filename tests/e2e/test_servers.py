@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from shared.embedded.valkey import EmbeddedValkey
+from deploy.local.valkey import EmbeddedValkey
 from tests.e2e.test_main_job import SAMPLE, load_handbook, plan, submit, wait_for
 from tests.support.ports import free_port
 from tests.support.stack import Stack, refused_start
@@ -50,7 +50,7 @@ def test_flower_lists_every_stage_and_step_under_the_id_of_its_attempt(
         "PLANQ_TOOLS": "tests.support.tools",
     }
     stack = make_stack(database_url, valkey_url, env=env)
-    stack.run("flower", "-m", "shared.cli.main", "flower")
+    stack.run("flower", "-m", "deploy.cli.main", "flower")
     stack.start()
     url = f"http://127.0.0.1:{port}"
     auth = ("planq", "open-sesame")
@@ -98,8 +98,8 @@ EVERY_PROCESS = (
     ("-m", "api"),
     ("-m", "worker", "io"),
     ("-m", "worker", "cpu"),
-    ("-m", "shared.cli.main", "flower"),
-    ("-m", "shared.cli.main", "migrate"),
+    ("-m", "deploy.cli.main", "flower"),
+    ("-m", "deploy.cli.main", "migrate"),
 )
 
 
@@ -118,7 +118,7 @@ EVERY_PROCESS = (
         (["-m", "worker", "io"], {"PLANQ_TOOLS_FILE": "/nowhere"}, "PLANQ_TOOLS_FILE"),
         *((list(one), {"PLANQ_MODEL": "gpt-4o"}, "PLANQ_MODEL") for one in EVERY_PROCESS),
         *((list(one), {"PLANQ_MODLE": "offline"}, "did you mean PLANQ_MODEL?") for one in EVERY_PROCESS),
-        (["-m", "shared.cli.main", "flower"], {"PLANQ_FLOWER_PASSWORD": "a,b"}, "PLANQ_FLOWER_PASSWORD"),
+        (["-m", "deploy.cli.main", "flower"], {"PLANQ_FLOWER_PASSWORD": "a,b"}, "PLANQ_FLOWER_PASSWORD"),
         (["-m", "api"], {"DATABASE_URL": ""}, "DATABASE_URL"),
         (["-m", "api"], {"BROKER_URL": "kafka://x"}, "BROKER_URL"),
         (["-m", "api"], {"PLANQ_HOST": "0.0.0.0"}, "PLANQ_API_KEYS"),

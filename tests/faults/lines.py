@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from shared.embedded.child import has_ended
+from deploy.local.child import has_ended
 from tests.faults.scene import PATIENCE, Call, Scene
 from tests.support.waiting import eventually
 

@@ -17,10 +17,10 @@ import psycopg
 from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import Json
 
+from deploy.local.child import has_ended, reap, send
+from deploy.local.folder import last_lines
 from shared.domain.limits import Limits
 from shared.domain.states import Strategy
-from shared.embedded.child import has_ended, reap, send
-from shared.embedded.folder import last_lines
 from shared.failpoints import EXIT_CODE, VARIABLE
 from shared.ports import PlanWake
 from shared.store.fleet import Fleet

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 import psutil
 import pytest
 
-from shared.embedded.child import has_ended
+from deploy.local.child import has_ended
 from tests.faults.conftest import Play, Stage, as_play
 from tests.faults.delegating import the_workers_of_a_family_are_killed_in_the_middle
 from tests.faults.lines import line_comes_out_right, line_of

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from shared.embedded.child import has_ended
+from deploy.local.child import has_ended
 from tests.faults.conftest import Play, Stage, as_play
 from tests.faults.scene import PATIENCE, Scene
 from tests.support.waiting import eventually

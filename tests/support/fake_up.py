@@ -11,9 +11,10 @@ import os
 import sys
 from collections.abc import Mapping
 
-from shared.cli import main, up
-from shared.cli.parts import Place
-from shared.cli.supervisor import ProcessPart
+from deploy.cli import main
+from deploy.local import up
+from deploy.local.parts import Place
+from deploy.local.supervisor import ProcessPart
 
 API = """
 import http.server, sys

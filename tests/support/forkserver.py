@@ -22,7 +22,7 @@ import threading
 import warnings
 from typing import Any, NoReturn
 
-from shared.embedded.leash import die_with
+from shared.launcher import die_with
 
 # <linux/sched.h>; the number of clone(2) in <asm/unistd.h> of each machine.
 CLONE_PARENT = 0x00008000
@@ -63,7 +63,7 @@ def fork_beside() -> int:
 
 
 def become(request: dict[str, Any], log: int, control: socket.socket) -> NoReturn:
-    """Make this fork what `shared.embedded.child.spawn` makes of a new process, say so, and run the module."""
+    """Make this fork what `deploy.local.child.spawn` makes of a new process, say so, and run the module."""
     os.setsid()
     die_with(request["parent"], request["parting"])
     nothing = os.open(os.devnull, os.O_RDONLY)

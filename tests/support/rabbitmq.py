@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 import httpx
 
-from shared.embedded.child import has_ended, spawn, stop
-from shared.embedded.folder import last_lines
+from deploy.local.child import has_ended, spawn, stop
+from deploy.local.folder import last_lines
 from tests.support.ports import free_ports
 from tests.support.waiting import eventually
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psycopg
 
-from shared.embedded.postgres import EmbeddedPostgres
+from deploy.local.postgres import EmbeddedPostgres
 
 TEMPLATE = "planq_template"
 

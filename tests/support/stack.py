@@ -15,8 +15,8 @@ from pathlib import Path
 import httpx
 import psutil
 
-from shared.embedded.child import has_ended, reap, send, spawn, wait_ended
-from shared.embedded.folder import last_lines
+from deploy.local.child import has_ended, reap, send, spawn, wait_ended
+from deploy.local.folder import last_lines
 from tests.support.forking import fork_server
 from tests.support.ports import free_port
 from tests.support.waiting import eventually

@@ -16,7 +16,7 @@ from typer.main import get_command
 from api.agent_schemas import ExecutionRequest
 from api.app import create_app
 from api.schemas import JobDocument, JobRequest, LimitsRequest, StepDocument, UsageDocument, ValidationRequest
-from shared.cli.main import create_app as create_cli
+from deploy.cli.main import create_app as create_cli
 from shared.domain.agents.document import AgentDocument, parse_agent
 from shared.domain.agents.orchestrate.compiling import Compiled, compile_orchestration
 from shared.domain.agents.orchestrate.limits import OrchestrateLimits

@@ -8,10 +8,10 @@ from pathlib import Path
 import httpx
 import redis
 
-from shared.embedded.child import has_ended
-from shared.embedded.folder import last_lines
-from shared.embedded.postgres import PORT, EmbeddedPostgres
-from shared.embedded.valkey import EmbeddedValkey
+from deploy.local.child import has_ended
+from deploy.local.folder import last_lines
+from deploy.local.postgres import PORT, EmbeddedPostgres
+from deploy.local.valkey import EmbeddedValkey
 from shared.store.migrate import upgrade
 from tests.bench.scaling.network import RANGE, SERVERS, Network, address
 from tests.support.stack import Stack

@@ -18,13 +18,13 @@ import pytest
 import uvicorn
 
 from api.app import create_app
+from deploy.local.valkey import EmbeddedValkey
 from shared.domain.compile import compile_plan
 from shared.domain.errors import ErrorRecord
 from shared.domain.ids import StepRef
 from shared.domain.plan import Plan
 from shared.domain.states import Effect, JobStatus, Lane
 from shared.domain.tool import ToolDefinition
-from shared.embedded.valkey import EmbeddedValkey
 from shared.ports import ArtifactRecord, Wake
 from shared.settings import Settings
 from shared.store.database import Database

@@ -10,8 +10,8 @@ import pytest
 import redis
 from kombu import Connection
 
+from deploy.local.valkey import EmbeddedValkey
 from shared.broker.transport import hardened
-from shared.embedded.valkey import EmbeddedValkey
 from tests.support.callers import Caller
 from tests.support.stack import Stack
 from tests.support.waiting import eventually

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import pytest
 
-from shared.embedded.valkey import EmbeddedValkey
+from deploy.local.valkey import EmbeddedValkey
 from tests.support.callers import Caller
 from tests.support.rabbitmq import RabbitMQ
 from tests.support.stack import Stack

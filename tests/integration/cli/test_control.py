@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from shared.cli.main import create_app
-from shared.embedded.valkey import EmbeddedValkey
+from deploy.cli.main import create_app
+from deploy.local.valkey import EmbeddedValkey
 from tests.support.servers import TestPostgres
 from tests.support.stack import Stack
 from tests.support.waiting import eventually

@@ -13,11 +13,11 @@ import pytest
 import redis
 from typer.testing import CliRunner, Result
 
+from deploy.cli.main import create_app
+from deploy.local.valkey import EmbeddedValkey
 from shared.broker.celery_config import create_celery
 from shared.broker.dead_letters import MOST, DeadLetters, Letter
-from shared.cli.main import create_app
 from shared.domain.states import Lane
-from shared.embedded.valkey import EmbeddedValkey
 from shared.store.database import Database
 from shared.store.fleet import Fleet
 from shared.store.ids import new_id

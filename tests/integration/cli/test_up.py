@@ -15,7 +15,7 @@ import psutil
 import psycopg
 import pytest
 
-from shared.cli import runtime
+from api.cli import runtime
 from tests.support.ports import free_port
 from tests.support.torn import FATAL
 from tests.support.waiting import eventually

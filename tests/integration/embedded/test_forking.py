@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shared.embedded.child import has_ended, reap, send
+from deploy.local.child import has_ended, reap, send
 from tests.support.forking import Forked, ForkServer, fork_server
 from tests.support.waiting import eventually
 

@@ -15,9 +15,9 @@ import pytest
 import redis
 from flower.utils.broker import Broker
 
+from deploy.local import valkey as module
+from deploy.local.valkey import EmbeddedValkey
 from shared.domain.errors import BrokerUnavailable, Misconfigured
-from shared.embedded import valkey as module
-from shared.embedded.valkey import EmbeddedValkey
 from tests.support.torn import FATAL, HARMLESS
 from tests.support.waiting import eventually
 

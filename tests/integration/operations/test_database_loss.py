@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shared.embedded.child import has_ended
+from deploy.local.child import has_ended
 from tests.integration.operations.conftest import Site
 from tests.support.outage import closed, cut, locked, read_only
 from tests.support.waiting import eventually

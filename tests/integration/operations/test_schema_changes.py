@@ -9,7 +9,7 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from shared.embedded.child import has_ended
+from deploy.local.child import has_ended
 from shared.store import migrate, schema
 from tests.integration.operations.conftest import Site
 from tests.support.stack import ROOT, refused_start
@@ -80,7 +80,7 @@ def test_what_runs_goes_on_while_the_schema_grows(make_site: Callable[..., Site]
 
 
 def test_many_may_migrate_at_once(empty_database_url: str) -> None:
-    command = [sys.executable, "-m", "shared.cli.main", "migrate"]
+    command = [sys.executable, "-m", "deploy.cli.main", "migrate"]
     env = {"PATH": "/usr/bin:/bin", "DATABASE_URL": empty_database_url}
     several = [
         subprocess.Popen(command, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

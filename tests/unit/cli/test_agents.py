@@ -13,9 +13,9 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from shared.cli.agent_files import prepare
-from shared.cli.main import create_app
-from shared.cli.tree import draw
+from api.cli.agent_files import prepare
+from api.cli.tree import draw
+from deploy.cli.main import create_app
 from tests.support.recorder import Recorder, recorder
 
 ID = "01a1fc26-aa7a-7082-9f4d-2dd23711ed45"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shared.cli.client import Client
+from api.cli.client import Client
 from shared.domain.errors import (
     Conflict,
     InvalidRequest,

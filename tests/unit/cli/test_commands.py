@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from shared.cli import progress
-from shared.cli.main import create_app
+from api.cli import progress
+from deploy.cli.main import create_app
 from tests.support.ports import free_port
 from tests.support.recorder import Recorder, recorder
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from shared.cli import runtime
-from shared.cli.connection import connect, default_url, located_settings, require_database
-from shared.cli.runtime import Runtime
+from api.cli import runtime
+from api.cli.connection import connect, default_url, located_settings, require_database
+from api.cli.runtime import Runtime
 from shared.domain.errors import Misconfigured
 
 HERE = Runtime(os.getpid(), "http://127.0.0.1:9999", "postgresql://here", "redis://here")

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from shared.cli.console import PlainConsole
-from shared.cli.main import create_app
-from shared.cli.progress import Story
+from api.cli.console import PlainConsole
+from api.cli.progress import Story
+from deploy.cli.main import create_app
 from tests.support.recorder import Recorder, recorder
 
 ID = "01a1fc26-aa7a-7082-9f4d-2dd23711ed45"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from shared.cli.parts import Place, child_environment, planq_parts
-from shared.cli.processes import flower_password
-from shared.cli.up import check_ports
+from deploy.local.flower import flower_password
+from deploy.local.parts import Place, child_environment, planq_parts
+from deploy.local.up import check_ports
 from shared.domain.errors import Misconfigured
 from shared.domain.redact import without_password
 
@@ -35,7 +35,7 @@ HEAVY = (
 
 def test_help_imports_nothing_heavy() -> None:
     script = (
-        "import sys\nfrom shared.cli import main\nmain.create_app()\n"
+        "import sys\nfrom deploy.cli import main\nmain.create_app()\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules])"
     )
 
@@ -45,7 +45,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_the_version_is_told() -> None:
-    command = [sys.executable, "-m", "shared.cli.main", "--version"]
+    command = [sys.executable, "-m", "deploy.cli.main", "--version"]
 
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
 
@@ -54,7 +54,7 @@ def test_the_version_is_told() -> None:
 
 
 def test_a_deliberate_error_is_one_message_and_an_exit_code(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "shared.cli.main", "up", "--port", "8123", "--flower-port", "8123"]
+    command = [sys.executable, "-m", "deploy.cli.main", "up", "--port", "8123", "--flower-port", "8123"]
 
     done = subprocess.run([*command, "--data", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False)
 

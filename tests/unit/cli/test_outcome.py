@@ -7,7 +7,7 @@ import json
 import pytest
 import typer
 
-from shared.cli.outcome import describe, exit_code, report, reported
+from api.cli.outcome import describe, exit_code, report, reported
 from shared.domain import errors
 from shared.domain.errors import InvalidRequest, PlanInvalid, PlanqError
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from rich.console import Console
 
-from shared.cli.client import Client, Json
-from shared.cli.progress import follow, print_outcome
+from api.cli.client import Client, Json
+from api.cli.progress import follow, print_outcome
 
 
 class Replay:

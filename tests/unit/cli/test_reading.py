@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.cli.passages import Form
-from shared.cli.reading import MAX_FILE_BYTES, Unreadable, find_files, read_file
+from api.cli.reading import MAX_FILE_BYTES, Unreadable, find_files, read_file
+from deploy.cli.passages import Form
 
 
 def found(*paths: Path, prefix: str = "") -> dict[str, str | None]:

@@ -12,7 +12,7 @@ import pytest
 import typer
 import yaml
 
-from shared.cli.main import create_app
+from deploy.cli.main import create_app
 from shared.settings import Settings
 
 ROOT = Path(__file__).parents[3]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from shared.embedded.child import has_ended, reap, send, spawn, stop, wait_ended
+from deploy.local.child import has_ended, reap, send, spawn, stop, wait_ended
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[3]
@@ -62,7 +62,7 @@ def test_looking_does_not_reap(tmp_path: Path) -> None:
 
 def test_a_child_dies_with_its_parent() -> None:
     script = (
-        "import subprocess, sys\nfrom shared.embedded.child import spawn\n"
+        "import subprocess, sys\nfrom deploy.local.child import spawn\n"
         f"child = spawn([sys.executable, '-c', {PAUSE!r}], log=subprocess.DEVNULL)\n"
         "print(child.pid, flush=True)\ninput()"
     )
@@ -86,4 +86,4 @@ def test_a_command_that_does_not_exist_is_said_in_the_log(tmp_path: Path) -> Non
 
     assert wait_ended(child, 10.0)
     assert reap(child) == 1
-    assert "leash: [Errno 2]" in log.read_text()
+    assert "launcher: [Errno 2]" in log.read_text()

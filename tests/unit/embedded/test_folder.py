@@ -12,18 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from deploy.local.folder import LONGEST_SOCKET_PATH, FolderLock, last_lines, make_private, size_of, socket_folder
+from shared.data_folder import lacks_space, serves, usable
 from shared.domain.errors import Misconfigured
-from shared.embedded.folder import (
-    LONGEST_SOCKET_PATH,
-    FolderLock,
-    lacks_space,
-    last_lines,
-    make_private,
-    serves,
-    size_of,
-    socket_folder,
-    usable,
-)
 
 
 def test_a_lock_is_taken_once_and_can_be_taken_again_after_release(tmp_path: Path) -> None:

@@ -1,0 +1,85 @@
+"""Where commands find planq: the API by URL, the database and the broker by settings or a running `planq up`.
+
+The options that commands share stand here too, so that each has one name, one variable and one meaning.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from api.cli import runtime
+from shared.domain.errors import Misconfigured
+
+if TYPE_CHECKING:
+    from api.cli.client import Client
+    from shared.settings import Settings
+
+TENANT = "default"
+DEFAULT_PORT = "8000"
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document for programs, nothing else.")]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        envvar="PLANQ_URL", help="The API; else the port PLANQ_PORT here, else that of `planq up`, else port 8000."
+    ),
+]
+ApiKey = Annotated[str | None, typer.Option(envvar="PLANQ_API_KEY", help="The key, where the API asks for one.")]
+
+
+def connect(url: str | None, api_key: str | None) -> Client:
+    """Return a client of the API; raises `Misconfigured` when the URL or the key cannot be one."""
+    import httpx
+
+    from api.cli.client import Client
+
+    place = url or default_url()
+    try:
+        parsed = httpx.URL(place)
+    except httpx.InvalidURL as invalid:
+        raise Misconfigured(f"--url or PLANQ_URL: {place[:100]!r} is no URL ({invalid})") from invalid
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise Misconfigured(f"--url or PLANQ_URL: expected http://… or https://…, found {place[:100]!r}")
+    if api_key and not (api_key.isascii() and api_key.isprintable() and " " not in api_key):
+        raise Misconfigured("--api-key or PLANQ_API_KEY: expected visible ASCII characters only")
+    return Client(place, api_key)
+
+
+def default_url() -> str:
+    """Return the API's URL where none is given."""
+    if port := os.environ.get("PLANQ_PORT"):
+        return f"http://127.0.0.1:{port}"
+    running = runtime.find(runtime.data_folder())
+    return running.api_url if running else f"http://127.0.0.1:{DEFAULT_PORT}"
+
+
+def located_settings() -> Settings:
+    """Return the settings; URLs that are not set are those of the `planq up` that runs on PLANQ_DATA, else empty."""
+    from shared.settings import load_settings
+
+    settings = load_settings()
+    if settings.database_url and settings.broker_url:
+        return settings
+    running = runtime.find(runtime.data_folder())
+    if running is None:
+        return settings
+    return settings.model_copy(
+        update={
+            "database_url": settings.database_url or running.database_url,
+            "broker_url": settings.broker_url or running.broker_url,
+        }
+    )
+
+
+def require_database() -> str:
+    """Return the database's URL; raises `Misconfigured` when none is set and no `planq up` runs here."""
+    settings = located_settings()
+    if not settings.database_url:
+        raise Misconfigured(
+            f"no planq runs on {runtime.data_folder()}: start `planq up`, or set DATABASE_URL (or PLANQ_DATA, if it "
+            "runs on another folder)"
+        )
+    return settings.require_database()

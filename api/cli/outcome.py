@@ -1,0 +1,80 @@
+"""How a command ends: what is printed about an error, and the exit code.
+
+0    done; for a job: it completed, or it runs
+1    the request was refused, the plan is invalid, the job failed or was cancelled, `doctor` found something
+2    wrong usage, a bad setting, a key that is not accepted, or something that does not answer
+130  interrupted (Ctrl-C)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import typer
+
+from api.cli.console import err, one_line, print_json
+from shared.domain.errors import Misconfigured, PlanqError, Unauthorized, Unavailable
+
+OK = 0
+NOT_OK = 1
+CANNOT = 2
+INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
+_LONGEST_ERROR = 500
+
+
+def exit_code(error: PlanqError) -> int:
+    """Return the exit code that an error stands for."""
+    return CANNOT if isinstance(error, (Unavailable, Misconfigured, Unauthorized)) else NOT_OK
+
+
+def report(error: PlanqError, *, as_json: bool) -> None:
+    """Print an error: for people on standard error, with every single defect; for programs on standard output.
+
+    {"error": {"code": "invalid_request", "message": "…", "title": "Unprocessable Content", "errors": […]}}
+    """
+    if as_json:
+        print_json({"error": {"code": error.code, "message": error.message, **error.details}})
+        return
+    title = error.details.get("title")
+    err.print(f"planq: {f'{title}: ' if title else ''}{error.message}", style="red")
+    for line in map(describe, error.details.get("errors") or []):
+        if line not in error.message:
+            err.print(f"- {line}", style="red")
+
+
+def describe(defect: Any) -> str:
+    """Return one line for one entry of a problem's `errors`: its place, then what is wrong."""
+    from shared.domain.plan_errors import PlanError
+
+    if isinstance(defect, Mapping):
+        try:
+            return PlanError.from_json(defect).render()
+        except (KeyError, TypeError, AttributeError, ValueError):
+            pass  # another kind of defect, or one that a later release knows
+        if "message" in defect:
+            place = defect.get("field") or defect.get("in") or defect.get("pointer") or defect.get("path")
+            if defect.get("line"):
+                place = f"line {defect['line']}{f', {place}' if place else ''}"
+            if "step" in defect:
+                place = f"step {defect['step']} ({defect.get('tool_name')})"
+            return one_line(f"{f'{place}: ' if place else ''}{defect['message']}", _LONGEST_ERROR)
+    return one_line(json.dumps(defect, ensure_ascii=False), _LONGEST_ERROR)
+
+
+@contextmanager
+def reported(*, as_json: bool) -> Iterator[None]:
+    """Turn a deliberate error into what is printed about it and the exit code."""
+    try:
+        yield
+    except PlanqError as error:
+        report(error, as_json=as_json)
+        raise typer.Exit(exit_code(error)) from error
+
+
+def end(code: int) -> NoReturn:
+    """End the command with an exit code."""
+    raise typer.Exit(code)

@@ -1,0 +1,176 @@
+"""Telling how a job goes, line by line: its plan, its steps as they run, its answer.
+
+Each change of a step is one line with the time since the job's creation, so that the same output serves a terminal
+and a log, and steps that ran side by side are seen to have done so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from time import monotonic, sleep
+from typing import Any
+
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.panel import Panel
+
+from api.cli.client import Client, Json
+from api.cli.console import one_line, plain
+from shared.domain.states import JobStatus, StepStatus
+
+POLL_SECONDS = 0.15
+LONGEST_VALUE = 100
+STEP_STYLES = {"succeeded": "green", "failed": "red", "skipped": "dim", "cancelled": "dim"}
+
+
+def follow(
+    client: Client,
+    job_id: str,
+    console: Console,
+    *,
+    timeout: float | None = None,
+    clock: Callable[[], float] = monotonic,
+    pause: Callable[[float], None] = sleep,
+) -> Json:
+    """Print a job's progress until it has ended and return the job as it is then.
+
+    After `timeout` seconds the job is returned as it stands, unfinished. Raises as `Client.job` does.
+    """
+    story = Story(console)
+    begun = clock()
+    while True:
+        job = client.job(job_id)
+        story.tell(job)
+        if JobStatus(job["status"]).is_terminal or (timeout is not None and clock() - begun >= timeout):
+            return job
+        pause(POLL_SECONDS)
+
+
+class Story:
+    """What has been told of a job already; `tell` prints only what is new, in the order in which it happened."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status: str | None = None
+        self._plan_told = False
+        self._begun: dict[tuple[str, int], datetime] = {}
+        self._ended: set[str] = set()
+        self._asked: list[str] = []
+
+    def tell(self, job: Json) -> None:
+        """Print what changed since the last call. Times count from the job's creation, by the database's clock."""
+        zero = datetime.fromisoformat(job["created_at"])
+        if job.get("plan") and not self._plan_told:
+            self._plan_told = True
+            self._tell_plan(job)
+        news = [event for step in job.get("steps") or [] for event in self._news(step)]
+        # Steps that ran side by side between two looks are told as they ran, not in the order of the plan.
+        for at, text, style in sorted(news, key=lambda event: event[0]):
+            self._console.print(f"{(at - zero).total_seconds():6.2f} s  {text}", style=style)
+        status = f"{job['status']}{', paused' if job.get('paused_at') else ''}"
+        if status != self._status:
+            self._status = status
+            self._console.print(f"          job {status}", style="bold")
+        asked = list(questions(job))
+        for question in asked:
+            if question not in self._asked:
+                self._console.print(question, style="yellow")
+        self._asked = asked
+
+    def _tell_plan(self, job: Json) -> None:
+        self._console.print("plan", style="bold")
+        calls = job["plan"].get("calls") or []
+        for step in job.get("steps") or []:
+            # As planned, with its references: the step's own arguments may be resolved already.
+            planned = calls[step["index"]] if step["index"] < len(calls) else step
+            after = ", ".join(f"${index}" for index in step.get("depends_on") or [])
+            given = planned.get("arguments") or {}
+            arguments = ", ".join(f"{plain(name)}={_short(value)}" for name, value in given.items())
+            waits = f"  (after {after})" if after else ""
+            self._console.print(f"  {_name(step)}({arguments}){waits}")
+
+    def _news(self, step: Json) -> Iterator[tuple[datetime, str, str | None]]:
+        """Yield what is new about a step: when it happened, what to print, and how."""
+        attempt, status = step.get("attempt") or 0, step["status"]
+        started, finished = _time(step.get("started_at")), _time(step.get("finished_at"))
+        name = _name(step)  # with the tool: the chained one's step has the index of another
+        if started and attempt and (name, attempt) not in self._begun:
+            yield started, f"step {name} {self._begins(step, attempt, started)}", "cyan"
+            self._begun[(name, attempt)] = started
+        if finished and name not in self._ended and StepStatus(status).is_terminal:
+            self._ended.add(name)
+            took = f" after {(finished - started).total_seconds() * 1000:.0f} ms" if started else ""
+            if origin := step.get("reused_from"):
+                took = f", as in {origin['job_id']} ${origin['index']}"
+            error = f": {_short(step['error'].get('message'))}" if step.get("error") else ""
+            yield finished, f"step {name} {status}{took}{error}", STEP_STYLES.get(status)
+
+    def _begins(self, step: Json, attempt: int, started: datetime) -> str:
+        if step.get("kind", "tool") == "tool":
+            if attempt == 1:
+                return "started"
+            # A retry keeps the time of the first start: when it began itself is not known here.
+            known = [at for (name, _), at in self._begun.items() if name == _name(step)]
+            is_anew = known and started not in known
+            return f"started again (attempt {attempt})" if is_anew else f"started, and is in attempt {attempt}"
+        # It hands over, and goes on in another attempt once those have ended.
+        return "goes on" if (_name(step), attempt - 1) in self._begun else "started"
+
+
+def questions(job: Json) -> Iterator[str]:
+    """Yield what a job waits for: its model, and what its steps ask, each with the command that answers it."""
+    if retry := job.get("retry"):
+        at = retry.get("next_attempt_at")
+        then = "it is asked again now" if at is None else f"it is asked again at {at}"
+        yield (
+            f"{retry['stage']} waits for its model, which failed in attempt {retry['attempts']}: "
+            f"{one_line(retry['error']['message'], 300)}; {then}"
+        )
+    for step in job.get("steps") or []:
+        if question := step.get("question"):
+            settle = f"  planq settle {job['id']} {step['index']}"
+            yield (
+                f"${step['index']} asks: {one_line(question.get('message') or question, 500)}\n"
+                f"{settle} happened --output JSON\n{settle} did-not-happen\n{settle} unknown"
+            )
+
+
+def print_outcome(job: Json, console: Console) -> None:
+    """Print a finished job's answer, or why there is none, and what it cost."""
+    if job.get("answer"):
+        _print_answer(plain(str(job["answer"])), console)
+    if job.get("error"):
+        error = job["error"]
+        console.print(plain(f"{error.get('code')}: {error.get('message')}"), style="red")
+    for warning in job.get("warnings") or []:
+        console.print(plain(f"warning: {warning.get('message')}"), style="yellow")
+    usage = job.get("usage") or {}
+    tokens = f"{usage.get('input_tokens', 0)} + {usage.get('output_tokens', 0)} tokens"
+    cost = usage.get("cost_usd")
+    price = f", {float(cost):.4f} USD" if cost else ""
+    calls = job.get("model_calls", 0)
+    console.print(f"{calls} model call{'' if calls == 1 else 's'}, {tokens}{price}", style="dim")
+
+
+def _name(step: Json) -> str:
+    return f"${step['index']} {plain(str(step['tool_name']))}"
+
+
+def _time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
+
+
+def _short(value: Any) -> str:
+    text = plain(json.dumps(value, ensure_ascii=False))
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
+
+
+def _print_answer(answer: str, console: Console) -> None:
+    """Print a model's or a tool's text: as it is for programs, rendered as Markdown for people (it cannot act)."""
+    if not console.is_terminal:
+        console.print(answer)
+        return
+    panel = Panel(Markdown(answer, hyperlinks=False), title="answer", title_align="left")
+    console.print(panel, soft_wrap=False)  # wrapped inside its frame, not cut off at it

@@ -1,0 +1,56 @@
+"""`planq schedules`: the reminders that jobs have scheduled."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from api.cli.connection import ApiKey, AsJson, Url, connect
+from api.cli.console import columns, err, one_line, out, print_json
+from api.cli.outcome import reported
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the group."""
+    group = typer.Typer(name="schedules", help="Look at reminders, and remove them.", no_args_is_help=True)
+    group.command(name="list")(list_all)
+    group.command()(delete)
+    app.add_typer(group)
+
+
+def list_all(
+    everything: Annotated[bool, typer.Option("--all", help="Also those that are over.")] = False,
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the reminders that are to come, newest first."""
+    with reported(as_json=as_json), connect(url, api_key) as client:
+        found = client.schedules(everything=everything)
+    if as_json:
+        print_json({"items": found})
+        return
+    if not found:
+        err.print("nothing is scheduled")
+    for line in columns([_row(one) for one in found]):
+        out.print(line)
+
+
+def delete(
+    ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of schedules.")],
+    url: Url = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Remove reminders; the jobs that they made stay."""
+    with reported(as_json=False), connect(url, api_key) as client:
+        for schedule_id in ids:
+            client.delete_schedule(schedule_id)
+            out.print(f"schedule {one_line(schedule_id, 80)} deleted")
+
+
+def _row(schedule: dict[str, Any]) -> list[str]:
+    how_often = f"{schedule['cron']} {schedule['timezone']}" if schedule["cron"] else "once"
+    when = schedule["next_at"] or schedule["error"] or "over"
+    agent = f"agent {schedule['agent']}" if schedule["agent"] else ""
+    return [schedule["id"], one_line(when, 60), how_often, agent, one_line(schedule["name"], 60)]

@@ -1,0 +1,136 @@
+"""`planq status`: one job with its steps and its answer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from uuid import UUID
+
+import typer
+
+from api.cli.connection import ApiKey, AsJson, Url, connect
+from api.cli.console import columns, err, one_line, out, print_json
+from api.cli.outcome import describe, end, reported
+from api.cli.submit import LONG_POLL_SECONDS, code_of, watch
+from shared.domain.states import JobStatus, StepStatus
+
+RESUMABLE = frozenset({JobStatus.COMPLETED, JobStatus.FAILED})
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command()(status)
+
+
+def status(
+    job_id: Annotated[UUID, typer.Argument(metavar="ID", help="The job's id.")],
+    wait: Annotated[bool, typer.Option("--wait", help="Tell its progress and wait for its end.")] = False,
+    tree: Annotated[bool, typer.Option("--tree", help="With the jobs that its steps have handed over to.")] = False,
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a job: its steps, answer and cost.
+
+    Exit code 1 when the job failed or was cancelled.
+    """
+    with reported(as_json=as_json), connect(url, api_key) as client:
+        job = client.job(str(job_id))
+        if tree:
+            job = _with_children(client, job, wait=wait)
+        elif wait:
+            watch(client, job, as_json=as_json)
+    if as_json:
+        print_json(job)
+    elif tree:
+        _show_tree(job)
+    else:
+        show(job)
+    end(code_of(job))
+
+
+def _with_children(client: Any, job: dict[str, Any], *, wait: bool) -> dict[str, Any]:
+    from api.cli.tree import with_children
+
+    while wait and not JobStatus(job["status"]).is_terminal:
+        job = client.job(job["id"], wait=LONG_POLL_SECONDS)
+    return with_children(client, job)
+
+
+def _show_tree(job: dict[str, Any]) -> None:
+    from api.cli.tree import print_tree, totals
+
+    print_tree(job, out)
+    out.print(totals(job), style="dim")
+    _show_budget(job)
+
+
+def _show_budget(job: dict[str, Any]) -> None:
+    from api.cli.budgets import budget_line
+
+    if line := budget_line(job.get("budget")):
+        out.print(line, style="dim")
+
+
+def show(job: dict[str, Any]) -> None:
+    """Print a job as it stands."""
+    from api.cli.progress import print_outcome, questions
+
+    out.print(f"job {job['id']} {job['status']}{', paused' if job.get('paused_at') else ''}", style="bold")
+    _show_origin(job)
+    for defect in job.get("plan_errors") or []:
+        out.print(f"- {describe(defect)}", style="red")
+    _show_steps(job)
+    for question in questions(job):
+        out.print(question, style="yellow")
+    print_outcome(job, out)
+    _show_budget(job)
+    _show_way_on(job)
+
+
+def _show_origin(job: dict[str, Any]) -> None:
+    if job.get("forked_from"):
+        out.print(f"forked from {job['forked_from']}")
+    if agent := job.get("agent"):
+        out.print(f"agent {one_line(agent['name'])} version {agent['version']}")
+    if parent := job.get("parent"):
+        out.print(f"works for {parent['job_id']} ${parent['step_index']}")
+    if job.get("input"):
+        out.print(f"input: {one_line(job['input'], 200)}")
+
+
+def _show_steps(job: dict[str, Any]) -> None:
+    steps = job.get("steps") or []
+    if steps:
+        for line in columns([_row(step) for step in steps]):
+            out.print(line)
+    for step in steps:
+        if large := step.get("output_ref"):
+            size = large["bytes"] / 1024**2
+            out.print(f"${step['index']} has {size:.1f} MB of output: planq output {job['id']} {step['index']}")
+    if children := job.get("children"):
+        noun = "job" if len(children) == 1 else "jobs"
+        out.print(f"{len(children)} child {noun}: planq status --tree {job['id']}")
+
+
+def _show_way_on(job: dict[str, Any]) -> None:
+    has_failures = any(step["status"] == StepStatus.FAILED for step in job.get("steps") or [])
+    if job.get("paused_at"):
+        err.print(f"paused; `planq resume {job['id']}` lets it go on", style="dim")
+    elif job["status"] in RESUMABLE and has_failures:
+        err.print(f"steps have failed; `planq resume {job['id']}` tries them again", style="dim")
+
+
+def _row(step: dict[str, Any]) -> list[str]:
+    after = ", ".join(f"${index}" for index in step.get("depends_on") or [])
+    error = step.get("error") or {}
+    note = one_line(error["message"], 120) if error.get("message") else ""
+    attempt = step.get("attempt") or 0 if step.get("kind", "tool") == "tool" else 0
+    origin = step.get("reused_from") or {}
+    return [
+        f"${step['index']}",
+        one_line(step["tool_name"]),
+        step["status"],
+        f"as in {origin['job_id']} ${origin['index']}" if origin else f"attempt {attempt}" if attempt > 1 else "",
+        f"after {after}" if after else "",
+        note,
+    ]

@@ -1,0 +1,163 @@
+"""`planq submit`: hands a request, a plan or an agent's work to planq, and tells how it goes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from api.cli.connection import ApiKey, AsJson, Url, connect
+from api.cli.console import err, out, print_json
+from api.cli.outcome import INTERRUPTED, NOT_OK, OK, end, reported
+from shared.domain.states import JobStatus
+
+LONG_POLL_SECONDS = 20.0
+ENDED_BADLY = frozenset({JobStatus.FAILED, JobStatus.CANCELLED})
+
+Limits = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=NUMBER", help="A lower bound for this job; repeatable.")
+]
+Budget = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="What it and all jobs below it may use up together; repeatable."),
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command()(submit)
+
+
+def submit(
+    text: Annotated[
+        str | None, typer.Argument(help="What is asked; - reads it from standard input.", show_default=False)
+    ] = None,
+    plan: Annotated[
+        str | None, typer.Option(metavar="FILE|-", help="Run this plan (JSON) as it is, without a planning call.")
+    ] = None,
+    agent: Annotated[str | None, typer.Option(metavar="NAME", help="The agent that shall do it.")] = None,
+    action: Annotated[
+        str | None, typer.Option(help="One of the agent's actions; the text may then be left out.")
+    ] = None,
+    with_: Annotated[
+        str | None, typer.Option("--with", metavar="JSON|@FILE", help="What the agent is given to work on.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="offline, or provider:model; else the server's own.")] = None,
+    tool: Annotated[
+        list[str] | None, typer.Option(help="A tool that the job may use; repeatable. All by default.")
+    ] = None,
+    user: Annotated[str | None, typer.Option(help="Whose job it is: tools keep what they learn for this id.")] = None,
+    limit: Limits = None,
+    budget: Budget = None,
+    metadata: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Kept with the job; repeatable.")
+    ] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="Submitting again with the same key gives the same job.")
+    ] = None,
+    wait: Annotated[bool, typer.Option(help="Tell its progress and wait for its end.")] = True,
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Submit a job and follow it to its answer.
+
+    Exit code 1 when the job fails. With --no-wait it prints the job's id and returns at once.
+    """
+    with reported(as_json=as_json):
+        if [text, plan, with_ and with_.removeprefix("@")].count("-") > 1:
+            raise typer.BadParameter("two of the text, the plan and --with cannot both come from standard input")
+        body = {
+            **_asked(text, plan, is_complete=agent is not None and action is not None),
+            **_given({"agent": agent, "action": action, "model": model, "user": user}, with_),
+            **_bounds(tool, limit, budget, metadata),
+        }
+        with connect(url, api_key) as client:
+            job = client.submit(body, idempotency_key=idempotency_key)
+            if not wait:
+                show_submitted(job, as_json=as_json)
+                return
+            watch(client, job, as_json=as_json)
+
+
+def show_submitted(job: dict[str, Any], *, as_json: bool) -> None:
+    """Print a job that was just accepted: its id, ready for a script."""
+    if as_json:
+        print_json(job)
+    else:
+        out.print(job["id"])
+        err.print(f"submitted; `planq status {job['id']} --wait` follows it", style="dim")
+
+
+def watch(client: Any, job: dict[str, Any], *, as_json: bool) -> None:
+    """Follow a job to its end, print it, and end with the exit code of its status.
+
+    Progress goes to standard error, the answer to standard output; as JSON nothing but the finished job is printed.
+    """
+    from api.cli.progress import follow, print_outcome
+
+    try:
+        if as_json:
+            while not JobStatus(job["status"]).is_terminal:
+                job = client.job(job["id"], wait=LONG_POLL_SECONDS)
+            print_json(job)
+        else:
+            err.print(f"job {job['id']}")
+            job = follow(client, job["id"], err)
+            print_outcome(job, out)
+    except KeyboardInterrupt:
+        err.print(f"\njob {job['id']} goes on; `planq status {job['id']} --wait` follows it, `planq cancel` ends it")
+        end(INTERRUPTED)
+    end(code_of(job))
+
+
+def code_of(job: dict[str, Any]) -> int:
+    """Return the exit code that a job's status stands for."""
+    return NOT_OK if job["status"] in ENDED_BADLY else OK
+
+
+def _asked(text: str | None, plan: str | None, *, is_complete: bool) -> dict[str, Any]:
+    from api.cli.inputs import STANDARD_INPUT, read_json, read_text
+
+    if text is None and plan is None and not is_complete:
+        raise typer.BadParameter("expected a text that says what to do, --plan, or --agent with --action")
+    body: dict[str, Any] = {}
+    if text is not None:
+        body["input"] = read_text(STANDARD_INPUT, "the text") if text == STANDARD_INPUT else text
+    if plan is not None:
+        body["plan"] = read_json(plan, "the plan")
+    return body
+
+
+def _given(names: dict[str, str | None], with_: str | None) -> dict[str, Any]:
+    from api.cli.inputs import parse_json, read_json
+
+    body: dict[str, Any] = {name: value for name, value in names.items() if value is not None}
+    if with_ is not None:
+        body["with"] = read_json(with_[1:], "--with") if with_.startswith("@") else parse_json(with_, "--with")
+    return body
+
+
+def _bounds(
+    tools: list[str] | None, limits: list[str] | None, budget: list[str] | None, metadata: list[str] | None
+) -> dict[str, Any]:
+    from api.cli.budgets import budget_of, number
+
+    body: dict[str, Any] = {}
+    if tools:
+        body["tools"] = tools
+    if limits:
+        body["limits"] = {name: number(name, value, "--limit") for name, value in _pairs(limits, "--limit")}
+    if budget:
+        body["limits"] = {**body.get("limits", {}), "budget": budget_of(_pairs(budget, "--budget"))}
+    if metadata:
+        body["metadata"] = dict(_pairs(metadata, "--metadata"))
+    return body
+
+
+def _pairs(given: list[str], option: str) -> list[tuple[str, str]]:
+    pairs = [tuple(item.partition("=")[::2]) for item in given]
+    for item, (name, _) in zip(given, pairs, strict=True):
+        if not name or "=" not in item:
+            raise typer.BadParameter(f"expected NAME=VALUE, found {item[:80]!r}", param_hint=option)
+    return [(name, value) for name, value in pairs]

@@ -1,0 +1,1 @@
+"""The command `planq`: its composition, and the commands for who runs it."""

@@ -1,0 +1,75 @@
+"""`planq dead-letters`: the messages that were no wake-ups. It speaks to the broker itself, where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from api.cli.connection import AsJson, located_settings
+from api.cli.console import one_line, out, print_json
+from api.cli.outcome import reported
+from shared.domain.errors import BrokerUnavailable
+from shared.domain.redact import without_password
+
+if TYPE_CHECKING:
+    from shared.broker.dead_letters import DeadLetters
+
+T = TypeVar("T")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the group of commands."""
+    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+    group.command("list")(list_letters)
+    group.command("drop")(drop)
+    app.add_typer(group, name="dead-letters", help="Messages that were no wake-ups: list, drop.")
+
+
+def list_letters(
+    limit: Annotated[int, typer.Option(min=1, max=1_000, help="At most so many, the newest first.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """List messages that workers found in their queues and that were no wake-ups, with the reason.
+
+    Whoever reaches the broker can have written them. No job depends on one.
+    """
+    with reported(as_json=as_json):
+        letters = _with_letters(lambda dead_letters: dead_letters.list(limit))
+    if as_json:
+        print_json({"items": [asdict(letter) for letter in letters]})
+        return
+    for letter in letters:
+        out.print(f"{one_line(letter.at)}  {one_line(letter.queue)}  {one_line(letter.reason, 500)}")
+        out.print(f"    {one_line(letter.message, 200)}", style="dim")
+    if not letters:
+        out.print("no dead letters")
+
+
+def drop(as_json: AsJson = False) -> None:
+    """Remove all of them."""
+    with reported(as_json=as_json):
+        count = _with_letters(lambda dead_letters: dead_letters.drop())
+    if as_json:
+        print_json({"dropped": count})
+    else:
+        out.print(f"{count} dropped")
+
+
+def _with_letters(use: Callable[[DeadLetters], T]) -> T:
+    """Run `use` on the list; raises `Misconfigured` or `BrokerUnavailable` when there is no broker."""
+    from shared.broker.celery_config import create_celery
+    from shared.broker.dead_letters import DeadLetters
+    from shared.broker.depth import reply_of
+
+    url = located_settings().require_broker()
+    dead_letters = DeadLetters(create_celery(url))
+    try:
+        return use(dead_letters)
+    except Exception as error:  # every client library has errors of its own here; all mean that it is not there
+        told = f"refuses ({reply})" if (reply := reply_of(error)) else f"does not answer ({type(error).__name__})"
+        raise BrokerUnavailable(f"the broker at {without_password(url)} {told}") from error
+    finally:
+        dead_letters.close()

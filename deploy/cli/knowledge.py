@@ -1,0 +1,159 @@
+"""`planq knowledge load` and `planq knowledge search`: the documents that the tool `knowledge_search` looks into.
+
+They speak to the database itself: documents are the operator's business, and no endpoint takes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from api.cli.connection import TENANT, AsJson, require_database
+from api.cli.console import err, one_line, out, print_json
+from api.cli.outcome import NOT_OK, end, reported
+
+if TYPE_CHECKING:
+    from api.cli.reading import Found
+    from shared.ports import Passage
+    from shared.store.knowledge import PostgresKnowledge
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Loaded:
+    """What became of the files of one call; `passages` counts those of the documents that were loaded now."""
+
+    loaded: list[dict[str, Any]] = field(default_factory=list)
+    unchanged: list[str] = field(default_factory=list)
+    skipped: list[dict[str, str]] = field(default_factory=list)
+    passages: int = 0
+
+    @property
+    def found_something(self) -> bool:
+        """True when at least one file is searchable now."""
+        return bool(self.loaded or self.unchanged)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the group."""
+    group = typer.Typer(name="knowledge", help="Load and search documents.", no_args_is_help=True)
+    group.command()(load)
+    group.command()(search)
+    app.add_typer(group)
+
+
+def load(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH", exists=True, help="Files and folders.")],
+    prefix: Annotated[
+        str, typer.Option(help="Put before each source, to keep folders apart that hold files of the same name.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Load documents: Markdown, HTML and any text.
+
+    Each is known by its path below the PATH that was given. An unchanged document is left alone, a changed one
+    replaced. Binary files and files over 5 MB are skipped and said so; hidden files are left out.
+    """
+    with reported(as_json=as_json):
+        result = _with_knowledge(lambda knowledge: _load(knowledge, paths, prefix))
+    if as_json:
+        print_json(asdict(result))
+    else:
+        for one in result.skipped:
+            err.print(f"skipped {one_line(one['source'], 200)}: {one['reason']}", style="yellow")
+        out.print(
+            f"{_count(len(result.loaded), 'document')} loaded ({_count(result.passages, 'passage')}), "
+            f"{len(result.unchanged)} unchanged, {len(result.skipped)} skipped"
+        )
+    if not result.found_something:
+        end(NOT_OK)
+
+
+def search(
+    query: Annotated[str, typer.Argument(help="What to look for, in plain words.")],
+    limit: Annotated[int, typer.Option(min=1, max=50, help="At most so many passages.")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Search the documents as the tool does.
+
+    Exit code 1 when nothing is found.
+    """
+    with reported(as_json=as_json):
+        found = _with_knowledge(lambda knowledge: knowledge.search(TENANT, query, limit))
+    if as_json:
+        print_json({"items": [asdict(passage) for passage in found]})
+    else:
+        for passage in found:
+            _show(passage)
+    if not found:
+        err.print(f"nothing was found for: {one_line(query)}")
+        end(NOT_OK)
+
+
+def _with_knowledge(use: Callable[[PostgresKnowledge], Awaitable[T]]) -> T:
+    """Run `use` on the database's knowledge; raises `Misconfigured` or `DatabaseUnavailable` when there is none."""
+    from shared.store.database import Database
+    from shared.store.knowledge import PostgresKnowledge
+    from shared.store.schema import require_schema
+
+    url = require_database()
+    require_schema(url)
+
+    async def run() -> T:
+        database = Database(url, max_connections=1)
+        await database.open()
+        try:
+            return await use(PostgresKnowledge(database))
+        finally:
+            await database.close()
+
+    return asyncio.run(run())
+
+
+async def _load(knowledge: PostgresKnowledge, paths: list[Path], prefix: str) -> Loaded:
+    from api.cli.reading import Unreadable, find_files
+
+    result = Loaded()
+    for found in find_files(paths, prefix):
+        try:
+            await _load_file(knowledge, found, result)
+        except Unreadable as reason:
+            result.skipped.append({"source": found.source, "reason": str(reason)})
+    return result
+
+
+async def _load_file(knowledge: PostgresKnowledge, found: Found, result: Loaded) -> None:
+    from api.cli.reading import Unreadable, read_file
+    from deploy.cli import passages
+
+    if found.reason is not None:
+        raise Unreadable(found.reason)
+    text, form, raw = read_file(found.path)
+    named, pieces = passages.split_document(text, form)
+    if not pieces:
+        raise Unreadable("holds no text")
+    title = named or found.path.name
+    digest = sha256(f"{passages.VERSION}\0{form}\0{title}\0".encode() + raw).hexdigest()
+    if await knowledge.load(TENANT, source=found.source, title=title, digest=digest, pieces=pieces):
+        result.loaded.append({"source": found.source, "title": title, "passages": len(pieces)})
+        result.passages += len(pieces)
+    else:
+        result.unchanged.append(found.source)
+
+
+def _show(passage: Passage) -> None:
+    out.print(passage.title, style="bold")
+    out.print(f"{passage.source}  ({passage.score:.2f})", style="dim")
+    out.print(passage.text)
+    out.print("")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

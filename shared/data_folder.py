@@ -1,0 +1,64 @@
+"""The data folder of an installation: whether it can be used, whose data it holds, how much room it has."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote
+
+from shared.domain.errors import Misconfigured
+
+LEAST_FREE_BYTES = 16 * 1024 * 1024
+"""One segment of PostgreSQL's log: where no more is free, it cannot begin the next one, and ends."""
+
+
+@contextlib.contextmanager
+def usable(folder: Path) -> Iterator[None]:
+    """Turn the system's refusals to make, read or write something in a data folder into `Misconfigured`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise Misconfigured(f"no space left in {folder}: {free_space(folder)}") from error
+        if error.filename is None:
+            raise
+        place = Path(os.fsdecode(error.filename))
+        if folder not in (place, *place.parents) and place not in folder.parents:
+            raise
+        if error.errno in (errno.EEXIST, errno.ENOTDIR):
+            place = next((one for one in (place, *place.parents) if one.exists()), place)
+            reason = f"{place} is a file, and planq needs a folder there"
+        else:
+            reason = f"{place}: {error.strerror or type(error).__name__}"
+        raise Misconfigured(
+            f"the data folder {folder} cannot be used ({reason}); choose another one with --data or PLANQ_DATA"
+        ) from error
+
+
+def serves(data: Path, *urls: str) -> bool:
+    """Say whether one of these is the URL of an embedded server with its data below this folder."""
+    notes = [note.read_text("utf-8") for note in data.glob("*/run.path")]
+    return any(place in unquote(url) for place in (f"{data}/", *notes) for url in urls)
+
+
+def lacks_space(folder: Path, least: int = LEAST_FREE_BYTES) -> str | None:
+    """Return a sentence where fewer bytes than `least` are free for the servers that lie in `folder`, else None.
+
+    A folder that cannot be looked at lacks none.
+    """
+    try:
+        lacks = shutil.disk_usage(folder).free < least
+    except OSError:
+        return None
+    return f"no space left in {folder}: {free_space(folder)}" if lacks else None
+
+
+def free_space(folder: Path) -> str:
+    """Return how much is free where a folder lies, and what to do about it."""
+    there = next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
+    free = shutil.disk_usage(there).free // 1024
+    return f"{free} kB are free; remove something, or move the folder (--data or PLANQ_DATA)"
