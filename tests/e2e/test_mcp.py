@@ -72,7 +72,7 @@ def test_what_a_server_says_beside_its_output_is_kept_and_a_job_has_a_user(
         def listed() -> list[str]:
             return [tool["name"] for tool in http.get("/tools").json()["items"]]
 
-        eventually(lambda: "odd_shown" in listed(), 30, what="the server's tools are published")
+        eventually(lambda: "odd_shown" in listed(), what="the server's tools are published")
         wanted = plan(
             ("odd_undeclared", {}),
             ("odd_picture", {}),

@@ -40,7 +40,7 @@ def _cannot_save(client: redis.Redis, data: Path) -> None:
     blocked.mkdir(parents=True)
     client.config_set("save", "3600 1")
     client.bgsave()
-    eventually(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err", 30, what="a snapshot failed")
+    eventually(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err", what="a snapshot failed")
 
 
 def _can_save(client: redis.Redis, data: Path) -> None:
@@ -48,7 +48,7 @@ def _can_save(client: redis.Redis, data: Path) -> None:
     (data / "dump.rdb").rmdir()
     client.config_set("save", "")
     client.bgsave()
-    eventually(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "ok", 30, what="a snapshot succeeded")
+    eventually(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "ok", what="a snapshot succeeded")
     (data / "dump.rdb").unlink()
 
 

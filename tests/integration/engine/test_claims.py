@@ -245,12 +245,15 @@ def test_a_call_that_is_just_being_given_up_is_not_taken_for_one_that_was_never_
 
     async def scenario(harness: Harness) -> Any:
         job_id, running = await begun(harness, held)
-        fail, asked, answer = harness.store.fail_step, asyncio.Event(), asyncio.Event()
+        fail, asked, answer, failed = harness.store.fail_step, asyncio.Event(), asyncio.Event(), asyncio.Event()
 
         async def slow(*arguments: Any, **named: Any) -> Any:
             asked.set()
             await answer.wait()
-            return await fail(*arguments, **named)
+            try:
+                return await fail(*arguments, **named)
+            finally:
+                failed.set()
 
         monkeypatch.setattr(harness.store, "fail_step", slow)
         running.cancel()
@@ -263,7 +266,7 @@ def test_a_call_that_is_just_being_given_up_is_not_taken_for_one_that_was_never_
             await compare.compare()
         step, published = await step_of(harness, job_id), list(harness.published)
         answer.set()
-        await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()}, timeout=60)
+        await asyncio.wait_for(failed.wait(), 60)
         return step["status"], step["releases"], published
 
     assert play(scenario, ScriptedModel(), [held.tool]) == ("running", 0, [])

@@ -69,7 +69,7 @@ def test_a_worker_that_stood_still_cuts_off_what_others_took(make_scene: MakeSce
     process = scene.stack.processes[frozen]
 
     process.send_signal(signal.SIGSTOP)
-    eventually(lambda: scene.job(job)["steps"][0]["attempt"] == 2, 30, what="another worker went on")
+    eventually(lambda: scene.job(job)["steps"][0]["attempt"] == 2, what="another worker went on")
     process.send_signal(signal.SIGCONT)
 
     eventually(lambda: "attempt_cut_off" in scene.stack.log(frozen).read_text(), 60, what="the frozen worker let go")
@@ -89,11 +89,11 @@ def test_a_worker_that_hears_nothing_ends_to_be_started_again(make_scene: MakeSc
         return any("planq-io" in name for reply in replies for name in reply)
 
     with create_celery(broker_url) as app:
-        eventually(is_cancelled, 30, what="the io worker takes no messages any more")
+        eventually(is_cancelled, what="the io worker takes no messages any more")
     job = scene.submit(("test_hold", {"seconds": 0}))
     scene.sql("UPDATE jobs SET wakes = 1, wake_at = now()")  # as if the sweeper had published it once already
 
-    eventually(lambda: process.poll() is not None, 30, what="the deaf worker has ended")
+    eventually(lambda: process.poll() is not None, what="the deaf worker has ended")
     assert process.returncode == 75
     assert "worker_deaf" in scene.stack.log("io-1").read_text()
     scene.stack.run_worker("io", 2)
