@@ -16,13 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api import errors, openapi
 from api.deps import Services
-from api.front import Front
-from api.guard import Guard
 from api.metrics import Metrics
+from api.middleware import Guard, GuardMiddleware
 from api.readiness import BrokerProbe, Readiness
 from api.routes.agents import agents
 from api.routes.catalogue import catalogue
@@ -31,9 +29,7 @@ from api.routes.docs import ASSETS, assets, docs
 from api.routes.executions import executions
 from api.routes.jobs import jobs
 from api.routes.operations import operations
-from api.routes.outputs import outputs
 from api.routes.schedules import schedules
-from api.shortcuts import Shortcuts
 from api.submission import TENANT
 from api.waiting import Waiters
 from shared.broker.celery_config import create_celery
@@ -69,19 +65,6 @@ _STATEMENT_SECONDS = 30.0
 _DESCRIPTION = "A durable backend for agentic jobs: plan, execute on Celery, answer."
 
 
-class _Application(FastAPI):
-    """FastAPI behind our own front; `front` has to be set before the first request."""
-
-    front: ASGIApp
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await (self.front if scope["type"] == "http" else self.routed)(scope, receive, send)
-
-    async def routed(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer by FastAPI alone."""
-        await super().__call__(scope, receive, send)
-
-
 def create_app(settings: Settings) -> FastAPI:
     """Return the application; opens no connection yet.
 
@@ -102,7 +85,7 @@ def create_app(settings: Settings) -> FastAPI:
         async with _running(settings, services, database):
             yield
 
-    app = _Application(
+    app = FastAPI(
         title="planq",
         version=VERSION,
         description=_DESCRIPTION,
@@ -113,17 +96,14 @@ def create_app(settings: Settings) -> FastAPI:
         swagger_ui_oauth2_redirect_url=None,
     )
     app.state.services = services
-    for router in (jobs, outputs, control, agents, schedules, executions, catalogue, operations, docs):
+    for router in (jobs, control, agents, schedules, executions, catalogue, operations, docs):
         app.include_router(router)
     app.mount(ASSETS, assets())
     errors.install(app)
     openapi.describe(app, settings.limits_of(TENANT), with_keys=bool(settings.keys))
     app.add_middleware(errors.Faults)
-    app.front = Front(
-        errors.Faults(Shortcuts(app.routed, services)),
-        Guard(settings.keys, settings.max_body_bytes),
-        services.metrics,
-    )
+    guard = Guard(settings.keys, settings.max_body_bytes)
+    app.add_middleware(GuardMiddleware, guard=guard, metrics=services.metrics)  # the one added last is the outermost
     return app
 
 

@@ -12,11 +12,10 @@ import json
 from typing import Any
 
 import orjson
-from starlette.responses import Response
 
-from api.problems import Refusal
+from api.responses import Refusal
 from shared.domain import strict_json
-from shared.domain.encoding import JsonText, has_long_integer
+from shared.domain.encoding import has_long_integer
 from shared.domain.errors import InvalidRequest, capped
 
 _MAX_DIGITS = 20  # of 2^64 - 1
@@ -48,30 +47,6 @@ def decode(body: bytes, *, is_unique: bool = True) -> Any:
     return value
 
 
-def encode(value: Any) -> bytes:
-    """Return JSON text in UTF-8 for what the store holds: integers of any size, and strings of any code points.
-
-    A `JsonText` in it is part of the text as it is.
-    """
-    try:
-        return orjson.dumps(value, default=_as_it_is, option=orjson.OPT_PASSTHROUGH_DATACLASS)
-    except TypeError:
-        # Tools may return integers beyond 64 bits and lone surrogates; both have a JSON form, only not in orjson.
-        return json.dumps(value, allow_nan=False, separators=(",", ":"), default=_value_of).encode("ascii")
-
-
-def _as_it_is(value: Any) -> orjson.Fragment:
-    if isinstance(value, JsonText):
-        return orjson.Fragment(value.body)
-    raise TypeError
-
-
-def _value_of(value: Any) -> Any:
-    if isinstance(value, JsonText):
-        return json.loads(value.body)
-    raise TypeError(f"{type(value).__name__} has no JSON form")
-
-
 def digest(value: Any) -> str:
     """Return the SHA-256 of a decoded body, the same for every spelling of it (order of keys, white space, escapes).
 
@@ -82,16 +57,6 @@ def digest(value: Any) -> str:
     except TypeError as error:
         raise InvalidRequest("the body is nested too deeply; expected at most 100 levels") from error
     return hashlib.sha256(text).hexdigest()
-
-
-class JsonResponse(Response):
-    """A response whose content is encoded by `encode`."""
-
-    media_type = "application/json"
-
-    def render(self, content: Any) -> bytes:
-        """Return the body."""
-        return encode(content)
 
 
 def _refuse_repeated_keys(body: bytes) -> None:

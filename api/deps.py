@@ -16,8 +16,8 @@ from starlette.responses import Response
 
 from api.body import decode
 from api.metrics import Metrics
-from api.problems import error_responses
 from api.readiness import Readiness
+from api.responses import error_responses
 from api.waiting import Waiters
 from shared.broker.publisher import CeleryPublisher
 from shared.domain.errors import InvalidRequest, NotFound, capped
@@ -87,27 +87,61 @@ def step_index_of(job_id: UUID, text: str) -> int:
 def router(tag: str, *statuses: int) -> APIRouter:
     """Return a router whose routes read bodies and queries strictly, and document the errors that each may have."""
     found = error_responses(*(statuses or (401, 403, 421, 422, 500, 503)))
-    return APIRouter(route_class=_StrictRoute, tags=[tag], responses=found)
+    return APIRouter(route_class=StrictRoute, tags=[tag], responses=found)
 
 
-class _StrictRequest(Request):
+class StrictRequest(Request):
+    """A request whose body is decoded strictly, once."""
+
     async def json(self) -> Any:
+        """Return the value of the body; raises `Refusal` as `decode` does."""
         if not hasattr(self, "_json"):
             self._json = decode(await self.body())
         return self._json
 
 
-class _StrictRoute(APIRoute):
+class StrictRoute(APIRoute):
+    """A route that refuses parameters of the query which nothing reads."""
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return what answers a request that this route matches."""
         handle = super().get_route_handler()
         known = _query_names(self.dependant)
 
         async def strict(request: Request) -> Response:
             if request.scope["query_string"]:
                 _check_query(request, known)
-            return await handle(_StrictRequest(request.scope, request.receive))
+            return await handle(_as_strict(request))
 
         return strict
+
+
+class DirectRoute(StrictRoute):
+    """A route that answers plain requests itself, without FastAPI's reading of parameters.
+
+    What `direct` does not take for plain, a malformed body say, it leaves: the handler below then says what is wrong
+    with it, and `/openapi.json` describes that one alone. Measured on two cores: what is saved is half of such a
+    request.
+    """
+
+    async def direct(self, request: StrictRequest, services: Services) -> Response | None:
+        """Answer a plain request; None leaves it to the handler. Raises what the handler would raise."""
+        raise NotImplementedError
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return what answers a request that this route matches."""
+        handle = super().get_route_handler()
+
+        async def answer(request: Request) -> Response:
+            strict = _as_strict(request)
+            response = await self.direct(strict, request.app.state.services)
+            return await handle(strict) if response is None else response
+
+        return answer
+
+
+def _as_strict(request: Request) -> StrictRequest:
+    return request if isinstance(request, StrictRequest) else StrictRequest(request.scope, request.receive)
 
 
 def _query_names(dependant: Dependant) -> list[str]:

@@ -21,8 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.body import encode
-from api.problems import MEDIA_TYPE, Refusal, problem
+from api.responses import MEDIA_TYPE, Refusal, encode, problem
 from shared.domain import errors as domain
 from shared.domain.errors import PlanqError, capped
 

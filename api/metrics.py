@@ -22,9 +22,6 @@ from shared.domain.tool import LATENCIES_SECONDS
 from shared.store.database import Row
 from shared.store.fleet import Fleet
 
-ROUTE = "planq.route"
-"""Key of the scope: the template of the route that answers, where that is none of FastAPI's."""
-
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
@@ -182,8 +179,5 @@ class Metrics:
 
 def route_of(scope: Scope) -> str:
     """Return the template of the route that a request went to, `none` where there was none."""
-    own: str | None = scope.get(ROUTE)
-    if own is not None:
-        return own
     route: Any = scope.get("route")
     return str(getattr(route, "path", "none"))

@@ -7,8 +7,8 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from api.guard import OPEN_PATHS
-from api.problems import Problem
+from api.middleware import OPEN_PATHS
+from api.responses import Problem
 from shared.domain.limits import Limits
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from api.problems import MEDIA_TYPE, problem
+from api.responses import MEDIA_TYPE, problem
 
 _log = logging.getLogger("planq.api")
 

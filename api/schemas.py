@@ -211,11 +211,13 @@ class ValidationRequest(_Request):
     tools: ToolNames | None = Field(default=None, description="The only tools the plan may use; all by default.")
 
 
-class _Answer(BaseModel):
+class Answer(BaseModel):
+    """An answer of the API, all of whose fields are known."""
+
     model_config = ConfigDict(extra="forbid")
 
 
-class ErrorDocument(_Answer):
+class ErrorDocument(Answer):
     """Why a job or a step failed."""
 
     code: str
@@ -224,14 +226,14 @@ class ErrorDocument(_Answer):
     details: dict[str, Any]
 
 
-class Origin(_Answer):
+class Origin(Answer):
     """A step of another job."""
 
     job_id: Id
     index: int
 
 
-class OutputReference(_Answer):
+class OutputReference(Answer):
     """A large output: the SHA-256 of its JSON in hexadecimal, its length, and the path under which it can be had."""
 
     sha256: str
@@ -239,7 +241,7 @@ class OutputReference(_Answer):
     href: str
 
 
-class StepDocument(_Answer):
+class StepDocument(Answer):
     """One step. `arguments` are those it was called with; as planned while it has not begun, or where too large."""
 
     index: int
@@ -259,7 +261,7 @@ class StepDocument(_Answer):
     finished_at: Time | None
 
 
-class UsageDocument(_Answer):
+class UsageDocument(Answer):
     """What the model calls of a job used; the cost is null where a model's price is not known."""
 
     input_tokens: int
@@ -267,7 +269,7 @@ class UsageDocument(_Answer):
     cost_usd: float | None
 
 
-class BudgetUse(_Answer):
+class BudgetUse(Answer):
     """What a job and all jobs of its tree have used, by what is recorded; costs that are not known are not in it."""
 
     tokens: int
@@ -282,7 +284,7 @@ class BudgetDocument(BudgetRequest):
     used: BudgetUse
 
 
-class WarningDocument(_Answer):
+class WarningDocument(Answer):
     """Something that was not in order and stopped nothing."""
 
     code: str
@@ -300,7 +302,7 @@ class PlanDocument(BaseModel):
     calls: list[dict[str, Any]]
 
 
-class PlanErrorDocument(_Answer):
+class PlanErrorDocument(Answer):
     """One defect of a plan; `error.type` names its kind."""
 
     tool_index: int | None
@@ -309,21 +311,21 @@ class PlanErrorDocument(_Answer):
     error: dict[str, Any]
 
 
-class AgentReference(_Answer):
+class AgentReference(Answer):
     """An agent in the version that a job has pinned."""
 
     name: str
     version: int
 
 
-class StepReference(_Answer):
+class StepReference(Answer):
     """The step that a child job works for."""
 
     job_id: Id
     step_index: int
 
 
-class ChildDocument(_Answer):
+class ChildDocument(Answer):
     """A job that a step has handed over to; `key` is its name among the step's children, where it has one."""
 
     id: Id
@@ -335,7 +337,7 @@ class ChildDocument(_Answer):
     status: JobStatus
 
 
-class RetryDocument(_Answer):
+class RetryDocument(Answer):
     """What the job waits for: its model failed in a way that may pass, and is asked again. No worker is held."""
 
     stage: Literal["planning", "responding"]
@@ -344,7 +346,7 @@ class RetryDocument(_Answer):
     error: ErrorDocument = Field(description="What the model failed with the last time.")
 
 
-class JobSummary(_Answer):
+class JobSummary(Answer):
     """A job without its plan and its steps."""
 
     id: Id
@@ -382,7 +384,7 @@ class JobDocument(JobSummary):
     retry: RetryDocument | None
 
 
-class ForkedStep(_Answer):
+class ForkedStep(Answer):
     """A step of a plan that is only looked at."""
 
     index: int
@@ -402,7 +404,7 @@ class DoubtfulStep(ForkedStep):
     same_as: Origin
 
 
-class ForkPreview(_Answer):
+class ForkPreview(Answer):
     """What a fork would do; nothing is stored. With any `in_doubt`, part of `run`, it needs `repeat_unsafe`."""
 
     reuse: list[ReusedStep]
@@ -410,20 +412,20 @@ class ForkPreview(_Answer):
     in_doubt: list[DoubtfulStep]
 
 
-class JobPage(_Answer):
+class JobPage(Answer):
     """Jobs, newest first; `next_cursor` is null on the last page."""
 
     items: list[JobSummary]
     next_cursor: str | None
 
 
-class ToolList(_Answer):
+class ToolList(Answer):
     """The tools that workers have published, by name."""
 
     items: list[ToolDefinition]
 
 
-class ValidationResult(_Answer):
+class ValidationResult(Answer):
     """Whether a plan could run, and everything that is wrong with it."""
 
     valid: bool
@@ -439,7 +441,7 @@ class ArtifactDocument(BaseModel):
     artifact: Any
 
 
-class ArtifactRecordDocument(_Answer):
+class ArtifactRecordDocument(Answer):
     """What is known of a version of an artifact beside its body."""
 
     artifact_id: str
@@ -453,26 +455,26 @@ class ArtifactRecordDocument(_Answer):
     created_at: Time
 
 
-class ArtifactPage(_Answer):
+class ArtifactPage(Answer):
     """What a job has made."""
 
     items: list[ArtifactRecordDocument]
 
 
-class Health(_Answer):
+class Health(Answer):
     """The process is alive."""
 
     status: Literal["ok"]
 
 
-class Check(_Answer):
+class Check(Answer):
     """One thing that planq stands on; `detail` says what is there, or what to do."""
 
     ok: bool
     detail: str
 
 
-class Readiness(_Answer):
+class Readiness(Answer):
     """Whether jobs that are submitted now would run."""
 
     status: Literal["ready", "not_ready"]

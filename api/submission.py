@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
-from api.body import encode
-from api.problems import Refusal
+from api.responses import Refusal, encode
 from api.schemas import MAX_METADATA_BYTES, JobRequest
 from shared.domain.encoding import JsonText
 from shared.domain.errors import InvalidRequest, PlanInvalid, TooLarge, capped

@@ -8,21 +8,26 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.agent_schemas import AgentPage, KeptAgent, SkillPage, SkillSummary, StoredAgent
-from api.body import JsonResponse, decode
+from api.body import decode
 from api.deps import Services, Use, router
 from api.documents import agent_document, agent_summary, kept_agent_document, skill_summary
-from api.problems import error_responses
-from api.schemas import MAX_PAGE, SAYS_SOMETHING
+from api.responses import JsonResponse, error_responses
+from api.schemas import (
+    MAX_PAGE,
+    SAYS_SOMETHING,
+    Answer,
+    Time,
+)
 from api.submission import TENANT
 from shared.domain.agents.checks import AGENT_NAME
-from shared.domain.agents.document import AgentDocument, parse_agent
+from shared.domain.agents.document import AgentDocument, OutputMode, parse_agent
 from shared.domain.agents.marked import MAX_CHARS
 from shared.domain.agents.skill import parse_skill
 from shared.domain.agents.warnings import Warned, document_warnings, named_agents
@@ -31,6 +36,68 @@ from shared.store.agents import Kept
 from shared.store.database import json_text
 
 agents: APIRouter = router("agents")
+
+
+class StoredAgent(Answer):
+    """An agent in one of its versions."""
+
+    name: str
+    version: int
+    document: dict[str, Any] = Field(description="As it was stored, unknown keys too.")
+    created_at: Time
+    retired_at: Time | None = Field(description="Since then no new job may name it.")
+
+
+class DocumentWarning(Answer):
+    """A name in an agent's document that stands for nothing now."""
+
+    path: str = Field(description="A JSON pointer into the document.")
+    code: Literal["tool_missing", "skill_missing", "chained_tool_missing", "chained_tool_unused", "agent_missing"]
+    name: str
+    message: str
+
+
+class KeptAgent(StoredAgent):
+    """An agent as it has just been stored."""
+
+    warnings: list[DocumentWarning] = Field(description="What it names and nobody offers; it is stored all the same.")
+
+
+class AgentSummary(Answer):
+    """An agent in its newest version, without its document."""
+
+    name: str
+    version: int
+    description: str
+    output_mode: OutputMode
+    tools: list[str]
+    skills: list[str]
+    actions: list[str]
+    created_at: Time
+
+
+class AgentPage(Answer):
+    """Agents in the order of their names; `next_cursor` is null on the last page."""
+
+    items: list[AgentSummary]
+    next_cursor: str | None
+
+
+class SkillSummary(Answer):
+    """A skill in its newest version, without its text."""
+
+    name: str
+    version: int
+    characters: int
+    created_at: Time
+
+
+class SkillPage(Answer):
+    """Skills in the order of their names; `next_cursor` is null on the last page."""
+
+    items: list[SkillSummary]
+    next_cursor: str | None
+
 
 Name = Annotated[
     str,

@@ -8,11 +8,9 @@ from urllib.parse import quote
 from fastapi import Path, Query
 from starlette.responses import Response
 
-from api.body import JsonResponse
 from api.deps import Use, router
-from api.problems import error_responses
+from api.responses import STORED, IfNoneMatch, JsonResponse, error_responses, stored_json
 from api.schemas import ArtifactDocument, ToolList, ValidationRequest, ValidationResult
-from api.stored import STORED, IfNoneMatch, stored_json
 from api.submission import TENANT, allowed_tools, check_plan, known_names
 from shared.domain.errors import NotFound
 from shared.domain.plan import Plan

@@ -8,12 +8,12 @@ from fastapi import Header
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.body import JsonResponse, digest, encode
+from api.body import digest
 from api.deps import KEY, StepPath, Use, job_id_of, router, step_index_of
 from api.documents import fork_preview
 from api.forking import fork_of
-from api.problems import error_responses
 from api.recovery import asks_nothing, doubts_about, verdict_of
+from api.responses import JsonResponse, encode, error_responses
 from api.routes.jobs import ACCEPTED, JobPath
 from api.schemas import ForkPreview, ForkRequest, JobDocument, ResumeRequest, SettleRequest
 from api.service import document_of, replayed, stored

@@ -9,22 +9,104 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import APIRouter, Header, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
 from starlette.requests import Request
 from starlette.responses import Response
 
 from api import service
-from api.agent_schemas import ExecutionDocument, ExecutionRequest
-from api.body import JsonResponse
 from api.deps import KEY, Services, Use, job_id_of, router
 from api.documents import execution_document
-from api.problems import error_responses
+from api.responses import JsonResponse, error_responses
 from api.routes.agents import Name
-from api.schemas import JobRequest
+from api.schemas import (
+    SAYS_SOMETHING,
+    AgentReference,
+    Answer,
+    BudgetRequest,
+    ChildDocument,
+    ErrorDocument,
+    Id,
+    JobRequest,
+    RetryDocument,
+    StepReference,
+    Time,
+    UsageDocument,
+    User,
+    WarningDocument,
+    one_of,
+)
 from api.submission import TENANT
 from shared.domain.errors import InvalidRequest, NotFound
+from shared.domain.plan import WHOLE
+from shared.domain.states import JobStatus
 from shared.domain.tool import MAX_TIMEOUT_SECONDS
 
 executions: APIRouter = router("agents")
+
+
+_SOMETHING_TO_DO: JsonDict = {
+    "anyOf": [
+        one_of(wanted, **{wanted: "string", unset: "null"})
+        for wanted in ("action", "prompt")
+        for unset in ("timeout_ms", "timeout_seconds")
+    ]
+}
+"""Which fields of an execution's request go together, for `/openapi.json`."""
+
+
+class ExecutionRequest(BaseModel):
+    """What an agent shall do: `action`, `prompt`, or both."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra=_SOMETHING_TO_DO)
+
+    action: str | None = Field(default=None, description="One of the agent's actions.")
+    prompt: str | None = Field(
+        default=None,
+        description="What is asked, at most 100 kB of UTF-8.",
+        json_schema_extra={"pattern": SAYS_SOMETHING},
+    )
+    with_: dict[str, Any] | None = Field(
+        default=None, alias="with", description="What the agent, or its action, is given to work on; at most 100 kB."
+    )
+    timeout_ms: Annotated[int, Field(ge=1), WHOLE] | None = Field(
+        default=None,
+        description="How long it may take, at most 300 000 ms; or `timeout_seconds`.",
+        json_schema_extra={"maximum": MAX_TIMEOUT_SECONDS * 1000},
+    )
+    timeout_seconds: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="How long it may take, at most 300 s; or `timeout_ms`.",
+        json_schema_extra={"maximum": MAX_TIMEOUT_SECONDS},
+    )
+    user: User = None
+    metadata: dict[str, Any] | None = Field(default=None, description="Kept and returned as it is; at most 16 kB.")
+    budget: BudgetRequest | None = Field(default=None, description="For it and all executions below it.")
+
+
+class ExecutionDocument(Answer):
+    """One run of an agent, or of a plan of agents: a job, seen from its result."""
+
+    exec_id: Id = Field(description="The id of the job that it is.")
+    status: JobStatus
+    agent: AgentReference | None = Field(description="Null where it is a plan of agents.")
+    user: str | None = Field(description="Whose it is, as the caller named them.")
+    action: str | None
+    output: Any = Field(description="The object of a structured agent, else `{text}`; null unless it has completed.")
+    chained: dict[str, Any] | None = Field(description="What became of the agent's chained tool.")
+    error: ErrorDocument | None
+    elapsed_ms: int | None = Field(description="From its submission to its end; null before.")
+    model_calls: int
+    usage: UsageDocument
+    created_at: Time
+    started_at: Time | None
+    finished_at: Time | None
+    parent: StepReference | None
+    depth: int
+    children: list[ChildDocument]
+    warnings: list[WarningDocument] = Field(description="What the agent missed, and went on without.")
+    retry: RetryDocument | None
+
 
 Key = Annotated[
     str | None,

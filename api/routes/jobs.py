@@ -1,22 +1,23 @@
-"""Jobs: submit, look, wait, list, cancel. Issue 2, section 6."""
+"""Jobs: submit, look, wait, list, cancel; and what is too large to stand in their documents."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import re
 from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import Header, Path, Query
-from starlette.requests import Request
+from pydantic import ValidationError
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from api import service
-from api.body import JsonResponse
-from api.deps import KEY, Use, job_id_of, router
-from api.documents import job_summary
-from api.problems import error_responses
-from api.schemas import MAX_PAGE, JobDocument, JobPage, JobRequest
+from api.deps import KEY, DirectRoute, Services, StepPath, StrictRequest, Use, job_id_of, router, step_index_of
+from api.documents import artifact_record, job_summary
+from api.responses import STORED, IfNoneMatch, JsonResponse, Refusal, error_responses, stored_json
+from api.schemas import MAX_PAGE, ArtifactPage, JobDocument, JobPage, JobRequest
 from api.service import document_of
 from api.submission import TENANT
 from shared.domain.errors import Conflict, InvalidRequest
@@ -26,6 +27,9 @@ jobs = router("jobs")
 
 _CURSOR = "^[A-Za-z0-9_-]{21}[AQgw]$"
 """The 16 bytes of an id in base64 for URLs, for `/openapi.json`."""
+
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_WAIT = re.compile(rb"wait=([0-9]{1,6}(?:\.[0-9]{1,6})?)")
 
 JobPath = Annotated[str, Path(json_schema_extra={"format": "uuid"}, description="The job's id.")]
 
@@ -42,15 +46,6 @@ ACCEPTED: dict[str, Any] = {
 """How a job that was accepted is answered, for `/openapi.json`."""
 
 
-@jobs.post(
-    "/jobs",
-    status_code=202,
-    response_model=JobDocument,
-    responses={
-        202: ACCEPTED,
-        **error_responses(400, 404, 409, 413, 415),
-    },
-)
 async def submit(
     request: Request,
     body: JobRequest,
@@ -66,7 +61,6 @@ async def submit(
     return await service.submit(services, body, sent, idempotency_key=idempotency_key, traceparent=traceparent)
 
 
-@jobs.get("/jobs/{job_id}", response_model=JobDocument, responses=error_responses(404))
 async def look(
     request: Request,
     job_id: JobPath,
@@ -78,6 +72,52 @@ async def look(
 ) -> Response:
     """Return a job; with `wait`, as soon as it has ended, or as it stands when the time is over."""
     return await service.look(services, job_id_of(job_id), wait, scope=request.scope, receive=request.receive)
+
+
+class _Submit(DirectRoute):
+    async def direct(self, request: StrictRequest, services: Services) -> Response | None:
+        """Store a job; what is no JSON or no `JobRequest` is left."""
+        fields = request.headers
+        if request.scope["query_string"] or fields.get("content-type") != "application/json":
+            return None
+        try:
+            sent = await request.json()
+            body = JobRequest.model_validate(sent)
+        except (Refusal, ValidationError, ClientDisconnect):
+            return None
+        key, traceparent = fields.get("idempotency-key"), fields.get("traceparent")
+        return await service.submit(services, body, sent, idempotency_key=key, traceparent=traceparent)
+
+
+class _Look(DirectRoute):
+    async def direct(self, request: StrictRequest, services: Services) -> Response | None:
+        """Look at a job; an id that is no UUID and a query of more than a plain `wait` are left."""
+        named = _UUID.fullmatch(request.path_params["job_id"])
+        query = request.scope["query_string"]
+        wait = _WAIT.fullmatch(query)
+        if named is None or (query and wait is None):
+            return None
+        seconds = 0.0 if wait is None else float(wait[1])
+        return await service.look(services, UUID(named[0]), seconds, scope=request.scope, receive=request.receive)
+
+
+jobs.add_api_route(
+    "/jobs",
+    submit,
+    methods=["POST"],
+    status_code=202,
+    response_model=JobDocument,
+    responses={202: ACCEPTED, **error_responses(400, 404, 409, 413, 415)},
+    route_class_override=_Submit,
+)
+jobs.add_api_route(
+    "/jobs/{job_id}",
+    look,
+    methods=["GET"],
+    response_model=JobDocument,
+    responses=error_responses(404),
+    route_class_override=_Look,
+)
 
 
 @jobs.get("/jobs", response_model=JobPage)
@@ -111,6 +151,21 @@ async def cancel(job_id: JobPath, services: Use) -> Response:
         services.ended.send(one)
         services.waiters.heard(one)
     return JsonResponse(await document_of(services, found))
+
+
+@jobs.get("/jobs/{job_id}/artifacts", response_model=ArtifactPage, responses=error_responses(404))
+async def artifacts(job_id: JobPath, services: Use) -> Response:
+    """List what a job has made: every version of every artifact, in the order of its steps, without the bodies."""
+    rows = await services.requests.artifacts(TENANT, job_id_of(job_id))
+    return JsonResponse({"items": [artifact_record(row) for row in rows]})
+
+
+@jobs.get("/jobs/{job_id}/steps/{index}/output", response_model=Any, responses={**STORED, **error_responses(404)})
+async def output(job_id: JobPath, index: StepPath, services: Use, if_none_match: IfNoneMatch = None) -> Response:
+    """Return the output of a step that succeeded, of any size, as it is stored."""
+    found = job_id_of(job_id)
+    stored = await services.requests.output(TENANT, found, step_index_of(found, index))
+    return await stored_json(services.payloads, TENANT, stored, if_none_match)
 
 
 def _to_cursor(job_id: UUID) -> str:

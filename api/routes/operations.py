@@ -5,10 +5,9 @@ from __future__ import annotations
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
-from api.body import JsonResponse
 from api.deps import Use, router
 from api.errors import RETRY_AFTER_SECONDS
-from api.problems import error_responses
+from api.responses import JsonResponse, error_responses
 from api.schemas import Health, Readiness
 
 operations = router("operations", 403, 421, 422, 500)

@@ -8,19 +8,48 @@ from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Path, Query
+from pydantic import Field
 from starlette.responses import Response
 
-from api.agent_schemas import SchedulePage
-from api.body import JsonResponse
 from api.deps import Use, router
 from api.documents import schedule_document
-from api.problems import error_responses
-from api.schemas import MAX_PAGE
+from api.responses import JsonResponse, error_responses
+from api.schemas import (
+    MAX_PAGE,
+    Answer,
+    Id,
+    Time,
+)
 from api.submission import TENANT
 from shared.domain.errors import InvalidRequest, NotFound, capped
 from shared.store.database import Row
 
 schedules: APIRouter = router("agents")
+
+
+class ScheduleDocument(Answer):
+    """A job that is made at a time, once or, with `cron`, again and again."""
+
+    id: Id
+    name: str
+    user_id: str
+    agent: str | None = Field(description="Who gets the job; null for planq's planner.")
+    input: str = Field(description="What the job is asked.")
+    cron: str | None = Field(description="Minute, hour, day of month, month, day of week; null for one that is once.")
+    timezone: str
+    is_active: bool = Field(description="False when it is over, or was switched off.")
+    next_at: Time | None = Field(description="When it is due next; null when it is over.")
+    last_job_id: Id | None = Field(description="The job that it made last.")
+    error: str | None = Field(description="Why it was switched off.")
+    created_at: Time
+
+
+class SchedulePage(Answer):
+    """Schedules, newest first; `next_cursor` is null on the last page."""
+
+    items: list[ScheduleDocument]
+    next_cursor: str | None
+
 
 _CURSOR = "^[A-Za-z0-9_-]{21}[AQgw][A-D][A-Za-z0-9_-]{9}$"
 """The 16 bytes of an id and 8 of a time, which begin with 0 until 4253, in base64 for URLs; for `/openapi.json`."""

@@ -13,8 +13,8 @@ from pydantic import AliasChoices, BaseModel
 from starlette.testclient import TestClient
 from typer.main import get_command
 
-from api.agent_schemas import ExecutionRequest
 from api.app import create_app
+from api.routes.executions import ExecutionRequest
 from api.schemas import JobDocument, JobRequest, LimitsRequest, StepDocument, UsageDocument, ValidationRequest
 from deploy.cli.main import create_app as create_cli
 from shared.domain.agents.document import AgentDocument, parse_agent

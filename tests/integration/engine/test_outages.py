@@ -11,8 +11,8 @@ from uuid import UUID
 
 import pytest
 
-from api.body import encode
 from api.documents import job_document
+from api.responses import encode
 from shared.domain.errors import AuthFailed, ExecutionFailed, ModelRefused, RateLimited, Transient
 from shared.domain.limits import Limits
 from shared.domain.model import Ask, Findings, ModelReply

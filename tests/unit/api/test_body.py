@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.body import decode, digest, encode
-from api.problems import Refusal
+from api.body import decode, digest
+from api.responses import Refusal, encode
 from shared.domain.errors import InvalidRequest
 
 INT64 = st.integers(min_value=-(2**63), max_value=2**64 - 1)

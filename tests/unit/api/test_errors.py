@@ -11,7 +11,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from api.errors import STATUS_OF, Faults, respond
-from api.problems import Problem, Refusal
+from api.responses import Problem, Refusal
 from shared.domain import errors as domain
 from shared.domain.errors import PlanqError, RequestRefused
 

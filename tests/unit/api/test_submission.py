@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from api.problems import Refusal
+from api.responses import Refusal
 from api.submission import check_key, known_names, trace_id
 from shared.domain.errors import InvalidRequest
 from shared.domain.tool import ToolDefinition
