@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import socket
 import sys
 import warnings
+from typing import TYPE_CHECKING
 
-from shared.domain.errors import Misconfigured, PlanqError
+from shared.domain.errors import DatabaseUnavailable, Misconfigured, PlanqError
 from shared.domain.states import Lane
+
+if TYPE_CHECKING:
+    from shared.settings import Settings
 
 _MISCONFIGURED = 2
 
@@ -31,9 +36,7 @@ def main() -> int:
 
         settings = load_settings()
         if given.health:
-            from worker.health import is_alive
-
-            return 0 if is_alive(settings, given.lane) else 1
+            return 0 if _is_alive(settings, given.lane) else 1
         if given.check:
             from worker.container import check
 
@@ -49,6 +52,21 @@ def main() -> int:
     except PlanqError as error:
         sys.stderr.write(f"planq worker {given.lane}: {error.message}\n")
         return _MISCONFIGURED if isinstance(error, Misconfigured) else 1
+
+
+def _is_alive(settings: Settings, lane: Lane) -> bool:
+    """Return whether a worker of this lane on this host holds a live lease; raises `DatabaseUnavailable`."""
+    import psycopg
+
+    from shared.store.database import query
+
+    try:
+        with psycopg.connect(settings.require_database(), connect_timeout=5) as connection:
+            rows = connection.execute(query("live_workers"), {"lease_seconds": settings.lease_seconds}).fetchall()
+    except psycopg.OperationalError as error:
+        raise DatabaseUnavailable(f"the database does not answer: {error}") from error
+    host = f"@{socket.gethostname()}"
+    return any(str(name).endswith(host) and str(lane) in lanes for _, name, lanes, *_ in rows)
 
 
 if __name__ == "__main__":

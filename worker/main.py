@@ -22,19 +22,19 @@ from shared.domain.states import Lane
 from shared.failpoints import Failpoints
 from shared.store.ids import new_id
 from shared.store.schema import require_schema
-from worker.celery_app import app, settings
-from worker.children import Children
+from worker.celery import tasks
+from worker.celery.app import app, settings
+from worker.celery.events import CeleryTracker, SilentTracker
+from worker.celery.pool import AsyncioPool, new_loop
 from worker.container import CRASH_POINTS, Identity, LaneRuntime, check, process_text
 from worker.engine.claims import Claims
 from worker.engine.fence import Fence
 from worker.engine.lease import Lease
 from worker.host import Host
-from worker.lifecycle import Companion, Lifecycle
-from worker.pool import AsyncioPool, new_loop
-from worker.quarantine import carry_out_suspects, fork_zygote
-from worker.reconcile import LoopInFlight
-from worker.tasks import plan, respond, step, steps
-from worker.tracker import CeleryTracker, SilentTracker
+from worker.runtime.lifecycle import Companion, Lifecycle
+from worker.runtime.prefork import Children
+from worker.runtime.quarantine import carry_out_suspects, fork_zygote
+from worker.runtime.reconcile import LoopInFlight
 
 _DEAF_EXIT = 75
 """Exit code of a worker that hears nothing any more (EX_TEMPFAIL of sysexits.h: try again)."""
@@ -42,7 +42,7 @@ _DEAF_EXIT = 75
 _SUSPECTS = 10_000
 """Capacity of a process for suspects: it takes a group whole, and none is larger than what a worker carries out."""
 
-__all__ = ["app", "celery_worker", "plan", "respond", "run", "run_suspects", "step", "steps"]
+__all__ = ["app", "celery_worker", "run", "run_suspects", "tasks"]
 
 
 def celery_worker(lane: Lane, name: str, concurrency: int, *, task_events: bool) -> Any:

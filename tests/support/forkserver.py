@@ -3,7 +3,7 @@
 Most of a worker's start is the import of other people's libraries, and the tests start hundreds of workers. Here they
 are imported once. A request comes as a message on the socket whose descriptor is given; the process that is forked is
 a child of the *requesting* process (CLONE_PARENT), which sends it signals and waits for it as for one of its own.
-What planq makes of its environment when it is imported (`worker.celery_app`) is not imported here, and nothing runs:
+What planq makes of its environment when it is imported (`worker.celery.app`) is not imported here, and nothing runs:
 no thread, no connection. Closing the other end of the socket ends this process.
 """
 
@@ -38,11 +38,11 @@ MODULES = (
     *("kombu.transport.redis", "kombu.transport.pyamqp", "billiard.pool", "billiard.popen_fork"),
     *("uvicorn", "uvicorn.loops.uvloop", "uvicorn.protocols.http.httptools_impl", "uvicorn.lifespan.on"),
     *("structlog", "jmespath", "orjson", "yaml", "encodings.idna", "shared.telemetry.logs"),
-    *("worker.container", "worker.lifecycle", "worker.children", "worker.tracker", "api.app"),
+    *("worker.container", "worker.runtime.lifecycle", "worker.runtime.prefork", "worker.celery.events", "api.app"),
 )
 """What a running worker and a running API have imported, but for what reads the environment."""
 
-ENVIRONMENT_READERS = ("worker.celery_app", "worker.main")
+ENVIRONMENT_READERS = ("worker.celery.app", "worker.main")
 
 
 def fork_beside() -> int:

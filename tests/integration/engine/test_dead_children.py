@@ -14,9 +14,9 @@ from shared.store.database import Database
 from shared.store.ids import new_id
 from shared.store.jobs import PostgresJobStore
 from tests.integration.store.test_control import Rows
-from worker.children import Children
 from worker.engine.lease import Lease
-from worker.reconcile import Reconciler
+from worker.runtime.prefork import Children
+from worker.runtime.reconcile import Reconciler
 
 LEASE = timedelta(seconds=15)
 

@@ -19,7 +19,7 @@ from shared.store.database import Database
 from tests.support.harness import LEASE, Harness, ScriptedModel, make_tool
 from worker.container import LaneRuntime
 from worker.engine.lease import Lease
-from worker.reconcile import LoopInFlight, Reconciler
+from worker.runtime.reconcile import LoopInFlight, Reconciler
 from worker.tools import tool
 
 Play = Callable[..., Any]

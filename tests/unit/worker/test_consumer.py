@@ -9,7 +9,7 @@ import pytest
 from kombu.transport.virtual import Message
 
 from shared.broker.transport import Channel, QoS
-from worker.consumer import Backoff, WakeConsumer
+from worker.celery.consumer import Backoff, WakeConsumer
 
 
 class Hub:

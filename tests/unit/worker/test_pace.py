@@ -8,7 +8,7 @@ from time import monotonic
 
 import pytest
 
-from worker.pace import Pace
+from worker.runtime.pace import Pace
 
 LONG = 3600.0
 

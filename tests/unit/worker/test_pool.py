@@ -15,12 +15,12 @@ from celery.exceptions import SoftTimeLimitExceeded, Terminated
 
 from tests.support.garbage import garbage
 from tests.support.waiting import eventually
-from worker.pool import AsyncioPool, WorkFailed
+from worker.celery.pool import AsyncioPool, WorkFailed
 
 _POOL_WITH_A_BROKEN_LOOP = """
 import threading
 from types import SimpleNamespace
-from worker.pool import AsyncioPool
+from worker.celery.pool import AsyncioPool
 
 class Lane:
     async def open(self):

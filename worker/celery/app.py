@@ -15,17 +15,17 @@ from celery import Celery, Task
 from shared.broker.celery_config import create_celery
 from shared.broker.dead_letters import DeadLetterWriter
 from shared.settings import load_settings
+from worker.celery.pool import WorkFailed
 from worker.container import LaneRuntime
 from worker.engine import Carried, Engine
-from worker.pool import WorkFailed
 
 _POISONED_EXIT = 70
 """Exit code of a `cpu` process that replaces itself (EX_SOFTWARE of sysexits.h)."""
 
 settings = load_settings()
 app: Celery = create_celery(settings.require_broker())
-app.conf.worker_consumer = "worker.consumer:WakeConsumer"
-app.events.dispatcher_cls = "worker.events:TaskEvents"
+app.conf.worker_consumer = "worker.celery.consumer:WakeConsumer"
+app.events.dispatcher_cls = "worker.celery.events:TaskEvents"
 app.planq_dead_letters = DeadLetterWriter(app)
 app.planq_lane = None
 app.planq_runner = None
@@ -36,7 +36,7 @@ class CoroutineTask(Task):
     """A task whose `run` is a coroutine function: the asyncio pool awaits it, a prefork child runs it on its loop."""
 
     abstract = True
-    Request = "worker.request:StepRequest"
+    Request = "worker.celery.consumer:StepRequest"
     throws = (WorkFailed,)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,7 @@
 """Celery's task events for monitors, a list of many in one message, and none at all where nobody listens.
 
 Celery sends such a list whenever its loop comes round: nearly one message for each event. Here events are only noted
-as they happen; `flush`, which `worker.consumer` calls a few times a second, makes and sends them.
+as they happen; `flush`, which `worker.celery.consumer` calls a few times a second, makes and sends them.
 """
 
 from __future__ import annotations
@@ -10,10 +10,15 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 from celery.events.dispatcher import EventDispatcher
 from celery.utils.time import utcoffset
+
+from shared.broker.messages import encode
+from shared.domain.errors import ErrorRecord
+from shared.ports import Wake
 
 _LIST = 500
 """Events in one message: about 200 kB."""
@@ -25,7 +30,7 @@ _Fields: TypeAlias = "dict[str, Any] | Callable[[], dict[str, Any]]"
 _Noted: TypeAlias = "tuple[str, float, _Fields]"
 
 
-class TaskEvents(EventDispatcher):  # type: ignore[misc]
+class TaskEvents(EventDispatcher):
     """An event dispatcher that may be told of task events from any thread, at the cost of a few microseconds."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -98,3 +103,52 @@ def _taken(pending: deque[_Noted], most: int) -> list[_Noted]:
         while len(noted) < most:
             noted.append(pending.popleft())
     return noted
+
+
+class CeleryTracker:
+    """The port `Tracker` over the worker's event dispatcher; silent while task events are off."""
+
+    def __init__(self) -> None:
+        self._consumer: Any = None
+
+    def attach(self, consumer: Any) -> None:
+        """Use the dispatcher (a `TaskEvents`) of a Celery consumer, which replaces it whenever it reconnects."""
+        self._consumer = consumer
+
+    def started(self, wake: Wake, attempt: int) -> None:
+        """Send `task-received` and `task-started`."""
+        self._note("task-received", partial(_received, wake, attempt))
+        self._note("task-started", partial(_told, wake, attempt))
+
+    def ended(self, wake: Wake, attempt: int, error: ErrorRecord | None, runtime_seconds: float) -> None:
+        """Send `task-succeeded` or `task-failed`."""
+        if error is None:
+            self._note("task-succeeded", partial(_told, wake, attempt, result="succeeded", runtime=runtime_seconds))
+        else:
+            # The code alone: the message may quote a provider or a tool, and monitors show it to everybody.
+            self._note("task-failed", partial(_told, wake, attempt, exception=error.code, traceback=""))
+
+    def _note(self, kind: str, fields: Callable[[], dict[str, Any]]) -> None:
+        dispatcher = getattr(self._consumer, "event_dispatcher", None)
+        if dispatcher is not None:
+            dispatcher.note(kind, fields)
+
+
+def _received(wake: Wake, attempt: int) -> dict[str, Any]:
+    message = encode(wake, attempt)
+    shown = {"name": message.task, "args": "()", "kwargs": message.kwargs_repr}
+    return {"uuid": message.task_id, **shown, "retries": 0, "eta": None, "expires": None}
+
+
+def _told(wake: Wake, attempt: int, **fields: Any) -> dict[str, Any]:
+    return {"uuid": encode(wake, attempt).task_id, **fields}
+
+
+class SilentTracker:
+    """For processes that fuse nothing."""
+
+    def started(self, wake: Wake, attempt: int) -> None:
+        """Show nothing."""
+
+    def ended(self, wake: Wake, attempt: int, error: ErrorRecord | None, runtime_seconds: float) -> None:
+        """Show nothing."""

@@ -35,16 +35,16 @@ from shared.store.objects import open_objects
 from shared.store.payloads import PayloadStore
 from shared.store.retention import Retention
 from shared.store.signals import CANCELLED, ENDED, Notifier, listen
-from worker.children import Children
 from worker.container import Identity, Tools, announce
 from worker.engine import Retainer, Sweeper, SweepSettings
 from worker.engine.lease import Lease
-from worker.hearing import Hearing
 from worker.host import Host
-from worker.lag import LoopLag
-from worker.pace import Pace
-from worker.quarantine import Quarantine
-from worker.reconcile import InFlight, Reconciler
+from worker.runtime.lag import LoopLag
+from worker.runtime.pace import Pace
+from worker.runtime.prefork import Children
+from worker.runtime.quarantine import Quarantine
+from worker.runtime.reconcile import InFlight, Reconciler
+from worker.runtime.watchdog import Hearing
 
 _log = logging.getLogger("planq.lifecycle")
 
@@ -105,7 +105,7 @@ class Lifecycle:
     ) -> None:
         """On a `host` those are looked for whose processes have gone; without one leases alone decide.
 
-        Processes for suspects are forked from the `zygote` (`worker.quarantine`), without one by other workers only.
+        Processes for suspects are forked from the `zygote` (see `quarantine`), without one by other workers only.
         """
         self._failpoints = failpoints or Failpoints()
         self._settings = settings

@@ -14,7 +14,9 @@ from collections.abc import Callable
 from time import monotonic, sleep
 from typing import Any
 
+from billiard.exceptions import WorkerLostError
 from celery.worker.consumer import Consumer
+from celery.worker.request import Request
 from celery.worker.state import maybe_shutdown
 from kombu.exceptions import OperationalError
 
@@ -55,7 +57,7 @@ class Backoff:
         self._began = self._clock()
 
 
-class WakeConsumer(Consumer):  # type: ignore[misc]
+class WakeConsumer(Consumer):
     """The setting `worker_consumer` of a planq worker."""
 
     _is_flush_due = False
@@ -175,3 +177,18 @@ def _pause(seconds: float) -> None:
 
 def _nothing() -> None:
     """Let the consumer's loop come round."""
+
+
+class StepRequest(Request):
+    """Reports a process that was killed (by the kernel for its memory, say) to the worker's lifecycle.
+
+    One that planq killed itself comes as `Terminated` and is not reported: what it carried out was over before.
+    """
+
+    def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:
+        """Do what Celery does, then let the step be taken back at once instead of after its time-out."""
+        super().on_failure(exc_info, send_failed_event, return_ok)
+        error = getattr(exc_info.exception, "exc", exc_info.exception)
+        lifecycle = getattr(self.app, "planq_lifecycle", None)
+        if isinstance(error, (WorkerLostError, SystemExit)) and lifecycle is not None and self.worker_pid:
+            lifecycle.process_died(self.worker_pid)

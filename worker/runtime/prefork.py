@@ -96,7 +96,7 @@ class Children:
             if child.is_void and child.attempt is not None:
                 self._end(pid, child.attempt)
 
-    # What runs here (`worker.reconcile.InFlight`) ------------------------------------------------------------------
+    # What runs here (`worker.runtime.reconcile.InFlight`) ---------------------------------------------------------
 
     @property
     def in_flight(self) -> int:

@@ -1,0 +1,1 @@
+"""Every subclass of Celery's: application, pool, consumer, task events, tasks."""

@@ -1,1 +1,0 @@
-"""The Celery tasks: decode, call the engine, conclude. No SQL, no prompts, no decisions."""
