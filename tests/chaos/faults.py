@@ -87,8 +87,9 @@ class Dealer:
             Kind.DATABASE_RESTART: lambda _: servers.restart_database(),
             Kind.DATABASE_TERMINATE: lambda _: servers.terminate_backends(),
             Kind.DATABASE_HALF_OPEN: lambda _: self._half_open(servers.database_proxy),
-            Kind.STORAGE_HARM: lambda _: harm_objects(objects),
+            Kind.STORAGE_HARM: lambda _: self._harm(objects),
         }
+        self._harming = asyncio.Lock()
         self.dealt: list[Dealt] = []
         self.interruptions: list[Interruption] = []
 
@@ -164,6 +165,11 @@ class Dealer:
         running = await self._observer.running_among(cut_off)
         met = [(job, index, n) for job, index, n in running if cut_off[f"{job}/{index}"] == n]
         return self._interrupted(fault, at, met)
+
+    async def _harm(self, objects: Path) -> str:
+        # Two at once would put aside, and then back, what the first had harmed.
+        async with self._harming:
+            return await harm_objects(objects)
 
     async def _half_open(self, proxy: TcpProxy | None) -> str:
         assert proxy is not None
