@@ -51,13 +51,13 @@ from shared.store.memory import PostgresMemory
 from shared.store.objects import open_objects
 from shared.store.orchestrations import PostgresOrchestrations
 from shared.store.payloads import PayloadStore
+from worker.agents import SWITCHED, Concluding, Desk, Reach, agent_tools
 from worker.engine import Engine, EngineSettings
 from worker.engine.claims import Claims
 from worker.engine.persist import persist
 from worker.host import Host
 from worker.llm.gateway import ModelGateway
 from worker.llm.settings import ModelSettings
-from worker.tools.agents import SWITCHED, Concluding, Desk, Reach, agent_tools
 from worker.tools.builtin.engines import read_access
 from worker.tools.registry import Registry, load_registry
 from worker.tools.services import ToolServices

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from shared.domain.agents.orchestrate.progress import Transition
 from shared.domain.errors import InternalFault, storable
 from shared.domain.ids import StepRef
 from shared.domain.states import StepStatus
 from shared.ports import ChildOutcome
-from shared.ports.orchestrations import OrchestratedStep, Orchestration, TreeUsage
+from shared.ports.orchestrations import OrchestratedStep, Orchestration, T, TreeUsage
 from shared.store.children import error_record, outcomes
 from shared.store.database import Database, as_json, query
 
@@ -42,7 +41,7 @@ class PostgresOrchestrations:
         ]
         return Orchestration(rows[0]["frame"], steps)
 
-    async def journal(self, job_id: UUID, transitions: Sequence[Transition]) -> Sequence[Transition]:
+    async def journal(self, job_id: UUID, transitions: Sequence[T]) -> Sequence[T]:
         given = {"job_id": job_id, "transitions": as_json([one.to_json() for one in transitions])}
         # The lock comes in a statement of its own: what others appended before it is seen only by the next one.
         async with self._database.connection() as connection, connection.transaction():
@@ -51,9 +50,7 @@ class PostgresOrchestrations:
         added = {row["n"] for row in rows}
         return [one for one in transitions if one.number in added]
 
-    async def journal_refusal(
-        self, job_id: UUID, step_index: int, transitions: Sequence[Transition]
-    ) -> Sequence[Transition]:
+    async def journal_refusal(self, job_id: UUID, step_index: int, transitions: Sequence[T]) -> Sequence[T]:
         told = as_json([{**one.to_json(), "step": step_index} for one in transitions])
         given = {"job_id": job_id, "step": step_index, "transitions": told}
         async with self._database.connection() as connection, connection.transaction():

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from shared.domain.agents.orchestrate import machine, merging, rendering
-from shared.domain.agents.orchestrate.compiling import Compiled, compile_orchestration
-from shared.domain.agents.orchestrate.defects import render
-from shared.domain.agents.orchestrate.limits import OrchestrateLimits
-from shared.domain.agents.orchestrate.machine import Machine
-from shared.domain.agents.orchestrate.plan import Group, OrchestrationPlan, decode
-from shared.domain.agents.orchestrate.progress import Outcome, Progress, State, state_named
-from shared.domain.agents.orchestrate.request import agent_request, read_reply, refusal
-from shared.domain.agents.orchestrate.schema import PLAN_SCHEMA
-from shared.domain.agents.orchestrate.words import StepType
 from shared.domain.schemas import violations
+from worker.agents.orchestration import machine, merging, rendering
+from worker.agents.orchestration.compiling import Compiled, compile_orchestration
+from worker.agents.orchestration.defects import render
+from worker.agents.orchestration.limits import OrchestrateLimits
+from worker.agents.orchestration.machine import Machine
+from worker.agents.orchestration.plan import Group, OrchestrationPlan, decode
+from worker.agents.orchestration.progress import Outcome, Progress, State, state_named
+from worker.agents.orchestration.request import agent_request, read_reply, refusal
+from worker.agents.orchestration.schema import PLAN_SCHEMA
+from worker.agents.orchestration.words import StepType
 
 Answer = Any
 

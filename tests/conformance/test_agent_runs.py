@@ -29,7 +29,7 @@ from tests.integration.api.conftest import Api
 from tests.model.shapes import turn_rows
 from tests.support.agents import look, rows, saying
 from tests.support.harness import Harness
-from worker.tools.agents import agent_tools
+from worker.agents import agent_tools
 from worker.tools.registry import load_registry
 from worker.tools.services import ToolServices
 

@@ -23,9 +23,9 @@ from tests.support.agents import rows
 from tests.support.desks import Surroundings, context, desk
 from tests.support.harness import Harness
 from tests.support.orchestras import Orchestra, call_of, document, orchestrate, perform
+from worker.agents import AgentTool, agent_tools
+from worker.agents.planner import planning
 from worker.llm.request import respond_request
-from worker.tools.agents import AgentTool, agent_tools
-from worker.tools.agents.planner import planning
 
 ENGINE = load("orchestrate_engine")
 RUNS = [case for case in ENGINE if case.op in ("run", "max_concurrent")]

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 from uuid import UUID
 
-from shared.domain.agents.orchestrate.progress import Transition
 from shared.domain.budget import Holder, Reserved, Wanted
 from shared.domain.errors import ErrorRecord, ExecutionFailed
 from shared.domain.limits import Limits
@@ -16,8 +15,9 @@ from shared.ports import CutOff, JobStore, ToolContext
 from shared.ports.orchestrations import Orchestrations
 from shared.store.ids import new_id
 from tests.support.orchestras import document
-from worker.tools.agents import Desk, Reach
-from worker.tools.agents.planner import is_planning
+from worker.agents import Desk, Reach
+from worker.agents.orchestration.progress import Transition
+from worker.agents.planner import is_planning
 
 
 @dataclass

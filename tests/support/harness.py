@@ -38,10 +38,10 @@ from shared.store.orchestrations import PostgresOrchestrations
 from shared.store.payloads import PayloadStore
 from shared.store.submissions import Submission
 from tests.support.requests import OpenRequestStore
+from worker.agents import Concluding, Desk, Reach, agent_tools
 from worker.engine import Carried, Engine, EngineSettings, Sweeper, SweepSettings
 from worker.engine.claims import attempt_of
 from worker.engine.persist import persist
-from worker.tools.agents import Concluding, Desk, Reach, agent_tools
 from worker.tools.declare import ToolOptions, options_of
 from worker.tools.function import FunctionTool
 from worker.tools.registry import Registry

@@ -18,10 +18,6 @@ from api.routes.executions import ExecutionRequest
 from api.schemas import JobDocument, JobRequest, LimitsRequest, StepDocument, UsageDocument, ValidationRequest
 from deploy.cli.main import create_app as create_cli
 from shared.domain.agents.document import AgentDocument, parse_agent
-from shared.domain.agents.orchestrate.compiling import Compiled, compile_orchestration
-from shared.domain.agents.orchestrate.limits import OrchestrateLimits
-from shared.domain.agents.orchestrate.plan import OrchestrationPlan, decode
-from shared.domain.agents.orchestrate.schema import INPUT_SCHEMA as ORCHESTRATE_SCHEMA
 from shared.domain.errors import PlanqError
 from shared.domain.model import Ask
 from shared.domain.plan import Plan, structural_errors
@@ -29,6 +25,10 @@ from shared.domain.schemas import violations
 from shared.domain.tool import ToolDefinition
 from shared.settings import Settings
 from tests.support.harness import make_tool
+from worker.agents.orchestration.compiling import Compiled, compile_orchestration
+from worker.agents.orchestration.limits import OrchestrateLimits
+from worker.agents.orchestration.plan import OrchestrationPlan, decode
+from worker.agents.orchestration.schema import INPUT_SCHEMA as ORCHESTRATE_SCHEMA
 from worker.llm.offline import plan_offline
 from worker.tools.declare import options_of
 from worker.tools.mcp.config import read_mcp_file

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from shared.domain.agents.orchestrate.compiling import PLAN_SOURCE
 from shared.domain.encoding import encode
 from shared.domain.errors import ErrorRecord, InternalFault
 from shared.ports import StageClaim
-from shared.ports.orchestrations import Conclusions
+from shared.ports.orchestrations import PLAN_SOURCE, Conclusions
 from worker.engine.carried import Carried
 from worker.engine.persist import persist
 from worker.engine.spending import Spending

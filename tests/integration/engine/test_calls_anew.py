@@ -20,7 +20,7 @@ from shared.store.signals import CANCELLED, listen
 from tests.support.agents import keep_agent, rows
 from tests.support.harness import Harness
 from tests.support.orchestras import Orchestra, document, pump
-from worker.tools.agents.call_agent import CallAgent
+from worker.agents.call_agent import CallAgent
 
 Play = Callable[..., Any]
 

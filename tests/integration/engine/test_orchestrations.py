@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from shared.domain.agents.orchestrate.machine import follow
-from shared.domain.agents.orchestrate.progress import Outcome, Progress
-from shared.domain.agents.orchestrate.words import StepType
 from shared.domain.limits import Limits
 from shared.store.orchestrations import PostgresOrchestrations
 from tests.support.agents import rows
 from tests.support.harness import Harness
 from tests.support.orchestras import Orchestra, agent_step, below, group_step, orchestrate, told
+from worker.agents.orchestration.machine import follow
+from worker.agents.orchestration.progress import Outcome, Progress
+from worker.agents.orchestration.words import StepType
 
 Run = Callable[..., Any]
 

@@ -21,8 +21,8 @@ from tests.integration.llm.calls import settings_for
 from tests.integration.llm.dialects import ANTHROPIC, GOOGLE, OPENAI_CHAT, OPENAI_RESPONSES, Dialect
 from tests.integration.llm.test_structured import answer, ask_for, schema_sent
 from tests.integration.llm.wire import Reply, WireServer
+from worker.agents.planner import planner_ask
 from worker.llm.gateway import ModelGateway
-from worker.tools.agents.planner import planner_ask
 
 DIALECTS = [OPENAI_CHAT, OPENAI_RESPONSES, GOOGLE, ANTHROPIC]
 every = pytest.mark.parametrize("dialect", DIALECTS, ids=repr)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from shared.domain.agents.orchestrate.plan import OrchestrationPlan
-from shared.domain.agents.orchestrate.request import read_reply
 from shared.domain.model import Findings
+from worker.agents.orchestration.plan import OrchestrationPlan
+from worker.agents.orchestration.request import read_reply
+from worker.agents.planner import planner_ask
 from worker.llm.offline import answer_offline
-from worker.tools.agents.planner import planner_ask
 
 TEAM = {name: {"description": name} for name in ("critic", "writer", "writer-two")}
 

@@ -34,8 +34,8 @@ from shared.ports import ChildOutcome, Delegated
 from shared.settings import Settings
 from shared.store.ids import new_id
 from tests.support.desks import Surroundings, context, desk
+from worker.agents import Desk, agent_tools
 from worker.container import Tools
-from worker.tools.agents import Desk, agent_tools
 from worker.tools.registry import Registry
 
 START = datetime(2026, 11, 21, tzinfo=UTC)

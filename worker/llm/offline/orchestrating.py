@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from shared.domain.agents.orchestrate.schema import BINDINGS_MARK, PLAN_SCHEMA_NAME
 from shared.domain.model import Ask
+from shared.ports.orchestrations import BINDINGS_MARK, PLAN_SCHEMA_NAME
 
 _SENTENCE = re.compile(r"(?:[.!?;\n]+\s*|,?\s+then\s+)", re.IGNORECASE)
 

@@ -1,0 +1,125 @@
+"""From how a child job stands to what its caller is told: a status, an output, or an error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shared.domain.errors import (
+    AGENT_TIMEOUTS,
+    BudgetExceeded,
+    Cancelled,
+    DepthExceeded,
+    ErrorRecord,
+    ExecutionFailed,
+    InternalFault,
+    InvalidArguments,
+    InvalidOutput,
+    ModelRefused,
+    OutcomeUnknown,
+    PolicyDenied,
+    RateLimited,
+    TimedOut,
+    ToolFailed,
+    Transient,
+    UnknownAgent,
+    UnknownTool,
+    WorkerLost,
+    as_agent_error,
+    capped,
+)
+from shared.domain.states import JobStatus
+from shared.ports import ChildOutcome
+from worker.agents.orchestration.merging import ChildResult, Status
+
+FAULTS = frozenset({InternalFault.code, WorkerLost.code, OutcomeUnknown.code})
+"""Codes of faults that no agent is to blame for."""
+
+_CLASSES: Mapping[str, type[ExecutionFailed]] = {
+    **dict.fromkeys(AGENT_TIMEOUTS, TimedOut),
+    **{
+        kind.code: kind
+        for kind in (
+            BudgetExceeded,
+            Cancelled,
+            DepthExceeded,
+            InternalFault,
+            InvalidArguments,
+            InvalidOutput,
+            ModelRefused,
+            OutcomeUnknown,
+            PolicyDenied,
+            RateLimited,
+            Transient,
+            UnknownAgent,
+            UnknownTool,
+            WorkerLost,
+        )
+    },
+    "invalid_request": InvalidArguments,
+}
+
+_S1_CODES: Mapping[str, str] = {
+    **dict.fromkeys(AGENT_TIMEOUTS, "DeadlineExceeded"),
+    UnknownAgent.code: "NotFound",
+    "invalid_request": "InvalidArgument",
+    InvalidArguments.code: "InvalidArgument",
+    PolicyDenied.code: "PermissionDenied",
+    DepthExceeded.code: "PermissionDenied",
+    BudgetExceeded.code: "ResourceExhausted",
+    Cancelled.code: "Canceled",
+}
+
+
+def status_of(child: ChildOutcome) -> Status:
+    """Return how an agent came out; one that has not ended, or was cancelled, was not needed: it is skipped."""
+    match child.status:
+        case JobStatus.COMPLETED:
+            return Status.SUCCESS
+        case JobStatus.FAILED:
+            return Status.FAILED
+        case _:
+            return Status.SKIPPED
+
+
+def output_of(child: ChildOutcome) -> Any:
+    """Return the output of an agent that succeeded: its object, or its text as `{"text": …}`; None of any other."""
+    if child.status is not JobStatus.COMPLETED:
+        return None
+    return {"text": child.answer or ""} if child.output is None else child.output
+
+
+def error_of(child: ChildOutcome) -> dict[str, Any] | None:
+    """Return `{code, message}` of an agent that did not succeed; None of one that did."""
+    if child.status is JobStatus.COMPLETED:
+        return None
+    if child.error is not None:
+        return shown_error(child.error)
+    told = "cancelled before its end" if child.status.is_terminal else "not needed any more"
+    return {"code": Cancelled.code, "message": told}
+
+
+def shown_error(error: ErrorRecord) -> dict[str, Any]:
+    """Return an error as the entries of an orchestration show it."""
+    return {"code": as_agent_error(error.code), "message": error.message}
+
+
+def result_of(child: ChildOutcome, result_key: str = "") -> ChildResult:
+    """Return an agent's part in a group."""
+    order = child.ended_at.timestamp() if child.ended_at is not None else float("inf")
+    return ChildResult(status_of(child), result_key, output_of(child), order)
+
+
+def failure_of(child: ChildOutcome, **details: Any) -> ExecutionFailed:
+    """Return the error of a step whose agent did not succeed: the agent's own, with its name and its job."""
+    error = error_of(child) or {"code": InternalFault.code, "message": "it succeeded"}
+    name = f"agent {capped(child.agent or '', 100)!r}" if child.agent else "the job"
+    kind = _CLASSES.get(error["code"], ToolFailed)
+    cause = error["code"] if child.error is None else child.error.code
+    known = {"exec_id": str(child.job_id), "agent_id": child.agent, "cause": cause}
+    return kind(f"{name} did not succeed: {error['message']}", **known, **details)
+
+
+def s1_code(code: str) -> str:
+    """Return the error code that specification S1's tools use for one of planq's."""
+    return _S1_CODES.get(code, "Internal")
