@@ -1,4 +1,4 @@
-"""`planq pause`, `resume`, `fork`, `settle`: a job that is held, taken up again, or begun anew from what is done."""
+"""`planq cancel`, `pause`, `resume`, `fork`, `settle`: a job that is ended, held, taken up again, or begun anew."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Outcome(StrEnum):
 
 def add_to(app: typer.Typer) -> None:
     """Register the commands."""
-    for command in (pause, resume, fork, settle):
+    for command in (cancel, pause, resume, fork, settle):
         app.command()(command)
 
 
@@ -159,3 +159,21 @@ def _show_preview(preview: dict[str, Any], *, as_json: bool) -> None:
     if doubts:
         err.print("refused unless with --repeat-unsafe", style="yellow")
     err.print("nothing was stored", style="dim")
+
+
+def cancel(
+    job_id: Annotated[UUID, typer.Argument(metavar="ID", help="The job's id.")],
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Cancel a job: no new step starts.
+
+    Exit code 1 when the job has completed or failed already.
+    """
+    with reported(as_json=as_json), connect(url, api_key) as client:
+        job = client.cancel(str(job_id))
+    if as_json:
+        print_json(job)
+    else:
+        out.print(f"job {job['id']} {job['status']}")

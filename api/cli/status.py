@@ -1,24 +1,32 @@
-"""`planq status`: one job with its steps and its answer."""
+"""`planq status`, `output`, `jobs`: one job with its steps and its answer, one output of any size, all jobs."""
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Annotated, Any
 from uuid import UUID
 
 import typer
 
 from api.cli.connection import ApiKey, AsJson, Url, connect
-from api.cli.console import columns, err, one_line, out, print_json
+from api.cli.console import columns, err, one_line, out, plain, print_json
 from api.cli.outcome import describe, end, reported
 from api.cli.submit import LONG_POLL_SECONDS, code_of, watch
+from shared.domain.errors import Misconfigured
 from shared.domain.states import JobStatus, StepStatus
 
 RESUMABLE = frozenset({JobStatus.COMPLETED, JobStatus.FAILED})
 
 
 def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command()(status)
+    """Register the commands."""
+    for command in (status, output, jobs):
+        app.command()(command)
 
 
 def status(
@@ -101,7 +109,7 @@ def _show_origin(job: dict[str, Any]) -> None:
 def _show_steps(job: dict[str, Any]) -> None:
     steps = job.get("steps") or []
     if steps:
-        for line in columns([_row(step) for step in steps]):
+        for line in columns([_step_row(step) for step in steps]):
             out.print(line)
     for step in steps:
         if large := step.get("output_ref"):
@@ -120,7 +128,7 @@ def _show_way_on(job: dict[str, Any]) -> None:
         err.print(f"steps have failed; `planq resume {job['id']}` tries them again", style="dim")
 
 
-def _row(step: dict[str, Any]) -> list[str]:
+def _step_row(step: dict[str, Any]) -> list[str]:
     after = ", ".join(f"${index}" for index in step.get("depends_on") or [])
     error = step.get("error") or {}
     note = one_line(error["message"], 120) if error.get("message") else ""
@@ -134,3 +142,91 @@ def _row(step: dict[str, Any]) -> list[str]:
         f"after {after}" if after else "",
         note,
     ]
+
+
+def output(
+    job_id: Annotated[UUID, typer.Argument(metavar="ID", help="The job's id.")],
+    index: Annotated[int, typer.Argument(metavar="STEP", min=0, help="The step's number, from 0.")],
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="FILE", help="Write it there; else to standard output.")
+    ] = None,
+    url: Url = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Get the output of a step that succeeded, of any size, as JSON.
+
+    On a terminal it is shown without what could steer the terminal.
+    """
+    with reported(as_json=False), connect(url, api_key) as client, client.output(str(job_id), index) as pieces:
+        if to is not None:
+            _write(to, pieces)
+        elif sys.stdout.isatty():
+            sys.stdout.write(plain(b"".join(pieces).decode("utf-8", "replace")) + "\n")
+        else:
+            for piece in pieces:
+                sys.stdout.buffer.write(piece)
+            sys.stdout.buffer.flush()
+
+
+def _write(target: Path, pieces: Iterable[bytes]) -> None:
+    """Write a file that is there as a whole or not at all; an earlier one stays until then."""
+    written = 0
+    try:
+        with NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
+            try:
+                for piece in pieces:
+                    written += file.write(piece)
+                os.replace(file.name, target)
+            except BaseException:
+                os.unlink(file.name)
+                raise
+    except OSError as error:
+        raise Misconfigured(f"--to: {target} cannot be written ({error.strerror})") from error
+    err.print(f"{written} bytes written to {target}", style="dim")
+
+
+PAGE = 100  # the API's largest page
+
+
+def jobs(
+    status: Annotated[JobStatus | None, typer.Option(help="Only jobs in this state.", show_default=False)] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 20,
+    children: Annotated[
+        bool, typer.Option("--children", help="Also those that steps of other jobs have made.")
+    ] = False,
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """List jobs, newest first."""
+    with reported(as_json=as_json), connect(url, api_key) as client:
+        found: list[dict[str, Any]] = []
+        cursor = None
+        while len(found) < limit:
+            page = client.jobs(
+                status=status.value if status else None,
+                cursor=cursor,
+                limit=min(PAGE, limit - len(found)),
+                roots=None if children else True,
+            )
+            found += page["items"]
+            cursor = page.get("next_cursor")
+            if not cursor or not page["items"]:
+                break
+    if as_json:
+        print_json({"items": found, "next_cursor": cursor})
+    elif found:
+        for line in columns([_job_row(job) for job in found]):
+            out.print(line)
+        if cursor:
+            err.print("there are more; --limit shows them", style="dim")
+    else:
+        err.print("no jobs" + (f" are {status.value}" if status else " yet; `planq submit` makes one"))
+
+
+def _job_row(job: dict[str, Any]) -> list[str]:
+    begun = datetime.fromisoformat(job["created_at"]).astimezone()
+    status = f"{job['status']}{', paused' if job.get('paused_at') else ''}"
+    agent = f"{job['agent']['name']}: " if job.get("agent") else ""
+    asked = job.get("input") or ("(an action)" if agent else "(a plan)")
+    return [job["id"], f"{begun:%Y-%m-%d %H:%M:%S}", status, one_line(f"{agent}{asked}", 60)]

@@ -1,4 +1,4 @@
-"""`planq tools`: what the workers can do."""
+"""`planq tools`, `validate`: what the workers can do, and what is wrong with a plan that uses it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import typer
 
 from api.cli.connection import ApiKey, AsJson, Url, connect
 from api.cli.console import columns, err, one_line, out, plain, print_json
-from api.cli.outcome import NOT_OK, end, reported
+from api.cli.outcome import NOT_OK, OK, describe, end, reported
 from shared.domain.errors import NotFound
 
 
 def add_to(app: typer.Typer) -> None:
-    """Register the command."""
+    """Register the commands."""
+    app.command()(validate)
     app.command()(tools)
 
 
@@ -73,3 +74,31 @@ def _show(tool: dict[str, Any]) -> None:
     for label, schema in (("input", tool["input_schema"]), ("output", tool.get("output_schema"))):
         out.print(f"{label} schema", style="bold")
         out.print(plain(json.dumps(schema, ensure_ascii=False, indent=2)))
+
+
+def validate(
+    plan: Annotated[str, typer.Argument(metavar="FILE|-", help="The plan (JSON); - reads standard input.")],
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check a plan against the published tools.
+
+    Prints every defect with its place; exit code 1 when there is one.
+    """
+    from api.cli.inputs import read_json
+
+    with reported(as_json=as_json):
+        document = read_json(plan, "the plan")
+        with connect(url, api_key) as client:
+            result = client.validate(document)
+    errors = result["errors"]
+    if as_json:
+        print_json(result)
+    elif result["valid"]:
+        out.print("the plan is valid", style="green")
+    else:
+        out.print(f"the plan has {len(errors)} {'error' if len(errors) == 1 else 'errors'}", style="red")
+        for error in errors:
+            out.print(f"- {describe(error)}")
+    end(OK if result["valid"] else NOT_OK)

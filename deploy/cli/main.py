@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from api.cli import agents, cancel, control, jobs, output, schedules, status, submit, tools, validate
+from api.cli import agents, control, schedules, status, submit, tools
 from api.cli.console import out
 from api.cli.outcome import exit_code, report
 from deploy.cli import dead_letters, doctor, knowledge, processes, retention
@@ -22,11 +22,7 @@ GROUPS = (
     up,
     submit,
     status,
-    output,
-    jobs,
-    cancel,
     control,
-    validate,
     tools,
     agents,
     schedules,

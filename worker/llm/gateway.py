@@ -2,18 +2,20 @@
 
 It turns a stage's question into one logical call: build the request, find who answers (a provider, a cassette, or the
 offline rules), try as often as the settings allow, and return the reply with its `ModelCall`. The provider SDKs are
-imported at the first call that needs one: an `offline` worker never loads them. Issue 2, section 4; readings row 6.
+imported at the first call that needs one: an `offline` worker never loads them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib
+import random
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from shared.domain.budget import Price
@@ -26,17 +28,17 @@ from shared.domain.errors import (
     InvalidRequest,
     ModelRefused,
     PolicyDenied,
+    RateLimited,
 )
 from shared.domain.model import Ask, Findings, ModelCall, ModelFailed, ModelReply, Purpose
 from shared.domain.model_names import OFFLINE, ModelName, Provider, parse_model_name
+from shared.domain.retry import RetryPolicy
 from shared.domain.tool import ToolDefinition
 from shared.ports.models import CutOff
 from worker.llm.backend import Completion
 from worker.llm.cassette import Recorder, replay
 from worker.llm.offline import answer_offline, plan_offline
-from worker.llm.prices import price_of
 from worker.llm.request import ModelRequest, plan_request, respond_request
-from worker.llm.retrying import Patience
 from worker.llm.settings import ModelSettings
 from worker.llm.spent import Spent, Usage
 
@@ -222,3 +224,82 @@ def _check_says_something(purpose: Purpose, completion: Completion) -> None:
         f"the model answered with {found}{reason}; expected {expected}."
         " Try again, or raise the limit of output tokens if that was the reason."
     )
+
+
+FREE = Price(0.0, 0.0)
+"""What is not sent to any provider costs nothing."""
+
+_REPLY_TOKENS = 1_000
+
+
+async def price_of(model: str, asked_tokens: int) -> Price | None:
+    """Return what a call to `model` costs whose question has so many tokens; None where no price is known.
+
+    The first time takes half a second, hence in a thread.
+    """
+    try:
+        name = parse_model_name(model)
+    except InvalidRequest:
+        return None  # the call itself is refused for it
+    if name.provider is None:
+        return FREE
+    return await asyncio.to_thread(_looked_up, name, asked_tokens)
+
+
+def _looked_up(name: ModelName, asked_tokens: int) -> Price | None:
+    from genai_prices import Usage, calc_price  # only where money is limited: it costs memory
+
+    try:
+        asked, whole = (
+            float(
+                calc_price(
+                    Usage(input_tokens=asked_tokens, output_tokens=reply), name.model, provider_id=str(name.provider)
+                ).total_price
+            )
+            for reply in (0, _REPLY_TOKENS)
+        )
+    except (LookupError, ValueError):
+        return None
+    return Price(asked, (whole - asked) / _REPLY_TOKENS)
+
+
+T = TypeVar("T")
+Sleep = Callable[[float], Awaitable[None]]
+"""Waits that many seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How often and how long to try; `sleep` and `jitter` (a draw from [0, 1)) come in so that tests need no time."""
+
+    settings: ModelSettings
+    sleep: Sleep = asyncio.sleep
+    jitter: Callable[[], float] = field(default=random.random)
+
+    async def insist(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Return the first success of `attempt`.
+
+        Raises the error of the last attempt: one that is not retryable, the one of the last attempt that is allowed,
+        or one by which the server asks for a longer wait than `retry_after_cap`.
+        """
+        number = 0
+        while True:
+            number += 1
+            try:
+                return await attempt()
+            except ExecutionFailed as error:
+                delay = self._delay_after(error, number)
+                if delay is None:
+                    raise
+            await self.sleep(delay.total_seconds())
+
+    def _delay_after(self, error: ExecutionFailed, number: int) -> timedelta | None:
+        if not error.retryable or number >= self.settings.max_attempts:
+            return None
+        settings = self.settings
+        policy = RetryPolicy(timedelta(seconds=settings.backoff_base), timedelta(seconds=settings.backoff_cap))
+        delay = policy.delay_before(number + 1, self.jitter())
+        wish = error.retry_after if isinstance(error, RateLimited) else None
+        if wish is None:
+            return delay
+        return max(delay, wish) if wish <= timedelta(seconds=self.settings.retry_after_cap) else None

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -24,14 +27,16 @@ from pydantic_ai.messages import (
     ModelRequest as WireRequest,
 )
 from pydantic_ai.models import Model, ModelRequestParameters, create_async_httpx2_client
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIStreamedResponse
+from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.settings import ModelSettings as WireSettings
 from pydantic_ai.tools import ToolDefinition as WireTool
+from pydantic_ai.usage import RequestUsage
 
 from shared.domain.errors import AuthFailed, Transient
 from shared.domain.model_names import ModelName, Provider
 from worker.llm.backend import Completion
 from worker.llm.bounded import bound
-from worker.llm.closing import closing_replies, watch
 from worker.llm.completion import completion_of, partial_of
 from worker.llm.constrained import Unconstrained, constrained, opened, refuses_schema
 from worker.llm.provider_errors import FOREIGN, translated
@@ -39,7 +44,6 @@ from worker.llm.remembered import Remembered
 from worker.llm.request import ModelRequest
 from worker.llm.settings import ModelSettings
 from worker.llm.spent import Spent
-from worker.llm.whole_reply import accept_whole_replies
 
 _log = logging.getLogger("planq.llm")
 
@@ -53,7 +57,7 @@ MakeModel = Callable[[str], Model]
 _Client = tuple[MakeModel, httpx2.AsyncClient]
 
 _SDK_MODULES = {
-    Provider.OPENAI: ("pydantic_ai.models.openai", "pydantic_ai.providers.openai", "worker.llm.chat"),
+    Provider.OPENAI: ("pydantic_ai.models.openai", "pydantic_ai.providers.openai", "worker.llm.providers"),
     Provider.ANTHROPIC: ("pydantic_ai.models.anthropic", "pydantic_ai.providers.anthropic"),
     Provider.GOOGLE: ("pydantic_ai.models.google", "pydantic_ai.providers.google"),
 }
@@ -225,7 +229,7 @@ def _openai(settings: ModelSettings, client: httpx2.AsyncClient) -> MakeModel:
     from pydantic_ai.models.openai import OpenAIResponsesModel
     from pydantic_ai.providers.openai import OpenAIProvider
 
-    from worker.llm.chat import CHAT_PROFILE, ChatModel
+    from worker.llm.providers import CHAT_PROFILE, ChatModel
 
     base_url = settings.base_urls.get(Provider.OPENAI)
     key = settings.api_keys.get(Provider.OPENAI) or (NO_KEY if base_url else _missing_key(Provider.OPENAI))
@@ -347,3 +351,110 @@ def _remembering(make: MakeModel) -> MakeModel:
         return model
 
     return made
+
+
+CHAT_PROFILE = OpenAIModelProfile(openai_chat_streaming_requires_finish_reason=True)
+
+
+@dataclass
+class _Streamed(OpenAIStreamedResponse):
+    def _add_usage(self, usage: RequestUsage, *, reported: bool, cumulative: bool = False) -> None:
+        # Asked for with `include_usage`, it comes once, at the end; some servers (xAI, Perplexity) repeat it.
+        if reported:
+            super()._add_usage(usage, reported=True, cumulative=True)
+
+
+class ChatModel(OpenAIChatModel):
+    """An OpenAI-compatible server's model."""
+
+    @property
+    def _streamed_response_cls(self) -> type[OpenAIStreamedResponse]:
+        return _Streamed
+
+
+_replies: ContextVar[list[httpx2.Response] | None] = ContextVar("planq_replies", default=None)
+
+
+def watch(client: httpx2.AsyncClient) -> httpx2.AsyncClient:
+    """Let `closing_replies` know what `client` receives; returns the client."""
+
+    async def received(response: httpx2.Response) -> None:
+        replies = _replies.get()
+        if replies is not None:
+            replies.append(response)
+
+    hooks = client.event_hooks
+    client.event_hooks = {**hooks, "response": [*hooks.get("response", []), received]}
+    return client
+
+
+@asynccontextmanager
+async def closing_replies() -> AsyncIterator[None]:
+    """Close what watched clients receive within the block, in this asyncio task, when the block ends."""
+    replies: list[httpx2.Response] = []
+    token = _replies.set(replies)
+    try:
+        yield
+    finally:
+        _replies.reset(token)
+        for response in replies:
+            if not response.is_closed:
+                await asyncio.shield(response.aclose())
+
+
+class _AsEvents(httpx2.AsyncByteStream):
+    def __init__(self, inner: httpx2.AsyncByteStream) -> None:
+        self._inner = inner
+        self._is_read = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self._is_read:
+            return  # the SDK looks once more for what may follow the last event
+        body = b"".join([piece async for piece in self._inner])
+        self._is_read = True
+        yield as_events(body)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def accept_whole_replies(client: httpx2.AsyncClient) -> httpx2.AsyncClient:
+    """Let JSON bodies that `client` receives be read as event streams; returns the client.
+
+    Use it for a client that only asks for streams, and after `bounded.bound`: the body is kept in memory.
+    """
+
+    async def shown_as_stream(response: httpx2.Response) -> None:
+        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if response.is_success and kind == "application/json":
+            assert isinstance(response.stream, httpx2.AsyncByteStream)
+            response.stream = _AsEvents(response.stream)
+            response.headers["content-type"] = "text/event-stream"
+
+    hooks = client.event_hooks
+    client.event_hooks = {**hooks, "response": [*hooks.get("response", []), shown_as_stream]}
+    return client
+
+
+def as_events(body: bytes) -> bytes:
+    """Return a chat completion as the events of a stream that says all of it at once.
+
+    What is no chat completion (an error object, say) becomes one event as it is, for the SDK to judge.
+    """
+    try:
+        chunk = _chunk(json.loads(body))
+    except (ValueError, RecursionError, TypeError, KeyError):
+        return b"data: " + b" ".join(body.split()) + b"\n\n"
+    return f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode("ascii")
+
+
+def _chunk(completion: Mapping[str, Any]) -> dict[str, Any]:
+    choices = [{**choice, "delta": _delta(choice["message"])} for choice in completion["choices"]]
+    for choice in choices:
+        del choice["message"]
+    return {**completion, "object": "chat.completion.chunk", "choices": choices}
+
+
+def _delta(message: Mapping[str, Any]) -> dict[str, Any]:
+    calls = message.get("tool_calls") or []
+    return {**message, "tool_calls": [{**call, "index": index} for index, call in enumerate(calls)]}

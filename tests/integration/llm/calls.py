@@ -12,8 +12,7 @@ from shared.domain.model import Ask, ChatMessage, Findings, ModelCall, ModelFail
 from shared.domain.tool import ToolDefinition
 from tests.integration.llm.dialects import DIALECTS, KEY, STREAMS, Dialect
 from tests.integration.llm.wire import Received, WireServer
-from worker.llm.gateway import ModelGateway
-from worker.llm.retrying import Patience
+from worker.llm.gateway import ModelGateway, Patience
 from worker.llm.settings import ModelSettings
 
 PLAN = {

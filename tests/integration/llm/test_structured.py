@@ -12,8 +12,7 @@ from shared.domain.model import Ask, Findings, ModelReply, Repair
 from tests.integration.llm.calls import Waits, every_dialect, every_stream, settings_for
 from tests.integration.llm.dialects import ANTHROPIC, GOOGLE, OPENAI_CHAT, OPENAI_RESPONSES, Dialect
 from tests.integration.llm.wire import Reply, WireServer
-from worker.llm.gateway import ModelGateway
-from worker.llm.retrying import Patience
+from worker.llm.gateway import ModelGateway, Patience
 from worker.llm.settings import ModelSettings
 
 SCHEMA = {

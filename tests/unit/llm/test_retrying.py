@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from shared.domain.errors import AuthFailed, RateLimited, TimedOut, Transient
-from worker.llm.retrying import Patience
+from worker.llm.gateway import Patience
 from worker.llm.settings import ModelSettings
 
 
