@@ -11,16 +11,19 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Path
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
 
 from api.body import decode
+from api.errors import respond
 from api.metrics import Metrics
 from api.readiness import Readiness
 from api.responses import error_responses
 from api.waiting import Waiters
 from shared.broker.publisher import CeleryPublisher
-from shared.domain.errors import InvalidRequest, NotFound, capped
+from shared.domain.errors import InvalidRequest, NotFound, PlanqError, capped
 from shared.settings import Settings
 from shared.store.agents import DocumentStore
 from shared.store.catalogue import Catalogue
@@ -111,7 +114,7 @@ class StrictRoute(APIRoute):
         async def strict(request: Request) -> Response:
             if request.scope["query_string"]:
                 _check_query(request, known)
-            return await handle(_as_strict(request))
+            return await handle(StrictRequest(request.scope, request.receive))
 
         return strict
 
@@ -128,20 +131,32 @@ class DirectRoute(StrictRoute):
         """Answer a plain request; None leaves it to the handler. Raises what the handler would raise."""
         raise NotImplementedError
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return what answers a request that this route matches."""
-        handle = super().get_route_handler()
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request that this route matches."""
+        request = StrictRequest(scope, receive)
+        response: Response | None = None
+        try:
+            if scope["method"] in (self.methods or ()):
+                response = await self.direct(request, scope["app"].state.services)
+        except (PlanqError, HTTPException) as error:
+            response = respond(error)
+        if response is None:
+            await super().handle(scope, _again(request, receive), send)
+        else:
+            await response(scope, receive, send)
 
-        async def answer(request: Request) -> Response:
-            strict = _as_strict(request)
-            response = await self.direct(strict, request.app.state.services)
-            return await handle(strict) if response is None else response
 
-        return answer
+def _again(request: Request, receive: Receive) -> Receive:
+    """Return a `receive` that begins with the body, where it was read already."""
+    read: bytes | None = getattr(request, "_body", None)
+    if read is None:
+        return receive
+    left = [{"type": "http.request", "body": read}]
 
+    async def replay() -> Message:
+        return left.pop() if left else await receive()
 
-def _as_strict(request: Request) -> StrictRequest:
-    return request if isinstance(request, StrictRequest) else StrictRequest(request.scope, request.receive)
+    return replay
 
 
 def _query_names(dependant: Dependant) -> list[str]:

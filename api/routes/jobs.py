@@ -81,9 +81,13 @@ class _Submit(DirectRoute):
         if request.scope["query_string"] or fields.get("content-type") != "application/json":
             return None
         try:
+            await request.body()
+        except ClientDisconnect:
+            return None
+        try:
             sent = await request.json()
             body = JobRequest.model_validate(sent)
-        except (Refusal, ValidationError, ClientDisconnect):
+        except (Refusal, ValidationError):
             return None
         key, traceparent = fields.get("idempotency-key"), fields.get("traceparent")
         return await service.submit(services, body, sent, idempotency_key=key, traceparent=traceparent)

@@ -53,7 +53,7 @@ def test_a_plan_joins_mcp_tools_and_python_tools(
     assert (first["total"], doubled["result"], last["total"]) == (5, 10, 6)
 
     worker = psutil.Process(stack.processes["io-1"].pid)
-    servers = [child for child in worker.runtime.prefork(recursive=True) if str(PROBE) in child.cmdline()]
+    servers = [child for child in worker.children(recursive=True) if str(PROBE) in child.cmdline()]
     assert servers
     for server in servers:
         server.kill()

@@ -11,7 +11,7 @@ from tests.support.stack import Stack
 def test_it_is_ready_and_a_killed_worker_takes_its_children_along(stack: Stack) -> None:
     assert httpx.get(f"{stack.url}/readyz").status_code == httpx.codes.OK
     worker = psutil.Process(stack.processes["cpu-1"].pid)
-    family = [worker, *worker.runtime.prefork(recursive=True)]
+    family = [worker, *worker.children(recursive=True)]
 
     stack.kill("cpu-1")
 

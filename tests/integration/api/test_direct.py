@@ -1,4 +1,4 @@
-"""The frequent requests answer alike whether a shortcut or FastAPI's route serves them, and refuse alike."""
+"""The frequent requests answer alike whether their route serves them directly or FastAPI does, and refuse alike."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.integration.api.conftest import JSON, TOOLS, Api, MakeApi, problem_of
 from tests.support.waiting import eventually
 
 BY_ROUTE = {"Content-Type": "application/json; charset=utf-8"}
-"""No shortcut takes a body whose type says more than that it is JSON."""
+"""A body whose type says more than that it is JSON is not served directly."""
 
 OWN = ("id", "created_at", "expires_at")
 
