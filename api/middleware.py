@@ -27,7 +27,7 @@ from shared.domain.errors import PlanqError, TooLarge, Unauthorized, capped
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
 """What may be asked without a key: by supervisors, and by browsers, which know no other way to give one than the page
-at `/docs` itself. The description says nothing that README does not."""
+at `/docs` itself. The description says nothing that docs/http-api.md does not."""
 
 OPEN_BELOW = "/docs/"
 """The scripts of that page lie below."""

@@ -419,7 +419,7 @@ def _misspelt(environment: Mapping[str, str]) -> Iterator[str]:
         if "://" in environment[name] and said.endswith("_PORT"):  # Kubernetes: tcp://10.0.0.1:80
             continue
         near = difflib.get_close_matches(said, known, n=1, cutoff=0.75)
-        hint = f"did you mean {near[0]}?" if near else "README lists those that there are, under Settings"
+        hint = f"did you mean {near[0]}?" if near else "docs/settings.md lists those that there are"
         yield f"{capped(name, 80)}: no such setting; {hint}"
 
 

@@ -116,7 +116,7 @@ Cursor = Annotated[
     Query(json_schema_extra={"pattern": f"^{_CURSOR.pattern}$"}, description="`next_cursor` of the page before."),
 ]
 
-_OBJECT = {"type": "object", "additionalProperties": True, "description": "An agent's document; see the README."}
+_OBJECT = {"type": "object", "additionalProperties": True, "description": "An agent's document; see docs/agents.md."}
 _TEXT = {"type": "string", "pattern": SAYS_SOMETHING, "maxLength": MAX_CHARS}
 _LOCATED = {"Location": {"description": "Where this version can be had.", "schema": {"type": "string"}}}
 _MARKDOWN: dict[int | str, dict[str, Any]] = {

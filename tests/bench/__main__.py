@@ -2,7 +2,7 @@
 
     make bench                       everything; exit code 1 when a bound is missed
     make bench ARGS="--quick B1 B2"  fewer repetitions; only these
-    make bench ARGS="--json"         one JSON document; ARGS="--markdown" the README's table
+    make bench ARGS="--json"         one JSON document; ARGS="--markdown" the table of docs/benchmarks.md
     make bench ARGS="scale …"        what more workers bring, and what a job costs; options of its own, `scale --help`
 
 A measurement is a module with `measure(context) -> Iterable[Figure]`; it is imported when it is asked for. One that
@@ -88,7 +88,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="fewer repetitions and smaller loads: three minutes")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON document")
-    form.add_argument("--markdown", action="store_true", help="print the table as the README shows it")
+    form.add_argument("--markdown", action="store_true", help="print the table as docs/benchmarks.md shows it")
     args = parser.parse_args(arguments)
     known = {name.lower(): name for name in MEASUREMENTS}
     if unknown := sorted(name for name in args.names if name.lower() not in known):

@@ -109,7 +109,7 @@ def on_hosts(sizes: Sizes) -> tuple[Ceilings, dict[int, Usage]]:
 
 
 def printed(outcome: Outcome, about: Mapping[str, str], *, as_json: bool, as_markdown: bool) -> str:
-    """Return the outcome, and what it was measured `about`, as text, as JSON, or as the tables of README."""
+    """Return the outcome, and what it was measured `about`, as text, as JSON, or as the tables of docs/benchmarks.md."""
     if as_json:
         return json.dumps({"about": about, **asdict(outcome)}, indent=2) + "\n"
     tables = [", ".join(f"{name} {value}" for name, value in about.items())]
@@ -135,7 +135,7 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--steps", type=int, default=DEFAULTS.steps, help="steps of a job that sleeps")
     command.add_argument("--seconds", type=float, default=DEFAULTS.seconds, help="how long each load is measured")
     command.add_argument("--json", action="store_true", help="print JSON")
-    command.add_argument("--markdown", action="store_true", help="print the tables of README")
+    command.add_argument("--markdown", action="store_true", help="print the tables of docs/benchmarks.md")
     command.add_argument("--inside", help=argparse.SUPPRESS)
     command.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     return command

@@ -63,7 +63,7 @@ def text(figures: Iterable[Figure]) -> str:
 
 
 def markdown(figures: Iterable[Figure]) -> str:
-    """Return the table as the README shows it."""
+    """Return the table as docs/benchmarks.md shows it."""
     body, notes = rows(figures)
     lines = [_line(HEAD), _line(["---"] * len(HEAD)), *(_line(cells) for cells in body)]
     return "\n".join([*lines, "", *(f"{note}  " for note in notes)]).rstrip()

@@ -1,4 +1,4 @@
-"""The outcome as tables: for a terminal, and as Markdown for README. Pure."""
+"""The outcome as tables: for a terminal, and as Markdown for docs/benchmarks.md. Pure."""
 
 from __future__ import annotations
 

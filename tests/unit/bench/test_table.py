@@ -1,4 +1,4 @@
-"""The table of the benchmark, for a terminal and for the README."""
+"""The table of the benchmark, for a terminal and for docs/benchmarks.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The README does not rot: its settings, endpoints, fields, commands and examples are those of the code."""
+"""README and docs do not rot: settings, endpoints, fields, commands, examples and paths are those of the code."""
 
 from __future__ import annotations
 
@@ -35,7 +35,11 @@ from worker.tools.mcp.config import read_mcp_file
 from worker.tools.overrides import read_tools_file
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text("utf-8")
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text("utf-8")
+    for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
+}
+EVERYTHING = "\n".join(PAGES.values())
 OUTSIDE_OF_SETTINGS = {
     "PLANQ_DATA",
     "PLANQ_FLOWER_PORT",
@@ -46,10 +50,14 @@ OUTSIDE_OF_SETTINGS = {
 }
 
 
-def section(heading: str) -> str:
-    """The text under a heading, up to the next one of its level or above."""
-    found = re.search(rf"^(#+) {re.escape(heading)}\n(.*?)(?=^#{{1,2}} |\Z)", README, re.MULTILINE | re.DOTALL)
-    assert found, f"README has no section {heading!r}"
+def page(name: str) -> str:
+    return PAGES[f"docs/{name}.md"]
+
+
+def section(name: str, heading: str) -> str:
+    """The text of a page under a heading, up to the next one of its level or above."""
+    found = re.search(rf"^(#+) {re.escape(heading)}\n(.*?)(?=^#{{1,2}} |\Z)", page(name), re.MULTILINE | re.DOTALL)
+    assert found, f"docs/{name}.md has no section {heading!r}"
     return found[2]
 
 
@@ -64,7 +72,7 @@ def _is_head(lines: list[str], n: int) -> bool:
     return n + 1 < len(lines) and set(lines[n + 1]) <= set("|- ")
 
 
-def blocks(language: str, text: str = README) -> list[str]:
+def blocks(language: str, text: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
@@ -85,7 +93,7 @@ def environment_names(field: str) -> list[str]:
 
 
 def test_the_table_of_settings_is_the_settings() -> None:
-    table = {row[0]: row[1] for row in rows(section("Settings"))}
+    table = {row[0]: row[1] for row in rows(page("settings"))}
     expected = {
         ", ".join(f"`{name}`" for name in environment_names(field)): shown(info.default)
         for field, info in Settings.model_fields.items()
@@ -97,7 +105,7 @@ def test_the_table_of_settings_is_the_settings() -> None:
 def test_every_variable_that_is_named_exists() -> None:
     known = {name for field in Settings.model_fields for name in environment_names(field)} | OUTSIDE_OF_SETTINGS
 
-    assert set(re.findall(r"\bPLANQ_[A-Z_]*[A-Z]", README)) <= known
+    assert set(re.findall(r"\bPLANQ_[A-Z_]*[A-Z]", EVERYTHING)) <= known
 
 
 def test_the_table_of_endpoints_is_the_api() -> None:
@@ -108,7 +116,7 @@ def test_the_table_of_endpoints_is_the_api() -> None:
         for method in (name.upper() for name in methods)
     }
 
-    first_cells = " ".join(row[0] for row in rows(section("HTTP API"))[: len(served)])
+    first_cells = " ".join(row[0] for row in rows(section("http-api", "Endpoints")))
 
     assert set(re.findall(r"`(GET|POST|PUT|DELETE) (/[^`]*)`", first_cells)) == served
     client = TestClient(api, base_url="http://127.0.0.1")
@@ -116,9 +124,9 @@ def test_the_table_of_endpoints_is_the_api() -> None:
 
 
 def test_the_fields_of_requests_and_answers_are_those_of_the_schemas() -> None:
-    text = section("HTTP API")
-    request = [row[0].strip("`") for row in rows(text) if not row[0].startswith(("`GET", "`POST", "`PUT"))]
-    sentence = " ".join(text[text.index("A job carries") :].split())
+    text = section("http-api", "Fields of a job request")
+    request = [row[0].strip("`") for row in rows(text)]
+    sentence = " ".join(section("http-api", "Fields of a job").split())
     job, _, step = sentence.partition("; a step ")
 
     assert request == [info.alias or name for name, info in JobRequest.model_fields.items()]
@@ -140,7 +148,7 @@ def cli_commands() -> dict[str, Any]:
 def test_the_table_of_commands_is_the_command_line_and_its_options_exist() -> None:
     known = cli_commands()
     named: set[str] = set()
-    for first, *rest in rows(section("Command line")):
+    for first, *rest in rows(page("cli")):
         commands = [
             max((name for name in known if f"{words} ".startswith(f"{name} ")), key=len)
             for words in re.findall(r"`planq ([^`]+)`", first)
@@ -155,17 +163,17 @@ def test_the_table_of_commands_is_the_command_line_and_its_options_exist() -> No
 def test_every_command_that_is_mentioned_anywhere_exists() -> None:
     known = {name.split()[0] for name in cli_commands()}
 
-    assert set(re.findall(r"(?:`|bin/|\$ )planq ([a-z-]+)", README)) <= known
+    assert set(re.findall(r"(?:`|bin/|\$ )planq ([a-z-]+)", EVERYTHING)) <= known
 
 
 def test_every_make_target_that_is_mentioned_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
-    assert set(re.findall(r"(?:`|^    |\bfolder )make ([a-z]+)", README, re.MULTILINE)) <= targets
+    assert set(re.findall(r"(?:`|^    |\bfolder )make ([a-z]+)", EVERYTHING, re.MULTILINE)) <= targets
 
 
 def test_the_examples_in_json_are_plans_and_an_mcp_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan, servers, orchestration = blocks("json")
+    (plan,), (servers,), (orchestration,) = (blocks("json", page(name)) for name in ("plans", "tools", "agents"))
     monkeypatch.setenv("FILES_TOKEN", "token")
     (tmp_path / "mcp.json").write_text(servers)
 
@@ -178,9 +186,9 @@ def test_the_examples_in_json_are_plans_and_an_mcp_file(tmp_path: Path, monkeypa
 
 
 def test_the_examples_of_a_tool_work(tmp_path: Path) -> None:
-    code, (declaration, _) = blocks("python"), blocks("yaml")
+    code, (declaration,) = blocks("python", page("tools")), blocks("yaml", page("tools"))
     space: dict[str, Any] = {"__name__": "mypackage.prices"}
-    exec(compile("\n".join(code), "README.md", "exec"), space)
+    exec(compile("\n".join(code), "docs/tools.md", "exec"), space)
     (tmp_path / "tools.yaml").write_text(declaration)
 
     options = options_of(space["stock_price"])
@@ -192,9 +200,20 @@ def test_the_examples_of_a_tool_work(tmp_path: Path) -> None:
     assert yaml.safe_load(declaration)["tools"][0]["effect"] in {"pure", "read", "idempotent", "unsafe"}
 
 
+def test_the_tool_and_the_agent_of_the_readme_fit_together() -> None:
+    (code,), (document,) = blocks("python", PAGES["README.md"]), blocks("yaml", PAGES["README.md"])
+    space: dict[str, Any] = {"__name__": "greetings"}
+    exec(compile(code, "README.md", "exec"), space)
+    agent = parse_agent(document)
+
+    assert make_tool(space["greet"]).definition.effect == "pure"
+    assert agent.tools is not None
+    assert "greet" in document
+
+
 def test_the_example_of_an_agent_is_that_of_the_samples_and_its_fields_are_those_of_documents() -> None:
-    _, example = blocks("yaml")
-    named = {name for row in rows(section("Agents")) for name in re.findall(r"`(\w+)`", row[0])}
+    (example,) = blocks("yaml", page("agents"))
+    named = {name for row in rows(section("agents", "The document")) for name in re.findall(r"`(\w+)`", row[0])}
 
     assert example == (ROOT / "deploy" / "samples" / "agents" / "extractor.yaml").read_text()
     assert parse_agent(example).output_mode() == "object"
@@ -206,14 +225,16 @@ def test_the_table_of_error_codes_is_the_tree_of_errors() -> None:
         return [kind, *(deeper for child in kind.__subclasses__() for deeper in below(child))]
 
     ours = [kind for kind in below(PlanqError) if kind.__module__ == PlanqError.__module__]
-    table = {row[0].strip("`"): row[2] for row in rows(section("Error codes"))}
+    table = {row[0].strip("`"): row[2] for row in rows(page("errors"))}
 
     assert table == {kind.code: "yes" if kind.retryable else "no" for kind in ours}
-    assert all(len(row) == 4 and row[1] and row[3] for row in rows(section("Error codes")))
+    assert all(len(row) == 4 and row[1] and row[3] for row in rows(page("errors")))
 
 
 def test_what_curl_sends_fits_the_api() -> None:
-    sent = re.findall(r"curl -s http://127\.0\.0\.1:8000(/\S+) .*-d '([^']+)'", "\n".join(blocks("console")))
+    sent = re.findall(
+        r"curl -s http://127\.0\.0\.1:8000(/\S+) .*-d '([^']+)'", "\n".join(blocks("console", EVERYTHING))
+    )
     schemas: dict[str, type[BaseModel]] = {
         "/jobs": JobRequest,
         "/plans/validate": ValidationRequest,
@@ -230,7 +251,7 @@ def test_what_the_offline_table_says_is_what_runs() -> None:
     tools = [ToolDefinition(name=name) for name in names]
     sample = {"X": "2 + 3", "URL": "https://example.org/", "N": "5", "TOOL": "json_query", "{JSON}": '{"data": 1}'}
     said = 0
-    for phrases, tool in rows(section("Models")):
+    for phrases, tool in rows(section("models", "The model `offline`")):
         for phrase in re.findall(r"`([^`]+)`", phrases):
             text = re.sub(r"\{JSON\}|\b(?:X|URL|N|TOOL)\b", lambda found: sample[found[0]], phrase)
             text = text.replace("(titled T) ", 'titled "T" ')
@@ -244,8 +265,43 @@ def test_what_the_offline_table_says_is_what_runs() -> None:
     assert said > 10
 
 
-def test_every_folder_of_the_layout_exists() -> None:
-    rooms = re.findall(r"`((?:api|shared|worker|deploy)/[\w./]*)`", section("Layout"))
+def test_the_readme_is_short() -> None:
+    assert PAGES["README.md"].count("\n") <= 250
 
-    assert len(rooms) > 10
-    assert [room for room in rooms if not (ROOT / room).exists()] == []
+
+def test_every_path_that_is_named_exists() -> None:
+    rooms = "api|worker|shared|deploy|tests|docs"
+    named = {
+        (name, path)
+        for name, text in PAGES.items()
+        for path in re.findall(rf"`((?:(?:{rooms})/[\w./-]*)|[\w-]+\.(?:toml|md|lock)|\.ci/run)`", text)
+    }
+
+    assert len(named) > 40
+    assert [(name, path) for name, path in sorted(named) if not (ROOT / path).exists()] == []
+
+
+def anchors(text: str) -> set[str]:
+    """What a link may name in a page: its headings, as GitHub writes them, and its own anchors."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return slugs | set(re.findall(r'<a id="([^"]+)">', text))
+
+
+def test_every_link_leads_somewhere() -> None:
+    broken = []
+    for name, text in PAGES.items():
+        for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", text):
+            path, _, anchor = link.partition("#")
+            target = (ROOT / name).parent / path if path else ROOT / name
+            if not target.exists() or (anchor and anchor not in anchors(target.read_text("utf-8"))):
+                broken.append(f"{name}: {link}")
+
+    assert broken == []
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    linked = set(re.findall(r"\]\((docs/[a-z-]+\.md)\)", PAGES["README.md"]))
+
+    assert linked == {name for name in PAGES if name.startswith("docs/")}
