@@ -1,7 +1,7 @@
 """From a request to fork a job to the new job: its plan, and which steps take over what the source has done.
 
 Nothing is stored here, and a refusal leaves no trace. What a fork need not run again is decided by
-`shared.domain.fork`, by content; issue 3, item 7.
+`shared.domain.fork`, by content.
 """
 
 from __future__ import annotations

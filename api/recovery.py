@@ -1,6 +1,6 @@
 """What a resumed job or a fork may repeat, and what an answer about a call that was cut off comes to.
 
-Nothing `unsafe` is done twice unless somebody says so; issue 3, items 7 and 8. Nothing is stored here.
+Nothing `unsafe` is done twice unless somebody says so. Nothing is stored here.
 """
 
 from __future__ import annotations

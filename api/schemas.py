@@ -1,7 +1,7 @@
 """What goes over the wire: requests as they are checked, answers as they are described in `/openapi.json`.
 
 Separate from the tables on purpose. Requests refuse unknown fields; answers list every field, null where there is
-nothing yet. Issue 2, section 6.
+nothing yet.
 """
 
 from __future__ import annotations

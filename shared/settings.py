@@ -214,7 +214,7 @@ class Settings(BaseSettings):
     keep_exchanges: bool = True  # prompts and replies in model_calls; off: redacted
     record: FilePath = None  # PLANQ_RECORD=FILE records a cassette
 
-    # Limits (readings row 11)
+    # Limits (docs/decisions.md, D11)
     max_tool_steps: int = Field(default=10, ge=1)
     max_plan_steps: int = Field(default=10_000, ge=1)
     plan_timeout_seconds: float = Field(default=300.0, gt=0)

@@ -43,7 +43,7 @@ def tools(
 
 
 def _named(name: str, found: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the tool that a name stands for, in any spelling of readings row 24."""
+    """Return the tool that a name stands for, in any accepted spelling (docs/decisions.md, D24)."""
     from shared.domain.names import resolve_name, suggestion
 
     known = {tool["name"]: tool for tool in found}

@@ -1,4 +1,4 @@
-"""Agents and skills: store, look, list, retire. Specification S3.
+"""Agents and skills: store, look, list, retire.
 
 A document is put as YAML or JSON and answered as JSON; a skill is Markdown both ways.
 """

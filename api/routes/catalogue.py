@@ -1,4 +1,4 @@
-"""What jobs are made of and what they leave: tools, plans to be checked, artifacts. Issue 2, sections 3 and 6."""
+"""What jobs are made of and what they leave: tools, plans to be checked, artifacts."""
 
 from __future__ import annotations
 

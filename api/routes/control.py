@@ -1,4 +1,4 @@
-"""Jobs that are held, taken up again, or begun anew from what is done: issue 3, item 7."""
+"""Jobs that are held, taken up again, or begun anew from what is done."""
 
 from __future__ import annotations
 

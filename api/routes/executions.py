@@ -1,4 +1,4 @@
-"""Executions of agents: a job with an agent, asked for and looked at from its result. Specification S1.
+"""Executions of agents: a job with an agent, asked for and looked at from its result.
 
 Nothing runs here by a way of its own: the body becomes a request for a job, and an execution's id is the job's.
 """

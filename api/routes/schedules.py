@@ -1,4 +1,4 @@
-"""The reminders that jobs have scheduled: look, remove. They are made by the tool `remind_me`. Specification S3."""
+"""The reminders that jobs have scheduled: look, remove. They are made by the tool `remind_me`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Artifacts: the wrapper that tools return them in, their ids, types, parts and fingerprints.
 
-Specification S0 "Standard Response Shape" and "Skill ID Extraction"; readings row 22:
+The shape of a wrapper, and where its skill is looked for (docs/decisions.md, D22):
 
     {"artifact_id": "…", "artifact": {…}, "_metadata": {"context_id": "…", "tool_name": "…", …}}
 """
@@ -38,7 +38,6 @@ METADATA_SCHEMA: dict[str, Any] = {
         "executed_at": {"type": "string", "format": "date-time"},
     },
 }
-# Source: specification S0, "Standard Output Schema".
 
 
 class Provenance(Protocol):
@@ -118,7 +117,7 @@ def provenance(made_by: Provenance, executed_at: datetime, *, skill_id: str | No
 
 
 def detect_wrapper(content: Any) -> Wrapper | None:
-    """Return the parts of an artifact wrapper; None when one of its three fields is not there (readings row 22)."""
+    """Return the parts of an artifact wrapper; None when one of its three fields is not there."""
     if isinstance(content, Mapping) and all(key in content for key in ("artifact_id", "artifact", "_metadata")):
         return Wrapper(content["artifact"], content["_metadata"])
     return None

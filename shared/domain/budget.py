@@ -4,7 +4,7 @@
 
 A hard limit ends the job that would pass it with `budget_exceeded`. When a share of `soft` of any limit is used or
 reserved, that is told once, in an event of the outermost job; with `ask` the tree is paused then, until somebody
-resumes it. Issue 5, "Limits".
+resumes it.
 """
 
 from __future__ import annotations

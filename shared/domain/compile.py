@@ -1,6 +1,6 @@
 """From a valid plan to the steps that the engine runs: names resolved, order derived, bounds applied.
 
-The result is what the store writes as rows; nothing in it refers to the plan's author. Readings rows 9–11, 24.
+The result is what the store writes as rows; nothing in it refers to the plan's author (docs/decisions.md, D9 to D11).
 """
 
 from __future__ import annotations

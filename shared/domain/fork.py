@@ -1,4 +1,4 @@
-"""Which steps of a fork take over what a step of its source job has already done. Issue 3, item 7.
+"""Which steps of a fork take over what a step of its source job has already done.
 
 Two steps are the same when they would do the same: the same tool, the same arguments (numbers by value, keys in any
 order, each reference by what it points at), and unless the tool is `pure`, the same writes before them in plan order,

@@ -34,7 +34,7 @@ class Node:
 def dependencies(nodes: Sequence[Node], *, max_edges: int = MAX_EDGES) -> list[tuple[int, ...]] | None:
     """Return, for each step, the steps it waits for directly, sorted.
 
-    The transitive closure equals that of the specification: every step waits for the steps it references; with a
+    The transitive closure is that of the order of execution: every step waits for the steps it references; with a
     derived order a read also waits for every earlier write, and a write for every earlier step; an explicit
     `depends_on` replaces the derived part, never the references, whose values the step cannot do without. Edges that
     others imply are left out, so that a derived order of n steps has O(n) of them.

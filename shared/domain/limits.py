@@ -1,4 +1,4 @@
-"""What a job may use up. Defaults are readings row 11; a request can only lower them, and zero is refused.
+"""What a job may use up. Defaults: docs/decisions.md, D11; a request can only lower them, and zero is refused.
 
 An operator may give a tenant limits of its own, lower or higher than everybody's; they are its caps then.
 """

@@ -1,7 +1,7 @@
 """What passes between the engine and a language model, free of any provider's vocabulary.
 
 A stage asks once and gets one reply and one `ModelCall`, the record that becomes a `model_calls` row, also when the
-call failed (`ModelFailed`). Readings rows 5, 6; specification S0 "Stage Details".
+call failed (`ModelFailed`). docs/decisions.md, D5 and D6.
 """
 
 from __future__ import annotations

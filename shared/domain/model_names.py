@@ -5,7 +5,7 @@
     PROVIDER:MODEL               openai, anthropic or google; `openai` also means every OpenAI-compatible server
 
 A cassette names a file, so only the operator may choose one: a name that came in over HTTP is untrusted text and is
-refused there (`allow_cassette=False`). Issue 2, section 4.
+refused there (`allow_cassette=False`).
 """
 
 from __future__ import annotations

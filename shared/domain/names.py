@@ -1,7 +1,7 @@
-"""Names of tools: which spellings mean the same tool, and the two foreign conventions. Readings row 24.
+"""Names of tools: which spellings mean the same tool, and the two foreign conventions. docs/decisions.md, D24.
 
 planq's registry name is `service_method` (`web_fetch`); `service.method`, `service-method` and `service/method` are
-accepted for it. `canonical`, `split`, `join` and `display` are the convention of specification S4's code
+accepted for it. `canonical`, `split`, `join` and `display` are another convention
 (`service_path-method`), kept for what speaks it. Reserved names (`cp__…`, `__planning__`) are never converted.
 """
 
@@ -76,7 +76,7 @@ def to_registry(name: str) -> str:
 
 
 def canonical(raw: str) -> str:
-    """Return the S4 form `service_path-method` of a name.
+    """Return a name in the form `service_path-method`.
 
     The method follows the last `.`, else the last `:`, else the last `-`, else the last `/`; in what precedes it `/`
     becomes `_`. A name without any of them is returned as it is (cases tn-001…tn-015).
@@ -95,7 +95,7 @@ def join(service: str, method: str) -> str:
 
 
 def split(name: str) -> tuple[str, str]:
-    """Return service path and method of an S4 name; a name without `-` is a service, and its method `""`.
+    """Return service path and method of such a name; a name without `-` is a service, and its method `""`.
 
     Lossy: an underscore in a service name comes back as `/` (case tn-020).
     """

@@ -1,4 +1,4 @@
-"""The plan as its author wrote it: a list of calls. Specification S0 "PLAN Stage"; readings rows 1, 5, 9, 10.
+"""The plan as its author wrote it: a list of calls (docs/decisions.md, D1, D5, D9, D10).
 
     {"type": "tool_calls", "reasoning": "…", "calls": [
         {"tool_name": "search", "arguments": {"query": "rust"}},

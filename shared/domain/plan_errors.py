@@ -1,7 +1,7 @@
 """The one shape of every defect of a plan, for programs (`to_json`) and for people and models (`render`).
 
-The types up to `no_output_schema` and their fields are those of specification S0 and its code (specs/facts.md,
-"Templates"); readings row 4 adds the others:
+The types up to `no_output_schema` and their fields were there before planq, which adds the others
+(docs/decisions.md, D4):
 
     invalid_template_syntax · self_reference · forward_reference{referenced_index}
     index_out_of_bounds{referenced_index, max_valid_index} · no_output_schema{tool_name}

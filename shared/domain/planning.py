@@ -1,7 +1,8 @@
 """The PLAN stage's contract with a model: the forced tool `__planning__`, and the reading of whatever comes back.
 
-Readings row 5. The extractor is tolerant about where the decision stands (the forced tool, native calls of the tools,
-JSON in a text), the check of what it says is strict. Nothing a model says raises; it becomes `Malformed`.
+The extractor is tolerant about where the decision stands (the forced tool, native calls of the tools, JSON in a
+text), the check of what it says is strict (docs/decisions.md, D5). Nothing a model says raises; it becomes
+`Malformed`.
 """
 
 from __future__ import annotations

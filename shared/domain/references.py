@@ -1,7 +1,7 @@
 """The grammar of references: `$<step>.output.<path>`, a typed pointer into an earlier step's structured output.
 
 What lives here: parsing, formatting and finding. What a reference yields is `resolution.py`; whether it may stand
-where it stands is `validation.py`. Specification S0 "Template System"; readings row 2 decides the grammar:
+where it stands is `validation.py`. docs/decisions.md, D2, decides the grammar:
 
     whole string   $0.output.artifact.title      alias  $step[0].output.artifact.title
     whole output   $0.output                     inside a text  {{ $0.output }}

@@ -1,7 +1,7 @@
 """Turning arguments as planned into arguments as called: every reference replaced by what it points at.
 
 One pass over the argument tree. JSON types are kept, and inserted text is never read again as a template, so no
-output of a tool can make planq fetch the output of another one. Readings row 3.
+output of a tool can make planq fetch the output of another one. docs/decisions.md, D3.
 """
 
 from __future__ import annotations

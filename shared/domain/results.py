@@ -1,7 +1,7 @@
 """What became of a plan's steps: the texts and shapes in which results leave the EXECUTE stage.
 
-Specification S0 and its code (specs/facts.md, "EXECUTE", "RESPOND"); readings row 26 for tools without structured
-output. Texts are exact, since models and recorded exchanges depend on them.
+Texts are exact, since models and recorded exchanges depend on them. Tools without structured output:
+docs/decisions.md, D26.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def tool_outcome(tool_name: str, result: Mapping[str, Any] | None, *, declares_o
     """Read an MCP `CallToolResult` (its JSON form; None when no result came).
 
     `isError` gives an error with the first text. Otherwise the structured content is the output; without any, the
-    texts are it, as `{"text": …}`, unless the tool `declares_output`, a schema that it has then broken (row 26).
+    texts are it, as `{"text": …}`, unless the tool `declares_output`, a schema that it has then broken.
     """
     if result is None:
         return ToolOutcome(error=f"Tool {tool_name!r} returned no result")

@@ -1,7 +1,8 @@
-"""What becomes of an attempt that broke off: another try, a question to a person, or the end (readings row 10).
+"""What becomes of an attempt that broke off: another try, a question to a person, or the end.
 
-Exponential backoff with full jitter (Brooker, "Exponential Backoff and Jitter", AWS 2015): the delay is drawn from
-zero to the exponential bound, so that steps which failed together do not return together. The draw is an argument.
+docs/decisions.md, D10, says what is tried again. Exponential backoff with full jitter (Brooker, "Exponential Backoff
+and Jitter", AWS 2015): the delay is drawn from zero to the exponential bound, so that steps which failed together do
+not return together. The draw is an argument.
 
 An `unsafe` call that may have taken effect is never simply repeated: its tool's `Recovery` decides. This is the one
 place that does, for a living worker, for one that stops, and for the sweeper that speaks for a dead one.

@@ -1,7 +1,7 @@
 """Following a path through a JSON Schema as deep as the schema knows it.
 
 Used at plan time only: which fields an output will have, and of which type, as far as its schema says. Knowledge is
-one-sided: what is reported absent cannot be there by the schema; what is not known passes. Readings row 4.
+one-sided: what is reported absent cannot be there by the schema; what is not known passes. docs/decisions.md, D4.
 Understood: properties, patternProperties, additionalProperties, items, prefixItems, `$ref` within the schema, allOf,
 anyOf, oneOf. Conditional keywords make a place unknown.
 """

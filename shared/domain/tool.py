@@ -1,7 +1,7 @@
 """What a tool is to the rest of planq: a name, two schemas, an effect class and a lane.
 
 Nothing here can run a tool; workers publish these definitions, the API lists them and validates plans against them
-without importing a tool. Readings rows 10, 11, 24–26.
+without importing a tool. docs/decisions.md, D10, D11, D24 to D26.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from pydantic import BaseModel, ConfigDict, Field
 from shared.domain.states import Effect, Lane, Recovery, StepKind
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
-"""Readings row 11."""
+"""Of a step whose tool names none (docs/decisions.md, D11)."""
 
 MAX_TIMEOUT_SECONDS = 300.0
-"""Readings row 11: the hard cap of one step, and of one run of an agent (specification S1)."""
+"""The hard cap of one step, and of one run of an agent (docs/decisions.md, D11)."""
 
 TOOL_NAME = re.compile(r"^[A-Za-z][A-Za-z0-9_.\-/]{0,127}$")
 RESERVED_NAME = re.compile(r"^(cp__|__planning__$)")
-"""Readings row 24: these names belong to planq itself; a tool that claims one is refused at start."""
+"""docs/decisions.md, D24: these names belong to planq itself; a tool that claims one is refused at start."""
 
 TEXT_OUTPUT_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"text": {"type": "string", "description": "What the tool printed."}},
     "required": ["text"],
 }
-"""Readings row 26: the output schema of a tool that declares none; its text is wrapped as `{"text": …}`."""
+"""The output schema of a tool that declares none: its text is wrapped as `{"text": …}` (docs/decisions.md, D26)."""
 
 
 LATENCIES_SECONDS = (0.01, 0.1, 1, 10, 60, 300)
@@ -36,7 +36,7 @@ LATENCIES_SECONDS = (0.01, 0.1, 1, 10, 60, 300)
 
 
 def default_retries(effect: Effect) -> int:
-    """Return the extra attempts a tool gets when it names none (readings row 10)."""
+    """Return the extra attempts a tool gets when it names none (docs/decisions.md, D10)."""
     return 0 if effect is Effect.UNSAFE else 2
 
 

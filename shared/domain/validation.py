@@ -1,9 +1,9 @@
 """What is wrong with a plan, found before anything runs: all of it, in the order of calls and then of arguments.
 
-Readings row 4, per reference: syntax → self → forward → bounds → output schema present → every path segment as deep
-as the schema knows it → type compatible; the first that fails is reported. Then, per call: unknown tool → literal
-arguments valid against the input schema → dependencies; last the limits of the whole plan. Specification S0
-"Validation". Linear in the size of the plan; ten thousand calls take about half a second.
+docs/decisions.md, D4. Per reference: syntax → self → forward → bounds → output schema present → every path segment
+as deep as the schema knows it → type compatible; the first that fails is reported. Then, per call: unknown tool →
+literal arguments valid against the input schema → dependencies; last the limits of the whole plan. Linear in the
+size of the plan; ten thousand calls take about half a second.
 """
 
 from __future__ import annotations

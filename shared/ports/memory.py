@@ -1,6 +1,6 @@
 """What tools may keep beside their outputs: moments, what is known of a user, reminders, events of their job.
 
-Everything belongs to a tenant, and all but events to one of its users. Specification S3, "Tool Registry".
+Everything belongs to a tenant, and all but events to one of its users.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class ToolContext:
 
     `idempotency_key` is `<job>/<step>`, in a later round `<job>/<round>.<step>`: the same for every attempt of the
     step, so that a receiver can tell a repeat. `skill_id` is the first skill that the job's agent lists.
-    The ids end up in the `_metadata` of artifacts (specification S0, "Standard Response Shape").
+    The ids end up in the `_metadata` of artifacts.
     `depth` counts the agents that this job is nested in (an orchestration's own job is none), `root_job_id` is the
     outermost job above it, `agent` what this job runs.
     `limits` are the job's; they are known only to steps of the kinds `agent` and `parallel`. `time_left_seconds` is

@@ -1,4 +1,4 @@
-"""The tables of agents and of what agents keep: documents, messages, budgets, moments, schedules (S3)."""
+"""The tables of agents and of what agents keep: documents, messages, budgets, moments, schedules."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def on_hosts(sizes: Sizes) -> tuple[Ceilings, dict[int, Usage]]:
 
 
 def printed(outcome: Outcome, about: Mapping[str, str], *, as_json: bool, as_markdown: bool) -> str:
-    """Return the outcome, and what it was measured `about`, as text, as JSON, or as the tables of docs/benchmarks.md."""
+    """Return the outcome, and what it was measured `about`, as text, as JSON, or as Markdown."""
     if as_json:
         return json.dumps({"about": about, **asdict(outcome)}, indent=2) + "\n"
     tables = [", ".join(f"{name} {value}" for name, value in about.items())]

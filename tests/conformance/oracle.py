@@ -1,4 +1,4 @@
-"""References as readings rows 2–4 say, written a second time and as plainly as possible, for the overrides.
+"""References as docs/decisions.md (D2 to D4) says, written a second time, as plainly as possible.
 
 Deliberately ignorant of the product's code, and small: schemas are followed through `properties` and `items` only.
 """

@@ -1,4 +1,4 @@
-"""Where readings.md overrides cases of the orchestration suites: rows 11, 13 and 15."""
+"""Where docs/decisions.md overrides cases of the orchestration suites: D11, D13 and D15."""
 
 from __future__ import annotations
 

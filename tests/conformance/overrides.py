@@ -1,7 +1,7 @@
-"""Where readings.md overrides a `real` case: one table of rules.
+"""Where docs/decisions.md overrides a `real` case: one table of rules.
 
 A rule looks at a case's input and expectation, never at its id, so that cases nobody here has seen are judged the
-same way. It rewrites the expectation into what the named row of readings.md asks for; the product must then meet it.
+same way. It rewrites the expectation into what the named decision asks for; the product must then meet it.
 The rules apply one after the other, each to what the former made of the expectation.
 """
 
@@ -48,7 +48,7 @@ def _tool(case: Case, call: int) -> Mapping[str, Any]:
 
 
 def _reading(case: Case, place: Place) -> dict[str, Any] | None:
-    """Say which error rows 2 and 4 give one reference, None for none."""
+    """Say which error D2 and D4 give one reference, None for none."""
     if place.path is None or _is_odd(case, place):
         return {"type": "invalid_template_syntax"}
     if place.step == place.call:
@@ -227,7 +227,7 @@ def _parsed(case: Case, expected: Expected) -> Expected:
 
 
 def _has_newer_grammar(case: Case, expected: Expected) -> bool:
-    """True when the arguments use what only row 2 knows: array indices, brackets, the alias, embedding."""
+    """True when the arguments use what only D2 knows: array indices, brackets, the alias, embedding."""
     return bool(oracle.resolved(case.input["arguments"], case.input["results"]) != expected["arguments"]) and any(
         "[" in text or "{{" in text or text.endswith(".output") or any(part.isdigit() for part in text.split(".")[2:])
         for _, text in oracle.strings(case.input["arguments"])

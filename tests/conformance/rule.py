@@ -1,4 +1,4 @@
-"""What a rule is by which readings.md overrides a case; the tables of rules are overrides.py and its neighbours."""
+"""What a rule is by which docs/decisions.md overrides a case; overrides.py and its neighbours hold the tables."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Expected = Any
 
 @dataclass(frozen=True)
 class Rule:
-    """`row` of readings.md replaces the original's behaviour in cases of `op` for which `applies` holds."""
+    """Entry `decision` of docs/decisions.md replaces a case's expectation: of `op`, where `applies` holds."""
 
     name: str
-    row: int
+    decision: int
     op: str
     applies: Callable[[Case, Expected], bool]
     rewrite: Callable[[Case, Expected], Expected]

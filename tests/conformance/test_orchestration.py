@@ -102,7 +102,7 @@ def test_a_reply_that_is_no_plan_is_refused_and_paid_for() -> None:
 
 
 def limits_of(given: Mapping[str, Any]) -> Limits:
-    """The limits of a case; a 0 in it says that the original had none, planq then has its own (readings row 11)."""
+    """The limits of a case; a 0 in it says that the original had none, planq then has its own (decisions, D11)."""
     names = {"max_depth": "orchestrate_max_depth", "max_steps": "orchestrate_max_steps"}
     names |= {"max_parallel": "orchestrate_max_parallel", "max_concurrent": "orchestrate_max_parallel"}
     known = {names[name]: value for name, value in given.items() if name in names and value}

@@ -56,7 +56,7 @@ def script(given: Mapping[str, Any]) -> ScriptedModel:
 
 
 def tools_of(given: Mapping[str, Any]) -> list[CaseTool]:
-    """The tools that a case lists; others in its plan are unknown (readings row 4)."""
+    """The tools that a case lists; others in its plan are unknown (docs/decisions.md, D4)."""
     listed = dict(given.get("tools", {}))
     return [CaseTool(name, behaviour, given.get("tool_schemas") or {}) for name, behaviour in listed.items()]
 
@@ -95,6 +95,6 @@ def test_run(case: Case, database_url: str) -> None:
 
     assert actual["summary"].startswith(starts)
     if lines is not None:
-        # Readings row 4: unknown tools are reported beside the references, so there may be more lines, never fewer.
+        # Unknown tools are reported beside the references (docs/decisions.md, D4): more lines, never fewer.
         assert len(actual["summary"].splitlines()) >= lines
     assert mismatches(expected, actual) == []

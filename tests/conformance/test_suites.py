@@ -1,8 +1,10 @@
-"""Conformance of the pure core: one test per case of five suites, as readings.md decides it."""
+"""Conformance of the pure core: one test per case of five suites, as docs/decisions.md decides it."""
 
 from __future__ import annotations
 
+import re
 from itertools import chain
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ from tests.conformance.adapters import ADAPTERS
 from tests.conformance.cases import Case, load, mismatches, params
 from tests.conformance.overrides import RULES, TABLES, expectation
 
+DECISIONS = Path(__file__).parents[2] / "docs" / "decisions.md"
 NEEDS_THE_ENGINE = {
     ("plan_execute_respond", "run"),
     ("orchestrate_engine", "run"),
@@ -27,13 +30,14 @@ def test_case(case: Case) -> None:
 
     actual = ADAPTERS[case.suite][case.op](case.input)
 
-    by = "; ".join(f"row {rule.row}: {rule.name}" for rule in used) or "the case itself"
+    by = "; ".join(f"D{rule.decision}: {rule.name}" for rule in used) or "the case itself"
     assert mismatches(expected, actual) == [], f"expected by {by}"
 
 
-def test_a_rule_names_a_row_of_readings_and_an_operation_that_exists() -> None:
+def test_a_rule_names_a_decision_and_an_operation_that_exists() -> None:
+    known = {int(number) for number in re.findall(r"^### D(\d+)\.", DECISIONS.read_text("utf-8"), re.MULTILINE)}
     operations = {op for adapters in ADAPTERS.values() for op in adapters}
     operations |= {"run"}
     for rule in (*RULES, *chain.from_iterable(TABLES.values())):
-        assert 1 <= rule.row <= 27
+        assert rule.decision in known
         assert rule.op in operations

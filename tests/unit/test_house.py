@@ -1,9 +1,11 @@
-"""The house rules that no linter knows: sizes, sleeps, names on the wire, the drawn tree of errors."""
+"""The house rules that no linter knows: sizes, sleeps, citations, names on the wire, the drawn tree of errors."""
 
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -86,6 +88,67 @@ def test_nothing_committed_names_this_machine() -> None:
         if here is not None and here.search(path.read_text(encoding="utf-8", errors="replace"))
     ]
     assert named == []
+
+
+OUTSIDE = re.compile(
+    r"[Rr]eadings(?:\.md|,? rows?| \d)|\b[Rr]ows? \d+\b|\b[Ss]pecifications? S\d|\bS[0124]\b|\bS3(?:'s|\)| name)"
+    r"|\b[Ii]ssues? #?\d+\b(?! of)|(?:design|traps|facts|style|readings)\.md|\b(?:anchors|specs)/|\.\./shared"
+)
+"""How texts cite what lies outside; trackers of other projects are cited by name: celery/celery #6220."""
+
+CITATION = re.compile(r"decisions(?:\.md)?, (D\d+(?:(?:, | and | to )D\d+)*)")
+
+
+def prose(text: str, *, is_python: bool) -> str:
+    """The part of a text that is for people: of Python its comments and docstrings, else all of it."""
+    if not is_python:
+        return text
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    comments = (token.string for token in tokens if token.type == tokenize.COMMENT)
+    strings = (
+        node.value.value
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    )
+    return "\n".join((*comments, *strings))
+
+
+def found_in_prose(pattern: re.Pattern[str], *files: str) -> Iterator[tuple[str, re.Match[str]]]:
+    """Every match in what people read, with its file; only files that hold the pattern at all are parsed."""
+    for path in committed(*files):
+        text = path.read_text(encoding="utf-8")
+        if path != Path(__file__) and pattern.search(text):
+            for match in pattern.finditer(prose(text, is_python=path.suffix == ".py")):
+                yield str(path.relative_to(ROOT)), match
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("(readings row 23)", "Readings 11, 12.", "rows 2 and 4", "Specification S1.", "S0's wrapper", "(S3)"),
+        *("Issue 2, section 6.", "see design.md", "anchors/celery.md", "../shared/readings.md"),
+    ],
+)
+def test_a_citation_is_known_by_its_form(text: str) -> None:
+    assert OUTSIDE.search(text)
+
+
+def test_no_text_cites_what_lies_outside_the_repository() -> None:
+    files = ("*.py", "*.md", "*.sql", "*.toml", "*.yml", "*.yaml", "Makefile", "Dockerfile", "run")
+
+    assert [f"{path}: {match[0]}" for path, match in found_in_prose(OUTSIDE, *files)] == []
+
+
+def test_every_decision_that_is_cited_exists() -> None:
+    known = set(re.findall(r"^### (D\d+)\.", (ROOT / "docs" / "decisions.md").read_text("utf-8"), re.MULTILINE))
+    cited = [
+        (path, decision)
+        for path, match in found_in_prose(CITATION, "*.py", "*.md", "*.sql")
+        for decision in re.findall(r"D\d+", match[1])
+    ]
+
+    assert len(cited) > 40
+    assert [(path, decision) for path, decision in cited if decision not in known] == []
 
 
 def test_dependencies_are_pinned_without_an_address() -> None:

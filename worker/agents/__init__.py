@@ -1,4 +1,4 @@
-"""Tools by which agents call agents; the names that begin with `cp__` are planq's own (readings row 24).
+"""Tools by which agents call agents; the names that begin with `cp__` are planq's own (docs/decisions.md, D24).
 
 | tool | what it does |
 |---|---|
@@ -9,7 +9,6 @@
 
 None of them waits: each returns `Delegated`, and its step holds no worker until the child jobs have ended. A call
 that was cut off before that is repeated, so their effect is `idempotent`; a delegation that landed never is.
-Specifications S1 and S3.
 """
 
 from __future__ import annotations

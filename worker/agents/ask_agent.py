@@ -1,4 +1,4 @@
-"""`ask_agent`: one agent asks another (specification S3, "Where Chaining Runs").
+"""`ask_agent`: one agent asks another.
 
 Its answer is a result and no error even when the other agent fails: the one who asked can tell what went wrong and go
 on without. Data is handed over as data; it is no part of what the other agent is told to do.

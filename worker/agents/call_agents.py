@@ -129,6 +129,6 @@ def _result(child: ChildOutcome) -> dict[str, Any]:
     error = error_of(child)
     if status_of(child) is Status.SUCCESS or error is None:
         return {**known, "success": True, "output": output_of(child)}
-    # The specification's word for what no agent is to blame for.
+    # The published word for what no agent is to blame for.
     told = f"panic: {error['message']}" if error["code"] in FAULTS else error["message"]
     return {**known, "success": False, "error": told, "error_code": s1_code(error["code"])}

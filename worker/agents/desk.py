@@ -123,7 +123,7 @@ def too_deep(context: ToolContext, limits: OrchestrateLimits) -> DepthExceeded:
 
 
 def tell_of(children: Sequence[ChildOutcome], context: ToolContext, statuses: Sequence[str], step_id: Any) -> None:
-    """Log how each agent of a step came out (specification S1, "Observability").
+    """Log how each agent of a step came out.
 
     The tool is the one that the caller called: steps of an orchestration, which have a `step_id`, are called for it.
     """

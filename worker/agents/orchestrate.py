@@ -1,4 +1,4 @@
-"""`cp__agent_orchestrate`: a plan of agents, carried out as a job of its own (specification S1; cases orchestrate_…).
+"""`cp__agent_orchestrate`: a plan of agents, carried out as a job of its own (cases orchestrate_…).
 
 A plan is compiled, a prompt is first turned into one. Whatever is wrong with the input is an error of the tool; what
 goes wrong while the plan is carried out is told in its output, with `success: false` (case oe-094).

@@ -121,5 +121,5 @@ def failure_of(child: ChildOutcome, **details: Any) -> ExecutionFailed:
 
 
 def s1_code(code: str) -> str:
-    """Return the error code that specification S1's tools use for one of planq's."""
+    """Return the error code that the tools which call agents publish for one of planq's."""
     return _S1_CODES.get(code, "Internal")

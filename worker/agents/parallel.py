@@ -1,4 +1,4 @@
-"""`cp__parallel`: a group of agents at once, and what becomes of their outputs (readings row 13)."""
+"""`cp__parallel`: a group of agents at once, and what becomes of their outputs (docs/decisions.md, D13)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent's job as its stages see it: what is asked in its name, and with which tools. Specification S3.
+"""An agent's job as its stages see it: what is asked in its name, and with which tools.
 
 Skills come first, then the agent's own prompt; what the caller sent stays data.
 """

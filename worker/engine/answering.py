@@ -1,7 +1,7 @@
-"""How an agent's job ends: its answer is checked, put right once, and handed to the chained tool. Specification S3.
+"""How an agent's job ends: its answer is checked, put right once, and handed to the chained tool.
 
 In every path in which an agent's job comes to an answer (directly, without tools, from results, from the defects of a
-plan) it comes through here, so that none leaves out the check or the chained tool. Readings row 23.
+plan) it comes through here, so that none leaves out the check or the chained tool. docs/decisions.md, D23.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def _step(call: ChainedCall, tool: ToolDefinition, step_timeout_seconds: float) 
         inputs=(),
         depends_on=(),
         dependents=(),
-        retries=0,  # it is called once (readings row 23); what a lost worker began is repeated by its effect class
+        retries=0,  # called once (docs/decisions.md, D23); what a lost worker began is for its effect class
         timeout_seconds=min(tool.timeout_seconds, step_timeout_seconds),
         recovery=tool.recovery,
     )

@@ -1,4 +1,4 @@
-"""The RESPOND stage of orchestration jobs: their output is rendered from their steps; no model is asked (row 15)."""
+"""The RESPOND stage of orchestration jobs: their output is rendered from their steps, without a model."""
 
 from __future__ import annotations
 

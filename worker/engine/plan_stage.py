@@ -1,8 +1,8 @@
 """The PLAN stage: one model call at most, then the plan is accepted, refused, or the job is already answered.
 
-Readings rows 4–8: a caller's plan needs no call; a direct answer ends the job (1 call); a defective plan goes to
-RESPOND with all its errors (2 calls); a planner that cannot be reached fails the job. An agent plans over its own
-tools; one without any answers at once (1 call).
+A caller's plan needs no call; a direct answer ends the job (1 call); a defective plan goes to RESPOND with all its
+errors (2 calls); a planner that cannot be reached fails the job (docs/decisions.md, D4 to D8). An agent plans over
+its own tools; one without any answers at once (1 call).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The RESPOND stage: one model call over the results, or over the defects of the plan (readings rows 6, 7)."""
+"""The RESPOND stage: one model call over the results, or over the defects of the plan (docs/decisions.md, D6, D7)."""
 
 from __future__ import annotations
 

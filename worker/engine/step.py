@@ -1,4 +1,4 @@
-"""One attempt at a step: resolve, validate, call under the timeout, validate, finish (design, "How a step moves")."""
+"""One attempt at a step: resolve, validate, call under the timeout, validate, finish (docs/architecture.md)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A model request in planq's own words: what a stage says, before any provider's format.
 
 PLAN is the conversation plus the planning rules and one forced tool. RESPOND is the original conversation plus one
-further user message with two headed parts: the findings, and what to do with them (specification S0; facts.md, 000
-"RESPOND"). The same form is what `ModelCall.exchange` keeps and what cassettes compare.
+further user message with two headed parts: the findings, and what to do with them. The same form is what
+`ModelCall.exchange` keeps and what cassettes compare.
 """
 
 from __future__ import annotations

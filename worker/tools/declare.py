@@ -5,7 +5,7 @@
 
 The function stays an ordinary function; the decorator only attaches its options, which `registry.load_registry`
 reads. What the options leave open is derived: name and description from the function, schemas from the signature,
-`io` lane for async functions and `cpu` for sync ones, retries from the effect class (readings row 10).
+`io` lane for async functions and `cpu` for sync ones, retries from the effect class (docs/decisions.md, D10).
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Registry:
         self._tools = self._grown(tools, check_definition)
 
     def reserve(self, tools: Iterable[Tool], hidden: Iterable[str] = ()) -> None:
-        """Add tools of planq itself, whose names nobody else can take (readings row 24); all or none, as `extend`.
+        """Add tools of planq itself, whose names nobody else can take; all or none, as `extend`.
 
         Those that are `hidden` are found and not offered: plans that were made before say what has become of them.
         """

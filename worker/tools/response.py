@@ -1,4 +1,4 @@
-"""The wrapper in which a tool returns an artifact, for authors of tools. Specification S0, "ToolResponse Format".
+"""The wrapper in which a tool returns an artifact, for authors of tools.
 
     class Report(BaseModel):
         title: str

@@ -2,7 +2,7 @@
 
 Input: one property per parameter, nothing extra; parameters annotated `ToolContext` or `ToolServices` are injected
 and appear in no schema. Output: an object type as it is; text (and a function without a return annotation) wrapped
-as `{"text": …}` (readings row 26); any other type wrapped as `{"result": …}`.
+as `{"text": …}` (docs/decisions.md, D26); any other type wrapped as `{"result": …}`.
 """
 
 from __future__ import annotations

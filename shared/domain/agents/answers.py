@@ -1,7 +1,7 @@
-"""A structured answer in a model's text: found tolerantly, checked strictly. Specification S3, "Structured".
+"""A structured answer in a model's text: found tolerantly, checked strictly.
 
-Models put JSON into fences and sentences around it, so it is looked for as plans are (readings row 5). What it says
-must satisfy the agent's schema to the letter.
+Models put JSON into fences and sentences around it, so it is looked for as plans are
+(docs/decisions.md, D5). What it says must satisfy the agent's schema to the letter.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Input data (`with`) is data: it is checked against the action's schema, and shown to the model fenced; no part of it
 is ever read as a template or an instruction. `misfits` is the one check of it, for whoever asks: requests, plans that
-orchestrate, and the job itself before its first model call. Specifications S1 and S3.
+orchestrate, and the job itself before its first model call.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The tool that is called with an agent's structured answer, without another model turn.
 
-Specification S3, "Chained Tool Calls"; readings row 23. Both fields are required; a tool that is not there is a
+docs/decisions.md, D23. Both fields are required; a tool that is not there is a
 warning, and the answer stands; its arguments are bound before it is called, and it is called once; its error is
 shown beside the answer and changes nothing else.
 """
@@ -74,7 +74,7 @@ def result_of(output: Any, error: ErrorRecord | None) -> dict[str, Any]:
 
 
 def shown(chained: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return S3's `chained_tool_result` from what is stored of a chained tool; None where none was called."""
+    """Return an agent's `chained_tool_result` from what is stored of a chained tool; None where none was called."""
     if chained is None:
         return None
     error = chained.get("error")

@@ -1,6 +1,6 @@
 """An agent as a document: instructions, thinking aides or an output schema, tools, model, output mode.
 
-Specification S3 with the facts of its code (facts.md, 003); it is flat, JSON Schema beside the agent's settings:
+The document is flat, JSON Schema beside the agent's settings:
 
     {"type": "object", "name": "invoice-agent", "description": "Extract invoice data.", "structured_output": true,
      "properties": {"total": {"type": "number"}}, "required": ["total"],

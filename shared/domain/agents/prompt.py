@@ -1,4 +1,4 @@
-"""The text that an agent's document becomes at the head of its conversations. Specification S3; facts.md, 003.
+"""The text that an agent's document becomes at the head of its conversations.
 
 Description, extension, "## Tool Notes", and in conversational mode "## Thinking Structure": the properties as an
 outline that guides the model's reasoning and is no form to fill in.

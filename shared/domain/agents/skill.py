@@ -1,4 +1,4 @@
-"""A skill: a named text of instructions that agents list; Markdown, kept as it was written. Specification S3."""
+"""A skill: a named text of instructions that agents list; Markdown, kept as it was written."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What is not in order and stops nothing: names in an agent's document that nobody offers, and what came of them.
 
 A document may come before its skills and its workers, so it is stored all the same, and its author is told. A job
-whose agent misses something goes on without it (specification S3, "Guard Rails"), and its document says so.
+whose agent misses something goes on without it, and its document says so.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Artifact wrappers, types and fingerprints: readings row 22; details are in the conformance cases."""
+"""Artifact wrappers, types and fingerprints (docs/decisions.md, D22); details are in the conformance cases."""
 
 from __future__ import annotations
 

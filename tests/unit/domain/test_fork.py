@@ -74,7 +74,7 @@ def places(draw: st.DrawFn) -> tuple[list[Call], int]:
 
 
 def affected_by(steps: Sequence[PlannedStep], edited: Iterable[int]) -> set[int]:
-    """Say in the words of the specification what edits in place affect."""
+    """Say in plain words what edits in place affect."""
     affected = set(edited)
     while True:
         writes = [index for index in affected if steps[index].effect.is_write]

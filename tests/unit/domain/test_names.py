@@ -1,4 +1,4 @@
-"""Spellings of tool names: readings row 24."""
+"""Spellings of tool names (docs/decisions.md, D24)."""
 
 from __future__ import annotations
 

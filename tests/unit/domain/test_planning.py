@@ -1,4 +1,4 @@
-"""The forced tool `__planning__` and the reading of replies: readings row 5."""
+"""The forced tool `__planning__` and the reading of replies (docs/decisions.md, D5)."""
 
 from __future__ import annotations
 

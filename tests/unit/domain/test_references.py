@@ -1,4 +1,4 @@
-"""The grammar of references: readings row 2."""
+"""The grammar of references (docs/decisions.md, D2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resolution: one pass, JSON types kept, inserted text never read again (readings row 3)."""
+"""Resolution: one pass, JSON types kept, inserted text never read again (docs/decisions.md, D3)."""
 
 from __future__ import annotations
 

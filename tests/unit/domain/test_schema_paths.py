@@ -1,4 +1,4 @@
-"""How deep a path is followed through an output schema: as deep as the schema knows it (readings row 4)."""
+"""How deep a path is followed through an output schema: as deep as the schema knows it (docs/decisions.md, D4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plan-time checks: readings row 4, every defect of every call, in order."""
+"""Plan-time checks (docs/decisions.md, D4): every defect of every call, in order."""
 
 from __future__ import annotations
 

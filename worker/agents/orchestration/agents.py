@@ -1,4 +1,4 @@
-"""Whether the agents of a plan are there and can be asked so: every defect before any of them starts (issue 5).
+"""Whether the agents of a plan are there and can be asked so: every defect before any of them starts.
 
 What a call hands over is looked at as it was compiled: bindings stand in their places by then, and only what earlier
 steps will find is not known yet. What cannot be known now is checked when the agent's own job begins, by the same

@@ -3,7 +3,7 @@
 A step that calls one agent becomes a call of `cp__call_agent`, a group one of `cp__parallel`; with the `frame`, which
 keeps what planq's plan has no place for, that is all an orchestration job consists of. Bindings of the request win
 over the plan's (case oc-001); every name has one meaning, so bindings may not be called as results are.
-Cases orchestrate_compile; readings rows 2, 11, 14.
+Cases orchestrate_compile; docs/decisions.md, D2, D11, D14.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ RESULT_KEY = re.compile(r"[a-zA-Z0-9_.-]+")
 STATUSES = ("pending", "running", "success", "failed", "partial", "skipped")
 
 MAX_TIMEOUT_MS = round(MAX_TIMEOUT_SECONDS * 1000)
-"""Readings row 11: the hard cap of one agent."""
+"""docs/decisions.md, D11: the hard cap of one agent."""
 
 MAX_CHILDREN = 1_000
 """Agents of one group; they count neither as steps nor against the depth, so something has to bound them."""

@@ -1,8 +1,9 @@
-"""What an orchestration may use up: how deep, how many steps, how many agents at once, how long. Readings 11, 12.
+"""What an orchestration may use up: how deep, how many steps, how many agents at once, how long.
 
-An operator's settings are the caps; a request can only lower them, and zero or less is refused, never "unlimited".
-What it asks for above a cap is lowered to it (case oc-062), and that is told as a warning.
-Cases orchestrate_compile (`derive_limits`) and orchestrate_engine (`parallel_limit`, `step_timeout`).
+Defaults and depth: docs/decisions.md, D11 and D12. An operator's settings are the caps; a request can only lower
+them, and zero or less is refused, never "unlimited". What it asks for above a cap is lowered to it (case oc-062),
+and that is told as a warning. Cases orchestrate_compile (`derive_limits`) and orchestrate_engine (`parallel_limit`,
+`step_timeout`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The state machine of an orchestration: the table of cases/fsm_transitions.json (readings row 16).
+"""The state machine of an orchestration: the table of cases/fsm_transitions.json (docs/decisions.md, D16).
 
     pending -start_plan-> planning -planner_finished-> dispatching -dispatch_step-> awaiting_results
     awaiting_results -step_succeeded | parallel_complete-> merging -planner_finished-> dispatching …

@@ -1,4 +1,6 @@
-"""What becomes of the outputs of agents: merged within a group, bound to names for later steps (readings row 13, 14).
+"""What becomes of the outputs of agents: merged within a group, bound to names for later steps.
+
+The strategies and the bindings are those of docs/decisions.md, D13 and D14:
 
     collect        {result_key: output} of the children; one failure fails the group, and nothing of it is bound
     first_success  the output of the first child that succeeded; the others are not needed any more
@@ -18,7 +20,7 @@ from worker.agents.orchestration.words import MergeStrategy
 
 
 class Status(StrEnum):
-    """How a step or an agent came out, as specification S1 publishes it; `partial` is a group's alone.
+    """How a step or an agent came out, as it is published; `partial` is a group's alone.
 
     An agent that was not needed any more, or never begun, is skipped.
     """
@@ -48,7 +50,7 @@ def group_status(statuses: Sequence[str], strategy: MergeStrategy = MergeStrateg
 
 
 def is_failure(status: Status, strategy: MergeStrategy) -> bool:
-    """True when a group that came out so halts its plan (readings rows 7, 13)."""
+    """True when a group that came out so halts its plan (docs/decisions.md, D7, D13)."""
     return status is not Status.SUCCESS and strategy is not MergeStrategy.BEST_EFFORT
 
 

@@ -1,4 +1,4 @@
-"""An orchestration plan as its author wrote it: steps that call one agent, or several at once. Specification S1.
+"""An orchestration plan as its author wrote it: steps that call one agent, or several at once.
 
     {"id": "brief", "bindings": {"topic": "rust"}, "steps": [
         {"id": "find", "type": "agent", "status": "pending",
@@ -8,7 +8,7 @@
             {"agent_id": "critic", "action_id": "review", "with": {"text": "{{ result.found.text }}"}}]}}]}
 
 `decode` reads it and reports every defect at once; what a template means is `compiling.py`. Cases
-orchestrate_plan_validation; readings rows 1, 11, 13.
+orchestrate_plan_validation; docs/decisions.md, D1, D11, D13.
 """
 
 from __future__ import annotations

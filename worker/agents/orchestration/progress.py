@@ -1,6 +1,7 @@
-"""How far an orchestration has come, in the words of its state machine: states, events, transitions. Readings row 16.
+"""How far an orchestration has come, in the words of its state machine: states, events, transitions.
 
-Plain data, apart from `machine.py`, which brings a library that only processes with orchestrations under way need.
+The states are those of docs/decisions.md, D16. Plain data, apart from `machine.py`, which brings a library that only
+processes with orchestrations under way need.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ ALIASES: Mapping[str, State] = {
     "completed": State.COMPLETED,
     "failed": State.FAILED,
 }
-"""The names that specification S1 publishes; its `plan_validated` has no state of its own here."""
+"""The published names of the states; `plan_validated` has no state of its own here."""
 
 
 _PUBLISHED: Mapping[State, str] = {state: name for name, state in ALIASES.items()} | {
@@ -81,7 +82,7 @@ class Transition:
     def to_json(self) -> dict[str, Any]:
         """Return `{"n", "event", "source", "target", "aliases", "step_id"?}`, as the job's event stream shows it.
 
-        `aliases` are source and target in the names of specification S1, in which planning leads to `plan_validated`.
+        `aliases` are source and target in the published names, in which planning leads to `plan_validated`.
         """
         target = "plan_validated" if self.source is State.PLANNING else _PUBLISHED[self.target]
         target = _PUBLISHED[self.target] if self.target is State.FAILED else target

@@ -1,4 +1,4 @@
-"""What an orchestration returns: `{success, steps, bindings?, errors?}` (readings row 15; cases `render_output`).
+"""What an orchestration returns: `{success, steps, bindings?, errors?}` (docs/decisions.md, D15, `render_output`).
 
     {"success": false,
      "steps": [{"id": "find", "type": "agent", "status": "success", "exec_id": "…", "output": {…}, "elapsed_ms": 12},
@@ -12,7 +12,7 @@
 
 One entry per step of the plan, in its order; what was not reached is `skipped`. Each error stands in `errors` once,
 with the id of its step; one of the run as a whole (cancelled, out of time, too deep) has none. Fields that have
-nothing to say are left out. The specification's `outputs` is not emitted.
+nothing to say are left out. The field is `output`, never `outputs`.
 """
 
 from __future__ import annotations

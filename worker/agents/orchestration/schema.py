@@ -1,7 +1,7 @@
 """What `cp__agent_orchestrate` publishes: the JSON Schemas of its input, of plans, and of its output.
 
 A schema says less than `plan.decode`: not that ids and result keys are unique, nor what references mean. It allows
-unknown keys at the top of a plan only (cases orchestrate_plan_validation, `json_schema`). Readings row 15.
+unknown keys at the top of a plan only (cases orchestrate_plan_validation, `json_schema`). docs/decisions.md, D15.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Templates in `with` and `prompt`: `{{ bindings.topic }}`, `{{ result.found.items.0 }}` (readings rows 2, 14).
+"""Templates in `with` and `prompt`: `{{ bindings.topic }}`, `{{ result.found.items.0 }}` (docs/decisions.md, D14).
 
 What a template means is known when the plan is compiled, but the outputs of earlier steps are not: bindings become
 literals, results become references `$N.output…` of the compiled plan, which the engine resolves as those of any other
@@ -71,7 +71,7 @@ class Scope:
     """What templates of one step may name.
 
     `results` are those of all steps, `step` is where the call stands: only what comes before it can be used. Names
-    that nothing has are gathered in `missing` where null can stand for them (as for any absent path; readings row 3),
+    that nothing has are gathered in `missing` where null can stand for them (as for any absent path),
     and in `defects` inside a text, as are uses of results that cannot be there yet. Bindings are inserted up to
     `left` characters: a short plan can name a large one many times.
     """

@@ -17,11 +17,11 @@ class StepType(StrEnum):
 
 
 COLLECT_ALL: Final = "collect_all"
-"""The specification's name of the default strategy; the code it was built from says `collect` (readings row 13)."""
+"""An accepted alias of `collect`, the default strategy (docs/decisions.md, D13)."""
 
 
 class MergeStrategy(StrEnum):
-    """What becomes of the outputs of a group (readings row 13)."""
+    """What becomes of the outputs of a group (docs/decisions.md, D13)."""
 
     COLLECT = "collect"
     FIRST_SUCCESS = "first_success"
@@ -33,7 +33,7 @@ class MergeStrategy(StrEnum):
 
 
 class Event(StrEnum):
-    """What happens to an orchestration (readings row 16)."""
+    """What happens to an orchestration (docs/decisions.md, D16)."""
 
     START_PLAN = "start_plan"
     PLANNER_FINISHED = "planner_finished"

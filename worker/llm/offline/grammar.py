@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 MAX_COMMANDS = 100
-"""More than any plan of a model may have (readings row 11); what is beyond is left unread."""
+"""More than any plan of a model may have (docs/decisions.md, D11); what is beyond is left unread."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Commands to a plan: which tool, with which arguments, and which references between the calls.
 
 Only tools that are offered are planned. What the user wrote stays text: it is escaped where it could be read as a
-reference (readings row 2).
+reference (docs/decisions.md, D2).
 """
 
 from __future__ import annotations

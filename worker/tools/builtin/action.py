@@ -1,6 +1,6 @@
 """`action`: an agent says something to the program around it, by a structured event of its job.
 
-Specification S3 and facts 003: the result is `{_action_event: true, action_type, status, payload?}`. The type
+The result is `{_action_event: true, action_type, status, payload?}`. The type
 `elicit` is recorded as every other; whoever listens to the job's events asks the user.
 """
 

@@ -1,4 +1,4 @@
-"""`save_moments` and `get_moments`: what happened to a user, kept in PostgreSQL and found again. Specification S3.
+"""`save_moments` and `get_moments`: what happened to a user, kept in PostgreSQL and found again.
 
 Moments are saved under ids that follow from the step's idempotency key, so that a repeated step saves nothing twice.
 """

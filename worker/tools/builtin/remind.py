@@ -2,7 +2,7 @@
 
 What is due is made by the sweeper of any worker, exactly one job for each due time; what was missed while no worker
 ran makes one job altogether. The job may do no more than the one that asked: it goes to the same agent unless another
-is named, and has the same tools. Specification S3.
+is named, and has the same tools.
 """
 
 from __future__ import annotations

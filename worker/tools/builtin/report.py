@@ -1,4 +1,4 @@
-"""`write_report`: sections become one Markdown artifact in the standard response shape (specification S0).
+"""`write_report`: sections become one Markdown artifact in the standard response shape.
 
 The artifact's id follows from the step's idempotency key, so that a retried step gives the same artifact again.
 """

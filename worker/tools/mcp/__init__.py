@@ -1,4 +1,4 @@
-"""Tools of MCP servers: configured in `mcp.json`, spoken to through the official SDK (readings rows 25–27).
+"""Tools of MCP servers: configured in `mcp.json`, spoken to through the official SDK (docs/decisions.md, D25 to D27).
 
     toolbox = await connect_mcp(path, on_change=registry.replace)
     registry.extend(toolbox.tools())

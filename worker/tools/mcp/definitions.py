@@ -34,7 +34,7 @@ UNDECLARED_OUTPUT_SCHEMA: dict[str, Any] = {
 
 
 def registry_name(server: str, tool: str) -> str:
-    """Return `server_tool` (readings row 24), with every character that a tool name cannot hold as `_`."""
+    """Return `server_tool` (docs/decisions.md, D24), with every character that a tool name cannot hold as `_`."""
     name = re.sub(r"[^A-Za-z0-9_]", "_", to_registry(f"{server}_{tool}"))
     if not name[:1].isalpha():
         name = f"mcp_{name}"
@@ -42,7 +42,7 @@ def registry_name(server: str, tool: str) -> str:
 
 
 def effect_of(annotations: Mapping[str, Any] | None) -> Effect:
-    """Return the effect class that MCP annotations stand for (readings row 25); without any, `unsafe`."""
+    """Return the effect class that MCP annotations stand for (docs/decisions.md, D25); without any, `unsafe`."""
     hints = annotations or {}
     if hints.get("readOnlyHint") is True:
         return Effect.READ
