@@ -4,6 +4,7 @@
 #   make check   lint, formatting, types, import rules
 #   make bench   planq beside Celery, LangGraph and DBOS, and its own figures   (ARGS="--quick B1 B2 --json")
 #   make chaos   kill and restart everything under load, and prove that nothing is lost   (ARGS="--seconds 600 --rolling")
+#   make docs    write the reference pages of docs/ from the code
 #   make clean   remove .venv and caches; the data in .planq stays
 # Ports and data folder: PLANQ_PORT, PLANQ_FLOWER_PORT, PLANQ_DATA, from the environment or as `make up PLANQ_PORT=9000`.
 
@@ -14,7 +15,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: up test check bench chaos clean
+.PHONY: up test check bench chaos docs clean
 .DEFAULT_GOAL := up
 
 up: $(STAMP)
@@ -35,6 +36,9 @@ check: $(STAMP)
 
 bench: $(STAMP)
 	@exec $(BIN)/python -m tests.bench $(ARGS)
+
+docs: $(STAMP)
+	@$(BIN)/python -m tests.support.reference
 
 chaos: $(STAMP)
 	@exec $(BIN)/python -m tests.chaos $(ARGS)

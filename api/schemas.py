@@ -57,7 +57,8 @@ User = Annotated[
         min_length=1,
         max_length=MAX_USER_CHARS,
         pattern=r"^[^\x00-\x1f\x7f]+$",
-        description="Whose job it is, an id of the caller's choice: tools are told it, and what they keep is theirs.",
+        description="Whose job it is, an id of the caller's choice. Child jobs have it too, and tools are told it: "
+        "moments, what is kept of a user, and reminders belong to it.",
     ),
 ]
 
@@ -84,10 +85,18 @@ class BudgetRequest(_Request):
 
     model_config = ConfigDict(json_schema_extra={"anyOf": [one_of(name, **{name: "number"}) for name in LIMITS]})
 
-    max_tokens: Annotated[int, Field(gt=0, lt=2**31), WHOLE] | None = None
-    max_cost_usd: Annotated[float, Field(gt=0, lt=1e9)] | None = None
-    max_model_calls: Annotated[int, Field(gt=0, lt=2**31), WHOLE] | None = None
-    max_steps: Annotated[int, Field(gt=0, lt=2**31), WHOLE] | None = None
+    max_tokens: Annotated[int, Field(gt=0, lt=2**31), WHOLE] | None = Field(
+        default=None, description="Tokens of all model calls."
+    )
+    max_cost_usd: Annotated[float, Field(gt=0, lt=1e9)] | None = Field(
+        default=None, description="What all model calls cost, in US dollars."
+    )
+    max_model_calls: Annotated[int, Field(gt=0, lt=2**31), WHOLE] | None = Field(
+        default=None, description="Calls to a model."
+    )
+    max_steps: Annotated[int, Field(gt=0, lt=2**31), WHOLE] | None = Field(
+        default=None, description="Steps of all plans."
+    )
     soft: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         default=None, description="The share of any limit at which that is told once."
     )
@@ -97,18 +106,40 @@ class BudgetRequest(_Request):
 class LimitsRequest(_Request):
     """Bounds of one job; each can only be lower than the server's own, and zero is refused."""
 
-    max_tool_steps: Annotated[float, Field(gt=0)] | None = None
-    max_plan_steps: Annotated[float, Field(gt=0)] | None = None
-    plan_timeout_seconds: Annotated[float, Field(gt=0)] | None = None
-    step_timeout_seconds: Annotated[float, Field(gt=0)] | None = None
-    queue_timeout_seconds: Annotated[float, Field(gt=0)] | None = None
-    job_timeout_seconds: Annotated[float, Field(gt=0)] | None = None
-    human_wait_seconds: Annotated[float, Field(gt=0)] | None = None
-    orchestrate_max_depth: Annotated[float, Field(gt=0)] | None = None
-    orchestrate_max_steps: Annotated[float, Field(gt=0)] | None = None
-    orchestrate_max_parallel: Annotated[float, Field(gt=0)] | None = None
-    agent_timeout_seconds: Annotated[float, Field(gt=0)] | None = None
-    budget: BudgetRequest | None = None
+    max_tool_steps: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="Most steps of a model's plan."
+    )
+    max_plan_steps: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="Most steps of a caller's plan."
+    )
+    plan_timeout_seconds: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="From the acceptance of the plan to its last step."
+    )
+    step_timeout_seconds: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="Cap of every step's own time-out."
+    )
+    queue_timeout_seconds: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="Until a worker begins the job."
+    )
+    job_timeout_seconds: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="The whole life of the job."
+    )
+    human_wait_seconds: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="How long a step waits for a person."
+    )
+    orchestrate_max_depth: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="How deeply agents that call agents are nested."
+    )
+    orchestrate_max_steps: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="Steps of one orchestration."
+    )
+    orchestrate_max_parallel: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="Agents of one group at once."
+    )
+    agent_timeout_seconds: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="What a called agent gets where its caller names no time."
+    )
+    budget: BudgetRequest | None = Field(default=None, description="Shared with all jobs below this one.")
 
     def bounds(self) -> dict[str, Any]:
         """Return what is to be lower than the server's own; the budget has none there."""
@@ -138,7 +169,7 @@ class JobRequest(_Request):
 
     input: str | None = Field(
         default=None,
-        description="What is asked, at most 100 kB of UTF-8.",
+        description="What is asked, at most 100 kB of UTF-8; may be left out where `plan` is given.",
         json_schema_extra={"pattern": SAYS_SOMETHING},
     )
     strategy: str = Field(
@@ -155,8 +186,10 @@ class JobRequest(_Request):
     tools: ToolNames | None = Field(default=None, description="The only tools this job may use; all by default.")
     user: User = None
     metadata: dict[str, Any] | None = Field(default=None, description="Kept and returned as it is; at most 16 kB.")
-    limits: LimitsRequest | None = None
-    agent: str | None = Field(default=None, description="The agent that does it, in its newest version.")
+    limits: LimitsRequest | None = Field(default=None, description="Bounds lower than the server's own.")
+    agent: str | None = Field(
+        default=None, description="The agent that does it, in its newest version, which the job keeps."
+    )
     action: str | None = Field(default=None, description="One of the agent's actions; `input` may then be left out.")
     with_: dict[str, Any] | None = Field(
         default=None, alias="with", description="What the agent, or its action, is given to work on; at most 100 kB."
@@ -234,7 +267,7 @@ class Origin(Answer):
 
 
 class OutputReference(Answer):
-    """A large output: the SHA-256 of its JSON in hexadecimal, its length, and the path under which it can be had."""
+    """An output above 64 kB: the SHA-256 of its JSON in hexadecimal, its length, and the path where it can be had."""
 
     sha256: str
     bytes: int
@@ -257,7 +290,7 @@ class StepDocument(Answer):
     reused_from: Origin | None = Field(description="The step whose outcome this one took over instead of running.")
     recovery: Recovery | None = Field(description="What happens when a call of this `unsafe` tool is cut off.")
     question: dict[str, Any] | None = Field(description="What the step waits for a person to say; see `settle`.")
-    started_at: Time | None
+    started_at: Time | None = Field(description="Null again after an attempt that was given back.")
     finished_at: Time | None
 
 

@@ -139,108 +139,275 @@ class Settings(BaseSettings):
     database_url: str = Field(
         default="",
         validation_alias=AliasChoices("PLANQ_DATABASE_URL", "DATABASE_URL"),
-        description="libpq URL of PostgreSQL, postgresql://…",
+        description="PostgreSQL, `postgresql://…`; `planq up` starts its own without it.",
     )
     broker_url: str = Field(
         default="",
         validation_alias=AliasChoices("PLANQ_BROKER_URL", "BROKER_URL", "REDIS_URL"),
-        description="redis://, rediss://, redis+socket:// or amqp:// URL",
+        description="`redis://`, `rediss://`, `redis+socket://` or `amqp://`; `planq up` starts Valkey without it.",
     )
-    database_connections: int = Field(default=10, ge=1, le=500)  # claims and commits are short: 10 serve 500 steps
+    database_connections: int = Field(
+        default=10,
+        ge=1,
+        le=500,
+        description="Most connections of one process; claims and commits are short, 10 serve 500 steps.",
+    )
 
     # API
-    host: str = "127.0.0.1"
-    port: int = Field(default=8000, ge=0, le=65_535)
-    api_keys: Annotated[str, AfterValidator(_keys)] = ""  # comma separated; required when host is not loopback
-    max_body_bytes: int = Field(default=16 * 1024 * 1024, ge=1024)  # a caller's plan of 10 000 steps fits
-    max_connections: int = Field(default=12_000, ge=1)  # of one API process; 20 kB each
-    max_input_bytes: int = Field(default=100_000, ge=1)
-    max_wait_seconds: float = Field(default=60.0, gt=0)  # below the idle time-out of common proxies
-    wait_poll_seconds: float = Field(default=3.0, gt=0)  # what a lost notification may delay a waiting client
-    database_timeout_seconds: float = Field(default=5.0, gt=0)  # then a request is answered with 503
+    host: str = Field(default="127.0.0.1", description="Address of the API; other than loopback needs keys.")
+    port: int = Field(default=8000, ge=0, le=65_535, description="Port of the API.")
+    api_keys: Annotated[str, AfterValidator(_keys)] = Field(
+        default="", description="Accepted keys, separated by commas; needed where `PLANQ_HOST` is not loopback."
+    )
+    max_body_bytes: int = Field(
+        default=16 * 1024 * 1024, ge=1024, description="Largest request body; a caller's plan of 10 000 steps fits."
+    )
+    max_connections: int = Field(
+        default=12_000,
+        ge=1,
+        description="Connections that one API process serves, of about 20 kB each (less where the system "
+        "has fewer file descriptors); "
+        "others are told 503. A head of more than 64 kB is 431; one that takes 20 s, and a body that "
+        "takes 120 s, 408.",
+    )
+    max_input_bytes: int = Field(default=100_000, ge=1, description="Largest `input`, as UTF-8.")
+    max_wait_seconds: float = Field(
+        default=60.0, gt=0, description="Longest `?wait=`; below the time-out of common proxies."
+    )
+    wait_poll_seconds: float = Field(
+        default=3.0, gt=0, description="What a lost notification may delay a waiting client."
+    )
+    database_timeout_seconds: float = Field(
+        default=5.0, gt=0, description="How long a request waits for a connection; then it is answered with 503."
+    )
 
     # Workers
-    io_concurrency: int = Field(default=300, ge=1)  # steps in flight in one process
-    cpu_concurrency: int = Field(default=2, ge=1)  # processes
-    heartbeat_seconds: float = Field(default=5.0, gt=0)
-    lease_seconds: float = Field(default=15.0, gt=0)  # three heartbeats: one may get lost without harm
-    lease_margin_seconds: float | None = Field(default=None, gt=0)  # a fifth of the lease, see `lease_margin`
-    see_gone: bool = True  # off where processes are moved alive between machines: then leases alone decide
-    sweep_seconds: float = Field(default=0.5, gt=0)  # the precision of timers and retries
-    drain_seconds: float = Field(default=10.0, ge=0)  # what a stopping worker gives its steps
-    deaf_seconds: float = Field(default=60.0, gt=0)  # a reconnect pauses up to 30 s; then an idle worker restarts
-    max_worker_losses: int = Field(default=3, ge=1)  # a step that was alone in so many is given up
-    task_events: bool = False  # for Flower; costs throughput, and Flower switches them on itself a few seconds late
-    max_output_bytes: int = Field(default=64 * 1024 * 1024, ge=1024, le=256 * 1024 * 1024)  # a larger one fails
-    inline_output_bytes: int = Field(default=65_536, ge=1024)  # what a claim and a look at a job may carry around
-    payloads: str = ""  # where larger outputs lie: PostgreSQL, or file:///folder, or s3://bucket/prefix
+    io_concurrency: int = Field(default=300, ge=1, description="Steps in flight in one `io` worker.")
+    cpu_concurrency: int = Field(default=2, ge=1, description="Processes of one `cpu` worker.")
+    heartbeat_seconds: float = Field(default=5.0, gt=0, description="Between two renewals of a lease.")
+    lease_seconds: float = Field(
+        default=15.0,
+        gt=0,
+        description="How long a lease outlives its last renewal: three heartbeats, so that one may get "
+        "lost without harm.",
+    )
+    lease_margin_seconds: float | None = Field(
+        default=None,
+        gt=0,
+        description="How long before the end of a lease that it could not renew a worker begins to stop its writes, "
+        "a fifth of the lease unless set: half of that is for cancelled calls to end, the rest for the "
+        "process to be gone on a busy machine, and for clocks that run apart.",
+    )
+    see_gone: bool = Field(
+        default=True,
+        description="A worker tells which process of which machine it is, and ends the leases of those beside it "
+        "that were killed; off where processes are moved alive between machines: then leases alone "
+        "decide.",
+    )
+    sweep_seconds: float = Field(
+        default=0.5,
+        gt=0,
+        description="Between two sweeps: the precision of timers and retries; a job's own time ends within 0.1 s "
+        "once a worker has begun it, else at the next sweep.",
+    )
+    drain_seconds: float = Field(default=10.0, ge=0, description="What a stopping worker gives its steps.")
+    # a reconnect pauses up to 30 s; then an idle worker restarts
+    deaf_seconds: float = Field(
+        default=60.0,
+        gt=0,
+        description="An idle worker that hears no wake-ups for so long, although some were published, ends to be "
+        "started again.",
+    )
+    max_worker_losses: int = Field(
+        default=3, ge=1, description="A step or stage that was alone in so many workers that were lost is given up."
+    )
+    task_events: bool = Field(
+        default=False,
+        description="Task events for Flower from the start, at the cost of throughput; it switches them on "
+        "itself a few seconds late.",
+    )
+    max_output_bytes: int = Field(
+        default=64 * 1024 * 1024, ge=1024, le=256 * 1024 * 1024, description="A larger output fails its step."
+    )
+    # what a claim and a look at a job may carry around
+    inline_output_bytes: int = Field(
+        default=65_536,
+        ge=1024,
+        description="A larger output is kept apart from its step and loaded only where it is needed.",
+    )
+    payloads: str = Field(
+        default="", description="Where those lie: in PostgreSQL, or `file:///folder`, or `s3://bucket/prefix`."
+    )
 
     # Tools
-    tools: str = ""  # PLANQ_TOOLS=module:attribute,…
-    tools_file: FilePath = None  # YAML declarations
-    mcp_file: FilePath = None  # a standard mcp.json
-    http_fetch_max_bytes: int = Field(default=5 * 1024 * 1024, ge=1024)
-    http_fetch_allow_hosts: Annotated[str, AfterValidator(_hosts)] = ""  # exempt from the guard against private ones
+    tools: str = Field(default="", description="`module:function,…`: more tools.")
+    tools_file: FilePath = Field(default=None, description="YAML file of tool declarations.")
+    mcp_file: FilePath = Field(default=None, description="`mcp.json` of MCP servers.")
+    http_fetch_max_bytes: int = Field(default=5 * 1024 * 1024, ge=1024, description="Most that `http_fetch` reads.")
+    http_fetch_allow_hosts: Annotated[str, AfterValidator(_hosts)] = Field(
+        default="", description="Hosts that `http_fetch` may reach although their address is private."
+    )
 
-    web_search: Literal["", "searxng", "brave", "tavily"] = ""  # the service that the tool web_search asks
-    web_search_url: str = ""  # SearxNG's address; for the others only where it is not their own
-    web_search_api_key: SecretStr | None = None
-    max_reminders: int = Field(default=100, ge=1)  # of one user, still to come: an agent cannot fill the future
+    web_search: Literal["", "searxng", "brave", "tavily"] = Field(
+        default="", description="The service that `web_search` asks: `searxng`, `brave` or `tavily`."
+    )
+    web_search_url: str = Field(
+        default="",
+        description="Its address; needed for SearxNG (with `json` among its search formats), and for "
+        "others not at their own.",
+    )
+    web_search_api_key: SecretStr | None = Field(default=None, description="Its key; needed for Brave and Tavily.")
+    max_reminders: int = Field(
+        default=100, ge=1, description="Reminders of one user that are still to come: no agent can fill the future."
+    )
 
     # Models
-    model: Annotated[str, AfterValidator(_model)] = "offline"
-    model_base_url: WebAddress = Field(  # an OpenAI-compatible server
-        default=None, validation_alias=AliasChoices("PLANQ_MODEL_BASE_URL", "OPENAI_BASE_URL")
+    model: Annotated[str, AfterValidator(_model)] = Field(
+        default="offline", description="The model of jobs that name none."
     )
-    anthropic_base_url: WebAddress = Field(default=None, validation_alias="ANTHROPIC_BASE_URL")
-    google_base_url: WebAddress = Field(default=None, validation_alias="GOOGLE_BASE_URL")
-    openai_api_key: SecretStr | None = Field(default=None, validation_alias="OPENAI_API_KEY")
-    anthropic_api_key: SecretStr | None = Field(default=None, validation_alias="ANTHROPIC_API_KEY")
+    model_base_url: WebAddress = Field(
+        default=None,
+        validation_alias=AliasChoices("PLANQ_MODEL_BASE_URL", "OPENAI_BASE_URL"),
+        description="An OpenAI-compatible server.",
+    )
+    anthropic_base_url: WebAddress = Field(
+        default=None, validation_alias="ANTHROPIC_BASE_URL", description="Another address of Anthropic's API."
+    )
+    google_base_url: WebAddress = Field(
+        default=None, validation_alias="GOOGLE_BASE_URL", description="Another address of Google's API."
+    )
+    openai_api_key: SecretStr | None = Field(
+        default=None, validation_alias="OPENAI_API_KEY", description="Key for `openai:`."
+    )
+    anthropic_api_key: SecretStr | None = Field(
+        default=None, validation_alias="ANTHROPIC_API_KEY", description="Key for `anthropic:`."
+    )
     google_api_key: SecretStr | None = Field(
-        default=None, validation_alias=AliasChoices("GOOGLE_API_KEY", "GEMINI_API_KEY")
+        default=None,
+        validation_alias=AliasChoices("GOOGLE_API_KEY", "GEMINI_API_KEY"),
+        description="Key for `google:`.",
     )
-    openai_api: Literal["auto", "chat", "responses"] = "auto"  # Responses at OpenAI itself, Chat elsewhere
-    model_stream: bool = True  # off only for servers that break when asked: the first token is not timed then
+    openai_api: Literal["auto", "chat", "responses"] = Field(
+        default="auto",
+        description="`chat` (Chat Completions) or `responses`; `auto`: Responses at OpenAI itself, Chat Completions "
+        "elsewhere.",
+    )
+    # off only for servers that break when asked: the first token is not timed then
+    model_stream: bool = Field(
+        default=True,
+        description="Replies are streamed, so that silence is noticed and a cancelled job's reply ends at once; a "
+        "server that refuses is asked for whole replies by itself.",
+    )
+    # a provider silent for a minute has lost the request
     model_first_token_seconds: float = Field(
-        default=60.0, gt=0
-    )  # a provider silent for a minute has lost the request
-    model_timeout_seconds: float = Field(default=120.0, gt=0)  # one attempt, to the end of its reply
-    model_attempts: int = Field(default=4, ge=1)
-    model_retry_after_seconds: float = Field(default=30.0, ge=0)  # a longer wish ends the call: it would hold a stage
-    model_retry_seconds: float = Field(default=900.0, ge=0)  # how long a stage waits, without a worker, for its model
-    model_max_output_tokens: int = Field(default=4096, ge=1)
-    model_temperature: float | None = Field(default=None, ge=0, le=2)  # some models refuse it: theirs by default
-    model_findings_chars: int = Field(default=200_000, ge=1)  # about 50 000 tokens: fits every current model's window
-    keep_exchanges: bool = True  # prompts and replies in model_calls; off: redacted
-    record: FilePath = None  # PLANQ_RECORD=FILE records a cassette
+        default=60.0,
+        gt=0,
+        description="Until a streamed reply begins (`first_token_timeout`); more for models that think in silence.",
+    )
+    model_timeout_seconds: float = Field(
+        default=120.0, gt=0, description="Of one try of a model call, to the end of its reply."
+    )
+    model_attempts: int = Field(default=4, ge=1, description="Tries of one model call, the first included.")
+    model_retry_after_seconds: float = Field(
+        default=30.0,
+        ge=0,
+        description="The longest `Retry-After` that is waited for in the worker; a longer one ends the call, and its "
+        "stage waits in the database.",
+    )
+    model_retry_seconds: float = Field(
+        default=900.0,
+        ge=0,
+        description="How long a stage whose model fails is tried again, without a worker in between; `0`: never.",
+    )
+    model_max_output_tokens: int = Field(default=4096, ge=1, description="The longest reply asked of a model.")
+    model_temperature: float | None = Field(
+        default=None, ge=0, le=2, description="Sent when it is set; some models refuse it."
+    )
+    model_findings_chars: int = Field(
+        default=200_000,
+        ge=1,
+        description="How much of the steps' outputs the answering model is shown; the longest are "
+        "shortened first. 200 000 are about 50 000 tokens.",
+    )
+    keep_exchanges: bool = Field(
+        default=True, description="Keep prompts and replies in `model_calls`; off, they are redacted."
+    )
+    record: FilePath = Field(default=None, description="Record every exchange into this cassette.")
 
     # Limits (docs/decisions.md, D11)
-    max_tool_steps: int = Field(default=10, ge=1)
-    max_plan_steps: int = Field(default=10_000, ge=1)
-    plan_timeout_seconds: float = Field(default=300.0, gt=0)
-    step_timeout_seconds: float = Field(default=300.0, gt=0)  # the cap; a tool's own default is 60
-    queue_timeout_seconds: float = Field(default=86_400.0, gt=0)  # a night without workers loses nothing
-    job_timeout_seconds: float = Field(default=604_800.0, gt=0)  # a week: nothing lives for ever by mistake
-    human_wait_seconds: float = Field(default=86_400.0, gt=0)  # a person gets a day to answer
-    orchestrate_max_depth: int = Field(default=3, ge=1)  # agents that call agents that call agents
-    orchestrate_max_steps: int = Field(default=12, ge=1)
-    orchestrate_max_parallel: int = Field(default=4, ge=1)
-    agent_timeout_seconds: float = Field(default=60.0, gt=0, le=300)  # of a called agent; it may be given up to 300
-    tenant_limits: Annotated[TenantLimits, NoDecode, PlainValidator(read_tenant_limits)] = Field(
-        default={}, description='JSON, {"tenant": {"limit": number}}: what holds for single tenants instead'
+    max_tool_steps: int = Field(default=10, ge=1, description="Most steps of a model's plan.")
+    max_plan_steps: int = Field(default=10_000, ge=1, description="Most steps of a caller's plan.")
+    plan_timeout_seconds: float = Field(
+        default=300.0, gt=0, description="From the acceptance of a plan to its last step."
     )
-    agent_orchestrator_enabled: bool = True  # off: cp__agent_orchestrate and cp__call_agents are not offered
-    # Planning is the harder part, and may have a model of its own.
-    orchestrate_planner_model: Annotated[str | None, AfterValidator(_optional_model)] = None
+    step_timeout_seconds: float = Field(
+        default=300.0, gt=0, description="Cap of every step's own time-out; a tool that names none has 60."
+    )
+    queue_timeout_seconds: float = Field(
+        default=86_400.0,
+        gt=0,
+        description="From submission until a worker begins the job (`queue_timeout`): a night without loses nothing.",
+    )
+    job_timeout_seconds: float = Field(
+        default=604_800.0,
+        gt=0,
+        description="The whole life of a job (`job_timeout`), so that none lives for ever by mistake; "
+        "timers, waits for a person and pauses not counted.",
+    )
+    human_wait_seconds: float = Field(
+        default=86_400.0,
+        gt=0,
+        description="How long a step waits for a person (`human_wait_timeout`): a day to answer.",
+    )
+    orchestrate_max_depth: int = Field(
+        default=3,
+        ge=1,
+        description="How deeply agents that call agents may be nested; the outermost job has depth 0.",
+    )
+    orchestrate_max_steps: int = Field(
+        default=12, ge=1, description="Steps of one orchestration; the agents of a group do not count."
+    )
+    orchestrate_max_parallel: int = Field(default=4, ge=1, description="Agents of one group that run at once.")
+    agent_timeout_seconds: float = Field(
+        default=60.0,
+        gt=0,
+        le=300,
+        description="What a called agent gets where its caller names no time; at most 300.",
+    )
+    tenant_limits: Annotated[TenantLimits, NoDecode, PlainValidator(read_tenant_limits)] = Field(
+        default={},
+        description='JSON, `{"TENANT": {"orchestrate_max_depth": 2, …}}`: limits of single tenants in the place of '
+        "those above, lower or higher, by their names in `limits`; the API and the workers read it; the "
+        "one tenant of this release is called `default`.",
+    )
+    agent_orchestrator_enabled: bool = Field(
+        default=True,
+        description="Whether agents may orchestrate others (`cp__agent_orchestrate`, `cp__call_agents`); off, these "
+        "are not offered, and refuse with `policy` what was planned before.",
+    )
+    orchestrate_planner_model: Annotated[str | None, AfterValidator(_optional_model)] = Field(
+        default=None,
+        description="The model that makes an orchestration's plan of a prompt; a request's `planner_model` wins, and "
+        "without either it is the model of the job.",
+    )
 
     # Retention: days after the end of a job; empty or `none` keeps for ever
-    retain_completed_days: Days = 30.0  # people come back to an answer within the month
-    retain_failed_days: Days = 90.0  # a fault is looked into, and resumed, later than an answer is read
-    retain_cancelled_days: Days = 30.0
-    retention_sweep_seconds: float = Field(default=300.0, gt=0)  # days matter here, not seconds
+    retain_completed_days: Days = Field(
+        default=30.0,
+        description="Days after its end for which a completed job is kept, fractions too; empty or `none`: for ever.",
+    )
+    retain_failed_days: Days = Field(
+        default=90.0, description="The same for failed jobs: a fault is looked into later than an answer is read."
+    )
+    retain_cancelled_days: Days = Field(default=30.0, description="The same for cancelled jobs.")
+    retention_sweep_seconds: float = Field(
+        default=300.0, gt=0, description="Between two looks for jobs that have been kept long enough."
+    )
 
-    log_level: Annotated[str, AfterValidator(_log_level)] = "INFO"
-    log_json: bool = True
+    log_level: Annotated[str, AfterValidator(_log_level)] = Field(
+        default="INFO", description="`DEBUG`, `INFO`, `WARNING`, `ERROR`."
+    )
+    log_json: bool = Field(default=True, description="JSON lines; `false` for people.")
 
     @field_validator("*")
     @classmethod

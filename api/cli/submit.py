@@ -19,7 +19,10 @@ Limits = Annotated[
 ]
 Budget = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="What it and all jobs below it may use up together; repeatable."),
+    typer.Option(
+        metavar="NAME=VALUE",
+        help="What it and all jobs below it may use up together, as in max_tokens=50000; repeatable.",
+    ),
 ]
 
 

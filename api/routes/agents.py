@@ -149,7 +149,7 @@ async def list_agents(services: Use, limit: Limit = MAX_PAGE, cursor: Cursor = N
 
 @agents.get("/agents/{agent_id}", response_model=StoredAgent, responses=error_responses(404))
 async def get_agent(agent_id: Name, services: Use, version: Version = None) -> Response:
-    """Return an agent."""
+    """Return an agent with its document."""
     return JsonResponse(agent_document(await services.agents.get(TENANT, agent_id, version)))
 
 
@@ -163,8 +163,8 @@ async def put_agent(request: Request, agent_id: Name, services: Use) -> Response
     """Store an agent's document, as a new version unless it is the one in use already.
 
     A document that is refused comes back with everything that is wrong with it: `errors` has `path` (a JSON pointer),
-    `line` and `message` of each defect. One that names tools, skills or agents which nobody offers now is stored, and
-    `warnings` tell so.
+    `line` and `message` of each defect; a `pattern` must do without look-around and back-references. One that names
+    tools, skills, a chained tool or agents which nobody offers now is stored, and `warnings` tell so.
     """
     body = await request.body()
     if request.headers.get("content-type", "").startswith("application/json"):

@@ -21,7 +21,7 @@ catalogue = router("catalogue")
 
 @catalogue.get("/tools", response_model=ToolList)
 async def tools(services: Use) -> Response:
-    """List the tools that workers have published."""
+    """List the tools that workers have published: with schemas, effect class, lane, timeout and retries."""
     known = await services.requests.tools(TENANT)
     return JsonResponse({"items": [definition.model_dump(mode="json") for definition in known.values()]})
 
@@ -58,7 +58,10 @@ async def artifact(
     version: Annotated[int | None, Query(ge=1, lt=2**31, description="Which version; the newest by default.")] = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """Return a version of an artifact as its tool produced it."""
+    """Return a version of an artifact as its tool produced it.
+
+    Every output under one id is a version. The headers `Artifact-Version` and `Artifact-Skill-Id` tell of it.
+    """
     if "\x00" in artifact_id:
         raise NotFound("there is no artifact whose id contains the character NUL")
     found = await services.requests.artifact(TENANT, artifact_id, version)

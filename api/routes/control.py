@@ -29,7 +29,10 @@ _LOOKS = 3
 
 @control.post("/jobs/{job_id}/pause", response_model=JobDocument, responses=error_responses(404, 409))
 async def pause(job_id: JobPath, services: Use) -> Response:
-    """Begin nothing more of a job, and return it; what runs goes on to its end. Pausing twice changes nothing."""
+    """Begin nothing more of a job, and return it; what runs goes on to its end.
+
+    Pausing twice changes nothing; a job that has ended is refused: 409.
+    """
     found = job_id_of(job_id)
     asked = await services.requests.pause(TENANT, found)
     if asked.status.is_terminal:

@@ -148,7 +148,11 @@ async def execute(
     idempotency_key: Key = None,
     traceparent: Trace = None,
 ) -> Response:
-    """Let an agent do something and wait for it, at most as long as the server lets clients wait; then 202."""
+    """Let an agent do something, and wait for it.
+
+    It has 60 s if nothing is said, 300 s at most: its own durable timers do not count, and what it delegates gets no
+    more time by waiting. The answer is its result, or after `PLANQ_MAX_WAIT_SECONDS` a 202 with `Location`.
+    """
     job_id, is_new = await _submit(request, services, agent_id, body, idempotency_key, traceparent)
     view = await service.wait_for(services, job_id, services.settings.max_wait_seconds, **_channel(request))
     if view is None:
@@ -170,7 +174,7 @@ async def execute_later(
     idempotency_key: Key = None,
     traceparent: Trace = None,
 ) -> Response:
-    """Let an agent do something, and answer at once."""
+    """Let an agent do something, and answer at once; `Location` names the execution."""
     job_id, is_new = await _submit(request, services, agent_id, body, idempotency_key, traceparent)
     view = await services.requests.view(TENANT, job_id)
     return _shown(execution_document(view), 202, is_new=is_new)
@@ -185,7 +189,10 @@ async def look(
         float, Query(ge=0, allow_inf_nan=False, description="Seconds to wait for its end; capped by the server.")
     ] = 0.0,
 ) -> Response:
-    """Return an execution, of any depth, while it runs and afterwards; with `wait`, as soon as it has ended."""
+    """Return an execution, of any depth, while it runs and afterwards; with `wait`, as soon as it has ended.
+
+    Its id is that of its job.
+    """
     found = job_id_of(exec_id)
     view = await service.wait_for(services, found, wait, **_channel(request))
     if view is None:

@@ -56,7 +56,10 @@ async def submit(
     ] = None,
     traceparent: Annotated[str | None, Header(description="W3C Trace Context; its trace id goes to tools.")] = None,
 ) -> Response:
-    """Submit a job. It is committed before the answer, and runs also if the broker is down at this moment."""
+    """Submit a job. It is committed before the answer, and runs also if the broker is down at this moment.
+
+    `Location` names the job. With an `Idempotency-Key`, the same body gives the same job, another body a 409.
+    """
     sent = await request.json()
     return await service.submit(services, body, sent, idempotency_key=idempotency_key, traceparent=traceparent)
 
@@ -67,7 +70,9 @@ async def look(
     services: Use,
     wait: Annotated[
         float,
-        Query(ge=0, allow_inf_nan=False, description="Seconds to wait for the end of the job; capped by the server."),
+        Query(
+            ge=0, allow_inf_nan=False, description="Seconds to wait for its end; at most `PLANQ_MAX_WAIT_SECONDS`."
+        ),
     ] = 0.0,
 ) -> Response:
     """Return a job; with `wait`, as soon as it has ended, or as it stands when the time is over."""
@@ -145,7 +150,12 @@ async def listing(
 
 @jobs.post("/jobs/{job_id}/cancel", response_model=JobDocument, responses=error_responses(404, 409))
 async def cancel(job_id: JobPath, services: Use) -> Response:
-    """Cancel a job at once, and return it. Cancelling a cancelled job changes nothing; a finished one is refused."""
+    """Cancel a job at once, also before anything of it has begun, and return it.
+
+    Running work ends within a second: a `cpu` step with its process; a synchronous tool of the `io` lane is
+    abandoned, for a thread cannot be stopped. Cancelling a cancelled job changes nothing; one that has completed or
+    failed is refused: 409.
+    """
     found = job_id_of(job_id)
     ended, status = await services.requests.cancel(TENANT, found)
     if status is not JobStatus.CANCELLED:
@@ -166,7 +176,7 @@ async def artifacts(job_id: JobPath, services: Use) -> Response:
 
 @jobs.get("/jobs/{job_id}/steps/{index}/output", response_model=Any, responses={**STORED, **error_responses(404)})
 async def output(job_id: JobPath, index: StepPath, services: Use, if_none_match: IfNoneMatch = None) -> Response:
-    """Return the output of a step that succeeded, of any size, as it is stored."""
+    """Return the output of a step that succeeded, of any size, as it is stored; `ETag` is its SHA-256."""
     found = job_id_of(job_id)
     stored = await services.requests.output(TENANT, found, step_index_of(found, index))
     return await stored_json(services.payloads, TENANT, stored, if_none_match)

@@ -25,7 +25,10 @@ async def alive() -> Response:
     responses={503: {"model": Readiness, "description": "Something is missing; each check says what to do."}},
 )
 async def ready(services: Use) -> Response:
-    """Say whether a job that is submitted now would run: database, broker, and a live worker for each lane."""
+    """Say whether a job that is submitted now would run: database, broker, and a live worker for each lane.
+
+    A full disk is named.
+    """
     document = await services.readiness.document()
     if document["status"] == "ready":
         return JsonResponse(document)

@@ -64,7 +64,7 @@ async def list_schedules(
         str | None, Query(json_schema_extra={"pattern": _CURSOR}, description="`next_cursor` of the page before.")
     ] = None,
 ) -> Response:
-    """List the schedules that are to come, newest first."""
+    """List the reminders of `remind_me` that are to come, newest first."""
     after = None if cursor is None else _from_cursor(cursor)
     # One more than asked for says whether there is a next page.
     rows = await services.schedules.page(TENANT, limit=limit + 1, everything=everything, after=after)

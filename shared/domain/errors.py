@@ -106,11 +106,19 @@ class RequestRefused(PlanqError):
 
 
 class InvalidRequest(RequestRefused):
-    """A field is missing, unknown, of the wrong type or out of range."""
+    """A field is missing, unknown, of the wrong type or out of range.
+
+    To do: correct what `errors` names.
+    """
 
 
 class PlanInvalid(RequestRefused):
-    """The plan has defects; `errors` lists all of them in the shape of `validation.PlanError.to_json`."""
+    """The plan has defects.
+
+    To do: correct all that `errors` lists.
+
+    `errors` lists all defects in the shape of `validation.PlanError.to_json`.
+    """
 
     code = "plan_invalid"
 
@@ -120,28 +128,40 @@ class PlanInvalid(RequestRefused):
 
 
 class Unauthorized(RequestRefused):
-    """No key, or a wrong one."""
+    """No key, or a wrong one.
+
+    To do: send `Authorization: Bearer <key>`.
+    """
 
     code = "unauthorized"
     status = 401
 
 
 class NotFound(RequestRefused):
-    """There is no such thing, or not for this tenant."""
+    """There is no such thing, or not for this tenant.
+
+    To do: look at the id.
+    """
 
     code = "not_found"
     status = 404
 
 
 class Conflict(RequestRefused):
-    """The thing exists, and its present state forbids the request."""
+    """The thing exists, and its present state forbids the request.
+
+    To do: look at it again; the message says what is possible.
+    """
 
     code = "conflict"
     status = 409
 
 
 class TooLarge(RequestRefused):
-    """A body, an input or a plan is larger than its limit."""
+    """A body, an input or a plan exceeds its limit.
+
+    To do: send less, or raise the limit.
+    """
 
     code = "too_large"
     status = 413
@@ -154,20 +174,31 @@ class ExecutionFailed(PlanqError):
 
 
 class Transient(ExecutionFailed):
-    """A passing fault: the same call may succeed later."""
+    """A connection broke, the other side answered 5xx, a passing fault.
+
+    To do: if it stays, look at the other side; of a job, `details` tell how often its model was tried.
+    """
 
     code = "transient"
     retryable = True
 
 
 class Unreached(Transient):
-    """The other side of a tool could not be reached before anything was sent to it: the call has no effect."""
+    """No connection to a tool's other side: nothing was sent, so nothing happened.
+
+    To do: start the other side, or correct its address.
+    """
 
     code = "unreached"
 
 
 class RateLimited(ExecutionFailed):
-    """The other side asked for fewer calls; `retry_after` is its own wish, None when it named none."""
+    """The other side wants fewer calls, or a longer wait than there is time for.
+
+    To do: wait, run fewer workers, or get a higher quota.
+
+    `retry_after` is the other side's own wish, None when it named none.
+    """
 
     code = "rate_limited"
     retryable = True
@@ -178,165 +209,246 @@ class RateLimited(ExecutionFailed):
 
 
 class TimedOut(ExecutionFailed):
-    """The time allowed for the call ran out."""
+    """A call of a tool or a model took too long; or an agent that was called, whichever time it ran out of
+    (`details.cause`).
+
+    To do: set a longer `timeout_seconds`, or do less at once.
+    """
 
     code = "timeout"
     retryable = True
 
 
 class FirstTokenTimedOut(TimedOut):
-    """The model began no answer within the time allowed for its first token."""
+    """The model began no answer in time.
+
+    To do: take another model, or allow a longer time.
+    """
 
     code = "first_token_timeout"
 
 
 class QueueTimedOut(TimedOut):
-    """The job was queued for longer than it may be: no worker took it."""
+    """No worker began the job in time.
+
+    To do: start `io` workers; submit again, or resume.
+    """
 
     code = "queue_timeout"
     retryable = False
 
 
 class PlanTimedOut(TimedOut):
-    """The plan of the job was not carried out within its time."""
+    """The steps did not end in time.
+
+    To do: set a longer plan timeout, then resume.
+    """
 
     code = "plan_timeout"
     retryable = False
 
 
 class JobTimedOut(TimedOut):
-    """The job did not end within its time."""
+    """The job as a whole did not end in time.
+
+    To do: set a longer job timeout, then resume.
+    """
 
     code = "job_timeout"
     retryable = False
 
 
 class HumanWaitTimedOut(TimedOut):
-    """Nobody answered what a step asked within its time."""
+    """Nobody answered a step's question in time.
+
+    To do: find out, then resume or fork.
+    """
 
     code = "human_wait_timeout"
     retryable = False
 
 
 class WorkerLost(ExecutionFailed):
-    """The worker that ran the attempt died or lost its lease."""
+    """The worker of the attempt died; for good after `PLANQ_MAX_WORKER_LOSSES` in which the step was alone.
+
+    To do: see why workers die with this step: `details` count losses and attempts.
+    """
 
     code = "worker_lost"
     retryable = True
 
 
 class OwnershipLost(ExecutionFailed):
-    """A tool asked, just before its effect, and its attempt was no longer the owner of the step, or nobody knew."""
+    """A tool asked just before its effect (`confirm`), and its attempt was no longer the owner of the step, or that
+    could not be told.
+
+    To do: nothing; if it stays, see why workers lose their leases.
+    """
 
     code = "ownership_lost"
     retryable = True
 
 
 class InvalidArguments(ExecutionFailed):
-    """The resolved arguments do not satisfy the tool's input schema, or what an agent is asked not its action."""
+    """The resolved arguments break the tool's input schema; or an agent cannot be asked so: it has no such
+    `action`, or `with` breaks its schema.
+
+    To do: correct the plan, or what `errors` names; the message names the reference.
+    """
 
     code = "invalid_arguments"
 
 
 class InvalidOutput(ExecutionFailed):
-    """The result does not satisfy the declared output schema, is no JSON, or is too large."""
+    """The output breaks its schema or is too large.
+
+    To do: correct the tool.
+    """
 
     code = "invalid_output"
 
 
 class AuthFailed(ExecutionFailed):
-    """A credential was missing or refused by the other side."""
+    """A credential is missing or was refused.
+
+    To do: correct the credential.
+    """
 
     code = "auth"
 
 
 class PolicyDenied(ExecutionFailed):
-    """A rule forbids the call: a private address, a limit, an operator's choice."""
+    """A rule forbids the call.
+
+    To do: read the message, which names the rule.
+    """
 
     code = "policy"
 
 
 class UnknownTool(ExecutionFailed):
-    """No running worker offers the tool."""
+    """No worker offers the tool.
+
+    To do: start its workers with the same tools.
+    """
 
     code = "unknown_tool"
 
 
 class UnknownAgent(ExecutionFailed):
-    """There is no agent of this name, or it is retired."""
+    """No agent of that name is in use.
+
+    To do: store it (`planq agents apply`), or name another.
+    """
 
     code = "unknown_agent"
 
 
 class DepthExceeded(ExecutionFailed):
-    """A child job would be nested more deeply than the limits allow."""
+    """Agents call agents more deeply than `orchestrate_max_depth`.
+
+    To do: let the outer ones do more themselves.
+    """
 
     code = "depth_exceeded"
 
 
 class BudgetExceeded(ExecutionFailed):
-    """The tree of jobs has used up the tokens, money, model calls or steps that it may."""
+    """The tree of jobs has used up its budget, or an agent its own `limits`.
+
+    To do: submit it again with a larger one.
+    """
 
     code = "budget_exceeded"
 
 
 class ToolFailed(ExecutionFailed):
-    """The tool reports that it could not do what was asked (MCP `isError`, or `ToolError` in Python)."""
+    """The tool says that it could not do it.
+
+    To do: read the message, which is the tool's.
+    """
 
     code = "tool_error"
 
 
 class ModelRefused(ExecutionFailed):
-    """The provider will not answer this request: unknown model, context too long, filtered content, quota used up."""
+    """The provider does not take this request.
+
+    To do: read the message: it names model, quota, context or content.
+    """
 
     code = "model_refused"
 
 
 class Cancelled(ExecutionFailed):
-    """The call was cut off because the job that it was made for had ended."""
+    """The call was cut off because its job had ended.
+
+    To do: nothing.
+    """
 
     code = "cancelled"
 
 
 class OutcomeUnknown(ExecutionFailed):
-    """An `unsafe` call was interrupted: whether its effect happened is not known, so it is not repeated."""
+    """An `unsafe` call may or may not have taken effect.
+
+    To do: find out, then resume or fork with `repeat_unsafe`, or fork with a plan that goes without.
+    """
 
     code = "outcome_unknown"
 
 
 class InternalFault(ExecutionFailed):
-    """A defect: an exception that nothing foresaw."""
+    """A defect of planq or of a tool.
+
+    To do: read the worker's log, which has the cause.
+    """
 
     code = "internal"
 
 
 class Unavailable(PlanqError):
-    """Something that planq stands on does not answer now; the same request may succeed later."""
+    """Something that planq stands on does not answer.
+
+    To do: try again later.
+    """
 
     code = "unavailable"
     retryable = True
 
 
 class DatabaseUnavailable(Unavailable):
-    """PostgreSQL refuses or drops connections."""
+    """PostgreSQL does not answer.
+
+    To do: try again later; work goes on when it is back.
+    """
 
     code = "database_unavailable"
 
 
 class BrokerUnavailable(Unavailable):
-    """The broker refuses or drops connections."""
+    """The broker does not answer.
+
+    To do: try again later; nothing is lost.
+    """
 
     code = "broker_unavailable"
 
 
 class StorageUnavailable(Unavailable):
-    """What holds the bytes of a large output refuses, does not answer, or does not have them."""
+    """What holds a large output does not answer, does not have it, or has it damaged; `place` says where.
+
+    To do: try again later; check `PLANQ_PAYLOADS`; a job with the same output stores it again.
+    """
 
     code = "storage_unavailable"
 
 
 class Misconfigured(PlanqError):
-    """The process cannot start as configured; the message names the place and what to do."""
+    """The process cannot start as configured.
+
+    To do: read the message, which names the place.
+    """
 
     code = "misconfigured"
 

@@ -9,21 +9,20 @@ from typing import Any
 
 import pytest
 import yaml
-from pydantic import AliasChoices, BaseModel
+from pydantic import BaseModel
 from starlette.testclient import TestClient
-from typer.main import get_command
 
 from api.app import create_app
 from api.routes.executions import ExecutionRequest
-from api.schemas import JobDocument, JobRequest, LimitsRequest, StepDocument, UsageDocument, ValidationRequest
-from deploy.cli.main import create_app as create_cli
+from api.schemas import JobRequest, ValidationRequest
 from shared.domain.agents.document import AgentDocument, parse_agent
 from shared.domain.errors import PlanqError
 from shared.domain.model import Ask
 from shared.domain.plan import Plan, structural_errors
 from shared.domain.schemas import violations
 from shared.domain.tool import ToolDefinition
-from shared.settings import Settings
+from shared.settings import Settings, variables_of
+from tests.support import reference
 from tests.support.harness import make_tool
 from worker.agents.orchestration.compiling import Compiled, compile_orchestration
 from worker.agents.orchestration.limits import OrchestrateLimits
@@ -76,92 +75,42 @@ def blocks(language: str, text: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
-def shown(default: Any) -> str:
-    """A default as the table writes it."""
-    if default in ("", None):
-        return ""
-    if isinstance(default, bool):
-        return f"`{str(default).lower()}`"
-    return f"`{default:g}`" if isinstance(default, float) else f"`{default}`"
+@pytest.mark.parametrize("name", reference.PAGES)
+def test_the_reference_is_what_the_code_gives(name: str) -> None:
+    text = PAGES[f"docs/{name}"]
+
+    assert reference.BLOCK.search(text)
+    assert text == reference.renewed(text), "the code has changed: run `make docs`"
 
 
-def environment_names(field: str) -> list[str]:
-    alias = Settings.model_fields[field].validation_alias
-    if isinstance(alias, AliasChoices):
-        return [str(choice) for choice in alias.choices]
-    return [str(alias) if alias else f"PLANQ_{field.upper()}"]
+def test_every_setting_and_every_error_is_explained() -> None:
+    silent = [field for field, info in Settings.model_fields.items() if not info.description]
+    explained = {kind.code for kind in reference.raised_errors()}
+
+    assert silent == []
+    assert explained == {kind.code for kind in below(PlanqError)}
 
 
-def test_the_table_of_settings_is_the_settings() -> None:
-    table = {row[0]: row[1] for row in rows(page("settings"))}
-    expected = {
-        ", ".join(f"`{name}`" for name in environment_names(field)): shown(info.default)
-        for field, info in Settings.model_fields.items()
-    }
-
-    assert table == expected
+def below(kind: type[PlanqError]) -> list[type[PlanqError]]:
+    found = [kind, *(deeper for child in kind.__subclasses__() for deeper in below(child))]
+    return [one for one in found if one.__module__ == PlanqError.__module__]
 
 
 def test_every_variable_that_is_named_exists() -> None:
-    known = {name for field in Settings.model_fields for name in environment_names(field)} | OUTSIDE_OF_SETTINGS
+    known = {name for field in Settings.model_fields for name in variables_of(field)} | OUTSIDE_OF_SETTINGS
 
     assert set(re.findall(r"\bPLANQ_[A-Z_]*[A-Z]", EVERYTHING)) <= known
 
 
-def test_the_table_of_endpoints_is_the_api() -> None:
+def test_the_api_serves_its_description() -> None:
     api = create_app(Settings(database_url="postgresql://none", broker_url="redis://none"))
-    served = {
-        (method, re.sub(r":\w+}", "}", path))
-        for path, methods in api.openapi()["paths"].items()
-        for method in (name.upper() for name in methods)
-    }
-
-    first_cells = " ".join(row[0] for row in rows(section("http-api", "Endpoints")))
-
-    assert set(re.findall(r"`(GET|POST|PUT|DELETE) (/[^`]*)`", first_cells)) == served
     client = TestClient(api, base_url="http://127.0.0.1")
+
     assert [client.get(path).status_code for path in ("/docs", "/openapi.json")] == [200, 200]
 
 
-def test_the_fields_of_requests_and_answers_are_those_of_the_schemas() -> None:
-    text = section("http-api", "Fields of a job request")
-    request = [row[0].strip("`") for row in rows(text)]
-    sentence = " ".join(section("http-api", "Fields of a job").split())
-    job, _, step = sentence.partition("; a step ")
-
-    assert request == [info.alias or name for name, info in JobRequest.model_fields.items()]
-    assert set(LimitsRequest.model_fields) <= set(re.findall(r"\w+", text))
-    assert set(re.findall(r"\w+", job)) >= set(JobDocument.model_fields) | set(UsageDocument.model_fields)
-    named = re.findall(r"`([a-z_, ]+)`", step)[0].split(", ")
-    assert named == list(StepDocument.model_fields)
-
-
-def cli_commands() -> dict[str, Any]:
-    """Every command by its words: `jobs`, `knowledge load`."""
-    found: dict[str, Any] = {}
-    for name, command in get_command(create_cli()).commands.items():  # type: ignore[attr-defined]
-        for below, inner in getattr(command, "commands", {"": command}).items():
-            found[f"{name} {below}".strip()] = inner
-    return found
-
-
-def test_the_table_of_commands_is_the_command_line_and_its_options_exist() -> None:
-    known = cli_commands()
-    named: set[str] = set()
-    for first, *rest in rows(page("cli")):
-        commands = [
-            max((name for name in known if f"{words} ".startswith(f"{name} ")), key=len)
-            for words in re.findall(r"`planq ([^`]+)`", first)
-        ]
-        named |= set(commands)
-        options = {option for name in commands for p in known[name].params for option in (*p.opts, *p.secondary_opts)}
-        assert set(re.findall(r"(--[a-z-]+)", " ".join(rest))) <= options, first
-
-    assert named == set(known)
-
-
 def test_every_command_that_is_mentioned_anywhere_exists() -> None:
-    known = {name.split()[0] for name in cli_commands()}
+    known = {name.split()[0] for name in reference.cli_commands()}
 
     assert set(re.findall(r"(?:`|bin/|\$ )planq ([a-z-]+)", EVERYTHING)) <= known
 
@@ -218,17 +167,6 @@ def test_the_example_of_an_agent_is_that_of_the_samples_and_its_fields_are_those
     assert example == (ROOT / "deploy" / "samples" / "agents" / "extractor.yaml").read_text()
     assert parse_agent(example).output_mode() == "object"
     assert named <= {info.alias or name for name, info in AgentDocument.model_fields.items()} | {"system_prompt"}
-
-
-def test_the_table_of_error_codes_is_the_tree_of_errors() -> None:
-    def below(kind: type[PlanqError]) -> list[type[PlanqError]]:
-        return [kind, *(deeper for child in kind.__subclasses__() for deeper in below(child))]
-
-    ours = [kind for kind in below(PlanqError) if kind.__module__ == PlanqError.__module__]
-    table = {row[0].strip("`"): row[2] for row in rows(page("errors"))}
-
-    assert table == {kind.code: "yes" if kind.retryable else "no" for kind in ours}
-    assert all(len(row) == 4 and row[1] and row[3] for row in rows(page("errors")))
 
 
 def test_what_curl_sends_fits_the_api() -> None:

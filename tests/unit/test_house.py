@@ -23,7 +23,7 @@ MAX_FILE = 600
 MAX_FUNCTION = 50
 
 # One line an exception, with its reason.
-LONG_FILES: dict[str, str] = {}
+LONG_FILES = {"shared/settings.py": "one class: every setting stands beside its bounds and its meaning"}
 LONG_FUNCTIONS = {"shared/store/migrations/versions/0001_initial.py": "a migration is a list of statements"}
 
 

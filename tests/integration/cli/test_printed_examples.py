@@ -75,7 +75,7 @@ def test_the_walk_through_works_as_printed(
     done = subprocess.run(
         ["bash", "-ec", f"exec 2>&1\n{script}"],
         cwd=tmp_path if tools else ROOT,
-        env={**os.environ, "PLANQ_URL": stack.url},
+        env={**os.environ, "PLANQ_URL": stack.url, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
