@@ -1,6 +1,6 @@
 # planq needs Python 3.11 or newer, make, and a package index for the first installation; nothing else.
-#   make up      install, start everything, run the sample job, stay up (Ctrl-C stops it all)
-#   make test    install and run the tests           (PYTEST_ARGS="-k name" narrows them)
+#   make up      install what running needs, start everything, run the sample job, stay up (Ctrl-C stops it all)
+#   make test    install what tests need too, and run them     (PYTEST_ARGS="-k name" narrows them)
 #   make check   lint, formatting, types, import rules
 #   make bench   planq beside Celery, LangGraph and DBOS, and its own figures   (ARGS="--quick B1 B2 --json")
 #   make chaos   kill and restart everything under load, and prove that nothing is lost   (ARGS="--seconds 600 --rolling")
@@ -12,7 +12,9 @@ PYTHON ?= python3
 PYTEST_WORKERS ?= auto
 VENV := .venv
 BIN := $(VENV)/bin
+# What is installed: enough to run planq, or enough to test it too. The second includes the first.
 STAMP := $(VENV)/.installed
+DEV_STAMP := $(VENV)/.installed-dev
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: up test check bench chaos docs clean
@@ -23,24 +25,24 @@ up: $(STAMP)
 
 # Compiled once, whatever the caller's environment says: the tests start hundreds of interpreters.
 test: export PYTHONDONTWRITEBYTECODE :=
-test: $(STAMP)
+test: $(DEV_STAMP)
 	@$(BIN)/python -m tests.support.litellm_env
 	@$(BIN)/python -m tests.support.kombu_suite
 	@exec $(BIN)/python -m pytest -n $(PYTEST_WORKERS) $(PYTEST_ARGS)
 
-check: $(STAMP)
+check: $(DEV_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(STAMP)
+bench: $(DEV_STAMP)
 	@exec $(BIN)/python -m tests.bench $(ARGS)
 
-docs: $(STAMP)
+docs: $(DEV_STAMP)
 	@$(BIN)/python -m tests.support.reference
 
-chaos: $(STAMP)
+chaos: $(DEV_STAMP)
 	@exec $(BIN)/python -m tests.chaos $(ARGS)
 
 clean:
@@ -48,11 +50,13 @@ clean:
 	find api worker shared tests -name __pycache__ -type d -prune -exec rm -rf {} +
 	@echo "The data folder is kept; remove $${PLANQ_DATA:-.planq} yourself if its jobs may go."
 
-# Installed again only when the locked versions or the project's own metadata change. The second step builds with the
-# setuptools that the first one installed, so it asks no index.
+# Installed again only when the locked versions or the project's own metadata change; what is there already is kept. The
+# last step builds with the setuptools that the one before installed, so it asks no index.
 $(STAMP): requirements.lock pyproject.toml
+$(DEV_STAMP): requirements-dev.lock pyproject.toml
+$(STAMP) $(DEV_STAMP):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "planq needs Python 3.11 or newer; name one with PYTHON=...")'
 	@$(PYTHON) -m venv $(VENV) || { echo "No virtual environment could be made. On Debian: apt-get install python3-venv" >&2; exit 1; }
-	@$(BIN)/python deploy/install.py
+	@$(BIN)/python deploy/install.py $<
 	@$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --no-index -e .
-	@touch $@
+	@touch $(STAMP) $@

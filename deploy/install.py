@@ -1,6 +1,6 @@
-"""Install what requirements.lock names into the environment of this interpreter, and say how far it has come.
+"""Install what a lock file names into the environment of this interpreter, and say how far it has come.
 
-    .venv/bin/python deploy/install.py
+    .venv/bin/python deploy/install.py requirements.lock
 
 For `make`, before anything is installed: the standard library alone. Returns pip's exit code; its errors are shown as
 they are.
@@ -15,7 +15,6 @@ import sys
 from pathlib import Path
 from time import monotonic
 
-LOCK = Path(__file__).parents[1] / "requirements.lock"
 SILENCE_SECONDS = 5.0
 """After so long without a word of pip's, a line says that it goes on."""
 
@@ -23,10 +22,10 @@ STEP = 20
 """How many packages a line stands for."""
 
 
-def main(lock: Path = LOCK) -> int:
+def main(lock: Path) -> int:
     """Run pip, tell its progress in a line now and then, and return its exit code."""
     total = len(re.findall(r"^[A-Za-z0-9]\S*==", lock.read_text("utf-8"), re.MULTILINE))
-    _say(f"installing {total} packages into {sys.prefix} (once, and when requirements.lock changes)")
+    _say(f"installing {total} packages into {sys.prefix} (once, and when {lock.name} changes)")
     begun = monotonic()
     command = [sys.executable, "-m", "pip", "install", "--progress-bar", "off", "--require-hashes", "-r", str(lock)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as pip:  # noqa: S603 - our own command
@@ -65,4 +64,4 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Path(sys.argv[1])))

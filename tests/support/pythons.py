@@ -1,6 +1,6 @@
 """`python -m tests.support.pythons`: runs the unit tests on every other Python that this machine has, from 3.11 on.
 
-Each gets an environment of its own with what `requirements.lock` names, made once (see `pinned_env`).
+Each gets an environment of its own with what `requirements-dev.lock` names, made once (see `pinned_env`).
 Ends with 1 when a test has failed on any of them, or one of them could not be used.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.support import pinned_env
 
-LOCK = pinned_env.ROOT / "requirements.lock"
+LOCK = pinned_env.ROOT / "requirements-dev.lock"
 OLDEST = (3, 11)
 NEWEST_MINOR = 30
 """No name with a higher number is looked for on the PATH."""
