@@ -21,7 +21,7 @@ from referencing.exceptions import Unresolvable
 
 from shared.domain.errors import Misconfigured, capped
 from shared.domain.patterns import are_too_large, is_readable, needs_backtracking
-from shared.domain.quick_check import quick_check
+from shared.domain.quick_check import QuickCheck
 from shared.domain.references import Tokens, to_pointer
 from shared.domain.schema_reach import MAX_WRITTEN_OUT, Reached, reachable, too_branched
 from shared.domain.validators import MAX_STEPS, MAX_VIOLATIONS, UNKNOWN, Bounded, Fault, Steps, TooCostly
@@ -69,7 +69,7 @@ class Schema:
     def __init__(self, schema: Mapping[str, Any], *, remembers: bool = True) -> None:
         self._strict = Bounded(schema, partial=False, remembers=remembers)
         self._partial = Bounded(schema, partial=True, remembers=remembers)
-        self._quick = quick_check(schema, UNKNOWN)
+        self._quick = QuickCheck(schema)
 
     def violations(
         self, value: Any, *, partial: bool = False, limit: int = MAX_VIOLATIONS, steps: Steps | None = None
@@ -79,10 +79,10 @@ class Schema:
         With `partial`, parts of `value` may be `UNKNOWN`: what depends on them is taken to be satisfied. It takes at
         most `steps`, which several checks may share, or `MAX_STEPS`; what needs more is one violation of `cost`.
         """
-        size = _measured(value)
-        if size is None:
+        parts = _parts(value)
+        if parts is None:
             return [Violation("", "depth", f"nested more than {MAX_DEPTH} levels deep; expected a flatter value")]
-        if self._quick is not None and self._quick.is_surely_valid(value, size):
+        if self._quick.is_surely_valid(value, parts, partial=partial):
             return []
         bounded = self._partial if partial else self._strict
         try:
@@ -225,14 +225,13 @@ def _compiled(text: str) -> Schema:
     return Schema(schema, remembers=remembers)
 
 
-def _measured(value: Any) -> tuple[int, int] | None:
-    """Return how many objects and arrays there are in a value, and how many parts; None where it is too deep."""
-    containers, parts = 0, 1
+def _parts(value: Any) -> int | None:
+    """Return how many parts a value has; None where it is too deep."""
+    parts = 1
     level = [value] if isinstance(value, (dict, list, tuple)) else []
     for _ in range(MAX_DEPTH):
         if not level:
-            return containers, parts
-        containers += len(level)
+            return parts
         parts += sum(map(len, level))
         level = [
             child
@@ -240,7 +239,7 @@ def _measured(value: Any) -> tuple[int, int] | None:
             for child in (item.values() if isinstance(item, dict) else item)
             if isinstance(child, (dict, list, tuple))
         ]
-    return None if level else (containers, parts)
+    return None if level else parts
 
 
 def _check_by(dialect: Any, schema: Mapping[str, Any], place: str) -> None:

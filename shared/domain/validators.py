@@ -14,6 +14,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import lru_cache
 from typing import Any, Final
 
@@ -36,16 +37,17 @@ class TooCostly(Exception):
     """A check has used up its steps."""
 
 
-class Unknown:
+class Unknown(Enum):
     """Stands for a part of a value that is not known yet: no schema is taken to forbid it."""
 
-    __slots__ = ()
+    UNKNOWN = "\0 not known yet"
+    """What jsonschema-rs takes it for: a text that strangers may send too, to be checked when their step runs."""
 
     def __repr__(self) -> str:
         return "<not known yet>"
 
 
-UNKNOWN: Final = Unknown()
+UNKNOWN: Final = Unknown.UNKNOWN
 
 
 class Steps:
