@@ -6,7 +6,6 @@ so whatever was not told by a process that died, or could not be stored, is told
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from uuid import UUID
@@ -15,6 +14,7 @@ from shared.domain.errors import AGENT_TIMEOUTS, Unavailable
 from shared.domain.states import StepStatus
 from shared.ports.orchestrations import OrchestratedStep, Orchestration
 from worker.agents.desk import ORCHESTRATE, Desk, Reach
+from worker.agents.orchestration.machine import follow
 from worker.agents.orchestration.progress import Outcome, Progress, Transition
 from worker.agents.orchestration.words import StepType
 from worker.agents.outcomes import FAULTS
@@ -35,14 +35,11 @@ async def tell_progress(desk: Desk, job_id: UUID) -> None:
 
 async def tell(desk: Desk, reach: Reach, job_id: UUID, found: Orchestration, *, is_over: bool) -> None:
     """Tell those transitions that nobody has told; raises `DatabaseUnavailable`."""
-    from worker.agents.orchestration.machine import follow  # its library, only where there are orchestrations
-
     steps = [
         Progress(step["id"], StepType(step["type"]), outcome_of(row))
         for step, row in zip(found.frame["steps"], found.steps, strict=True)
     ]
-    # Milliseconds of pure computation: beside the loop, where hundreds of other steps wait.
-    made = await asyncio.to_thread(lambda: follow(steps, is_over=is_over))
+    made = follow(steps, is_over=is_over)
     say(desk, job_id, await reach.orchestrations.journal(job_id, made))
 
 

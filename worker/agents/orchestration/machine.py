@@ -13,12 +13,7 @@ do fire here: for an agent that ran out of time, and for a fault of planq or of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
-from typing import Any, Protocol
-
-from statemachine import State as _State
-from statemachine import StateMachine as _StateMachine
-from statemachine.exceptions import TransitionNotAllowed
+from typing import Protocol
 
 from worker.agents.orchestration.progress import Outcome, Progress, State, Transition
 from worker.agents.orchestration.words import Event, StepType
@@ -48,77 +43,55 @@ class Observer(Protocol):
         ...
 
 
-class _Table(_StateMachine):
-    """The transitions, in the library's words."""
-
-    pending = _State(value=State.PENDING, initial=True)
-    planning = _State(value=State.PLANNING)
-    dispatching = _State(value=State.DISPATCHING)
-    awaiting_results = _State(value=State.AWAITING_RESULTS)
-    merging = _State(value=State.MERGING)
-    completed = _State(value=State.COMPLETED, final=True)
-    failed = _State(value=State.FAILED, final=True)
-
-    start_plan = pending.to(planning)
-    planner_finished = planning.to(dispatching) | merging.to(dispatching)
-    validation_failed = planning.to(failed)
-    dispatch_step = dispatching.to(awaiting_results)
-    step_succeeded = awaiting_results.to(merging)
-    parallel_complete = awaiting_results.to(merging) | merging.to(completed) | dispatching.to(completed)
-    step_failed = awaiting_results.to(failed) | dispatching.to(failed)
-    timeout = awaiting_results.to(failed) | dispatching.to(failed)
-    panic = awaiting_results.to(failed) | dispatching.to(failed)
-
-
-class _Listening:
-    """From the library's callbacks, found by their names, to those of an observer."""
-
-    def __init__(self, observer: Observer) -> None:
-        self._observer = observer
-
-    def before_transition(self, event: Any, source: _State, target: _State) -> None:
-        self._observer.before_event(Event(str(event)), State(source.value), State(target.value))
-
-    def on_enter_state(self, event: Any, source: _State | None, target: _State) -> None:
-        if str(event) in _EVENTS and source is not None:  # the entry into the first state is nobody's event
-            self._observer.enter_state(Event(str(event)), State(source.value), State(target.value))
-
-    def after_transition(self, event: Any, source: _State, target: _State) -> None:
-        self._observer.after_event(Event(str(event)), State(source.value), State(target.value))
-
-
-_EVENTS = frozenset(Event)
+_TRANSITIONS: Mapping[State, Mapping[Event, State]] = {
+    State.PENDING: {Event.START_PLAN: State.PLANNING},
+    State.PLANNING: {Event.PLANNER_FINISHED: State.DISPATCHING, Event.VALIDATION_FAILED: State.FAILED},
+    State.DISPATCHING: {
+        Event.DISPATCH_STEP: State.AWAITING_RESULTS,
+        Event.PARALLEL_COMPLETE: State.COMPLETED,
+        Event.STEP_FAILED: State.FAILED,
+        Event.TIMEOUT: State.FAILED,
+        Event.PANIC: State.FAILED,
+    },
+    State.AWAITING_RESULTS: {
+        Event.STEP_SUCCEEDED: State.MERGING,
+        Event.PARALLEL_COMPLETE: State.MERGING,
+        Event.STEP_FAILED: State.FAILED,
+        Event.TIMEOUT: State.FAILED,
+        Event.PANIC: State.FAILED,
+    },
+    State.MERGING: {Event.PLANNER_FINISHED: State.DISPATCHING, Event.PARALLEL_COMPLETE: State.COMPLETED},
+    State.COMPLETED: {},
+    State.FAILED: {},
+}
 
 
 class Machine:
     """One machine, standing in `state`; observers hear of every transition."""
 
     def __init__(self, observers: Iterable[Observer] = (), *, state: State = State.PENDING) -> None:
-        self._table = _Table(start_value=state, listeners=[_Listening(one) for one in observers])
-
-    @property
-    def state(self) -> State:
-        """Where the machine stands."""
-        return State(self._table.current_state_value)
+        self.state = state
+        self._observers = tuple(observers)
 
     def send(self, event: str) -> State:
         """Carry out the event and return the state it leads to; raises `UnknownEvent` or `InvalidEvent`."""
         if event not in _EVENTS:
             raise UnknownEvent(f"unknown event {event!r}; expected one of {', '.join(Event)}")
-        # A machine of the library that has come to its end takes events without a word.
-        if event not in _allowed(self.state):
-            raise InvalidEvent(f"the event {event!r} means nothing in the state {self.state.value!r}")
-        try:
-            self._table.send(event)
-        except TransitionNotAllowed as error:
-            raise InvalidEvent(str(error)) from error
-        return self.state
+        known, source = Event(event), self.state
+        target = _TRANSITIONS[source].get(known)
+        if target is None:
+            raise InvalidEvent(f"the event {event!r} means nothing in the state {source.value!r}")
+        for one in self._observers:
+            one.before_event(known, source, target)
+        self.state = target
+        for one in self._observers:
+            one.enter_state(known, source, target)
+        for one in self._observers:
+            one.after_event(known, source, target)
+        return target
 
 
-@cache
-def _allowed(state: State) -> frozenset[str]:
-    return frozenset(str(event) for event in _Table.states_map[state].transitions.unique_events)
-
+_EVENTS = frozenset(Event)
 
 _FAILURES: Mapping[Outcome, Event] = {
     Outcome.FAILED: Event.STEP_FAILED,
