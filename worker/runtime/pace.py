@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
-from heapq import heappop, heappush
-from time import monotonic
 
 _LEAST_SECONDS = 0.05
 """The shortest pause: however many jobs run out of time, a process looks at most twenty times a second."""
@@ -20,34 +17,22 @@ _ROUNDING_SECONDS = 0.002
 
 
 class Pace:
-    """Belongs to one event loop. `clock` counts seconds."""
+    """Belongs to one event loop, in which everything here is called."""
 
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        self._clock = clock
-        self._due: list[float] = []
-        self._is_sooner = asyncio.Event()
+    def __init__(self) -> None:
+        self._is_due = asyncio.Event()
 
     def due_in(self, seconds: float) -> None:
         """End the pause, this or a later one, in so many seconds, if it has not ended by then."""
-        at = self._clock() + seconds + _ROUNDING_SECONDS
-        heappush(self._due, at)
-        if self._due[0] == at:
-            self._is_sooner.set()
+        asyncio.get_running_loop().call_later(seconds + _ROUNDING_SECONDS, self._is_due.set)
 
     async def pause(self, seconds: float) -> None:
         """Return after so many seconds, or earlier, when something is due."""
-        begun = self._clock()
-        while True:
-            self._is_sooner.clear()
-            ends = begun + seconds
-            if self._due:
-                ends = min(ends, max(begun + _LEAST_SECONDS, self._due[0]))
-            left = ends - self._clock()
-            if left <= 0:
-                break
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left):
-                    await self._is_sooner.wait()
-        # What is due later than now ends a later pause.
-        while self._due and self._due[0] <= self._clock():
-            heappop(self._due)
+        loop = asyncio.get_running_loop()
+        earliest = loop.time() + min(seconds, _LEAST_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._is_due.wait()
+        await asyncio.sleep(earliest - loop.time())
+        # What has become due is looked at now.
+        self._is_due.clear()
