@@ -11,7 +11,6 @@ from shared.ports.jobs import (
     Message,
     Moved,
     ParentMoved,
-    RanStep,
     ReadyStep,
     Take,
 )
@@ -106,7 +105,6 @@ __all__ = [
     "Prices",
     "Publisher",
     "Queues",
-    "RanStep",
     "ReadyStep",
     "Reminder",
     "Removed",

@@ -62,25 +62,13 @@ class ArtifactRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class RanStep:
-    """A step that has succeeded with a small output before it was claimed; began and ended so many seconds ago."""
-
-    index: int
-    output: JsonText | None
-    artifact: ArtifactRecord | None
-    began: float
-    ended: float
-
-
-@dataclass(frozen=True, slots=True)
 class Moved:
     """What a transition did. When it did not land, nothing changed: the attempt had expired or the job had ended.
 
     `status` is the step's status after a step transition; `job_status` the job's; `ready` lists what to dispatch now.
     `stage_attempt` is the newest attempt at a stage of the job, 0 where it does not matter. `taken` are the claims
     that a `Take` brought: what they claim is not in `ready`. When RESPOND is among them, nobody need be woken for the
-    stage that `job_status` names. `steps` counts those of a run that have succeeded. `children` are child jobs to be
-    woken, for they may begin now.
+    stage that `job_status` names. `children` are child jobs to be woken, for they may begin now.
     """
 
     landed: bool
@@ -89,7 +77,6 @@ class Moved:
     status: StepStatus | None = None
     stage_attempt: int = 0
     taken: Sequence[StepClaim | StageClaim] = ()
-    steps: int = 1
     children: Sequence[UUID] = ()
 
 
@@ -134,13 +121,10 @@ class JobStore(Protocol):
         calls: Sequence[ModelCall],
         *,
         take: Take | None = None,
-        run: Sequence[RanStep] = (),
     ) -> Moved:
         """Store a valid plan with its steps; `ready` holds those that nothing holds up.
 
-        Steps named in `claim.reuse` have succeeded at once, and so have those of `run`, as first attempts: of the
-        lane of `take`, each waits for the one before it alone, and is the only one that does. When all have, the job
-        is responding. In a paused job nothing of `run` is stored: `Moved.steps` counts what was. Raises
+        Steps named in `claim.reuse` have succeeded at once; when all have, the job is responding. Raises
         `InternalFault` when an outcome to take over is gone.
         """
         ...
@@ -256,24 +240,6 @@ class JobStore(Protocol):
 
         `output` is a JSON value, or the `JsonText` of one; None beside a `payload`, which `Payloads.put` has just
         stored. Raises `DatabaseUnavailable` also when that payload is gone: put it again.
-        """
-        ...
-
-    async def succeed_run(
-        self,
-        claim: StepClaim,
-        output: Any,
-        artifact: ArtifactRecord | None,
-        run: Sequence[RanStep],
-        *,
-        ended: float,
-        take: Take,
-    ) -> Moved:
-        """Succeed an attempt that ended so many seconds ago; claim and succeed each step of `run`, in one commit.
-
-        Each of `run` is of the lane of `take`, waits for the one before it alone, and is the only one that does. From
-        the first one on that cannot be claimed, as in a paused job, nothing of it is stored: `Moved.steps` counts
-        those that succeeded, the attempt's own included. What follows the last of these is taken over.
         """
         ...
 

@@ -25,7 +25,6 @@ from shared.ports import (
     Moved,
     ParentMoved,
     PayloadRecord,
-    RanStep,
     StageClaim,
     StepClaim,
     Take,
@@ -70,9 +69,8 @@ class PostgresJobStore:
         calls: Sequence[ModelCall],
         *,
         take: Take | None = None,
-        run: Sequence[RanStep] = (),
     ) -> Moved:
-        return await self._transitions.accept_plan(claim, source, body, steps, calls, take, run)
+        return await self._transitions.accept_plan(claim, source, body, steps, calls, take)
 
     async def refuse_plan(
         self,
@@ -226,18 +224,6 @@ class PostgresJobStore:
             self._stage_timeout.total_seconds(),
         )
         return moved(value)
-
-    async def succeed_run(
-        self,
-        claim: StepClaim,
-        output: Any,
-        artifact: ArtifactRecord | None,
-        run: Sequence[RanStep],
-        *,
-        ended: float,
-        take: Take,
-    ) -> Moved:
-        return await self._transitions.succeed_step(claim, output, artifact, None, take, run=run, ended=ended)
 
     async def fail_step(
         self,

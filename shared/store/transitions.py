@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -16,7 +16,7 @@ from shared.domain.compile import PlannedStep
 from shared.domain.errors import ErrorRecord, InternalFault
 from shared.domain.model import ModelCall
 from shared.domain.states import JobStatus, Lane, StepStatus
-from shared.ports import ArtifactRecord, Moved, PayloadRecord, RanStep, ReusedStep, StageClaim, StepClaim, Take
+from shared.ports import ArtifactRecord, Moved, PayloadRecord, ReusedStep, StageClaim, StepClaim, Take
 from shared.store.claims import moved, stage_claim
 from shared.store.database import Database, Row, json_text, stored_text
 from shared.store.grouping import Group
@@ -80,10 +80,9 @@ class Transitions:
         steps: Sequence[PlannedStep],
         calls: Sequence[ModelCall],
         take: Take | None,
-        run: Sequence[RanStep] = (),
     ) -> Moved:
         """See `JobStore`."""
-        planned = _Planned.of(steps, claim.reuse, run, take or _NOTHING)
+        planned = _Planned.of(steps, claim.reuse, take or _NOTHING)
         fields = {
             **_stage_fence(claim, calls),
             "source": source,
@@ -91,7 +90,6 @@ class Transitions:
             "steps": planned.text,
             "open": planned.open,
             "reuses": planned.open < len(steps),
-            "ran": len(run),
             "seconds": claim.limits.plan_timeout_seconds,
             "take_steps": bool(planned.taken),
             "take_stage": take is not None and take.stage,
@@ -99,9 +97,7 @@ class Transitions:
         value = await self._accepting.do(_item(fields, weight=1 + len(steps)))
         if value.get("gone"):
             raise InternalFault("the job whose outcomes this fork takes over is gone; submit its plan as a new job")
-        is_free = value.get("is_free", False)
-        found = moved({**value, "ready": planned.ready_after(is_free=is_free)})
-        return replace(found, steps=len(run) if found.landed and is_free else 0) if run else found
+        return moved({**value, "ready": planned.ready_after(is_free=value.get("is_free", False))})
 
     async def end_job(
         self,
@@ -132,19 +128,14 @@ class Transitions:
         artifact: ArtifactRecord | None,
         payload: PayloadRecord | None,
         take: Take | None,
-        *,
-        run: Sequence[RanStep] = (),
-        ended: float | None = None,
     ) -> Moved:
-        """See `JobStore`, `succeed_run` too."""
+        """See `JobStore`."""
         fields: dict[str, Any] = {**_step_fence(claim, take), "output": stored_text(output)}
-        if run:
-            fields |= {"ended": ended, "run": [_ran_to_json(step) for step in run]}
         if artifact is not None:
             fields["artifact"] = artifact_text(artifact)
         if payload is not None:
             fields |= payload_fields(payload)
-        item = _item(fields, take=take or _NOTHING, weight=1 + len(run))
+        item = _item(fields, take=take or _NOTHING)
         return moved(await self._succeeding[item.take.lane].do(item))
 
     async def fail_step(
@@ -187,9 +178,7 @@ class Transitions:
         return _in_order(items, await self._finish("planq_fail_steps", items))
 
     async def _succeed_steps(self, items: Sequence[_Item]) -> Sequence[_Value]:
-        # A run weighs more than one step; the other statement knows none.
-        has_run = any(item.weight > 1 for item in items)
-        if has_run or max(Counter(item.job for item in items).values()) < _CROWD:
+        if max(Counter(item.job for item in items).values()) < _CROWD:
             return _in_order(items, await self._finish("planq_succeed_runs", items))
         outcomes = [_LATE] * len(items)
         for row in await self._finish("planq_succeed_many", items):
@@ -206,23 +195,19 @@ class Transitions:
 class _Planned:
     """The steps of a plan as they are stored, their JSON as `text`.
 
-    `open` counts those whose outcome is not taken over from another job. `first` are those that wait for nothing,
-    `ready` those that wait for nothing once a run is stored; what will be `taken` is among these.
+    `open` counts those whose outcome is not taken over from another job. `ready` are those of them that wait for
+    nothing; what will be `taken` is among these.
     """
 
     text: str
     open: int
-    first: Sequence[PlannedStep]
     ready: Sequence[PlannedStep]
     taken: frozenset[int]
 
     @classmethod
-    def of(
-        cls, steps: Sequence[PlannedStep], reuse: Mapping[int, ReusedStep], run: Sequence[RanStep], take: Take
-    ) -> _Planned:
-        ran = {step.index: {"ran": place, **_ran_to_json(step)} for place, step in enumerate(run)}
+    def of(cls, steps: Sequence[PlannedStep], reuse: Mapping[int, ReusedStep], take: Take) -> _Planned:
         opened = [step for step in steps if step.index not in reuse]
-        ready = [s for s in opened if s.index not in ran and all(n in reuse or n in ran for n in s.depends_on)]
+        ready = [step for step in opened if all(other in reuse for other in step.depends_on)]
         taken = frozenset([step.index for step in ready if step.lane is take.lane][: take.steps])
         shapes = [
             {
@@ -232,15 +217,11 @@ class _Planned:
             }
             for step in steps
         ]
-        if ran:
-            for step, shape in zip(steps, shapes, strict=True):
-                shape |= {"after_ran": sum(1 for other in step.depends_on if other in ran), **ran.get(step.index, {})}
-        first = [step for step in opened if all(other in reuse for other in step.depends_on)] if ran else ready
-        return cls(json_text(shapes), len(opened), first, ready, taken)
+        return cls(json_text(shapes), len(opened), ready, taken)
 
     def ready_after(self, *, is_free: bool) -> list[_Value]:
-        """Return the steps to be dispatched; in a paused job nothing was taken, and nothing counts as run."""
-        left = [step for step in self.ready if step.index not in self.taken] if is_free else self.first
+        """Return the steps to be dispatched; in a paused job nothing was taken."""
+        left = [step for step in self.ready if not (is_free and step.index in self.taken)]
         return [{"index": step.index, "lane": step.lane, "tool_name": step.tool_name} for step in left]
 
 
@@ -310,16 +291,6 @@ def _ending(
 ) -> _Item:
     told = None if error is None else json_text(error.to_json())
     return _item({**_stage_fence(claim, calls), "status": str(status), "answer": answer, "error": told})
-
-
-def _ran_to_json(step: RanStep) -> dict[str, Any]:
-    return {
-        "index": step.index,
-        "output": stored_text(step.output),
-        "artifact": None if step.artifact is None else artifact_text(step.artifact),
-        "began": step.began,
-        "ended": step.ended,
-    }
 
 
 def _step_fence(claim: StepClaim, take: Take | None) -> dict[str, Any]:

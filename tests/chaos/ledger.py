@@ -17,7 +17,6 @@ from pathlib import Path
 
 START, FINISH, EFFECT = "start", "finish", "effect"
 UNSAFE = "unsafe"
-PURE = "pure"
 
 NEVER_REPEATED = "chaos_effect"
 """The unsafe tool whose calls are not even begun twice: nobody finds out about them."""
@@ -118,8 +117,6 @@ def repeated_after_success(entries: Iterable[Entry], succeeded: Mapping[str, tup
 
     `succeeded` says for a key with which attempt its step succeeded, and when (seconds since 1970). Begun again
     means: the attempt that succeeded was begun twice, or a later attempt was begun, or any attempt after the success.
-    A `pure` step may be called ahead of the claim of its attempt, and that call thrown away: of its calls only those
-    after the success count.
     """
     found = set()
     begun: dict[str, Counter[int]] = defaultdict(Counter)
@@ -128,7 +125,6 @@ def repeated_after_success(entries: Iterable[Entry], succeeded: Mapping[str, tup
             continue
         attempt, at = succeeded[entry.key]
         begun[entry.key][entry.attempt] += 1
-        is_twice = begun[entry.key][attempt] > 1 and entry.effect != PURE
-        if entry.attempt > attempt or entry.at > at or is_twice:
+        if entry.attempt > attempt or entry.at > at or begun[entry.key][attempt] > 1:
             found.add(entry.key)
     return sorted(found)

@@ -1,28 +1,10 @@
-"""Chains of pure steps, which run ahead of the commits that claim them."""
+"""Chains of pure steps."""
 
 from __future__ import annotations
 
 from uuid import UUID
 
-from deploy.local.child import has_ended
-from tests.faults.scene import PATIENCE, Call, Scene
-from tests.support.waiting import eventually
-
-
-def line(scene: Scene, point: str) -> None:
-    """Chains of pure steps, until one ran ahead of the commits that claim its steps, and the worker dies of it.
-
-    A worker that a busy machine held up has lost its first attempt at planning; then that chain goes step by step.
-    """
-    name, jobs = scene.doomed(point), list[UUID]()
-    process = scene.stack.processes[name]
-    while not has_ended(process):
-        jobs.append(scene.submit(*line_of(30)))
-        eventually(lambda: has_ended(process) or scene.has_ended(jobs[-1]), PATIENCE, what="it dies, or is done")
-    scene.dies(name)
-    scene.worker()
-    for job_id in jobs:
-        line_comes_out_right(scene, job_id, 30)
+from tests.faults.scene import Call, Scene
 
 
 def line_of(length: int) -> list[Call]:

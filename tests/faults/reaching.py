@@ -18,7 +18,6 @@ from shared.store.requests import Verdict
 from shared.store.signals import CANCELLED
 from tests.faults.chaining import CHAINING
 from tests.faults.delegating import kin, untold
-from tests.faults.lines import line
 from tests.faults.orchestrating import orchestrated
 from tests.faults.remembering import REMEMBERING
 from tests.faults.scene import MIXED, PATIENCE, Scene
@@ -368,7 +367,6 @@ REACH: dict[str, Recipe] = {
     "store.claim_step": mixed,
     "store.claim_steps": wide,
     "store.succeed_step": mixed,
-    "store.succeed_run": line,
     "store.fail_step": mixed,
     "store.delegate_step": kin,
     "store.children": kin,

@@ -54,7 +54,7 @@ async def note(text: str, context: ToolContext) -> dict[str, str]:
 
 @tool(name="fault_look", effect="read", output_schema=OUTPUT)
 async def look(text: str, context: ToolContext) -> dict[str, str]:
-    """Put a text in brackets; nothing runs ahead of a call like this."""
+    """Put a text in brackets, as a call that looks at the world."""
     entered(context)
     return {"text": f"<{text}>"}
 

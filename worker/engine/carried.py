@@ -20,7 +20,6 @@ class Carried:
     and what anybody may carry out. `poisoned` says that a thread which cannot be stopped still runs a tool here, so
     that a `cpu` process should be replaced. `is_late` says that the outcome was rejected, because the attempt had
     ended otherwise (taken back, cancelled, expired). `steps` counts the attempts of a wake-up for several steps.
-    `ran` are the steps stored with this one that had run ahead, and how many seconds each took.
     """
 
     attempt: int | None = None
@@ -30,7 +29,6 @@ class Carried:
     poisoned: bool = False
     is_late: bool = False
     steps: int | None = None
-    ran: Sequence[tuple[StepClaim, float]] = ()
 
     @property
     def text(self) -> str:

@@ -13,7 +13,6 @@ from shared.domain.states import Lane
 from shared.ports import Take
 from worker.engine.claims import Flight
 from worker.engine.fanout import FEW, own_share
-from worker.engine.run_ahead import NO_LINES, Lines, RunAhead
 from worker.engine.slots import Slots
 
 T = TypeVar("T")
@@ -29,8 +28,7 @@ class Chain:
 
     `may_go_on` says whether a follow-up may be taken over here now, `workers` how many workers of the lane there are.
     `held` counts its slots, `asked` is for how many wake-ups it claimed last. While `is_asking`, it waits for the
-    answer to a claim, or has not begun. `lines` say what may run `ahead` of it. `calls` are the model calls of the
-    stage at hand that are not recorded yet.
+    answer to a claim, or has not begun. `calls` are the model calls of the stage at hand that are not recorded yet.
     """
 
     lane: Lane
@@ -42,8 +40,6 @@ class Chain:
     is_asking: bool = True
     is_stopped: bool = False
     flight: Flight | None = None
-    lines: Lines = NO_LINES
-    ahead: RunAhead | None = None
     calls: list[ModelCall] = field(default_factory=list)
 
     def take(self, ready: int | None = None) -> Take | None:
@@ -57,12 +53,6 @@ class Chain:
         most = FEW if ready is None else own_share(ready, 1 + self.slots.free, self.workers())
         self.held += self.slots.reserve(most - 1)
         return Take(self.lane, steps=self.held)
-
-    async def turn_back(self) -> None:
-        """Throw away what runs ahead."""
-        if self.ahead is not None:
-            ahead, self.ahead = self.ahead, None
-            await ahead.drop()
 
     def keep(self, count: int) -> None:
         """Give back the slots beyond `count`."""

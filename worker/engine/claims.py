@@ -41,7 +41,6 @@ _CONCLUSIONS = frozenset(
         "end_job",
         "retry_stage",
         "succeed_step",
-        "succeed_run",
         "fail_step",
         "suspend_step",
         "delegate_step",

@@ -126,7 +126,7 @@ class Engine:
             claims=self.claims,
             counts=counts,
         )
-        self._plan = PlanStage(watched, planner, responder, self._steps.look_ahead, spending, prices)
+        self._plan = PlanStage(watched, planner, responder, spending, prices)
         self._is_winding_down = False
 
     async def run(self, wake: AnyWake) -> Carried:
@@ -202,7 +202,6 @@ class Engine:
         """Carry out a claim beside a chain, which gives it one of its slots; returns the task that does."""
         chain.held -= 1
         branch = self._chain(chain.may_go_on, held=1)
-        branch.lines = chain.lines
         return work.begin(branch, self._follow(work, branch, claim, tracked=True))
 
     async def _follow(self, work: Work, chain: Chain, claim: Claim, *, tracked: bool = False) -> Carried:
@@ -216,15 +215,12 @@ class Engine:
             await self._release_all(chain, [claim])
             following = None
         chain.is_asking = False
-        try:
-            while following is not None:
-                carried = await self._carry_out(chain, following, tracked=tracked or outcome is not None)
-                if isinstance(following, StageClaim) and following.parent is not None:
-                    carried = await self._tell_parent(following, carried)
-                outcome = outcome or carried
-                following = await self._go_on(work, chain, carried)
-        finally:
-            await chain.turn_back()
+        while following is not None:
+            carried = await self._carry_out(chain, following, tracked=tracked or outcome is not None)
+            if isinstance(following, StageClaim) and following.parent is not None:
+                carried = await self._tell_parent(following, carried)
+            outcome = outcome or carried
+            following = await self._go_on(work, chain, carried)
         return outcome or Carried()
 
     async def _tell_parent(self, claim: StageClaim, carried: Carried) -> Carried:
@@ -316,9 +312,6 @@ class Engine:
                 self._tracker.ended(wake_of(claim), claim.attempt, carried.error, self._clock() - started)
         if carried.is_late:
             self.claims.count_late(flight.attempt)
-        for ran, seconds in carried.ran:
-            self._tracker.started(wake_of(ran), ran.attempt)
-            self._tracker.ended(wake_of(ran), ran.attempt, None, seconds)
         return carried
 
     async def _claim(self, chain: Chain, wakes: Sequence[Wake]) -> Sequence[Claim]:

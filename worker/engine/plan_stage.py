@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from time import monotonic
 from typing import Any
 
 from shared.domain.agents.answers import with_answers_as_text
@@ -26,20 +25,18 @@ from shared.domain.errors import (
     storable,
 )
 from shared.domain.model import Ask, Findings, ModelCall, ModelFailed
-from shared.domain.model_names import OFFLINE
 from shared.domain.plan import Plan, parse_plan
 from shared.domain.planning import Direct, Malformed, interpret
 from shared.domain.states import JobStatus
 from shared.domain.tool import ToolDefinition
 from shared.domain.validation import outline_errors
-from shared.ports import JobStore, Moved, Planner, PlanWake, Prices, Responder, StageClaim, StepClaim
+from shared.ports import JobStore, Moved, Planner, PlanWake, Prices, Responder, StageClaim
 from worker.engine.agent_job import AgentJob, offered_tools
 from worker.engine.answering import Answering, Said
 from worker.engine.budget import Budget, PausedByBudget
 from worker.engine.carried import Carried
 from worker.engine.chain import Chain
 from worker.engine.persist import persist
-from worker.engine.run_ahead import Ran, first_claim, lines_of
 from worker.engine.spending import Spending
 
 _log = logging.getLogger("planq.engine")
@@ -80,15 +77,10 @@ class PlanStage:
         store: JobStore,
         planner: Planner,
         responder: Responder,
-        look_ahead: Callable[[Chain, StepClaim], None],
         spending: Spending,
         prices: Prices | None = None,
     ) -> None:
-        """`responder` answers where there is nothing to plan, and puts structured answers right.
-
-        `look_ahead` begins with a step while the commit that claims it is under way.
-        """
-        self._look_ahead = look_ahead
+        """`responder` answers where there is nothing to plan, and puts structured answers right."""
         self._store = store
         self._planner = planner
         self._spending = spending
@@ -178,40 +170,13 @@ class PlanStage:
             return await self._spending.end(claim, None, ErrorRecord.of(refused), planning.calls)
         ready = sum(not step.depends_on and step.lane is chain.lane for step in steps)
 
-        chain.lines = lines_of(claim, steps)
-
-        async with self._spending.kept(claim.job_id, planning.calls):
-            run = await self._run_before(planning)
-
         async def accept() -> Moved:
-            take = chain.take(None if run else ready)
-            if take is None:
-                run.clear()
-            now = monotonic()
-            along = [ran.to_store(now) for ran in run]
-            return await self._store.accept_plan(
-                claim, planning.source, body, steps, planning.calls, take=take, run=along
-            )
+            take = chain.take(ready)
+            return await self._store.accept_plan(claim, planning.source, body, steps, planning.calls, take=take)
 
         moved = await self._spending.unbroken(persist(accept))
         _log.info("plan_accepted", extra={"job": str(claim.job_id), "steps": len(steps), "landed": moved.landed})
-        if not moved.landed or (run and not moved.steps):
-            run.clear()
-            await chain.turn_back()
-        return replace(Carried.by(claim, moved), ran=[ran.shown for ran in run])
-
-    async def _run_before(self, planning: _Planning) -> list[Ran]:
-        """Begin with the first step of a plan; return what has ended of one that cost nothing, before it is stored.
-
-        A plan that was paid for is stored first: a step that ends its worker would cost it, too.
-        """
-        chain = planning.chain
-        if chain.ahead is None and chain.lines.first is not None:
-            self._look_ahead(chain, first_claim(planning.claim, chain.lines.first))
-        if chain.ahead is None or any(call.model != OFFLINE for call in planning.calls):
-            return []
-        await chain.ahead.settle()
-        return chain.ahead.taken_along()
+        return Carried.by(claim, moved)
 
     async def _refuse(self, planning: _Planning, body: Any, errors: Sequence[Mapping[str, Any]]) -> Carried:
         claim, chain = planning.claim, planning.chain

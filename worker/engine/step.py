@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from time import monotonic
 from typing import Any
@@ -42,7 +41,6 @@ from worker.engine.chain import Chain
 from worker.engine.claims import Claims, attempt_of
 from worker.engine.outcome import Outcome
 from worker.engine.persist import persist
-from worker.engine.run_ahead import Ran, RunAhead, following_claim
 from worker.engine.values import ReadyOutput, Values, output_to_store
 from worker.engine.writes import is_looked_into
 
@@ -78,13 +76,9 @@ class StepRunner:
         return await self._store.claim_step(wake.ref)
 
     async def carry_out(self, claim: StepClaim, chain: Chain) -> Carried:
-        """Run the attempt, unless it ran ahead, and store its outcome, taking over what `chain` may.
-
-        Returns what it led to. While the outcome is stored, the steps after it may run ahead.
-        """
+        """Run the attempt and store its outcome, taking over what `chain` may; returns what it led to."""
         since = monotonic()
-        ran = await self._ran_ahead(claim, chain)
-        outcome = await self._attempt(claim) if ran is None else ran
+        outcome = await self._attempt(claim)
         if outcome.suspended is not None:
             waiting = outcome.suspended
             landed = await persist(lambda: self._store.suspend_step(claim, waiting.delay, waiting.output))
@@ -99,44 +93,10 @@ class StepRunner:
             return await self.break_off(
                 claim, failure, chain, phase=outcome.phase, poisoned=outcome.poisoned, since=since
             )
-        return await self._conclude(claim, outcome.output, chain)
-
-    def look_ahead(self, chain: Chain, claim: StepClaim) -> None:
-        """Begin to carry out a claim that a commit under way is expected to bring `chain`."""
-
-        def may_go_on() -> bool:
-            return not chain.is_stopped and chain.may_go_on()
-
-        if claim.lane is chain.lane and may_go_on():
-            chain.ahead = RunAhead(claim, chain.lines, self._attempt, may_go_on)
-
-    async def _ran_ahead(self, claim: StepClaim, chain: Chain) -> Outcome | None:
-        """Return what an attempt came to that ran ahead, None where it did not; raises the defect it ended with."""
-        if chain.ahead is None:
-            return None
-        ran = await chain.ahead.outcome() if chain.ahead.awaits(claim) else None
-        if ran is None:
-            await chain.turn_back()
-            return None
-        if ran.defect is not None:
-            raise ran.defect
-        return ran.outcome
-
-    async def _conclude(self, claim: StepClaim, output: ReadyOutput, chain: Chain) -> Carried:
-        """Store a success, and with it those of the steps that have run ahead by now."""
-        ended = monotonic()
-        if chain.ahead is None and (following := following_claim(chain.lines, claim, output)) is not None:
-            self.look_ahead(chain, following)
-        run: list[Ran] = []
-        if chain.ahead is not None:
-            await chain.ahead.settle()
-            run = chain.ahead.taken_along()
-        moved = await persist(lambda: self._succeed(claim, output, run, ended, chain))
+        output = outcome.output
+        moved = await persist(lambda: self._succeed(claim, output, chain))
         _tell("step_succeeded", claim, moved.landed)
-        landed = run[: moved.steps - 1] if moved.landed else []
-        if len(landed) < len(run):
-            await chain.turn_back()
-        return replace(Carried.by(claim, moved), ran=[ran.shown for ran in landed])
+        return Carried.by(claim, moved)
 
     async def break_off(
         self,
@@ -174,17 +134,10 @@ class StepRunner:
             case GiveUp(error):
                 return await self._store.fail_step(claim, error, None, take=chain.take())
 
-    async def _succeed(
-        self, claim: StepClaim, output: ReadyOutput, run: Sequence[Ran], ended: float, chain: Chain
-    ) -> Moved:
+    async def _succeed(self, claim: StepClaim, output: ReadyOutput, chain: Chain) -> Moved:
         """Store the output; a repeat puts its payload again, so that none is referred to that has been collected."""
         artifact, payload = await self._values.put(claim, output)
-        stored, take = output_to_store(output), chain.take()
-        if not run or take is None:
-            return await self._store.succeed_step(claim, stored, artifact, payload, take=take)
-        now = monotonic()
-        along = [ran.to_store(now) for ran in run]
-        return await self._store.succeed_run(claim, stored, artifact, along, ended=now - ended, take=take)
+        return await self._store.succeed_step(claim, output_to_store(output), artifact, payload, take=chain.take())
 
     async def _attempt(self, claim: StepClaim) -> Outcome:
         calling = Calling(claim, self._claims.owner(claim, lambda: self._store.holds_step(claim)))

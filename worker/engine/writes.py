@@ -108,8 +108,6 @@ class Owner:
         """Make it on the event loop; `is_held` asks the database. Without a `lease` there is none to lose."""
         self._attempt = Attempt(claim.ref, claim.attempt)
         self._is_write = claim.effect in WRITES
-        # A pure call may run ahead of its claim: nobody is its owner then, and nothing has to be.
-        self._is_pure = claim.effect is Effect.PURE
         self._lease = lease
         self._writes = writes
         self._is_held = is_held
@@ -130,8 +128,6 @@ class Owner:
 
     async def ask(self) -> None:
         self.check()
-        if self._is_pure:
-            return
         left = None if self._lease is None else self._lease.ends_at - self._lease.clock()
         try:
             async with asyncio.timeout(left):

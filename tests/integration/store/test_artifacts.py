@@ -3,19 +3,44 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from shared.domain.encoding import JsonText
+from shared.domain.encoding import JsonText, encode
 from shared.domain.errors import NotFound
-from shared.domain.states import Lane
-from shared.ports import ArtifactRecord, Take
+from shared.domain.plan import Plan
+from shared.domain.states import JobStatus, Lane
+from shared.ports import ArtifactRecord, StepClaim, Take
 from tests.integration.store.test_control import Rows, play  # noqa: F401
-from tests.integration.store.test_runs import begun, calls_of, ran, text
+from tests.support.plans import compiled
 
 IO = Take(Lane.IO)
 REPORT = ArtifactRecord("report", "writing", "text", {"user_id": "ada", "x": "\x00"})
+
+
+def calls_of(length: int) -> list[dict[str, Any]]:
+    """A chain."""
+    return [
+        {"tool_name": "sim_pure", "arguments": {"inputs": [f"${n - 1}.output.value"]} if n else {}}
+        for n in range(length)
+    ]
+
+
+def text(n: int) -> JsonText:
+    return JsonText(encode({"value": f"v{n} \x00 é"}))
+
+
+async def begun(rows: Rows, calls: Sequence[dict[str, Any]]) -> tuple[StepClaim, Any]:
+    """Accept a plan and claim its first step."""
+    stage = await rows.store.claim_stage(await rows.submit(), [JobStatus.QUEUED])
+    assert stage is not None
+    steps = compiled(Plan.model_validate({"calls": list(calls)}))
+    assert (await rows.store.accept_plan(stage, "model", {}, steps, [])).landed
+    claim = await rows.claim(stage.job_id, 0)
+    assert isinstance(claim, StepClaim)
+    return claim, stage.job_id
 
 
 async def versions(rows: Rows, artifact_id: str) -> list[tuple[int, str]]:
@@ -28,7 +53,9 @@ async def versions(rows: Rows, artifact_id: str) -> list[tuple[int, str]]:
 def test_each_output_under_an_id_is_a_version_whichever_step_and_job_it_is_of(play: Any) -> None:  # noqa: F811
     async def scenario(rows: Rows) -> None:
         first, job_id = await begun(rows, calls_of(3))
-        await rows.store.succeed_run(first, text(0), REPORT, ran(1, artifact=REPORT), ended=0, take=IO)
+        (following,) = (await rows.store.succeed_step(first, text(0), REPORT, take=IO)).taken
+        assert isinstance(following, StepClaim)
+        await rows.store.succeed_step(following, text(1), REPORT, take=IO)
         other, other_job = await begun(rows, calls_of(1))
         await rows.store.succeed_step(other, text(2), REPORT, take=IO)
 

@@ -80,15 +80,3 @@ def test_a_call_after_the_success_of_its_step_is_a_repeat() -> None:
     ]
 
     assert ledger.repeated_after_success(entries, succeeded) == ["after/0", "later/0", "twice/0"]
-
-
-def test_a_pure_call_that_ran_ahead_and_was_thrown_away_is_no_repeat() -> None:
-    succeeded = {"ahead/0": (1, 5.0), "after/0": (1, 5.0)}
-    entries = [
-        entry(START, "ahead/0", 1, effect="pure"),
-        entry(START, "ahead/0", 1, effect="pure"),
-        entry(START, "after/0", 1, effect="pure"),
-        entry(START, "after/0", 1, at=6.0, effect="pure"),
-    ]
-
-    assert ledger.repeated_after_success(entries, succeeded) == ["after/0"]
