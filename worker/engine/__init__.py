@@ -6,7 +6,6 @@ knows PostgreSQL, Celery, a provider or HTTP.
 
 from worker.engine.carried import Carried
 from worker.engine.engine import Engine, EngineSettings
-from worker.engine.retain import Retainer
-from worker.engine.sweep import Sweeper, SweepSettings
+from worker.engine.sweeper import Retainer, Sweeper, SweepSettings
 
 __all__ = ["Carried", "Engine", "EngineSettings", "Retainer", "SweepSettings", "Sweeper"]

@@ -17,9 +17,8 @@ from shared.domain.states import Effect, JobStatus, Lane, Recovery, StepKind
 from shared.ports import StageClaim
 from tests.support.agents import rows, run_agent, saying
 from tests.support.harness import Harness, ScriptedModel, make_tool
-from worker.engine.budget import Budget
+from worker.engine.budget import Budget, Spending
 from worker.engine.persist import persist
-from worker.engine.spending import Spending
 from worker.tools.declare import tool
 
 Play = Callable[..., Any]

@@ -1,7 +1,9 @@
-"""How an agent's job ends: its answer is checked, put right once, and handed to the chained tool.
+"""The RESPOND stage, and how the job of an agent or of an orchestration ends.
 
-In every path in which an agent's job comes to an answer (directly, without tools, from results, from the defects of a
-plan) it comes through here, so that none leaves out the check or the chained tool. docs/decisions.md, D23.
+RESPOND is one model call over the results, or over the defects of the plan (docs/decisions.md, D6, D7). Wherever an
+agent's job comes to an answer (directly, without tools, from results, from the defects of a plan), `Answering` checks
+it, puts it right once, and hands it to the chained tool, so that no path leaves that out (docs/decisions.md, D23). An
+orchestration concludes without a model.
 """
 
 from __future__ import annotations
@@ -16,18 +18,95 @@ from uuid import uuid5
 from shared.domain.agents.answers import Answered, Rejected, read_answer
 from shared.domain.agents.chaining import ChainedCall, NoSuchTool, chained_call, result_of
 from shared.domain.compile import PlannedStep
-from shared.domain.errors import BudgetExceeded, ErrorRecord, ExecutionFailed, PlanTimedOut, storable
+from shared.domain.encoding import encode
+from shared.domain.errors import (
+    BudgetExceeded,
+    ErrorRecord,
+    ExecutionFailed,
+    InternalFault,
+    InvalidArguments,
+    InvalidRequest,
+    PlanTimedOut,
+    UnknownAgent,
+    storable,
+)
 from shared.domain.ids import StepRef
 from shared.domain.model import Ask, Findings, ModelFailed, ModelReply, Repair, StepResult
+from shared.domain.results import failure_text
+from shared.domain.states import JobStatus
 from shared.domain.tool import ToolDefinition
-from shared.ports import JobStore, Message, Moved, Responder, StageClaim
+from shared.ports import JobStore, Message, Moved, Prices, Responder, RespondWake, StageClaim
+from shared.ports.orchestrations import PLAN_SOURCE, Conclusions
 from worker.engine.agent_job import AgentJob
-from worker.engine.budget import Budget
+from worker.engine.budget import Budget, PausedByBudget, Spending
 from worker.engine.carried import Carried
 from worker.engine.chain import Chain
 from worker.engine.follow import after_step
 from worker.engine.persist import persist
-from worker.engine.spending import Spending
+
+
+class RespondStage:
+    """Carries out RESPOND for one claim."""
+
+    def __init__(
+        self,
+        store: JobStore,
+        responder: Responder,
+        spending: Spending,
+        conclusions: Conclusions | None = None,
+        prices: Prices | None = None,
+    ) -> None:
+        self._store = store
+        self._spending = spending
+        self._budget = Budget(store, self._spending, prices)
+        self._answering = Answering(store, responder, self._spending, self._budget)
+        self._orchestrations = OrchestrationStage(self._spending, conclusions)
+
+    async def claim(self, wake: RespondWake) -> StageClaim | None:
+        """Take the stage; None when somebody else has it or it is over."""
+        return await self._store.claim_stage(wake.job_id, (JobStatus.RESPONDING,))
+
+    async def carry_out(self, claim: StageClaim, chain: Chain) -> Carried:
+        """Answer from what was found; `chain` ends here. If the model fails, the job fails but keeps its results.
+
+        After the round of a chained tool nothing is left to answer.
+        """
+        if claim.plan_source == CHAINED:
+            return await self._answering.conclude_chained(claim)
+        if self._orchestrations.is_for(claim):
+            return await self._orchestrations.carry_out(claim)
+        try:
+            job = AgentJob.of(claim)
+            return await self._respond(claim, job, chain)
+        except (InvalidArguments, InvalidRequest, UnknownAgent) as error:
+            return await self._spending.end(claim, None, ErrorRecord.of(error), chain.calls)
+        except PausedByBudget:
+            return await self._budget.put_back(claim, chain.calls)
+
+    async def _respond(self, claim: StageClaim, job: AgentJob | None, chain: Chain) -> Carried:
+        findings = Findings(plan_errors=claim.plan_errors or ())
+        if not findings.plan_errors:
+            findings = Findings(results=claim.results or ())
+        ask = Ask(job_id=str(claim.job_id), input=claim.input, model=claim.model) if job is None else job.ask
+        try:
+            ask = await self._budget.reserved(claim, ask, findings, own={} if job is None else job.limits)
+            reply = await self._answering.asked(claim, chain, ask, findings)
+        except ModelFailed as failure:
+            return await self._spending.end_or_retry(claim, failure, chain.calls, partial(_with_results, findings))
+        except BudgetExceeded as refused:
+            return await self._spending.end(claim, None, ErrorRecord.of(refused), [])
+        if job is not None:
+            return await self._answering.finish(claim, job, chain, Said(reply.text, findings))
+        return await self._spending.end(claim, storable(reply.text), None, chain.calls)
+
+
+def _with_results(findings: Findings, error: ErrorRecord) -> ErrorRecord:
+    """Return the error of a job whose answer failed: what its steps failed with comes first."""
+    told = failure_text(findings.results)
+    if told is None:
+        return error
+    return ErrorRecord(error.code, f"{told} (and the answer failed: {error.message})", details=error.details)
+
 
 _log = logging.getLogger("planq.engine")
 
@@ -214,3 +293,25 @@ def _step(call: ChainedCall, tool: ToolDefinition, step_timeout_seconds: float) 
         timeout_seconds=min(tool.timeout_seconds, step_timeout_seconds),
         recovery=tool.recovery,
     )
+
+
+class OrchestrationStage:
+    """Ends orchestration jobs; one per engine. `conclusions` None is a process that has no tools for agents."""
+
+    def __init__(self, spending: Spending, conclusions: Conclusions | None) -> None:
+        self._spending = spending
+        self._conclusions = conclusions
+
+    @staticmethod
+    def is_for(claim: StageClaim) -> bool:
+        """True when the claimed job is an orchestration's own."""
+        return claim.plan_source == PLAN_SOURCE
+
+    async def carry_out(self, claim: StageClaim) -> Carried:
+        """End the job with its rendered output, as JSON and as text; completed, also where the plan failed."""
+        conclusions = self._conclusions
+        if conclusions is None:
+            fault = InternalFault("this worker cannot conclude orchestrations; start its workers with the same tools")
+            return await self._spending.end(claim, None, ErrorRecord.of(fault), [])
+        output = await persist(lambda: conclusions.conclude(claim.job_id, claim.plan_errors or ()))
+        return await self._spending.end(claim, encode(output).decode(), None, [], output=output)

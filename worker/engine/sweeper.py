@@ -1,14 +1,17 @@
 """Recovery is a loop, not an event: find what was lost or is due, put it right, publish the wake-ups.
 
 Every worker process sweeps; the database lets one act where it matters, and every action is guarded, so that two
-sweepers at once do no harm. Each pass is bounded.
+sweepers at once do no harm. Each pass is bounded. `Retainer` does the same, at its own slow pace, for what has been
+kept for long enough.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -22,6 +25,7 @@ from shared.domain.errors import (
     PlanTimedOut,
     QueueTimedOut,
     TimedOut,
+    Unavailable,
     WorkerLost,
 )
 from shared.domain.ids import StepRef
@@ -38,6 +42,7 @@ from shared.ports import (
     Publisher,
     Queues,
     RespondWake,
+    RetentionStore,
     SweepPart,
     SweepStore,
     Wake,
@@ -334,3 +339,38 @@ def _overdue(job: ExpiredJob) -> TimedOut:
 
 def _tell(event: str, ref: StepRef, **fields: Any) -> None:
     _log.warning(event, extra={"job": str(ref.job_id), "step": ref.index, **fields})
+
+
+_log = logging.getLogger("planq.retention")
+
+
+class Retainer:
+    """One pass after the other."""
+
+    def __init__(self, store: RetentionStore, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` in seconds, monotonic."""
+        self._store = store
+        self._clock = clock
+
+    async def retain(self) -> Mapping[str, int]:
+        """Remove all that is due; return how much of each kind (`Removed.kind`) was removed.
+
+        It rests after every batch for as long as the batch took, so that half of one connection's time is the most
+        it costs. Raises `DatabaseUnavailable`; the next pass then goes on, as it does after an object store that did
+        not answer.
+        """
+        removed: Counter[str] = Counter()
+        began = self._clock()
+        try:
+            async for batch in self._store.remove():
+                removed[batch.kind] += batch.count
+                await asyncio.sleep(self._clock() - began)
+                began = self._clock()
+        except DatabaseUnavailable:
+            raise
+        except Unavailable as error:
+            _log.warning("retention_interrupted", extra={"cause": error.message})
+        finally:
+            if removed:
+                _log.info("retention_removed", extra={"removed": dict(removed)})
+        return removed

@@ -32,12 +32,11 @@ from shared.domain.tool import ToolDefinition
 from shared.domain.validation import outline_errors
 from shared.ports import JobStore, Moved, Planner, PlanWake, Prices, Responder, StageClaim
 from worker.engine.agent_job import AgentJob, offered_tools
-from worker.engine.answering import Answering, Said
-from worker.engine.budget import Budget, PausedByBudget
+from worker.engine.budget import Budget, PausedByBudget, Spending
 from worker.engine.carried import Carried
 from worker.engine.chain import Chain
 from worker.engine.persist import persist
-from worker.engine.spending import Spending
+from worker.engine.respond import Answering, Said
 
 _log = logging.getLogger("planq.engine")
 
