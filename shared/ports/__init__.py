@@ -14,25 +14,29 @@ from shared.ports.jobs import (
     ReadyStep,
     Take,
 )
-from shared.ports.leases import Attempt, Held, Place, job_of
 from shared.ports.memory import KeptMoment, Memory, Moment, MomentQuery, Reminder
 from shared.ports.models import CutOff, Planner, Prices, Responder
 from shared.ports.payloads import PayloadRecord, Payloads
-from shared.ports.retention import Removed, RetentionStore
 from shared.ports.sweep import (
+    Attempt,
     Due,
     DueSchedule,
     DueTimer,
     ExpiredJob,
     ExpiredPlan,
     ExpiredQuestion,
+    Held,
     Loss,
     LostStage,
     LostStep,
     Neighbour,
     Neighbourhood,
+    Place,
+    Removed,
+    RetentionStore,
     SweepPart,
     SweepStore,
+    job_of,
 )
 from shared.ports.tools import (
     Accompanied,

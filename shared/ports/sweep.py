@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -289,4 +289,55 @@ class SweepStore(Protocol):
 
     async def tidy(self) -> None:
         """Remove what nobody refers to any more: dead workers, tools that nobody offers, schedules that are over."""
+        ...
+
+
+Place = StepRef | UUID
+"""Where an attempt is made: a step, or (by the job's id) the stage in which a job stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt at a place; `number` is its fencing token."""
+
+    place: Place
+    number: int
+
+    @property
+    def job_id(self) -> UUID:
+        """The job that the attempt belongs to."""
+        return job_of(self.place)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An attempt that a worker holds in the database: `effect` is None for a stage, `again` wakes the next one."""
+
+    attempt: Attempt
+    effect: Effect | None
+    again: Wake
+
+
+def job_of(place: Place) -> UUID:
+    """Return the job that a place belongs to."""
+    return place if isinstance(place, UUID) else place.job_id
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What one batch removed: `kind` is the status of the jobs, or `payloads`; `count` is never 0."""
+
+    kind: str
+    count: int
+
+
+class RetentionStore(Protocol):
+    """Jobs that have ended, and the large values that nobody refers to any more."""
+
+    def remove(self) -> AsyncIterator[Removed]:
+        """Remove what has been kept for long enough, oldest first, each batch bounded and committed by itself.
+
+        Ends when nothing is left to remove, or others are at it. Whoever iterates sets the pace. Raises `Unavailable`
+        when the database or an object store does not answer; what was yielded is done.
+        """
         ...

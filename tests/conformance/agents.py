@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from shared.domain.agents.document import AgentDocument, read_agent
-from shared.domain.agents.history import RowKind, replayed
+from tests.model.history import RowKind, replayed
 from tests.model.shapes import turn_rows
 
 Answer = Any

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shared.domain.agents.history import RowKind
 from shared.domain.artifacts import detect_wrapper, extract_skill_id
 from shared.domain.model import StepResult
 from shared.domain.names import is_reserved, to_registry
+from tests.model.history import RowKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from worker.agents.orchestration.schema import INPUT_SCHEMA as ORCHESTRATE_SCHEM
 from worker.llm.offline import plan_offline
 from worker.tools.declare import options_of
 from worker.tools.mcp.config import read_mcp_file
-from worker.tools.overrides import read_tools_file
+from worker.tools.registry import read_tools_file
 
 ROOT = Path(__file__).parents[2]
 PAGES = {

@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
 from random import SystemRandom
+from time import monotonic
 from typing import Any
 from uuid import UUID
 
@@ -39,8 +40,6 @@ from worker.container import Identity, Tools, announce
 from worker.engine import Retainer, Sweeper, SweepSettings
 from worker.engine.lease import Lease
 from worker.host import Host
-from worker.runtime.lag import LoopLag
-from worker.runtime.pace import Pace
 from worker.runtime.prefork import Children
 from worker.runtime.quarantine import Quarantine
 from worker.runtime.reconcile import InFlight, Reconciler
@@ -138,7 +137,7 @@ class Lifecycle:
             counts=lambda: {**tools.desk.counts, **self._swept, **companion.counts()},
         )
         self._work: set[asyncio.Task[None]] = set()
-        self._pace = Pace()
+        self._sweep_timer = SweepTimer()
         self._quarantine = None if zygote is None else Quarantine(identity.lane, zygote, self._fleet, self._sweep_now)
         self._objects = open_objects(settings.payloads)
 
@@ -173,7 +172,7 @@ class Lifecycle:
         """Let the sweeper look in so many seconds, where its turn comes only after that. From any thread."""
         if seconds < self._settings.sweep_seconds:
             with contextlib.suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._pace.due_in, seconds)
+                self._loop.call_soon_threadsafe(self._sweep_timer.due_in, seconds)
 
     def fence(self) -> None:
         """The lease is over: kill the processes that carry out writes; returns at once, from any thread."""
@@ -183,7 +182,7 @@ class Lifecycle:
                 self._loop.call_soon_threadsafe(children.fence)
 
     def _sweep_now(self) -> None:
-        self._pace.due_in(0.0)
+        self._sweep_timer.due_in(0.0)
 
     def process_died(self, pid: int) -> None:
         """Let what a process carried out be taken back by the next sweep; returns at once, from any thread."""
@@ -238,14 +237,14 @@ class Lifecycle:
             notifier.send,
             SystemRandom().random,
             interrupt=interrupt,
-            due_in=self._pace.due_in,
+            due_in=self._sweep_timer.due_in,
             neighbourhood=self._host,
             suspected=self._quarantine.look if self._quarantine is not None else lambda: None,
         )
         self._swept = sweeper.counts
         self._start(self._every(self._settings.heartbeat_seconds, self._beat))
         if not self._identity.for_suspects:  # its worker does that, and lives longer
-            self._start(self._every(self._settings.sweep_seconds, sweeper.sweep, self._pace.pause))
+            self._start(self._every(self._settings.sweep_seconds, sweeper.sweep, self._sweep_timer.pause))
             self._start(self._every(self._settings.retention_sweep_seconds, self._retain))
         self._start(self._lag.sample())
         if self._quarantine is not None:
@@ -357,3 +356,71 @@ class Lifecycle:
         with contextlib.suppress(DatabaseUnavailable):
             await self._reconciler.hand_back_all()
         await self._end_by_force()
+
+
+_SAMPLE_SECONDS = 0.5
+
+
+class LoopLag:
+    """Asks a loop again and again to run a callback, and keeps the longest wait."""
+
+    def __init__(self, loop_of: Callable[[], asyncio.AbstractEventLoop | None]) -> None:
+        """`loop_of` returns the loop, None while there is none."""
+        self._loop_of = loop_of
+        self._asked_at: float | None = None
+        self._worst_seconds = 0.0
+
+    async def sample(self) -> None:
+        """Ask for ever, one question at a time; cancel to end."""
+        while True:
+            loop = self._loop_of()
+            if self._asked_at is None and loop is not None and loop.is_running():
+                self._asked_at = monotonic()
+                loop.call_soon_threadsafe(self._answer)
+            await asyncio.sleep(_SAMPLE_SECONDS)
+
+    def _answer(self) -> None:
+        if self._asked_at is not None:
+            self._worst_seconds = max(self._worst_seconds, monotonic() - self._asked_at)
+            self._asked_at = None
+
+    def take_worst(self) -> timedelta:
+        """Return the longest wait since the last call, an unanswered question's so far included."""
+        asked_at = self._asked_at
+        waiting = monotonic() - asked_at if asked_at is not None else 0.0
+        worst, self._worst_seconds = max(self._worst_seconds, waiting), 0.0
+        return timedelta(seconds=worst)
+
+
+_LEAST_SECONDS = 0.05
+"""The shortest pause: however many jobs run out of time, a process looks at most twenty times a second."""
+
+_ROUNDING_SECONDS = 0.002
+"""So that the database's clock has passed the moment, too, when it is asked."""
+
+
+class SweepTimer:
+    """When the sweeper looks again: after its pause, or earlier, where a job is known to run out of time before that.
+
+    A job whose time is shorter than the pause may be made, begin and run out of it between two looks; the claim of
+    its stage says so here. The sweeper itself has seen all others before. Belongs to one event loop, in which
+    everything here is called.
+    """
+
+    def __init__(self) -> None:
+        self._is_due = asyncio.Event()
+
+    def due_in(self, seconds: float) -> None:
+        """End the pause, this or a later one, in so many seconds, if it has not ended by then."""
+        asyncio.get_running_loop().call_later(seconds + _ROUNDING_SECONDS, self._is_due.set)
+
+    async def pause(self, seconds: float) -> None:
+        """Return after so many seconds, or earlier, when something is due."""
+        loop = asyncio.get_running_loop()
+        earliest = loop.time() + min(seconds, _LEAST_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._is_due.wait()
+        await asyncio.sleep(earliest - loop.time())
+        # What has become due is looked at now.
+        self._is_due.clear()

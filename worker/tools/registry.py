@@ -12,17 +12,20 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from shared.domain.agents.marked import load_yaml
 from shared.domain.errors import Misconfigured
 from shared.domain.schemas import check_schema
 from shared.domain.states import Effect, Recovery
 from shared.domain.tool import RESERVED_NAME, TOOL_NAME, ToolDefinition
 from shared.ports import FindsOut, Tool
-from worker.tools.declare import ToolOptions, options_of, place_of
+from worker.tools.declare import ToolOptions, describe, options_of, place_of
 from worker.tools.errors import quoted
 from worker.tools.function import FunctionTool
-from worker.tools.overrides import FunctionOptions, read_tools_file
 from worker.tools.services import ToolServices
 from worker.tools.threads import ToolThreads
 
@@ -253,3 +256,45 @@ def check_schemas(definition: ToolDefinition, place: str, *, is_trusted: bool = 
 def _place(tool: Tool) -> str:
     """Return where a tool comes from, as exactly as it is known."""
     return str(getattr(tool, "place", "") or tool.definition.source or type(tool).__qualname__)
+
+
+class FunctionOptions(ToolOptions):
+    """One entry: the options of one function."""
+
+    function: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+    recovery: Literal[Recovery.FAIL, Recovery.ASK] | None = None
+    find_out: None = None
+
+    def options(self) -> ToolOptions:
+        """Return the options alone."""
+        return ToolOptions.model_construct(**self.model_dump(exclude={"function"}))
+
+
+class _ToolsFile(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tools: list[FunctionOptions] = Field(default_factory=list)
+
+
+def read_tools_file(path: Path) -> list[FunctionOptions]:
+    """Return the entries of the file in order.
+
+    Raises `Misconfigured` naming the file, and the key or line, when it is unreadable, is no YAML, has an unknown or
+    wrong key, or lists one function twice.
+    """
+    try:
+        content: Any = load_yaml(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise Misconfigured(f"{path}: cannot be read as tool declarations: {error}") from error
+    except yaml.YAMLError as error:
+        raise Misconfigured(f"{path}: no valid YAML: {error}") from error
+    try:
+        entries = _ToolsFile.model_validate({} if content is None else content).tools
+    except ValidationError as error:
+        raise Misconfigured(f"{path}: {describe(error)}") from error
+    seen: set[str] = set()
+    for entry in entries:
+        if entry.function in seen:
+            raise Misconfigured(f"{path}: function {entry.function!r} is listed twice; merge the two entries")
+        seen.add(entry.function)
+    return entries

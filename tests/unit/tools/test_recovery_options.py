@@ -18,8 +18,7 @@ from tests.unit.tools.conftest import Make
 from worker.tools import NotHappened, Suspended, ToolServices, tool
 from worker.tools.mcp.config import McpServer
 from worker.tools.mcp.definitions import definition_of
-from worker.tools.overrides import read_tools_file
-from worker.tools.registry import Registry, load_registry
+from worker.tools.registry import Registry, load_registry, read_tools_file
 
 HERE = "test_recovery_options.py"
 

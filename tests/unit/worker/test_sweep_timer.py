@@ -8,7 +8,7 @@ from time import monotonic
 
 import pytest
 
-from worker.runtime.pace import Pace
+from worker.runtime.lifecycle import SweepTimer
 
 LONG = 3600.0
 
@@ -19,28 +19,28 @@ async def soon(pause: Awaitable[None]) -> None:
 
 
 def test_a_pause_lasts_as_long_as_it_is_asked_for() -> None:
-    asyncio.run(soon(Pace().pause(0.001)))
+    asyncio.run(soon(SweepTimer().pause(0.001)))
 
 
 @pytest.mark.parametrize(
-    "ask", [lambda pace: pace.due_in(0.001), lambda pace: [pace.due_in(seconds) for seconds in (9, 0.01, 5)]]
+    "ask", [lambda timer: timer.due_in(0.001), lambda timer: [timer.due_in(seconds) for seconds in (9, 0.01, 5)]]
 )
-def test_what_was_due_before_a_pause_begins_ends_it(ask: Callable[[Pace], object]) -> None:
+def test_what_was_due_before_a_pause_begins_ends_it(ask: Callable[[SweepTimer], object]) -> None:
     async def scenario() -> None:
-        pace = Pace()
-        ask(pace)
-        await soon(pace.pause(LONG))
+        timer = SweepTimer()
+        ask(timer)
+        await soon(timer.pause(LONG))
 
     asyncio.run(scenario())
 
 
 def test_what_becomes_due_while_it_lasts_ends_it() -> None:
     async def scenario() -> None:
-        pace = Pace()
-        pace.due_in(LONG)
-        pausing = asyncio.create_task(pace.pause(LONG))
+        timer = SweepTimer()
+        timer.due_in(LONG)
+        pausing = asyncio.create_task(timer.pause(LONG))
         await asyncio.sleep(0)
-        pace.due_in(0.01)
+        timer.due_in(0.01)
         await soon(pausing)
 
     asyncio.run(scenario())
@@ -48,24 +48,24 @@ def test_what_becomes_due_while_it_lasts_ends_it() -> None:
 
 def test_what_is_due_ends_one_pause_and_what_is_due_later_the_next() -> None:
     async def scenario() -> None:
-        pace = Pace()
-        pace.due_in(0.01)
-        pace.due_in(0.3)
-        await soon(pace.pause(LONG))
-        await soon(pace.pause(LONG))
+        timer = SweepTimer()
+        timer.due_in(0.01)
+        timer.due_in(0.3)
+        await soon(timer.pause(LONG))
+        await soon(timer.pause(LONG))
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(pace.pause(LONG), 0.2)
+            await asyncio.wait_for(timer.pause(LONG), 0.2)
 
     asyncio.run(scenario())
 
 
 def test_however_much_is_due_there_is_a_pause() -> None:
     async def scenario() -> float:
-        pace = Pace()
+        timer = SweepTimer()
         for number in range(1000):
-            pace.due_in(number / 100_000)
+            timer.due_in(number / 100_000)
         begun = monotonic()
-        await soon(pace.pause(LONG))
+        await soon(timer.pause(LONG))
         return monotonic() - begun
 
     assert asyncio.run(scenario()) >= 0.05
