@@ -229,7 +229,7 @@ def test_run(case: Case, database_url: str) -> None:
     actual = run_case(case.input, expected, database_url)
 
     assert ("error" in expected) == (actual["error"] is not None)
-    by = "; ".join(f"row {rule.row}: {rule.name}" for rule in used) or "the case itself"
+    by = "; ".join(f"D{rule.decision}: {rule.name}" for rule in used) or "the case itself"
     assert mismatches(expected, actual) == [], f"expected by {by}"
 
 
