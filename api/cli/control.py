@@ -146,7 +146,7 @@ def _show_preview(preview: dict[str, Any], *, as_json: bool) -> None:
         print_json(preview)
         return
     notes = {step["index"]: f"takes over ${step['reused_from']['index']}" for step in preview["reuse"]}
-    doubts = preview.get("in_doubt", [])  # an API of the release before knows none
+    doubts = preview["in_doubt"]
     notes |= {step["index"]: f"runs, but ${step['same_as']['index']} may have taken effect" for step in doubts}
     steps = sorted([*preview["reuse"], *preview["run"]], key=lambda step: int(step["index"]))
     for line in columns(

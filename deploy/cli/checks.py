@@ -182,16 +182,16 @@ def _database(settings: Settings) -> Finding:
 
 
 def _schema(settings: Settings) -> Finding:
-    from shared.store.schema import HEAD, current
+    from shared.store.schema import current, needed
 
     try:
         have = current(settings.database_url)
     except PlanqError as error:
         return Finding("schema", False, error.message, "check that the server runs")
-    if have == HEAD:
+    if have == needed():
         return Finding("schema", True, f"version {have}, as this release needs")
     advice = "run `planq migrate` (or, if the database is newer, use the newer release)"
-    return Finding("schema", False, f"version {have or 'none'}, this release needs {HEAD}", advice)
+    return Finding("schema", False, f"version {have or 'none'}, this release needs {needed()}", advice)
 
 
 def _broker(settings: Settings) -> Iterator[Finding]:

@@ -260,10 +260,10 @@ class Session:
 def has_schema(database_url: str) -> bool:
     """Say whether a database has this release's schema; False too when it cannot be asked: the migration says why."""
     # Imported late: no other command needs the driver.
-    from shared.store.schema import HEAD, current
+    from shared.store.schema import current, needed
 
     try:
-        return current(database_url) == HEAD
+        return current(database_url) == needed()
     except DatabaseUnavailable:
         return False
 

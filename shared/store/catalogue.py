@@ -22,7 +22,7 @@ Tools: TypeAlias = Mapping[str, ToolDefinition]
 async def list_tools(database: Database, tenant_id: str) -> Tools:
     """Return the tools that workers have published for a tenant."""
     rows = await database.fetch_all("list_tools", tenant_id=tenant_id)
-    definitions = (ToolDefinition.model_validate({**row["definition"], "kind": row["kind"]}) for row in rows)
+    definitions = (ToolDefinition.model_validate(row["definition"]) for row in rows)
     return {definition.name: definition for definition in definitions}
 
 

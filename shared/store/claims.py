@@ -1,4 +1,4 @@
-"""What transitions and claims bring, from the JSON of the SQL functions of release 0003."""
+"""What transitions and claims bring, from the JSON of the SQL functions."""
 
 from __future__ import annotations
 

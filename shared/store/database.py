@@ -1,8 +1,8 @@
 """The door to PostgreSQL: one connection pool a process, named SQL, foreign errors turned into ours.
 
 Every statement is its own transaction (autocommit); what must commit together is one statement or one SQL function.
-Named SQL lives in `queries/*.sql`; its first line says what it is for. A statement that the server undid because of
-others (a deadlock, a plan that a migration made void) is simply repeated: nothing of it happened.
+Named SQL lives in `sql/queries/*.sql`; its first line says what it is for. A statement that the server undid because
+of others (a deadlock, a plan that a migration made void) is simply repeated: nothing of it happened.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def stored_text(value: Any) -> str | None:
 
 @cache
 def query(name: str) -> bytes:
-    """Return the text of `queries/<name>.sql`."""
-    return resources.files("shared.store").joinpath("queries", f"{name}.sql").read_bytes()
+    """Return the text of `sql/queries/<name>.sql`."""
+    return resources.files("shared.store").joinpath("sql", "queries", f"{name}.sql").read_bytes()
 
 
 class _LastFirst(deque[Any]):

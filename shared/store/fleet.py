@@ -175,15 +175,7 @@ class Fleet:
 
     async def publish_tools(self, tenant_id: str, definitions: Sequence[ToolDefinition]) -> None:
         """Put tool definitions where the API and the planner read them; idempotent."""
-        # The kind stands apart: the release before refuses a definition with a field that it does not know.
-        tools = [
-            {
-                "name": d.name,
-                "kind": str(d.kind),
-                "definition": json_text(d.model_dump(mode="json", exclude={"kind"})),
-            }
-            for d in definitions
-        ]
+        tools = [{"name": d.name, "definition": json_text(d.model_dump(mode="json"))} for d in definitions]
         await self._database.execute("publish_tools", tenant_id=tenant_id, tools=as_json(tools))
 
     async def unfinished(self) -> Sequence[Row]:

@@ -72,6 +72,5 @@ class ToolRow(SQLModel, table=True):
     __tablename__ = "tools"
     tenant_id: str = text_column(primary_key=True)
     name: str = text_column(primary_key=True)
-    kind: str = text_column("tool")
     definition: Any = json_column(nullable=False)
     published_at: datetime = time_column(nullable=False, now=True)

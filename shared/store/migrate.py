@@ -1,33 +1,49 @@
-"""Brings a database to the schema of this release, and says which schema a database has.
+"""Brings a database to the schema of this release: its tables by migrations, its functions by the files in `sql/`.
 
-Migrations only expand or only contract, so that the previous release keeps running on the new schema. One process
-migrates at a time (an advisory lock); the others wait and find nothing left to do.
+Both happen in one transaction. One process migrates at a time (an advisory lock); the others wait and find nothing
+left to do. A process calls the functions of its own release, so nothing is changed while one of another release runs:
+none has a connection, as far as the role that migrates may see others' (its own role's, or with pg_read_all_stats).
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import psycopg
 from alembic import command
 from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from shared.domain.errors import DatabaseUnavailable, Misconfigured
-from shared.store.schema import refuse_newer
+from shared.store.schema import current, definitions, digest, needed, refuse_foreign
 
 _HERE = Path(__file__).parent / "migrations"
 _LOCK = "planq.migrate"
 
+_RUNNING = """
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND application_name IN ('planq', 'planq-listen')"""
 
-def _config(connection: Connection | None = None) -> Config:
-    config = Config()
-    config.set_main_option("script_location", str(_HERE).replace("%", "%%"))
-    if connection is not None:
-        config.attributes["connection"] = connection
-    return config
+_DROP = """
+DO $$
+DECLARE
+    v_functions text;
+    v_types text;
+BEGIN
+    SELECT string_agg(oid::regprocedure::text, ', ') INTO v_functions FROM pg_proc
+    WHERE pronamespace = current_schema()::regnamespace AND proname LIKE 'planq\\_%';
+    IF v_functions IS NOT NULL THEN
+        EXECUTE 'DROP FUNCTION ' || v_functions;
+    END IF;
+    SELECT string_agg(oid::regtype::text, ', ') INTO v_types FROM pg_type
+    WHERE typnamespace = current_schema()::regnamespace AND typname LIKE 'planq\\_%' AND typtype = 'c';
+    IF v_types IS NOT NULL THEN
+        EXECUTE 'DROP TYPE ' || v_types;
+    END IF;
+END $$"""
+"""All at once: so they go whatever refers to what, and whatever arguments they had."""
 
 
 def sqlalchemy_url(database_url: str) -> str:
@@ -41,35 +57,68 @@ def sqlalchemy_url(database_url: str) -> str:
     return f"postgresql+psycopg://{rest}"
 
 
-def head() -> str:
-    """Return the schema revision that this release needs."""
-    revision = ScriptDirectory.from_config(_config()).get_current_head()
-    if revision is None:
-        raise RuntimeError("no migrations are packaged")
-    return revision
+def config(connection: Connection | None = None) -> Config:
+    """Return Alembic's configuration, for a connection if it is to run."""
+    made = Config()
+    made.set_main_option("script_location", str(_HERE).replace("%", "%%"))
+    if connection is not None:
+        made.attributes["connection"] = connection
+    return made
 
 
 def upgrade(database_url: str) -> tuple[str | None, str]:
-    """Migrate to `head()`; return the revisions (before, after). Idempotent.
+    """Migrate to `schema.needed()`; return the versions (before, after). Idempotent.
 
     Raises `DatabaseUnavailable` when the database cannot be reached or refuses, `Misconfigured` when its URL cannot
-    be read and when a newer release has migrated it: that is left as it is.
+    be read, when this release can do nothing with its version, and while processes of another release run on it. The
+    database is left as it is then.
     """
     engine = _engine(database_url)
     try:
         with engine.connect() as connection:
             connection.execute(text("SELECT pg_advisory_lock(hashtext(:name))"), {"name": _LOCK})
             connection.commit()
-            before = MigrationContext.configure(connection).get_current_revision()
-            connection.commit()
-            refuse_newer(before)
-            command.upgrade(_config(connection), "head")
-            connection.commit()
-            return before, head()
-    except DBAPIError as error:
-        raise DatabaseUnavailable(f"cannot migrate the database: {error.orig}") from error
+            before = current(database_url)
+            if before == needed():
+                return before, before
+            refuse_foreign(before)
+            with connection.begin():
+                if before is not None:
+                    _refuse_running(connection, before)
+                _driver(connection).execute(_DROP)
+                command.upgrade(config(connection), "head")
+                define_functions(connection)
+            return before, needed()
+    except (DBAPIError, psycopg.Error) as error:
+        raise DatabaseUnavailable(f"cannot migrate the database: {getattr(error, 'orig', error)}") from error
     finally:
         engine.dispose()
+
+
+def define_functions(connection: Connection) -> None:
+    """Create the types and functions, and the one that tells their digest, where there are none."""
+    driver = _driver(connection)
+    # A function may call one that a later file defines.
+    driver.execute("SET LOCAL check_function_bodies = off")
+    for statements in definitions():
+        driver.execute(statements)
+    driver.execute(
+        f"CREATE FUNCTION planq_digest() RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT '{digest()}'::text $$"
+    )
+
+
+def _refuse_running(connection: Connection, before: str) -> None:
+    count = connection.execute(text(_RUNNING)).scalar_one()
+    if count:
+        raise Misconfigured(
+            f"processes of another release run on the database, which has schema {before} ({count} of their "
+            f"connections are open); stop the API and the workers, then run `planq migrate` again for {needed()}"
+        )
+
+
+def _driver(connection: Connection) -> Any:
+    """Return psycopg's connection, which takes several statements at once and reads no `%` without parameters."""
+    return connection.connection.driver_connection
 
 
 def _engine(database_url: str) -> Engine:
@@ -77,15 +126,3 @@ def _engine(database_url: str) -> Engine:
         return create_engine(sqlalchemy_url(database_url))
     except (ArgumentError, ValueError) as error:
         raise Misconfigured("DATABASE_URL: expected a URL of PostgreSQL, found one that cannot be read") from error
-
-
-def current(database_url: str) -> str | None:
-    """Return the database's schema revision, None for an empty database; raises as `upgrade` does."""
-    engine = _engine(database_url)
-    try:
-        with engine.connect() as connection:
-            return MigrationContext.configure(connection).get_current_revision()
-    except DBAPIError as error:
-        raise DatabaseUnavailable(f"cannot read the schema version: {error.orig}") from error
-    finally:
-        engine.dispose()

@@ -20,7 +20,7 @@ from shared.store.database import Row, as_json, json_text
 
 
 def step_to_json(step: PlannedStep, reused: ReusedStep | None = None) -> dict[str, Any]:
-    """Return the form in which `planq_accept_plan` takes a step; `reused` is whose outcome it takes over."""
+    """Return the form in which `planq_accept_plans` takes a step; `reused` is whose outcome it takes over."""
     shape = {
         "index": step.index,
         "kind": str(step.kind),
@@ -180,7 +180,7 @@ def step_result(row: Row, called: CalledArguments) -> StepResult:
 
 
 def payload_fields(payload: PayloadRecord) -> dict[str, Any]:
-    """Return the fields in which `planq_succeed_steps` takes a large output."""
+    """Return the fields in which `planq_succeed_runs` takes a large output."""
     return {"hash": payload.hash.hex(), "bytes": payload.size, "excerpts": payload.excerpts.decode()}
 
 

@@ -1,42 +1,92 @@
-"""Which schema a database has, without the weight of Alembic: workers and the API ask at every start."""
+"""Which schema a database has, without the weight of Alembic: workers and the API ask at every start.
+
+A version is the revision of the tables and a digest of the SQL functions, as in `0100+8d3b1f0a92c4`. Migrations
+change tables; the functions are the files in `sql/`, each defined once, created anew whenever their digest differs.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from hashlib import sha256
+from importlib import resources
 
 import psycopg
 
 from shared.domain.errors import DatabaseUnavailable, Misconfigured
 
-HEAD = "0013"
+HEAD = "0100"
 """The revision that this release needs; a test holds it equal to the newest migration. Revisions count up."""
+
+BASELINE = "0100"
+"""The first revision that can be upgraded. What had a lower one was never released."""
+
+
+@cache
+def definitions() -> Sequence[str]:
+    """Return the SQL that creates the types and then the functions, file by file."""
+    folder = resources.files("shared.store").joinpath("sql")
+    functions = sorted(folder.joinpath("functions").iterdir(), key=lambda file: file.name)
+    files = [folder.joinpath("types.sql"), *functions]
+    return [file.read_text("utf-8") for file in files if file.name.endswith(".sql")]
+
+
+@cache
+def digest() -> str:
+    """Return what tells the functions of this release from those of any other."""
+    return sha256("\0".join(definitions()).encode()).hexdigest()[:12]
+
+
+def needed() -> str:
+    """Return the version that this release needs."""
+    return f"{HEAD}+{digest()}"
 
 
 def current(database_url: str) -> str | None:
-    """Return the database's revision, None for a database without planq's tables; raises `DatabaseUnavailable`."""
+    """Return the database's version, None for a database without planq's tables; raises `DatabaseUnavailable`.
+
+    A database whose functions have no digest has the revision alone.
+    """
     try:
         with psycopg.connect(database_url, connect_timeout=10, application_name="planq-schema") as connection:
             if connection.execute("SELECT to_regclass('alembic_version')").fetchone() == (None,):
                 return None
             row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
-            return str(row[0]) if row else None
+            if row is None:
+                return None
+            if connection.execute("SELECT to_regproc('planq_digest')").fetchone() == (None,):
+                return str(row[0])
+            functions = connection.execute("SELECT planq_digest()").fetchone()
+            return f"{row[0]}+{functions[0] if functions else ''}"
     except psycopg.Error as error:
         raise DatabaseUnavailable(f"cannot read the database's schema version: {error}") from error
 
 
 def require_schema(database_url: str) -> None:
-    """Raise `Misconfigured` unless the database has the schema of this release; raises `DatabaseUnavailable` too."""
+    """Raise `Misconfigured` unless the database has the version of this release; raises `DatabaseUnavailable` too."""
     have = current(database_url)
-    if have == HEAD:
+    if have == needed():
         return
     if have is None:
-        raise Misconfigured(f"the database has no schema of planq, this release needs {HEAD}; run `planq migrate`")
-    refuse_newer(have)
-    raise Misconfigured(f"the database has schema {have}, this release needs {HEAD}; run `planq migrate`")
-
-
-def refuse_newer(have: str | None) -> None:
-    """Raise `Misconfigured` for the revision of a newer release: this one cannot work with it, nor bring it back."""
-    if have is not None and have > HEAD:
         raise Misconfigured(
-            f"the database has schema {have} of a newer release, this one needs {HEAD}; start the one that "
+            f"the database has no schema of planq, this release needs {needed()}; run `planq migrate`"
+        )
+    refuse_foreign(have)
+    raise Misconfigured(f"the database has schema {have}, this release needs {needed()}; run `planq migrate`")
+
+
+def refuse_foreign(have: str | None) -> None:
+    """Raise `Misconfigured` for a version that this release can neither work with nor migrate."""
+    if have is None:
+        return
+    revision = have.partition("+")[0]
+    if revision > HEAD:
+        raise Misconfigured(
+            f"the database has schema {have} of a newer release, this one needs {needed()}; start the one that "
             "migrated it"
+        )
+    if revision < BASELINE:
+        raise Misconfigured(
+            f"the database has schema {have}, which was never released and cannot be upgraded, this release needs "
+            f"{needed()}; start with an empty database (`planq up`: with an empty data folder)"
         )

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from sqlalchemy import (
     ARRAY,
+    DDL,
     BigInteger,
     CheckConstraint,
     Column,
@@ -26,6 +27,7 @@ from sqlalchemy import (
     Numeric,
     Text,
     Uuid,
+    event,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSON, TSVECTOR
@@ -280,6 +282,11 @@ class Payload(SQLModel, table=True):
     created_at: datetime = time_column(nullable=False, now=True)
 
 
+# Read in slices: of what is compressed, each slice would cost reading all that comes before it.
+_STORAGE = DDL("ALTER TABLE payloads ALTER COLUMN body SET STORAGE EXTERNAL")
+event.listen(SQLModel.metadata.tables["payloads"], "after_create", _STORAGE)
+
+
 class PayloadObject(SQLModel, table=True):
     """An object that was, or was to be, written to the object store and has not been removed from it.
 
@@ -298,7 +305,7 @@ class Artifact(SQLModel, table=True):
     """A tool's structured product: `body` is the whole wrapper (`artifact_id`, `artifact`, `_metadata`).
 
     A large one has a `payload_hash` instead. Each output under an id is a `version` of it, counted from 1; `details`
-    is the wrapper's `_metadata`, null in rows of releases before 0010.
+    is the wrapper's `_metadata`.
     """
 
     __tablename__ = "artifacts"
@@ -323,7 +330,7 @@ class Artifact(SQLModel, table=True):
 class ModelCallRow(SQLModel, table=True):
     """One logical call to a model; `exchange` is null where prompts and replies are not kept.
 
-    `call_id` was given where the call was made, so that a repeat is known; releases before 0006 gave none. One that
+    `call_id` was given where the call was made, so that a repeat is known. One that
     `is_retried` failed, and its stage asked again: it counts as one with the call that the stage ended with.
     """
 

@@ -1,4 +1,4 @@
-"""The transitions of the hot path, many calls of one kind in one commit (`grouping.py`, `sql/0003_*.sql`).
+"""The transitions of the hot path, many calls of one kind in one commit (`grouping.py`, `sql/functions/`).
 
 What an item needs is made, and what came of it is read, by its own caller: a defect there concerns nobody else.
 """

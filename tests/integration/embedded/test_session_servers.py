@@ -5,7 +5,7 @@ from __future__ import annotations
 import kombu
 import psycopg
 
-from shared.store.migrate import current, head
+from shared.store.schema import current, needed
 from tests.support.servers import TestPostgres
 
 
@@ -15,7 +15,7 @@ def test_databases_are_migrated_separate_and_dropped(postgres: TestPostgres) -> 
     with psycopg.connect(first) as connection:
         connection.execute("CREATE TABLE only_here ()")
 
-    assert current(first) == current(second) == head()
+    assert current(first) == current(second) == needed()
     with psycopg.connect(second) as connection:
         assert connection.execute("SELECT to_regclass('only_here')").fetchone() == (None,)
     for url in (first, second):

@@ -282,28 +282,6 @@ def test_planning_calls_of_steps_at_the_same_time_cannot_pass_a_limit_together(p
     assert {row["code"] for row in refused} == {"budget_exceeded"}
 
 
-def test_a_worker_of_the_release_before_reserves_with_the_others(play: Play) -> None:
-    """It names neither calls nor prices; a step of it holds nothing."""
-
-    async def reserve(harness: Harness, claim: StageClaim, attempt: int) -> Any:
-        made = as_json({"input": 0, "output": 0, "cost": 0.0, "calls": 0})
-        numbers = (400.0, 600.0, 600.0, 1, 0)
-        return await harness.database.call(
-            "planq_reserve", claim.job_id, attempt, *numbers, made, as_json(None), False
-        )
-
-    async def scenario(harness: Harness) -> Any:
-        one, two, three = await family(harness, 3, {"max_model_calls": 2})
-        told = [await reserve(harness, one, one.attempt), await reserve(harness, two, -1)]
-        told.append((await harness.store.reserve(holder(three), CALL)).reply_tokens)
-        return [*told, await reserve(harness, two, two.attempt)]
-
-    stage, step, of_this_release, refused = play(scenario, TalkingModel())
-
-    assert (stage, step, of_this_release) == ({"reply_tokens": 600}, {"reply_tokens": 600}, 600)
-    assert refused == {"exceeded": "max_model_calls", "most": 2, "used": 2}
-
-
 async def calls_of(harness: Harness, job_id: UUID) -> int:
     ((job, _),) = [await harness.requests.job("default", job_id)]
     return int(job["model_calls"])

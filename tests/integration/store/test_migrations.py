@@ -1,54 +1,191 @@
-"""Migrations and metadata give the same schema; a second run does nothing; the enums are the constraints."""
+"""Migrations give what the models and the function files say; a second run does nothing; others are refused."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import psycopg
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, text
 from sqlmodel import SQLModel
 
-from shared.domain.errors import Misconfigured
+from shared.domain.errors import DatabaseUnavailable, Misconfigured
 from shared.domain.states import JobStatus, StepStatus
-from shared.store import migrate, schema, tables
+from shared.store import migrate, schema
 from shared.store.database import query
+from tests.support.schema import catalogue, tables_ddl
 from tests.support.servers import TestPostgres
 
 
-def test_migrations_and_metadata_give_the_same_schema(empty_database_url: str) -> None:
-    assert migrate.current(empty_database_url) is None
-    assert migrate.upgrade(empty_database_url) == (None, migrate.head())
+def execute(url: str, statement: str) -> None:
+    with psycopg.connect(url) as connection:
+        connection.execute(statement.encode())
+
+
+def test_migrations_give_the_tables_of_the_models_and_the_functions_of_the_files(
+    empty_database_url: str, database_url: str
+) -> None:
     engine = create_engine(migrate.sqlalchemy_url(empty_database_url))
-    with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_server_default": True})
-        assert compare_metadata(context, SQLModel.metadata) == []
+    with engine.begin() as connection:
+        SQLModel.metadata.create_all(connection)
+        migrate.define_functions(connection)
     engine.dispose()
-    assert tables.Job.__tablename__ == "jobs"
+
+    made, migrated = catalogue(empty_database_url), catalogue(database_url)
+
+    assert {kind for kind, rows in made.items() if rows} >= {"columns", "constraints", "indexes", "functions"}
+    for kind in made:
+        assert migrated[kind] == made[kind], f"{kind}: migrations and models differ"
+
+
+def test_the_baseline_is_what_the_models_print() -> None:
+    """As long as nothing was released, a change of a model is made in the baseline too, by `tests.support.schema`."""
+    (baseline,) = [file.read_text("utf-8") for file in _files(".sql", "migrations")]
+
+    # The order of a table's indexes is that of a set.
+    assert sorted(baseline.split("\n\n")) == sorted(tables_ddl().split("\n\n"))
+
+
+def test_a_second_migration_changes_nothing(postgres: TestPostgres) -> None:
+    url = postgres.create_migrated()
+    before = catalogue(url)
+
+    assert migrate.upgrade(url) == (schema.needed(), schema.needed())
+
+    assert catalogue(url) == before
+    postgres.drop(url)
+
+
+def test_functions_of_another_digest_are_made_anew_with_all_that_they_left(postgres: TestPostgres) -> None:
+    url = postgres.create_migrated()
+    before = catalogue(url)
+    execute(
+        url,
+        """
+        DROP FUNCTION planq_digest; DROP FUNCTION planq_tell;
+        CREATE TYPE planq_old AS (n int);
+        CREATE FUNCTION planq_old(p_old planq_old) RETURNS int LANGUAGE sql AS 'SELECT 1';
+        CREATE FUNCTION planq_wake_grace(p_kind text) RETURNS interval LANGUAGE sql AS 'SELECT interval ''1 hour''';
+        CREATE FUNCTION planq_digest() RETURNS text LANGUAGE sql AS 'SELECT ''of another release''';""",
+    )
+    assert schema.current(url) == f"{schema.HEAD}+of another release"
+    with pytest.raises(Misconfigured, match=r"run `planq migrate`"):
+        schema.require_schema(url)
+
+    assert migrate.upgrade(url) == (f"{schema.HEAD}+of another release", schema.needed())
+
+    assert catalogue(url) == before
+    schema.require_schema(url)
+    postgres.drop(url)
+
+
+def test_a_database_without_functions_gets_them(postgres: TestPostgres) -> None:
+    url = postgres.create_migrated()
+    execute(url, "DROP FUNCTION planq_digest")
+
+    assert migrate.upgrade(url) == (schema.HEAD, schema.needed())
+
+    postgres.drop(url)
+
+
+def test_nothing_is_changed_while_a_process_of_another_release_runs(postgres: TestPostgres) -> None:
+    url = postgres.create_migrated()
+    execute(url, "DROP FUNCTION planq_digest")
+    before = catalogue(url)
+
+    with (
+        psycopg.connect(url, application_name="planq"),
+        pytest.raises(Misconfigured, match="processes of another release run on the database"),
+    ):
+        migrate.upgrade(url)
+    assert catalogue(url) == before
+
+    assert migrate.upgrade(url) == (schema.HEAD, schema.needed()), "it has ended"
+    postgres.drop(url)
+
+
+def test_a_process_of_this_release_may_run_while_nothing_is_to_be_done(database_url: str) -> None:
+    with psycopg.connect(database_url, application_name="planq"):
+        assert migrate.upgrade(database_url) == (schema.needed(), schema.needed())
+
+
+def test_a_migration_that_fails_leaves_the_database_as_it_was(
+    postgres: TestPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres.create_migrated()
+    execute(url, "DROP FUNCTION planq_digest")
+    before = catalogue(url)
+    defective = [*schema.definitions(), "CREATE FUNCTION planq_defect() RETURNS no_such_type LANGUAGE sql AS ''"]
+    monkeypatch.setattr(migrate, "definitions", lambda: defective)
+
+    with pytest.raises(DatabaseUnavailable, match="no_such_type"):
+        migrate.upgrade(url)
+
+    assert catalogue(url) == before
+    postgres.drop(url)
+
+
+def test_every_function_fits_the_tables_and_the_other_functions(database_url: str) -> None:
+    """They are defined unchecked, for one may call what a later file defines; here each is checked."""
+    with psycopg.connect(database_url) as connection:
+        found = connection.execute(
+            "SELECT oid::regprocedure::text, pg_get_functiondef(oid) FROM pg_proc WHERE proname LIKE 'planq\\_%'"
+        ).fetchall()
+        assert len(found) > 50
+        for _, definition in found:
+            connection.execute(definition.encode())
+
+
+def test_every_function_is_defined_once_and_called() -> None:
+    """Overloads too: a second function of a name was there for the sake of another release."""
+    defined = [
+        line.split("(")[0].removeprefix("CREATE FUNCTION ")
+        for statements in schema.definitions()
+        for line in statements.splitlines()
+        if line.startswith("CREATE FUNCTION ")
+    ]
+    assert len(defined) == len(set(defined)) > 50
+    sql = [file.read_text("utf-8") for file in _files(".sql", "sql")]
+    python = [file.read_text("utf-8") for file in _files(".py")]
+    code = "\n".join(line for file in sql for line in file.splitlines() if not line.lstrip().startswith("--"))
+    calls = code + "\n".join(python)
+    assert [name for name in defined if len(re.findall(rf"\b{name}\b", calls)) < 2] == []
+
+
+def _files(ending: str, *folder: str) -> list[Path]:
+    root = Path(schema.__file__).parent.joinpath(*folder)
+    return sorted(root.rglob(f"*{ending}"))
 
 
 def test_the_constant_is_the_newest_migration(empty_database_url: str, database_url: str) -> None:
-    assert migrate.head() == schema.HEAD
+    assert ScriptDirectory.from_config(migrate.config()).get_current_head() == schema.HEAD
     assert schema.current(empty_database_url) is None
-    assert schema.current(database_url) == schema.HEAD
+    assert schema.current(database_url) == schema.needed()
     schema.require_schema(database_url)
     with pytest.raises(Misconfigured, match="planq migrate"):
         schema.require_schema(empty_database_url)
 
 
-def test_a_second_migration_does_nothing(database_url: str) -> None:
-    assert migrate.upgrade(database_url) == (migrate.head(), migrate.head())
-
-
-def test_a_database_of_a_newer_release_is_refused_and_left_as_it_is(postgres: TestPostgres) -> None:
+@pytest.mark.parametrize(
+    ("revision", "advice"),
+    [("9999", "9999.* of a newer release"), ("0001", "start with an empty database"), ("0013", "never released")],
+)
+def test_a_database_that_cannot_be_migrated_is_refused_and_left_as_it_is(
+    postgres: TestPostgres, revision: str, advice: str
+) -> None:
     url = postgres.create_migrated()
-    with psycopg.connect(url) as connection:
-        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    execute(url, f"UPDATE alembic_version SET version_num = '{revision}'")
+    before = catalogue(url)
 
-    with pytest.raises(Misconfigured, match="9999 of a newer release"):
+    with pytest.raises(Misconfigured, match=advice):
         migrate.upgrade(url)
+    with pytest.raises(Misconfigured, match=advice):
+        schema.require_schema(url)
 
-    assert schema.current(url) == "9999"
+    assert schema.current(url) == f"{revision}+{schema.digest()}"
+    assert catalogue(url) == before
     postgres.drop(url)
 
 
@@ -72,12 +209,7 @@ def test_check_constraints_allow_exactly_the_enums(database_url: str) -> None:
 
 def test_every_named_query_fits_the_schema(database_url: str) -> None:
     """Each query is planned by the server with all its parameters null."""
-    from importlib import resources
-
-    import psycopg
-
-    folder = resources.files("shared.store").joinpath("queries")
-    names = sorted(entry.name.removesuffix(".sql") for entry in folder.iterdir())
+    names = [file.stem for file in _files(".sql", "sql", "queries")]
     assert len(names) > 20
     with psycopg.connect(database_url) as connection:
         for name in names:

@@ -1,13 +1,12 @@
--- Suspects (release 0011): whatever was in flight in a worker that was lost runs again apart from everything else, in
--- groups that each loss makes smaller. A row of `suspects` counts only while its attempt is the newest one of its step
--- or stage (`index` -1): nothing has to remove it when a job ends. The order of the locks is that of 0001, then suspects.
-
--- How long nobody but a process for suspects claims what is suspected. After that any worker does, so that nothing waits
--- for ever where no such process can be started.
-CREATE FUNCTION planq_quarantine() RETURNS interval LANGUAGE sql IMMUTABLE AS $$ SELECT interval '2 minutes' $$;
-
--- How long a group waits for the process that was started for it before another one is.
-CREATE FUNCTION planq_suspects_grace() RETURNS interval LANGUAGE sql IMMUTABLE AS $$ SELECT interval '20 seconds' $$;
+-- Suspects: whatever was in flight in a worker that was lost runs again apart from everything else, in groups that each
+-- loss makes smaller.
+--
+-- planq_take_back_step, planq_take_back_stage   take an attempt from a lost worker
+-- planq_take_suspects    a group that is due, for which a process is to be started
+-- planq_claim_suspects   that process claims it
+--
+-- A row of `suspects` counts only while its attempt is the newest one of its step or stage (`index` -1): nothing has to
+-- remove it when a job ends. Lock order: the job, its steps, then suspects.
 
 -- StepFailed, of a lost attempt: as planq_finish_step. A suspect that is tried again waits for a process for suspects.
 -- With `p_charged` the loss counts against the step, else against nothing.

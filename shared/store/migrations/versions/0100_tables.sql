@@ -1,0 +1,447 @@
+CREATE TABLE agents (
+    tenant_id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    document JSON NOT NULL,
+    digest TEXT NOT NULL,
+    skills TEXT[] DEFAULT '{}' NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    retired_at TIMESTAMP WITH TIME ZONE,
+    CONSTRAINT pk_agents PRIMARY KEY (tenant_id, name, version)
+);
+
+CREATE TABLE skills (
+    tenant_id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    text TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    retired_at TIMESTAMP WITH TIME ZONE,
+    CONSTRAINT pk_skills PRIMARY KEY (tenant_id, name, version)
+);
+
+CREATE TABLE moments (
+    tenant_id TEXT NOT NULL,
+    id UUID NOT NULL,
+    user_id TEXT DEFAULT '' NOT NULL,
+    name TEXT NOT NULL,
+    summary TEXT DEFAULT '' NOT NULL,
+    body JSON,
+    starts_at TIMESTAMP WITH TIME ZONE,
+    ends_at TIMESTAMP WITH TIME ZONE,
+    tags TEXT[] DEFAULT '{}' NOT NULL,
+    search TSVECTOR GENERATED ALWAYS AS (setweight(to_tsvector('english', name), 'A') || setweight(to_tsvector('english', summary), 'B')) STORED,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_moments PRIMARY KEY (tenant_id, id)
+);
+
+CREATE INDEX ix_moments_search ON moments USING gin (search);
+
+CREATE INDEX ix_moments_user_id ON moments (tenant_id, user_id, starts_at);
+
+CREATE TABLE user_metadata (
+    tenant_id TEXT NOT NULL,
+    user_id TEXT NOT NULL,
+    data JSON NOT NULL,
+    updated_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_user_metadata PRIMARY KEY (tenant_id, user_id)
+);
+
+CREATE TABLE schedules (
+    id UUID NOT NULL,
+    tenant_id TEXT NOT NULL,
+    user_id TEXT DEFAULT '' NOT NULL,
+    name TEXT DEFAULT '' NOT NULL,
+    agent TEXT,
+    input TEXT NOT NULL,
+    cron TEXT,
+    timezone TEXT DEFAULT 'UTC' NOT NULL,
+    strategy TEXT DEFAULT 'plan' NOT NULL,
+    model TEXT,
+    limits JSON,
+    budget JSON,
+    tools TEXT[],
+    next_at TIMESTAMP WITH TIME ZONE,
+    last_job_id UUID,
+    error TEXT,
+    is_active BOOLEAN DEFAULT true NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_schedules PRIMARY KEY (id),
+    CONSTRAINT ck_schedules_next_at CHECK (next_at IS NOT NULL OR NOT is_active)
+);
+
+CREATE INDEX ix_schedules_user_id ON schedules (tenant_id, user_id) WHERE is_active;
+
+CREATE INDEX ix_schedules_listing ON schedules (tenant_id, created_at, id);
+
+CREATE INDEX ix_schedules_next_at ON schedules (next_at) WHERE is_active;
+
+CREATE INDEX ix_schedules_created_at ON schedules (created_at) WHERE NOT is_active;
+
+CREATE TABLE workers (
+    id UUID NOT NULL,
+    name TEXT NOT NULL,
+    lanes TEXT[] NOT NULL,
+    tools TEXT[] NOT NULL,
+    capacity INTEGER DEFAULT 0 NOT NULL,
+    version TEXT DEFAULT '' NOT NULL,
+    started_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    heartbeat_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    lag_ms INTEGER DEFAULT 0 NOT NULL,
+    in_flight INTEGER DEFAULT 0 NOT NULL,
+    late_outcomes BIGINT DEFAULT 0 NOT NULL,
+    counts JSON,
+    process TEXT,
+    CONSTRAINT pk_workers PRIMARY KEY (id)
+);
+
+CREATE TABLE tools (
+    tenant_id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    definition JSON NOT NULL,
+    published_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_tools PRIMARY KEY (tenant_id, name)
+);
+
+CREATE TABLE tenants (
+    id TEXT NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_tenants PRIMARY KEY (id)
+);
+
+CREATE TABLE payloads (
+    hash BYTEA NOT NULL,
+    tenant_id TEXT NOT NULL,
+    body BYTEA,
+    location TEXT,
+    size BIGINT DEFAULT 0 NOT NULL,
+    preview JSON,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_payloads PRIMARY KEY (hash, tenant_id)
+);
+
+CREATE INDEX ix_payloads_location ON payloads (location) WHERE location IS NOT NULL;
+
+CREATE INDEX ix_payloads_created_at ON payloads (created_at);
+
+ALTER TABLE payloads ALTER COLUMN body SET STORAGE EXTERNAL;
+
+CREATE TABLE payload_objects (
+    location TEXT NOT NULL,
+    tenant_id TEXT NOT NULL,
+    is_doomed BOOLEAN DEFAULT false NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_payload_objects PRIMARY KEY (location)
+);
+
+CREATE INDEX ix_payload_objects_created_at ON payload_objects (created_at);
+
+CREATE TABLE documents (
+    id UUID NOT NULL,
+    tenant_id TEXT NOT NULL,
+    source TEXT NOT NULL,
+    title TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    loaded_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_documents PRIMARY KEY (id)
+);
+
+CREATE UNIQUE INDEX uq_documents_source ON documents (tenant_id, source);
+
+CREATE TABLE jobs (
+    id UUID NOT NULL,
+    tenant_id TEXT NOT NULL,
+    parent_job_id UUID,
+    parent_step_index INTEGER,
+    parent_round INTEGER,
+    child_position INTEGER,
+    child_key TEXT,
+    is_gathered BOOLEAN DEFAULT false NOT NULL,
+    root_job_id UUID,
+    depth INTEGER DEFAULT 0 NOT NULL,
+    conversation_id UUID,
+    agent_name TEXT,
+    agent_version INTEGER,
+    skill_versions INTEGER[],
+    action TEXT,
+    with_input JSON,
+    strategy TEXT NOT NULL,
+    status TEXT DEFAULT 'queued' NOT NULL,
+    round INTEGER DEFAULT 0 NOT NULL,
+    model TEXT NOT NULL,
+    stage_worker UUID,
+    stage_attempt INTEGER DEFAULT 0 NOT NULL,
+    stage_losses INTEGER DEFAULT 0 NOT NULL,
+    stage_retry JSON,
+    open_steps INTEGER DEFAULT 0 NOT NULL,
+    failed_steps INTEGER DEFAULT 0 NOT NULL,
+    halt_index INTEGER,
+    limits JSON NOT NULL,
+    budget JSON,
+    priority INTEGER DEFAULT 0 NOT NULL,
+    run_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    wake_at TIMESTAMP WITH TIME ZONE,
+    wakes INTEGER DEFAULT 0 NOT NULL,
+    deadline TIMESTAMP WITH TIME ZONE,
+    cancel_requested_at TIMESTAMP WITH TIME ZONE,
+    paused_at TIMESTAMP WITH TIME ZONE,
+    expires_at TIMESTAMP WITH TIME ZONE,
+    forked_from UUID,
+    open_questions INTEGER DEFAULT 0 NOT NULL,
+    resumes INTEGER DEFAULT 0 NOT NULL,
+    idempotency_key TEXT,
+    request_hash TEXT,
+    user_id TEXT DEFAULT '' NOT NULL,
+    trace_id TEXT DEFAULT '' NOT NULL,
+    input TEXT NOT NULL,
+    tools TEXT[],
+    answer TEXT,
+    output JSON,
+    chained JSON,
+    error JSON,
+    metadata JSON,
+    model_calls INTEGER DEFAULT 0 NOT NULL,
+    input_tokens BIGINT DEFAULT 0 NOT NULL,
+    output_tokens BIGINT DEFAULT 0 NOT NULL,
+    cost_usd NUMERIC,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    started_at TIMESTAMP WITH TIME ZONE,
+    finished_at TIMESTAMP WITH TIME ZONE,
+    CONSTRAINT pk_jobs PRIMARY KEY (id),
+    CONSTRAINT ck_jobs_status CHECK (status IN ('queued', 'planning', 'executing', 'input_required', 'responding', 'completed', 'failed', 'cancelled')),
+    CONSTRAINT ck_jobs_counters CHECK (open_steps >= 0 AND failed_steps >= 0),
+    CONSTRAINT fk_jobs_tenant_id FOREIGN KEY(tenant_id) REFERENCES tenants (id)
+);
+
+CREATE INDEX ix_jobs_untold ON jobs (parent_job_id) WHERE parent_job_id IS NOT NULL AND NOT is_gathered AND status IN ('completed', 'failed', 'cancelled');
+
+CREATE INDEX ix_jobs_listing ON jobs (tenant_id, id);
+
+CREATE INDEX ix_jobs_wake_at ON jobs (wake_at) WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
+
+CREATE INDEX ix_jobs_expires_at ON jobs (expires_at) WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
+
+CREATE INDEX ix_jobs_forked_from ON jobs (forked_from) WHERE forked_from IS NOT NULL AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
+
+CREATE INDEX ix_jobs_stage_worker ON jobs (stage_worker) WHERE stage_worker IS NOT NULL;
+
+CREATE INDEX ix_jobs_status_listing ON jobs (tenant_id, status, id);
+
+CREATE UNIQUE INDEX uq_jobs_idempotency_key ON jobs (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
+
+CREATE INDEX ix_jobs_parent_job_id ON jobs (parent_job_id) WHERE parent_job_id IS NOT NULL;
+
+CREATE INDEX ix_jobs_deadline ON jobs (deadline) WHERE status IN ('executing', 'input_required') AND deadline IS NOT NULL;
+
+CREATE TABLE passages (
+    document_id UUID NOT NULL,
+    position INTEGER NOT NULL,
+    tenant_id TEXT NOT NULL,
+    heading TEXT DEFAULT '' NOT NULL,
+    body TEXT NOT NULL,
+    search TSVECTOR GENERATED ALWAYS AS (setweight(to_tsvector('english', heading), 'A') || setweight(to_tsvector('english', body), 'B')) STORED,
+    CONSTRAINT pk_passages PRIMARY KEY (document_id, position),
+    CONSTRAINT fk_passages_document_id FOREIGN KEY(document_id) REFERENCES documents (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_passages_tenant_id ON passages (tenant_id);
+
+CREATE INDEX ix_passages_search ON passages USING gin (search);
+
+CREATE TABLE messages (
+    id BIGINT GENERATED ALWAYS AS IDENTITY,
+    tenant_id TEXT NOT NULL,
+    job_id UUID NOT NULL,
+    kind TEXT NOT NULL,
+    call_id TEXT,
+    name TEXT,
+    content JSON,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_messages PRIMARY KEY (id),
+    CONSTRAINT fk_messages_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_messages_job_id ON messages (job_id, id);
+
+CREATE TABLE budgets (
+    root_job_id UUID NOT NULL,
+    tenant_id TEXT NOT NULL,
+    warned_at TIMESTAMP WITH TIME ZONE,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_budgets PRIMARY KEY (root_job_id),
+    CONSTRAINT fk_budgets_root_job_id FOREIGN KEY(root_job_id) REFERENCES jobs (id) ON DELETE CASCADE
+);
+
+CREATE TABLE budget_holds (
+    job_id UUID NOT NULL,
+    index INTEGER DEFAULT -1 NOT NULL,
+    root_job_id UUID NOT NULL,
+    round INTEGER DEFAULT 0 NOT NULL,
+    attempt INTEGER NOT NULL,
+    call_id UUID,
+    tokens BIGINT NOT NULL,
+    cost_usd NUMERIC DEFAULT 0 NOT NULL,
+    model_calls INTEGER NOT NULL,
+    steps INTEGER NOT NULL,
+    owed_until TIMESTAMP WITH TIME ZONE,
+    CONSTRAINT pk_budget_holds PRIMARY KEY (job_id, index),
+    CONSTRAINT fk_budget_holds_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_budget_holds_root_job_id ON budget_holds (root_job_id);
+
+CREATE TABLE suspects (
+    job_id UUID NOT NULL,
+    round INTEGER NOT NULL,
+    index INTEGER NOT NULL,
+    tenant_id TEXT NOT NULL,
+    attempt INTEGER DEFAULT 0 NOT NULL,
+    lane TEXT NOT NULL,
+    group_id UUID NOT NULL,
+    company INTEGER DEFAULT 0 NOT NULL,
+    delays BOOLEAN DEFAULT false NOT NULL,
+    noted_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    due_at TIMESTAMP WITH TIME ZONE,
+    taken_until TIMESTAMP WITH TIME ZONE,
+    CONSTRAINT pk_suspects PRIMARY KEY (job_id, round, index),
+    CONSTRAINT fk_suspects_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+);
+
+CREATE TABLE plans (
+    job_id UUID NOT NULL,
+    round INTEGER NOT NULL,
+    tenant_id TEXT NOT NULL,
+    source TEXT NOT NULL,
+    body JSON,
+    errors JSON,
+    reuse JSON,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_plans PRIMARY KEY (job_id, round),
+    CONSTRAINT fk_plans_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+);
+
+CREATE TABLE steps (
+    job_id UUID NOT NULL,
+    round INTEGER NOT NULL,
+    index INTEGER NOT NULL,
+    tenant_id TEXT NOT NULL,
+    kind TEXT DEFAULT 'tool' NOT NULL,
+    tool_name TEXT NOT NULL,
+    lane TEXT NOT NULL,
+    effect TEXT NOT NULL,
+    status TEXT NOT NULL,
+    arguments JSON NOT NULL,
+    inputs INTEGER[] DEFAULT '{}' NOT NULL,
+    depends_on INTEGER[] DEFAULT '{}' NOT NULL,
+    dependents INTEGER[] DEFAULT '{}' NOT NULL,
+    pending INTEGER DEFAULT 0 NOT NULL,
+    attempt INTEGER DEFAULT 0 NOT NULL,
+    retries INTEGER DEFAULT 0 NOT NULL,
+    worker_losses INTEGER DEFAULT 0 NOT NULL,
+    releases INTEGER DEFAULT 0 NOT NULL,
+    timeout_seconds FLOAT NOT NULL,
+    worker_id UUID,
+    run_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    wake_at TIMESTAMP WITH TIME ZONE,
+    wakes INTEGER DEFAULT 0 NOT NULL,
+    deadline TIMESTAMP WITH TIME ZONE,
+    output JSON,
+    payload_hash BYTEA,
+    output_bytes BIGINT,
+    wanted JSON,
+    excerpts JSON,
+    recovery TEXT DEFAULT 'fail' NOT NULL,
+    unsure BOOLEAN DEFAULT false NOT NULL,
+    question JSON,
+    asked_at TIMESTAMP WITH TIME ZONE,
+    waits_for TEXT,
+    max_parallel INTEGER,
+    note JSON,
+    gathered BOOLEAN DEFAULT false NOT NULL,
+    children UUID[],
+    open_children INTEGER,
+    next_child INTEGER,
+    reused_job UUID,
+    reused_index INTEGER,
+    origin_job UUID,
+    origin_index INTEGER,
+    error JSON,
+    started_at TIMESTAMP WITH TIME ZONE,
+    finished_at TIMESTAMP WITH TIME ZONE,
+    CONSTRAINT pk_steps PRIMARY KEY (job_id, round, index),
+    CONSTRAINT ck_steps_status CHECK (status IN ('pending', 'ready', 'running', 'waiting', 'succeeded', 'failed', 'skipped', 'cancelled')),
+    CONSTRAINT ck_steps_kind CHECK (kind IN ('tool', 'agent', 'parallel')),
+    CONSTRAINT ck_steps_lane CHECK (lane IN ('io', 'cpu')),
+    CONSTRAINT ck_steps_effect CHECK (effect IN ('pure', 'read', 'idempotent', 'unsafe')),
+    CONSTRAINT ck_steps_recovery CHECK (recovery IN ('fail', 'ask', 'find_out')),
+    CONSTRAINT ck_steps_waits_for CHECK (waits_for IN ('all', 'first_success', 'first_failure')),
+    CONSTRAINT ck_steps_counters CHECK (pending >= 0 AND attempt >= 0),
+    CONSTRAINT fk_steps_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_steps_origin_job ON steps (origin_job) WHERE origin_job IS NOT NULL;
+
+CREATE INDEX ix_steps_worker_id ON steps (worker_id) WHERE status = 'running';
+
+CREATE INDEX ix_steps_wake_at ON steps (wake_at) WHERE status IN ('ready', 'waiting');
+
+CREATE INDEX ix_steps_payload_hash ON steps (payload_hash) WHERE payload_hash IS NOT NULL;
+
+CREATE TABLE events (
+    sequence BIGINT GENERATED ALWAYS AS IDENTITY,
+    tenant_id TEXT NOT NULL,
+    job_id UUID NOT NULL,
+    kind TEXT NOT NULL,
+    data JSON,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_events PRIMARY KEY (sequence),
+    CONSTRAINT fk_events_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_events_job_id ON events (job_id, sequence);
+
+CREATE TABLE artifacts (
+    tenant_id TEXT NOT NULL,
+    id TEXT NOT NULL,
+    version INTEGER DEFAULT 1 NOT NULL,
+    job_id UUID NOT NULL,
+    step_index INTEGER NOT NULL,
+    tool_name TEXT NOT NULL,
+    skill_id TEXT,
+    type TEXT,
+    metadata JSON,
+    body JSON,
+    payload_hash BYTEA,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_artifacts PRIMARY KEY (tenant_id, id, version),
+    CONSTRAINT fk_artifacts_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_artifacts_job_id ON artifacts (job_id);
+
+CREATE INDEX ix_artifacts_payload_hash ON artifacts (payload_hash) WHERE payload_hash IS NOT NULL;
+
+CREATE TABLE model_calls (
+    id BIGINT GENERATED ALWAYS AS IDENTITY,
+    tenant_id TEXT NOT NULL,
+    job_id UUID NOT NULL,
+    round INTEGER DEFAULT 0 NOT NULL,
+    step_index INTEGER,
+    purpose TEXT NOT NULL,
+    model TEXT NOT NULL,
+    attempts INTEGER DEFAULT 1 NOT NULL,
+    latency_ms INTEGER DEFAULT 0 NOT NULL,
+    input_tokens INTEGER DEFAULT 0 NOT NULL,
+    output_tokens INTEGER DEFAULT 0 NOT NULL,
+    cost_usd NUMERIC,
+    error JSON,
+    exchange JSON,
+    call_id UUID,
+    is_retried BOOLEAN DEFAULT false NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_model_calls PRIMARY KEY (id),
+    CONSTRAINT fk_model_calls_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_model_calls_job_id ON model_calls (job_id);

@@ -1,0 +1,211 @@
+-- Budget: what a tree of jobs, the outermost job and everything below it, may use up together.
+--
+-- planq_reserve asks before a call whether the limits leave what it may need, and holds that until the call is recorded:
+-- in tokens, money, calls and steps, for a stage or a step. The commit that records the call settles the hold, and the
+-- end of the claim that it was made for ends it (planq_is_held). The limits stand in every job of the tree
+-- (`jobs.budget`), what is used is the sum over its jobs (planq_tree_used): a call counts from the commit that records
+-- it. Reservations of one tree take turns by the row in `budgets`, which no other transition locks.
+
+-- Reserves what an attempt at a stage of a job (index -1) or at one of its steps is about to use, where the limits of its
+-- tree leave that, and its agent's own ones, `p_own`, which count for the job alone.
+--   p_holder {job, round, index, attempt, call}: `call` is the id under which the model call will be recorded
+--   p_wanted {asked, reply, least, calls, steps, asked_usd, token_usd, may_ask}: a reply may be cut from `reply` tokens to
+--            `least`. Where the price of the question and of each token of the reply is null, it is taken to be what the
+--            tree's tokens have cost so far
+--   p_made   {input, output, cost, calls}: what calls of the same claim have used that are not recorded yet
+-- The reservation replaces an earlier one of the same stage or step. All of one tree take turns by its row in `budgets`.
+-- Returns {reply_tokens} | {exceeded, most, used} | {paused} | {late}: the claim is not the holder's any more.
+CREATE FUNCTION planq_reserve(p_holder json, p_wanted json, p_made json, p_own json) RETURNS json LANGUAGE plpgsql AS $$
+DECLARE
+    v_job CONSTANT uuid := p_holder->>'job';
+    v_index CONSTANT int := p_holder->>'index';
+    v_attempt CONSTANT int := p_holder->>'attempt';
+    v_asked CONSTANT float8 := p_wanted->>'asked';
+    v_least CONSTANT float8 := p_wanted->>'least';
+    v_calls CONSTANT int := p_wanted->>'calls';
+    v_steps CONSTANT int := p_wanted->>'steps';
+    v_may_ask CONSTANT boolean := p_wanted->>'may_ask';
+    v_made_tokens CONSTANT float8 := (p_made->>'input')::float8 + (p_made->>'output')::float8;
+    v_names CONSTANT text[] := '{max_tokens,max_cost_usd,max_model_calls,max_steps}';
+    v_reply float8 := p_wanted->>'reply';
+    j jobs;
+    b budgets;
+    u record;
+    v_root uuid;
+    v_in float8;
+    v_out float8;
+    v_rate float8;
+    v_asked_usd float8;
+    v_token_usd float8;
+    v_most float8[];
+    v_used float8[];
+    v_next float8[];
+    v_passed json;
+    v_share float8;
+    v_asks boolean;
+BEGIN
+    SELECT * INTO j FROM jobs WHERE id = v_job;
+    IF p_own IS NOT NULL AND v_calls > 0 THEN
+        v_in := j.input_tokens + (p_made->>'input')::float8;
+        v_out := j.output_tokens + (p_made->>'output')::float8;
+        v_passed := planq_passed('{request_limit,input_tokens_limit,output_tokens_limit,total_tokens_limit}',
+            ARRAY[(p_own->>'request_limit')::float8, (p_own->>'input_tokens_limit')::float8,
+                  (p_own->>'output_tokens_limit')::float8, (p_own->>'total_tokens_limit')::float8],
+            ARRAY[j.model_calls + (p_made->>'calls')::float8, v_in, v_out, v_in + v_out],
+            ARRAY[v_calls, v_asked, v_least, v_asked + v_least]);
+        IF v_passed IS NOT NULL THEN
+            RETURN v_passed;
+        END IF;
+        v_reply := floor(least(v_reply, (p_own->>'output_tokens_limit')::float8 - v_out,
+            (p_own->>'total_tokens_limit')::float8 - v_in - v_out - v_asked));
+    END IF;
+    IF j.budget IS NULL THEN
+        RETURN json_build_object('reply_tokens', CASE WHEN v_calls > 0 THEN v_reply::bigint END);
+    END IF;
+    v_root := coalesce(j.root_job_id, j.id);
+    v_asks := coalesce((j.budget->>'ask')::boolean, false);
+    INSERT INTO budgets (root_job_id, tenant_id) VALUES (v_root, j.tenant_id) ON CONFLICT DO NOTHING;
+    SELECT * INTO b FROM budgets WHERE root_job_id = v_root FOR UPDATE;
+    -- By its own: another attempt may have reserved while this one waited for its turn.
+    IF v_attempt >= 0 AND NOT planq_has_claim(v_job, (p_holder->>'round')::int, v_index, v_attempt) THEN
+        RETURN '{"late": true}';
+    END IF;
+    -- What is used and what is held are read in one statement: a call that is recorded meanwhile is in one of them, and
+    -- not in both.
+    SELECT t.tokens + v_made_tokens AS tokens, t.cost + (p_made->>'cost')::float8 AS cost,
+           t.calls + (p_made->>'calls')::float8 AS calls, t.steps, h.tokens AS held_tokens, h.cost AS held_cost,
+           h.calls AS held_calls, h.steps AS held_steps INTO u
+    FROM planq_tree_used(v_root) t, (
+        SELECT coalesce(sum(q.tokens), 0)::float8 AS tokens, coalesce(sum(q.cost_usd), 0)::float8 AS cost,
+               coalesce(sum(q.model_calls), 0)::float8 AS calls, coalesce(sum(q.steps), 0)::float8 AS steps
+        FROM budget_holds q
+        WHERE q.root_job_id = v_root AND (q.job_id, q.index) <> (v_job, v_index) AND planq_is_held(q)
+    ) h;
+    v_rate := CASE WHEN u.tokens > 0 THEN u.cost / u.tokens ELSE 0 END;
+    v_asked_usd := coalesce((p_wanted->>'asked_usd')::float8, v_rate * v_asked);
+    v_token_usd := coalesce((p_wanted->>'token_usd')::float8, v_rate);
+    v_most := ARRAY[(j.budget->>'max_tokens')::float8, (j.budget->>'max_cost_usd')::float8,
+                    (j.budget->>'max_model_calls')::float8, (j.budget->>'max_steps')::float8];
+    v_used := ARRAY[u.tokens + u.held_tokens, u.cost + u.held_cost, u.calls + u.held_calls, u.steps + u.held_steps];
+    -- A call costs something, if only a little, so that none is begun where the money is spent.
+    v_next := ARRAY[(v_asked + v_least) * sign(v_calls),
+                    greatest(v_asked_usd + v_token_usd * v_least, 1e-9) * sign(v_calls), v_calls, v_steps];
+    v_passed := planq_passed(v_names, v_most, v_used, v_next);
+    IF v_passed IS NOT NULL THEN
+        RETURN v_passed;
+    END IF;
+    IF v_calls > 0 THEN
+        v_reply := floor(least(v_reply, v_most[1] - v_used[1] - v_asked,
+            CASE WHEN v_token_usd > 0 THEN (v_most[2] - v_used[2] - v_asked_usd) / v_token_usd END));
+    END IF;
+    SELECT max((c.used + c.next) / c.most) INTO v_share FROM unnest(v_most, v_used, v_next) AS c (most, used, next);
+    -- Paused already: by a call of this very holder whose answer was lost, or by another one at the same time.
+    IF v_share >= (j.budget->>'soft')::float8 AND b.warned_at IS NOT NULL AND v_may_ask AND v_asks
+       AND EXISTS (SELECT FROM jobs WHERE id = v_root AND paused_at IS NOT NULL) THEN
+        RETURN json_build_object('paused', true);
+    END IF;
+    IF v_share >= (j.budget->>'soft')::float8 AND b.warned_at IS NULL THEN
+        -- Its events are told by whoever holds the job's row, so that those who follow them miss none.
+        PERFORM FROM jobs WHERE id = v_root FOR NO KEY UPDATE;
+        IF NOT EXISTS (SELECT FROM events WHERE job_id = v_root AND kind = 'budget_warning') THEN
+            PERFORM planq_tell(b.tenant_id, v_root, 'budget_warning', json_build_object(
+                'soft', j.budget->'soft', 'tokens', u.tokens, 'cost_usd', u.cost, 'model_calls', u.calls,
+                'steps', u.steps, 'by', v_job));
+        END IF;
+        -- Where the tree is to ask and this stage cannot wait, the next one that can does.
+        IF v_may_ask OR NOT v_asks THEN
+            UPDATE budgets SET warned_at = now() WHERE root_job_id = v_root;
+        END IF;
+        IF v_may_ask AND v_asks AND (planq_pause_job(v_root, b.tenant_id)->>'landed')::boolean THEN
+            RETURN json_build_object('paused', true);
+        END IF;
+    END IF;
+    IF v_attempt >= 0 THEN
+        INSERT INTO budget_holds (job_id, index, root_job_id, round, attempt, call_id, tokens, cost_usd, model_calls,
+                                  steps)
+        VALUES (v_job, v_index, v_root, (p_holder->>'round')::int, v_attempt, (p_holder->>'call')::uuid,
+                v_made_tokens + CASE WHEN v_calls > 0 THEN v_asked + v_reply ELSE 0 END,
+                (p_made->>'cost')::float8 + CASE WHEN v_calls > 0 THEN v_asked_usd + v_token_usd * v_reply ELSE 0 END,
+                (p_made->>'calls')::int + v_calls, v_steps)
+        ON CONFLICT (job_id, index) DO UPDATE SET round = excluded.round, attempt = excluded.attempt,
+            call_id = excluded.call_id, tokens = excluded.tokens, cost_usd = excluded.cost_usd,
+            model_calls = excluded.model_calls, steps = excluded.steps, owed_until = NULL;
+    END IF;
+    RETURN json_build_object('reply_tokens', CASE WHEN v_calls > 0 THEN v_reply::bigint END);
+END $$;
+
+-- Whether the next of what is counted would pass a limit: {exceeded, most, used} of the first that it would, else null.
+CREATE FUNCTION planq_passed(p_names text[], p_most float8[], p_used float8[], p_next float8[]) RETURNS json
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT json_build_object('exceeded', c.name, 'most', c.most, 'used', c.used)
+    FROM unnest(p_names, p_most, p_used, p_next) WITH ORDINALITY AS c (name, most, used, next, place)
+    WHERE c.next > 0 AND c.used + c.next > c.most ORDER BY c.place LIMIT 1
+$$;
+
+-- What the jobs of a tree have used: {tokens, cost, calls, steps}.
+CREATE FUNCTION planq_tree_used(p_root uuid) RETURNS TABLE (tokens float8, cost float8, calls float8, steps float8)
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+BEGIN
+    RETURN QUERY
+    WITH RECURSIVE tree (id) AS (
+        SELECT p_root
+        UNION
+        SELECT c.id FROM tree t JOIN jobs c ON c.parent_job_id = t.id
+    )
+    SELECT coalesce(sum(j.input_tokens + j.output_tokens), 0)::float8, coalesce(sum(j.cost_usd), 0)::float8,
+           coalesce(sum(j.model_calls), 0)::float8,
+           coalesce(sum((SELECT count(*) FROM steps s WHERE s.job_id = j.id)), 0)::float8
+    FROM tree t JOIN jobs j ON j.id = t.id;
+END $$;
+
+-- Whether a reservation counts: its call is not recorded, and its claim lives, or was cut off just now.
+CREATE FUNCTION planq_is_held(q budget_holds) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT (coalesce(q.owed_until > now(), false) OR planq_has_claim(q.job_id, q.round, q.index, q.attempt))
+        AND NOT EXISTS (SELECT FROM model_calls m WHERE m.job_id = q.job_id AND m.call_id = q.call_id)
+$$;
+
+-- Whether an attempt has its stage (index -1) or step still.
+CREATE FUNCTION planq_has_claim(p_job uuid, p_round int, p_index int, p_attempt int) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT CASE
+        WHEN p_index < 0 THEN EXISTS (
+            SELECT FROM jobs o WHERE o.id = p_job AND o.status IN ('planning', 'responding')
+              AND o.stage_worker IS NOT NULL AND o.stage_attempt = p_attempt)
+        ELSE EXISTS (
+            SELECT FROM steps s WHERE s.job_id = p_job AND s.round = p_round AND s.index = p_index
+              AND s.status = 'running' AND s.attempt = p_attempt) END
+$$;
+
+-- Keeps what open calls of jobs may have cost held while these are cut off; called before that.
+CREATE FUNCTION planq_owe(p_jobs uuid[]) RETURNS void LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+BEGIN
+    UPDATE budget_holds q SET owed_until = now() + planq_owing() WHERE q.job_id = ANY (p_jobs) AND planq_is_held(q);
+END $$;
+
+-- A budget less what the tree below `p_root` has used or holds; what is over is 0 or less. Null for none.
+CREATE FUNCTION planq_budget_left(p_budget json, p_root uuid) RETURNS json LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    u record;
+    h record;
+BEGIN
+    IF p_budget IS NULL THEN
+        RETURN NULL;
+    END IF;
+    SELECT * INTO u FROM planq_tree_used(p_root);
+    SELECT coalesce(sum(q.tokens), 0)::float8 AS tokens, coalesce(sum(q.cost_usd), 0)::float8 AS cost,
+           coalesce(sum(q.model_calls), 0)::float8 AS calls, coalesce(sum(q.steps), 0)::float8 AS steps INTO h
+    FROM budget_holds q WHERE q.root_job_id = p_root AND planq_is_held(q);
+    RETURN p_budget::jsonb || jsonb_strip_nulls(jsonb_build_object(
+        'max_tokens', (p_budget->>'max_tokens')::numeric - (u.tokens + h.tokens)::numeric,
+        'max_cost_usd', (p_budget->>'max_cost_usd')::numeric - (u.cost + h.cost)::numeric,
+        'max_model_calls', (p_budget->>'max_model_calls')::numeric - (u.calls + h.calls)::numeric,
+        'max_steps', (p_budget->>'max_steps')::numeric - (u.steps + h.steps)::numeric));
+END $$;
+
+-- Whether nothing can be done any more with what is left of a budget; false for none.
+CREATE FUNCTION planq_budget_is_spent(p_left json) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT p_left IS NOT NULL AND EXISTS (
+        SELECT FROM json_each_text(p_left) AS l (name, value)
+        WHERE l.name IN ('max_tokens', 'max_cost_usd', 'max_model_calls', 'max_steps') AND l.value::numeric <= 0)
+$$;

@@ -1,0 +1,271 @@
+-- Claim: a worker takes a stage or a step by compare-and-set; no row, no work, so a duplicate message is harmless.
+--
+-- planq_claim_stages   takes PLAN or RESPOND of several jobs; planq_stage_claim is what the worker then knows of it
+-- planq_claim_steps    takes ready steps of one round; planq_step_claim is what the worker then knows of each
+-- planq_take           claims what a transition has just made ready, in the commit of that transition
+--
+-- Functions of the hot path are planned once a session, and find rows by their primary key: what the tables looked like
+-- at that moment must not matter. So they compare `status` with variables, for which no partial index can be taken. They
+-- move one row after the other: a statement for a single row costs a fraction of one that joins, even for ten rows.
+
+-- StageClaimed: takes PLAN or RESPOND stages, those that are neither taken nor over. `p_items` lists {n, job, statuses}
+-- in the order of the jobs' ids; the deadline is for a worker that lives but has lost the claim, because the answer to
+-- this very call got lost, say. Returns rows (n, claim) of those that were claimed.
+CREATE FUNCTION planq_claim_stages(p_items json, p_worker uuid, p_seconds float8) RETURNS TABLE (n int, claim json)
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+DECLARE
+    i record;
+    j record;
+    v_events planq_event[];
+BEGIN
+    FOR i IN SELECT * FROM json_to_recordset(p_items) AS c (n int, job uuid, statuses text[]) LOOP
+        UPDATE jobs SET
+            status = CASE status WHEN 'queued' THEN 'planning' ELSE status END,
+            stage_worker = p_worker,
+            stage_attempt = stage_attempt + 1,
+            started_at = coalesce(started_at, clock_timestamp()),
+            -- The time in the queue is over; from here on the whole life counts.
+            expires_at = CASE WHEN started_at IS NULL AND resumes = 0
+                THEN expires_at + make_interval(secs => greatest(0, (limits->>'job_timeout_seconds')::float8
+                                                                    - (limits->>'queue_timeout_seconds')::float8))
+                ELSE expires_at END,
+            deadline = now() + make_interval(secs => p_seconds),
+            wake_at = NULL,
+            wakes = 0
+        WHERE id = i.job AND stage_worker IS NULL AND run_at <= now() AND paused_at IS NULL
+          AND status = ANY (i.statuses)
+        RETURNING tenant_id, status, stage_attempt INTO j;
+        IF FOUND THEN
+            v_events := v_events || ROW(j.tenant_id, i.job, 'stage_started', json_build_object(
+                'stage', j.status, 'attempt', j.stage_attempt))::planq_event;
+            n := i.n;
+            claim := planq_stage_claim(i.job);
+            RETURN NEXT;
+        END IF;
+    END LOOP;
+    PERFORM planq_tell_all(v_events);
+END $$;
+
+-- What whoever has claimed a stage needs to know: PLAN the plan that the caller sent, RESPOND what came of the plan, and
+-- the plan itself where neither the caller nor the model made it; for whom the job is, because the first steps may begin
+-- before they are stored; the failures of its model that the stage has tried again after, and the time that the job has
+-- left.
+CREATE FUNCTION planq_stage_claim(p_job uuid) RETURNS json LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    j record;
+    p record;
+BEGIN
+    SELECT tenant_id, status, round, stage_attempt, model, input, tools, limits, forked_from, user_id, trace_id,
+           conversation_id, stage_retry, resumes, extract(epoch FROM expires_at - now())::float8 AS time_left,
+           agent_name IS NOT NULL OR parent_job_id IS NOT NULL OR round > 0 OR budget IS NOT NULL AS has_family INTO j
+    FROM jobs WHERE id = p_job;
+    SELECT source, errors, reuse,
+           CASE WHEN j.status = 'planning' OR source NOT IN ('caller', 'model') THEN body END AS body INTO p
+    FROM plans WHERE job_id = p_job AND round = j.round;
+    RETURN json_build_object(
+        'job_id', p_job, 'tenant_id', j.tenant_id, 'status', j.status, 'round', j.round, 'attempt', j.stage_attempt,
+        'model', j.model, 'input', j.input, 'tools', j.tools, 'limits', j.limits, 'forked_from', j.forked_from,
+        'user_id', j.user_id, 'trace_id', j.trace_id, 'conversation_id', j.conversation_id,
+        'time_left', j.time_left, 'tried', CASE WHEN j.stage_retry IS NOT NULL
+            THEN planq_present_retry(j.stage_retry, j.status, j.round, j.resumes)->'tried' END,
+        'plan_source', p.source, 'plan_errors', p.errors, 'plan_reuse', p.reuse, 'plan_body', p.body,
+        'family', CASE WHEN j.has_family THEN planq_stage_family(p_job) END,
+        'results', CASE WHEN j.status = 'responding' AND p.errors IS NULL THEN planq_results(p_job, j.round) END);
+END $$;
+
+-- What the stage of a job needs that runs an agent, or is a child, or is in a further round, or shares a budget. It comes
+-- apart, null for every other job.
+CREATE FUNCTION planq_stage_family(p_job uuid) RETURNS json LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    j jobs;
+    v_agent json;
+    v_skills text[];
+    v_texts json;
+BEGIN
+    SELECT * INTO j FROM jobs WHERE id = p_job;
+    IF j.agent_name IS NOT NULL THEN
+        SELECT document, skills INTO v_agent, v_skills FROM agents
+        WHERE tenant_id = j.tenant_id AND name = j.agent_name AND version = j.agent_version;
+        SELECT json_agg(k.text ORDER BY n.place) INTO v_texts
+        FROM unnest(v_skills, j.skill_versions) WITH ORDINALITY AS n (name, version, place)
+        JOIN skills k ON k.tenant_id = j.tenant_id AND k.name = n.name AND k.version = n.version;
+    END IF;
+    RETURN json_build_object(
+        'agent', v_agent, 'agent_name', j.agent_name, 'agent_version', j.agent_version, 'instructions', v_texts,
+        'action', j.action, 'with', j.with_input, 'depth', j.depth, 'root', j.root_job_id, 'parent', j.parent_job_id,
+        'parent_round', j.parent_round, 'parent_index', j.parent_step_index, 'output', j.output, 'answer', j.answer,
+        'budgeted', j.budget IS NOT NULL);
+END $$;
+
+-- What is kept of a stage's failed tries, where they are of the stage at which the job stands now; else null.
+--   p_retry {stage, round, resumes, tried: {tries, requests, seconds}, error}
+CREATE FUNCTION planq_present_retry(p_retry json, p_status text, p_round int, p_resumes int) RETURNS json
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN p_retry->>'stage' = p_status AND (p_retry->>'round')::int = p_round
+                 AND (p_retry->>'resumes')::int = p_resumes THEN p_retry END
+$$;
+
+-- The outcomes of the steps of one round that were begun and have ended, in plan order; of large outputs the preview.
+-- How long a person took to answer is not the tool's time.
+CREATE FUNCTION planq_results(p_job uuid, p_round int) RETURNS json LANGUAGE plpgsql STABLE
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+BEGIN
+    RETURN (SELECT coalesce(json_agg(json_build_object(
+        'index', s.index, 'tool_name', s.tool_name, 'status', s.status, 'attempt', s.attempt,
+        'arguments', s.arguments, 'inputs', s.inputs, 'output', s.output,
+        'payload_hash', encode(s.payload_hash, 'hex'), 'output_bytes', s.output_bytes, 'excerpts', s.excerpts,
+        'preview', p.preview, 'error', s.error,
+        'seconds', extract(epoch FROM coalesce(s.asked_at, s.finished_at) - s.started_at)::float8
+    ) ORDER BY s.index), '[]')
+    FROM steps s LEFT JOIN payloads p ON p.tenant_id = s.tenant_id AND p.hash = s.payload_hash
+    WHERE s.job_id = p_job AND s.round = p_round AND s.status IN ('succeeded', 'failed'));
+END $$;
+
+-- StepsClaimed: takes those of a round's steps `p_indices` that are ready and whose time has come. Of several, those
+-- that somebody else is just moving are passed over: so two of these, or one and a transition of the whole job, never
+-- wait for each other in a circle. Returns rows (claim) in plan order.
+CREATE FUNCTION planq_claim_steps(p_job uuid, p_round int, p_indices int[], p_worker uuid) RETURNS TABLE (claim json)
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+DECLARE
+    v_ready CONSTANT text := 'ready';
+    v_executing CONSTANT text[] := '{executing,input_required}';
+    v_free int[] := p_indices;
+    v_index int;
+    s steps;
+    v_events planq_event[];
+BEGIN
+    PERFORM FROM jobs WHERE id = p_job AND status = ANY (v_executing) AND paused_at IS NULL;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    IF cardinality(p_indices) > 1 THEN
+        SELECT coalesce(array_agg(f.index ORDER BY f.index), '{}') INTO v_free FROM (
+            SELECT index FROM steps WHERE job_id = p_job AND round = p_round AND index = ANY (p_indices)
+              AND status = v_ready AND run_at <= now()
+            FOR NO KEY UPDATE SKIP LOCKED
+        ) f;
+    END IF;
+    FOREACH v_index IN ARRAY v_free LOOP
+        UPDATE steps SET status = 'running', attempt = attempt + 1, worker_id = p_worker,
+            started_at = coalesce(started_at, clock_timestamp()),
+            deadline = now() + make_interval(secs => timeout_seconds), wake_at = NULL, wakes = 0
+        WHERE job_id = p_job AND round = p_round AND index = v_index AND status = v_ready AND run_at <= now()
+        RETURNING * INTO s;
+        IF FOUND THEN
+            v_events := v_events || planq_step_started(s);
+            claim := planq_step_claim(s);
+            RETURN NEXT;
+        END IF;
+    END LOOP;
+    PERFORM planq_tell_all(v_events);
+END $$;
+
+-- What whoever has claimed a step needs to know: with the outputs that it references, of large ones what is known. The
+-- `family` is there for steps that delegate, and in jobs of agents and child jobs. It is asked for apart: a query within
+-- RETURN would double what every other claim costs.
+CREATE FUNCTION planq_step_claim(s steps) RETURNS json LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    j record;
+    v_outputs json;
+    v_family json;
+BEGIN
+    SELECT user_id, trace_id, conversation_id, extract(epoch FROM deadline - now())::float8 AS time_left, agent_name,
+           parent_job_id
+    INTO j FROM jobs WHERE id = s.job_id;
+    IF s.inputs <> '{}' THEN
+        SELECT json_object_agg(i.index, json_build_object(
+            'output', i.output, 'payload_hash', encode(i.payload_hash, 'hex'),
+            'output_bytes', i.output_bytes, 'excerpts', i.excerpts))
+        INTO v_outputs FROM steps i WHERE i.job_id = s.job_id AND i.round = s.round AND i.index = ANY (s.inputs);
+    END IF;
+    IF s.kind <> 'tool' OR s.gathered OR j.agent_name IS NOT NULL OR j.parent_job_id IS NOT NULL THEN
+        SELECT json_build_object(
+            'kind', s.kind, 'gathered', s.gathered, 'note', s.note, 'depth', o.depth, 'root', o.root_job_id,
+            'agent', o.agent_name, 'limits', CASE WHEN s.kind <> 'tool' THEN o.limits END, 'skill', (
+                SELECT a.skills[1] FROM agents a
+                WHERE a.tenant_id = s.tenant_id AND a.name = o.agent_name AND a.version = o.agent_version),
+            -- The arguments of a chained tool are an answer, and no plan's: nothing in them is a reference.
+            'verbatim', s.round > 0 AND EXISTS (
+                SELECT FROM plans p WHERE p.job_id = s.job_id AND p.round = s.round AND p.source = 'chained'))
+        INTO v_family FROM jobs o WHERE o.id = s.job_id;
+    END IF;
+    RETURN json_build_object(
+        'job_id', s.job_id, 'round', s.round, 'index', s.index, 'tenant_id', s.tenant_id, 'tool_name', s.tool_name,
+        'effect', s.effect, 'lane', s.lane, 'arguments', s.arguments, 'attempt', s.attempt, 'retries', s.retries,
+        'recovery', s.recovery, 'unsure', s.unsure, 'wanted', s.wanted, 'worker_losses', s.worker_losses,
+        'releases', s.releases, 'timeout_seconds', s.timeout_seconds, 'user_id', j.user_id, 'trace_id', j.trace_id,
+        'conversation_id', j.conversation_id, 'time_left', j.time_left, 'outputs', v_outputs, 'family', v_family);
+END $$;
+
+-- The event of a step that was claimed.
+CREATE FUNCTION planq_step_started(s steps) RETURNS planq_event LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN ROW(s.tenant_id, s.job_id, 'step_started', json_build_object(
+        'round', s.round, 'index', s.index, 'attempt', s.attempt, 'tool_name', s.tool_name))::planq_event;
+END $$;
+
+-- Takes over what a transition has made ready: `p_moved` is what it returned, the caller holds the job's row.
+-- Returns it with {taken: [claims], stage: claim}, the steps that were taken not in `ready` any more.
+CREATE FUNCTION planq_take(
+    p_moved json, p_job uuid, p_round int, p_lane text, p_steps int, p_stage boolean, p_worker uuid, p_seconds float8
+) RETURNS json LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+DECLARE
+    v_mine int[];
+    v_ready json[] := '{}';
+    v_taken json[] := '{}';
+    v_stage planq_stage;
+    r record;
+BEGIN
+    IF NOT (p_moved->>'landed')::boolean OR (p_steps = 0 AND NOT p_stage) THEN
+        RETURN p_moved;
+    END IF;
+    IF p_steps > 0 THEN
+        SELECT array_agg(m.index) INTO v_mine FROM (
+            SELECT t.index FROM json_to_recordset(p_moved->'ready') AS t (index int, lane text)
+            WHERE t.lane = p_lane ORDER BY t.index LIMIT p_steps
+        ) m;
+        IF v_mine IS NOT NULL THEN
+            SELECT coalesce(array_agg(c.claim), '{}') INTO v_taken
+            FROM planq_claim_steps(p_job, p_round, v_mine, p_worker) c;
+        END IF;
+    END IF;
+    FOR r IN SELECT t.value FROM json_array_elements(p_moved->'ready') t
+             WHERE NOT EXISTS (SELECT FROM unnest(v_taken) c WHERE c->>'index' = t.value->>'index') LOOP
+        v_ready := v_ready || r.value;
+    END LOOP;
+    IF p_stage AND p_moved->>'job_status' = 'responding' THEN
+        v_stage := planq_take_stage(p_job, p_worker, p_seconds);
+        IF v_stage.attempt IS NOT NULL THEN
+            PERFORM planq_tell_all(ARRAY[v_stage.told]);
+        END IF;
+    END IF;
+    RETURN json_build_object(
+        'landed', true, 'status', p_moved->'status', 'job_status', p_moved->'job_status',
+        'stage_attempt', coalesce(v_stage.attempt, (p_moved->>'stage_attempt')::int, 0),
+        'ready', array_to_json(v_ready), 'taken', array_to_json(v_taken), 'stage', v_stage.claim);
+END $$;
+
+-- Takes over the stage RESPOND, which has just become due, unless the job is paused; the caller holds the job's row and
+-- stores the event. Returns nulls where there is nothing to be taken.
+CREATE FUNCTION planq_take_stage(p_job uuid, p_worker uuid, p_seconds float8) RETURNS planq_stage LANGUAGE plpgsql AS $$
+DECLARE
+    v_responding CONSTANT text := 'responding';
+    j record;
+BEGIN
+    UPDATE jobs SET stage_worker = p_worker, stage_attempt = stage_attempt + 1,
+        deadline = now() + make_interval(secs => p_seconds), wake_at = NULL, wakes = 0
+    WHERE id = p_job AND status = v_responding AND stage_worker IS NULL AND run_at <= now() AND paused_at IS NULL
+    RETURNING tenant_id, stage_attempt INTO j;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    RETURN ROW(planq_stage_claim(p_job), j.stage_attempt, ROW(j.tenant_id, p_job, 'stage_started',
+        json_build_object('stage', v_responding, 'attempt', j.stage_attempt))::planq_event)::planq_stage;
+END $$;

@@ -1,0 +1,262 @@
+-- Control: what people ask of a job. Each function has the job and all that it has delegated in view.
+--
+-- planq_cancel_job   ends the job and everything below it: planq_cut_off, planq_cancel_tree
+-- planq_pause_job    nothing of the job is begun any more, nor of what is below it: planq_below
+-- planq_resume_job   lets a paused job go on (planq_resume_below, planq_rewake_steps), or tries again what has not
+--                    succeeded of one that has ended (planq_reopen_steps)
+
+-- CancelRequested: ends the job, and its child jobs. Returns {found, landed, status, ended: [ids]}.
+CREATE FUNCTION planq_cancel_job(p_job uuid, p_tenant text) RETURNS json LANGUAGE plpgsql AS $$
+DECLARE
+    j jobs%ROWTYPE;
+BEGIN
+    SELECT * INTO j FROM jobs WHERE id = p_job AND tenant_id = p_tenant FOR NO KEY UPDATE;
+    IF j.id IS NULL THEN
+        RETURN json_build_object('found', false, 'landed', false);
+    END IF;
+    IF j.status IN ('completed', 'failed', 'cancelled') THEN
+        RETURN json_build_object('found', true, 'landed', false, 'status', j.status);
+    END IF;
+    RETURN json_build_object('found', true, 'landed', true, 'status', 'cancelled',
+        'ended', to_json(planq_cut_off(p_job, 'cancelled', NULL)));
+END $$;
+
+-- Ends an unfinished job in the middle, as `p_status`: its unfinished steps are cancelled, what still runs is fenced off
+-- by that; everything below it is cancelled with it. What open calls may have cost stays held for a while. The caller
+-- holds the job's row. Returns the ids of all ended jobs.
+CREATE FUNCTION planq_cut_off(p_job uuid, p_status text, p_error json) RETURNS uuid[] LANGUAGE plpgsql AS $$
+DECLARE
+    v_tenant text;
+BEGIN
+    PERFORM planq_owe(ARRAY[p_job]);
+    UPDATE steps SET status = 'cancelled', finished_at = clock_timestamp(), wake_at = NULL, deadline = NULL,
+        question = NULL
+    WHERE job_id = p_job AND status IN ('pending', 'ready', 'running', 'waiting');
+    UPDATE jobs SET status = p_status, error = p_error, finished_at = clock_timestamp(), stage_worker = NULL,
+        cancel_requested_at = CASE WHEN p_status = 'cancelled' THEN now() END,
+        wake_at = NULL, deadline = NULL, paused_at = NULL, open_steps = 0, open_questions = 0
+    WHERE id = p_job RETURNING tenant_id INTO v_tenant;
+    PERFORM planq_tell(v_tenant, p_job, 'job_' || p_status, p_error);
+    RETURN ARRAY[p_job] || planq_cancel_tree(ARRAY[p_job], '{}');
+END $$;
+
+-- Cancels the unfinished ones of `p_jobs` and everything below these and below `p_above`: their parents do not wait for
+-- them any more. Locks them in the order of their ids. A job that was made meanwhile by one of them is found in the next
+-- turn; then nobody makes any more. What open calls of these jobs may have cost stays held for a while. Returns the ids
+-- of those that this ended.
+CREATE FUNCTION planq_cancel_tree(p_above uuid[], p_jobs uuid[]) RETURNS uuid[] LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+    v_unfinished CONSTANT text[] := '{queued,planning,executing,input_required,responding}';
+    v_above uuid[] := p_above;
+    v_ids uuid[];
+    v_ended uuid[] := '{}';
+BEGIN
+    LOOP
+        WITH RECURSIVE tree (id) AS (
+            SELECT unnest(p_jobs || v_above)
+            UNION
+            SELECT c.id FROM tree t JOIN jobs c ON c.parent_job_id = t.id AND c.status = ANY (v_unfinished)
+        )
+        SELECT array_agg(l.id) INTO v_ids FROM (
+            SELECT id FROM jobs WHERE id IN (SELECT t.id FROM tree t) AND id <> ALL (p_above)
+              AND status = ANY (v_unfinished)
+            ORDER BY id FOR NO KEY UPDATE
+        ) l;
+        EXIT WHEN v_ids IS NULL;
+        PERFORM planq_owe(v_ids);
+        UPDATE steps SET status = 'cancelled', finished_at = clock_timestamp(), wake_at = NULL, deadline = NULL,
+            question = NULL
+        WHERE job_id = ANY (v_ids) AND status IN ('pending', 'ready', 'running', 'waiting');
+        UPDATE jobs SET status = 'cancelled', finished_at = clock_timestamp(), stage_worker = NULL, is_gathered = true,
+            cancel_requested_at = now(), wake_at = NULL, deadline = NULL, paused_at = NULL, open_steps = 0,
+            open_questions = 0
+        WHERE id = ANY (v_ids);
+        INSERT INTO events (tenant_id, job_id, kind)
+        SELECT tenant_id, id, 'job_cancelled' FROM jobs WHERE id = ANY (v_ids) ORDER BY id;
+        v_ended := v_ended || v_ids;
+        v_above := p_above || v_ended;
+    END LOOP;
+    RETURN v_ended;
+END $$;
+
+-- PauseRequested: nothing of the job is begun from now on, nor of anything below it; a job that is made meanwhile by one
+-- of these is found in the next turn. Returns {found, landed, status}.
+CREATE FUNCTION planq_pause_job(p_job uuid, p_tenant text) RETURNS json LANGUAGE plpgsql AS $$
+DECLARE
+    j jobs%ROWTYPE;
+    v_below uuid[];
+BEGIN
+    SELECT * INTO j FROM jobs WHERE id = p_job AND tenant_id = p_tenant FOR NO KEY UPDATE;
+    IF j.id IS NULL THEN
+        RETURN json_build_object('found', false, 'landed', false);
+    END IF;
+    IF j.status IN ('completed', 'failed', 'cancelled') OR j.paused_at IS NOT NULL THEN
+        RETURN json_build_object('found', true, 'landed', false, 'status', j.status);
+    END IF;
+    UPDATE jobs SET paused_at = now() WHERE id = p_job;
+    PERFORM planq_tell(j.tenant_id, p_job, 'job_paused', NULL);
+    LOOP
+        v_below := planq_below(p_job, NULL);
+        EXIT WHEN v_below IS NULL;
+        UPDATE jobs SET paused_at = now() WHERE id = ANY (v_below);
+        INSERT INTO events (tenant_id, job_id, kind) SELECT j.tenant_id, b, 'job_paused' FROM unnest(v_below) b;
+    END LOOP;
+    RETURN json_build_object('found', true, 'landed', true, 'status', j.status);
+END $$;
+
+-- The unfinished jobs below a job whose pause began at `p_paused` (null: those that are not paused), locked in the order
+-- of their ids.
+CREATE FUNCTION planq_below(p_job uuid, p_paused timestamptz) RETURNS uuid[] LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+    v_unfinished CONSTANT text[] := '{queued,planning,executing,input_required,responding}';
+BEGIN
+    RETURN (
+        WITH RECURSIVE tree (id) AS (
+            SELECT p_job
+            UNION
+            SELECT c.id FROM tree t JOIN jobs c ON c.parent_job_id = t.id AND c.status = ANY (v_unfinished)
+        )
+        SELECT array_agg(l.id) FROM (
+            SELECT id FROM jobs WHERE id IN (SELECT t.id FROM tree t) AND id <> p_job
+              AND status = ANY (v_unfinished) AND paused_at IS NOT DISTINCT FROM p_paused
+            ORDER BY id FOR NO KEY UPDATE
+        ) l
+    );
+END $$;
+
+-- ResumeRequested: a paused job goes on, its times moved by the length of the pause, and so does what was paused with it;
+-- one that failed, or completed with failed steps, tries again what has not succeeded, and delegates anew. The second only
+-- if `p_after` is how often it has been resumed: else what is to be tried again has not been looked at; the first only if
+-- `p_after` is NULL. A child job that has ended is not resumed: its parent has been told of its end, and makes a new one
+-- when it is resumed itself. What a job had come to before a chained tool is kept while that tool is tried again.
+-- Returns {found, landed, status, round, attempt, ready: [{index, lane, tool_name}]}; the caller publishes `ready`, or
+-- the stage that the status stands for.
+CREATE FUNCTION planq_resume_job(p_job uuid, p_tenant text, p_after int, p_unsure int[]) RETURNS json
+LANGUAGE plpgsql AS $$
+DECLARE
+    j jobs%ROWTYPE;
+    v_pause interval;
+    v_status text;
+    v_again int := 0;
+    v_ready json := '[]';
+    v_chained boolean;
+BEGIN
+    SELECT * INTO j FROM jobs WHERE id = p_job AND tenant_id = p_tenant FOR NO KEY UPDATE;
+    IF j.id IS NULL THEN
+        RETURN json_build_object('found', false, 'landed', false);
+    END IF;
+    IF (j.status = 'cancelled' OR (j.status = 'completed' AND j.failed_steps = 0))
+       OR (j.status NOT IN ('completed', 'failed') AND (j.paused_at IS NULL OR p_after IS NOT NULL))
+       OR (j.status IN ('completed', 'failed') AND (j.resumes IS DISTINCT FROM p_after OR j.parent_job_id IS NOT NULL))
+    THEN
+        RETURN json_build_object('found', true, 'landed', false, 'status', j.status);
+    END IF;
+    IF j.status NOT IN ('completed', 'failed') THEN
+        v_status := j.status;
+        v_pause := now() - j.paused_at;
+        UPDATE steps SET wake_at = wake_at + v_pause
+        WHERE job_id = p_job AND status = 'waiting' AND question IS NOT NULL;
+        UPDATE jobs SET paused_at = NULL, deadline = deadline + v_pause, expires_at = expires_at + v_pause,
+            wake_at = CASE WHEN wake_at IS NOT NULL THEN greatest(run_at, now() + planq_wake_grace()) END, wakes = 0
+        WHERE id = p_job;
+        PERFORM planq_resume_below(p_job, j.paused_at);
+    ELSE
+        v_again := planq_reopen_steps(p_job, j.round, p_unsure);
+        UPDATE steps SET gathered = false, children = NULL, open_children = NULL, next_child = NULL, waits_for = NULL,
+            max_parallel = NULL, note = NULL
+        WHERE job_id = p_job AND round = j.round AND children IS NOT NULL AND status <> 'succeeded';
+        v_status := CASE
+            WHEN v_again > 0 THEN 'executing'
+            WHEN EXISTS (SELECT FROM steps WHERE job_id = p_job AND round = j.round)
+              OR EXISTS (SELECT FROM plans WHERE job_id = p_job AND round = j.round AND errors IS NOT NULL)
+            THEN 'responding' ELSE 'queued' END;
+        v_chained := EXISTS (SELECT FROM plans WHERE job_id = p_job AND round = j.round AND source = 'chained');
+        UPDATE jobs SET status = v_status, open_steps = v_again, failed_steps = 0, halt_index = NULL, open_questions = 0,
+            resumes = resumes + 1, stage_losses = 0, stage_worker = NULL, error = NULL, chained = NULL,
+            answer = CASE WHEN v_chained THEN answer END, output = CASE WHEN v_chained THEN output END,
+            finished_at = NULL, run_at = now(), wakes = 0,
+            wake_at = CASE WHEN v_status <> 'executing' THEN now() + planq_wake_grace() END,
+            deadline = CASE WHEN v_status = 'executing'
+                THEN now() + make_interval(secs => (limits->>'plan_timeout_seconds')::float8) END,
+            expires_at = now() + make_interval(secs => (limits->>'job_timeout_seconds')::float8)
+        WHERE id = p_job;
+    END IF;
+    IF v_status IN ('executing', 'input_required') THEN
+        v_ready := planq_rewake_steps(p_job, j.round);
+    END IF;
+    PERFORM planq_tell(j.tenant_id, p_job, 'job_resumed',
+        json_build_object('from', j.status, 'again', v_again, 'answer', j.answer, 'error', j.error));
+    RETURN json_build_object('found', true, 'landed', true, 'status', v_status, 'round', j.round,
+        'attempt', j.stage_attempt, 'ready', v_ready);
+END $$;
+
+-- Lets what was paused with a job go on with it: its times are moved by the length of the pause, and what is due of it
+-- is due at once, for the sweeper. The caller holds the job's row.
+CREATE FUNCTION planq_resume_below(p_job uuid, p_paused timestamptz) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_pause CONSTANT interval := now() - p_paused;
+    v_below CONSTANT uuid[] := planq_below(p_job, p_paused);
+BEGIN
+    IF v_below IS NULL THEN
+        RETURN;
+    END IF;
+    UPDATE steps SET wakes = 0,
+        wake_at = CASE WHEN status = 'ready' THEN greatest(run_at, now()) ELSE wake_at + v_pause END
+    WHERE job_id = ANY (v_below) AND (status = 'ready' OR (status = 'waiting' AND question IS NOT NULL));
+    UPDATE jobs SET paused_at = NULL, deadline = deadline + v_pause, expires_at = expires_at + v_pause,
+        wake_at = CASE WHEN wake_at IS NOT NULL THEN greatest(run_at, now()) END, wakes = 0
+    WHERE id = ANY (v_below);
+    INSERT INTO events (tenant_id, job_id, kind, data)
+    SELECT tenant_id, id, 'job_resumed', json_build_object('from', status, 'again', 0) FROM jobs WHERE id = ANY (v_below);
+END $$;
+
+-- Gives every step without success a fresh start; `p_unsure` lists those whose tool has to find out first whether an
+-- earlier attempt took effect, not before whoever ran it has been told to stop. It takes time that grows with the number
+-- of the plan's dependencies, not with the square of its steps. Returns how many there are. The caller holds the job's
+-- row.
+CREATE FUNCTION planq_reopen_steps(p_job uuid, p_round int, p_unsure int[]) RETURNS int
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_count int;
+BEGIN
+    WITH open AS MATERIALIZED (
+        SELECT s.index, s.dependents FROM steps s
+        WHERE s.job_id = p_job AND s.round = p_round AND s.status <> 'succeeded'
+    ), awaited AS (
+        SELECT d.index, count(*)::int AS pending FROM open o CROSS JOIN LATERAL unnest(o.dependents) AS d (index)
+        GROUP BY d.index
+    ), unsure AS (
+        SELECT DISTINCT u.index FROM unnest(p_unsure) AS u (index)
+    ), counted AS (
+        SELECT o.index, coalesce(a.pending, 0) AS pending, u.index IS NOT NULL AS is_unsure
+        FROM open o LEFT JOIN awaited a ON a.index = o.index LEFT JOIN unsure u ON u.index = o.index
+    )
+    UPDATE steps s SET
+        status = CASE WHEN c.pending = 0 THEN 'ready' ELSE 'pending' END,
+        pending = c.pending,
+        unsure = c.is_unsure,
+        output = NULL, error = NULL, question = NULL, finished_at = NULL, started_at = NULL, asked_at = NULL,
+        worker_id = NULL,
+        deadline = NULL, worker_losses = 0, releases = s.attempt, wakes = 0,
+        run_at = greatest(now(), CASE WHEN c.is_unsure THEN s.finished_at + planq_wake_grace() END),
+        wake_at = CASE WHEN c.pending = 0 THEN now() + planq_wake_grace() END
+    FROM counted c WHERE s.job_id = p_job AND s.round = p_round AND s.index = c.index;
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    RETURN v_count;
+END $$;
+
+-- The ready steps of a round, due again as if they had just become ready, retries when their time comes; the caller
+-- publishes those that are returned, and holds the job.
+CREATE FUNCTION planq_rewake_steps(p_job uuid, p_round int) RETURNS json LANGUAGE sql AS $$
+    WITH woken AS (
+        UPDATE steps SET wake_at = CASE WHEN run_at > now() THEN run_at ELSE now() + planq_wake_grace() END, wakes = 0
+        WHERE job_id = p_job AND round = p_round AND status = 'ready'
+        RETURNING index, lane, tool_name, run_at
+    )
+    SELECT coalesce(
+        json_agg(json_build_object('index', index, 'lane', lane, 'tool_name', tool_name) ORDER BY index)
+            FILTER (WHERE run_at <= now()), '[]')
+    FROM woken
+$$;

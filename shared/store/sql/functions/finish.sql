@@ -1,0 +1,534 @@
+-- Finish: one attempt at a step ends, in one commit that is fenced by the attempt's number.
+--
+-- The way of a success, planq_succeed_runs: lock the job, store the output (planq_keep_outcome), append the event, take
+-- one dependency off each dependent (planq_unlock_one), claim for the same worker what became ready, and count the step
+-- off its job; the last one opens RESPOND (planq_close_steps, or planq_close_and_take_stage). planq_succeed_many does it
+-- set by set, for many steps of one job. planq_fail_steps retries a step, or fails it and skips what it halts
+-- (planq_skip_after). planq_finish_step is one end of one step, for everything that is not on the hot path.
+--
+-- Lock order everywhere: the job's row first, then its steps. Claims lock a single step and never wait for a job. Every
+-- transition is one round trip, guarded by the state and the attempt it expects, and says whether it landed; its
+-- executable specification is a pure model that property tests hold equal to it. Items are as in plan.sql.
+
+-- StepSucceeded, many times, each followed by those of its run. Items: {n, job, round, index, attempt, output, hash,
+-- bytes, excerpts, artifact, ended, run, take_steps, take_stage}; a large output comes as the hash of its payload
+-- (hexadecimal), its size and its excerpts instead of `output`; `ended` says how many seconds ago the attempt ended;
+-- `run` lists {index, output, artifact, began, ended} of the steps that come after it, each the only one that waits for
+-- the one before, and waits for nothing else. A run ends before the first step that cannot be claimed: nothing of a paused
+-- job is, nothing that is skipped by now. Returns rows (n, moved) of those that landed, `moved` as planq_take does with
+-- {steps: how many have succeeded}.
+CREATE FUNCTION planq_succeed_runs(p_items json, p_lane text, p_worker uuid, p_seconds float8)
+RETURNS TABLE (n int, moved json) LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+DECLARE
+    v_waiting CONSTANT text := 'waiting';
+    v_running CONSTANT text := 'running';
+    i record;
+    j record;
+    r record;
+    s steps;
+    t steps;
+    v_index int;
+    v_steps int;
+    v_budget int;
+    v_stage planq_stage;
+    v_ready json[];
+    v_taken json[];
+    v_events planq_event[];
+BEGIN
+    FOR i IN SELECT * FROM json_to_recordset(p_items) AS a (
+        n int, job uuid, round int, index int, attempt int, output text, hash text, bytes bigint, excerpts text,
+        artifact text, ended float8, run json, take_steps int, take_stage boolean
+    ) LOOP
+        SELECT status, round, open_steps, stage_attempt, paused_at IS NULL AND run_at <= now() AS is_free INTO j
+        FROM jobs WHERE id = i.job FOR NO KEY UPDATE;
+        CONTINUE WHEN NOT FOUND OR j.status NOT IN ('executing', 'input_required') OR j.round <> i.round;
+        UPDATE steps SET
+            status = 'succeeded', output = i.output::json, payload_hash = decode(i.hash, 'hex'),
+            output_bytes = i.bytes, excerpts = i.excerpts::json, error = NULL, unsure = false,
+            finished_at = greatest(started_at, clock_timestamp() - make_interval(secs => coalesce(i.ended, 0))),
+            wake_at = NULL, wakes = 0, deadline = NULL
+        WHERE job_id = i.job AND round = i.round AND index = i.index AND attempt = i.attempt
+          AND (status = v_running OR (status = v_waiting AND question IS NULL))
+        RETURNING * INTO s;
+        CONTINUE WHEN NOT FOUND;
+        v_steps := 1;
+        v_ready := '{}';
+        v_taken := '{}';
+        v_stage := NULL;
+        v_budget := CASE WHEN j.is_free THEN i.take_steps ELSE 0 END;
+        IF i.hash IS NOT NULL OR i.artifact IS NOT NULL THEN
+            PERFORM planq_keep_outcome(s.tenant_id, i.job, i.index, s.tool_name, i.output::json,
+                                       decode(i.hash, 'hex'), i.artifact::json);
+        END IF;
+        v_events := v_events || ROW(s.tenant_id, i.job, 'step_succeeded', json_build_object(
+            'round', i.round, 'index', i.index, 'attempt', i.attempt, 'error', NULL))::planq_event;
+        IF i.run IS NOT NULL AND v_budget > 0 THEN
+            FOR r IN SELECT * FROM json_to_recordset(i.run) AS g (
+                index int, output text, artifact text, began float8, ended float8
+            ) LOOP
+                EXIT WHEN s.dependents <> ARRAY[r.index];
+                t := planq_run_one(i.job, i.round, r.index, p_lane, p_worker, r.output::json, s.finished_at, r.began,
+                                   r.ended);
+                EXIT WHEN t.index IS NULL;
+                s := t;
+                v_steps := v_steps + 1;
+                IF r.artifact IS NOT NULL THEN
+                    PERFORM planq_keep_outcome(s.tenant_id, i.job, r.index, s.tool_name, r.output::json, NULL,
+                                               r.artifact::json);
+                END IF;
+                v_events := v_events || planq_step_started(s) || ROW(
+                    s.tenant_id, i.job, 'step_succeeded', json_build_object(
+                        'round', i.round, 'index', r.index, 'attempt', s.attempt, 'error', NULL))::planq_event;
+            END LOOP;
+        END IF;
+        FOREACH v_index IN ARRAY s.dependents LOOP
+            t := planq_unlock_one(i.job, i.round, v_index, p_lane, v_budget > 0, p_worker);
+            IF t.status = 'running' THEN
+                v_budget := v_budget - 1;
+                v_taken := v_taken || planq_step_claim(t);
+                v_events := v_events || planq_step_started(t);
+            ELSIF t.status = 'ready' THEN
+                v_ready := v_ready || json_build_object('index', t.index, 'lane', t.lane, 'tool_name', t.tool_name);
+            END IF;
+        END LOOP;
+        IF j.open_steps > v_steps THEN
+            UPDATE jobs SET open_steps = open_steps - v_steps WHERE id = i.job;
+        ELSIF i.take_stage AND j.is_free THEN
+            j.status := 'responding';
+            UPDATE jobs SET open_steps = 1 WHERE id = i.job AND v_steps > 1;
+            v_stage := planq_close_and_take_stage(i.job, p_worker, p_seconds);
+            v_events := v_events || v_stage.told;
+        ELSE
+            j.status := planq_close_steps(i.job, v_steps, 0);
+        END IF;
+        n := i.n;
+        moved := json_build_object(
+            'landed', true, 'status', 'succeeded', 'job_status', j.status, 'steps', v_steps,
+            'stage_attempt', coalesce(v_stage.attempt, j.stage_attempt),
+            'ready', array_to_json(v_ready), 'taken', array_to_json(v_taken), 'stage', v_stage.claim);
+        RETURN NEXT;
+    END LOOP;
+    PERFORM planq_tell_all(v_events);
+END $$;
+
+-- A step of a run that was neither claimed nor begun so far is claimed and succeeds at once, as its first attempt, no
+-- earlier than `p_after`; `p_began` and `p_ended` say how many seconds ago that was. Returns the step; nulls where it is
+-- not waiting for exactly one step any more, or has been tried. The caller holds the job's row.
+CREATE FUNCTION planq_run_one(
+    p_job uuid, p_round int, p_index int, p_lane text, p_worker uuid, p_output json, p_after timestamptz,
+    p_began float8, p_ended float8
+) RETURNS steps LANGUAGE plpgsql AS $$
+DECLARE
+    v_pending CONSTANT text := 'pending';
+    v_now CONSTANT timestamptz := clock_timestamp();
+    s steps;
+BEGIN
+    UPDATE steps SET
+        status = 'succeeded', pending = 0, attempt = 1, worker_id = p_worker, output = p_output,
+        started_at = greatest(p_after, v_now - make_interval(secs => p_began)),
+        finished_at = greatest(p_after, v_now - make_interval(secs => p_ended))
+    WHERE job_id = p_job AND round = p_round AND index = p_index AND status = v_pending AND pending = 1
+      AND attempt = 0 AND lane = p_lane AND run_at <= now()
+    RETURNING * INTO s;
+    RETURN s;
+END $$;
+
+-- Takes one dependency off a step that waits; the last one makes it ready, or it is claimed for `p_worker` at once, where
+-- `p_takes` and it is of the lane and its time has come. Returns the step. The caller holds the job's row.
+CREATE FUNCTION planq_unlock_one(
+    p_job uuid, p_round int, p_index int, p_lane text, p_takes boolean, p_worker uuid
+) RETURNS steps LANGUAGE plpgsql AS $$
+DECLARE
+    v_pending CONSTANT text := 'pending';
+    r record;
+    s steps;
+BEGIN
+    SELECT pending, p_takes AND lane = p_lane AND run_at <= now() AS is_taken INTO r FROM steps
+    WHERE job_id = p_job AND round = p_round AND index = p_index AND status = v_pending;
+    IF r.pending > 1 THEN
+        UPDATE steps SET pending = pending - 1 WHERE job_id = p_job AND round = p_round AND index = p_index;
+    ELSIF r.is_taken THEN
+        UPDATE steps SET pending = 0, status = 'running', attempt = attempt + 1, worker_id = p_worker,
+            started_at = coalesce(started_at, clock_timestamp()),
+            deadline = now() + make_interval(secs => timeout_seconds)
+        WHERE job_id = p_job AND round = p_round AND index = p_index RETURNING * INTO s;
+    ELSIF r.pending = 1 THEN
+        UPDATE steps SET pending = 0, status = 'ready', wake_at = now() + planq_wake_grace()
+        WHERE job_id = p_job AND round = p_round AND index = p_index RETURNING * INTO s;
+    END IF;
+    RETURN s;
+END $$;
+
+-- The last step of a job has ended in success: opens RESPOND and takes it over, in one. The caller holds the job's row and
+-- stores the event. Returns nulls where there is nothing to be taken.
+CREATE FUNCTION planq_close_and_take_stage(p_job uuid, p_worker uuid, p_seconds float8) RETURNS planq_stage
+LANGUAGE plpgsql AS $$
+DECLARE
+    j record;
+BEGIN
+    UPDATE jobs SET open_steps = open_steps - 1, status = 'responding', open_questions = 0, stage_worker = p_worker,
+        stage_attempt = stage_attempt + 1, deadline = now() + make_interval(secs => p_seconds), wake_at = NULL, wakes = 0
+    WHERE id = p_job RETURNING tenant_id, stage_attempt INTO j;
+    RETURN ROW(planq_stage_claim(p_job), j.stage_attempt, ROW(j.tenant_id, p_job, 'stage_started',
+        json_build_object('stage', 'responding', 'attempt', j.stage_attempt))::planq_event)::planq_stage;
+END $$;
+
+-- StepSucceeded, for many steps of one job among the items, set by set: of what they all wait for, and of the job's row,
+-- one version is written and not one for each. Items are as in planq_succeed_runs, without runs. Returns a row for each
+-- job of which a step landed: `landed` are the numbers of its items, the rest is what planq_take returns; the callers
+-- share `ready`, `taken` and `stage`.
+CREATE FUNCTION planq_succeed_many(p_items json, p_lane text, p_worker uuid, p_seconds float8)
+RETURNS TABLE (landed int[], job_status text, stage_attempt int, ready json, taken json, stage json)
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+#variable_conflict use_column
+DECLARE
+    v_items planq_outcome[];
+    v_done planq_done[];
+    v_freed planq_freed[];
+    v_closed planq_closed[];
+BEGIN
+    SELECT array_agg(i) INTO v_items FROM json_populate_recordset(NULL::planq_outcome, p_items) i;
+    WITH held AS MATERIALIZED (
+        SELECT j.id, j.round, j.status, j.open_steps, j.paused_at IS NULL AND j.run_at <= now() AS is_free
+        FROM jobs j WHERE j.id IN (SELECT i.job FROM unnest(v_items) i) ORDER BY j.id FOR NO KEY UPDATE
+    ), done AS (
+        UPDATE steps s SET
+            status = 'succeeded', output = i.output::json, payload_hash = decode(i.hash, 'hex'),
+            output_bytes = i.bytes, excerpts = i.excerpts::json, error = NULL, unsure = false,
+            finished_at = clock_timestamp(), wake_at = NULL, wakes = 0, deadline = NULL
+        FROM held h JOIN unnest(v_items) i ON i.job = h.id AND i.round = h.round
+        WHERE h.status IN ('executing', 'input_required')
+          AND s.job_id = i.job AND s.round = i.round AND s.index = i.index AND s.attempt = i.attempt
+          AND (s.status = 'running' OR (s.status = 'waiting' AND s.question IS NULL))
+        RETURNING i.n, s.tenant_id, s.job_id, s.round, s.index, s.attempt, s.tool_name, s.dependents, h.open_steps,
+            h.is_free, i.take_steps, i.take_stage
+    )
+    SELECT array_agg(ROW(d.n, d.tenant_id, d.job_id, d.round, d.index, d.attempt, d.tool_name, d.dependents,
+                         d.open_steps, d.is_free, d.take_steps, d.take_stage)::planq_done ORDER BY d.n)
+    INTO v_done FROM done d;
+    IF v_done IS NULL THEN
+        RETURN;
+    END IF;
+    PERFORM planq_keep_outcome(d.tenant, d.job, d.index, d.tool_name, i.output::json, decode(i.hash, 'hex'),
+                               i.artifact::json)
+    FROM unnest(v_items) i JOIN unnest(v_done) d ON d.n = i.n WHERE i.hash IS NOT NULL OR i.artifact IS NOT NULL;
+    v_freed := planq_unlock_and_take(v_done, p_lane, p_worker);
+    v_closed := planq_close_and_take(v_done, v_freed, p_worker, p_seconds);
+    RETURN QUERY SELECT
+        (SELECT array_agg(d.n) FROM unnest(v_done) d WHERE d.job = c.job),
+        c.status, c.stage_attempt,
+        (SELECT json_agg(json_build_object('index', f.index, 'lane', f.lane, 'tool_name', f.tool_name))
+         FROM unnest(v_freed) f WHERE f.job = c.job AND NOT f.is_taken),
+        (SELECT json_agg(planq_step_claim(s) ORDER BY s.index)
+         FROM unnest(v_freed) f JOIN steps s ON s.job_id = f.job AND s.round = f.round AND s.index = f.index
+         WHERE f.job = c.job AND f.is_taken),
+        CASE WHEN c.is_taken THEN planq_stage_claim(c.job) END
+    FROM unnest(v_closed) c;
+END $$;
+
+-- Takes their dependencies off the steps that wait for those in `p_done`, and claims for `p_worker` as many of the ones
+-- that become ready as the callers take over. Returns those that became ready. The caller holds the jobs' rows.
+CREATE FUNCTION planq_unlock_and_take(p_done planq_done[], p_lane text, p_worker uuid) RETURNS planq_freed[]
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_freed planq_freed[];
+BEGIN
+    WITH freed AS (
+        SELECT d.job, d.round, f.index, count(*)::int AS by
+        FROM unnest(p_done) d CROSS JOIN LATERAL unnest(d.dependents) AS f (index) GROUP BY d.job, d.round, f.index
+    ), budget AS (
+        SELECT d.job, sum(d.take_steps) AS steps FROM unnest(p_done) d WHERE d.is_free GROUP BY d.job
+    ), ranked AS (
+        SELECT s.job_id, s.round, s.index, f.by, s.pending = f.by AS is_ready, s.lane, s.run_at, row_number() OVER (
+            PARTITION BY s.job_id ORDER BY s.pending <> f.by, s.lane <> p_lane, s.run_at > now(), s.index) AS rank
+        FROM freed f JOIN steps s ON s.job_id = f.job AND s.round = f.round AND s.index = f.index
+        WHERE s.status = 'pending'
+    ), chosen AS (
+        SELECT r.job_id, r.round, r.index, r.by, r.is_ready,
+            r.is_ready AND r.lane = p_lane AND r.run_at <= now() AND r.rank <= coalesce(b.steps, 0) AS is_taken
+        FROM ranked r LEFT JOIN budget b ON b.job = r.job_id
+    ), moved AS (
+        UPDATE steps s SET
+            pending = s.pending - c.by,
+            status = CASE WHEN c.is_taken THEN 'running' WHEN c.is_ready THEN 'ready' ELSE s.status END,
+            attempt = s.attempt + c.is_taken::int,
+            worker_id = CASE WHEN c.is_taken THEN p_worker ELSE s.worker_id END,
+            started_at = CASE WHEN c.is_taken THEN coalesce(s.started_at, clock_timestamp()) ELSE s.started_at END,
+            deadline = CASE WHEN c.is_taken THEN now() + make_interval(secs => s.timeout_seconds) END,
+            wake_at = CASE WHEN c.is_ready AND NOT c.is_taken THEN now() + planq_wake_grace() END
+        FROM chosen c WHERE s.job_id = c.job_id AND s.round = c.round AND s.index = c.index
+        RETURNING s.tenant_id, s.job_id, s.round, s.index, s.lane, s.tool_name, s.attempt, s.status
+    )
+    SELECT array_agg(ROW(m.tenant_id, m.job_id, m.round, m.index, m.lane, m.tool_name, m.attempt,
+                         m.status = 'running')::planq_freed ORDER BY m.job_id, m.index)
+    INTO v_freed FROM moved m WHERE m.status <> 'pending';
+    RETURN v_freed;
+END $$;
+
+-- Counts the steps in `p_done` off their jobs; the last one of a job opens RESPOND, which its caller may take over.
+-- Tells of all that has happened. Returns where the jobs stand. The caller holds their rows.
+CREATE FUNCTION planq_close_and_take(p_done planq_done[], p_freed planq_freed[], p_worker uuid, p_seconds float8)
+RETURNS planq_closed[] LANGUAGE plpgsql AS $$
+DECLARE
+    v_closed planq_closed[];
+BEGIN
+    WITH closing AS (
+        SELECT d.job, count(*)::int AS count, count(*) = max(d.open_steps) AS is_last,
+               count(*) = max(d.open_steps) AND bool_or(d.take_stage AND d.is_free) AS is_taken
+        FROM unnest(p_done) d GROUP BY d.job
+    ), closed AS (
+        UPDATE jobs j SET
+            open_steps = j.open_steps - c.count,
+            status = CASE WHEN c.is_last THEN 'responding' ELSE j.status END,
+            open_questions = CASE WHEN c.is_last THEN 0 ELSE j.open_questions END,
+            stage_worker = CASE WHEN c.is_taken THEN p_worker ELSE j.stage_worker END,
+            stage_attempt = j.stage_attempt + c.is_taken::int,
+            wake_at = CASE WHEN c.is_last AND NOT c.is_taken THEN now() + planq_wake_grace() END,
+            wakes = 0,
+            deadline = CASE WHEN c.is_taken THEN now() + make_interval(secs => p_seconds)
+                            WHEN NOT c.is_last THEN j.deadline END
+        FROM closing c WHERE j.id = c.job
+        RETURNING j.id, j.tenant_id, j.status, j.stage_attempt, c.is_taken
+    ), told AS (
+        INSERT INTO events (tenant_id, job_id, kind, data)
+        SELECT e.tenant, e.job, e.kind, e.data FROM (
+            SELECT 1 AS part, d.n, d.tenant, d.job, 'step_succeeded' AS kind, json_build_object(
+                'round', d.round, 'index', d.index, 'attempt', d.attempt, 'error', NULL) AS data
+            FROM unnest(p_done) d
+            UNION ALL
+            SELECT 2, f.index, f.tenant, f.job, 'step_started', json_build_object(
+                'round', f.round, 'index', f.index, 'attempt', f.attempt, 'tool_name', f.tool_name)
+            FROM unnest(p_freed) f WHERE f.is_taken
+            UNION ALL
+            SELECT 3, 0, c.tenant_id, c.id, 'stage_started',
+                json_build_object('stage', c.status, 'attempt', c.stage_attempt)
+            FROM closed c WHERE c.is_taken
+        ) e ORDER BY e.part, e.n
+    )
+    SELECT array_agg(ROW(c.id, c.tenant_id, c.status, c.stage_attempt, c.is_taken)::planq_closed)
+    INTO v_closed FROM closed c;
+    RETURN v_closed;
+END $$;
+
+-- StepFailed, many times. Items: {n, job, round, index, attempt, error, retry_in, unsure, anew, take_steps, take_stage},
+-- the time in seconds; `anew` says that the step's child jobs have failed and that it delegates again. Returns rows
+-- (n, moved), `moved` as planq_take does.
+CREATE FUNCTION planq_fail_steps(p_items json, p_lane text, p_worker uuid, p_seconds float8)
+RETURNS TABLE (n int, moved json) LANGUAGE sql AS $$
+    SELECT i.n, planq_take(
+        CASE WHEN i.anew
+        THEN planq_fail_anew(i.job, i.round, i.index, i.attempt, i.error::json, make_interval(secs => i.retry_in))
+        ELSE planq_finish_step(i.job, i.round, i.index, i.attempt, false, NULL, i.error::json,
+                               make_interval(secs => i.retry_in), false, NULL, NULL, NULL, NULL, i.unsure) END,
+        i.job, i.round, p_lane, i.take_steps, i.take_stage, p_worker, p_seconds)
+    FROM json_to_recordset(p_items) AS i (
+        n int, job uuid, round int, index int, attempt int, error text, retry_in float8, unsure boolean, anew boolean,
+        take_steps int, take_stage boolean
+    )
+$$;
+
+-- StepFailed, `anew`: as planq_finish_step for a failure; a step that is tried again forgets its child jobs, and what is
+-- unfinished of them ends in the same commit. What they cost stays counted: it stands with themselves. The attempt that
+-- delegated counts with this one as one.
+CREATE FUNCTION planq_fail_anew(
+    p_job uuid, p_round int, p_index int, p_attempt int, p_error json, p_retry_in interval
+) RETURNS json LANGUAGE plpgsql AS $$
+DECLARE
+    v_moved CONSTANT json := planq_finish_step(
+        p_job, p_round, p_index, p_attempt, false, NULL, p_error, p_retry_in, false, NULL, NULL, NULL, NULL, false);
+    v_children uuid[];
+BEGIN
+    IF v_moved->>'status' = 'ready' THEN
+        SELECT children INTO v_children FROM steps WHERE job_id = p_job AND round = p_round AND index = p_index;
+        UPDATE steps SET gathered = false, children = NULL, open_children = NULL, next_child = NULL, waits_for = NULL,
+            max_parallel = NULL, note = NULL, releases = releases + 1
+        WHERE job_id = p_job AND round = p_round AND index = p_index AND gathered;
+        IF v_children IS NOT NULL THEN
+            PERFORM planq_drop_children(v_children);
+        END IF;
+    END IF;
+    RETURN v_moved;
+END $$;
+
+-- StepSucceeded, StepFailed: stores the outcome of an attempt, unlocks dependents or skips what had not begun; children
+-- of a step that has ended end with it. A large output comes as the hash of its payload, its size and its excerpts
+-- instead of `p_output`; planq_keep_outcome says what `p_artifact` holds. With `p_retry_in` a failed step becomes ready
+-- again after that time, unless an earlier step has failed for good; `p_unsure` then says that the attempt may have taken
+-- effect. Returns {landed, status, job_status, ready: [{index, lane, tool_name}]}.
+CREATE FUNCTION planq_finish_step(
+    p_job uuid, p_round int, p_index int, p_attempt int, p_succeeded boolean, p_output json, p_error json,
+    p_retry_in interval, p_lost boolean, p_artifact json, p_hash bytea, p_bytes bigint, p_excerpts json,
+    p_unsure boolean
+) RETURNS json LANGUAGE plpgsql AS $$
+DECLARE
+    j jobs%ROWTYPE;
+    s steps%ROWTYPE;
+    v_skipped int := 0;
+    v_ready json := '[]';
+    v_status text;
+    v_job_status text;
+BEGIN
+    SELECT * INTO j FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
+    IF j.id IS NULL OR j.status NOT IN ('executing', 'input_required') OR j.round <> p_round THEN
+        RETURN json_build_object('landed', false);
+    END IF;
+    v_status := CASE
+        WHEN p_succeeded THEN 'succeeded'
+        WHEN p_retry_in IS NOT NULL AND coalesce(p_index < j.halt_index, true) THEN 'ready'
+        ELSE 'failed' END;
+    UPDATE steps SET
+        status = v_status,
+        output = CASE WHEN p_succeeded THEN p_output END,
+        payload_hash = CASE WHEN p_succeeded THEN p_hash END,
+        output_bytes = CASE WHEN p_succeeded THEN p_bytes END,
+        excerpts = CASE WHEN p_succeeded THEN p_excerpts END,
+        error = CASE WHEN p_succeeded THEN NULL ELSE p_error END,
+        unsure = v_status = 'ready' AND p_unsure,
+        finished_at = CASE WHEN v_status <> 'ready' THEN clock_timestamp() END,
+        run_at = CASE WHEN v_status = 'ready' THEN now() + p_retry_in ELSE run_at END,
+        wake_at = CASE WHEN v_status = 'ready' THEN now() + p_retry_in END,
+        wakes = 0,
+        worker_losses = worker_losses + CASE WHEN p_lost THEN 1 ELSE 0 END,
+        worker_id = CASE WHEN v_status = 'ready' THEN NULL ELSE worker_id END,
+        deadline = NULL
+    WHERE job_id = p_job AND round = p_round AND index = p_index AND attempt = p_attempt
+      AND (status = 'running' OR (status = 'waiting' AND question IS NULL AND p_succeeded))
+    RETURNING * INTO s;
+    IF NOT FOUND THEN
+        RETURN json_build_object('landed', false);
+    END IF;
+    IF s.payload_hash IS NOT NULL AND p_artifact IS NULL THEN
+        PERFORM planq_touch_payload(j.tenant_id, s.payload_hash);
+    END IF;
+    IF s.children IS NOT NULL AND v_status <> 'ready' THEN
+        PERFORM planq_drop_children(s.children);
+    END IF;
+    PERFORM planq_tell(j.tenant_id, p_job, CASE v_status WHEN 'ready' THEN 'step_retrying' ELSE 'step_' || v_status END,
+        json_build_object('round', p_round, 'index', p_index, 'attempt', p_attempt, 'error', p_error));
+    IF v_status = 'ready' THEN
+        RETURN json_build_object('landed', true, 'status', v_status, 'job_status', j.status, 'ready', v_ready);
+    END IF;
+    IF v_status = 'failed' THEN
+        v_skipped := planq_skip_after(p_job, p_round, p_index);
+        UPDATE jobs SET halt_index = least(halt_index, p_index) WHERE id = p_job;
+    ELSE
+        IF p_artifact IS NOT NULL THEN
+            PERFORM planq_keep_outcome(j.tenant_id, p_job, p_index, s.tool_name, p_output, p_hash, p_artifact);
+        END IF;
+        IF cardinality(s.dependents) > 0 THEN
+            v_ready := planq_unlock(p_job, p_round, s.dependents);
+        END IF;
+    END IF;
+    v_job_status := planq_close_steps(p_job, 1 + v_skipped, CASE WHEN v_status = 'failed' THEN 1 ELSE 0 END);
+    RETURN json_build_object('landed', true, 'status', v_status, 'job_status', v_job_status,
+        'stage_attempt', j.stage_attempt, 'ready', v_ready);
+END $$;
+
+-- Takes one dependency off each dependent; returns those that became ready. The caller holds the job's row.
+CREATE FUNCTION planq_unlock(p_job uuid, p_round int, p_dependents int[]) RETURNS json LANGUAGE sql AS $$
+    WITH unlocked AS (
+        UPDATE steps SET
+            pending = pending - 1,
+            status = CASE WHEN pending = 1 THEN 'ready' ELSE status END,
+            wake_at = CASE WHEN pending = 1 THEN now() + planq_wake_grace() END
+        WHERE job_id = p_job AND round = p_round AND index = ANY (p_dependents) AND status = 'pending'
+        RETURNING index, lane, tool_name, status
+    )
+    SELECT coalesce(
+        json_agg(json_build_object('index', index, 'lane', lane, 'tool_name', tool_name) ORDER BY index)
+            FILTER (WHERE status = 'ready'), '[]')
+    FROM unlocked
+$$;
+
+-- SkipAfter: the sequence would have halted at `p_index`, so nothing later starts; neither does what waits for a step
+-- that will not run (only an explicit depends_on can name a later step). A step that has gathered has begun, so it goes
+-- on, as one that runs does. Returns how many steps were skipped. The caller holds the job's row.
+CREATE FUNCTION planq_skip_after(p_job uuid, p_round int, p_index int) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+    v_count int;
+BEGIN
+    WITH RECURSIVE doomed (index) AS (
+        SELECT index FROM steps
+        WHERE job_id = p_job AND round = p_round
+          AND (index = p_index OR (index > p_index AND status IN ('pending', 'ready') AND NOT gathered))
+        UNION
+        SELECT unnest(s.dependents) FROM doomed d
+        JOIN steps s ON s.job_id = p_job AND s.round = p_round AND s.index = d.index
+    )
+    UPDATE steps SET status = 'skipped', finished_at = clock_timestamp(), wake_at = NULL
+    WHERE job_id = p_job AND round = p_round AND status IN ('pending', 'ready') AND NOT gathered
+      AND index IN (SELECT index FROM doomed);
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    RETURN v_count;
+END $$;
+
+-- Counts `p_closed` steps off the job; the last one opens RESPOND. The caller holds the job's row.
+CREATE FUNCTION planq_close_steps(p_job uuid, p_closed int, p_failed int) RETURNS text LANGUAGE sql AS $$
+    UPDATE jobs SET
+        open_steps = open_steps - p_closed,
+        failed_steps = failed_steps + p_failed,
+        status = CASE WHEN open_steps = p_closed THEN 'responding' ELSE status END,
+        open_questions = CASE WHEN open_steps = p_closed THEN 0 ELSE open_questions END,
+        wake_at = CASE WHEN open_steps = p_closed THEN now() + planq_wake_grace() END,
+        wakes = 0,
+        deadline = CASE WHEN open_steps = p_closed THEN NULL ELSE deadline END
+    WHERE id = p_job RETURNING status
+$$;
+
+-- Keeps what hangs on a large or structured output beside its step: its artifact, the reference to its payload.
+-- `p_artifact` has an `id` where the output itself is an artifact; what is kept beside the output stands in its `beside`:
+-- as `p_artifact`, with its own `body` (JSON in a text) or `hash` (hexadecimal).
+CREATE FUNCTION planq_keep_outcome(
+    p_tenant text, p_job uuid, p_index int, p_tool_name text, p_output json, p_hash bytea, p_artifact json
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_beside json := p_artifact->'beside';
+    v_hash bytea := decode(v_beside->>'hash', 'hex');
+BEGIN
+    IF p_hash IS NOT NULL THEN
+        PERFORM planq_touch_payload(p_tenant, p_hash);
+    END IF;
+    IF p_artifact->>'id' IS NOT NULL THEN
+        PERFORM planq_add_artifact(p_tenant, p_job, p_index, p_tool_name, p_artifact, p_output, p_hash);
+    END IF;
+    IF v_hash IS NOT NULL THEN
+        PERFORM planq_touch_payload(p_tenant, v_hash);
+    END IF;
+    IF v_beside->>'id' IS NOT NULL THEN
+        PERFORM planq_add_artifact(p_tenant, p_job, p_index, p_tool_name, v_beside, (v_beside->>'body')::json, v_hash);
+    END IF;
+END $$;
+
+-- Adds an artifact of a step, as the next version of its id: {id, skill_id, type, metadata}, the last as JSON in a text,
+-- for reading JSON that holds the character NUL is an error. Whoever adds a version of the same id at the same moment
+-- waits for the other, and gets the one after it.
+CREATE FUNCTION planq_add_artifact(
+    p_tenant text, p_job uuid, p_index int, p_tool_name text, p_artifact json, p_body json, p_hash bytea
+) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    LOOP
+        INSERT INTO artifacts (tenant_id, id, version, job_id, step_index, tool_name, skill_id, type, metadata, body,
+                               payload_hash)
+        SELECT p_tenant, p_artifact->>'id', coalesce(max(a.version), 0) + 1, p_job, p_index, p_tool_name,
+               p_artifact->>'skill_id', p_artifact->>'type', (p_artifact->>'metadata')::json, p_body,
+               p_hash
+        FROM artifacts a WHERE a.tenant_id = p_tenant AND a.id = p_artifact->>'id'
+        ON CONFLICT (tenant_id, id, version) DO NOTHING;
+        EXIT WHEN FOUND;
+    END LOOP;
+END $$;
+
+-- Called in every transaction that makes a reference to a payload, after it has made it: from now on nobody collects the
+-- payload for an hour, and later the reference keeps it. Where it has just been collected the transaction fails, with a
+-- code that says to try again (the attempt then puts the payload anew). Null is no reference.
+CREATE FUNCTION planq_touch_payload(p_tenant text, p_hash bytea) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE payloads SET created_at = now() WHERE tenant_id = p_tenant AND hash = p_hash;
+    IF NOT FOUND AND p_hash IS NOT NULL THEN
+        RAISE EXCEPTION 'payload % is not stored', encode(p_hash, 'hex') USING ERRCODE = 'io_error';
+    END IF;
+END $$;

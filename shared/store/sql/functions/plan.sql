@@ -1,0 +1,269 @@
+-- Plan: the stage PLAN ends with a plan that is accepted or refused, and a chained tool opens a round of its own.
+--
+-- planq_accept_plans     stores plans with their steps, in one commit, and takes over what may begin at once
+--   planq_keep_run         stores what hangs on steps that ran before their plan was stored
+--   planq_take_over_outcomes  gives the steps of a fork the outcomes that they reuse, if planq_has_outcomes
+-- planq_refuse_and_take  keeps a plan with its defects; the job goes on to RESPOND
+-- planq_chain_tool       opens the next round with one step
+--
+-- Items come as one JSON array in the order of their jobs' ids, in which the jobs are locked; texts in it hold JSON
+-- (`output`, `steps`, ...), because functions that take JSON apart refuse \u0000. `take_steps` and `take_stage` are what
+-- the caller of an item takes over; `p_lane` is the lane of all callers, `p_seconds` the longest that a stage may take.
+
+-- PlanAccepted, many times. Items: {n, job, attempt, source, body, steps, open, reuses, seconds, calls, spent_calls,
+-- spent_input, spent_output, spent_usd, take_steps, take_stage}. `open` counts the steps whose outcome is not taken over
+-- from another job, `reuses` says whether there are others: those with `reuse_job` have the outcome of that job's step
+-- `reuse_index`. `pending` says for how many steps without an outcome each one waits; those that are `taken` the caller
+-- takes over, `take_steps` says whether there are any. `seconds` is the time that the plan gets, `spent_*` sum `calls` up.
+-- `ran` counts the steps that ran before they are stored: they succeed at once, as first attempts of `p_worker`. Of these,
+-- `ran` is the place in their order, `output` and `artifact` what came of it, `began` and `ended` say how many seconds ago
+-- that was; of the others, `after_ran` says for how many of them they wait (within `pending`).
+-- Returns rows (n, moved) of those that landed, `moved` as planq_take does but without `ready`: that are the steps that
+-- wait for nothing any more. Where the job is paused it is not `is_free`: nothing was taken, and nothing counts as run.
+-- Where an outcome to take over is gone, {landed: false, gone: true}.
+CREATE FUNCTION planq_accept_plans(p_items json, p_worker uuid, p_seconds float8)
+RETURNS TABLE (n int, moved json) LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+DECLARE
+    i record;
+    j record;
+    s steps;
+    v_planning CONSTANT text := 'planning';
+    v_running CONSTANT text := 'running';
+    v_now timestamptz;
+    v_steps json;
+    v_ran int;
+    v_stage planq_stage;
+    v_taken json[];
+    v_events planq_event[];
+BEGIN
+    FOR i IN SELECT * FROM json_to_recordset(p_items) AS a (
+        n int, job uuid, attempt int, source text, body text, steps text, open int, reuses boolean, ran int,
+        seconds float8, calls text, spent_calls int, spent_input bigint, spent_output bigint, spent_usd numeric,
+        take_steps boolean, take_stage boolean
+    ) LOOP
+        v_now := clock_timestamp();
+        v_steps := i.steps::json;
+        v_ran := 0;
+        n := i.n;
+        IF i.ran > 0 THEN
+            SELECT CASE WHEN paused_at IS NULL AND run_at <= now() THEN i.ran ELSE 0 END INTO v_ran
+            FROM jobs WHERE id = i.job FOR NO KEY UPDATE;
+        END IF;
+        IF i.reuses THEN
+            SELECT tenant_id INTO j FROM jobs WHERE id = i.job AND status = v_planning AND stage_worker IS NOT NULL
+              AND stage_attempt = i.attempt FOR NO KEY UPDATE;
+            IF FOUND AND NOT planq_has_outcomes(j.tenant_id, v_steps) THEN
+                PERFORM planq_record_calls(i.job, i.calls::json);
+                moved := '{"landed": false, "gone": true}';
+                RETURN NEXT;
+                CONTINUE;
+            END IF;
+        END IF;
+        UPDATE jobs SET
+            status = CASE WHEN i.open > v_ran THEN 'executing' ELSE 'responding' END,
+            stage_worker = NULL, open_steps = i.open - v_ran, failed_steps = 0, halt_index = NULL,
+            deadline = CASE WHEN i.open > v_ran THEN coalesce(paused_at, now()) + make_interval(secs => i.seconds) END,
+            wake_at = CASE WHEN i.open = v_ran THEN now() + planq_wake_grace() END, wakes = 0,
+            model_calls = model_calls + coalesce(i.spent_calls, 0),
+            input_tokens = input_tokens + coalesce(i.spent_input, 0),
+            output_tokens = output_tokens + coalesce(i.spent_output, 0),
+            cost_usd = CASE WHEN i.spent_usd IS NULL THEN cost_usd ELSE coalesce(cost_usd, 0) + i.spent_usd END
+        WHERE id = i.job AND status = v_planning AND stage_worker IS NOT NULL AND stage_attempt = i.attempt
+        RETURNING tenant_id, round, status, stage_attempt, paused_at IS NULL AND run_at <= now() AS is_free INTO j;
+        IF NOT FOUND THEN
+            PERFORM planq_record_calls(i.job, i.calls::json);
+            CONTINUE;
+        END IF;
+        IF i.calls IS NOT NULL THEN
+            PERFORM planq_insert_calls(j.tenant_id, i.job, j.round, i.calls::json);
+        END IF;
+        -- A caller's plan is there already.
+        PERFORM FROM plans WHERE job_id = i.job AND round = j.round AND source = i.source AND body::text = i.body;
+        IF NOT FOUND THEN
+            INSERT INTO plans (job_id, round, tenant_id, source, body)
+            VALUES (i.job, j.round, j.tenant_id, i.source, i.body::json)
+            ON CONFLICT (job_id, round) DO UPDATE SET source = excluded.source, body = excluded.body;
+        END IF;
+        INSERT INTO steps (job_id, round, index, tenant_id, kind, tool_name, lane, effect, status, arguments, inputs,
+                           depends_on, dependents, pending, retries, timeout_seconds, recovery, wanted, wake_at,
+                           attempt, worker_id, started_at, deadline, output, finished_at)
+        SELECT i.job, j.round, g.index, j.tenant_id, g.kind, g.tool_name, g.lane, g.effect,
+               CASE WHEN g.has_run THEN 'succeeded' WHEN g.waits_for > 0 THEN 'pending'
+                    WHEN g.is_taken THEN 'running' ELSE 'ready' END,
+               g.arguments::json, g.inputs, g.depends_on, g.dependents, g.waits_for, g.retries, g.timeout_seconds,
+               g.recovery, g.wanted::json,
+               CASE WHEN g.waits_for = 0 AND NOT g.is_taken AND NOT g.has_run THEN now() + planq_wake_grace() END,
+               CASE WHEN g.is_taken OR g.has_run THEN 1 ELSE 0 END,
+               CASE WHEN g.is_taken OR g.has_run THEN p_worker END,
+               CASE WHEN g.has_run THEN v_now - make_interval(secs => g.began) WHEN g.is_taken THEN v_now END,
+               CASE WHEN g.is_taken THEN now() + make_interval(secs => g.timeout_seconds) END,
+               CASE WHEN g.has_run THEN g.output::json END,
+               CASE WHEN g.has_run THEN v_now - make_interval(secs => g.ended) END
+        FROM (
+            SELECT r.*, v_ran > 0 AND r.ran IS NOT NULL AS has_run, r.taken AND j.is_free AS is_taken,
+                   r.pending - CASE WHEN v_ran > 0 THEN coalesce(r.after_ran, 0) ELSE 0 END AS waits_for
+            FROM json_to_recordset(v_steps) AS r (
+                index int, kind text, tool_name text, lane text, effect text, arguments text, inputs int[],
+                depends_on int[], dependents int[], pending int, after_ran int, retries int, timeout_seconds float8,
+                recovery text, wanted text, taken boolean, ran int, output text, began float8, ended float8
+            )
+        ) g;
+        IF i.reuses THEN
+            PERFORM planq_take_over_outcomes(i.job, j.round, v_steps);
+        END IF;
+        v_events := v_events || ROW(j.tenant_id, i.job, 'plan_accepted', json_build_object(
+            'round', j.round, 'steps', json_array_length(v_steps),
+            'reused', json_array_length(v_steps) - i.open))::planq_event;
+        IF v_ran > 0 THEN
+            v_events := v_events || planq_keep_run(j.tenant_id, i.job, j.round, v_steps);
+        END IF;
+        v_taken := '{}';
+        v_stage := NULL;
+        IF j.is_free AND i.take_steps THEN
+            FOR s IN SELECT * FROM steps WHERE job_id = i.job AND round = j.round AND status = v_running
+                     ORDER BY index LOOP
+                v_taken := v_taken || planq_step_claim(s);
+                v_events := v_events || planq_step_started(s);
+            END LOOP;
+        ELSIF j.is_free AND i.take_stage AND i.open = v_ran THEN
+            v_stage := planq_take_stage(i.job, p_worker, p_seconds);
+            v_events := v_events || v_stage.told;
+        END IF;
+        moved := json_build_object(
+            'landed', true, 'job_status', j.status, 'is_free', j.is_free,
+            'stage_attempt', coalesce(v_stage.attempt, j.stage_attempt),
+            'taken', array_to_json(v_taken), 'stage', v_stage.claim);
+        RETURN NEXT;
+    END LOOP;
+    PERFORM planq_tell_all(v_events);
+END $$;
+
+-- Keeps the artifacts of the steps of a plan that ran before it was stored; returns the events of all of them, in their
+-- order. `p_steps` as in planq_accept_plans.
+CREATE FUNCTION planq_keep_run(p_tenant text, p_job uuid, p_round int, p_steps json) RETURNS planq_event[]
+LANGUAGE plpgsql AS $$
+DECLARE
+    r record;
+    v_events planq_event[];
+BEGIN
+    FOR r IN SELECT * FROM json_to_recordset(p_steps) AS g (
+        index int, tool_name text, ran int, output text, artifact text
+    ) WHERE g.ran IS NOT NULL ORDER BY g.ran LOOP
+        IF r.artifact IS NOT NULL THEN
+            PERFORM planq_keep_outcome(p_tenant, p_job, r.index, r.tool_name, r.output::json, NULL, r.artifact::json);
+        END IF;
+        v_events := v_events || ROW(p_tenant, p_job, 'step_started', json_build_object(
+            'round', p_round, 'index', r.index, 'attempt', 1, 'tool_name', r.tool_name))::planq_event
+            || ROW(p_tenant, p_job, 'step_succeeded', json_build_object(
+            'round', p_round, 'index', r.index, 'attempt', 1, 'error', NULL))::planq_event;
+    END LOOP;
+    RETURN v_events;
+END $$;
+
+-- Whether the outcomes that a fork's steps take over are all there; the caller holds the fork's row. Until the commit no
+-- retention removes them: it waits for the key lock, or passes the job over.
+CREATE FUNCTION planq_has_outcomes(p_tenant text, p_steps json) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM jobs WHERE id IN (SELECT g.reuse_job FROM json_to_recordset(p_steps) AS g (reuse_job uuid))
+    ORDER BY id FOR KEY SHARE;
+    RETURN NOT EXISTS (
+        SELECT FROM json_to_recordset(p_steps) AS g (reuse_job uuid, reuse_index int)
+        LEFT JOIN (jobs src JOIN steps o ON o.job_id = src.id AND o.round = src.round AND o.status = 'succeeded')
+            ON src.id = g.reuse_job AND src.tenant_id = p_tenant AND o.index = g.reuse_index
+        WHERE g.reuse_job IS NOT NULL AND o.index IS NULL
+    );
+END $$;
+
+-- Gives the steps of a fork's plan the outcomes that they take over.
+CREATE FUNCTION planq_take_over_outcomes(p_job uuid, p_round int, p_steps json) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE steps s SET status = 'succeeded', reused_job = g.reuse_job, reused_index = g.reuse_index,
+        origin_job = coalesce(o.origin_job, g.reuse_job), origin_index = coalesce(o.origin_index, g.reuse_index),
+        output = o.output, payload_hash = o.payload_hash, output_bytes = o.output_bytes, excerpts = o.excerpts,
+        wake_at = NULL, finished_at = clock_timestamp()
+    FROM json_to_recordset(p_steps) AS g (index int, reuse_job uuid, reuse_index int)
+    JOIN jobs src ON src.id = g.reuse_job
+    JOIN steps o ON o.job_id = src.id AND o.round = src.round AND o.index = g.reuse_index
+    WHERE s.job_id = p_job AND s.round = p_round AND s.index = g.index;
+    PERFORM planq_touch_payload(k.tenant_id, k.payload_hash) FROM (
+        SELECT DISTINCT tenant_id, payload_hash FROM steps
+        WHERE job_id = p_job AND round = p_round AND payload_hash IS NOT NULL ORDER BY tenant_id, payload_hash
+    ) k;
+END $$;
+
+-- PlanRefused: keeps the plan with its defects; the job goes on to RESPOND, which the caller may take over. Returns as
+-- planq_take does.
+CREATE FUNCTION planq_refuse_and_take(
+    p_job uuid, p_attempt int, p_source text, p_body json, p_errors json, p_calls json, p_take boolean, p_worker uuid,
+    p_seconds float8
+) RETURNS json LANGUAGE sql AS $$
+    SELECT planq_take(CASE WHEN planq_refuse_plan(p_job, p_attempt, p_source, p_body, p_errors, p_calls)
+        THEN json_build_object('landed', true, 'job_status', 'responding', 'stage_attempt', p_attempt, 'ready', '[]'::json)
+        ELSE json_build_object('landed', false) END, p_job, 0, 'io', 0, p_take, p_worker, p_seconds)
+$$;
+
+-- PlanRefused: keeps the plan with its defects; the job goes on to RESPOND. Returns whether it landed.
+CREATE FUNCTION planq_refuse_plan(
+    p_job uuid, p_attempt int, p_source text, p_body json, p_errors json, p_calls json
+) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    j jobs%ROWTYPE;
+BEGIN
+    SELECT * INTO j FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
+    PERFORM planq_record_calls(p_job, p_calls);
+    IF j.id IS NULL OR j.status <> 'planning' OR j.stage_worker IS NULL OR j.stage_attempt <> p_attempt THEN
+        RETURN false;
+    END IF;
+    INSERT INTO plans (job_id, round, tenant_id, source, body, errors)
+    VALUES (j.id, j.round, j.tenant_id, p_source, p_body, p_errors)
+    ON CONFLICT (job_id, round) DO UPDATE SET source = excluded.source, body = excluded.body, errors = excluded.errors;
+    UPDATE jobs SET status = 'responding', stage_worker = NULL, deadline = NULL, wake_at = now() + planq_wake_grace(),
+        wakes = 0
+    WHERE id = j.id;
+    PERFORM planq_tell(j.tenant_id, j.id, 'plan_refused', p_errors);
+    RETURN true;
+END $$;
+
+-- ToolChained: from its stage, the job keeps what it has come to, and opens its next round with one step, which the
+-- caller may take over. `p_step` is {tool_name, kind, lane, effect, arguments, retries, timeout_seconds, recovery}, its
+-- arguments a text that holds JSON. Returns as planq_take does.
+CREATE FUNCTION planq_chain_tool(
+    p_job uuid, p_attempt int, p_output json, p_answer text, p_step json, p_calls json, p_lane text, p_steps int,
+    p_worker uuid
+) RETURNS json LANGUAGE plpgsql AS $$
+DECLARE
+    j jobs;
+    v_taken json[];
+BEGIN
+    SELECT * INTO j FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
+    PERFORM planq_record_calls(p_job, p_calls);
+    IF j.id IS NULL OR j.status NOT IN ('planning', 'responding') OR j.stage_worker IS NULL
+       OR j.stage_attempt <> p_attempt THEN
+        RETURN json_build_object('landed', false);
+    END IF;
+    UPDATE jobs SET round = round + 1, status = 'executing', output = p_output, answer = p_answer, stage_worker = NULL,
+        open_steps = 1, failed_steps = 0, halt_index = NULL, wake_at = NULL, wakes = 0,
+        deadline = coalesce(paused_at, now()) + make_interval(secs => (limits->>'plan_timeout_seconds')::float8)
+    WHERE id = p_job;
+    INSERT INTO plans (job_id, round, tenant_id, source, body) VALUES (p_job, j.round + 1, j.tenant_id, 'chained', NULL);
+    INSERT INTO steps (job_id, round, index, tenant_id, kind, tool_name, lane, effect, status, arguments, retries,
+                       timeout_seconds, recovery, wake_at)
+    SELECT p_job, j.round + 1, 0, j.tenant_id, g.kind, g.tool_name, g.lane, g.effect, 'ready', g.arguments::json,
+           g.retries, g.timeout_seconds, g.recovery, now() + planq_wake_grace()
+    FROM json_to_record(p_step) AS g (
+        kind text, tool_name text, lane text, effect text, arguments text, retries int, timeout_seconds float8,
+        recovery text
+    );
+    PERFORM planq_tell(j.tenant_id, p_job, 'plan_accepted',
+        json_build_object('round', j.round + 1, 'steps', 1, 'reused', 0, 'source', 'chained'));
+    -- Not by planq_take, which takes claims apart: arguments may hold \u0000.
+    IF p_steps > 0 AND p_step->>'lane' = p_lane THEN
+        SELECT array_agg(c.claim) INTO v_taken FROM planq_claim_steps(p_job, j.round + 1, '{0}', p_worker) c;
+    END IF;
+    RETURN json_build_object(
+        'landed', true, 'job_status', 'executing', 'stage_attempt', j.stage_attempt, 'taken', array_to_json(v_taken),
+        'ready', CASE WHEN v_taken IS NULL THEN json_build_array(
+            json_build_object('index', 0, 'lane', p_step->'lane', 'tool_name', p_step->'tool_name')) END);
+END $$;

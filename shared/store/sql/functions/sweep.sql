@@ -1,0 +1,160 @@
+-- Sweep: what the sweeper does for jobs and steps that nobody else moves.
+--
+-- planq_take_due_wakes        wake-ups that are due, to be published (again)
+-- planq_expire_job, planq_expire_plan   a time has run out
+-- planq_hand_back_step        a worker that stops gives a step back
+-- planq_has_ended             whether a job runs no more, for the schedules that made it
+
+-- Takes up to `p_limit` wake-ups of a kind that are due. In the lanes `p_empty`, whose queues hold nothing, whatever
+-- planq_is_unclaimed has got lost (with a worker that died or froze, or with the broker's memory), and is due at once.
+-- Those of paused jobs are moved and not returned. One sweeper acts at a time; the others get nothing.
+-- Returns rows (kind: plan | respond | step, job_id, round, index, lane, tool_name, attempt).
+CREATE FUNCTION planq_take_due_wakes(p_limit int, p_empty text[])
+RETURNS TABLE (kind text, job_id uuid, round int, index int, lane text, tool_name text, attempt int)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    -- A lost wake-up counts as published twice from then on, so it is looked for again after another claim's grace.
+    v_horizon timestamptz := now() + CASE WHEN cardinality(p_empty) > 0 THEN planq_wake_pause(2) - planq_claim_grace()
+                                          ELSE interval '0' END;
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(hashtext('planq.sweep')) THEN
+        RETURN;
+    END IF;
+    RETURN QUERY
+    WITH due AS (
+        SELECT j.id, CASE WHEN j.paused_at IS NOT NULL THEN 10 WHEN j.wake_at <= now() THEN j.wakes + 1 ELSE 2 END AS wakes
+        FROM jobs j
+        WHERE j.wake_at <= v_horizon AND j.run_at <= now() AND j.stage_worker IS NULL
+          AND j.status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
+          AND j.status IN ('queued', 'planning', 'responding')
+          AND (j.wake_at <= now() OR ('io' = ANY (p_empty) AND planq_is_unclaimed(j.wake_at, j.wakes)))
+        ORDER BY j.wake_at LIMIT p_limit FOR NO KEY UPDATE SKIP LOCKED
+    ), taken AS (
+        UPDATE jobs SET wakes = due.wakes, wake_at = now() + planq_wake_pause(due.wakes)
+        FROM due WHERE jobs.id = due.id
+        RETURNING jobs.*
+    )
+    SELECT CASE t.status WHEN 'responding' THEN 'respond' ELSE 'plan' END, t.id, t.round, NULL::int, 'io'::text,
+        NULL::text, t.stage_attempt
+    FROM taken t WHERE t.paused_at IS NULL;
+    RETURN QUERY
+    WITH due AS (
+        SELECT s.job_id, s.round, s.index, j.paused_at IS NOT NULL AS is_paused,
+            CASE WHEN j.paused_at IS NOT NULL THEN 10 WHEN s.wake_at <= now() THEN s.wakes + 1 ELSE 2 END AS wakes
+        FROM steps s JOIN jobs j ON j.id = s.job_id
+        WHERE s.status IN ('ready', 'waiting') AND s.status = 'ready' AND s.wake_at <= v_horizon
+          AND (s.wake_at <= now()
+               OR (s.lane = ANY (p_empty) AND s.run_at <= now() AND planq_is_unclaimed(s.wake_at, s.wakes)))
+        ORDER BY s.wake_at LIMIT p_limit FOR NO KEY UPDATE OF s SKIP LOCKED
+    ), taken AS (
+        UPDATE steps SET wakes = due.wakes, wake_at = now() + planq_wake_pause(due.wakes)
+        FROM due WHERE steps.job_id = due.job_id AND steps.round = due.round AND steps.index = due.index
+        RETURNING steps.job_id, steps.round, steps.index, steps.lane, steps.tool_name, steps.attempt, due.is_paused
+    )
+    SELECT 'step'::text, t.job_id, t.round, t.index, t.lane, t.tool_name, t.attempt
+    FROM taken t WHERE NOT t.is_paused;
+END $$;
+
+-- Whether what is looked at again at `p_wake_at` was published more than planq_claim_grace() ago, the last time as number
+-- `p_wakes`, and has got lost if its queue is empty. Once it has been published twice it is looked for only when due:
+-- before that, `p_wake_at` lies within the first pauses, which is what an index on it is asked for.
+CREATE FUNCTION planq_is_unclaimed(p_wake_at timestamptz, p_wakes int) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT p_wake_at <= now() + planq_wake_pause(2) - planq_claim_grace()
+       AND p_wake_at - planq_wake_pause(p_wakes) <= now() - planq_claim_grace()
+$$;
+
+-- JobExpired: fails a job that has used up its time, in the queue (`p_queued`) or as a whole; a paused one keeps its
+-- time. Returns the ids of all ended jobs, NULL when it did not land.
+CREATE FUNCTION planq_expire_job(p_job uuid, p_queued boolean, p_error json) RETURNS uuid[] LANGUAGE plpgsql AS $$
+DECLARE
+    j jobs%ROWTYPE;
+BEGIN
+    SELECT * INTO j FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
+    IF j.id IS NULL OR j.status IN ('completed', 'failed', 'cancelled') OR (j.status = 'queued') <> p_queued
+       OR j.paused_at IS NOT NULL OR j.expires_at IS NULL OR j.expires_at > now() THEN
+        RETURN NULL;
+    END IF;
+    RETURN planq_cut_off(p_job, 'failed', p_error);
+END $$;
+
+-- PlanExpired: what runs, waits or could have run fails with `p_error`, so that the answer tells of it; the rest is
+-- skipped, and the job goes on to RESPOND. The children of all steps end with them. What open calls may have cost stays
+-- held for a while. A paused plan does not expire. Returns whether it landed.
+CREATE FUNCTION planq_expire_plan(p_job uuid, p_error json) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    j jobs%ROWTYPE;
+    v_closed int;
+    v_failed int;
+    v_children uuid[];
+BEGIN
+    SELECT * INTO j FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
+    IF j.id IS NULL OR j.status NOT IN ('executing', 'input_required') OR j.paused_at IS NOT NULL
+       OR j.deadline IS NULL OR j.deadline > now() THEN
+        RETURN false;
+    END IF;
+    PERFORM planq_owe(ARRAY[p_job]);
+    WITH closed AS (
+        UPDATE steps SET
+            status = CASE status WHEN 'pending' THEN 'skipped' ELSE 'failed' END,
+            error = CASE status WHEN 'pending' THEN NULL ELSE p_error END,
+            output = NULL,
+            question = NULL,
+            finished_at = clock_timestamp(),
+            wake_at = NULL,
+            deadline = NULL
+        WHERE job_id = p_job AND round = j.round AND status IN ('pending', 'ready', 'running', 'waiting')
+        RETURNING steps.status, steps.children
+    )
+    SELECT count(*), count(*) FILTER (WHERE closed.status = 'failed'),
+           (SELECT array_agg(c) FROM closed d CROSS JOIN LATERAL unnest(d.children) AS c)
+    INTO v_closed, v_failed, v_children FROM closed;
+    IF v_children IS NOT NULL THEN
+        PERFORM planq_drop_children(v_children);
+    END IF;
+    PERFORM planq_close_steps(p_job, v_closed, v_failed);
+    PERFORM planq_tell(j.tenant_id, p_job, 'plan_expired', p_error);
+    RETURN true;
+END $$;
+
+-- StepReleased: a worker that stops gives a running step back, so that another one continues at once; after an earlier
+-- step has failed for good it is skipped instead, unless it has gathered. Its time begins anew with the next attempt.
+-- Returns as planq_finish_step does; the caller publishes `ready`.
+CREATE FUNCTION planq_hand_back_step(p_job uuid, p_round int, p_index int, p_attempt int) RETURNS json
+LANGUAGE plpgsql AS $$
+DECLARE
+    j jobs%ROWTYPE;
+    s steps%ROWTYPE;
+    v_late boolean;
+BEGIN
+    SELECT * INTO j FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
+    IF j.id IS NULL OR j.status NOT IN ('executing', 'input_required') OR j.round <> p_round THEN
+        RETURN json_build_object('landed', false);
+    END IF;
+    v_late := coalesce(p_index > j.halt_index, false);
+    UPDATE steps SET status = CASE WHEN v_late AND NOT gathered THEN 'skipped' ELSE 'ready' END, run_at = now(), wakes = 0,
+        wake_at = CASE WHEN gathered OR NOT v_late THEN now() + planq_wake_grace() END,
+        finished_at = CASE WHEN v_late AND NOT gathered THEN clock_timestamp() END,
+        worker_id = NULL, deadline = NULL, releases = releases + 1,
+        started_at = CASE WHEN gathered THEN started_at END, asked_at = NULL
+    WHERE job_id = p_job AND round = p_round AND index = p_index AND status = 'running' AND attempt = p_attempt
+    RETURNING * INTO s;
+    IF NOT FOUND THEN
+        RETURN json_build_object('landed', false);
+    END IF;
+    PERFORM planq_tell(j.tenant_id, p_job, 'step_released',
+        json_build_object('round', p_round, 'index', p_index, 'attempt', p_attempt));
+    IF s.status = 'skipped' THEN
+        RETURN json_build_object('landed', true, 'status', s.status, 'ready', '[]'::json,
+            'stage_attempt', j.stage_attempt,
+            'job_status', planq_close_steps(p_job, 1 + planq_skip_after(p_job, p_round, p_index), 0));
+    END IF;
+    RETURN json_build_object('landed', true, 'status', s.status, 'job_status', j.status,
+        'ready', json_build_array(json_build_object('index', s.index, 'lane', s.lane, 'tool_name', s.tool_name)));
+END $$;
+
+-- Whether a job runs no more: it has ended, or is there no more; true for none.
+CREATE FUNCTION planq_has_ended(p_job uuid) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT NOT EXISTS (
+        SELECT FROM jobs j WHERE j.id = p_job AND j.status NOT IN ('completed', 'failed', 'cancelled'))
+$$;

@@ -1,0 +1,26 @@
+-- The periods that the transitions and the sweeper count in, each named once.
+
+-- How long a published wake-up may stay unclaimed before the sweeper publishes it again.
+CREATE FUNCTION planq_wake_grace() RETURNS interval LANGUAGE sql IMMUTABLE AS $$ SELECT interval '15 seconds' $$;
+
+-- How long after its publication a wake-up is looked at again, when it has been published `p_wakes` times: twice as long
+-- each time, so that a long queue is not flooded with copies.
+CREATE FUNCTION planq_wake_pause(p_wakes int) RETURNS interval LANGUAGE sql IMMUTABLE AS $$
+    SELECT least(planq_wake_grace() * 2 ^ least(greatest(p_wakes - 1, 0), 10), interval '10 minutes')
+$$;
+
+-- How long a wake-up may be on its way from a queue to a claim: a second, for what waits in an empty queue has got lost.
+CREATE FUNCTION planq_claim_grace() RETURNS interval LANGUAGE sql IMMUTABLE AS $$ SELECT interval '1 second' $$;
+
+-- When a child job is to begin that is held back: a time that every client can read, as it cannot `infinity`.
+CREATE FUNCTION planq_never() RETURNS timestamptz LANGUAGE sql IMMUTABLE AS $$ SELECT timestamptz '9999-01-01 00:00Z' $$;
+
+-- How long what a call may have cost stays held after its job was cut off: its worker hears of that within a heartbeat.
+CREATE FUNCTION planq_owing() RETURNS interval LANGUAGE sql IMMUTABLE AS $$ SELECT interval '15 seconds' $$;
+
+-- How long nobody but a process for suspects claims what is suspected. After that any worker does, so that nothing waits
+-- for ever where no such process can be started.
+CREATE FUNCTION planq_quarantine() RETURNS interval LANGUAGE sql IMMUTABLE AS $$ SELECT interval '2 minutes' $$;
+
+-- How long a group waits for the process that was started for it before another one is.
+CREATE FUNCTION planq_suspects_grace() RETURNS interval LANGUAGE sql IMMUTABLE AS $$ SELECT interval '20 seconds' $$;

@@ -1,0 +1,26 @@
+-- The records that functions pass to one another. They hold nothing between transactions: no table has a column of them.
+
+-- Events that gather while a function runs, so that one statement stores them.
+CREATE TYPE planq_event AS (tenant text, job uuid, kind text, data json);
+
+-- The claim of a stage, and the event that tells of it.
+CREATE TYPE planq_stage AS (claim json, attempt int, told planq_event);
+
+CREATE TYPE planq_outcome AS (
+    n int, job uuid, round int, index int, attempt int, output text, hash text, bytes bigint, excerpts text,
+    artifact text, take_steps int, take_stage boolean
+);
+
+-- A step that has just succeeded; `open_steps` is what its job had before, `is_free` whether work of it may be begun.
+CREATE TYPE planq_done AS (
+    n int, tenant text, job uuid, round int, index int, attempt int, tool_name text, dependents int[],
+    open_steps int, is_free boolean, take_steps int, take_stage boolean
+);
+
+-- A step that has just become ready, or was taken over at once.
+CREATE TYPE planq_freed AS (
+    tenant text, job uuid, round int, index int, lane text, tool_name text, attempt int, is_taken boolean
+);
+
+-- Where a job stands after steps of it have ended; `is_taken` says that RESPOND was taken over.
+CREATE TYPE planq_closed AS (job uuid, tenant text, status text, stage_attempt int, is_taken boolean);
