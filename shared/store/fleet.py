@@ -249,14 +249,18 @@ class Fleet:
     ) -> Moved:
         value = await self._database.call(
             "planq_take_back_step",
-            step.ref.job_id,
-            step.ref.round,
-            step.ref.index,
-            step.attempt,
-            as_json(error.to_json()),
-            retry_in,
-            step.is_worker_lost and step.company == 1,
-            unsure,
+            json_text(
+                {
+                    "job": str(step.ref.job_id),
+                    "round": step.ref.round,
+                    "index": step.ref.index,
+                    "attempt": step.attempt,
+                    "error": json_text(error.to_json()),
+                    "retry_in": None if retry_in is None else retry_in.total_seconds(),
+                    "unsure": unsure,
+                    "lost": step.is_worker_lost and step.company == 1,
+                }
+            ),
         )
         return moved(value)
 
@@ -305,10 +309,9 @@ class Fleet:
         return landed
 
     async def fail_stage(self, stage: LostStage, error: ErrorRecord) -> bool:
-        landed: bool = await self._database.call(
-            "planq_end_job", stage.job_id, stage.attempt, "failed", None, as_json(error.to_json()), None
-        )
-        return landed
+        told = json_text(error.to_json())
+        item = {"n": 0, "job": str(stage.job_id), "attempt": stage.attempt, "status": "failed", "error": told}
+        return bool(await self._database.call_table("planq_end_jobs", json_text([item])))
 
     async def due_timers(self, limit: int) -> Sequence[DueTimer]:
         rows = await self._database.fetch_all("due_timers", limit=limit)
@@ -340,17 +343,16 @@ class Fleet:
     async def expire_question(self, question: ExpiredQuestion, error: ErrorRecord) -> Moved:
         value = await self._database.call(
             "planq_settle_step",
-            question.ref.job_id,
             question.tenant_id,
-            question.ref.index,
             str(Settlement.UNKNOWN),
-            None,
-            as_json(error.to_json()),
-            None,
-            None,
-            None,
-            None,
             True,
+            json_text(
+                {
+                    "job": str(question.ref.job_id),
+                    "index": question.ref.index,
+                    "error": json_text(error.to_json()),
+                }
+            ),
         )
         return moved(value)
 

@@ -32,18 +32,15 @@ from shared.ports import (
 from shared.store.catalogue import Catalogue, list_tools
 from shared.store.children import children_text, outcomes, tell_parent
 from shared.store.claims import moved, stage_claim, step_claim
-from shared.store.database import Database, as_json
+from shared.store.database import Database, as_json, json_text, stored_text
 from shared.store.rows import (
-    artifact_to_json,
     call_to_json,
-    chained_step_to_json,
     holder_to_json,
     made_to_json,
-    message_to_json,
-    payload_parameters,
+    step_to_json,
     wanted_to_json,
 )
-from shared.store.transitions import Transitions
+from shared.store.transitions import Transitions, stage_fence
 
 
 class PostgresJobStore:
@@ -83,14 +80,16 @@ class PostgresJobStore:
         take: Take | None = None,
     ) -> Moved:
         value = await self._database.call(
-            "planq_refuse_and_take",
-            claim.job_id,
-            claim.attempt,
-            source,
-            as_json(body),
-            as_json(list(errors)),
-            as_json([call_to_json(call) for call in calls]),
-            take is not None and take.stage,
+            "planq_refuse_plan",
+            json_text(
+                {
+                    **stage_fence(claim, calls),
+                    "source": source,
+                    "body": stored_text(body),
+                    "errors": json_text(list(errors)),
+                    "take_stage": take is not None and take.stage,
+                }
+            ),
             self._worker_id,
             self._stage_timeout.total_seconds(),
         )
@@ -108,17 +107,9 @@ class PostgresJobStore:
         chained: Any = None,
         messages: Sequence[Message] = (),
     ) -> bool:
-        if output is None and chained is None and not messages:
-            return await self._transitions.end_job(claim, status, answer, error, calls)
-        landed: bool = await self._database.call(
-            "planq_end_agent_job",
-            claim.job_id,
-            self._transitions.ending(claim, status, answer, error, calls),
-            as_json(output),
-            as_json(chained),
-            as_json([message_to_json(message) for message in messages]),
+        return await self._transitions.end_job(
+            claim, status, answer, error, calls, output=output, chained=chained, messages=messages
         )
-        return landed
 
     async def chain_tool(
         self,
@@ -132,14 +123,16 @@ class PostgresJobStore:
     ) -> Moved:
         value = await self._database.call(
             "planq_chain_tool",
-            claim.job_id,
-            claim.attempt,
-            as_json(output),
-            answer,
-            as_json(chained_step_to_json(step)),
-            as_json([call_to_json(call) for call in calls]),
+            json_text(
+                {
+                    **stage_fence(claim, calls),
+                    "output": stored_text(output),
+                    "answer": answer,
+                    "step": step_to_json(step),
+                    "take_steps": take.steps if take else 0,
+                }
+            ),
             str(take.lane if take else step.lane),
-            take.steps if take else 0,
             self._worker_id,
         )
         return moved(value)
@@ -211,19 +204,7 @@ class PostgresJobStore:
         *,
         take: Take | None = None,
     ) -> Moved:
-        if not claim.gathered:
-            return await self._transitions.succeed_step(claim, output, artifact, payload, take)
-        value = await self._database.call(
-            "planq_finish_gathered",
-            *_fence(claim),
-            as_json(output),
-            artifact_to_json(artifact),
-            *payload_parameters(payload),
-            take is not None and take.stage,
-            self._worker_id,
-            self._stage_timeout.total_seconds(),
-        )
-        return moved(value)
+        return await self._transitions.succeed_step(claim, output, artifact, payload, take)
 
     async def fail_step(
         self,

@@ -18,8 +18,8 @@ from shared.domain.states import TERMINAL_JOB, JobStatus, Settlement, StepStatus
 from shared.domain.tool import ToolDefinition
 from shared.ports import ArtifactRecord, PayloadRecord, PlanWake, RespondWake, Wake
 from shared.store.catalogue import list_tools
-from shared.store.database import Database, Row, as_json
-from shared.store.rows import artifact_to_json, payload_parameters, step_wakes
+from shared.store.database import Database, Row, json_text
+from shared.store.rows import outcome_fields, step_wakes
 from shared.store.submissions import Submission, Submissions
 from shared.store.views import JobView, Views
 
@@ -207,15 +207,17 @@ class RequestStore:
         """
         value = await self._database.call(
             "planq_settle_step",
-            job_id,
             tenant_id,
-            index,
             str(verdict.outcome),
-            as_json(verdict.output),
-            as_json(None if verdict.error is None else verdict.error.to_json()),
-            artifact_to_json(verdict.artifact),
-            *payload_parameters(verdict.payload),
             False,
+            json_text(
+                {
+                    "job": str(job_id),
+                    "index": index,
+                    "error": None if verdict.error is None else json_text(verdict.error.to_json()),
+                    **outcome_fields(verdict.output, verdict.artifact, verdict.payload),
+                }
+            ),
         )
         if not value["found"]:
             raise NotFound(f"job {job_id} has no step {index}")

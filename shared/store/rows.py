@@ -8,7 +8,6 @@ from uuid import UUID
 
 from shared.domain.budget import Holder, Wanted
 from shared.domain.compile import PlannedStep
-from shared.domain.encoding import JsonText
 from shared.domain.errors import InvalidArguments, storable
 from shared.domain.excerpts import Excerpts, path_text
 from shared.domain.ids import StepRef
@@ -16,11 +15,11 @@ from shared.domain.model import ModelCall, StepResult
 from shared.domain.resolution import MAX_SIZE, resolve, uncovered
 from shared.domain.states import Lane, StepStatus
 from shared.ports import ArtifactRecord, Message, PayloadRecord, ReusedStep, StepWake
-from shared.store.database import Row, as_json, json_text
+from shared.store.database import Row, json_text, stored_text
 
 
 def step_to_json(step: PlannedStep, reused: ReusedStep | None = None) -> dict[str, Any]:
-    """Return the form in which `planq_accept_plans` takes a step; `reused` is whose outcome it takes over."""
+    """Return a step as `planq_accept_plans` and `planq_chain_tool` take it; `reused` is whose outcome it has."""
     shape = {
         "index": step.index,
         "kind": str(step.kind),
@@ -41,22 +40,8 @@ def step_to_json(step: PlannedStep, reused: ReusedStep | None = None) -> dict[st
     return shape
 
 
-def chained_step_to_json(step: PlannedStep) -> dict[str, Any]:
-    """Return the form in which `planq_chain_tool` takes the only step of its round."""
-    return {
-        "kind": str(step.kind),
-        "tool_name": step.tool_name,
-        "lane": str(step.lane),
-        "effect": str(step.effect),
-        "arguments": json_text(step.arguments),
-        "retries": step.retries,
-        "timeout_seconds": step.timeout_seconds,
-        "recovery": str(step.recovery),
-    }
-
-
 def message_to_json(message: Message) -> dict[str, Any]:
-    """Return the form in which `planq_end_agent_job` takes a message."""
+    """Return the form in which `planq_end_jobs` takes a message."""
     return {
         "kind": message.kind,
         "call_id": storable(message.call_id),
@@ -153,13 +138,6 @@ def known_output(row: Row) -> Any:
     return Excerpts.read(found, row["output_bytes"], row["excerpts"])
 
 
-def payload_parameters(payload: PayloadRecord | None) -> tuple[bytes | None, int | None, Any]:
-    """Return the parameters in which the transitions take a large output: hash, size, excerpts."""
-    if payload is None:
-        return None, None, None
-    return payload.hash, payload.size, as_json(JsonText(payload.excerpts))
-
-
 def step_result(row: Row, called: CalledArguments) -> StepResult:
     """Return a begun step's outcome as RESPOND sees it; of a large output its preview."""
     succeeded = row["status"] == StepStatus.SUCCEEDED
@@ -179,9 +157,14 @@ def step_result(row: Row, called: CalledArguments) -> StepResult:
     )
 
 
-def payload_fields(payload: PayloadRecord) -> dict[str, Any]:
-    """Return the fields in which `planq_succeed_runs` takes a large output."""
-    return {"hash": payload.hash.hex(), "bytes": payload.size, "excerpts": payload.excerpts.decode()}
+def outcome_fields(output: Any, artifact: ArtifactRecord | None, payload: PayloadRecord | None) -> dict[str, Any]:
+    """Return the fields of a `planq_outcome` in which a step has succeeded."""
+    fields: dict[str, Any] = {"output": stored_text(output)}
+    if artifact is not None:
+        fields["artifact"] = artifact_text(artifact)
+    if payload is not None:
+        fields |= {"hash": payload.hash.hex(), "bytes": payload.size, "excerpts": payload.excerpts.decode()}
+    return fields
 
 
 def artifact_text(artifact: ArtifactRecord) -> str:
@@ -200,13 +183,6 @@ def _artifact_fields(artifact: ArtifactRecord) -> dict[str, Any]:
         "hash": artifact.hash and artifact.hash.hex(),
     }
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def artifact_to_json(artifact: ArtifactRecord | None) -> Any:
-    """Return the parameter in which the transitions take an artifact."""
-    if artifact is None:
-        return None
-    return as_json(JsonText(artifact_text(artifact).encode()))
 
 
 def step_wakes(job_id: UUID, round: int, ready: Sequence[Mapping[str, Any]]) -> list[StepWake]:

@@ -12,8 +12,7 @@ from uuid import UUID
 from shared.domain.encoding import JsonText
 from shared.domain.limits import Limits
 from shared.domain.states import Strategy
-from shared.store.arrays import array_text
-from shared.store.database import Database, Row, json_text
+from shared.store.database import Database, Row, json_text, stored_text
 from shared.store.grouping import Group
 
 _BYTES_OF_AN_ITEM = 64 * 1024
@@ -68,7 +67,7 @@ class Submissions:
         self._group = Group(self._insert, weigh=_weight)
 
     async def insert(self, submission: Submission) -> Row:
-        """Insert a job; return `created_at` and `is_gone` as the statement `submit_jobs` does."""
+        """Insert a job; return `created_at` and `is_gone` as `planq_submit_jobs` does."""
         values = _values(submission)
         if submission.forked_from is not None:
             # It may wait for retention, which holds the lock of the job it forks; nobody else shall wait with it.
@@ -78,50 +77,42 @@ class Submissions:
     async def _insert(self, batch: Sequence[_Values]) -> Sequence[Row]:
         # Two processes that insert the same keys in different orders would wait for one another.
         ordered = sorted(batch, key=lambda values: str(values["idempotency_key"] or ""))
-        rows = await self._database.fetch_all(
-            "submit_jobs", **{name: array_text([values[name] for values in ordered]) for name in batch[0]}
-        )
-        found = {row["id"]: row for row in rows}
+        rows = await self._database.call_table("planq_submit_jobs", json_text(ordered))
+        found = {str(row["id"]): row for row in rows}
         return [found[values["id"]] for values in batch]
 
 
 def _values(submission: Submission) -> _Values:
     reuse, skills = submission.reuse, submission.skill_versions
     return {
-        "id": submission.id,
+        "id": str(submission.id),
         "tenant_id": submission.tenant_id,
         "strategy": str(submission.strategy),
         "model": submission.model,
         "limits": _limits_text(submission.limits),
-        "tools": None if submission.tools is None else array_text(submission.tools),
-        "metadata": _text(submission.metadata),
+        "tools": None if submission.tools is None else list(submission.tools),
+        "metadata": stored_text(submission.metadata),
         "input": submission.input,
         "user_id": submission.user_id,
         "trace_id": submission.trace_id,
         "idempotency_key": submission.idempotency_key,
         "request_hash": submission.request_hash,
-        "plan": _text(submission.plan),
+        "plan": stored_text(submission.plan),
         "expires_seconds": submission.expires_in.total_seconds(),
-        "forked_from": submission.forked_from,
+        "forked_from": None if submission.forked_from is None else str(submission.forked_from),
         "reuse": None if reuse is None else json_text({str(index): source for index, source in reuse.items()}),
         "agent_name": submission.agent,
         "agent_version": submission.agent_version,
-        "skill_versions": None if skills is None else array_text(skills),
+        "skill_versions": None if skills is None else list(skills),
         "action": submission.action,
-        "budget": _text(submission.budget),
-        "with_input": _text(submission.with_),
+        "budget": stored_text(submission.budget),
+        "with_input": stored_text(submission.with_),
     }
 
 
 @lru_cache(maxsize=64)
 def _limits_text(limits: Limits) -> str:
     return json_text(limits.to_json())
-
-
-def _text(value: Mapping[str, Any] | JsonText | None) -> str | None:
-    if isinstance(value, JsonText):
-        return value.body.decode()
-    return None if value is None else json_text(value)
 
 
 def _weight(values: _Values) -> int:

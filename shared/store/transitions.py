@@ -16,11 +16,11 @@ from shared.domain.compile import PlannedStep
 from shared.domain.errors import ErrorRecord, InternalFault
 from shared.domain.model import ModelCall
 from shared.domain.states import JobStatus, Lane, StepStatus
-from shared.ports import ArtifactRecord, Moved, PayloadRecord, ReusedStep, StageClaim, StepClaim, Take
+from shared.ports import ArtifactRecord, Message, Moved, PayloadRecord, ReusedStep, StageClaim, StepClaim, Take
 from shared.store.claims import moved, stage_claim
 from shared.store.database import Database, Row, json_text, stored_text
 from shared.store.grouping import Group
-from shared.store.rows import artifact_text, call_to_json, payload_fields, step_to_json
+from shared.store.rows import call_to_json, message_to_json, outcome_fields, step_to_json
 
 _STEPS_TOGETHER = 2_000
 """Steps of the plans that are stored in one commit; a larger plan goes alone."""
@@ -84,7 +84,7 @@ class Transitions:
         """See `JobStore`."""
         planned = _Planned.of(steps, claim.reuse, take or _NOTHING)
         fields = {
-            **_stage_fence(claim, calls),
+            **stage_fence(claim, calls),
             "source": source,
             "body": stored_text(body),
             "steps": planned.text,
@@ -106,20 +106,25 @@ class Transitions:
         answer: str | None,
         error: ErrorRecord | None,
         calls: Sequence[ModelCall],
+        *,
+        output: Any = None,
+        chained: Any = None,
+        messages: Sequence[Message] = (),
     ) -> bool:
         """See `JobStore`."""
-        return await self._ending.do(_ending(claim, status, answer, error, calls))
-
-    def ending(
-        self,
-        claim: StageClaim,
-        status: JobStatus,
-        answer: str | None,
-        error: ErrorRecord | None,
-        calls: Sequence[ModelCall],
-    ) -> str:
-        """Return the JSON array in which `planq_end_jobs` takes the end of one job."""
-        return _array([_ending(claim, status, answer, error, calls)])
+        fields: dict[str, Any] = {
+            **stage_fence(claim, calls),
+            "status": str(status),
+            "answer": answer,
+            "error": None if error is None else json_text(error.to_json()),
+        }
+        if output is not None:
+            fields["output"] = stored_text(output)
+        if chained is not None:
+            fields["chained"] = stored_text(chained)
+        if messages:
+            fields["messages"] = [message_to_json(message) for message in messages]
+        return await self._ending.do(_item(fields))
 
     async def succeed_step(
         self,
@@ -130,11 +135,10 @@ class Transitions:
         take: Take | None,
     ) -> Moved:
         """See `JobStore`."""
-        fields: dict[str, Any] = {**_step_fence(claim, take), "output": stored_text(output)}
-        if artifact is not None:
-            fields["artifact"] = artifact_text(artifact)
-        if payload is not None:
-            fields |= payload_fields(payload)
+        fields = {**_step_fence(claim, take), **outcome_fields(output, artifact, payload)}
+        if claim.gathered:
+            given = json_text(fields), self._worker_id, self._seconds
+            return moved(await self._database.call("planq_finish_gathered", *given))
         item = _item(fields, take=take or _NOTHING)
         return moved(await self._succeeding[item.take.lane].do(item))
 
@@ -268,7 +272,8 @@ def _shared_out(items: Sequence[_Item], row: Row) -> Iterator[tuple[int, _Value]
         yield n, outcome
 
 
-def _stage_fence(claim: StageClaim, calls: Sequence[ModelCall]) -> dict[str, Any]:
+def stage_fence(claim: StageClaim, calls: Sequence[ModelCall]) -> dict[str, Any]:
+    """Return the attempt at a stage and what it has spent, as the transitions take them."""
     fence: dict[str, Any] = {"job": str(claim.job_id), "attempt": claim.attempt}
     if calls:
         costs = [call.cost_usd for call in calls if call.cost_usd is not None]
@@ -280,17 +285,6 @@ def _stage_fence(claim: StageClaim, calls: Sequence[ModelCall]) -> dict[str, Any
             "spent_usd": str(sum(costs)) if costs else None,
         }
     return fence
-
-
-def _ending(
-    claim: StageClaim,
-    status: JobStatus,
-    answer: str | None,
-    error: ErrorRecord | None,
-    calls: Sequence[ModelCall],
-) -> _Item:
-    told = None if error is None else json_text(error.to_json())
-    return _item({**_stage_fence(claim, calls), "status": str(status), "answer": answer, "error": told})
 
 
 def _step_fence(claim: StepClaim, take: Take | None) -> dict[str, Any]:

@@ -6,9 +6,15 @@ CREATE TYPE planq_event AS (tenant text, job uuid, kind text, data json);
 -- The claim of a stage, and the event that tells of it.
 CREATE TYPE planq_stage AS (claim json, attempt int, told planq_event);
 
+-- How one attempt at a step ended, and what its worker takes over next. It has succeeded unless there is an `error`.
+-- A large output comes as the `hash` of its payload (hexadecimal), its size in `bytes` and its `excerpts` instead of
+-- `output`; planq_keep_outcome says what `artifact` holds. A failed step is tried again after `retry_in` seconds, `unsure`
+-- where the attempt may have taken effect; `lost` counts a loss of its worker against it. JSON comes as texts that hold
+-- it, because functions that take JSON apart refuse \u0000.
 CREATE TYPE planq_outcome AS (
     n int, job uuid, round int, index int, attempt int, output text, hash text, bytes bigint, excerpts text,
-    artifact text, take_steps int, take_stage boolean
+    artifact text, error text, retry_in float8, unsure boolean, anew boolean, lost boolean, take_steps int,
+    take_stage boolean
 );
 
 -- A step that has just succeeded; `open_steps` is what its job had before, `is_free` whether work of it may be begun.

@@ -235,16 +235,11 @@ BEGIN
     RETURN v_child;
 END $$;
 
--- StepSucceeded, of a step that has gathered. What becomes ready the caller claims for itself; RESPOND it may take over.
--- Returns as planq_take does.
-CREATE FUNCTION planq_finish_gathered(
-    p_job uuid, p_round int, p_index int, p_attempt int, p_output json, p_artifact json, p_hash bytea, p_bytes bigint,
-    p_excerpts json, p_stage boolean, p_worker uuid, p_seconds float8
-) RETURNS json LANGUAGE sql AS $$
-    SELECT planq_take(
-        planq_finish_step(p_job, p_round, p_index, p_attempt, true, p_output, NULL, NULL, false, p_artifact, p_hash,
-                          p_bytes, p_excerpts, false),
-        p_job, p_round, 'io', 0, p_stage, p_worker, p_seconds)
+-- StepSucceeded, of a step that has gathered: `p_item` is a `planq_outcome`. What becomes ready the caller claims for
+-- itself; RESPOND it may take over. Returns as planq_take does.
+CREATE FUNCTION planq_finish_gathered(p_item json, p_worker uuid, p_seconds float8) RETURNS json LANGUAGE sql AS $$
+    SELECT planq_take(planq_finish_step(i), i.job, i.round, 'io', 0, i.take_stage, p_worker, p_seconds)
+    FROM json_populate_record(NULL::planq_outcome, p_item) AS i
 $$;
 
 -- A step with child jobs has ended: those of them that are unfinished end with it, in the same commit. What runs of them

@@ -314,39 +314,29 @@ BEGIN
     RETURN v_closed;
 END $$;
 
--- StepFailed, many times. Items: {n, job, round, index, attempt, error, retry_in, unsure, anew, take_steps, take_stage},
--- the time in seconds; `anew` says that the step's child jobs have failed and that it delegates again. Returns rows
--- (n, moved), `moved` as planq_take does.
+-- StepFailed, many times. Items are `planq_outcome`s with an `error`; `anew` says that the step's child jobs have failed
+-- and that it delegates again. Returns rows (n, moved), `moved` as planq_take does.
 CREATE FUNCTION planq_fail_steps(p_items json, p_lane text, p_worker uuid, p_seconds float8)
 RETURNS TABLE (n int, moved json) LANGUAGE sql AS $$
     SELECT i.n, planq_take(
-        CASE WHEN i.anew
-        THEN planq_fail_anew(i.job, i.round, i.index, i.attempt, i.error::json, make_interval(secs => i.retry_in))
-        ELSE planq_finish_step(i.job, i.round, i.index, i.attempt, false, NULL, i.error::json,
-                               make_interval(secs => i.retry_in), false, NULL, NULL, NULL, NULL, i.unsure) END,
+        CASE WHEN i.anew THEN planq_fail_anew(i) ELSE planq_finish_step(i) END,
         i.job, i.round, p_lane, i.take_steps, i.take_stage, p_worker, p_seconds)
-    FROM json_to_recordset(p_items) AS i (
-        n int, job uuid, round int, index int, attempt int, error text, retry_in float8, unsure boolean, anew boolean,
-        take_steps int, take_stage boolean
-    )
+    FROM json_populate_recordset(NULL::planq_outcome, p_items) AS i
 $$;
 
 -- StepFailed, `anew`: as planq_finish_step for a failure; a step that is tried again forgets its child jobs, and what is
 -- unfinished of them ends in the same commit. What they cost stays counted: it stands with themselves. The attempt that
 -- delegated counts with this one as one.
-CREATE FUNCTION planq_fail_anew(
-    p_job uuid, p_round int, p_index int, p_attempt int, p_error json, p_retry_in interval
-) RETURNS json LANGUAGE plpgsql AS $$
+CREATE FUNCTION planq_fail_anew(i planq_outcome) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
-    v_moved CONSTANT json := planq_finish_step(
-        p_job, p_round, p_index, p_attempt, false, NULL, p_error, p_retry_in, false, NULL, NULL, NULL, NULL, false);
+    v_moved CONSTANT json := planq_finish_step(i);
     v_children uuid[];
 BEGIN
     IF v_moved->>'status' = 'ready' THEN
-        SELECT children INTO v_children FROM steps WHERE job_id = p_job AND round = p_round AND index = p_index;
+        SELECT children INTO v_children FROM steps WHERE job_id = i.job AND round = i.round AND index = i.index;
         UPDATE steps SET gathered = false, children = NULL, open_children = NULL, next_child = NULL, waits_for = NULL,
             max_parallel = NULL, note = NULL, releases = releases + 1
-        WHERE job_id = p_job AND round = p_round AND index = p_index AND gathered;
+        WHERE job_id = i.job AND round = i.round AND index = i.index AND gathered;
         IF v_children IS NOT NULL THEN
             PERFORM planq_drop_children(v_children);
         END IF;
@@ -355,16 +345,12 @@ BEGIN
 END $$;
 
 -- StepSucceeded, StepFailed: stores the outcome of an attempt, unlocks dependents or skips what had not begun; children
--- of a step that has ended end with it. A large output comes as the hash of its payload, its size and its excerpts
--- instead of `p_output`; planq_keep_outcome says what `p_artifact` holds. With `p_retry_in` a failed step becomes ready
--- again after that time, unless an earlier step has failed for good; `p_unsure` then says that the attempt may have taken
--- effect. Returns {landed, status, job_status, ready: [{index, lane, tool_name}]}.
-CREATE FUNCTION planq_finish_step(
-    p_job uuid, p_round int, p_index int, p_attempt int, p_succeeded boolean, p_output json, p_error json,
-    p_retry_in interval, p_lost boolean, p_artifact json, p_hash bytea, p_bytes bigint, p_excerpts json,
-    p_unsure boolean
-) RETURNS json LANGUAGE plpgsql AS $$
+-- of a step that has ended end with it. With `retry_in` a failed step becomes ready again after that time, unless an
+-- earlier step has failed for good. Returns {landed, status, job_status, ready: [{index, lane, tool_name}]}.
+CREATE FUNCTION planq_finish_step(i planq_outcome) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
+    v_succeeded CONSTANT boolean := i.error IS NULL;
+    v_retry_in CONSTANT interval := make_interval(secs => i.retry_in);
     j jobs%ROWTYPE;
     s steps%ROWTYPE;
     v_skipped int := 0;
@@ -372,58 +358,53 @@ DECLARE
     v_status text;
     v_job_status text;
 BEGIN
-    SELECT * INTO j FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
-    IF j.id IS NULL OR j.status NOT IN ('executing', 'input_required') OR j.round <> p_round THEN
+    SELECT * INTO j FROM jobs WHERE id = i.job FOR NO KEY UPDATE;
+    IF j.id IS NULL OR j.status NOT IN ('executing', 'input_required') OR j.round <> i.round THEN
         RETURN json_build_object('landed', false);
     END IF;
     v_status := CASE
-        WHEN p_succeeded THEN 'succeeded'
-        WHEN p_retry_in IS NOT NULL AND coalesce(p_index < j.halt_index, true) THEN 'ready'
+        WHEN v_succeeded THEN 'succeeded'
+        WHEN v_retry_in IS NOT NULL AND coalesce(i.index < j.halt_index, true) THEN 'ready'
         ELSE 'failed' END;
     UPDATE steps SET
         status = v_status,
-        output = CASE WHEN p_succeeded THEN p_output END,
-        payload_hash = CASE WHEN p_succeeded THEN p_hash END,
-        output_bytes = CASE WHEN p_succeeded THEN p_bytes END,
-        excerpts = CASE WHEN p_succeeded THEN p_excerpts END,
-        error = CASE WHEN p_succeeded THEN NULL ELSE p_error END,
-        unsure = v_status = 'ready' AND p_unsure,
+        output = i.output::json,
+        payload_hash = decode(i.hash, 'hex'),
+        output_bytes = i.bytes,
+        excerpts = i.excerpts::json,
+        error = i.error::json,
+        unsure = v_status = 'ready' AND coalesce(i.unsure, false),
         finished_at = CASE WHEN v_status <> 'ready' THEN clock_timestamp() END,
-        run_at = CASE WHEN v_status = 'ready' THEN now() + p_retry_in ELSE run_at END,
-        wake_at = CASE WHEN v_status = 'ready' THEN now() + p_retry_in END,
+        run_at = CASE WHEN v_status = 'ready' THEN now() + v_retry_in ELSE run_at END,
+        wake_at = CASE WHEN v_status = 'ready' THEN now() + v_retry_in END,
         wakes = 0,
-        worker_losses = worker_losses + CASE WHEN p_lost THEN 1 ELSE 0 END,
+        worker_losses = worker_losses + CASE WHEN i.lost THEN 1 ELSE 0 END,
         worker_id = CASE WHEN v_status = 'ready' THEN NULL ELSE worker_id END,
         deadline = NULL
-    WHERE job_id = p_job AND round = p_round AND index = p_index AND attempt = p_attempt
-      AND (status = 'running' OR (status = 'waiting' AND question IS NULL AND p_succeeded))
+    WHERE job_id = i.job AND round = i.round AND index = i.index AND attempt = i.attempt
+      AND (status = 'running' OR (status = 'waiting' AND question IS NULL AND v_succeeded))
     RETURNING * INTO s;
     IF NOT FOUND THEN
         RETURN json_build_object('landed', false);
     END IF;
-    IF s.payload_hash IS NOT NULL AND p_artifact IS NULL THEN
-        PERFORM planq_touch_payload(j.tenant_id, s.payload_hash);
-    END IF;
     IF s.children IS NOT NULL AND v_status <> 'ready' THEN
         PERFORM planq_drop_children(s.children);
     END IF;
-    PERFORM planq_tell(j.tenant_id, p_job, CASE v_status WHEN 'ready' THEN 'step_retrying' ELSE 'step_' || v_status END,
-        json_build_object('round', p_round, 'index', p_index, 'attempt', p_attempt, 'error', p_error));
+    PERFORM planq_tell(j.tenant_id, i.job, CASE v_status WHEN 'ready' THEN 'step_retrying' ELSE 'step_' || v_status END,
+        json_build_object('round', i.round, 'index', i.index, 'attempt', i.attempt, 'error', s.error));
     IF v_status = 'ready' THEN
         RETURN json_build_object('landed', true, 'status', v_status, 'job_status', j.status, 'ready', v_ready);
     END IF;
     IF v_status = 'failed' THEN
-        v_skipped := planq_skip_after(p_job, p_round, p_index);
-        UPDATE jobs SET halt_index = least(halt_index, p_index) WHERE id = p_job;
+        v_skipped := planq_skip_after(i.job, i.round, i.index);
+        UPDATE jobs SET halt_index = least(halt_index, i.index) WHERE id = i.job;
     ELSE
-        IF p_artifact IS NOT NULL THEN
-            PERFORM planq_keep_outcome(j.tenant_id, p_job, p_index, s.tool_name, p_output, p_hash, p_artifact);
-        END IF;
+        PERFORM planq_keep_outcome(j.tenant_id, i.job, i.index, s.tool_name, s.output, s.payload_hash, i.artifact::json);
         IF cardinality(s.dependents) > 0 THEN
-            v_ready := planq_unlock(p_job, p_round, s.dependents);
+            v_ready := planq_unlock(i.job, i.round, s.dependents);
         END IF;
     END IF;
-    v_job_status := planq_close_steps(p_job, 1 + v_skipped, CASE WHEN v_status = 'failed' THEN 1 ELSE 0 END);
+    v_job_status := planq_close_steps(i.job, 1 + v_skipped, CASE WHEN v_status = 'failed' THEN 1 ELSE 0 END);
     RETURN json_build_object('landed', true, 'status', v_status, 'job_status', v_job_status,
         'stage_attempt', j.stage_attempt, 'ready', v_ready);
 END $$;

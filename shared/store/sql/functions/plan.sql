@@ -3,7 +3,7 @@
 -- planq_accept_plans     stores plans with their steps, in one commit, and takes over what may begin at once
 --   planq_keep_run         stores what hangs on steps that ran before their plan was stored
 --   planq_take_over_outcomes  gives the steps of a fork the outcomes that they reuse, if planq_has_outcomes
--- planq_refuse_and_take  keeps a plan with its defects; the job goes on to RESPOND
+-- planq_refuse_plan      keeps a plan with its defects; the job goes on to RESPOND
 -- planq_chain_tool       opens the next round with one step
 --
 -- Items come as one JSON array in the order of their jobs' ids, in which the jobs are locked; texts in it hold JSON
@@ -193,77 +193,76 @@ BEGIN
     ) k;
 END $$;
 
--- PlanRefused: keeps the plan with its defects; the job goes on to RESPOND, which the caller may take over. Returns as
--- planq_take does.
-CREATE FUNCTION planq_refuse_and_take(
-    p_job uuid, p_attempt int, p_source text, p_body json, p_errors json, p_calls json, p_take boolean, p_worker uuid,
-    p_seconds float8
-) RETURNS json LANGUAGE sql AS $$
-    SELECT planq_take(CASE WHEN planq_refuse_plan(p_job, p_attempt, p_source, p_body, p_errors, p_calls)
-        THEN json_build_object('landed', true, 'job_status', 'responding', 'stage_attempt', p_attempt, 'ready', '[]'::json)
-        ELSE json_build_object('landed', false) END, p_job, 0, 'io', 0, p_take, p_worker, p_seconds)
-$$;
-
--- PlanRefused: keeps the plan with its defects; the job goes on to RESPOND. Returns whether it landed.
-CREATE FUNCTION planq_refuse_plan(
-    p_job uuid, p_attempt int, p_source text, p_body json, p_errors json, p_calls json
-) RETURNS boolean LANGUAGE plpgsql AS $$
+-- PlanRefused: keeps the plan with its defects; the job goes on to RESPOND, which the caller may take over. `p_item` is
+-- {job, attempt, source, body, errors, calls, take_stage}, where `body`, `errors` and `calls` are texts that hold JSON.
+-- Returns as planq_take does.
+CREATE FUNCTION planq_refuse_plan(p_item json, p_worker uuid, p_seconds float8) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
-    j jobs%ROWTYPE;
+    i record;
+    j record;
 BEGIN
-    SELECT * INTO j FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
-    PERFORM planq_record_calls(p_job, p_calls);
-    IF j.id IS NULL OR j.status <> 'planning' OR j.stage_worker IS NULL OR j.stage_attempt <> p_attempt THEN
-        RETURN false;
-    END IF;
-    INSERT INTO plans (job_id, round, tenant_id, source, body, errors)
-    VALUES (j.id, j.round, j.tenant_id, p_source, p_body, p_errors)
-    ON CONFLICT (job_id, round) DO UPDATE SET source = excluded.source, body = excluded.body, errors = excluded.errors;
+    SELECT * INTO i FROM json_to_record(p_item) AS a (
+        job uuid, attempt int, source text, body text, errors text, calls text, take_stage boolean
+    );
+    PERFORM planq_record_calls(i.job, i.calls::json);
     UPDATE jobs SET status = 'responding', stage_worker = NULL, deadline = NULL, wake_at = now() + planq_wake_grace(),
         wakes = 0
-    WHERE id = j.id;
-    PERFORM planq_tell(j.tenant_id, j.id, 'plan_refused', p_errors);
-    RETURN true;
+    WHERE id = i.job AND status = 'planning' AND stage_worker IS NOT NULL AND stage_attempt = i.attempt
+    RETURNING tenant_id, round INTO j;
+    IF NOT FOUND THEN
+        RETURN json_build_object('landed', false);
+    END IF;
+    INSERT INTO plans (job_id, round, tenant_id, source, body, errors)
+    VALUES (i.job, j.round, j.tenant_id, i.source, i.body::json, i.errors::json)
+    ON CONFLICT (job_id, round) DO UPDATE SET source = excluded.source, body = excluded.body, errors = excluded.errors;
+    PERFORM planq_tell(j.tenant_id, i.job, 'plan_refused', i.errors::json);
+    RETURN planq_take(
+        json_build_object('landed', true, 'job_status', 'responding', 'stage_attempt', i.attempt, 'ready', '[]'::json),
+        i.job, j.round, 'io', 0, i.take_stage, p_worker, p_seconds);
 END $$;
 
 -- ToolChained: from its stage, the job keeps what it has come to, and opens its next round with one step, which the
--- caller may take over. `p_step` is {tool_name, kind, lane, effect, arguments, retries, timeout_seconds, recovery}, its
--- arguments a text that holds JSON. Returns as planq_take does.
-CREATE FUNCTION planq_chain_tool(
-    p_job uuid, p_attempt int, p_output json, p_answer text, p_step json, p_calls json, p_lane text, p_steps int,
-    p_worker uuid
-) RETURNS json LANGUAGE plpgsql AS $$
+-- caller may take over. `p_item` is {job, attempt, output, answer, calls, take_steps, step: {tool_name, kind, lane, effect,
+-- arguments, retries, timeout_seconds, recovery}}, where `output`, `calls` and `arguments` are texts that hold JSON.
+-- Returns as planq_take does.
+CREATE FUNCTION planq_chain_tool(p_item json, p_lane text, p_worker uuid) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
-    j jobs;
+    i record;
+    j record;
+    s steps;
     v_taken json[];
 BEGIN
-    SELECT * INTO j FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
-    PERFORM planq_record_calls(p_job, p_calls);
-    IF j.id IS NULL OR j.status NOT IN ('planning', 'responding') OR j.stage_worker IS NULL
-       OR j.stage_attempt <> p_attempt THEN
+    SELECT * INTO i FROM json_to_record(p_item) AS a (
+        job uuid, attempt int, output text, answer text, calls text, take_steps int, step json
+    );
+    PERFORM planq_record_calls(i.job, i.calls::json);
+    UPDATE jobs SET round = round + 1, status = 'executing', output = i.output::json, answer = i.answer,
+        stage_worker = NULL, open_steps = 1, failed_steps = 0, halt_index = NULL, wake_at = NULL, wakes = 0,
+        deadline = coalesce(paused_at, now()) + make_interval(secs => (limits->>'plan_timeout_seconds')::float8)
+    WHERE id = i.job AND status IN ('planning', 'responding') AND stage_worker IS NOT NULL
+      AND stage_attempt = i.attempt
+    RETURNING tenant_id, round, stage_attempt INTO j;
+    IF NOT FOUND THEN
         RETURN json_build_object('landed', false);
     END IF;
-    UPDATE jobs SET round = round + 1, status = 'executing', output = p_output, answer = p_answer, stage_worker = NULL,
-        open_steps = 1, failed_steps = 0, halt_index = NULL, wake_at = NULL, wakes = 0,
-        deadline = coalesce(paused_at, now()) + make_interval(secs => (limits->>'plan_timeout_seconds')::float8)
-    WHERE id = p_job;
-    INSERT INTO plans (job_id, round, tenant_id, source, body) VALUES (p_job, j.round + 1, j.tenant_id, 'chained', NULL);
+    INSERT INTO plans (job_id, round, tenant_id, source, body) VALUES (i.job, j.round, j.tenant_id, 'chained', NULL);
     INSERT INTO steps (job_id, round, index, tenant_id, kind, tool_name, lane, effect, status, arguments, retries,
                        timeout_seconds, recovery, wake_at)
-    SELECT p_job, j.round + 1, 0, j.tenant_id, g.kind, g.tool_name, g.lane, g.effect, 'ready', g.arguments::json,
+    SELECT i.job, j.round, 0, j.tenant_id, g.kind, g.tool_name, g.lane, g.effect, 'ready', g.arguments::json,
            g.retries, g.timeout_seconds, g.recovery, now() + planq_wake_grace()
-    FROM json_to_record(p_step) AS g (
+    FROM json_to_record(i.step) AS g (
         kind text, tool_name text, lane text, effect text, arguments text, retries int, timeout_seconds float8,
         recovery text
-    );
-    PERFORM planq_tell(j.tenant_id, p_job, 'plan_accepted',
-        json_build_object('round', j.round + 1, 'steps', 1, 'reused', 0, 'source', 'chained'));
+    )
+    RETURNING * INTO s;
+    PERFORM planq_tell(j.tenant_id, i.job, 'plan_accepted',
+        json_build_object('round', j.round, 'steps', 1, 'reused', 0, 'source', 'chained'));
     -- Not by planq_take, which takes claims apart: arguments may hold \u0000.
-    IF p_steps > 0 AND p_step->>'lane' = p_lane THEN
-        SELECT array_agg(c.claim) INTO v_taken FROM planq_claim_steps(p_job, j.round + 1, '{0}', p_worker) c;
+    IF i.take_steps > 0 AND s.lane = p_lane THEN
+        SELECT array_agg(c.claim) INTO v_taken FROM planq_claim_steps(i.job, j.round, '{0}', p_worker) c;
     END IF;
     RETURN json_build_object(
         'landed', true, 'job_status', 'executing', 'stage_attempt', j.stage_attempt, 'taken', array_to_json(v_taken),
         'ready', CASE WHEN v_taken IS NULL THEN json_build_array(
-            json_build_object('index', 0, 'lane', p_step->'lane', 'tool_name', p_step->'tool_name')) END);
+            json_build_object('index', 0, 'lane', s.lane, 'tool_name', s.tool_name)) END);
 END $$;

@@ -1,15 +1,17 @@
 -- Stage: what becomes of a stage that was claimed, other than a plan.
 --
--- planq_end_jobs, planq_end_agent_job   the answer, or a failure: the job ends
--- planq_end_job                         the sweeper ends a job whose stage is lost for good
--- planq_retry_stage                     the model failed: the stage waits, and is tried again
--- planq_release_stage                   the stage is given back, or taken from a lost worker
--- planq_warn                            tells of the stage what people should know
--- The first three store the model calls of the stage, as planq_record_calls and planq_insert_calls do.
+-- planq_end_jobs        the answer, or a failure: the job ends
+-- planq_retry_stage     the model failed: the stage waits, and is tried again
+-- planq_release_stage   the stage is given back, or taken from a lost worker
+-- planq_warn            tells of the stage what people should know
+-- planq_record_calls    stores the model calls of a stage, once each, and adds them up
+--   planq_insert_calls    the same for a transition that adds them up itself
 
 -- AnswerGiven, StageFailed, many times: nothing stays paused or asked. Items: {n, job, attempt, status, answer, error,
--- calls} and the sums of the calls as in planq_accept_plans. The ids of the jobs that have ended go over the channel
--- `planq_ended`, separated by commas, with the commit. Returns rows (n) of those that landed.
+-- calls} and the sums of the calls as in planq_accept_plans; a job of an agent has {output, chained, messages} too, where
+-- nulls keep what is stored and `messages` lists {kind, call_id, name, content}. JSON comes as texts that hold it. The ids
+-- of the jobs that have ended go over the channel `planq_ended`, separated by commas, with the commit. Returns rows (n) of
+-- those that landed.
 CREATE FUNCTION planq_end_jobs(p_items json) RETURNS TABLE (n int) LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
@@ -22,11 +24,12 @@ DECLARE
 BEGIN
     FOR i IN SELECT * FROM json_to_recordset(p_items) AS e (
         n int, job uuid, attempt int, status text, answer text, error text, calls text, spent_calls int,
-        spent_input bigint, spent_output bigint, spent_usd numeric
+        spent_input bigint, spent_output bigint, spent_usd numeric, output text, chained text, messages json
     ) LOOP
         UPDATE jobs SET
             status = i.status, answer = i.answer, error = i.error::json, stage_worker = NULL, deadline = NULL,
             wake_at = NULL, paused_at = NULL, finished_at = clock_timestamp(),
+            output = coalesce(i.output::json, output), chained = coalesce(i.chained::json, chained),
             model_calls = model_calls + coalesce(i.spent_calls, 0),
             input_tokens = input_tokens + coalesce(i.spent_input, 0),
             output_tokens = output_tokens + coalesce(i.spent_output, 0),
@@ -40,6 +43,11 @@ BEGIN
         IF i.calls IS NOT NULL THEN
             PERFORM planq_insert_calls(j.tenant_id, i.job, j.round, i.calls::json);
         END IF;
+        IF i.messages IS NOT NULL THEN
+            INSERT INTO messages (tenant_id, job_id, kind, call_id, name, content)
+            SELECT j.tenant_id, i.job, m.kind, m.call_id, m.name, m.content::json
+            FROM json_to_recordset(i.messages) AS m (kind text, call_id text, name text, content text);
+        END IF;
         v_events := v_events || ROW(j.tenant_id, i.job, 'job_' || i.status, i.error::json)::planq_event;
         v_ended := v_ended || i.job;
         n := i.n;
@@ -49,43 +57,6 @@ BEGIN
         PERFORM planq_tell_all(v_events);
         PERFORM pg_notify('planq_ended', array_to_string(v_ended, ','));
     END IF;
-END $$;
-
--- AnswerGiven, StageFailed: as planq_end_jobs for one job, with what an agent's job has beside its answer; nulls keep what
--- is stored. `p_messages` lists {kind, call_id, name, content}, the content a text that holds JSON. Returns whether it
--- landed.
-CREATE FUNCTION planq_end_agent_job(p_job uuid, p_items json, p_output json, p_chained json, p_messages json)
-RETURNS boolean LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM FROM planq_end_jobs(p_items);
-    IF NOT FOUND THEN
-        RETURN false;
-    END IF;
-    UPDATE jobs SET output = coalesce(p_output, output), chained = coalesce(p_chained, chained) WHERE id = p_job;
-    INSERT INTO messages (tenant_id, job_id, kind, call_id, name, content)
-    SELECT j.tenant_id, j.id, m.kind, m.call_id, m.name, m.content::json
-    FROM json_to_recordset(p_messages) AS m (kind text, call_id text, name text, content text), jobs j WHERE j.id = p_job;
-    RETURN true;
-END $$;
-
--- A stage ends its job; nothing stays paused or asked. Returns whether it landed.
-CREATE FUNCTION planq_end_job(
-    p_job uuid, p_attempt int, p_status text, p_answer text, p_error json, p_calls json
-) RETURNS boolean LANGUAGE plpgsql AS $$
-DECLARE
-    j jobs%ROWTYPE;
-BEGIN
-    SELECT * INTO j FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
-    PERFORM planq_record_calls(p_job, p_calls);
-    IF j.id IS NULL OR j.status NOT IN ('planning', 'responding') OR j.stage_worker IS NULL
-       OR j.stage_attempt <> p_attempt THEN
-        RETURN false;
-    END IF;
-    UPDATE jobs SET status = p_status, answer = p_answer, error = p_error, stage_worker = NULL, deadline = NULL,
-        wake_at = NULL, paused_at = NULL, finished_at = clock_timestamp()
-    WHERE id = j.id;
-    PERFORM planq_tell(j.tenant_id, j.id, 'job_' || p_status, p_error);
-    RETURN true;
 END $$;
 
 -- StageRetried: the stage may be claimed again from `p_delay` on, or from the end of the job's time, if that is sooner.
@@ -159,45 +130,39 @@ END $$;
 -- Records model calls, also those of a stage whose attempt has expired: what was spent was spent. A call that has an id
 -- is recorded once, however often: whoever repeats a commit whose answer was lost names the same ids. The job's row is
 -- locked first, so that a repeat waits for what it repeats.
--- `error` and `exchange` arrive as texts that hold JSON: functions that take JSON apart refuse \u0000 and lone surrogates
--- anywhere in it, which the type json itself stores as they are.
 CREATE FUNCTION planq_record_calls(p_job uuid, p_calls json) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    j record;
+    t record;
 BEGIN
     IF p_calls IS NULL OR json_array_length(p_calls) = 0 THEN
         RETURN;
     END IF;
-    PERFORM FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
-    WITH calls AS (
-        SELECT c.* FROM json_to_recordset(p_calls) AS c (
-            id uuid, purpose text, model text, attempts int, latency_ms int, input_tokens int, output_tokens int,
-            cost_usd numeric, error text, exchange text
-        ) WHERE NOT EXISTS (SELECT FROM model_calls m WHERE m.job_id = p_job AND m.call_id = c.id)
-    ), kept AS (
-        INSERT INTO model_calls (tenant_id, job_id, round, purpose, model, attempts, latency_ms, input_tokens,
-                                 output_tokens, cost_usd, error, exchange, call_id)
-        SELECT j.tenant_id, j.id, j.round, c.purpose, c.model, c.attempts, c.latency_ms, c.input_tokens,
-               c.output_tokens, c.cost_usd, c.error::json, c.exchange::json, c.id
-        FROM calls c, jobs j WHERE j.id = p_job
-    )
-    UPDATE jobs j SET
-        model_calls = j.model_calls + t.n,
-        input_tokens = j.input_tokens + t.input_tokens,
-        output_tokens = j.output_tokens + t.output_tokens,
-        cost_usd = CASE WHEN t.cost IS NULL THEN j.cost_usd ELSE coalesce(j.cost_usd, 0) + t.cost END
-    FROM (SELECT count(*)::int AS n, sum(input_tokens) AS input_tokens, sum(output_tokens) AS output_tokens,
-                 sum(cost_usd) AS cost FROM calls HAVING count(*) > 0) t
-    WHERE j.id = p_job;
+    SELECT tenant_id, round INTO j FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    SELECT count(*)::int AS n, sum(c.input_tokens) AS input, sum(c.output_tokens) AS output, sum(c.cost_usd) AS usd
+    INTO t FROM planq_insert_calls(j.tenant_id, p_job, j.round, p_calls) c;
+    UPDATE jobs SET model_calls = model_calls + t.n, input_tokens = input_tokens + t.input,
+        output_tokens = output_tokens + t.output,
+        cost_usd = CASE WHEN t.usd IS NULL THEN cost_usd ELSE coalesce(cost_usd, 0) + t.usd END
+    WHERE id = p_job AND t.n > 0;
 END $$;
 
--- Inserts model calls; the job's counters are the caller's. Texts in `p_calls` hold JSON.
-CREATE FUNCTION planq_insert_calls(p_tenant text, p_job uuid, p_round int, p_calls json) RETURNS void
+-- Inserts the model calls that are not recorded yet, and returns them; the job's counters are the caller's. `error` and
+-- `exchange` arrive as texts that hold JSON: functions that take JSON apart refuse \u0000 and lone surrogates anywhere in
+-- it, which the type json itself stores as they are.
+CREATE FUNCTION planq_insert_calls(p_tenant text, p_job uuid, p_round int, p_calls json) RETURNS SETOF model_calls
 LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO model_calls (tenant_id, job_id, round, purpose, model, attempts, latency_ms, input_tokens,
-                             output_tokens, cost_usd, error, exchange, call_id)
+    RETURN QUERY INSERT INTO model_calls (tenant_id, job_id, round, purpose, model, attempts, latency_ms, input_tokens,
+                                          output_tokens, cost_usd, error, exchange, call_id)
     SELECT p_tenant, p_job, p_round, c.purpose, c.model, c.attempts, c.latency_ms, c.input_tokens, c.output_tokens,
            c.cost_usd, c.error::json, c.exchange::json, c.id
     FROM json_to_recordset(p_calls) AS c (
         id uuid, purpose text, model text, attempts int, latency_ms int, input_tokens int, output_tokens int,
-        cost_usd numeric, error text, exchange text);
+        cost_usd numeric, error text, exchange text
+    ) WHERE NOT EXISTS (SELECT FROM model_calls m WHERE m.job_id = p_job AND m.call_id = c.id)
+    RETURNING *;
 END $$;

@@ -8,23 +8,20 @@
 -- A row of `suspects` counts only while its attempt is the newest one of its step or stage (`index` -1): nothing has to
 -- remove it when a job ends. Lock order: the job, its steps, then suspects.
 
--- StepFailed, of a lost attempt: as planq_finish_step. A suspect that is tried again waits for a process for suspects.
--- With `p_charged` the loss counts against the step, else against nothing.
-CREATE FUNCTION planq_take_back_step(
-    p_job uuid, p_round int, p_index int, p_attempt int, p_error json, p_retry_in interval, p_charged boolean,
-    p_unsure boolean
-) RETURNS json LANGUAGE plpgsql AS $$
+-- StepFailed, of a lost attempt: as planq_finish_step of the `planq_outcome`. A suspect that is tried again waits for a
+-- process for suspects. Where it is `lost` the loss counts against the step, else against nothing.
+CREATE FUNCTION planq_take_back_step(p_item json) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
-    v_moved CONSTANT json := planq_finish_step(p_job, p_round, p_index, p_attempt, false, NULL, p_error, p_retry_in,
-                                               p_charged, NULL, NULL, NULL, NULL, p_unsure);
+    i CONSTANT planq_outcome := json_populate_record(NULL::planq_outcome, p_item);
+    v_moved CONSTANT json := planq_finish_step(i);
 BEGIN
     IF v_moved->>'status' = 'ready' THEN
-        UPDATE suspects SET due_at = now() + p_retry_in
-        WHERE job_id = p_job AND round = p_round AND index = p_index AND attempt = p_attempt;
+        UPDATE suspects SET due_at = now() + make_interval(secs => i.retry_in)
+        WHERE job_id = i.job AND round = i.round AND index = i.index AND attempt = i.attempt;
         IF FOUND THEN
             UPDATE steps SET run_at = run_at + planq_quarantine(), wake_at = wake_at + planq_quarantine(),
-                releases = releases + (NOT p_charged)::int
-            WHERE job_id = p_job AND round = p_round AND index = p_index;
+                releases = releases + (NOT i.lost)::int
+            WHERE job_id = i.job AND round = i.round AND index = i.index;
         END IF;
     END IF;
     RETURN v_moved;

@@ -32,10 +32,14 @@ END $$;
 
 -- The timer of a waiting step has run out: it succeeds with the output it was suspended with. Returns as
 -- planq_finish_step does.
-CREATE FUNCTION planq_fire_timer(p_job uuid, p_round int, p_index int, p_attempt int) RETURNS json LANGUAGE sql AS $$
-    SELECT planq_finish_step(p_job, p_round, p_index, p_attempt, true, s.output, NULL, NULL, false, NULL, NULL, NULL, NULL, false)
-    FROM (SELECT (SELECT output FROM steps WHERE job_id = p_job AND round = p_round AND index = p_index) AS output) s
-$$;
+CREATE FUNCTION planq_fire_timer(p_job uuid, p_round int, p_index int, p_attempt int) RETURNS json LANGUAGE plpgsql AS $$
+DECLARE
+    i planq_outcome;
+BEGIN
+    SELECT job_id, round, index, p_attempt, output INTO i.job, i.round, i.index, i.attempt, i.output
+    FROM steps WHERE job_id = p_job AND round = p_round AND index = p_index;
+    RETURN planq_finish_step(i);
+END $$;
 
 -- StepAsked: a call was cut off, and a person has to say whether it took effect. The job's limit bounds the wait, which
 -- counts against neither the plan's time nor the job's; while the job is paused the wait has not begun.
@@ -68,20 +72,19 @@ BEGIN
 END $$;
 
 -- StepSettled: the question of a waiting step is answered with `p_outcome` (happened | did_not_happen | unknown), or,
--- with `p_due`, its time has run out. The output of what happened comes as in planq_finish_step.
+-- with `p_due`, its time has run out. `p_item` is a `planq_outcome` of the job's step `index`: the output of what happened,
+-- or the error of what stays unknown.
 -- Returns {found, landed, round, status, job_status, ready}; `found` says whether the job has this step.
-CREATE FUNCTION planq_settle_step(
-    p_job uuid, p_tenant text, p_index int, p_outcome text, p_output json, p_error json, p_artifact json,
-    p_hash bytea, p_bytes bigint, p_excerpts json, p_due boolean
-) RETURNS json LANGUAGE plpgsql AS $$
+CREATE FUNCTION planq_settle_step(p_tenant text, p_outcome text, p_due boolean, p_item json) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
+    i planq_outcome := json_populate_record(NULL::planq_outcome, p_item);
     j jobs%ROWTYPE;
     s steps%ROWTYPE;
     v_rest interval;
     v_moved json;
 BEGIN
-    SELECT * INTO j FROM jobs WHERE id = p_job AND tenant_id = p_tenant FOR NO KEY UPDATE;
-    SELECT * INTO s FROM steps WHERE job_id = p_job AND round = j.round AND index = p_index;
+    SELECT * INTO j FROM jobs WHERE id = i.job AND tenant_id = p_tenant FOR NO KEY UPDATE;
+    SELECT * INTO s FROM steps WHERE job_id = i.job AND round = j.round AND index = i.index;
     IF j.id IS NULL OR s.job_id IS NULL THEN
         RETURN json_build_object('found', false, 'landed', false);
     END IF;
@@ -92,17 +95,18 @@ BEGIN
     -- While the job is paused the wait stands still, and resuming moves the deadlines by the whole pause.
     v_rest := greatest(s.wake_at - coalesce(j.paused_at, now()), interval '0');
     UPDATE steps SET status = 'running', question = NULL, wake_at = NULL, unsure = false
-    WHERE job_id = p_job AND round = j.round AND index = p_index;
+    WHERE job_id = i.job AND round = j.round AND index = i.index;
     UPDATE jobs SET open_questions = open_questions - 1,
         status = CASE WHEN open_questions = 1 THEN 'executing' ELSE status END,
         deadline = deadline - v_rest, expires_at = expires_at - v_rest
-    WHERE id = p_job;
-    PERFORM planq_tell(j.tenant_id, p_job, 'step_settled',
-        json_build_object('round', j.round, 'index', p_index, 'outcome', p_outcome));
+    WHERE id = i.job;
+    PERFORM planq_tell(j.tenant_id, i.job, 'step_settled',
+        json_build_object('round', j.round, 'index', i.index, 'outcome', p_outcome));
+    i.round := j.round;
+    i.attempt := s.attempt;
     v_moved := CASE p_outcome
-        WHEN 'did_not_happen' THEN planq_hand_back_step(p_job, j.round, p_index, s.attempt)
-        ELSE planq_finish_step(p_job, j.round, p_index, s.attempt, p_outcome = 'happened', p_output, p_error, NULL,
-                               false, p_artifact, p_hash, p_bytes, p_excerpts, false) END;
+        WHEN 'did_not_happen' THEN planq_hand_back_step(i.job, i.round, i.index, i.attempt)
+        ELSE planq_finish_step(i) END;
     RETURN json_build_object('found', true, 'landed', true, 'round', j.round, 'status', v_moved->'status',
         'job_status', v_moved->'job_status', 'stage_attempt', j.stage_attempt, 'ready', v_moved->'ready');
 END $$;
