@@ -79,7 +79,7 @@ class Submissions:
         ordered = sorted(batch, key=lambda values: str(values["idempotency_key"] or ""))
         rows = await self._database.call_table("planq_submit_jobs", json_text(ordered))
         found = {str(row["id"]): row for row in rows}
-        return [found[values["id"]] for values in batch]
+        return [found[str(values["id"])] for values in batch]
 
 
 def _values(submission: Submission) -> _Values:

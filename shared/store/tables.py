@@ -283,7 +283,7 @@ class Payload(SQLModel, table=True):
 
 
 # Read in slices: of what is compressed, each slice would cost reading all that comes before it.
-_STORAGE = DDL("ALTER TABLE payloads ALTER COLUMN body SET STORAGE EXTERNAL")
+_STORAGE = DDL("ALTER TABLE payloads ALTER COLUMN body SET STORAGE EXTERNAL")  # type: ignore[no-untyped-call]
 event.listen(SQLModel.metadata.tables["payloads"], "after_create", _STORAGE)
 
 

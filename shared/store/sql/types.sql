@@ -1,3 +1,16 @@
+-- The SQL of planq. Every function is defined once, in the file of its subject in functions/:
+--
+--   submit    a request becomes a job                   wait      a step waits for a timer, or for a person
+--   claim     a worker takes a stage or a step          children  a step waits for child jobs
+--   plan      a plan is accepted, with its steps        budget    what a tree of jobs may use up together
+--   finish    an attempt ends, dependents are unlocked  control   people cancel, pause and resume
+--   stage     the answer ends a job, or a stage waits   sweep     what nobody else moves
+--   view      what callers see of jobs                  suspects  what was in flight in a lost worker
+--   events    what has happened                         clock     the time, and all periods
+--
+-- A job moves submit -> claim -> plan -> (claim -> finish)* -> claim -> stage. `planq migrate` makes all of them anew when
+-- a file has changed; queries/ holds single statements that Python runs by name.
+
 -- The records that functions pass to one another. They hold nothing between transactions: no table has a column of them.
 
 -- Events that gather while a function runs, so that one statement stores them.

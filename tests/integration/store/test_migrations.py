@@ -154,6 +154,50 @@ def test_every_function_is_defined_once_and_called() -> None:
     assert [name for name in defined if len(re.findall(rf"\b{name}\b", calls)) < 2] == []
 
 
+def test_every_call_passes_what_the_function_takes() -> None:
+    """PostgreSQL finds out in the body of a plpgsql function only when it runs."""
+    texts = [*schema.definitions(), *(file.read_text("utf-8") for file in _files(".sql", "sql", "queries"))]
+    code = "\n".join(line for text in texts for line in text.splitlines() if not line.lstrip().startswith("--"))
+    code = re.sub(r"'[^']*'", "''", code)
+    takes: dict[str, int] = {}
+    calls: list[tuple[str, int]] = []
+    for found in re.finditer(r"(CREATE FUNCTION )?\b(planq_\w+)\(", code):
+        given = _parameters(code[found.end() :])
+        if found[1]:
+            takes[found[2]] = given
+        else:
+            calls.append((found[2], given))
+    assert len(calls) > 100
+    assert [call for call in calls if takes[call[0]] != call[1]] == []
+
+
+def _parameters(rest: str) -> int:
+    """Count what stands between a parenthesis, which is open, and the one that closes it."""
+    depth, commas, text = 1, 0, ""
+    for sign in rest:
+        depth += (sign in "([") - (sign in ")]")
+        if depth == 0:
+            break
+        commas += sign == "," and depth == 1
+        text += sign
+    return commas + 1 if text.strip() else 0
+
+
+def test_only_the_clock_asks_for_the_time() -> None:
+    asking = [
+        f"{file.name}: {line.strip()}"
+        for file in _files(".sql", "sql")
+        for line in file.read_text("utf-8").splitlines()
+        if re.search(
+            r"\b(now|clock_timestamp|statement_timestamp)\(\)|current_timestamp", line.partition("--")[0], re.I
+        )
+    ]
+    assert [line.split(" RETURNS")[0] for line in asking] == [
+        "clock.sql: CREATE FUNCTION planq_now()",
+        "clock.sql: CREATE FUNCTION planq_clock()",
+    ]
+
+
 def _files(ending: str, *folder: str) -> list[Path]:
     root = Path(schema.__file__).parent.joinpath(*folder)
     return sorted(root.rglob(f"*{ending}"))

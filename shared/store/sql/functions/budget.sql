@@ -114,7 +114,7 @@ BEGIN
         END IF;
         -- Where the tree is to ask and this stage cannot wait, the next one that can does.
         IF v_may_ask OR NOT v_asks THEN
-            UPDATE budgets SET warned_at = now() WHERE root_job_id = v_root;
+            UPDATE budgets SET warned_at = planq_now() WHERE root_job_id = v_root;
         END IF;
         IF v_may_ask AND v_asks AND (planq_pause_job(v_root, b.tenant_id)->>'landed')::boolean THEN
             RETURN json_build_object('paused', true);
@@ -160,7 +160,7 @@ END $$;
 
 -- Whether a reservation counts: its call is not recorded, and its claim lives, or was cut off just now.
 CREATE FUNCTION planq_is_held(q budget_holds) RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT (coalesce(q.owed_until > now(), false) OR planq_has_claim(q.job_id, q.round, q.index, q.attempt))
+    SELECT (coalesce(q.owed_until > planq_now(), false) OR planq_has_claim(q.job_id, q.round, q.index, q.attempt))
         AND NOT EXISTS (SELECT FROM model_calls m WHERE m.job_id = q.job_id AND m.call_id = q.call_id)
 $$;
 
@@ -180,7 +180,8 @@ $$;
 CREATE FUNCTION planq_owe(p_jobs uuid[]) RETURNS void LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
-    UPDATE budget_holds q SET owed_until = now() + planq_owing() WHERE q.job_id = ANY (p_jobs) AND planq_is_held(q);
+    UPDATE budget_holds q SET owed_until = planq_now() + planq_owing()
+    WHERE q.job_id = ANY (p_jobs) AND planq_is_held(q);
 END $$;
 
 -- A budget less what the tree below `p_root` has used or holds; what is over is 0 or less. Null for none.

@@ -41,7 +41,7 @@ BEGIN
         RETURN planq_gather(p_job, p_round, p_index);
     END IF;
     SELECT array_agg(c.id ORDER BY c.id) INTO v_begun FROM jobs c
-    WHERE c.id = ANY (v_ids) AND c.status = 'queued' AND c.run_at <= now() AND c.paused_at IS NULL;
+    WHERE c.id = ANY (v_ids) AND c.status = 'queued' AND c.run_at <= planq_now() AND c.paused_at IS NULL;
     RETURN json_build_object('landed', true, 'status', 'waiting', 'job_status', j.status,
         'stage_attempt', j.stage_attempt, 'ready', '[]'::json, 'children', to_json(v_begun));
 END $$;
@@ -82,11 +82,11 @@ BEGIN
                CASE WHEN NOT r.is_dead THEN j.paused_at END,
                CASE WHEN r.is_dead THEN 'failed' ELSE 'queued' END, r.is_dead,
                r.error,
-               CASE WHEN r.is_dead THEN clock_timestamp() END,
-               CASE WHEN r.is_held THEN planq_never() ELSE now() END,
-               CASE WHEN r.is_held THEN planq_never() WHEN NOT r.is_dead THEN now() + planq_wake_grace() END,
+               CASE WHEN r.is_dead THEN planq_clock() END,
+               CASE WHEN r.is_held THEN planq_never() ELSE planq_now() END,
+               CASE WHEN r.is_held THEN planq_never() WHEN NOT r.is_dead THEN planq_now() + planq_wake_grace() END,
                CASE WHEN NOT r.is_held AND NOT r.is_dead
-                   THEN coalesce(j.paused_at, now()) + make_interval(secs => r.life) END
+                   THEN coalesce(j.paused_at, planq_now()) + make_interval(secs => r.life) END
         FROM ranked r ORDER BY r.id
         RETURNING jobs.id, jobs.status, jobs.error, jobs.child_position
     ), planned AS (
@@ -139,7 +139,7 @@ $$;
 -- What a job has left, at most the time that a child may take as a whole: while it is paused its time stands still.
 CREATE FUNCTION planq_time_left(p_deadline timestamptz, p_expires timestamptz, p_paused timestamptz) RETURNS float8
 LANGUAGE sql STABLE AS $$
-    SELECT least(300, extract(epoch FROM least(p_deadline, p_expires) - coalesce(p_paused, now()))::float8)
+    SELECT least(300, extract(epoch FROM least(p_deadline, p_expires) - coalesce(p_paused, planq_now()))::float8)
 $$;
 
 -- ChildEnded: tells the parent of a child that has ended, once: its step becomes ready where it need not wait any more,
@@ -200,7 +200,8 @@ DECLARE
     s steps;
     j record;
 BEGIN
-    UPDATE steps SET status = 'ready', gathered = true, run_at = now(), wake_at = now() + planq_wake_grace(), wakes = 0
+    UPDATE steps SET status = 'ready', gathered = true, run_at = planq_now(),
+        wake_at = planq_now() + planq_wake_grace(), wakes = 0
     WHERE job_id = p_job AND round = p_round AND index = p_index RETURNING * INTO s;
     SELECT status, stage_attempt INTO j FROM jobs WHERE id = p_job;
     PERFORM planq_tell(s.tenant_id, p_job, 'step_gathered',
@@ -220,12 +221,13 @@ DECLARE
 BEGIN
     WHILE v_child IS NULL AND v_next < cardinality(s.children) LOOP
         v_next := v_next + 1;
-        UPDATE jobs c SET run_at = now(), wake_at = now() + planq_wake_grace(), wakes = 0,
+        UPDATE jobs c SET run_at = planq_now(), wake_at = planq_now() + planq_wake_grace(), wakes = 0,
             limits = planq_child_limits(c.limits, l.seconds),
-            expires_at = coalesce(c.paused_at, now()) + make_interval(secs => greatest(l.seconds, 0.001))
+            expires_at = coalesce(c.paused_at, planq_now()) + make_interval(secs => greatest(l.seconds, 0.001))
         FROM (
             SELECT o.id, least((o.limits->>'job_timeout_seconds')::float8, v_left,
-                s.timeout_seconds - extract(epoch FROM coalesce(o.paused_at, now()) - o.created_at)::float8) AS seconds
+                s.timeout_seconds
+                - extract(epoch FROM coalesce(o.paused_at, planq_now()) - o.created_at)::float8) AS seconds
             FROM jobs o WHERE o.id = s.children[v_next]
         ) l
         WHERE c.id = l.id AND c.status = 'queued' AND c.run_at = planq_never()

@@ -25,16 +25,16 @@ BEGIN
             status = CASE status WHEN 'queued' THEN 'planning' ELSE status END,
             stage_worker = p_worker,
             stage_attempt = stage_attempt + 1,
-            started_at = coalesce(started_at, clock_timestamp()),
+            started_at = coalesce(started_at, planq_clock()),
             -- The time in the queue is over; from here on the whole life counts.
             expires_at = CASE WHEN started_at IS NULL AND resumes = 0
                 THEN expires_at + make_interval(secs => greatest(0, (limits->>'job_timeout_seconds')::float8
                                                                     - (limits->>'queue_timeout_seconds')::float8))
                 ELSE expires_at END,
-            deadline = now() + make_interval(secs => p_seconds),
+            deadline = planq_now() + make_interval(secs => p_seconds),
             wake_at = NULL,
             wakes = 0
-        WHERE id = i.job AND stage_worker IS NULL AND run_at <= now() AND paused_at IS NULL
+        WHERE id = i.job AND stage_worker IS NULL AND run_at <= planq_now() AND paused_at IS NULL
           AND status = ANY (i.statuses)
         RETURNING tenant_id, status, stage_attempt INTO j;
         IF FOUND THEN
@@ -58,7 +58,7 @@ DECLARE
     p record;
 BEGIN
     SELECT tenant_id, status, round, stage_attempt, model, input, tools, limits, forked_from, user_id, trace_id,
-           conversation_id, stage_retry, resumes, extract(epoch FROM expires_at - now())::float8 AS time_left,
+           conversation_id, stage_retry, resumes, extract(epoch FROM expires_at - planq_now())::float8 AS time_left,
            agent_name IS NOT NULL OR parent_job_id IS NOT NULL OR round > 0 OR budget IS NOT NULL AS has_family INTO j
     FROM jobs WHERE id = p_job;
     SELECT source, errors, reuse,
@@ -146,15 +146,15 @@ BEGIN
     IF cardinality(p_indices) > 1 THEN
         SELECT coalesce(array_agg(f.index ORDER BY f.index), '{}') INTO v_free FROM (
             SELECT index FROM steps WHERE job_id = p_job AND round = p_round AND index = ANY (p_indices)
-              AND status = v_ready AND run_at <= now()
+              AND status = v_ready AND run_at <= planq_now()
             FOR NO KEY UPDATE SKIP LOCKED
         ) f;
     END IF;
     FOREACH v_index IN ARRAY v_free LOOP
         UPDATE steps SET status = 'running', attempt = attempt + 1, worker_id = p_worker,
-            started_at = coalesce(started_at, clock_timestamp()),
-            deadline = now() + make_interval(secs => timeout_seconds), wake_at = NULL, wakes = 0
-        WHERE job_id = p_job AND round = p_round AND index = v_index AND status = v_ready AND run_at <= now()
+            started_at = coalesce(started_at, planq_clock()),
+            deadline = planq_now() + make_interval(secs => timeout_seconds), wake_at = NULL, wakes = 0
+        WHERE job_id = p_job AND round = p_round AND index = v_index AND status = v_ready AND run_at <= planq_now()
         RETURNING * INTO s;
         IF FOUND THEN
             v_events := v_events || planq_step_started(s);
@@ -174,8 +174,8 @@ DECLARE
     v_outputs json;
     v_family json;
 BEGIN
-    SELECT user_id, trace_id, conversation_id, extract(epoch FROM deadline - now())::float8 AS time_left, agent_name,
-           parent_job_id
+    SELECT user_id, trace_id, conversation_id, extract(epoch FROM deadline - planq_now())::float8 AS time_left,
+           agent_name, parent_job_id
     INTO j FROM jobs WHERE id = s.job_id;
     IF s.inputs <> '{}' THEN
         SELECT json_object_agg(i.index, json_build_object(
@@ -260,8 +260,8 @@ DECLARE
     j record;
 BEGIN
     UPDATE jobs SET stage_worker = p_worker, stage_attempt = stage_attempt + 1,
-        deadline = now() + make_interval(secs => p_seconds), wake_at = NULL, wakes = 0
-    WHERE id = p_job AND status = v_responding AND stage_worker IS NULL AND run_at <= now() AND paused_at IS NULL
+        deadline = planq_now() + make_interval(secs => p_seconds), wake_at = NULL, wakes = 0
+    WHERE id = p_job AND status = v_responding AND stage_worker IS NULL AND run_at <= planq_now() AND paused_at IS NULL
     RETURNING tenant_id, stage_attempt INTO j;
     IF NOT FOUND THEN
         RETURN NULL;

@@ -29,11 +29,11 @@ DECLARE
     v_tenant text;
 BEGIN
     PERFORM planq_owe(ARRAY[p_job]);
-    UPDATE steps SET status = 'cancelled', finished_at = clock_timestamp(), wake_at = NULL, deadline = NULL,
+    UPDATE steps SET status = 'cancelled', finished_at = planq_clock(), wake_at = NULL, deadline = NULL,
         question = NULL
     WHERE job_id = p_job AND status IN ('pending', 'ready', 'running', 'waiting');
-    UPDATE jobs SET status = p_status, error = p_error, finished_at = clock_timestamp(), stage_worker = NULL,
-        cancel_requested_at = CASE WHEN p_status = 'cancelled' THEN now() END,
+    UPDATE jobs SET status = p_status, error = p_error, finished_at = planq_clock(), stage_worker = NULL,
+        cancel_requested_at = CASE WHEN p_status = 'cancelled' THEN planq_now() END,
         wake_at = NULL, deadline = NULL, paused_at = NULL, open_steps = 0, open_questions = 0
     WHERE id = p_job RETURNING tenant_id INTO v_tenant;
     PERFORM planq_tell(v_tenant, p_job, 'job_' || p_status, p_error);
@@ -65,11 +65,11 @@ BEGIN
         ) l;
         EXIT WHEN v_ids IS NULL;
         PERFORM planq_owe(v_ids);
-        UPDATE steps SET status = 'cancelled', finished_at = clock_timestamp(), wake_at = NULL, deadline = NULL,
+        UPDATE steps SET status = 'cancelled', finished_at = planq_clock(), wake_at = NULL, deadline = NULL,
             question = NULL
         WHERE job_id = ANY (v_ids) AND status IN ('pending', 'ready', 'running', 'waiting');
-        UPDATE jobs SET status = 'cancelled', finished_at = clock_timestamp(), stage_worker = NULL, is_gathered = true,
-            cancel_requested_at = now(), wake_at = NULL, deadline = NULL, paused_at = NULL, open_steps = 0,
+        UPDATE jobs SET status = 'cancelled', finished_at = planq_clock(), stage_worker = NULL, is_gathered = true,
+            cancel_requested_at = planq_now(), wake_at = NULL, deadline = NULL, paused_at = NULL, open_steps = 0,
             open_questions = 0
         WHERE id = ANY (v_ids);
         INSERT INTO events (tenant_id, job_id, kind)
@@ -94,12 +94,12 @@ BEGIN
     IF j.status IN ('completed', 'failed', 'cancelled') OR j.paused_at IS NOT NULL THEN
         RETURN json_build_object('found', true, 'landed', false, 'status', j.status);
     END IF;
-    UPDATE jobs SET paused_at = now() WHERE id = p_job;
+    UPDATE jobs SET paused_at = planq_now() WHERE id = p_job;
     PERFORM planq_tell(j.tenant_id, p_job, 'job_paused', NULL);
     LOOP
         v_below := planq_below(p_job, NULL);
         EXIT WHEN v_below IS NULL;
-        UPDATE jobs SET paused_at = now() WHERE id = ANY (v_below);
+        UPDATE jobs SET paused_at = planq_now() WHERE id = ANY (v_below);
         INSERT INTO events (tenant_id, job_id, kind) SELECT j.tenant_id, b, 'job_paused' FROM unnest(v_below) b;
     END LOOP;
     RETURN json_build_object('found', true, 'landed', true, 'status', j.status);
@@ -155,11 +155,12 @@ BEGIN
     END IF;
     IF j.status NOT IN ('completed', 'failed') THEN
         v_status := j.status;
-        v_pause := now() - j.paused_at;
+        v_pause := planq_now() - j.paused_at;
         UPDATE steps SET wake_at = wake_at + v_pause
         WHERE job_id = p_job AND status = 'waiting' AND question IS NOT NULL;
         UPDATE jobs SET paused_at = NULL, deadline = deadline + v_pause, expires_at = expires_at + v_pause,
-            wake_at = CASE WHEN wake_at IS NOT NULL THEN greatest(run_at, now() + planq_wake_grace()) END, wakes = 0
+            wake_at = CASE WHEN wake_at IS NOT NULL THEN greatest(run_at, planq_now() + planq_wake_grace()) END,
+            wakes = 0
         WHERE id = p_job;
         PERFORM planq_resume_below(p_job, j.paused_at);
     ELSE
@@ -176,11 +177,11 @@ BEGIN
         UPDATE jobs SET status = v_status, open_steps = v_again, failed_steps = 0, halt_index = NULL, open_questions = 0,
             resumes = resumes + 1, stage_losses = 0, stage_worker = NULL, error = NULL, chained = NULL,
             answer = CASE WHEN v_chained THEN answer END, output = CASE WHEN v_chained THEN output END,
-            finished_at = NULL, run_at = now(), wakes = 0,
-            wake_at = CASE WHEN v_status <> 'executing' THEN now() + planq_wake_grace() END,
+            finished_at = NULL, run_at = planq_now(), wakes = 0,
+            wake_at = CASE WHEN v_status <> 'executing' THEN planq_now() + planq_wake_grace() END,
             deadline = CASE WHEN v_status = 'executing'
-                THEN now() + make_interval(secs => (limits->>'plan_timeout_seconds')::float8) END,
-            expires_at = now() + make_interval(secs => (limits->>'job_timeout_seconds')::float8)
+                THEN planq_now() + make_interval(secs => (limits->>'plan_timeout_seconds')::float8) END,
+            expires_at = planq_now() + make_interval(secs => (limits->>'job_timeout_seconds')::float8)
         WHERE id = p_job;
     END IF;
     IF v_status IN ('executing', 'input_required') THEN
@@ -196,17 +197,17 @@ END $$;
 -- is due at once, for the sweeper. The caller holds the job's row.
 CREATE FUNCTION planq_resume_below(p_job uuid, p_paused timestamptz) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    v_pause CONSTANT interval := now() - p_paused;
+    v_pause CONSTANT interval := planq_now() - p_paused;
     v_below CONSTANT uuid[] := planq_below(p_job, p_paused);
 BEGIN
     IF v_below IS NULL THEN
         RETURN;
     END IF;
     UPDATE steps SET wakes = 0,
-        wake_at = CASE WHEN status = 'ready' THEN greatest(run_at, now()) ELSE wake_at + v_pause END
+        wake_at = CASE WHEN status = 'ready' THEN greatest(run_at, planq_now()) ELSE wake_at + v_pause END
     WHERE job_id = ANY (v_below) AND (status = 'ready' OR (status = 'waiting' AND question IS NOT NULL));
     UPDATE jobs SET paused_at = NULL, deadline = deadline + v_pause, expires_at = expires_at + v_pause,
-        wake_at = CASE WHEN wake_at IS NOT NULL THEN greatest(run_at, now()) END, wakes = 0
+        wake_at = CASE WHEN wake_at IS NOT NULL THEN greatest(run_at, planq_now()) END, wakes = 0
     WHERE id = ANY (v_below);
     INSERT INTO events (tenant_id, job_id, kind, data)
     SELECT tenant_id, id, 'job_resumed', json_build_object('from', status, 'again', 0) FROM jobs WHERE id = ANY (v_below);
@@ -240,8 +241,8 @@ BEGIN
         output = NULL, error = NULL, question = NULL, finished_at = NULL, started_at = NULL, asked_at = NULL,
         worker_id = NULL,
         deadline = NULL, worker_losses = 0, releases = s.attempt, wakes = 0,
-        run_at = greatest(now(), CASE WHEN c.is_unsure THEN s.finished_at + planq_wake_grace() END),
-        wake_at = CASE WHEN c.pending = 0 THEN now() + planq_wake_grace() END
+        run_at = greatest(planq_now(), CASE WHEN c.is_unsure THEN s.finished_at + planq_wake_grace() END),
+        wake_at = CASE WHEN c.pending = 0 THEN planq_now() + planq_wake_grace() END
     FROM counted c WHERE s.job_id = p_job AND s.round = p_round AND s.index = c.index;
     GET DIAGNOSTICS v_count = ROW_COUNT;
     RETURN v_count;
@@ -251,12 +252,13 @@ END $$;
 -- publishes those that are returned, and holds the job.
 CREATE FUNCTION planq_rewake_steps(p_job uuid, p_round int) RETURNS json LANGUAGE sql AS $$
     WITH woken AS (
-        UPDATE steps SET wake_at = CASE WHEN run_at > now() THEN run_at ELSE now() + planq_wake_grace() END, wakes = 0
+        UPDATE steps SET wakes = 0,
+            wake_at = CASE WHEN run_at > planq_now() THEN run_at ELSE planq_now() + planq_wake_grace() END
         WHERE job_id = p_job AND round = p_round AND status = 'ready'
         RETURNING index, lane, tool_name, run_at
     )
     SELECT coalesce(
         json_agg(json_build_object('index', index, 'lane', lane, 'tool_name', tool_name) ORDER BY index)
-            FILTER (WHERE run_at <= now()), '[]')
+            FILTER (WHERE run_at <= planq_now()), '[]')
     FROM woken
 $$;

@@ -41,13 +41,13 @@ BEGIN
         n int, job uuid, round int, index int, attempt int, output text, hash text, bytes bigint, excerpts text,
         artifact text, ended float8, run json, take_steps int, take_stage boolean
     ) LOOP
-        SELECT status, round, open_steps, stage_attempt, paused_at IS NULL AND run_at <= now() AS is_free INTO j
+        SELECT status, round, open_steps, stage_attempt, paused_at IS NULL AND run_at <= planq_now() AS is_free INTO j
         FROM jobs WHERE id = i.job FOR NO KEY UPDATE;
         CONTINUE WHEN NOT FOUND OR j.status NOT IN ('executing', 'input_required') OR j.round <> i.round;
         UPDATE steps SET
             status = 'succeeded', output = i.output::json, payload_hash = decode(i.hash, 'hex'),
             output_bytes = i.bytes, excerpts = i.excerpts::json, error = NULL, unsure = false,
-            finished_at = greatest(started_at, clock_timestamp() - make_interval(secs => coalesce(i.ended, 0))),
+            finished_at = greatest(started_at, planq_clock() - make_interval(secs => coalesce(i.ended, 0))),
             wake_at = NULL, wakes = 0, deadline = NULL
         WHERE job_id = i.job AND round = i.round AND index = i.index AND attempt = i.attempt
           AND (status = v_running OR (status = v_waiting AND question IS NULL))
@@ -122,7 +122,7 @@ CREATE FUNCTION planq_run_one(
 ) RETURNS steps LANGUAGE plpgsql AS $$
 DECLARE
     v_pending CONSTANT text := 'pending';
-    v_now CONSTANT timestamptz := clock_timestamp();
+    v_now CONSTANT timestamptz := planq_clock();
     s steps;
 BEGIN
     UPDATE steps SET
@@ -130,7 +130,7 @@ BEGIN
         started_at = greatest(p_after, v_now - make_interval(secs => p_began)),
         finished_at = greatest(p_after, v_now - make_interval(secs => p_ended))
     WHERE job_id = p_job AND round = p_round AND index = p_index AND status = v_pending AND pending = 1
-      AND attempt = 0 AND lane = p_lane AND run_at <= now()
+      AND attempt = 0 AND lane = p_lane AND run_at <= planq_now()
     RETURNING * INTO s;
     RETURN s;
 END $$;
@@ -145,17 +145,17 @@ DECLARE
     r record;
     s steps;
 BEGIN
-    SELECT pending, p_takes AND lane = p_lane AND run_at <= now() AS is_taken INTO r FROM steps
+    SELECT pending, p_takes AND lane = p_lane AND run_at <= planq_now() AS is_taken INTO r FROM steps
     WHERE job_id = p_job AND round = p_round AND index = p_index AND status = v_pending;
     IF r.pending > 1 THEN
         UPDATE steps SET pending = pending - 1 WHERE job_id = p_job AND round = p_round AND index = p_index;
     ELSIF r.is_taken THEN
         UPDATE steps SET pending = 0, status = 'running', attempt = attempt + 1, worker_id = p_worker,
-            started_at = coalesce(started_at, clock_timestamp()),
-            deadline = now() + make_interval(secs => timeout_seconds)
+            started_at = coalesce(started_at, planq_clock()),
+            deadline = planq_now() + make_interval(secs => timeout_seconds)
         WHERE job_id = p_job AND round = p_round AND index = p_index RETURNING * INTO s;
     ELSIF r.pending = 1 THEN
-        UPDATE steps SET pending = 0, status = 'ready', wake_at = now() + planq_wake_grace()
+        UPDATE steps SET pending = 0, status = 'ready', wake_at = planq_now() + planq_wake_grace()
         WHERE job_id = p_job AND round = p_round AND index = p_index RETURNING * INTO s;
     END IF;
     RETURN s;
@@ -169,7 +169,8 @@ DECLARE
     j record;
 BEGIN
     UPDATE jobs SET open_steps = open_steps - 1, status = 'responding', open_questions = 0, stage_worker = p_worker,
-        stage_attempt = stage_attempt + 1, deadline = now() + make_interval(secs => p_seconds), wake_at = NULL, wakes = 0
+        stage_attempt = stage_attempt + 1, deadline = planq_now() + make_interval(secs => p_seconds), wake_at = NULL,
+        wakes = 0
     WHERE id = p_job RETURNING tenant_id, stage_attempt INTO j;
     RETURN ROW(planq_stage_claim(p_job), j.stage_attempt, ROW(j.tenant_id, p_job, 'stage_started',
         json_build_object('stage', 'responding', 'attempt', j.stage_attempt))::planq_event)::planq_stage;
@@ -193,13 +194,13 @@ DECLARE
 BEGIN
     SELECT array_agg(i) INTO v_items FROM json_populate_recordset(NULL::planq_outcome, p_items) i;
     WITH held AS MATERIALIZED (
-        SELECT j.id, j.round, j.status, j.open_steps, j.paused_at IS NULL AND j.run_at <= now() AS is_free
+        SELECT j.id, j.round, j.status, j.open_steps, j.paused_at IS NULL AND j.run_at <= planq_now() AS is_free
         FROM jobs j WHERE j.id IN (SELECT i.job FROM unnest(v_items) i) ORDER BY j.id FOR NO KEY UPDATE
     ), done AS (
         UPDATE steps s SET
             status = 'succeeded', output = i.output::json, payload_hash = decode(i.hash, 'hex'),
             output_bytes = i.bytes, excerpts = i.excerpts::json, error = NULL, unsure = false,
-            finished_at = clock_timestamp(), wake_at = NULL, wakes = 0, deadline = NULL
+            finished_at = planq_clock(), wake_at = NULL, wakes = 0, deadline = NULL
         FROM held h JOIN unnest(v_items) i ON i.job = h.id AND i.round = h.round
         WHERE h.status IN ('executing', 'input_required')
           AND s.job_id = i.job AND s.round = i.round AND s.index = i.index AND s.attempt = i.attempt
@@ -244,12 +245,12 @@ BEGIN
         SELECT d.job, sum(d.take_steps) AS steps FROM unnest(p_done) d WHERE d.is_free GROUP BY d.job
     ), ranked AS (
         SELECT s.job_id, s.round, s.index, f.by, s.pending = f.by AS is_ready, s.lane, s.run_at, row_number() OVER (
-            PARTITION BY s.job_id ORDER BY s.pending <> f.by, s.lane <> p_lane, s.run_at > now(), s.index) AS rank
+            PARTITION BY s.job_id ORDER BY s.pending <> f.by, s.lane <> p_lane, s.run_at > planq_now(), s.index) AS rank
         FROM freed f JOIN steps s ON s.job_id = f.job AND s.round = f.round AND s.index = f.index
         WHERE s.status = 'pending'
     ), chosen AS (
         SELECT r.job_id, r.round, r.index, r.by, r.is_ready,
-            r.is_ready AND r.lane = p_lane AND r.run_at <= now() AND r.rank <= coalesce(b.steps, 0) AS is_taken
+            r.is_ready AND r.lane = p_lane AND r.run_at <= planq_now() AND r.rank <= coalesce(b.steps, 0) AS is_taken
         FROM ranked r LEFT JOIN budget b ON b.job = r.job_id
     ), moved AS (
         UPDATE steps s SET
@@ -257,9 +258,9 @@ BEGIN
             status = CASE WHEN c.is_taken THEN 'running' WHEN c.is_ready THEN 'ready' ELSE s.status END,
             attempt = s.attempt + c.is_taken::int,
             worker_id = CASE WHEN c.is_taken THEN p_worker ELSE s.worker_id END,
-            started_at = CASE WHEN c.is_taken THEN coalesce(s.started_at, clock_timestamp()) ELSE s.started_at END,
-            deadline = CASE WHEN c.is_taken THEN now() + make_interval(secs => s.timeout_seconds) END,
-            wake_at = CASE WHEN c.is_ready AND NOT c.is_taken THEN now() + planq_wake_grace() END
+            started_at = CASE WHEN c.is_taken THEN coalesce(s.started_at, planq_clock()) ELSE s.started_at END,
+            deadline = CASE WHEN c.is_taken THEN planq_now() + make_interval(secs => s.timeout_seconds) END,
+            wake_at = CASE WHEN c.is_ready AND NOT c.is_taken THEN planq_now() + planq_wake_grace() END
         FROM chosen c WHERE s.job_id = c.job_id AND s.round = c.round AND s.index = c.index
         RETURNING s.tenant_id, s.job_id, s.round, s.index, s.lane, s.tool_name, s.attempt, s.status
     )
@@ -287,9 +288,9 @@ BEGIN
             open_questions = CASE WHEN c.is_last THEN 0 ELSE j.open_questions END,
             stage_worker = CASE WHEN c.is_taken THEN p_worker ELSE j.stage_worker END,
             stage_attempt = j.stage_attempt + c.is_taken::int,
-            wake_at = CASE WHEN c.is_last AND NOT c.is_taken THEN now() + planq_wake_grace() END,
+            wake_at = CASE WHEN c.is_last AND NOT c.is_taken THEN planq_now() + planq_wake_grace() END,
             wakes = 0,
-            deadline = CASE WHEN c.is_taken THEN now() + make_interval(secs => p_seconds)
+            deadline = CASE WHEN c.is_taken THEN planq_now() + make_interval(secs => p_seconds)
                             WHEN NOT c.is_last THEN j.deadline END
         FROM closing c WHERE j.id = c.job
         RETURNING j.id, j.tenant_id, j.status, j.stage_attempt, c.is_taken
@@ -374,9 +375,9 @@ BEGIN
         excerpts = i.excerpts::json,
         error = i.error::json,
         unsure = v_status = 'ready' AND coalesce(i.unsure, false),
-        finished_at = CASE WHEN v_status <> 'ready' THEN clock_timestamp() END,
-        run_at = CASE WHEN v_status = 'ready' THEN now() + v_retry_in ELSE run_at END,
-        wake_at = CASE WHEN v_status = 'ready' THEN now() + v_retry_in END,
+        finished_at = CASE WHEN v_status <> 'ready' THEN planq_clock() END,
+        run_at = CASE WHEN v_status = 'ready' THEN planq_now() + v_retry_in ELSE run_at END,
+        wake_at = CASE WHEN v_status = 'ready' THEN planq_now() + v_retry_in END,
         wakes = 0,
         worker_losses = worker_losses + CASE WHEN i.lost THEN 1 ELSE 0 END,
         worker_id = CASE WHEN v_status = 'ready' THEN NULL ELSE worker_id END,
@@ -415,7 +416,7 @@ CREATE FUNCTION planq_unlock(p_job uuid, p_round int, p_dependents int[]) RETURN
         UPDATE steps SET
             pending = pending - 1,
             status = CASE WHEN pending = 1 THEN 'ready' ELSE status END,
-            wake_at = CASE WHEN pending = 1 THEN now() + planq_wake_grace() END
+            wake_at = CASE WHEN pending = 1 THEN planq_now() + planq_wake_grace() END
         WHERE job_id = p_job AND round = p_round AND index = ANY (p_dependents) AND status = 'pending'
         RETURNING index, lane, tool_name, status
     )
@@ -440,7 +441,7 @@ BEGIN
         SELECT unnest(s.dependents) FROM doomed d
         JOIN steps s ON s.job_id = p_job AND s.round = p_round AND s.index = d.index
     )
-    UPDATE steps SET status = 'skipped', finished_at = clock_timestamp(), wake_at = NULL
+    UPDATE steps SET status = 'skipped', finished_at = planq_clock(), wake_at = NULL
     WHERE job_id = p_job AND round = p_round AND status IN ('pending', 'ready') AND NOT gathered
       AND index IN (SELECT index FROM doomed);
     GET DIAGNOSTICS v_count = ROW_COUNT;
@@ -454,7 +455,7 @@ CREATE FUNCTION planq_close_steps(p_job uuid, p_closed int, p_failed int) RETURN
         failed_steps = failed_steps + p_failed,
         status = CASE WHEN open_steps = p_closed THEN 'responding' ELSE status END,
         open_questions = CASE WHEN open_steps = p_closed THEN 0 ELSE open_questions END,
-        wake_at = CASE WHEN open_steps = p_closed THEN now() + planq_wake_grace() END,
+        wake_at = CASE WHEN open_steps = p_closed THEN planq_now() + planq_wake_grace() END,
         wakes = 0,
         deadline = CASE WHEN open_steps = p_closed THEN NULL ELSE deadline END
     WHERE id = p_job RETURNING status
@@ -508,7 +509,7 @@ END $$;
 -- code that says to try again (the attempt then puts the payload anew). Null is no reference.
 CREATE FUNCTION planq_touch_payload(p_tenant text, p_hash bytea) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    UPDATE payloads SET created_at = now() WHERE tenant_id = p_tenant AND hash = p_hash;
+    UPDATE payloads SET created_at = planq_now() WHERE tenant_id = p_tenant AND hash = p_hash;
     IF NOT FOUND AND p_hash IS NOT NULL THEN
         RAISE EXCEPTION 'payload % is not stored', encode(p_hash, 'hex') USING ERRCODE = 'io_error';
     END IF;

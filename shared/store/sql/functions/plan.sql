@@ -43,12 +43,12 @@ BEGIN
         seconds float8, calls text, spent_calls int, spent_input bigint, spent_output bigint, spent_usd numeric,
         take_steps boolean, take_stage boolean
     ) LOOP
-        v_now := clock_timestamp();
+        v_now := planq_clock();
         v_steps := i.steps::json;
         v_ran := 0;
         n := i.n;
         IF i.ran > 0 THEN
-            SELECT CASE WHEN paused_at IS NULL AND run_at <= now() THEN i.ran ELSE 0 END INTO v_ran
+            SELECT CASE WHEN paused_at IS NULL AND run_at <= planq_now() THEN i.ran ELSE 0 END INTO v_ran
             FROM jobs WHERE id = i.job FOR NO KEY UPDATE;
         END IF;
         IF i.reuses THEN
@@ -64,14 +64,15 @@ BEGIN
         UPDATE jobs SET
             status = CASE WHEN i.open > v_ran THEN 'executing' ELSE 'responding' END,
             stage_worker = NULL, open_steps = i.open - v_ran, failed_steps = 0, halt_index = NULL,
-            deadline = CASE WHEN i.open > v_ran THEN coalesce(paused_at, now()) + make_interval(secs => i.seconds) END,
-            wake_at = CASE WHEN i.open = v_ran THEN now() + planq_wake_grace() END, wakes = 0,
+            deadline = CASE WHEN i.open > v_ran
+                THEN coalesce(paused_at, planq_now()) + make_interval(secs => i.seconds) END,
+            wake_at = CASE WHEN i.open = v_ran THEN planq_now() + planq_wake_grace() END, wakes = 0,
             model_calls = model_calls + coalesce(i.spent_calls, 0),
             input_tokens = input_tokens + coalesce(i.spent_input, 0),
             output_tokens = output_tokens + coalesce(i.spent_output, 0),
             cost_usd = CASE WHEN i.spent_usd IS NULL THEN cost_usd ELSE coalesce(cost_usd, 0) + i.spent_usd END
         WHERE id = i.job AND status = v_planning AND stage_worker IS NOT NULL AND stage_attempt = i.attempt
-        RETURNING tenant_id, round, status, stage_attempt, paused_at IS NULL AND run_at <= now() AS is_free INTO j;
+        RETURNING tenant_id, round, status, stage_attempt, paused_at IS NULL AND run_at <= planq_now() AS is_free INTO j;
         IF NOT FOUND THEN
             PERFORM planq_record_calls(i.job, i.calls::json);
             CONTINUE;
@@ -94,11 +95,11 @@ BEGIN
                     WHEN g.is_taken THEN 'running' ELSE 'ready' END,
                g.arguments::json, g.inputs, g.depends_on, g.dependents, g.waits_for, g.retries, g.timeout_seconds,
                g.recovery, g.wanted::json,
-               CASE WHEN g.waits_for = 0 AND NOT g.is_taken AND NOT g.has_run THEN now() + planq_wake_grace() END,
+               CASE WHEN g.waits_for = 0 AND NOT g.is_taken AND NOT g.has_run THEN planq_now() + planq_wake_grace() END,
                CASE WHEN g.is_taken OR g.has_run THEN 1 ELSE 0 END,
                CASE WHEN g.is_taken OR g.has_run THEN p_worker END,
                CASE WHEN g.has_run THEN v_now - make_interval(secs => g.began) WHEN g.is_taken THEN v_now END,
-               CASE WHEN g.is_taken THEN now() + make_interval(secs => g.timeout_seconds) END,
+               CASE WHEN g.is_taken THEN planq_now() + make_interval(secs => g.timeout_seconds) END,
                CASE WHEN g.has_run THEN g.output::json END,
                CASE WHEN g.has_run THEN v_now - make_interval(secs => g.ended) END
         FROM (
@@ -182,7 +183,7 @@ BEGIN
     UPDATE steps s SET status = 'succeeded', reused_job = g.reuse_job, reused_index = g.reuse_index,
         origin_job = coalesce(o.origin_job, g.reuse_job), origin_index = coalesce(o.origin_index, g.reuse_index),
         output = o.output, payload_hash = o.payload_hash, output_bytes = o.output_bytes, excerpts = o.excerpts,
-        wake_at = NULL, finished_at = clock_timestamp()
+        wake_at = NULL, finished_at = planq_clock()
     FROM json_to_recordset(p_steps) AS g (index int, reuse_job uuid, reuse_index int)
     JOIN jobs src ON src.id = g.reuse_job
     JOIN steps o ON o.job_id = src.id AND o.round = src.round AND o.index = g.reuse_index
@@ -205,8 +206,8 @@ BEGIN
         job uuid, attempt int, source text, body text, errors text, calls text, take_stage boolean
     );
     PERFORM planq_record_calls(i.job, i.calls::json);
-    UPDATE jobs SET status = 'responding', stage_worker = NULL, deadline = NULL, wake_at = now() + planq_wake_grace(),
-        wakes = 0
+    UPDATE jobs SET status = 'responding', stage_worker = NULL, deadline = NULL, wakes = 0,
+        wake_at = planq_now() + planq_wake_grace()
     WHERE id = i.job AND status = 'planning' AND stage_worker IS NOT NULL AND stage_attempt = i.attempt
     RETURNING tenant_id, round INTO j;
     IF NOT FOUND THEN
@@ -238,7 +239,7 @@ BEGIN
     PERFORM planq_record_calls(i.job, i.calls::json);
     UPDATE jobs SET round = round + 1, status = 'executing', output = i.output::json, answer = i.answer,
         stage_worker = NULL, open_steps = 1, failed_steps = 0, halt_index = NULL, wake_at = NULL, wakes = 0,
-        deadline = coalesce(paused_at, now()) + make_interval(secs => (limits->>'plan_timeout_seconds')::float8)
+        deadline = coalesce(paused_at, planq_now()) + make_interval(secs => (limits->>'plan_timeout_seconds')::float8)
     WHERE id = i.job AND status IN ('planning', 'responding') AND stage_worker IS NOT NULL
       AND stage_attempt = i.attempt
     RETURNING tenant_id, round, stage_attempt INTO j;
@@ -249,7 +250,7 @@ BEGIN
     INSERT INTO steps (job_id, round, index, tenant_id, kind, tool_name, lane, effect, status, arguments, retries,
                        timeout_seconds, recovery, wake_at)
     SELECT i.job, j.round, 0, j.tenant_id, g.kind, g.tool_name, g.lane, g.effect, 'ready', g.arguments::json,
-           g.retries, g.timeout_seconds, g.recovery, now() + planq_wake_grace()
+           g.retries, g.timeout_seconds, g.recovery, planq_now() + planq_wake_grace()
     FROM json_to_record(i.step) AS g (
         kind text, tool_name text, lane text, effect text, arguments text, retries int, timeout_seconds float8,
         recovery text

@@ -28,7 +28,7 @@ BEGIN
     ) LOOP
         UPDATE jobs SET
             status = i.status, answer = i.answer, error = i.error::json, stage_worker = NULL, deadline = NULL,
-            wake_at = NULL, paused_at = NULL, finished_at = clock_timestamp(),
+            wake_at = NULL, paused_at = NULL, finished_at = planq_clock(),
             output = coalesce(i.output::json, output), chained = coalesce(i.chained::json, chained),
             model_calls = model_calls + coalesce(i.spent_calls, 0),
             input_tokens = input_tokens + coalesce(i.spent_input, 0),
@@ -70,7 +70,7 @@ DECLARE
     v_retried int;
 BEGIN
     UPDATE jobs SET stage_worker = NULL, deadline = NULL, wakes = 0,
-        run_at = least(now() + p_delay, expires_at), wake_at = least(now() + p_delay, expires_at),
+        run_at = least(planq_now() + p_delay, expires_at), wake_at = least(planq_now() + p_delay, expires_at),
         stage_retry = json_build_object(
             'stage', status, 'round', round, 'resumes', resumes, 'tried', p_tried, 'error', p_error)
     WHERE id = p_job AND status IN ('planning', 'responding') AND stage_worker IS NOT NULL
@@ -98,7 +98,7 @@ DECLARE
     v_tenant text;
 BEGIN
     UPDATE jobs SET stage_worker = NULL, deadline = NULL, wakes = 0,
-        wake_at = CASE WHEN p_lost THEN now() ELSE now() + planq_wake_grace() END,
+        wake_at = CASE WHEN p_lost THEN planq_now() ELSE planq_now() + planq_wake_grace() END,
         stage_losses = stage_losses + CASE WHEN p_lost THEN 1 ELSE 0 END
     WHERE id = p_job AND status IN ('planning', 'responding') AND stage_worker IS NOT NULL
       AND stage_attempt = p_attempt

@@ -36,8 +36,8 @@ BEGIN
                 skill_versions, action, with_input, budget
             ) VALUES (
                 g.id, g.tenant_id, g.id, g.strategy, 'queued', g.model, g.limits::json, g.tools, g.metadata::json,
-                g.input, g.user_id, g.trace_id, g.idempotency_key, g.request_hash, now() + planq_wake_grace(),
-                now() + make_interval(secs => g.expires_seconds), g.forked_from, g.agent_name, g.agent_version,
+                g.input, g.user_id, g.trace_id, g.idempotency_key, g.request_hash, planq_now() + planq_wake_grace(),
+                planq_now() + make_interval(secs => g.expires_seconds), g.forked_from, g.agent_name, g.agent_version,
                 g.skill_versions, g.action, g.with_input::json, g.budget::json
             ) ON CONFLICT (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
             RETURNING j.created_at INTO created_at;

@@ -16,7 +16,7 @@ DECLARE
     v_moved CONSTANT json := planq_finish_step(i);
 BEGIN
     IF v_moved->>'status' = 'ready' THEN
-        UPDATE suspects SET due_at = now() + make_interval(secs => i.retry_in)
+        UPDATE suspects SET due_at = planq_now() + make_interval(secs => i.retry_in)
         WHERE job_id = i.job AND round = i.round AND index = i.index AND attempt = i.attempt;
         IF FOUND THEN
             UPDATE steps SET run_at = run_at + planq_quarantine(), wake_at = wake_at + planq_quarantine(),
@@ -34,19 +34,20 @@ BEGIN
     IF NOT planq_release_stage(p_job, p_attempt, p_charged) THEN
         RETURN false;
     END IF;
-    UPDATE suspects SET due_at = now() WHERE job_id = p_job AND index = -1 AND attempt = p_attempt;
+    UPDATE suspects SET due_at = planq_now() WHERE job_id = p_job AND index = -1 AND attempt = p_attempt;
     IF FOUND THEN
-        UPDATE jobs SET run_at = now() + planq_quarantine(), wake_at = now() + planq_quarantine() WHERE id = p_job;
+        UPDATE jobs SET run_at = planq_now() + planq_quarantine(), wake_at = planq_now() + planq_quarantine()
+        WHERE id = p_job;
     END IF;
     RETURN true;
 END $$;
 
 -- Returns a group of suspects of a lane that is due and that nobody else has taken just now, null where there is none.
 CREATE FUNCTION planq_take_suspects(p_lane text) RETURNS uuid LANGUAGE sql AS $$
-    UPDATE suspects SET taken_until = now() + planq_suspects_grace()
-    WHERE due_at <= now() AND coalesce(taken_until <= now(), true) AND group_id = (
+    UPDATE suspects SET taken_until = planq_now() + planq_suspects_grace()
+    WHERE due_at <= planq_now() AND coalesce(taken_until <= planq_now(), true) AND group_id = (
         SELECT group_id FROM suspects
-        WHERE lane = p_lane AND due_at <= now() AND coalesce(taken_until <= now(), true)
+        WHERE lane = p_lane AND due_at <= planq_now() AND coalesce(taken_until <= planq_now(), true)
         ORDER BY due_at LIMIT 1 FOR UPDATE SKIP LOCKED
     )
     RETURNING group_id
@@ -61,22 +62,23 @@ DECLARE
     r suspects;
 BEGIN
     FOR r IN
-        WITH claimed AS (DELETE FROM suspects WHERE group_id = v_group AND due_at <= now() RETURNING *)
+        WITH claimed AS (DELETE FROM suspects WHERE group_id = v_group AND due_at <= planq_now() RETURNING *)
         SELECT * FROM claimed ORDER BY job_id, round, index
     LOOP
         IF r.delays THEN
-            UPDATE jobs SET deadline = deadline + (now() - r.noted_at), expires_at = expires_at + (now() - r.noted_at)
+            UPDATE jobs SET deadline = deadline + (planq_now() - r.noted_at),
+                expires_at = expires_at + (planq_now() - r.noted_at)
             WHERE id = r.job_id AND status IN ('planning', 'executing', 'input_required', 'responding');
         END IF;
         IF r.index < 0 THEN
-            UPDATE jobs SET run_at = now() WHERE id = r.job_id AND stage_attempt = r.attempt AND stage_worker IS NULL
-              AND status IN ('planning', 'responding');
+            UPDATE jobs SET run_at = planq_now() WHERE id = r.job_id AND stage_attempt = r.attempt
+              AND stage_worker IS NULL AND status IN ('planning', 'responding');
             IF FOUND THEN
                 RETURN QUERY SELECT c.claim FROM planq_claim_stages(json_build_array(json_build_object(
                     'n', 0, 'job', r.job_id, 'statuses', ARRAY['planning', 'responding'])), p_worker, p_seconds) c;
             END IF;
         ELSE
-            UPDATE steps SET run_at = now() WHERE job_id = r.job_id AND round = r.round AND index = r.index
+            UPDATE steps SET run_at = planq_now() WHERE job_id = r.job_id AND round = r.round AND index = r.index
               AND attempt = r.attempt AND status = 'ready';
             IF FOUND THEN
                 RETURN QUERY SELECT c.claim FROM planq_claim_steps(r.job_id, r.round, ARRAY[r.index], p_worker) c;

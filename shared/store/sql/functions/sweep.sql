@@ -15,23 +15,24 @@ LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     -- A lost wake-up counts as published twice from then on, so it is looked for again after another claim's grace.
-    v_horizon timestamptz := now() + CASE WHEN cardinality(p_empty) > 0 THEN planq_wake_pause(2) - planq_claim_grace()
-                                          ELSE interval '0' END;
+    v_horizon timestamptz := planq_now() + CASE WHEN cardinality(p_empty) > 0
+        THEN planq_wake_pause(2) - planq_claim_grace() ELSE interval '0' END;
 BEGIN
     IF NOT pg_try_advisory_xact_lock(hashtext('planq.sweep')) THEN
         RETURN;
     END IF;
     RETURN QUERY
     WITH due AS (
-        SELECT j.id, CASE WHEN j.paused_at IS NOT NULL THEN 10 WHEN j.wake_at <= now() THEN j.wakes + 1 ELSE 2 END AS wakes
+        SELECT j.id,
+            CASE WHEN j.paused_at IS NOT NULL THEN 10 WHEN j.wake_at <= planq_now() THEN j.wakes + 1 ELSE 2 END AS wakes
         FROM jobs j
-        WHERE j.wake_at <= v_horizon AND j.run_at <= now() AND j.stage_worker IS NULL
+        WHERE j.wake_at <= v_horizon AND j.run_at <= planq_now() AND j.stage_worker IS NULL
           AND j.status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
           AND j.status IN ('queued', 'planning', 'responding')
-          AND (j.wake_at <= now() OR ('io' = ANY (p_empty) AND planq_is_unclaimed(j.wake_at, j.wakes)))
+          AND (j.wake_at <= planq_now() OR ('io' = ANY (p_empty) AND planq_is_unclaimed(j.wake_at, j.wakes)))
         ORDER BY j.wake_at LIMIT p_limit FOR NO KEY UPDATE SKIP LOCKED
     ), taken AS (
-        UPDATE jobs SET wakes = due.wakes, wake_at = now() + planq_wake_pause(due.wakes)
+        UPDATE jobs SET wakes = due.wakes, wake_at = planq_now() + planq_wake_pause(due.wakes)
         FROM due WHERE jobs.id = due.id
         RETURNING jobs.*
     )
@@ -41,14 +42,14 @@ BEGIN
     RETURN QUERY
     WITH due AS (
         SELECT s.job_id, s.round, s.index, j.paused_at IS NOT NULL AS is_paused,
-            CASE WHEN j.paused_at IS NOT NULL THEN 10 WHEN s.wake_at <= now() THEN s.wakes + 1 ELSE 2 END AS wakes
+            CASE WHEN j.paused_at IS NOT NULL THEN 10 WHEN s.wake_at <= planq_now() THEN s.wakes + 1 ELSE 2 END AS wakes
         FROM steps s JOIN jobs j ON j.id = s.job_id
         WHERE s.status IN ('ready', 'waiting') AND s.status = 'ready' AND s.wake_at <= v_horizon
-          AND (s.wake_at <= now()
-               OR (s.lane = ANY (p_empty) AND s.run_at <= now() AND planq_is_unclaimed(s.wake_at, s.wakes)))
+          AND (s.wake_at <= planq_now()
+               OR (s.lane = ANY (p_empty) AND s.run_at <= planq_now() AND planq_is_unclaimed(s.wake_at, s.wakes)))
         ORDER BY s.wake_at LIMIT p_limit FOR NO KEY UPDATE OF s SKIP LOCKED
     ), taken AS (
-        UPDATE steps SET wakes = due.wakes, wake_at = now() + planq_wake_pause(due.wakes)
+        UPDATE steps SET wakes = due.wakes, wake_at = planq_now() + planq_wake_pause(due.wakes)
         FROM due WHERE steps.job_id = due.job_id AND steps.round = due.round AND steps.index = due.index
         RETURNING steps.job_id, steps.round, steps.index, steps.lane, steps.tool_name, steps.attempt, due.is_paused
     )
@@ -60,8 +61,8 @@ END $$;
 -- `p_wakes`, and has got lost if its queue is empty. Once it has been published twice it is looked for only when due:
 -- before that, `p_wake_at` lies within the first pauses, which is what an index on it is asked for.
 CREATE FUNCTION planq_is_unclaimed(p_wake_at timestamptz, p_wakes int) RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT p_wake_at <= now() + planq_wake_pause(2) - planq_claim_grace()
-       AND p_wake_at - planq_wake_pause(p_wakes) <= now() - planq_claim_grace()
+    SELECT p_wake_at <= planq_now() + planq_wake_pause(2) - planq_claim_grace()
+       AND p_wake_at - planq_wake_pause(p_wakes) <= planq_now() - planq_claim_grace()
 $$;
 
 -- JobExpired: fails a job that has used up its time, in the queue (`p_queued`) or as a whole; a paused one keeps its
@@ -72,7 +73,7 @@ DECLARE
 BEGIN
     SELECT * INTO j FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
     IF j.id IS NULL OR j.status IN ('completed', 'failed', 'cancelled') OR (j.status = 'queued') <> p_queued
-       OR j.paused_at IS NOT NULL OR j.expires_at IS NULL OR j.expires_at > now() THEN
+       OR j.paused_at IS NOT NULL OR j.expires_at IS NULL OR j.expires_at > planq_now() THEN
         RETURN NULL;
     END IF;
     RETURN planq_cut_off(p_job, 'failed', p_error);
@@ -90,7 +91,7 @@ DECLARE
 BEGIN
     SELECT * INTO j FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
     IF j.id IS NULL OR j.status NOT IN ('executing', 'input_required') OR j.paused_at IS NOT NULL
-       OR j.deadline IS NULL OR j.deadline > now() THEN
+       OR j.deadline IS NULL OR j.deadline > planq_now() THEN
         RETURN false;
     END IF;
     PERFORM planq_owe(ARRAY[p_job]);
@@ -100,7 +101,7 @@ BEGIN
             error = CASE status WHEN 'pending' THEN NULL ELSE p_error END,
             output = NULL,
             question = NULL,
-            finished_at = clock_timestamp(),
+            finished_at = planq_clock(),
             wake_at = NULL,
             deadline = NULL
         WHERE job_id = p_job AND round = j.round AND status IN ('pending', 'ready', 'running', 'waiting')
@@ -132,9 +133,10 @@ BEGIN
         RETURN json_build_object('landed', false);
     END IF;
     v_late := coalesce(p_index > j.halt_index, false);
-    UPDATE steps SET status = CASE WHEN v_late AND NOT gathered THEN 'skipped' ELSE 'ready' END, run_at = now(), wakes = 0,
-        wake_at = CASE WHEN gathered OR NOT v_late THEN now() + planq_wake_grace() END,
-        finished_at = CASE WHEN v_late AND NOT gathered THEN clock_timestamp() END,
+    UPDATE steps SET status = CASE WHEN v_late AND NOT gathered THEN 'skipped' ELSE 'ready' END, run_at = planq_now(),
+        wakes = 0,
+        wake_at = CASE WHEN gathered OR NOT v_late THEN planq_now() + planq_wake_grace() END,
+        finished_at = CASE WHEN v_late AND NOT gathered THEN planq_clock() END,
         worker_id = NULL, deadline = NULL, releases = releases + 1,
         started_at = CASE WHEN gathered THEN started_at END, asked_at = NULL
     WHERE job_id = p_job AND round = p_round AND index = p_index AND status = 'running' AND attempt = p_attempt

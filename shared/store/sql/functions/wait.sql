@@ -16,7 +16,7 @@ BEGIN
     IF j.id IS NULL OR j.status NOT IN ('executing', 'input_required') THEN
         RETURN false;
     END IF;
-    UPDATE steps SET status = 'waiting', output = p_output, wake_at = now() + p_delay, worker_id = NULL,
+    UPDATE steps SET status = 'waiting', output = p_output, wake_at = planq_now() + p_delay, worker_id = NULL,
         deadline = NULL
     WHERE job_id = p_job AND round = p_round AND index = p_index AND status = 'running' AND attempt = p_attempt;
     IF NOT FOUND THEN
@@ -56,8 +56,8 @@ BEGIN
         RETURN false;
     END IF;
     v_wait := make_interval(secs => coalesce((j.limits->>'human_wait_seconds')::float8, 86400));
-    UPDATE steps SET status = 'waiting', question = p_question, asked_at = now(), error = p_error,
-        wake_at = coalesce(j.paused_at, now()) + v_wait, worker_id = NULL, deadline = NULL,
+    UPDATE steps SET status = 'waiting', question = p_question, asked_at = planq_now(), error = p_error,
+        wake_at = coalesce(j.paused_at, planq_now()) + v_wait, worker_id = NULL, deadline = NULL,
         worker_losses = worker_losses + CASE WHEN p_lost THEN 1 ELSE 0 END
     WHERE job_id = p_job AND round = p_round AND index = p_index AND status = 'running' AND attempt = p_attempt;
     IF NOT FOUND THEN
@@ -89,11 +89,11 @@ BEGIN
         RETURN json_build_object('found', false, 'landed', false);
     END IF;
     IF j.status NOT IN ('executing', 'input_required') OR s.status <> 'waiting' OR s.question IS NULL
-       OR (p_due AND (s.wake_at > now() OR j.paused_at IS NOT NULL)) THEN
+       OR (p_due AND (s.wake_at > planq_now() OR j.paused_at IS NOT NULL)) THEN
         RETURN json_build_object('found', true, 'landed', false, 'status', s.status, 'job_status', j.status);
     END IF;
     -- While the job is paused the wait stands still, and resuming moves the deadlines by the whole pause.
-    v_rest := greatest(s.wake_at - coalesce(j.paused_at, now()), interval '0');
+    v_rest := greatest(s.wake_at - coalesce(j.paused_at, planq_now()), interval '0');
     UPDATE steps SET status = 'running', question = NULL, wake_at = NULL, unsure = false
     WHERE job_id = i.job AND round = j.round AND index = i.index;
     UPDATE jobs SET open_questions = open_questions - 1,

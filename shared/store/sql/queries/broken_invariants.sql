@@ -13,10 +13,10 @@ WITH unfinished AS (
 )
 SELECT 'running_without_lease' AS invariant, s.job_id, s.index AS step_index
 FROM steps s LEFT JOIN workers w
-  ON w.id = s.worker_id AND w.heartbeat_at > now() - make_interval(secs => %(lease_seconds)s)
+  ON w.id = s.worker_id AND w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s)
 WHERE s.status = 'running' AND w.id IS NULL AND NOT (
     s.effect = 'unsafe' AND s.recovery <> 'fail'
-    AND s.deadline + make_interval(secs => %(margin_seconds)s + s.unsure::int * s.timeout_seconds) > now()
+    AND s.deadline + make_interval(secs => %(margin_seconds)s + s.unsure::int * s.timeout_seconds) > planq_now()
     AND EXISTS (SELECT FROM workers g WHERE g.id = s.worker_id AND g.heartbeat_at > 'epoch'))
 UNION ALL
 SELECT 'stage_without_cause', id, NULL FROM unfinished
@@ -63,7 +63,7 @@ UNION ALL
 -- The sweeper tells of every end that nobody told of.
 SELECT 'child_untold', c.id, NULL FROM jobs c
 WHERE c.parent_job_id IS NOT NULL AND NOT c.is_gathered AND c.status IN ('completed', 'failed', 'cancelled')
-  AND c.finished_at < now() - interval '1 minute'
+  AND c.finished_at < planq_now() - interval '1 minute'
 UNION ALL
 SELECT 'child_without_parent', c.id, NULL FROM unfinished c
 WHERE c.parent_job_id IS NOT NULL AND NOT EXISTS (
@@ -85,10 +85,10 @@ WHERE s.status = 'ready' AND n.due_at IS NOT NULL AND s.run_at > n.due_at + 2 * 
 UNION ALL
 -- The sweeper looks at what it may publish every ten minutes at the latest (planq_take_due_wakes).
 SELECT 'woken_too_late', s.job_id, s.index FROM steps s
-WHERE s.status = 'ready' AND s.wake_at > greatest(s.run_at, now()) + interval '11 minutes'
+WHERE s.status = 'ready' AND s.wake_at > greatest(s.run_at, planq_now()) + interval '11 minutes'
 UNION ALL
 SELECT 'woken_too_late', id, NULL FROM unfinished
-WHERE status IN ('queued', 'planning', 'responding') AND wake_at > greatest(run_at, now()) + interval '11 minutes'
+WHERE status IN ('queued', 'planning', 'responding') AND wake_at > greatest(run_at, planq_now()) + interval '11 minutes'
 UNION ALL
 SELECT 'without_deadline', id, NULL FROM unfinished
 WHERE (status IN ('executing', 'input_required') OR stage_worker IS NOT NULL) AND deadline IS NULL

@@ -3,8 +3,8 @@ SELECT count(*)::int AS jobs, min(d.finished_at) AS oldest FROM tenants t CROSS 
     SELECT d.finished_at FROM jobs d
     WHERE d.tenant_id = t.id AND d.status = %(status)s
       AND d.id < (lpad(to_hex(greatest(0, floor(1000 * extract(epoch FROM
-                    now() - make_interval(secs => %(seconds)s))))::bigint), 12, '0') || repeat('0', 20))::uuid
-      AND d.finished_at < now() - make_interval(secs => %(seconds)s)
+                    planq_now() - make_interval(secs => %(seconds)s))))::bigint), 12, '0') || repeat('0', 20))::uuid
+      AND d.finished_at < planq_now() - make_interval(secs => %(seconds)s)
       AND (SELECT p.id FROM jobs p WHERE p.id = d.parent_job_id) IS NULL
       AND NOT EXISTS (
           SELECT FROM jobs c WHERE c.parent_job_id = d.id

@@ -3,7 +3,7 @@
 UPDATE payload_objects d SET is_doomed = true
 FROM (
     SELECT o.location FROM payload_objects o
-    WHERE o.created_at < now() - make_interval(secs => %(seconds)s)
+    WHERE o.created_at < planq_now() - make_interval(secs => %(seconds)s)
       AND NOT EXISTS (SELECT 1 FROM payloads p WHERE p.location = o.location)
     ORDER BY o.created_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ) o

@@ -5,5 +5,5 @@ SELECT id AS job_id, status,
        (limits->>'job_timeout_seconds')::float8 AS job_timeout_seconds, parent_job_id IS NOT NULL AS is_child
 FROM jobs
 WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
-  AND expires_at <= now() AND paused_at IS NULL
+  AND expires_at <= planq_now() AND paused_at IS NULL
 ORDER BY expires_at LIMIT %(limit)s

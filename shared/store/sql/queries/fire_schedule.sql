@@ -10,8 +10,8 @@ WITH fired AS (
     INSERT INTO jobs (id, tenant_id, root_job_id, strategy, status, model, limits, metadata, input, user_id, trace_id,
                       wake_at, expires_at, agent_name, agent_version, skill_versions, budget, tools)
     SELECT %(job_id)s, tenant_id, %(job_id)s, strategy, 'queued', %(model)s, limits, %(metadata)s, input, user_id,
-           %(trace_id)s, now() + planq_wake_grace(),
-           now() + make_interval(secs => least((limits ->> 'queue_timeout_seconds')::float8,
+           %(trace_id)s, planq_now() + planq_wake_grace(),
+           planq_now() + make_interval(secs => least((limits ->> 'queue_timeout_seconds')::float8,
                                                (limits ->> 'job_timeout_seconds')::float8)),
            %(agent)s, %(agent_version)s, %(skill_versions)s, budget, tools
     FROM fired

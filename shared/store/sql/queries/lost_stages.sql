@@ -5,6 +5,7 @@ SELECT j.id AS job_id, j.status, j.stage_attempt, j.stage_losses, w.id IS NULL A
        CASE WHEN EXISTS (SELECT FROM workers g WHERE g.id = j.stage_worker AND g.heartbeat_at = 'epoch') THEN 'gone'
             ELSE 'lease' END AS seen
 FROM jobs j
-LEFT JOIN workers w ON w.id = j.stage_worker AND w.heartbeat_at > now() - make_interval(secs => %(lease_seconds)s)
+LEFT JOIN workers w ON w.id = j.stage_worker AND w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s)
 LEFT JOIN suspects n ON n.job_id = j.id AND n.index = -1 AND n.attempt = j.stage_attempt
-WHERE j.stage_worker IS NOT NULL AND ((w.id IS NULL AND n.job_id IS NOT NULL) OR j.deadline < now()) LIMIT %(limit)s
+WHERE j.stage_worker IS NOT NULL AND ((w.id IS NULL AND n.job_id IS NOT NULL) OR j.deadline < planq_now())
+LIMIT %(limit)s

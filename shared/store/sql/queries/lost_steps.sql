@@ -11,13 +11,13 @@ SELECT s.job_id, s.round, s.index, s.attempt, s.effect, s.retries, s.worker_loss
             WHEN EXISTS (SELECT FROM workers g WHERE g.id = s.worker_id AND g.heartbeat_at = 'epoch') THEN 'gone'
             ELSE 'lease' END AS seen
 FROM steps s
-LEFT JOIN workers w ON w.id = s.worker_id AND w.heartbeat_at > now() - make_interval(secs => %(lease_seconds)s)
+LEFT JOIN workers w ON w.id = s.worker_id AND w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s)
 LEFT JOIN suspects n ON n.job_id = s.job_id AND n.round = s.round AND n.index = s.index AND n.attempt = s.attempt
 WHERE s.status = 'running'
   AND CASE WHEN w.id IS NULL THEN (s.worker_id IS NULL OR n.job_id IS NOT NULL) AND NOT (
         s.effect = 'unsafe' AND s.recovery <> 'fail'
-        AND s.deadline + make_interval(secs => %(margin_seconds)s + s.unsure::int * s.timeout_seconds) > now()
+        AND s.deadline + make_interval(secs => %(margin_seconds)s + s.unsure::int * s.timeout_seconds) > planq_now()
         AND EXISTS (SELECT FROM workers g WHERE g.id = s.worker_id AND g.heartbeat_at > 'epoch'))
-      ELSE s.deadline < now() - make_interval(secs => %(deadline_grace_seconds)s)
+      ELSE s.deadline < planq_now() - make_interval(secs => %(deadline_grace_seconds)s)
         AND NOT (s.effect = 'unsafe' AND s.recovery <> 'fail' AND s.lane = 'io') END
 LIMIT %(limit)s

@@ -6,6 +6,6 @@ FROM json_to_recordset(%(suspects)s) AS s (
 ) JOIN jobs j ON j.id = s.job_id
 ORDER BY s.job_id, s.round, s.index
 ON CONFLICT (job_id, round, index) DO UPDATE SET attempt = excluded.attempt, lane = excluded.lane,
-    group_id = excluded.group_id, company = excluded.company, delays = excluded.delays, noted_at = now(),
+    group_id = excluded.group_id, company = excluded.company, delays = excluded.delays, noted_at = planq_now(),
     due_at = NULL, taken_until = NULL
 WHERE suspects.attempt < excluded.attempt

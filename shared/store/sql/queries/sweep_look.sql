@@ -3,61 +3,61 @@
 -- finds the rows then. And one row that says in how many seconds the next job or plan runs out of time, where that is
 -- sooner than %(ahead_seconds)s.
 SELECT 'timers' AS part, NULL AS lane, NULL::float8 AS seconds WHERE EXISTS (
-    SELECT FROM steps WHERE status = 'waiting' AND question IS NULL AND wake_at <= now()
+    SELECT FROM steps WHERE status = 'waiting' AND question IS NULL AND wake_at <= planq_now()
 )
 UNION ALL
 SELECT 'questions', NULL, NULL WHERE EXISTS (
     SELECT FROM steps s JOIN jobs j ON j.id = s.job_id
-    WHERE s.status = 'waiting' AND s.question IS NOT NULL AND s.wake_at <= now() AND j.paused_at IS NULL
+    WHERE s.status = 'waiting' AND s.question IS NOT NULL AND s.wake_at <= planq_now() AND j.paused_at IS NULL
 )
 UNION ALL
 SELECT 'steps', NULL, NULL WHERE EXISTS (
     SELECT FROM steps s
-    LEFT JOIN workers w ON w.id = s.worker_id AND w.heartbeat_at > now() - make_interval(secs => %(lease_seconds)s)
+    LEFT JOIN workers w ON w.id = s.worker_id AND w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s)
     WHERE s.status = 'running'
       AND CASE WHEN w.id IS NULL THEN NOT (
             s.effect = 'unsafe' AND s.recovery <> 'fail'
-            AND s.deadline + make_interval(secs => %(margin_seconds)s + s.unsure::int * s.timeout_seconds) > now()
+            AND s.deadline + make_interval(secs => %(margin_seconds)s + s.unsure::int * s.timeout_seconds) > planq_now()
             AND EXISTS (SELECT FROM workers g WHERE g.id = s.worker_id AND g.heartbeat_at > 'epoch'))
-          ELSE s.deadline < now() - make_interval(secs => %(deadline_grace_seconds)s)
+          ELSE s.deadline < planq_now() - make_interval(secs => %(deadline_grace_seconds)s)
             AND NOT (s.effect = 'unsafe' AND s.recovery <> 'fail' AND s.lane = 'io') END
 )
 UNION ALL
 SELECT 'stages', NULL, NULL WHERE EXISTS (
     SELECT FROM jobs j
-    LEFT JOIN workers w ON w.id = j.stage_worker AND w.heartbeat_at > now() - make_interval(secs => %(lease_seconds)s)
-    WHERE j.stage_worker IS NOT NULL AND (w.id IS NULL OR j.deadline < now())
+    LEFT JOIN workers w ON w.id = j.stage_worker AND w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s)
+    WHERE j.stage_worker IS NOT NULL AND (w.id IS NULL OR j.deadline < planq_now())
 )
 UNION ALL
 SELECT 'plans', NULL, NULL WHERE EXISTS (
     SELECT FROM jobs
     WHERE status IN ('executing', 'input_required') AND deadline IS NOT NULL AND paused_at IS NULL
-      AND deadline <= now()
+      AND deadline <= planq_now()
 )
 UNION ALL
 SELECT 'jobs', NULL, NULL WHERE EXISTS (
     SELECT FROM jobs
     WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
-      AND expires_at <= now() AND paused_at IS NULL
+      AND expires_at <= planq_now() AND paused_at IS NULL
 )
 UNION ALL
 SELECT 'schedules', NULL, NULL WHERE EXISTS (
-    SELECT FROM schedules WHERE is_active AND next_at <= now() AND (budget IS NULL OR planq_has_ended(last_job_id))
+    SELECT FROM schedules WHERE is_active AND next_at <= planq_now() AND (budget IS NULL OR planq_has_ended(last_job_id))
 )
 UNION ALL
 SELECT 'children', NULL, NULL WHERE EXISTS (
     SELECT FROM jobs
     WHERE parent_job_id IS NOT NULL AND NOT is_gathered AND status IN ('completed', 'failed', 'cancelled')
-      AND finished_at <= now() - planq_claim_grace()
+      AND finished_at <= planq_now() - planq_claim_grace()
 )
 UNION ALL
 SELECT 'wakes', NULL, NULL WHERE EXISTS (
     SELECT FROM jobs
-    WHERE wake_at <= now() AND run_at <= now() AND stage_worker IS NULL
+    WHERE wake_at <= planq_now() AND run_at <= planq_now() AND stage_worker IS NULL
       AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
       AND status IN ('queued', 'planning', 'responding')
 ) OR EXISTS (
-    SELECT FROM steps WHERE status IN ('ready', 'waiting') AND status = 'ready' AND wake_at <= now()
+    SELECT FROM steps WHERE status IN ('ready', 'waiting') AND status = 'ready' AND wake_at <= planq_now()
 )
 UNION ALL
 -- Work that was published more than planq_claim_grace() ago, is not yet due again, and is unclaimed.
@@ -66,24 +66,26 @@ SELECT 'unclaimed', 'io', NULL WHERE EXISTS (
     WHERE planq_is_unclaimed(wake_at, wakes)
       AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
       AND status IN ('queued', 'planning', 'responding')
-      AND run_at <= now() AND stage_worker IS NULL AND paused_at IS NULL
+      AND run_at <= planq_now() AND stage_worker IS NULL AND paused_at IS NULL
 )
 UNION ALL
 SELECT DISTINCT 'unclaimed', s.lane, NULL::float8 FROM steps s JOIN jobs j ON j.id = s.job_id
 WHERE s.status IN ('ready', 'waiting') AND s.status = 'ready' AND planq_is_unclaimed(s.wake_at, s.wakes)
-  AND s.run_at <= now() AND j.paused_at IS NULL
+  AND s.run_at <= planq_now() AND j.paused_at IS NULL
 UNION ALL
 SELECT DISTINCT 'suspects', lane, NULL::float8 FROM suspects
-WHERE due_at <= now() AND coalesce(taken_until <= now(), true)
+WHERE due_at <= planq_now() AND coalesce(taken_until <= planq_now(), true)
 UNION ALL
-SELECT 'next', NULL, extract(epoch FROM next.at - now())::float8 FROM (
+SELECT 'next', NULL, extract(epoch FROM next.at - planq_now())::float8 FROM (
     SELECT least((
         SELECT min(expires_at) FROM jobs
         WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
-          AND expires_at > now() AND expires_at < now() + make_interval(secs => %(ahead_seconds)s) AND paused_at IS NULL
+          AND expires_at > planq_now() AND expires_at < planq_now() + make_interval(secs => %(ahead_seconds)s)
+          AND paused_at IS NULL
     ), (
         SELECT min(deadline) FROM jobs
         WHERE status IN ('executing', 'input_required') AND deadline IS NOT NULL
-          AND deadline > now() AND deadline < now() + make_interval(secs => %(ahead_seconds)s) AND paused_at IS NULL
+          AND deadline > planq_now() AND deadline < planq_now() + make_interval(secs => %(ahead_seconds)s)
+          AND paused_at IS NULL
     )) AS at
 ) next WHERE next.at IS NOT NULL

@@ -1,4 +1,14 @@
--- The periods that the transitions and the sweeper count in, each named once.
+-- The clock, and the periods that transitions and the sweeper count in, each named once.
+--
+-- Nothing else asks PostgreSQL for the time, so a test that replaces the first two functions moves it for all: leases,
+-- deadlines, retries and what is recorded. Both are inlined where they are called, and cost nothing. Columns keep now()
+-- as their default, because no table may depend on a function that is made anew.
+
+-- When the present transaction began: by this time it is decided what is due, has run out or is alive.
+CREATE FUNCTION planq_now() RETURNS timestamptz LANGUAGE sql STABLE AS $$ SELECT now() $$;
+
+-- The time at this moment, which goes on within a transaction: when something began or ended.
+CREATE FUNCTION planq_clock() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$ SELECT clock_timestamp() $$;
 
 -- How long a published wake-up may stay unclaimed before the sweeper publishes it again.
 CREATE FUNCTION planq_wake_grace() RETURNS interval LANGUAGE sql IMMUTABLE AS $$ SELECT interval '15 seconds' $$;
