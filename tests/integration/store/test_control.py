@@ -13,7 +13,7 @@ from shared.domain.errors import ErrorRecord, InternalFault
 from shared.domain.ids import StepRef
 from shared.domain.limits import Limits
 from shared.domain.plan import Plan
-from shared.domain.states import JobStatus, Settlement, StepStatus, Strategy
+from shared.domain.states import JobStatus, Lane, Settlement, StepStatus, Strategy
 from shared.ports import PlanWake, StepWake
 from shared.store.database import Database
 from shared.store.fleet import Fleet
@@ -33,7 +33,8 @@ class Rows:
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.store = PostgresJobStore(database, new_id())
+        self.worker = new_id()
+        self.store = PostgresJobStore(database, self.worker)
         self.requests = OpenRequestStore(database)
         self.fleet = Fleet(database, timedelta(seconds=15))
 
@@ -168,6 +169,29 @@ def test_a_completed_job_with_failures_is_resumed_and_keeps_what_succeeded(play:
         await rows.succeed(job, 2)
         await rows.answer(job)
         assert not (await rows.requests.resume("default", job, after=1)).landed
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("worker", ["lives", "has gone", "is unknown"])
+def test_whether_a_call_took_effect_is_found_out_once_it_can_act_no_more(play: Any, worker: str) -> None:
+    """A job that ran out of time is resumed at once: the call that was cut off may go on in a thread."""
+
+    async def scenario(rows: Rows) -> None:
+        job = await rows.executing("unsafe")
+        claim = await rows.claim(job, 0)
+        if worker != "is unknown":
+            await rows.fleet.register(rows.worker, "w", [Lane.IO], [], 1, "test")
+        if worker == "has gone":
+            await rows.run("UPDATE workers SET heartbeat_at = 'epoch'")
+        await rows.run("UPDATE steps SET timeout_seconds = 600, recovery = 'find_out'")
+        assert (await rows.store.fail_step(claim, BOOM, None)).landed
+        await rows.answer(job)
+
+        assert (await rows.requests.resume("default", job, after=0, unsure=[0])).landed
+        [found] = await rows.run("SELECT extract(epoch FROM run_at - now()) AS seconds FROM steps")
+        assert (found["seconds"] > 500) == (worker == "lives")
+        assert found["seconds"] > 10
 
     play(scenario)
 

@@ -214,9 +214,9 @@ BEGIN
 END $$;
 
 -- Gives every step without success a fresh start; `p_unsure` lists those whose tool has to find out first whether an
--- earlier attempt took effect, not before whoever ran it has been told to stop. It takes time that grows with the number
--- of the plan's dependencies, not with the square of its steps. Returns how many there are. The caller holds the job's
--- row.
+-- earlier attempt took effect. It does so once that attempt can act no more: its worker has been told to stop and, where
+-- nobody knows the worker to be gone, the time of the call is over. It takes time that grows with the number of the plan's
+-- dependencies, not with the square of its steps. Returns how many there are. The caller holds the job's row.
 CREATE FUNCTION planq_reopen_steps(p_job uuid, p_round int, p_unsure int[]) RETURNS int
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -241,7 +241,10 @@ BEGIN
         output = NULL, error = NULL, question = NULL, finished_at = NULL, started_at = NULL, asked_at = NULL,
         worker_id = NULL,
         deadline = NULL, worker_losses = 0, releases = s.attempt, wakes = 0,
-        run_at = greatest(planq_now(), CASE WHEN c.is_unsure THEN s.finished_at + planq_wake_grace() END),
+        run_at = greatest(planq_now(), CASE WHEN c.is_unsure THEN s.finished_at + planq_wake_grace() END,
+            CASE WHEN c.is_unsure AND EXISTS (SELECT FROM workers w WHERE w.id = s.worker_id AND w.heartbeat_at > 'epoch')
+                THEN s.started_at + make_interval(secs => s.timeout_seconds * (1 + s.unsure::int)) + planq_wake_grace()
+            END),
         wake_at = CASE WHEN c.pending = 0 THEN planq_now() + planq_wake_grace() END
     FROM counted c WHERE s.job_id = p_job AND s.round = p_round AND s.index = c.index;
     GET DIAGNOSTICS v_count = ROW_COUNT;
