@@ -1,7 +1,6 @@
 -- Plan: the stage PLAN ends with a plan that is accepted or refused, and a chained tool opens a round of its own.
 --
 -- planq_accept_plans     stores plans with their steps, in one commit, and takes over what may begin at once
---   planq_keep_run         stores what hangs on steps that ran before their plan was stored
 --   planq_take_over_outcomes  gives the steps of a fork the outcomes that they reuse, if planq_has_outcomes
 -- planq_refuse_plan      keeps a plan with its defects; the job goes on to RESPOND
 -- planq_chain_tool       opens the next round with one step
@@ -15,11 +14,8 @@
 -- from another job, `reuses` says whether there are others: those with `reuse_job` have the outcome of that job's step
 -- `reuse_index`. `pending` says for how many steps without an outcome each one waits; those that are `taken` the caller
 -- takes over, `take_steps` says whether there are any. `seconds` is the time that the plan gets, `spent_*` sum `calls` up.
--- `ran` counts the steps that ran before they are stored: they succeed at once, as first attempts of `p_worker`. Of these,
--- `ran` is the place in their order, `output` and `artifact` what came of it, `began` and `ended` say how many seconds ago
--- that was; of the others, `after_ran` says for how many of them they wait (within `pending`).
 -- Returns rows (n, moved) of those that landed, `moved` as planq_take does but without `ready`: that are the steps that
--- wait for nothing any more. Where the job is paused it is not `is_free`: nothing was taken, and nothing counts as run.
+-- wait for nothing. Where the job is paused it is not `is_free`: nothing was taken.
 -- Where an outcome to take over is gone, {landed: false, gone: true}.
 CREATE FUNCTION planq_accept_plans(p_items json, p_worker uuid, p_seconds float8)
 RETURNS TABLE (n int, moved json) LANGUAGE plpgsql
@@ -33,24 +29,18 @@ DECLARE
     v_running CONSTANT text := 'running';
     v_now timestamptz;
     v_steps json;
-    v_ran int;
     v_stage planq_stage;
     v_taken json[];
     v_events planq_event[];
 BEGIN
     FOR i IN SELECT * FROM json_to_recordset(p_items) AS a (
-        n int, job uuid, attempt int, source text, body text, steps text, open int, reuses boolean, ran int,
+        n int, job uuid, attempt int, source text, body text, steps text, open int, reuses boolean,
         seconds float8, calls text, spent_calls int, spent_input bigint, spent_output bigint, spent_usd numeric,
         take_steps boolean, take_stage boolean
     ) LOOP
         v_now := planq_clock();
         v_steps := i.steps::json;
-        v_ran := 0;
         n := i.n;
-        IF i.ran > 0 THEN
-            SELECT CASE WHEN paused_at IS NULL AND run_at <= planq_now() THEN i.ran ELSE 0 END INTO v_ran
-            FROM jobs WHERE id = i.job FOR NO KEY UPDATE;
-        END IF;
         IF i.reuses THEN
             SELECT tenant_id INTO j FROM jobs WHERE id = i.job AND status = v_planning AND stage_worker IS NOT NULL
               AND stage_attempt = i.attempt FOR NO KEY UPDATE;
@@ -62,11 +52,11 @@ BEGIN
             END IF;
         END IF;
         UPDATE jobs SET
-            status = CASE WHEN i.open > v_ran THEN 'executing' ELSE 'responding' END,
-            stage_worker = NULL, open_steps = i.open - v_ran, failed_steps = 0, halt_index = NULL,
-            deadline = CASE WHEN i.open > v_ran
+            status = CASE WHEN i.open > 0 THEN 'executing' ELSE 'responding' END,
+            stage_worker = NULL, open_steps = i.open, failed_steps = 0, halt_index = NULL,
+            deadline = CASE WHEN i.open > 0
                 THEN coalesce(paused_at, planq_now()) + make_interval(secs => i.seconds) END,
-            wake_at = CASE WHEN i.open = v_ran THEN planq_now() + planq_wake_grace() END, wakes = 0,
+            wake_at = CASE WHEN i.open = 0 THEN planq_now() + planq_wake_grace() END, wakes = 0,
             model_calls = model_calls + coalesce(i.spent_calls, 0),
             input_tokens = input_tokens + coalesce(i.spent_input, 0),
             output_tokens = output_tokens + coalesce(i.spent_output, 0),
@@ -89,26 +79,21 @@ BEGIN
         END IF;
         INSERT INTO steps (job_id, round, index, tenant_id, kind, tool_name, lane, effect, status, arguments, inputs,
                            depends_on, dependents, pending, retries, timeout_seconds, recovery, wanted, wake_at,
-                           attempt, worker_id, started_at, deadline, output, finished_at)
+                           attempt, worker_id, started_at, deadline)
         SELECT i.job, j.round, g.index, j.tenant_id, g.kind, g.tool_name, g.lane, g.effect,
-               CASE WHEN g.has_run THEN 'succeeded' WHEN g.waits_for > 0 THEN 'pending'
-                    WHEN g.is_taken THEN 'running' ELSE 'ready' END,
-               g.arguments::json, g.inputs, g.depends_on, g.dependents, g.waits_for, g.retries, g.timeout_seconds,
+               CASE WHEN g.pending > 0 THEN 'pending' WHEN g.is_taken THEN 'running' ELSE 'ready' END,
+               g.arguments::json, g.inputs, g.depends_on, g.dependents, g.pending, g.retries, g.timeout_seconds,
                g.recovery, g.wanted::json,
-               CASE WHEN g.waits_for = 0 AND NOT g.is_taken AND NOT g.has_run THEN planq_now() + planq_wake_grace() END,
-               CASE WHEN g.is_taken OR g.has_run THEN 1 ELSE 0 END,
-               CASE WHEN g.is_taken OR g.has_run THEN p_worker END,
-               CASE WHEN g.has_run THEN v_now - make_interval(secs => g.began) WHEN g.is_taken THEN v_now END,
-               CASE WHEN g.is_taken THEN planq_now() + make_interval(secs => g.timeout_seconds) END,
-               CASE WHEN g.has_run THEN g.output::json END,
-               CASE WHEN g.has_run THEN v_now - make_interval(secs => g.ended) END
+               CASE WHEN g.pending = 0 AND NOT g.is_taken THEN planq_now() + planq_wake_grace() END,
+               CASE WHEN g.is_taken THEN 1 ELSE 0 END,
+               CASE WHEN g.is_taken THEN p_worker END,
+               CASE WHEN g.is_taken THEN v_now END,
+               CASE WHEN g.is_taken THEN planq_now() + make_interval(secs => g.timeout_seconds) END
         FROM (
-            SELECT r.*, v_ran > 0 AND r.ran IS NOT NULL AS has_run, r.taken AND j.is_free AS is_taken,
-                   r.pending - CASE WHEN v_ran > 0 THEN coalesce(r.after_ran, 0) ELSE 0 END AS waits_for
-            FROM json_to_recordset(v_steps) AS r (
+            SELECT r.*, r.taken AND j.is_free AS is_taken FROM json_to_recordset(v_steps) AS r (
                 index int, kind text, tool_name text, lane text, effect text, arguments text, inputs int[],
-                depends_on int[], dependents int[], pending int, after_ran int, retries int, timeout_seconds float8,
-                recovery text, wanted text, taken boolean, ran int, output text, began float8, ended float8
+                depends_on int[], dependents int[], pending int, retries int, timeout_seconds float8,
+                recovery text, wanted text, taken boolean
             )
         ) g;
         IF i.reuses THEN
@@ -117,9 +102,6 @@ BEGIN
         v_events := v_events || ROW(j.tenant_id, i.job, 'plan_accepted', json_build_object(
             'round', j.round, 'steps', json_array_length(v_steps),
             'reused', json_array_length(v_steps) - i.open))::planq_event;
-        IF v_ran > 0 THEN
-            v_events := v_events || planq_keep_run(j.tenant_id, i.job, j.round, v_steps);
-        END IF;
         v_taken := '{}';
         v_stage := NULL;
         IF j.is_free AND i.take_steps THEN
@@ -128,7 +110,7 @@ BEGIN
                 v_taken := v_taken || planq_step_claim(s);
                 v_events := v_events || planq_step_started(s);
             END LOOP;
-        ELSIF j.is_free AND i.take_stage AND i.open = v_ran THEN
+        ELSIF j.is_free AND i.take_stage AND i.open = 0 THEN
             v_stage := planq_take_stage(i.job, p_worker, p_seconds);
             v_events := v_events || v_stage.told;
         END IF;
@@ -139,28 +121,6 @@ BEGIN
         RETURN NEXT;
     END LOOP;
     PERFORM planq_tell_all(v_events);
-END $$;
-
--- Keeps the artifacts of the steps of a plan that ran before it was stored; returns the events of all of them, in their
--- order. `p_steps` as in planq_accept_plans.
-CREATE FUNCTION planq_keep_run(p_tenant text, p_job uuid, p_round int, p_steps json) RETURNS planq_event[]
-LANGUAGE plpgsql AS $$
-DECLARE
-    r record;
-    v_events planq_event[];
-BEGIN
-    FOR r IN SELECT * FROM json_to_recordset(p_steps) AS g (
-        index int, tool_name text, ran int, output text, artifact text
-    ) WHERE g.ran IS NOT NULL ORDER BY g.ran LOOP
-        IF r.artifact IS NOT NULL THEN
-            PERFORM planq_keep_outcome(p_tenant, p_job, r.index, r.tool_name, r.output::json, NULL, r.artifact::json);
-        END IF;
-        v_events := v_events || ROW(p_tenant, p_job, 'step_started', json_build_object(
-            'round', p_round, 'index', r.index, 'attempt', 1, 'tool_name', r.tool_name))::planq_event
-            || ROW(p_tenant, p_job, 'step_succeeded', json_build_object(
-            'round', p_round, 'index', r.index, 'attempt', 1, 'error', NULL))::planq_event;
-    END LOOP;
-    RETURN v_events;
 END $$;
 
 -- Whether the outcomes that a fork's steps take over are all there; the caller holds the fork's row. Until the commit no
