@@ -13,6 +13,7 @@ from shared.ports.jobs import (
     ParentMoved,
     ReadyStep,
     Take,
+    UnitStep,
 )
 from shared.ports.memory import KeptMoment, Memory, Moment, MomentQuery, Reminder
 from shared.ports.models import CutOff, Planner, Prices, Responder
@@ -128,6 +129,7 @@ __all__ = [
     "ToolContext",
     "Toolbox",
     "Tracker",
+    "UnitStep",
     "Wake",
     "job_of",
 ]

@@ -62,13 +62,24 @@ class ArtifactRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class UnitStep:
+    """A step that has succeeded with a small output in so many seconds; `claim` is the one that it will have had."""
+
+    claim: StepClaim
+    output: JsonText | None
+    artifact: ArtifactRecord | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Moved:
     """What a transition did. When it did not land, nothing changed: the attempt had expired or the job had ended.
 
     `status` is the step's status after a step transition; `job_status` the job's; `ready` lists what to dispatch now.
     `stage_attempt` is the newest attempt at a stage of the job, 0 where it does not matter. `taken` are the claims
     that a `Take` brought: what they claim is not in `ready`. When RESPOND is among them, nobody need be woken for the
-    stage that `job_status` names. `children` are child jobs to be woken, for they may begin now.
+    stage that `job_status` names. `steps` counts those of a unit that succeeded. `children` are child jobs to be
+    woken, for they may begin now.
     """
 
     landed: bool
@@ -77,6 +88,7 @@ class Moved:
     status: StepStatus | None = None
     stage_attempt: int = 0
     taken: Sequence[StepClaim | StageClaim] = ()
+    steps: int = 1
     children: Sequence[UUID] = ()
 
 
@@ -234,12 +246,16 @@ class JobStore(Protocol):
         artifact: ArtifactRecord | None,
         payload: PayloadRecord | None = None,
         *,
+        unit: Sequence[UnitStep] = (),
         take: Take | None = None,
     ) -> Moved:
-        """Store the output of the attempt and unlock what waited for it.
+        """Store the output of the attempt, claim and succeed what is in `unit`, and unlock what waited for the last.
 
         `output` is a JSON value, or the `JsonText` of one; None beside a `payload`, which `Payloads.put` has just
         stored. Raises `DatabaseUnavailable` also when that payload is gone: put it again.
+
+        Each of `unit` is of the same lane, waits for the one before it alone, and is the only one that does. From the
+        first one on that cannot be claimed, as in a paused job, nothing of it is stored.
         """
         ...
 

@@ -135,6 +135,7 @@ def moved(value: Mapping[str, Any]) -> Moved:
         StepStatus(status) if status else None,
         value.get("stage_attempt") or 0,
         taken,
+        value.get("steps") or 1,
         [UUID(child) for child in value.get("children") or ()],
     )
 

@@ -28,6 +28,7 @@ from shared.ports import (
     StageClaim,
     StepClaim,
     Take,
+    UnitStep,
 )
 from shared.store.catalogue import Catalogue, list_tools
 from shared.store.children import children_text, outcomes, tell_parent
@@ -202,9 +203,10 @@ class PostgresJobStore:
         artifact: ArtifactRecord | None,
         payload: PayloadRecord | None = None,
         *,
+        unit: Sequence[UnitStep] = (),
         take: Take | None = None,
     ) -> Moved:
-        return await self._transitions.succeed_step(claim, output, artifact, payload, take)
+        return await self._transitions.succeed_step(claim, output, artifact, payload, unit, take)
 
     async def fail_step(
         self,

@@ -16,7 +16,17 @@ from shared.domain.compile import PlannedStep
 from shared.domain.errors import ErrorRecord, InternalFault
 from shared.domain.model import ModelCall
 from shared.domain.states import JobStatus, Lane, StepStatus
-from shared.ports import ArtifactRecord, Message, Moved, PayloadRecord, ReusedStep, StageClaim, StepClaim, Take
+from shared.ports import (
+    ArtifactRecord,
+    Message,
+    Moved,
+    PayloadRecord,
+    ReusedStep,
+    StageClaim,
+    StepClaim,
+    Take,
+    UnitStep,
+)
 from shared.store.claims import moved, stage_claim
 from shared.store.database import Database, Row, json_text, stored_text
 from shared.store.grouping import Group
@@ -132,6 +142,7 @@ class Transitions:
         output: Any,
         artifact: ArtifactRecord | None,
         payload: PayloadRecord | None,
+        unit: Sequence[UnitStep],
         take: Take | None,
     ) -> Moved:
         """See `JobStore`."""
@@ -139,7 +150,9 @@ class Transitions:
         if claim.gathered:
             given = json_text(fields), self._worker_id, self._seconds
             return moved(await self._database.call("planq_finish_gathered", *given))
-        item = _item(fields, take=take or _NOTHING)
+        if unit:
+            fields |= {"unit": list(map(_unit_step, unit)), "unit_seconds": sum(step.seconds for step in unit)}
+        item = _item(fields, take=take or _NOTHING, weight=1 + len(unit))
         return moved(await self._succeeding[item.take.lane].do(item))
 
     async def fail_step(
@@ -182,8 +195,9 @@ class Transitions:
         return _in_order(items, await self._finish("planq_fail_steps", items))
 
     async def _succeed_steps(self, items: Sequence[_Item]) -> Sequence[_Value]:
-        if max(Counter(item.job for item in items).values()) < _CROWD:
-            return _in_order(items, await self._finish("planq_succeed_runs", items))
+        has_unit = any(item.weight > 1 for item in items)  # which only the former of the two functions knows
+        if has_unit or max(Counter(item.job for item in items).values()) < _CROWD:
+            return _in_order(items, await self._finish("planq_succeed_steps", items))
         outcomes = [_LATE] * len(items)
         for row in await self._finish("planq_succeed_many", items):
             for n, outcome in _shared_out(items, row):
@@ -285,6 +299,11 @@ def stage_fence(claim: StageClaim, calls: Sequence[ModelCall]) -> dict[str, Any]
             "spent_usd": str(sum(costs)) if costs else None,
         }
     return fence
+
+
+def _unit_step(step: UnitStep) -> dict[str, Any]:
+    fields = outcome_fields(step.output, step.artifact, None)
+    return {"index": step.claim.ref.index, "seconds": step.seconds, **fields}
 
 
 def _step_fence(claim: StepClaim, take: Take | None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 START, FINISH, EFFECT = "start", "finish", "effect"
-UNSAFE = "unsafe"
+PURE, UNSAFE = "pure", "unsafe"
 
 NEVER_REPEATED = "chaos_effect"
 """The unsafe tool whose calls are not even begun twice: nobody finds out about them."""
@@ -117,6 +117,7 @@ def repeated_after_success(entries: Iterable[Entry], succeeded: Mapping[str, tup
 
     `succeeded` says for a key with which attempt its step succeeded, and when (seconds since 1970). Begun again
     means: the attempt that succeeded was begun twice, or a later attempt was begun, or any attempt after the success.
+    One call of a `pure` step may have been thrown away with the unit that it was in.
     """
     found = set()
     begun: dict[str, Counter[int]] = defaultdict(Counter)
@@ -125,6 +126,6 @@ def repeated_after_success(entries: Iterable[Entry], succeeded: Mapping[str, tup
             continue
         attempt, at = succeeded[entry.key]
         begun[entry.key][entry.attempt] += 1
-        if entry.attempt > attempt or entry.at > at or begun[entry.key][attempt] > 1:
+        if entry.attempt > attempt or entry.at > at or begun[entry.key][attempt] > 1 + (entry.effect == PURE):
             found.add(entry.key)
     return sorted(found)

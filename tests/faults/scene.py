@@ -241,7 +241,8 @@ class Scene:
         ran = self.ran()
         calls = [(ran[f"{job_id}/{step['index']}"], step) for step in steps if step["tool_name"] != "wait"]
         assert all(count >= 1 for count, _ in calls)
-        assert all(count <= step["attempt"] for count, step in calls)
+        # The fourth and the fifth step are a unit: a call of the fifth may have been thrown away with its worker.
+        assert all(count <= step["attempt"] + (step["index"] == 4) for count, step in calls)
         return steps
 
     def told(self, job_id: UUID, kind: str) -> list[dict[str, Any]]:

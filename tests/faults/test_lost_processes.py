@@ -8,6 +8,7 @@ from concurrent.futures import Future
 import psutil
 import pytest
 
+from deploy.local.child import has_ended
 from tests.faults.conftest import Play, Stage, as_play
 from tests.faults.delegating import the_workers_of_a_family_are_killed_in_the_middle
 from tests.faults.lines import line_comes_out_right, line_of
@@ -54,25 +55,33 @@ def a_step_that_always_kills_its_process_is_given_up_with_its_history(scene: Sce
     scene.sound()
 
 
-def a_worker_that_is_lost_in_a_chain_costs_no_finished_step(stage: Stage) -> None:
-    """It dies in the tool of a chain's ninth step, which alone runs again."""
+def a_worker_that_is_lost_in_a_unit_costs_no_finished_step(stage: Stage) -> None:
+    """It dies in the tool of a chain's ninth step: what has run of its unit, and was not stored, runs again."""
     with stage() as scene:
         job_id = scene.submit(*line_of(20))
         scene.died_at("tool.call:after@9")
         scene.worker()
         attempts = line_comes_out_right(scene, job_id, 20)
         calls = [times for key, times in scene.ran().items() if key.startswith(f"{job_id}/")]
-        assert (len(calls), sum(calls), attempts) == (20, 21, 21)
+        assert (len(calls), attempts) == (20, 21), "the attempt that was lost is that of the unit's first step"
+        assert (max(calls), sum(calls) <= 20 + 9) == (2, True)
         scene.sound()
 
 
-def a_step_that_kills_its_worker_in_a_chain_is_the_one_given_up(stage: Stage) -> None:
+def a_step_that_kills_its_worker_in_a_unit_is_the_one_given_up(stage: Stage) -> None:
+    """One death is charged to the first step of the unit; then the chain goes step by step."""
     with stage() as scene:
         job_id = scene.submit(
             *line_of(2), ("fault_strike", {"text": "$1.output.text"}), ("fault_note", {"text": "b"})
         )
-        scene.dies(scene.worker(), -signal.SIGKILL)
-        scene.worker()
+        # The third worker lives, or the second one where a slow machine stored the steps before it: a suspect runs in
+        # a process of its own.
+        for _ in range(3):
+            process = scene.stack.processes[name := scene.worker()]
+            eventually(lambda: has_ended(process) or "failed" in scene.steps(job_id), PATIENCE)  # noqa: B023
+            if not has_ended(process):
+                break
+            scene.dies(name, -signal.SIGKILL)
         job, steps = scene.ends(job_id)
         assert (job["status"], steps[2]["error"]["code"]) == ("completed", "worker_lost")
         assert [step["status"] for step in steps[:3]] == ["succeeded", "succeeded", "failed"]
@@ -108,8 +117,8 @@ LOSSES = (
     a_process_that_the_kernel_killed_for_its_memory_loses_nothing,
     a_tool_that_python_refuses_memory_fails_by_its_own_error,
     a_step_that_always_kills_its_process_is_given_up_with_its_history,
-    a_worker_that_is_lost_in_a_chain_costs_no_finished_step,
-    a_step_that_kills_its_worker_in_a_chain_is_the_one_given_up,
+    a_worker_that_is_lost_in_a_unit_costs_no_finished_step,
+    a_step_that_kills_its_worker_in_a_unit_is_the_one_given_up,
     a_step_that_always_kills_its_worker_is_given_up_and_later_workers_live,
 )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from shared.domain.errors import ErrorRecord
 from shared.domain.ids import StepRef
-from shared.ports import Moved, StageClaim, StepClaim, Wake
+from shared.ports import Moved, StageClaim, StepClaim, UnitStep, Wake
 from worker.engine.follow import after_step
 
 
@@ -20,6 +20,7 @@ class Carried:
     and what anybody may carry out. `poisoned` says that a thread which cannot be stopped still runs a tool here, so
     that a `cpu` process should be replaced. `is_late` says that the outcome was rejected, because the attempt had
     ended otherwise (taken back, cancelled, expired). `steps` counts the attempts of a wake-up for several steps.
+    `unit` are the further steps of its unit.
     """
 
     attempt: int | None = None
@@ -29,6 +30,7 @@ class Carried:
     poisoned: bool = False
     is_late: bool = False
     steps: int | None = None
+    unit: Sequence[UnitStep] = ()
 
     @property
     def text(self) -> str:

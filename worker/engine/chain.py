@@ -10,10 +10,12 @@ from typing import Any, TypeVar
 
 from shared.domain.model import ModelCall
 from shared.domain.states import Lane
-from shared.ports import Take
+from shared.ports import StepClaim, Take
 from worker.engine.claims import Flight
 from worker.engine.fanout import FEW, own_share
+from worker.engine.outcome import Outcome
 from worker.engine.slots import Slots
+from worker.engine.unit import Units
 
 T = TypeVar("T")
 
@@ -28,7 +30,8 @@ class Chain:
 
     `may_go_on` says whether a follow-up may be taken over here now, `workers` how many workers of the lane there are.
     `held` counts its slots, `asked` is for how many wake-ups it claimed last. While `is_asking`, it waits for the
-    answer to a claim, or has not begun. `calls` are the model calls of the stage at hand that are not recorded yet.
+    answer to a claim, or has not begun. `units` are those of its plan; `known` is what the last step of one came to,
+    which is concluded by itself. `calls` are the model calls of the stage at hand that are not recorded yet.
     """
 
     lane: Lane
@@ -40,6 +43,8 @@ class Chain:
     is_asking: bool = True
     is_stopped: bool = False
     flight: Flight | None = None
+    units: Units = field(default_factory=dict)
+    known: tuple[StepClaim, Outcome] | None = None
     calls: list[ModelCall] = field(default_factory=list)
 
     def take(self, ready: int | None = None) -> Take | None:
@@ -48,11 +53,16 @@ class Chain:
         `ready` is how many steps of this lane it makes ready, None where that is not known. A slot is kept for each.
         """
         self.keep(1)
-        if self.is_stopped or not self.may_go_on():
+        if not self.goes_on:
             return None
         most = FEW if ready is None else own_share(ready, 1 + self.slots.free, self.workers())
         self.held += self.slots.reserve(most - 1)
         return Take(self.lane, steps=self.held)
+
+    @property
+    def goes_on(self) -> bool:
+        """True while something more may be begun here."""
+        return not self.is_stopped and self.may_go_on()
 
     def keep(self, count: int) -> None:
         """Give back the slots beyond `count`."""

@@ -202,6 +202,7 @@ class Engine:
         """Carry out a claim beside a chain, which gives it one of its slots; returns the task that does."""
         chain.held -= 1
         branch = self._chain(chain.may_go_on, held=1)
+        branch.units = chain.units
         return work.begin(branch, self._follow(work, branch, claim, tracked=True))
 
     async def _follow(self, work: Work, chain: Chain, claim: Claim, *, tracked: bool = False) -> Carried:
@@ -312,6 +313,9 @@ class Engine:
                 self._tracker.ended(wake_of(claim), claim.attempt, carried.error, self._clock() - started)
         if carried.is_late:
             self.claims.count_late(flight.attempt)
+        for step in carried.unit:
+            self._tracker.started(wake_of(step.claim), step.claim.attempt)
+            self._tracker.ended(wake_of(step.claim), step.claim.attempt, None, step.seconds)
         return carried
 
     async def _claim(self, chain: Chain, wakes: Sequence[Wake]) -> Sequence[Claim]:

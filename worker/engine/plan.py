@@ -37,6 +37,7 @@ from worker.engine.carried import Carried
 from worker.engine.chain import Chain
 from worker.engine.persist import persist
 from worker.engine.respond import Answering, Said
+from worker.engine.unit import units_of
 
 _log = logging.getLogger("planq.engine")
 
@@ -167,6 +168,7 @@ class PlanStage:
                 await self._budget.steps(claim, len(steps), planning.calls)
         except BudgetExceeded as refused:
             return await self._spending.end(claim, None, ErrorRecord.of(refused), planning.calls)
+        chain.units = units_of(claim, steps)
         ready = sum(not step.depends_on and step.lane is chain.lane for step in steps)
 
         async def accept() -> Moved:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from time import monotonic
 from typing import Any
@@ -34,6 +35,7 @@ from shared.ports import (
     Tool,
     Toolbox,
     ToolContext,
+    UnitStep,
 )
 from worker.engine.calling import Calling
 from worker.engine.carried import Carried
@@ -41,6 +43,7 @@ from worker.engine.chain import Chain
 from worker.engine.claims import Claims, attempt_of
 from worker.engine.outcome import Outcome
 from worker.engine.persist import persist
+from worker.engine.unit import MOST, SECONDS, next_claim
 from worker.engine.values import ReadyOutput, Values, output_to_store
 from worker.engine.writes import is_looked_into
 
@@ -76,9 +79,13 @@ class StepRunner:
         return await self._store.claim_step(wake.ref)
 
     async def carry_out(self, claim: StepClaim, chain: Chain) -> Carried:
-        """Run the attempt and store its outcome, taking over what `chain` may; returns what it led to."""
+        """Run the attempt, and the rest of the unit that it begins; store what that came to.
+
+        Takes over what `chain` may; returns what it led to.
+        """
         since = monotonic()
-        outcome = await self._attempt(claim)
+        known, chain.known = chain.known, None
+        outcome = known[1] if known is not None and known[0].ref == claim.ref else await self._attempt(claim)
         if outcome.suspended is not None:
             waiting = outcome.suspended
             landed = await persist(lambda: self._store.suspend_step(claim, waiting.delay, waiting.output))
@@ -94,9 +101,32 @@ class StepRunner:
                 claim, failure, chain, phase=outcome.phase, poisoned=outcome.poisoned, since=since
             )
         output = outcome.output
-        moved = await persist(lambda: self._succeed(claim, output, chain))
+        unit = await self._rest_of_unit(claim, output, chain, since)
+        moved = await persist(lambda: self._succeed(claim, output, unit, chain))
         _tell("step_succeeded", claim, moved.landed)
-        return Carried.by(claim, moved)
+        return replace(Carried.by(claim, moved), unit=unit[: moved.steps - 1] if moved.landed else ())
+
+    async def _rest_of_unit(
+        self, head: StepClaim, output: ReadyOutput, chain: Chain, since: float
+    ) -> Sequence[UnitStep]:
+        """Run the other steps of the unit that `head` begins; returns those that succeeded with a small output.
+
+        What another one came to is kept for its own claim, which comes with the commit of these.
+        """
+        unit: list[UnitStep] = []
+        following = next_claim(chain.units, head, output)
+        while following is not None and len(unit) < MOST and monotonic() - since < SECONDS and chain.goes_on:
+            began = monotonic()
+            try:
+                outcome = await self._attempt(following, head)
+            except Exception:  # a defect ends the step's own attempt
+                break
+            if (small := outcome.small) is None:
+                chain.known = following, outcome
+                break
+            unit.append(UnitStep(following, output_to_store(small), small.artifact, monotonic() - began))
+            following = next_claim(chain.units, following, small)
+        return unit
 
     async def break_off(
         self,
@@ -134,13 +164,15 @@ class StepRunner:
             case GiveUp(error):
                 return await self._store.fail_step(claim, error, None, take=chain.take())
 
-    async def _succeed(self, claim: StepClaim, output: ReadyOutput, chain: Chain) -> Moved:
+    async def _succeed(self, claim: StepClaim, output: ReadyOutput, unit: Sequence[UnitStep], chain: Chain) -> Moved:
         """Store the output; a repeat puts its payload again, so that none is referred to that has been collected."""
         artifact, payload = await self._values.put(claim, output)
-        return await self._store.succeed_step(claim, output_to_store(output), artifact, payload, take=chain.take())
+        stored = output_to_store(output)
+        return await self._store.succeed_step(claim, stored, artifact, payload, unit=unit, take=chain.take())
 
-    async def _attempt(self, claim: StepClaim) -> Outcome:
-        calling = Calling(claim, self._claims.owner(claim, lambda: self._store.holds_step(claim)))
+    async def _attempt(self, claim: StepClaim, head: StepClaim | None = None) -> Outcome:
+        """Return what the call comes to; `head` is the claim by which it is held, where that is another one."""
+        calling = Calling(claim, self._claims.owner(claim, lambda: self._store.holds_step(head or claim)))
         try:
             tool = self._toolbox.find(claim.tool_name)
             if tool is None:

@@ -20,25 +20,26 @@ IO = Take(Lane.IO)
 REPORT = ArtifactRecord("report", "writing", "text", {"user_id": "ada", "x": "\x00"})
 
 
-def calls_of(length: int) -> list[dict[str, Any]]:
-    """A chain."""
-    return [
-        {"tool_name": "sim_pure", "arguments": {"inputs": [f"${n - 1}.output.value"]} if n else {}}
+def calls_of(length: int, *, beside: int = 0) -> list[dict[str, Any]]:
+    """A chain, and steps beside it that the plan lists before it."""
+    chain = [
+        {"tool_name": "sim_pure", "arguments": {"inputs": [f"${beside + n - 1}.output.value"]} if n else {}}
         for n in range(length)
     ]
+    return [*[{"tool_name": "sim_pure", "arguments": {}} for _ in range(beside)], *chain]
 
 
 def text(n: int) -> JsonText:
     return JsonText(encode({"value": f"v{n} \x00 é"}))
 
 
-async def begun(rows: Rows, calls: Sequence[dict[str, Any]]) -> tuple[StepClaim, Any]:
-    """Accept a plan and claim its first step."""
+async def begun(rows: Rows, calls: Sequence[dict[str, Any]], first: int = 0) -> tuple[StepClaim, Any]:
+    """Accept a plan and claim its step `first`."""
     stage = await rows.store.claim_stage(await rows.submit(), [JobStatus.QUEUED])
     assert stage is not None
     steps = compiled(Plan.model_validate({"calls": list(calls)}))
     assert (await rows.store.accept_plan(stage, "model", {}, steps, [])).landed
-    claim = await rows.claim(stage.job_id, 0)
+    claim = await rows.claim(stage.job_id, first)
     assert isinstance(claim, StepClaim)
     return claim, stage.job_id
 

@@ -80,3 +80,15 @@ def test_a_call_after_the_success_of_its_step_is_a_repeat() -> None:
     ]
 
     assert ledger.repeated_after_success(entries, succeeded) == ["after/0", "later/0", "twice/0"]
+
+
+def test_one_pure_call_that_was_thrown_away_with_its_unit_is_no_repeat() -> None:
+    succeeded = {"unit/0": (1, 5.0), "twice/0": (1, 5.0), "after/0": (1, 5.0)}
+    entries = [
+        *[entry(START, "unit/0", 1, effect="pure")] * 2,
+        *[entry(START, "twice/0", 1, effect="pure")] * 3,
+        entry(START, "after/0", 1, effect="pure"),
+        entry(START, "after/0", 1, at=6.0, effect="pure"),
+    ]
+
+    assert ledger.repeated_after_success(entries, succeeded) == ["after/0", "twice/0"]

@@ -1,6 +1,6 @@
 -- Finish: one attempt at a step ends, in one commit that is fenced by the attempt's number.
 --
--- The way of a success, planq_succeed_runs: lock the job, store the output (planq_keep_outcome), append the event, take
+-- The way of a success, planq_succeed_steps: lock the job, store the output (planq_keep_outcome), append the event, take
 -- one dependency off each dependent (planq_unlock_one), claim for the same worker what became ready, and count the step
 -- off its job; the last one opens RESPOND (planq_close_steps, or planq_close_and_take_stage). planq_succeed_many does it
 -- set by set, for many steps of one job. planq_fail_steps retries a step, or fails it and skips what it halts
@@ -10,20 +10,21 @@
 -- transition is one round trip, guarded by the state and the attempt it expects, and says whether it landed; its
 -- executable specification is a pure model that property tests hold equal to it. Items are as in plan.sql.
 
--- StepSucceeded, many times, each followed by those of its run. Items: {n, job, round, index, attempt, output, hash,
--- bytes, excerpts, artifact, ended, run, take_steps, take_stage}; a large output comes as the hash of its payload
--- (hexadecimal), its size and its excerpts instead of `output`; `ended` says how many seconds ago the attempt ended;
--- `run` lists {index, output, artifact, began, ended} of the steps that come after it, each the only one that waits for
--- the one before, and waits for nothing else. A run ends before the first step that cannot be claimed: nothing of a paused
--- job is, nothing that is skipped by now. Returns rows (n, moved) of those that landed, `moved` as planq_take does with
--- {steps: how many have succeeded}.
-CREATE FUNCTION planq_succeed_runs(p_items json, p_lane text, p_worker uuid, p_seconds float8)
+-- StepSucceeded, many times, each followed by the rest of its unit. Items: {n, job, round, index, attempt, output, hash,
+-- bytes, excerpts, artifact, unit, unit_seconds, take_steps, take_stage}; a large output comes as the hash of its payload
+-- (hexadecimal), its size and its excerpts instead of `output`. `unit` lists {index, output, artifact, seconds} of the
+-- steps that ran after it, each the only one that waits for the one before, and waits for nothing else; `unit_seconds`
+-- sums their times up. Each is claimed and succeeds at once, as its first attempt, up to the first one that cannot be
+-- claimed: nothing of a paused job is, nothing that is skipped by now. Returns rows (n, moved) of those that landed,
+-- `moved` as planq_take does with {steps: how many have succeeded}.
+CREATE FUNCTION planq_succeed_steps(p_items json, p_lane text, p_worker uuid, p_seconds float8)
 RETURNS TABLE (n int, moved json) LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 DECLARE
     v_waiting CONSTANT text := 'waiting';
     v_running CONSTANT text := 'running';
+    v_pending CONSTANT text := 'pending';
     i record;
     j record;
     r record;
@@ -39,7 +40,7 @@ DECLARE
 BEGIN
     FOR i IN SELECT * FROM json_to_recordset(p_items) AS a (
         n int, job uuid, round int, index int, attempt int, output text, hash text, bytes bigint, excerpts text,
-        artifact text, ended float8, run json, take_steps int, take_stage boolean
+        artifact text, unit json, unit_seconds float8, take_steps int, take_stage boolean
     ) LOOP
         SELECT status, round, open_steps, stage_attempt, paused_at IS NULL AND run_at <= planq_now() AS is_free INTO j
         FROM jobs WHERE id = i.job FOR NO KEY UPDATE;
@@ -47,7 +48,7 @@ BEGIN
         UPDATE steps SET
             status = 'succeeded', output = i.output::json, payload_hash = decode(i.hash, 'hex'),
             output_bytes = i.bytes, excerpts = i.excerpts::json, error = NULL, unsure = false,
-            finished_at = greatest(started_at, planq_clock() - make_interval(secs => coalesce(i.ended, 0))),
+            finished_at = greatest(started_at, planq_clock() - make_interval(secs => coalesce(i.unit_seconds, 0))),
             wake_at = NULL, wakes = 0, deadline = NULL
         WHERE job_id = i.job AND round = i.round AND index = i.index AND attempt = i.attempt
           AND (status = v_running OR (status = v_waiting AND question IS NULL))
@@ -64,14 +65,19 @@ BEGIN
         END IF;
         v_events := v_events || ROW(s.tenant_id, i.job, 'step_succeeded', json_build_object(
             'round', i.round, 'index', i.index, 'attempt', i.attempt, 'error', NULL))::planq_event;
-        IF i.run IS NOT NULL AND v_budget > 0 THEN
-            FOR r IN SELECT * FROM json_to_recordset(i.run) AS g (
-                index int, output text, artifact text, began float8, ended float8
+        IF i.unit IS NOT NULL AND j.is_free THEN
+            FOR r IN SELECT * FROM json_to_recordset(i.unit) AS u (
+                index int, output text, artifact text, seconds float8
             ) LOOP
                 EXIT WHEN s.dependents <> ARRAY[r.index];
-                t := planq_run_one(i.job, i.round, r.index, p_lane, p_worker, r.output::json, s.finished_at, r.began,
-                                   r.ended);
-                EXIT WHEN t.index IS NULL;
+                UPDATE steps SET
+                    status = 'succeeded', pending = 0, attempt = 1, worker_id = p_worker, output = r.output::json,
+                    started_at = s.finished_at,
+                    finished_at = least(planq_clock(), s.finished_at + make_interval(secs => r.seconds))
+                WHERE job_id = i.job AND round = i.round AND index = r.index AND status = v_pending AND pending = 1
+                  AND attempt = 0 AND lane = p_lane
+                RETURNING * INTO t;
+                EXIT WHEN NOT FOUND;
                 s := t;
                 v_steps := v_steps + 1;
                 IF r.artifact IS NOT NULL THEN
@@ -111,28 +117,6 @@ BEGIN
         RETURN NEXT;
     END LOOP;
     PERFORM planq_tell_all(v_events);
-END $$;
-
--- A step of a run that was neither claimed nor begun so far is claimed and succeeds at once, as its first attempt, no
--- earlier than `p_after`; `p_began` and `p_ended` say how many seconds ago that was. Returns the step; nulls where it is
--- not waiting for exactly one step any more, or has been tried. The caller holds the job's row.
-CREATE FUNCTION planq_run_one(
-    p_job uuid, p_round int, p_index int, p_lane text, p_worker uuid, p_output json, p_after timestamptz,
-    p_began float8, p_ended float8
-) RETURNS steps LANGUAGE plpgsql AS $$
-DECLARE
-    v_pending CONSTANT text := 'pending';
-    v_now CONSTANT timestamptz := planq_clock();
-    s steps;
-BEGIN
-    UPDATE steps SET
-        status = 'succeeded', pending = 0, attempt = 1, worker_id = p_worker, output = p_output,
-        started_at = greatest(p_after, v_now - make_interval(secs => p_began)),
-        finished_at = greatest(p_after, v_now - make_interval(secs => p_ended))
-    WHERE job_id = p_job AND round = p_round AND index = p_index AND status = v_pending AND pending = 1
-      AND attempt = 0 AND lane = p_lane AND run_at <= planq_now()
-    RETURNING * INTO s;
-    RETURN s;
 END $$;
 
 -- Takes one dependency off a step that waits; the last one makes it ready, or it is claimed for `p_worker` at once, where
@@ -177,7 +161,7 @@ BEGIN
 END $$;
 
 -- StepSucceeded, for many steps of one job among the items, set by set: of what they all wait for, and of the job's row,
--- one version is written and not one for each. Items are as in planq_succeed_runs, without runs. Returns a row for each
+-- one version is written and not one for each. Items are as in planq_succeed_steps, without units. Returns a row for each
 -- job of which a step landed: `landed` are the numbers of its items, the rest is what planq_take returns; the callers
 -- share `ready`, `taken` and `stage`.
 CREATE FUNCTION planq_succeed_many(p_items json, p_lane text, p_worker uuid, p_seconds float8)

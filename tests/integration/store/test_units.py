@@ -1,0 +1,254 @@
+"""A unit that is stored in one commit leaves what the same steps leave one by one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shared.domain.states import Lane
+from shared.ports import ArtifactRecord, Moved, StageClaim, StepClaim, Take, UnitStep
+from shared.store.database import Database
+from tests.integration.store.test_artifacts import begun, calls_of, text
+from tests.integration.store.test_control import BOOM, Rows, play  # noqa: F401
+
+IO = Take(Lane.IO)
+STEPS = """SELECT index, status, attempt, pending, output::text, a.body::text AS artifact, s.payload_hash,
+    worker_id, wake_at IS NULL AS is_quiet, wakes, deadline IS NULL AS is_timeless, error::text, unsure, releases,
+    worker_losses, started_at IS NULL AS is_new, finished_at IS NULL AS is_open
+    FROM steps s LEFT JOIN artifacts a ON a.job_id = s.job_id AND a.step_index = s.index
+    WHERE s.job_id = %s ORDER BY index"""
+JOB = """SELECT status, round, stage_attempt, stage_worker, open_steps, failed_steps, halt_index, wakes,
+    wake_at IS NULL AS is_quiet, deadline IS NULL AS is_timeless, paused_at IS NULL AS is_free
+    FROM jobs WHERE id = %s"""
+
+
+def ran(head: StepClaim, *indices: int, artifact: ArtifactRecord | None = None) -> list[UnitStep]:
+    """Steps that each took a millisecond."""
+    return [UnitStep(replace(head, ref=replace(head.ref, index=n)), text(n), artifact, 0.001) for n in indices]
+
+
+async def told(rows: Rows, job_id: Any) -> list[Any]:
+    found = await rows.run("SELECT kind, data FROM events WHERE job_id = %s ORDER BY sequence", job_id)
+    return [(event["kind"], event["data"]) for event in found]
+
+
+async def statuses(rows: Rows, job_id: Any) -> list[str]:
+    return [step["status"] for step in await rows.run(STEPS, job_id)]
+
+
+def of_any_job(moved: Moved) -> Any:
+    """What a transition led to, without what tells one job from another."""
+    claims: list[Any] = []
+    for claim in moved.taken:
+        if isinstance(claim, StepClaim):
+            claims.append((claim.ref.index, replace(claim, ref=None, context_id="", time_left=None)))  # type: ignore[arg-type]
+        else:
+            results = [replace(result, duration_ms=0) for result in claim.results or ()]
+            claims.append((None, (claim.status, claim.attempt, claim.round, results)))
+    return claims, moved.ready, moved.job_status, moved.status, moved.stage_attempt
+
+
+@dataclass(frozen=True)
+class History:
+    """A chain with steps beside it, of which `done` have succeeded and `run` more are to after the next; its fate."""
+
+    length: int
+    beside: int
+    done: int
+    run: int
+    take: Take
+    is_paused: bool
+    has_failed: bool
+    is_late: bool
+    is_tried: bool
+
+    @property
+    def goes_on(self) -> bool:
+        """True where the further steps of the unit can be claimed."""
+        return not (self.is_late or self.is_paused or self.is_tried or (self.has_failed and self.beside))
+
+
+HISTORIES = st.builds(
+    History,
+    length=st.integers(1, 6),
+    beside=st.integers(0, 2),
+    done=st.integers(0, 2),
+    run=st.integers(0, 5),
+    take=st.builds(Take, st.just(Lane.IO), st.integers(0, 3), st.booleans()),
+    is_paused=st.booleans(),
+    has_failed=st.booleans(),
+    is_late=st.integers(0, 5).map(lambda n: n == 0),
+    is_tried=st.integers(0, 5).map(lambda n: n == 0),
+)
+
+
+async def prepared(rows: Rows, history: History) -> tuple[StepClaim, list[int]]:
+    """Bring a job to where its next step has run; returns the claim of it and the run after it."""
+    end = history.beside + history.length
+    claim, job_id = await begun(rows, calls_of(history.length, beside=history.beside), history.beside)
+    for _ in range(min(history.done, history.length - 1)):
+        moved = await rows.store.succeed_step(claim, text(claim.ref.index), None, take=IO)
+        claim = next(c for c in moved.taken if isinstance(c, StepClaim))
+    if history.has_failed and history.beside:
+        await rows.fail(job_id, 0)  # what has not begun after it is skipped
+    if history.is_tried:
+        await rows.run("UPDATE steps SET attempt = 1, releases = 1 WHERE job_id = %s AND status = 'pending'", job_id)
+    if history.is_paused:
+        assert (await rows.requests.pause("default", job_id)).landed
+    if history.is_late:
+        assert (await rows.store.release_step(claim)).landed
+    first = claim.ref.index + 1
+    return claim, list(range(first, min(first + history.run, end)))
+
+
+async def one_by_one(rows: Rows, claim: StepClaim, run: Sequence[int], history: History) -> Moved:
+    """What an engine does that forms no units: each commit claims the next step."""
+    for _ in run:
+        moved = await rows.store.succeed_step(claim, text(claim.ref.index), None, take=IO)
+        claim = next(c for c in moved.taken if isinstance(c, StepClaim))
+    return await rows.store.succeed_step(claim, text(claim.ref.index), None, take=history.take)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(history=HISTORIES)
+def test_a_run_leaves_what_its_steps_leave_one_by_one(database_url: str, history: History) -> None:
+    async def scenario() -> None:
+        database = Database(database_url, max_connections=2)
+        await database.open()
+        try:
+            rows = Rows(database)
+            claim, run = await prepared(rows, history)
+            other, _ = await prepared(rows, history)
+            moved = await rows.store.succeed_step(
+                claim, text(claim.ref.index), None, unit=ran(claim, *run), take=history.take
+            )
+            expected = await one_by_one(rows, other, run if history.goes_on else (), history)
+            assert (moved.landed, of_any_job(moved)) == (expected.landed, of_any_job(expected))
+            for query in (STEPS, JOB):
+                assert await rows.run(query, claim.ref.job_id) == await rows.run(query, other.ref.job_id)
+            assert await told(rows, claim.ref.job_id) == await told(rows, other.ref.job_id)
+            assert moved.steps == 1 + (len(run) if history.goes_on else 0)
+            broken = {found["invariant"] for found in await rows.fleet.broken_invariants(limit=10_000)}
+            assert broken <= {"running_without_lease"}, "no worker is registered here"
+        finally:
+            await database.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_run_is_counted_and_brings_what_follows(play: Any) -> None:  # noqa: F811
+    async def scenario(rows: Rows) -> None:
+        claim, job_id = await begun(rows, calls_of(5))
+        moved = await rows.store.succeed_step(claim, text(0), None, unit=ran(claim, 1, 2), take=IO)
+        (following,) = moved.taken
+        assert isinstance(following, StepClaim)
+        assert (moved.steps, following.ref.index, following.outputs) == (3, 3, {2: {"value": "v2 \x00 é"}})
+        moved = await rows.store.succeed_step(following, text(3), None, unit=ran(following, 4), take=IO)
+        (stage,) = moved.taken
+        assert isinstance(stage, StageClaim)
+        assert moved.steps == 2
+        assert [result.arguments for result in stage.results or ()] == [
+            {},
+            *({"inputs": [f"v{n} \x00 é"]} for n in range(4)),
+        ]
+        assert await statuses(rows, job_id) == ["succeeded"] * 5
+
+    play(scenario)
+
+
+def test_the_times_of_a_run_follow_one_another_and_end_by_now(play: Any) -> None:  # noqa: F811
+    async def scenario(rows: Rows) -> None:
+        claim, job_id = await begun(rows, calls_of(4))
+        run = [
+            replace(step, seconds=seconds) for step, seconds in zip(ran(claim, 1, 2), (3600.0, 0.0005), strict=True)
+        ]
+        await rows.store.succeed_step(claim, text(0), None, unit=run, take=IO)
+        found = await rows.run(
+            "SELECT started_at, finished_at, finished_at <= clock_timestamp() AS is_past FROM steps "
+            "WHERE job_id = %s AND status = 'succeeded' ORDER BY index",
+            job_id,
+        )
+        times = [time for step in found for time in (step["started_at"], step["finished_at"])]
+        assert len(times) == 6
+        assert times == sorted(times), "nothing began before what it waited for had ended"
+        assert all(step["is_past"] for step in found)
+
+    play(scenario)
+
+
+def test_nothing_of_a_paused_job_is_claimed_along(play: Any) -> None:  # noqa: F811
+    async def scenario(rows: Rows) -> None:
+        claim, job_id = await begun(rows, calls_of(3))
+        assert (await rows.requests.pause("default", job_id)).landed
+        moved = await rows.store.succeed_step(claim, text(0), None, unit=ran(claim, 1, 2), take=IO)
+        assert (moved.landed, moved.steps, moved.taken, [step.index for step in moved.ready]) == (True, 1, [], [1])
+        assert await statuses(rows, job_id) == ["succeeded", "ready", "pending"]
+
+    play(scenario)
+
+
+def test_what_has_run_is_stored_where_nothing_more_is_taken_over(play: Any) -> None:  # noqa: F811
+    async def scenario(rows: Rows) -> None:
+        claim, job_id = await begun(rows, calls_of(4))
+        moved = await rows.store.succeed_step(claim, text(0), None, unit=ran(claim, 1, 2))
+        assert (moved.landed, moved.steps, moved.taken, [step.index for step in moved.ready]) == (True, 3, [], [3])
+        assert await statuses(rows, job_id) == ["succeeded"] * 3 + ["ready"]
+
+    play(scenario)
+
+
+def test_a_run_whose_first_step_was_taken_back_leaves_nothing(play: Any) -> None:  # noqa: F811
+    async def scenario(rows: Rows) -> None:
+        claim, job_id = await begun(rows, calls_of(3))
+        assert (await rows.store.release_step(claim)).landed
+        assert await rows.store.succeed_step(claim, text(0), None, unit=ran(claim, 1, 2), take=IO) == Moved(False)
+        assert await statuses(rows, job_id) == ["ready", "pending", "pending"]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("wrong", [[2], [1, 3], [3, 1]])
+def test_a_run_that_is_none_ends_where_it_leaves_the_chain(play: Any, wrong: list[int]) -> None:  # noqa: F811
+    async def scenario(rows: Rows) -> None:
+        claim, job_id = await begun(rows, calls_of(5))
+        moved = await rows.store.succeed_step(claim, text(0), None, unit=ran(claim, *wrong), take=IO)
+        right = 1 + (wrong[0] == 1)
+        assert moved.steps == right
+        assert [c.ref.index for c in moved.taken if isinstance(c, StepClaim)] == [right]
+        assert await statuses(rows, job_id) == ["succeeded"] * right + ["running"] + ["pending"] * (4 - right)
+
+    play(scenario)
+
+
+def test_artifacts_of_a_run_are_kept(play: Any) -> None:  # noqa: F811
+    async def scenario(rows: Rows) -> None:
+        claim, job_id = await begun(rows, calls_of(2))
+        artifact = ArtifactRecord("a-1", "skill", "report")
+        await rows.store.succeed_step(claim, text(0), None, unit=ran(claim, 1, artifact=artifact), take=IO)
+        kept = await rows.run("SELECT id, step_index, skill_id, type FROM artifacts WHERE job_id = %s", job_id)
+        assert kept == [{"id": "a-1", "step_index": 1, "skill_id": "skill", "type": "report"}]
+
+    play(scenario)
+
+
+def test_runs_of_many_jobs_ride_together(play: Any) -> None:  # noqa: F811
+    async def scenario(rows: Rows) -> None:
+        claims = [(await begun(rows, calls_of(4)))[0] for _ in range(6)]
+        single, _ = await begun(rows, calls_of(1))
+        moved = await asyncio.gather(
+            *(rows.store.succeed_step(claim, text(0), None, unit=ran(claim, 1, 2), take=IO) for claim in claims),
+            rows.store.succeed_step(single, text(0), None, take=IO),
+        )
+        assert [m.steps for m in moved] == [3] * 6 + [1]
+        for claim, outcome in zip(claims, moved, strict=False):
+            (following,) = outcome.taken
+            assert isinstance(following, StepClaim)
+            assert following.ref == replace(claim.ref, index=3)
+
+    play(scenario)
