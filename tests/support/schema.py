@@ -14,7 +14,7 @@ from sqlalchemy import create_mock_engine
 from sqlalchemy.dialects import postgresql
 from sqlmodel import SQLModel
 
-from shared.store import agent_tables, fleet_tables, tables  # noqa: F401  (fill the metadata)
+from shared.store import tables  # noqa: F401  (fills the metadata)
 
 _CATALOGUE = {
     "columns": """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from alembic import context
 from sqlmodel import SQLModel
 
-from shared.store import agent_tables, fleet_tables, tables  # noqa: F401  (fill the metadata)
+from shared.store import tables  # noqa: F401  (fills the metadata)
 
 connection = context.config.attributes["connection"]
 context.configure(connection=connection, target_metadata=SQLModel.metadata, compare_server_default=True)

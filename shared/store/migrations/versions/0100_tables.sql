@@ -1,3 +1,73 @@
+CREATE TABLE tenants (
+    id TEXT NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_tenants PRIMARY KEY (id)
+);
+
+CREATE TABLE payloads (
+    hash BYTEA NOT NULL,
+    tenant_id TEXT NOT NULL,
+    body BYTEA,
+    location TEXT,
+    size BIGINT DEFAULT 0 NOT NULL,
+    preview JSON,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_payloads PRIMARY KEY (hash, tenant_id)
+);
+
+CREATE INDEX ix_payloads_created_at ON payloads (created_at);
+
+CREATE INDEX ix_payloads_location ON payloads (location) WHERE location IS NOT NULL;
+
+ALTER TABLE payloads ALTER COLUMN body SET STORAGE EXTERNAL;
+
+CREATE TABLE payload_objects (
+    location TEXT NOT NULL,
+    tenant_id TEXT NOT NULL,
+    is_doomed BOOLEAN DEFAULT false NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_payload_objects PRIMARY KEY (location)
+);
+
+CREATE INDEX ix_payload_objects_created_at ON payload_objects (created_at);
+
+CREATE TABLE documents (
+    id UUID NOT NULL,
+    tenant_id TEXT NOT NULL,
+    source TEXT NOT NULL,
+    title TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    loaded_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_documents PRIMARY KEY (id)
+);
+
+CREATE UNIQUE INDEX uq_documents_source ON documents (tenant_id, source);
+
+CREATE TABLE workers (
+    id UUID NOT NULL,
+    name TEXT NOT NULL,
+    lanes TEXT[] NOT NULL,
+    tools TEXT[] NOT NULL,
+    capacity INTEGER DEFAULT 0 NOT NULL,
+    version TEXT DEFAULT '' NOT NULL,
+    started_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    heartbeat_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    lag_ms INTEGER DEFAULT 0 NOT NULL,
+    in_flight INTEGER DEFAULT 0 NOT NULL,
+    late_outcomes BIGINT DEFAULT 0 NOT NULL,
+    counts JSON,
+    process TEXT,
+    CONSTRAINT pk_workers PRIMARY KEY (id)
+);
+
+CREATE TABLE tools (
+    tenant_id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    definition JSON NOT NULL,
+    published_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_tools PRIMARY KEY (tenant_id, name)
+);
+
 CREATE TABLE agents (
     tenant_id TEXT NOT NULL,
     name TEXT NOT NULL,
@@ -71,83 +141,13 @@ CREATE TABLE schedules (
     CONSTRAINT ck_schedules_next_at CHECK (next_at IS NOT NULL OR NOT is_active)
 );
 
-CREATE INDEX ix_schedules_user_id ON schedules (tenant_id, user_id) WHERE is_active;
+CREATE INDEX ix_schedules_next_at ON schedules (next_at) WHERE is_active;
 
 CREATE INDEX ix_schedules_listing ON schedules (tenant_id, created_at, id);
 
-CREATE INDEX ix_schedules_next_at ON schedules (next_at) WHERE is_active;
-
 CREATE INDEX ix_schedules_created_at ON schedules (created_at) WHERE NOT is_active;
 
-CREATE TABLE workers (
-    id UUID NOT NULL,
-    name TEXT NOT NULL,
-    lanes TEXT[] NOT NULL,
-    tools TEXT[] NOT NULL,
-    capacity INTEGER DEFAULT 0 NOT NULL,
-    version TEXT DEFAULT '' NOT NULL,
-    started_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    heartbeat_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    lag_ms INTEGER DEFAULT 0 NOT NULL,
-    in_flight INTEGER DEFAULT 0 NOT NULL,
-    late_outcomes BIGINT DEFAULT 0 NOT NULL,
-    counts JSON,
-    process TEXT,
-    CONSTRAINT pk_workers PRIMARY KEY (id)
-);
-
-CREATE TABLE tools (
-    tenant_id TEXT NOT NULL,
-    name TEXT NOT NULL,
-    definition JSON NOT NULL,
-    published_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_tools PRIMARY KEY (tenant_id, name)
-);
-
-CREATE TABLE tenants (
-    id TEXT NOT NULL,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_tenants PRIMARY KEY (id)
-);
-
-CREATE TABLE payloads (
-    hash BYTEA NOT NULL,
-    tenant_id TEXT NOT NULL,
-    body BYTEA,
-    location TEXT,
-    size BIGINT DEFAULT 0 NOT NULL,
-    preview JSON,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_payloads PRIMARY KEY (hash, tenant_id)
-);
-
-CREATE INDEX ix_payloads_location ON payloads (location) WHERE location IS NOT NULL;
-
-CREATE INDEX ix_payloads_created_at ON payloads (created_at);
-
-ALTER TABLE payloads ALTER COLUMN body SET STORAGE EXTERNAL;
-
-CREATE TABLE payload_objects (
-    location TEXT NOT NULL,
-    tenant_id TEXT NOT NULL,
-    is_doomed BOOLEAN DEFAULT false NOT NULL,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_payload_objects PRIMARY KEY (location)
-);
-
-CREATE INDEX ix_payload_objects_created_at ON payload_objects (created_at);
-
-CREATE TABLE documents (
-    id UUID NOT NULL,
-    tenant_id TEXT NOT NULL,
-    source TEXT NOT NULL,
-    title TEXT NOT NULL,
-    digest TEXT NOT NULL,
-    loaded_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_documents PRIMARY KEY (id)
-);
-
-CREATE UNIQUE INDEX uq_documents_source ON documents (tenant_id, source);
+CREATE INDEX ix_schedules_user_id ON schedules (tenant_id, user_id) WHERE is_active;
 
 CREATE TABLE jobs (
     id UUID NOT NULL,
@@ -214,25 +214,25 @@ CREATE TABLE jobs (
     CONSTRAINT fk_jobs_tenant_id FOREIGN KEY(tenant_id) REFERENCES tenants (id)
 );
 
-CREATE INDEX ix_jobs_untold ON jobs (parent_job_id) WHERE parent_job_id IS NOT NULL AND NOT is_gathered AND status IN ('completed', 'failed', 'cancelled');
-
-CREATE INDEX ix_jobs_listing ON jobs (tenant_id, id);
-
-CREATE INDEX ix_jobs_wake_at ON jobs (wake_at) WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
-
 CREATE INDEX ix_jobs_expires_at ON jobs (expires_at) WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
-
-CREATE INDEX ix_jobs_forked_from ON jobs (forked_from) WHERE forked_from IS NOT NULL AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
 
 CREATE INDEX ix_jobs_stage_worker ON jobs (stage_worker) WHERE stage_worker IS NOT NULL;
 
 CREATE INDEX ix_jobs_status_listing ON jobs (tenant_id, status, id);
 
-CREATE UNIQUE INDEX uq_jobs_idempotency_key ON jobs (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
+CREATE INDEX ix_jobs_deadline ON jobs (deadline) WHERE status IN ('executing', 'input_required') AND deadline IS NOT NULL;
 
 CREATE INDEX ix_jobs_parent_job_id ON jobs (parent_job_id) WHERE parent_job_id IS NOT NULL;
 
-CREATE INDEX ix_jobs_deadline ON jobs (deadline) WHERE status IN ('executing', 'input_required') AND deadline IS NOT NULL;
+CREATE INDEX ix_jobs_wake_at ON jobs (wake_at) WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
+
+CREATE INDEX ix_jobs_listing ON jobs (tenant_id, id);
+
+CREATE INDEX ix_jobs_untold ON jobs (parent_job_id) WHERE parent_job_id IS NOT NULL AND NOT is_gathered AND status IN ('completed', 'failed', 'cancelled');
+
+CREATE INDEX ix_jobs_forked_from ON jobs (forked_from) WHERE forked_from IS NOT NULL AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
+
+CREATE UNIQUE INDEX uq_jobs_idempotency_key ON jobs (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
 
 CREATE TABLE passages (
     document_id UUID NOT NULL,
@@ -245,68 +245,9 @@ CREATE TABLE passages (
     CONSTRAINT fk_passages_document_id FOREIGN KEY(document_id) REFERENCES documents (id) ON DELETE CASCADE
 );
 
-CREATE INDEX ix_passages_tenant_id ON passages (tenant_id);
-
 CREATE INDEX ix_passages_search ON passages USING gin (search);
 
-CREATE TABLE messages (
-    id BIGINT GENERATED ALWAYS AS IDENTITY,
-    tenant_id TEXT NOT NULL,
-    job_id UUID NOT NULL,
-    kind TEXT NOT NULL,
-    call_id TEXT,
-    name TEXT,
-    content JSON,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_messages PRIMARY KEY (id),
-    CONSTRAINT fk_messages_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
-);
-
-CREATE INDEX ix_messages_job_id ON messages (job_id, id);
-
-CREATE TABLE budgets (
-    root_job_id UUID NOT NULL,
-    tenant_id TEXT NOT NULL,
-    warned_at TIMESTAMP WITH TIME ZONE,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_budgets PRIMARY KEY (root_job_id),
-    CONSTRAINT fk_budgets_root_job_id FOREIGN KEY(root_job_id) REFERENCES jobs (id) ON DELETE CASCADE
-);
-
-CREATE TABLE budget_holds (
-    job_id UUID NOT NULL,
-    index INTEGER DEFAULT -1 NOT NULL,
-    root_job_id UUID NOT NULL,
-    round INTEGER DEFAULT 0 NOT NULL,
-    attempt INTEGER NOT NULL,
-    call_id UUID,
-    tokens BIGINT NOT NULL,
-    cost_usd NUMERIC DEFAULT 0 NOT NULL,
-    model_calls INTEGER NOT NULL,
-    steps INTEGER NOT NULL,
-    owed_until TIMESTAMP WITH TIME ZONE,
-    CONSTRAINT pk_budget_holds PRIMARY KEY (job_id, index),
-    CONSTRAINT fk_budget_holds_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
-);
-
-CREATE INDEX ix_budget_holds_root_job_id ON budget_holds (root_job_id);
-
-CREATE TABLE suspects (
-    job_id UUID NOT NULL,
-    round INTEGER NOT NULL,
-    index INTEGER NOT NULL,
-    tenant_id TEXT NOT NULL,
-    attempt INTEGER DEFAULT 0 NOT NULL,
-    lane TEXT NOT NULL,
-    group_id UUID NOT NULL,
-    company INTEGER DEFAULT 0 NOT NULL,
-    delays BOOLEAN DEFAULT false NOT NULL,
-    noted_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    due_at TIMESTAMP WITH TIME ZONE,
-    taken_until TIMESTAMP WITH TIME ZONE,
-    CONSTRAINT pk_suspects PRIMARY KEY (job_id, round, index),
-    CONSTRAINT fk_suspects_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
-);
+CREATE INDEX ix_passages_tenant_id ON passages (tenant_id);
 
 CREATE TABLE plans (
     job_id UUID NOT NULL,
@@ -380,13 +321,13 @@ CREATE TABLE steps (
     CONSTRAINT fk_steps_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
 );
 
-CREATE INDEX ix_steps_origin_job ON steps (origin_job) WHERE origin_job IS NOT NULL;
-
-CREATE INDEX ix_steps_worker_id ON steps (worker_id) WHERE status = 'running';
-
 CREATE INDEX ix_steps_wake_at ON steps (wake_at) WHERE status IN ('ready', 'waiting');
 
+CREATE INDEX ix_steps_origin_job ON steps (origin_job) WHERE origin_job IS NOT NULL;
+
 CREATE INDEX ix_steps_payload_hash ON steps (payload_hash) WHERE payload_hash IS NOT NULL;
+
+CREATE INDEX ix_steps_worker_id ON steps (worker_id) WHERE status = 'running';
 
 CREATE TABLE events (
     sequence BIGINT GENERATED ALWAYS AS IDENTITY,
@@ -445,3 +386,62 @@ CREATE TABLE model_calls (
 );
 
 CREATE INDEX ix_model_calls_job_id ON model_calls (job_id);
+
+CREATE TABLE suspects (
+    job_id UUID NOT NULL,
+    round INTEGER NOT NULL,
+    index INTEGER NOT NULL,
+    tenant_id TEXT NOT NULL,
+    attempt INTEGER DEFAULT 0 NOT NULL,
+    lane TEXT NOT NULL,
+    group_id UUID NOT NULL,
+    company INTEGER DEFAULT 0 NOT NULL,
+    delays BOOLEAN DEFAULT false NOT NULL,
+    noted_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    due_at TIMESTAMP WITH TIME ZONE,
+    taken_until TIMESTAMP WITH TIME ZONE,
+    CONSTRAINT pk_suspects PRIMARY KEY (job_id, round, index),
+    CONSTRAINT fk_suspects_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+);
+
+CREATE TABLE messages (
+    id BIGINT GENERATED ALWAYS AS IDENTITY,
+    tenant_id TEXT NOT NULL,
+    job_id UUID NOT NULL,
+    kind TEXT NOT NULL,
+    call_id TEXT,
+    name TEXT,
+    content JSON,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_messages PRIMARY KEY (id),
+    CONSTRAINT fk_messages_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_messages_job_id ON messages (job_id, id);
+
+CREATE TABLE budgets (
+    root_job_id UUID NOT NULL,
+    tenant_id TEXT NOT NULL,
+    warned_at TIMESTAMP WITH TIME ZONE,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_budgets PRIMARY KEY (root_job_id),
+    CONSTRAINT fk_budgets_root_job_id FOREIGN KEY(root_job_id) REFERENCES jobs (id) ON DELETE CASCADE
+);
+
+CREATE TABLE budget_holds (
+    job_id UUID NOT NULL,
+    index INTEGER DEFAULT -1 NOT NULL,
+    root_job_id UUID NOT NULL,
+    round INTEGER DEFAULT 0 NOT NULL,
+    attempt INTEGER NOT NULL,
+    call_id UUID,
+    tokens BIGINT NOT NULL,
+    cost_usd NUMERIC DEFAULT 0 NOT NULL,
+    model_calls INTEGER NOT NULL,
+    steps INTEGER NOT NULL,
+    owed_until TIMESTAMP WITH TIME ZONE,
+    CONSTRAINT pk_budget_holds PRIMARY KEY (job_id, index),
+    CONSTRAINT fk_budget_holds_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_budget_holds_root_job_id ON budget_holds (root_job_id);
