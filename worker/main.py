@@ -28,8 +28,7 @@ from worker.celery.events import CeleryTracker, SilentTracker
 from worker.celery.pool import AsyncioPool, new_loop
 from worker.container import CRASH_POINTS, Identity, LaneRuntime, check, process_text
 from worker.engine.claims import Claims
-from worker.engine.fence import Fence
-from worker.engine.lease import Lease
+from worker.engine.fence import Fence, Lease
 from worker.host import Host
 from worker.runtime.lifecycle import Companion, Lifecycle
 from worker.runtime.prefork import Children

@@ -10,7 +10,7 @@ from shared.domain.errors import ErrorRecord, storable
 from shared.domain.ids import StepRef
 from shared.domain.states import JobStatus
 from shared.ports import ChildOutcome, ChildRequest, Delegated, ParentMoved, StepClaim
-from shared.store.claims import moved
+from shared.store.codec import moved
 from shared.store.database import Database, Row, json_text
 from shared.store.ids import new_ids
 

@@ -32,15 +32,17 @@ from shared.ports import (
 )
 from shared.store.catalogue import Catalogue, list_tools
 from shared.store.children import children_text, outcomes, tell_parent
-from shared.store.claims import moved, stage_claim, step_claim
-from shared.store.database import Database, as_json, json_text, stored_text
-from shared.store.rows import (
+from shared.store.codec import (
     call_to_json,
     holder_to_json,
     made_to_json,
+    moved,
+    stage_claim,
+    step_claim,
     step_to_json,
     wanted_to_json,
 )
+from shared.store.database import Database, as_json, json_text, stored_text
 from shared.store.transitions import Transitions, stage_fence
 
 

@@ -18,8 +18,8 @@ from shared.domain.states import TERMINAL_JOB, JobStatus, Settlement, StepStatus
 from shared.domain.tool import ToolDefinition
 from shared.ports import ArtifactRecord, PayloadRecord, PlanWake, RespondWake, Wake
 from shared.store.catalogue import list_tools
+from shared.store.codec import outcome_fields, step_wakes
 from shared.store.database import Database, Row, json_text
-from shared.store.rows import outcome_fields, step_wakes
 from shared.store.submissions import Submission, Submissions
 from shared.store.views import JobView, Views
 

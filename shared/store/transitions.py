@@ -27,10 +27,9 @@ from shared.ports import (
     Take,
     UnitStep,
 )
-from shared.store.claims import moved, stage_claim
+from shared.store.codec import call_to_json, message_to_json, moved, outcome_fields, stage_claim, step_to_json
 from shared.store.database import Database, Row, json_text, stored_text
 from shared.store.grouping import Group
-from shared.store.rows import call_to_json, message_to_json, outcome_fields, step_to_json
 
 _STEPS_TOGETHER = 2_000
 """Steps of the plans that are stored in one commit; a larger plan goes alone."""

@@ -19,10 +19,9 @@ import orjson
 from shared.domain.agents.warnings import JOB_WARNINGS
 from shared.domain.encoding import JsonText, has_long_integer
 from shared.domain.states import TERMINAL_JOB, JobStatus, StepKind, StepStatus
-from shared.store.arrays import array_text
+from shared.store.codec import CalledArguments, array_text, known_output
 from shared.store.database import Database
 from shared.store.grouping import Group
-from shared.store.rows import CalledArguments, known_output
 
 _TOGETHER = 32
 """Jobs of one query: by then its own cost no longer counts."""

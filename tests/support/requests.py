@@ -11,10 +11,9 @@ from psycopg.rows import dict_row
 from shared.domain.model import StepResult
 from shared.domain.states import JobStatus, StepStatus
 from shared.ports import StageClaim
-from shared.store.claims import step_results
+from shared.store.codec import CalledArguments, known_output, step_results
 from shared.store.database import Database, Row
 from shared.store.requests import RequestStore
-from shared.store.rows import CalledArguments, known_output
 
 
 class OpenRequestStore(RequestStore):

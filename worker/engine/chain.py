@@ -1,21 +1,28 @@
-"""A chain: one attempt after the other in one slot, each claimed by the commit that ended the one before."""
+"""A chain: one attempt after the other in one slot, each claimed by the commit that ended the one before.
+
+A step is claimed only when there is a slot for it, because the time of a claimed step runs (`Slots`). Of what a
+transition has made ready, a process keeps its share, and the rest goes out in messages (`own_share` and what follows
+it, which are pure). Steps of the `io` lane wait more than they compute, so a few of them are not worth a message; of
+many, each worker gets its part, in a message for several steps. A `cpu` step keeps a process busy and has a message
+of its own.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from uuid import UUID
 
 from shared.domain.model import ModelCall
 from shared.domain.states import Lane
-from shared.ports import StepClaim, Take
+from shared.ports import AnyWake, StepClaim, StepsWake, StepWake, Take, Wake
 from worker.engine.claims import Flight
-from worker.engine.fanout import FEW, own_share
-from worker.engine.outcome import Outcome
-from worker.engine.slots import Slots
 from worker.engine.unit import Units
+from worker.engine.values import Outcome
 
 T = TypeVar("T")
 
@@ -137,3 +144,92 @@ class Work:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._errors.append(error)
+
+
+class Slots:
+    """Belongs to one event loop."""
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def free(self) -> int:
+        """How many can be had at once: 0 while others wait for theirs."""
+        return 0 if self._waiting else self._free
+
+    def reserve(self, most: int) -> int:
+        """Take up to `most` of the free slots; returns how many."""
+        taken = max(0, min(most, self.free))
+        self._free -= taken
+        return taken
+
+    async def wait(self, most: int = 1) -> int:
+        """Wait for a slot, then take up to `most` of the free ones; returns how many, at least 1."""
+        if not self.free:
+            await self._turn()
+        taken = min(most, self._free)
+        self._free -= taken
+        self._call_next()
+        return taken
+
+    def release(self, count: int = 1) -> None:
+        """Give slots back."""
+        self._free += count
+        self._call_next()
+
+    async def _turn(self) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            self._waiting.remove(turn)
+            self._call_next()  # whoever stands behind must not wait for one who has gone
+            raise
+        self._waiting.popleft()
+
+    def _call_next(self) -> None:
+        if self._free > 0 and self._waiting and not self._waiting[0].done():
+            self._waiting[0].set_result(None)
+
+
+FEW = 8
+"""So many steps stay together: a message more costs as much as carrying out several that only wait."""
+
+_MOST = 100
+"""Steps in one message. A process that takes more than it has slots for would keep the rest from others."""
+
+
+def own_share(ready: int, free: int, workers: int) -> int:
+    """Return how many of `ready` steps this process takes: its part as one of `workers`, as far as it has slots."""
+    part = -(-ready // max(workers, 1))
+    return max(0, min(ready, free, max(part, FEW)))
+
+
+def in_messages(wakes: Sequence[Wake], workers: int) -> list[AnyWake]:
+    """Return wake-ups as they are published: the `io` steps of a round in even parts for the other workers."""
+    messages: list[AnyWake] = []
+    rounds: dict[tuple[UUID, int], list[StepWake]] = {}
+    for wake in wakes:
+        if isinstance(wake, StepWake) and wake.lane is Lane.IO:
+            rounds.setdefault((wake.ref.job_id, wake.ref.round), []).append(wake)
+        else:
+            messages.append(wake)
+    for steps in rounds.values():
+        messages += _parts(steps, max(workers - 1, 1))
+    return messages
+
+
+def together(wakes: Sequence[StepWake]) -> StepsWake:
+    """Return one wake-up for several steps of one round and lane; raises IndexError for none."""
+    first = wakes[0]
+    steps = tuple((wake.ref.index, wake.tool_name) for wake in wakes)
+    return StepsWake(first.ref.job_id, first.ref.round, first.lane, steps, first.attempt)
+
+
+def _parts(steps: Sequence[StepWake], others: int) -> Iterable[AnyWake]:
+    size = min(_MOST, max(FEW, -(-len(steps) // others)))
+    for start in range(0, len(steps), size):
+        part = steps[start : start + size]
+        yield part[0] if len(part) == 1 else together(part)

@@ -22,7 +22,7 @@ from uuid import UUID
 
 from shared.domain.errors import DatabaseUnavailable
 from shared.ports import Attempt, JobStore, Moved, Place, StageClaim, StepClaim, job_of
-from worker.engine.lease import Lease
+from worker.engine.fence import Lease
 from worker.engine.writes import Owner, Writes
 
 Claim = StageClaim | StepClaim

@@ -37,15 +37,12 @@ from shared.ports import (
 )
 from shared.ports.orchestrations import Conclusions
 from worker.engine.budget import Spending
-from worker.engine.carried import Carried
-from worker.engine.chain import Chain, Work
+from worker.engine.carried import Carried, after_release, after_step, place_of, stage_again, wake_of
+from worker.engine.chain import Chain, Slots, Work, in_messages, own_share
 from worker.engine.claims import Claim, Claiming, Claims, Flight, attempt_of
-from worker.engine.fanout import in_messages, own_share
-from worker.engine.follow import after_release, after_step, place_of, stage_again, wake_of
 from worker.engine.persist import persist
 from worker.engine.plan import PlanStage
 from worker.engine.respond import RespondStage
-from worker.engine.slots import Slots
 from worker.engine.step import StepRunner
 from worker.engine.values import OutputLimits, Values
 from worker.engine.writes import is_looked_into

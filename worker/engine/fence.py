@@ -1,26 +1,33 @@
-"""When a worker's lease could not be renewed, its writes stop before anybody may do the same.
+"""A worker's lease, and the fence: where it could not be renewed, writes stop before anybody may do the same.
 
-In this order, by the worker's own clock, within the lease's margin: at its beginning the calls are cancelled (the
-processes of the `cpu` lane killed); where one has not ended after half of it, because a thread of it runs or the
-event loop hangs, the process ends; and after three quarters the kernel kills it (Linux), also one that stands still,
-in which no thread of ours runs. A process without such calls lives on, and waits.
+The worker's own clock decides, within the lease's margin. At its beginning the calls are cancelled (the processes of
+the `cpu` lane killed). Where one has not ended after half of it, because a thread of it runs or the event loop hangs,
+the process ends. After three quarters the kernel kills the process (Linux), also one that stands still, in which no
+thread of ours runs. A process without such calls lives on, and waits. A thread of its own sees that a lease is over:
+the loop may hang, and the companion thread with it.
 
-That a lease is over, a thread of its own sees: the loop may hang, and the companion thread with it.
+The mark of the lease lies in anonymous shared memory, which child processes inherit; the clock is the same for all of
+them, and counts the time for which the machine slept. Only the companion thread moves the mark, after each heartbeat
+and the comparison that follows it. The mark is the moment before a renewal was asked for, and the database counts
+from a later one. So by this clock a lease is over before it is by the database's, by its margin at least.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import logging
+import mmap
 import os
 import signal
+import struct
 import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 
 from shared.ports import Place
-from worker.engine.lease import Lease
 
 _log = logging.getLogger("planq.fence")
 
@@ -146,3 +153,56 @@ class _KillTimer:
         seconds, rest = (0, 0) if at is None else divmod(max(round(at * 1e9), 1), 1_000_000_000)
         self._spec.value.seconds, self._spec.value.nanoseconds = seconds, rest
         self._libc.timer_settime(self._timer, _TIMER_ABSTIME, ctypes.byref(self._spec), None)
+
+
+_POLL_SECONDS = 0.2
+
+_FORMAT = "d"
+
+_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def boot_clock() -> float:
+    """Return seconds since the machine was started; where the system can tell (Linux), with those of its sleep."""
+    return time.clock_gettime(_BOOT_CLOCK)
+
+
+class Lease:
+    """The worker's own view of its lease. Make it before any child is forked.
+
+    `on_renewal` may be set once: it is called after each renewal, in the same thread.
+    """
+
+    def __init__(
+        self, duration: timedelta, margin: timedelta = timedelta(0), clock: Callable[[], float] = boot_clock
+    ) -> None:
+        """The worker's own lease ends `margin` before the database's. `clock` is the same in all its processes."""
+        self._seconds = (duration - margin).total_seconds()
+        self.margin_seconds = margin.total_seconds()
+        self.clock = clock
+        self.on_renewal: Callable[[], None] = lambda: None
+        self._mark = mmap.mmap(-1, struct.calcsize(_FORMAT))
+        self.renewed(clock())
+
+    def renewed(self, at: float) -> None:
+        """Note a renewal that was asked for at `at` on the clock, its consequences drawn; from one thread only."""
+        struct.pack_into(_FORMAT, self._mark, 0, at)
+        self.on_renewal()
+
+    @property
+    def ends_at(self) -> float:
+        """The moment, on the clock, from which on this worker must not act on its lease any more."""
+        (at,) = struct.unpack_from(_FORMAT, self._mark, 0)
+        return float(at) + self._seconds
+
+    @property
+    def is_fresh(self) -> bool:
+        """False when others may soon take over, or have taken over, what this worker holds."""
+        return self.clock() <= self.ends_at
+
+    async def until_fresh(self) -> None:
+        """Return at once while the lease is fresh, else when it has been renewed; cancel to give up."""
+        while True:  # the mark is moved by another thread or process, which can set no event here
+            if self.is_fresh:
+                return
+            await asyncio.sleep(_POLL_SECONDS)

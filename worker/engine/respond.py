@@ -39,9 +39,8 @@ from shared.ports import JobStore, Message, Moved, Prices, Responder, RespondWak
 from shared.ports.orchestrations import PLAN_SOURCE, Conclusions
 from worker.engine.agent_job import AgentJob
 from worker.engine.budget import Budget, PausedByBudget, Spending
-from worker.engine.carried import Carried
+from worker.engine.carried import Carried, after_step
 from worker.engine.chain import Chain
-from worker.engine.follow import after_step
 from worker.engine.persist import persist
 
 

@@ -47,7 +47,7 @@ from shared.ports import (
     SweepStore,
     Wake,
 )
-from worker.engine.follow import after_step
+from worker.engine.carried import after_step
 
 _log = logging.getLogger("planq.sweep")
 

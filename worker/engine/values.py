@@ -15,13 +15,14 @@ from typing import Any
 
 from shared.domain.artifacts import identify
 from shared.domain.encoding import JsonText, encode, is_larger
-from shared.domain.errors import InvalidArguments, InvalidOutput
+from shared.domain.errors import ExecutionFailed, InvalidArguments, InvalidOutput, StorageUnavailable
 from shared.domain.excerpts import Excerpts, Path, descend, excerpts_json
 from shared.domain.preview import preview_json
 from shared.domain.resolution import MAX_SIZE, Resolved, resolve, uncovered
+from shared.domain.retry import Phase
 from shared.domain.schemas import Steps, violations
 from shared.domain.tool import ToolDefinition
-from shared.ports import Accompanied, ArtifactRecord, PayloadRecord, Payloads, StepClaim, Tool
+from shared.ports import Accompanied, ArtifactRecord, Delegated, PayloadRecord, Payloads, StepClaim, Suspended, Tool
 from worker.engine.persist import persist
 
 _LOADS_AT_ONCE = 2
@@ -210,3 +211,22 @@ def _as_read(output: Any, body: bytes, wanted: Sequence[Path]) -> Any:
                 return json.loads(body)
             value = descend(value, (segment,))
     return output
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an attempt came to; with a `failure` also in which `phase`."""
+
+    output: ReadyOutput | None = None
+    suspended: Suspended | None = None
+    delegated: Delegated | None = None
+    failure: ExecutionFailed | StorageUnavailable | None = None
+    poisoned: bool = False
+    phase: Phase = Phase.CALLING
+
+    @property
+    def small(self) -> ReadyOutput | None:
+        """Return the output where the step has succeeded with a small one, None in any other case."""
+        if self.output is None or self.output.excerpts is not None or self.output.beside is not None:
+            return None
+        return self.output

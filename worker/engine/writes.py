@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from shared.domain.errors import DatabaseUnavailable, OwnershipLost
 from shared.domain.states import Effect, Recovery
 from shared.ports import Attempt, StepClaim
-from worker.engine.lease import Lease
+from worker.engine.fence import Lease
 
 _LOOK_SECONDS = 0.05
 

@@ -38,7 +38,7 @@ from shared.store.retention import Retention
 from shared.store.signals import CANCELLED, ENDED, Notifier, listen
 from worker.container import Identity, Tools, announce
 from worker.engine import Retainer, Sweeper, SweepSettings
-from worker.engine.lease import Lease
+from worker.engine.fence import Lease
 from worker.host import Host
 from worker.runtime.prefork import Children
 from worker.runtime.quarantine import Quarantine

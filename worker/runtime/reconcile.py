@@ -18,7 +18,7 @@ from shared.ports import Attempt, Held, Publisher
 from shared.store.fleet import Fleet
 from worker.container import LaneRuntime
 from worker.engine.claims import Claims
-from worker.engine.lease import Lease
+from worker.engine.fence import Lease
 
 _log = logging.getLogger("planq.lifecycle")
 

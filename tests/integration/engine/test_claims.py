@@ -16,7 +16,7 @@ from shared.domain.states import Lane
 from shared.ports import RespondWake, StepWake
 from tests.support.harness import LEASE, Harness, ScriptedModel, make_tool
 from worker.container import LaneRuntime
-from worker.engine.lease import Lease
+from worker.engine.fence import Lease
 from worker.runtime.reconcile import LoopInFlight, Reconciler
 from worker.tools import tool
 

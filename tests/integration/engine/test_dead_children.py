@@ -14,7 +14,7 @@ from shared.store.database import Database
 from shared.store.ids import new_id
 from shared.store.jobs import PostgresJobStore
 from tests.integration.store.test_control import Rows
-from worker.engine.lease import Lease
+from worker.engine.fence import Lease
 from worker.runtime.prefork import Children
 from worker.runtime.reconcile import Reconciler
 

@@ -17,7 +17,7 @@ from shared.ports import ToolContext
 from shared.store.fleet import Fleet
 from tests.support.harness import LEASE, Harness, ScriptedModel, make_tool
 from tests.support.waiting import PATIENCE, until
-from worker.engine.lease import Lease
+from worker.engine.fence import Lease
 from worker.tools import NotHappened, OwnershipLost, tool
 
 Play = Callable[..., Any]

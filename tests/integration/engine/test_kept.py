@@ -15,7 +15,7 @@ from shared.store.agents import DocumentStore
 from shared.store.knowledge import Piece, PostgresKnowledge
 from shared.store.memory import PostgresMemory
 from tests.support.harness import Harness, ScriptedModel
-from worker.engine.follow import after_release
+from worker.engine.carried import after_release
 from worker.tools.registry import load_registry
 from worker.tools.services import ToolServices
 

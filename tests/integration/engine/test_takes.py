@@ -18,7 +18,7 @@ from shared.ports import Attempt, PlanWake, RespondWake, StepsWake, StepWake
 from shared.store.database import Database
 from tests.support.harness import LEASE, Harness, ScriptedModel, make_tool
 from worker.container import LaneRuntime
-from worker.engine.lease import Lease
+from worker.engine.fence import Lease
 from worker.runtime.reconcile import LoopInFlight, Reconciler
 from worker.tools import tool
 

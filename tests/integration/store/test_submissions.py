@@ -17,7 +17,7 @@ from shared.domain.encoding import JsonText
 from shared.domain.errors import Conflict, NotFound
 from shared.domain.limits import Limits
 from shared.domain.states import Strategy
-from shared.store.arrays import array_text
+from shared.store.codec import array_text
 from shared.store.database import Database
 from shared.store.ids import new_id
 from shared.store.requests import RequestStore

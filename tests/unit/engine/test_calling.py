@@ -16,8 +16,8 @@ from shared.domain.retry import Phase
 from shared.domain.states import Effect, Lane
 from shared.domain.tool import LATENCIES_SECONDS
 from shared.ports import StepClaim
-from worker.engine.calling import Calling
 from worker.engine.claims import Claims
+from worker.engine.step import Calling
 
 
 def claim(timeout_seconds: float = 30.0) -> StepClaim:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shared.domain.ids import StepRef
 from shared.domain.states import Lane
 from shared.ports import AnyWake, RespondWake, StepsWake, StepWake, Wake
-from worker.engine.fanout import FEW, in_messages, own_share
+from worker.engine.chain import FEW, in_messages, own_share
 
 JOB, OTHER = UUID(int=1), UUID(int=2)
 

@@ -15,8 +15,7 @@ import pytest
 from shared.domain.errors import OwnershipLost
 from shared.ports import Attempt
 from tests.support.waiting import eventually
-from worker.engine.fence import FENCED_EXIT
-from worker.engine.lease import Lease, boot_clock
+from worker.engine.fence import FENCED_EXIT, Lease, boot_clock
 from worker.engine.writes import Writes
 
 ATTEMPT = Attempt(UUID(int=1), 1)
@@ -29,7 +28,7 @@ from datetime import timedelta
 from uuid import UUID
 from shared.ports import Attempt
 from worker.engine.fence import Fence
-from worker.engine.lease import Lease
+from worker.engine.fence import Lease
 from worker.engine.writes import Writes
 
 acts, stops, renews = (word in sys.argv for word in ("acts", "stops", "renews"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from worker.engine.slots import Slots
+from worker.engine.chain import Slots
 
 
 def play(story: Callable[[], Awaitable[None]]) -> None:
