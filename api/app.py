@@ -40,12 +40,12 @@ from shared.settings import VERSION, Settings
 from shared.store.agents import DocumentStore
 from shared.store.catalogue import Catalogue
 from shared.store.database import Database
-from shared.store.fleet import Fleet
 from shared.store.objects import open_objects
 from shared.store.payloads import PayloadStore
 from shared.store.requests import RequestStore
 from shared.store.schedules import Schedules
 from shared.store.signals import CANCELLED, ENDED, Notifier, listen
+from shared.store.worker_registry import WorkerRegistry
 
 _log = logging.getLogger("planq.api")
 
@@ -111,7 +111,7 @@ def _compose(settings: Settings, database: Database) -> Services:
     failpoints = Failpoints.load(os.environ, CRASH_POINTS)
     celery = create_celery(settings.require_broker())
     requests = failpoints.around("requests", RequestStore(database))
-    fleet = Fleet(database, settings.lease)
+    worker_registry = WorkerRegistry(database, settings.lease)
     waiters = Waiters(requests.ended, settings.wait_poll_seconds)
     return Services(
         settings=settings,
@@ -125,8 +125,8 @@ def _compose(settings: Settings, database: Database) -> Services:
         agents=failpoints.around("agents", DocumentStore(database, "agent")),
         skills=failpoints.around("skills", DocumentStore(database, "skill")),
         schedules=failpoints.around("schedules", Schedules(database)),
-        readiness=Readiness(database, fleet, BrokerProbe(celery), data=_embedded_data(settings)),
-        metrics=Metrics(fleet, waiters),
+        readiness=Readiness(database, worker_registry, BrokerProbe(celery), data=_embedded_data(settings)),
+        metrics=Metrics(worker_registry, waiters),
     )
 
 

@@ -20,7 +20,7 @@ from shared.domain.errors import DatabaseUnavailable
 from shared.domain.states import TERMINAL_JOB, TERMINAL_STEP, JobStatus, Lane, StepStatus
 from shared.domain.tool import LATENCIES_SECONDS
 from shared.store.database import Row
-from shared.store.fleet import Fleet
+from shared.store.worker_registry import WorkerRegistry
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -114,8 +114,8 @@ def _latencies(counts: Iterable[Sequence[Any]]) -> dict[str, tuple[list[tuple[st
 class Metrics:
     """The instruments of one application."""
 
-    def __init__(self, fleet: Fleet, waiters: Waiters) -> None:
-        self._fleet = fleet
+    def __init__(self, worker_registry: WorkerRegistry, waiters: Waiters) -> None:
+        self._worker_registry = worker_registry
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self._requests = Counter(
@@ -155,8 +155,8 @@ class Metrics:
     async def render(self) -> bytes:
         """Return everything in Prometheus' text format; without the database's part when it does not answer."""
         try:
-            counts = {(row["kind"], row["status"]): row["n"] for row in await self._fleet.unfinished()}
-            workers = await self._fleet.live()
+            counts = {(row["kind"], row["status"]): row["n"] for row in await self._worker_registry.unfinished()}
+            workers = await self._worker_registry.live()
         except DatabaseUnavailable:
             self._database.set(0)
             self._each.rows = ()

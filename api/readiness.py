@@ -18,7 +18,7 @@ from shared.data_folder import LEAST_FREE_BYTES, lacks_space
 from shared.domain.errors import DatabaseUnavailable
 from shared.domain.states import Lane
 from shared.store.database import Database, Row
-from shared.store.fleet import Fleet
+from shared.store.worker_registry import WorkerRegistry
 
 _FRESH_SECONDS = 1.0
 _PATIENCE_SECONDS = 2.0
@@ -46,7 +46,7 @@ class Readiness:
     def __init__(
         self,
         database: Database,
-        fleet: Fleet,
+        worker_registry: WorkerRegistry,
         probe: BrokerProbe,
         *,
         data: Path | None = None,
@@ -54,7 +54,7 @@ class Readiness:
     ) -> None:
         """`data` is the folder of embedded servers, in which `least_free` bytes have to be left; None for others."""
         self._database = database
-        self._fleet = fleet
+        self._worker_registry = worker_registry
         self._probe = probe
         self._data = data
         self._least_free = least_free
@@ -94,7 +94,7 @@ class Readiness:
     async def _workers(self) -> Sequence[Row] | str:
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
-                return await self._fleet.live()
+                return await self._worker_registry.live()
         except DatabaseUnavailable as error:
             return error.message
         except TimeoutError:

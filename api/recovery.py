@@ -98,7 +98,7 @@ def _says(judge: Callable[..., bool], step: Row, effect: Effect) -> bool:
     error = step["error"] or {}
     is_begun = step["attempt"] > step["releases"]
     status = StepStatus(step["status"])
-    return judge(status, effect, error.get("code"), is_begun=is_begun, is_unsure=step["unsure"])
+    return judge(status, effect, error.get("code"), is_begun=is_begun, is_in_doubt=step["in_doubt"])
 
 
 def _doubt(step: Row) -> dict[str, Any]:

@@ -198,7 +198,7 @@ class Settings(BaseSettings):
         "a fifth of the lease unless set: half of that is for cancelled calls to end, the rest for the "
         "process to be gone on a busy machine, and for clocks that run apart.",
     )
-    see_gone: bool = Field(
+    detect_dead_peers: bool = Field(
         default=True,
         description="A worker tells which process of which machine it is, and ends the leases of those beside it "
         "that were killed; off where processes are moved alive between machines: then leases alone "
@@ -212,7 +212,7 @@ class Settings(BaseSettings):
     )
     drain_seconds: float = Field(default=10.0, ge=0, description="What a stopping worker gives its steps.")
     # a reconnect pauses up to 30 s; then an idle worker restarts
-    deaf_seconds: float = Field(
+    consumer_watchdog_seconds: float = Field(
         default=60.0,
         gt=0,
         description="An idle worker that hears no wake-ups for so long, although some were published, ends to be "

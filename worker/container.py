@@ -44,14 +44,14 @@ from shared.ports import (
 )
 from shared.settings import VERSION, Settings, split
 from shared.store.database import Database
-from shared.store.fleet import Fleet
 from shared.store.jobs import PostgresJobStore
 from shared.store.knowledge import PostgresKnowledge
 from shared.store.memory import PostgresMemory
 from shared.store.objects import open_objects
 from shared.store.orchestrations import PostgresOrchestrations
 from shared.store.payloads import PayloadStore
-from worker.agents import SWITCHED, Concluding, Desk, Reach, agent_tools
+from shared.store.worker_registry import WorkerRegistry
+from worker.agents import SWITCHED, AgentBackends, AgentServices, Concluding, agent_tools
 from worker.engine import Engine, EngineSettings
 from worker.engine.claims import Claims
 from worker.engine.persist import persist
@@ -80,7 +80,7 @@ CRASH_POINTS: Mapping[str, Collection[str]] = {
     "memory": methods(Memory) - {"find_moments"},
     "sweep": methods(SweepStore),
     "sweep_publisher": methods(Publisher),
-    "fleet": methods(Fleet) - methods(SweepStore) - {"live", "unfinished", "broken_invariants"},
+    "worker_registry": methods(WorkerRegistry) - methods(SweepStore) - {"live", "unfinished", "broken_invariants"},
 }
 """What a worker process does to the world, by port: see `shared.failpoints`."""
 
@@ -153,7 +153,7 @@ class Tools:
     registry: Registry
     knowledge: _LateKnowledge = field(default_factory=_LateKnowledge)
     memory: _LateMemory = field(default_factory=_LateMemory)
-    desk: Desk = field(default_factory=Desk)
+    desk: AgentServices = field(default_factory=AgentServices)
 
     @classmethod
     def load(cls, settings: Settings) -> Tools:
@@ -171,7 +171,7 @@ class Tools:
             http_max_bytes=settings.http_fetch_max_bytes,
         )
         registry = load_registry(services=services, modules=split(settings.tools), yaml_path=settings.tools_file)
-        desk = Desk(
+        desk = AgentServices(
             is_enabled=settings.agent_orchestrator_enabled,
             planner_model=settings.orchestrate_planner_model,
             caps=settings.limits_of,
@@ -318,7 +318,7 @@ class LaneRuntime:
         payloads = PayloadStore(database, open_objects(settings.payloads))
         longest_stage = timedelta(seconds=models.longest_call) + _BESIDE_THE_MODEL
         store = PostgresJobStore(database, self._identity.id, longest_stage)
-        self._tools.desk.reach = Reach(
+        self._tools.desk.reach = AgentBackends(
             self._failpoints.around("store", store),
             self._failpoints.around("orchestrations", PostgresOrchestrations(database)),
             self._failpoints.around("responder", self._gateway),
@@ -359,10 +359,10 @@ class LaneRuntime:
     async def _connect_mcp(self, database: Database, path: Path) -> None:
         from worker.tools.mcp import connect_mcp  # the SDK costs memory, so only where it is used
 
-        fleet = Fleet(database, self._settings.lease, self._settings.lease_margin)
+        worker_registry = WorkerRegistry(database, self._settings.lease, self._settings.lease_margin)
 
         async def publish() -> None:
-            await announce(fleet, self._identity, self._tools.registry.definitions())
+            await announce(worker_registry, self._identity, self._tools.registry.definitions())
 
         def changed(source: str, tools: Sequence[Tool]) -> None:
             self._tools.registry.replace(source, tools)
@@ -403,9 +403,11 @@ async def _warm_up(gateway: ModelGateway) -> None:
     settle_heap()
 
 
-async def announce(fleet: Fleet, identity: Identity, definitions: Sequence[ToolDefinition]) -> None:
+async def announce(
+    worker_registry: WorkerRegistry, identity: Identity, definitions: Sequence[ToolDefinition]
+) -> None:
     """Register the worker and publish its tools."""
-    await fleet.register(
+    await worker_registry.register(
         identity.id,
         identity.name,
         [] if identity.for_suspects else [identity.lane],
@@ -414,4 +416,4 @@ async def announce(fleet: Fleet, identity: Identity, definitions: Sequence[ToolD
         VERSION,
         process=identity.process,
     )
-    await fleet.publish_tools(TENANT, definitions)
+    await worker_registry.publish_tools(TENANT, definitions)

@@ -30,12 +30,12 @@ from worker.container import CRASH_POINTS, Identity, LaneRuntime, check, process
 from worker.engine.claims import Claims
 from worker.engine.fence import Fence, Lease
 from worker.host import Host
-from worker.runtime.lifecycle import Companion, Lifecycle
+from worker.runtime.lifecycle import HeartbeatParts, Lifecycle
 from worker.runtime.prefork import Children
 from worker.runtime.quarantine import carry_out_suspects, fork_zygote
 from worker.runtime.reconcile import LoopInFlight
 
-_DEAF_EXIT = 75
+_STALLED_EXIT = 75
 """Exit code of a worker that hears nothing any more (EX_TEMPFAIL of sysexits.h: try again)."""
 
 _SUSPECTS = 10_000
@@ -138,7 +138,7 @@ def _composed(
     failpoints = Failpoints.load(os.environ, CRASH_POINTS)
     tools = check(settings, lane)
     require_schema(settings.require_database())
-    host = Host() if settings.see_gone else None
+    host = Host() if settings.detect_dead_peers else None
     process = None if host is None else process_text(host, lane, settings.mcp_file)
     kind = f"{lane}-suspects" if zygote is None else str(lane)
     name = f"planq-{kind}-{os.getpid()}@{socket.gethostname()}"
@@ -149,7 +149,7 @@ def _composed(
     claims = Claims(lease, fence.hear if children is None else children.tell)
     runtime = LaneRuntime(settings, identity, tools, app, tracker, claims=claims, failpoints=failpoints)
     on_loop = LoopInFlight(runtime, claims)
-    companion = Companion(
+    companion = HeartbeatParts(
         here=children or on_loop,
         lease=lease,
         children=children,
@@ -169,7 +169,7 @@ def _composed(
 
 def _restart() -> None:
     """Let Celery's consumer end the worker, as for SIGTERM, with an exit code that calls for another start."""
-    state.should_stop = _DEAF_EXIT
+    state.should_stop = _STALLED_EXIT
 
 
 def _connect_signals(

@@ -55,11 +55,11 @@ async def resume(job_id: JobPath, services: Use, body: ResumeRequest | None = No
     for _ in range(_LOOKS):
         job, steps = await services.requests.planned(TENANT, found)
         if JobStatus(job["status"]).is_terminal:
-            unsure = doubts_about(job, steps, repeat_unsafe=repeat_unsafe)
-            asked = await services.requests.resume(TENANT, found, after=job["resumes"], unsure=unsure)
+            in_doubt = doubts_about(job, steps, repeat_unsafe=repeat_unsafe)
+            asked = await services.requests.resume(TENANT, found, after=job["resumes"], in_doubt=in_doubt)
         else:
             asked = await services.requests.resume(TENANT, found)
-        if asked.landed or not asked.status.is_terminal:
+        if asked.applied or not asked.status.is_terminal:
             services.publisher.publish_soon(asked.wakes)
             return JsonResponse(await document_of(services, found))
     raise Conflict(f"job {found} keeps ending while it is being resumed; look at it, and try again")
@@ -139,7 +139,7 @@ async def settle(job_id: JobPath, index: StepPath, body: SettleRequest, services
     tools = await services.requests.tools(TENANT)
     verdict = await verdict_of(body, job, step, tools, services.settings, services.payloads)
     asked = await services.requests.settle(TENANT, found, step["index"], verdict)
-    if not asked.landed and not await services.requests.was_settled(TENANT, found, step["index"], *repeated):
+    if not asked.applied and not await services.requests.was_settled(TENANT, found, step["index"], *repeated):
         _, (now,) = await services.requests.planned(TENANT, found, step["index"])
         raise asks_nothing(job, step["index"], StepStatus(now["status"]))
     services.publisher.publish_soon(asked.wakes)

@@ -140,7 +140,7 @@ def _stores(settings: Settings) -> Iterator[Finding]:
     broker = _broker(settings)
     yield from broker
     if database.ok and schema.ok:
-        yield from _fleet(settings)
+        yield from _worker_registry(settings)
     else:
         yield from _unseen(("workers", "tools", "jobs"), "database with this release's schema")
 
@@ -251,17 +251,21 @@ def _messages(broker_url: str) -> tuple[dict[str, int], int]:
         raise BrokerUnavailable(told) from error
 
 
-def _fleet(settings: Settings) -> Iterator[Finding]:
+def _worker_registry(settings: Settings) -> Iterator[Finding]:
     from shared.store.catalogue import list_tools
     from shared.store.database import Database
-    from shared.store.fleet import Fleet
+    from shared.store.worker_registry import WorkerRegistry
 
     async def ask() -> tuple[Sequence[Row], Sequence[str], Sequence[Row]]:
         database = Database(settings.database_url, max_connections=1, timeout_seconds=PATIENCE_SECONDS)
         await database.open()
         try:
-            fleet = Fleet(database, settings.lease, settings.lease_margin)
-            return await fleet.live(), list(await list_tools(database, TENANT)), await fleet.unfinished()
+            worker_registry = WorkerRegistry(database, settings.lease, settings.lease_margin)
+            return (
+                await worker_registry.live(),
+                list(await list_tools(database, TENANT)),
+                await worker_registry.unfinished(),
+            )
         finally:
             await database.close()
 
@@ -313,13 +317,13 @@ def _jobs(unfinished: Sequence[Row]) -> Finding:
 
 def _invariants(settings: Settings) -> Finding:
     from shared.store.database import Database
-    from shared.store.fleet import Fleet
+    from shared.store.worker_registry import WorkerRegistry
 
     async def ask() -> Sequence[Row]:
         database = Database(settings.require_database(), max_connections=1, timeout_seconds=PATIENCE_SECONDS)
         await database.open()
         try:
-            return await Fleet(database, settings.lease, settings.lease_margin).broken_invariants()
+            return await WorkerRegistry(database, settings.lease, settings.lease_margin).broken_invariants()
         finally:
             await database.close()
 

@@ -19,7 +19,7 @@ from celery import Celery
 
 from shared.broker.depth import reply_of
 from shared.broker.messages import Message, encode
-from shared.broker.outlet import MAX_BATCH, Outlet
+from shared.broker.producer import MAX_BATCH, WakeProducer
 from shared.ports import AnyWake
 
 _log = logging.getLogger("planq.broker")
@@ -31,7 +31,7 @@ class CeleryPublisher:
     """Publishes wake-ups through a Celery application; the thread starts with the first wake-up."""
 
     def __init__(self, app: Celery) -> None:
-        self._outlet = Outlet(app)
+        self._wake_producer = WakeProducer(app)
         self._inbox: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -81,7 +81,7 @@ class CeleryPublisher:
             taken = self._try_send([wake for wakes, _ in items for wake in wakes])
             for outcome in awaited:
                 outcome.set_result(taken)
-        self._outlet.close()
+        self._wake_producer.close()
 
     def _gather(self) -> tuple[list[_Item], bool]:
         """Wait for something to publish and take all that has gathered, up to one write; False when told to close."""
@@ -110,4 +110,4 @@ class CeleryPublisher:
         return True
 
     def _send(self, messages: Sequence[Message]) -> None:
-        self._outlet.send(messages)
+        self._wake_producer.send(messages)

@@ -95,7 +95,7 @@ class Tried(Protocol):
     @property
     def worker_losses(self) -> int: ...
     @property
-    def unsure(self) -> bool: ...
+    def in_doubt(self) -> bool: ...
 
 
 _MODEL_POLICY = RetryPolicy(timedelta(seconds=1), timedelta(seconds=30))
@@ -120,19 +120,19 @@ class Phase(StrEnum):
     PREPARING = "preparing"
     FINDING_OUT = "finding_out"
     CALLING = "calling"
-    GATHERED = "gathered"  # the tool has seen how its child jobs came out, and failed with that
+    GATHERED = "joined"  # the tool has seen how its child jobs came out, and failed with that
 
 
 @dataclass(frozen=True, slots=True)
 class RunAgain:
-    """The step is tried again after `delay`; with `unsure` its tool finds out first whether it has taken effect.
+    """The step is tried again after `delay`; with `in_doubt` its tool finds out first whether it has taken effect.
 
-    `anew`: its child jobs have failed, so it delegates again. Otherwise a step that has gathered only gathers again.
+    `anew`: its child jobs have failed, so it delegates again. Otherwise a step that has joined only gathers again.
     """
 
     error: ErrorRecord
     delay: timedelta
-    unsure: bool = False
+    in_doubt: bool = False
     anew: bool = False
 
 
@@ -221,7 +221,7 @@ def after_loss(step: Tried, max_losses: int, company: int = 1) -> Next:
     if step.recovery is Recovery.ASK:
         return _ask(step, ErrorRecord.of(OutcomeUnknown(unknown, **history)))
     if step.recovery is Recovery.FIND_OUT and is_spared:
-        return RunAgain(ErrorRecord.of(OutcomeUnknown(unknown, **history)), _STILL_ON_ITS_WAY, unsure=True)
+        return RunAgain(ErrorRecord.of(OutcomeUnknown(unknown, **history)), _STILL_ON_ITS_WAY, in_doubt=True)
     return GiveUp(ErrorRecord.of(OutcomeUnknown(f"{unknown}, so it is not repeated", **history)))
 
 
@@ -284,23 +284,23 @@ def _with_tries(tried: StageTries, error: ErrorRecord, why: str) -> ErrorRecord:
 
 
 def may_have_taken_effect(
-    status: StepStatus, effect: Effect, error_code: str | None, *, is_begun: bool, is_unsure: bool
+    status: StepStatus, effect: Effect, error_code: str | None, *, is_begun: bool, is_in_doubt: bool
 ) -> bool:
     """True when a step without success may have done for good what must not be done twice.
 
     So it is with an `unsafe` call that was cut off with its job, or that ended by an error which does not say that
-    nothing happened. `is_begun` says that an attempt has begun which was not given back; `is_unsure` that an earlier
-    one may have taken effect, and so it is also with a step that was skipped before its tool could find out.
+    nothing happened. `is_begun` says that an attempt has begun which was not given back; `is_in_doubt` that an
+    earlier one may have taken effect, and so it is also with a step that was skipped before its tool could find out.
     """
     if effect is not Effect.UNSAFE or status not in (StepStatus.FAILED, StepStatus.CANCELLED, StepStatus.SKIPPED):
         return False
-    return is_unsure or (
+    return is_in_doubt or (
         status is not StepStatus.SKIPPED and is_begun and error_code not in _WITHOUT_EFFECT | _NEVER_MADE
     )
 
 
 def is_in_doubt(
-    status: StepStatus, effect: Effect, error_code: str | None, *, is_begun: bool, is_unsure: bool
+    status: StepStatus, effect: Effect, error_code: str | None, *, is_begun: bool, is_in_doubt: bool
 ) -> bool:
     """True when another job must not do what a step does, because it may have been done or is being done.
 
@@ -309,16 +309,16 @@ def is_in_doubt(
     """
     if effect is Effect.UNSAFE and (
         status in (StepStatus.RUNNING, StepStatus.WAITING)
-        or (is_unsure and status in (StepStatus.PENDING, StepStatus.READY))
+        or (is_in_doubt and status in (StepStatus.PENDING, StepStatus.READY))
     ):
         return True
-    return may_have_taken_effect(status, effect, error_code, is_begun=is_begun, is_unsure=is_unsure)
+    return may_have_taken_effect(status, effect, error_code, is_begun=is_begun, is_in_doubt=is_in_doubt)
 
 
 def _after_error(step: Tried, error: ErrorRecord, phase: Phase, jitter: float, retry_after: timedelta | None) -> Next:
     is_called = phase in (Phase.CALLING, Phase.GATHERED)
     if step.effect is Effect.UNSAFE:
-        if not is_called and step.unsure:
+        if not is_called and step.in_doubt:
             return _in_doubt(step, error, phase, jitter, retry_after)
         if is_called and error.code not in _WITHOUT_EFFECT | _NEVER_MADE:
             return _after_cut_off(step, error, jitter)
@@ -342,7 +342,7 @@ def _after_cut_off(step: Tried, error: ErrorRecord, jitter: float) -> Next:
     if step.tries > step.retries + _FIND_OUT_RETRIES:
         return GiveUp(_unknown(step, error))
     delay = RetryPolicy().delay_before(step.tries + 1, jitter)
-    return RunAgain(_unknown(step, error), max(delay, _STILL_ON_ITS_WAY), unsure=True)
+    return RunAgain(_unknown(step, error), max(delay, _STILL_ON_ITS_WAY), in_doubt=True)
 
 
 def _in_doubt(step: Tried, error: ErrorRecord, phase: Phase, jitter: float, retry_after: timedelta | None) -> Next:
@@ -357,7 +357,7 @@ def _in_doubt(step: Tried, error: ErrorRecord, phase: Phase, jitter: float, retr
         jitter=jitter,
         retry_after=retry_after,
     )
-    return GiveUp(unknown) if delay is None else RunAgain(unknown, delay, unsure=True)
+    return GiveUp(unknown) if delay is None else RunAgain(unknown, delay, in_doubt=True)
 
 
 def _unknown(step: Tried, error: ErrorRecord) -> ErrorRecord:

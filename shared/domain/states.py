@@ -79,7 +79,7 @@ class StepKind(StrEnum):
     PARALLEL = "parallel"
 
 
-class Until(StrEnum):
+class JoinPolicy(StrEnum):
     """When a step that waits for child jobs need not wait any more; when all have ended, it never need."""
 
     ALL = "all"  # every one has ended

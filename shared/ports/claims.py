@@ -81,8 +81,8 @@ class StepClaim:
     `wanted` are the paths of its own output that later steps reference. `tries` counts this attempt and the
     earlier ones that ended by an error: attempts cut off by a lost or stopping worker do not use up retries, and one
     that delegates is one with that which gathers. When it
-    is `unsure` whether an earlier attempt took effect, the tool has to find that out before it is called again.
-    `time_left` is what the plan had left at the claim. When the step has `gathered`, its child jobs have come as far
+    is `in_doubt` whether an earlier attempt took effect, the tool has to find that out before it is called again.
+    `time_left` is what the plan had left at the claim. When the step has `joined`, its child jobs have come as far
     as it waited for: `note` is what it delegated with. `depth` counts the jobs above this one, `root_job_id` is the
     outermost (None: this one), `agent` the one that the job runs, `skill_id` the first skill that it lists; `limits`
     are there unless `kind` is `tool`.
@@ -105,11 +105,11 @@ class StepClaim:
     trace_id: str
     context_id: str
     recovery: Recovery = Recovery.FAIL
-    unsure: bool = False
+    in_doubt: bool = False
     wanted: tuple[Path, ...] = ()
     time_left: timedelta | None = None
     kind: StepKind = StepKind.TOOL
-    gathered: bool = False
+    joined: bool = False
     note: Any = None
     verbatim: bool = False
     depth: int = 0

@@ -72,7 +72,7 @@ class UnitStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class TransitionResult:
     """What a transition did. When it did not land, nothing changed: the attempt had expired or the job had ended.
 
     `status` is the step's status after a step transition; `job_status` the job's; `ready` lists what to dispatch now.
@@ -82,7 +82,7 @@ class Moved:
     woken, for they may begin now.
     """
 
-    landed: bool
+    applied: bool
     ready: Sequence[ReadyStep] = ()
     job_status: JobStatus | None = None
     status: StepStatus | None = None
@@ -93,11 +93,11 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
-class ParentMoved:
+class ParentTransition:
     """What the end of a child job did to its parent: `moved` is of the parent, whose step `step` waits for it."""
 
     step: StepRef
-    moved: Moved
+    moved: TransitionResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class JobStore(Protocol):
         calls: Sequence[ModelCall],
         *,
         take: Take | None = None,
-    ) -> Moved:
+    ) -> TransitionResult:
         """Store a valid plan with its steps; `ready` holds those that nothing holds up.
 
         Steps named in `claim.reuse` have succeeded at once; when all have, the job is responding. Raises
@@ -150,7 +150,7 @@ class JobStore(Protocol):
         calls: Sequence[ModelCall],
         *,
         take: Take | None = None,
-    ) -> Moved:
+    ) -> TransitionResult:
         """Keep a defective plan with its defects and send the job on to RESPOND."""
         ...
 
@@ -166,7 +166,7 @@ class JobStore(Protocol):
         chained: Any = None,
         messages: Sequence[Message] = (),
     ) -> bool:
-        """End the job from its stage, as completed with an answer or failed with an error; True when it landed.
+        """End the job from its stage, as completed with an answer or failed with an error; True when it applied.
 
         `output` is the agent's structured output, `chained` what came of the chained tool; None keeps what is stored.
         The end is announced to whoever waits for the job, by the commit itself. The parent of a child job is told by
@@ -183,7 +183,7 @@ class JobStore(Protocol):
         calls: Sequence[ModelCall],
         *,
         take: Take | None = None,
-    ) -> Moved:
+    ) -> TransitionResult:
         """Store what the job has come to, and open its next round with one step; from PLAN or RESPOND.
 
         The plan of that round has the source `chained`; `step` has the index 0 and waits for nothing. When the round
@@ -207,13 +207,13 @@ class JobStore(Protocol):
         ...
 
     async def release_stage(self, claim: StageClaim) -> bool:
-        """Give the stage back unfinished, for another worker to take at once; True when it landed."""
+        """Give the stage back unfinished, for another worker to take at once; True when it applied."""
         ...
 
     async def retry_stage(
         self, claim: StageClaim, error: ErrorRecord, delay: timedelta, tried: StageTries, calls: Sequence[ModelCall]
     ) -> bool:
-        """Let the stage be claimed again after `delay`, by anybody; True when it landed.
+        """Let the stage be claimed again after `delay`, by anybody; True when it applied.
 
         `error` is why, `tried` what the next claim of this stage shall bring: both are shown with the job until it
         goes on. Those of `calls` that failed are kept, and count as one with the call that ends the stage.
@@ -248,7 +248,7 @@ class JobStore(Protocol):
         *,
         unit: Sequence[UnitStep] = (),
         take: Take | None = None,
-    ) -> Moved:
+    ) -> TransitionResult:
         """Store the output of the attempt, claim and succeed what is in `unit`, and unlock what waited for the last.
 
         `output` is a JSON value, or the `JsonText` of one; None beside a `payload`, which `Payloads.put` has just
@@ -265,19 +265,19 @@ class JobStore(Protocol):
         error: ErrorRecord,
         retry_in: timedelta | None,
         *,
-        unsure: bool = False,
+        in_doubt: bool = False,
         anew: bool = False,
         take: Take | None = None,
-    ) -> Moved:
+    ) -> TransitionResult:
         """Store the error of the attempt: `status` says whether it will be retried or has failed for good.
 
-        With `unsure` the next attempt first finds out whether this one took effect. With `anew` it delegates again:
+        With `in_doubt` the next attempt first finds out whether this one took effect. With `anew` it delegates again:
         what is unfinished of the child jobs ends in the same commit, so that those of two attempts never run at once.
         """
         ...
 
     async def ask_step(self, claim: StepClaim, error: ErrorRecord, question: Mapping[str, Any]) -> bool:
-        """Let the step wait for a person, as long as its job allows: this attempt was cut off; True: it landed."""
+        """Let the step wait for a person, as long as its job allows: this attempt was cut off; True: it applied."""
         ...
 
     async def record_calls(self, job_id: UUID, calls: Sequence[ModelCall]) -> None:
@@ -289,22 +289,22 @@ class JobStore(Protocol):
         ...
 
     async def suspend_step(self, claim: StepClaim, delay: timedelta, output: Any) -> bool:
-        """Let the step wait: it succeeds with `output` after `delay`, without a worker; True when it landed."""
+        """Let the step wait: it succeeds with `output` after `delay`, without a worker; True when it applied."""
         ...
 
-    async def delegate_step(self, claim: StepClaim, delegated: Delegated) -> Moved:
+    async def delegate_step(self, claim: StepClaim, delegated: Delegated) -> TransitionResult:
         """Store the child jobs and let the step wait for them without a worker, in one commit.
 
         `children` are those that may be begun; the others follow as these end. `ready` holds the step itself where it
-        need not wait, because children ended at once. Not landed: nothing is stored.
+        need not wait, because children ended at once. Not applied: nothing is stored.
         """
         ...
 
     async def children(self, claim: StepClaim) -> Sequence[ChildOutcome]:
-        """Return how the child jobs of a step that has gathered stand, in the order in which they were asked for."""
+        """Return how the child jobs of a step that has joined stand, in the order in which they were asked for."""
         ...
 
-    async def child_ended(self, job_id: UUID) -> ParentMoved | None:
+    async def child_ended(self, job_id: UUID) -> ParentTransition | None:
         """Tell the parent that a child job has ended: its step may become ready, the next child may begin.
 
         Told once: None when it was told before, or there is nothing to tell, because the job has no parent or has
@@ -316,7 +316,7 @@ class JobStore(Protocol):
         """True while the attempt is the owner of its step."""
         ...
 
-    async def release_step(self, claim: StepClaim) -> Moved:
+    async def release_step(self, claim: StepClaim) -> TransitionResult:
         """Give a running step back unfinished: `ready` holds it, for another worker to take at once.
 
         After an earlier step has failed for good it is skipped instead, as whatever had not begun.

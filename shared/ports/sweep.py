@@ -12,7 +12,7 @@ from uuid import UUID
 from shared.domain.errors import ErrorRecord
 from shared.domain.ids import StepRef
 from shared.domain.states import Effect, JobStatus, Lane, Recovery
-from shared.ports.jobs import Moved, ParentMoved
+from shared.ports.jobs import ParentTransition, TransitionResult
 from shared.ports.wakes import Wake
 
 
@@ -63,7 +63,7 @@ class LostStep:
     timeout_seconds: float
     is_worker_lost: bool
     recovery: Recovery = Recovery.FAIL
-    unsure: bool = False
+    in_doubt: bool = False
     seen: Loss = Loss.LEASE
     company: int = 1
 
@@ -210,9 +210,9 @@ class SweepStore(Protocol):
         ...
 
     async def take_back_step(
-        self, step: LostStep, error: ErrorRecord, retry_in: timedelta | None, *, unsure: bool = False
-    ) -> Moved:
-        """Fail or retry a lost attempt; a worker that did finish meanwhile wins. `unsure` as in `fail_step`.
+        self, step: LostStep, error: ErrorRecord, retry_in: timedelta | None, *, in_doubt: bool = False
+    ) -> TransitionResult:
+        """Fail or retry a lost attempt; a worker that did finish meanwhile wins. `in_doubt` as in `fail_step`.
 
         The loss is charged to a step that was alone. One whose worker was lost is claimed next by a process for
         suspects (`JobStore.claim_suspects`), or by any worker after some minutes without one.
@@ -220,7 +220,7 @@ class SweepStore(Protocol):
         ...
 
     async def ask_lost_step(self, step: LostStep, error: ErrorRecord, question: Mapping[str, Any]) -> bool:
-        """Let a lost step wait for a person, as long as its job allows; True when it landed."""
+        """Let a lost step wait for a person, as long as its job allows; True when it applied."""
         ...
 
     async def lost_stages(self, limit: int) -> Sequence[LostStage]:
@@ -228,18 +228,18 @@ class SweepStore(Protocol):
         ...
 
     async def take_back_stage(self, stage: LostStage) -> bool:
-        """Free a stage, as `take_back_step` does a step; True when it landed."""
+        """Free a stage, as `take_back_step` does a step; True when it applied."""
         ...
 
     async def fail_stage(self, stage: LostStage, error: ErrorRecord) -> bool:
-        """Fail a job whose stage keeps losing its workers; True when it landed."""
+        """Fail a job whose stage keeps losing its workers; True when it applied."""
         ...
 
     async def due_timers(self, limit: int) -> Sequence[DueTimer]:
         """Return waiting steps whose timer has run out."""
         ...
 
-    async def fire_timer(self, timer: DueTimer) -> Moved:
+    async def fire_timer(self, timer: DueTimer) -> TransitionResult:
         """Let the step succeed with the output it was suspended with."""
         ...
 
@@ -248,7 +248,7 @@ class SweepStore(Protocol):
         ...
 
     async def expire_plan(self, plan: ExpiredPlan, error: ErrorRecord) -> bool:
-        """Fail what has begun or could have, skip the rest, send the job on to RESPOND; True when it landed."""
+        """Fail what has begun or could have, skip the rest, send the job on to RESPOND; True when it applied."""
         ...
 
     async def expired_jobs(self, limit: int) -> Sequence[ExpiredJob]:
@@ -263,7 +263,7 @@ class SweepStore(Protocol):
         """Return waiting steps whose question nobody answered in time."""
         ...
 
-    async def expire_question(self, question: ExpiredQuestion, error: ErrorRecord) -> Moved:
+    async def expire_question(self, question: ExpiredQuestion, error: ErrorRecord) -> TransitionResult:
         """Fail the step that nobody answered."""
         ...
 
@@ -283,7 +283,7 @@ class SweepStore(Protocol):
         """Return child jobs that ended a while ago, of whose end nobody has told their parents."""
         ...
 
-    async def child_ended(self, job_id: UUID) -> ParentMoved | None:
+    async def child_ended(self, job_id: UUID) -> ParentTransition | None:
         """Tell the parent, as `JobStore.child_ended`."""
         ...
 

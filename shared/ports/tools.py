@@ -11,7 +11,7 @@ from uuid import UUID
 
 from shared.domain.errors import ErrorRecord
 from shared.domain.limits import Limits
-from shared.domain.states import JobStatus, Until
+from shared.domain.states import JobStatus, JoinPolicy
 from shared.domain.tool import ToolDefinition
 
 
@@ -145,7 +145,7 @@ class Delegated:
     """
 
     children: Sequence[ChildRequest]
-    until: Until = Until.ALL
+    until: JoinPolicy = JoinPolicy.ALL
     max_parallel: int = 4
     note: Any = None
 

@@ -9,8 +9,8 @@ from uuid import UUID
 from shared.domain.errors import ErrorRecord, storable
 from shared.domain.ids import StepRef
 from shared.domain.states import JobStatus
-from shared.ports import ChildOutcome, ChildRequest, Delegated, ParentMoved, StepClaim
-from shared.store.codec import moved
+from shared.ports import ChildOutcome, ChildRequest, Delegated, ParentTransition, StepClaim
+from shared.store.codec import transition_result
 from shared.store.database import Database, Row, json_text
 from shared.store.ids import new_ids
 
@@ -54,12 +54,12 @@ def _outcome(row: Row) -> ChildOutcome:
     )
 
 
-async def tell_parent(database: Database, job_id: UUID) -> ParentMoved | None:
+async def tell_parent(database: Database, job_id: UUID) -> ParentTransition | None:
     """See `JobStore.child_ended`."""
     value = await database.call("planq_child_ended", job_id)
-    if not value["landed"]:
+    if not value["applied"]:
         return None
-    return ParentMoved(StepRef(UUID(value["job_id"]), value["round"], value["index"]), moved(value))
+    return ParentTransition(StepRef(UUID(value["job_id"]), value["round"], value["index"]), transition_result(value))
 
 
 def error_record(stored: Mapping[str, Any]) -> ErrorRecord:

@@ -20,13 +20,13 @@ from shared.domain.states import Effect, JobStatus, Lane, Recovery, StepKind, St
 from shared.ports import (
     ArtifactRecord,
     Message,
-    Moved,
     PayloadRecord,
     ReadyStep,
     ReusedStep,
     StageClaim,
     StepClaim,
     StepWake,
+    TransitionResult,
 )
 from shared.store.database import Row, json_text, stored_text
 
@@ -206,7 +206,7 @@ def step_wakes(job_id: UUID, round: int, ready: Sequence[Mapping[str, Any]]) -> 
 def step_claim(value: Mapping[str, Any]) -> StepClaim:
     """Return the claim that a row of `planq_step_claims` is."""
     outputs = value["outputs"] or {}
-    family = value["family"]
+    job_tree = value["job_tree"]
     time_left = value["time_left"]
     ref = StepRef(UUID(value["job_id"]), value["round"], value["index"])
     return StepClaim(
@@ -218,7 +218,7 @@ def step_claim(value: Mapping[str, Any]) -> StepClaim:
         arguments=value["arguments"],
         outputs={int(index): known_output(stored) for index, stored in outputs.items()},
         attempt=value["attempt"],
-        tries=tries_of(value, has_gathered=family is not None and family["gathered"]),
+        tries=tries_of(value, has_joined=job_tree is not None and job_tree["joined"]),
         retries=value["retries"],
         worker_losses=value["worker_losses"],
         timeout_seconds=value["timeout_seconds"],
@@ -226,37 +226,37 @@ def step_claim(value: Mapping[str, Any]) -> StepClaim:
         trace_id=value["trace_id"],
         context_id=value["conversation_id"] or str(ref.job_id),
         recovery=Recovery(value["recovery"]),
-        unsure=value["unsure"],
+        in_doubt=value["in_doubt"],
         wanted=tuple(path_of(path) for path in value["wanted"] or ()),
         time_left=None if time_left is None else timedelta(seconds=time_left),
-        **({} if family is None else _step_family(family)),
+        **({} if job_tree is None else _step_job_tree(job_tree)),
     )
 
 
-def tries_of(row: Mapping[str, Any], *, has_gathered: bool) -> int:
+def tries_of(row: Mapping[str, Any], *, has_joined: bool) -> int:
     """Return how many attempts at a step count; the one that delegates and the one that gathers are one together."""
-    tries: int = row["attempt"] - row["worker_losses"] - row["releases"] - has_gathered
+    tries: int = row["attempt"] - row["worker_losses"] - row["releases"] - has_joined
     return tries
 
 
-def _step_family(family: Mapping[str, Any]) -> dict[str, Any]:
-    root, limits = family["root"], family["limits"]
+def _step_job_tree(job_tree: Mapping[str, Any]) -> dict[str, Any]:
+    root, limits = job_tree["root"], job_tree["limits"]
     return {
-        "kind": StepKind(family["kind"]),
-        "gathered": family["gathered"],
-        "note": family["note"],
-        "verbatim": family["verbatim"],
-        "depth": family["depth"],
+        "kind": StepKind(job_tree["kind"]),
+        "joined": job_tree["joined"],
+        "note": job_tree["note"],
+        "verbatim": job_tree["verbatim"],
+        "depth": job_tree["depth"],
         "root_job_id": None if root is None else UUID(root),
-        "agent": family["agent"],
+        "agent": job_tree["agent"],
         "limits": None if limits is None else Limits.from_json(limits),
-        "skill_id": family["skill"],
+        "skill_id": job_tree["skill"],
     }
 
 
 def stage_claim(value: Mapping[str, Any]) -> StageClaim:
     """Return the claim that a row of `planq_stage_claims` is."""
-    results, family, time_left = value["results"], value["family"], value["time_left"]
+    results, job_tree, time_left = value["results"], value["job_tree"], value["time_left"]
     return StageClaim(
         job_id=UUID(value["job_id"]),
         tenant_id=value["tenant_id"],
@@ -277,26 +277,26 @@ def stage_claim(value: Mapping[str, Any]) -> StageClaim:
         context_id=value["conversation_id"] or value["job_id"],
         tried=StageTries(**(value["tried"] or {})),
         time_left=None if time_left is None else timedelta(seconds=time_left),
-        **({} if family is None else _stage_family(family)),
+        **({} if job_tree is None else _stage_job_tree(job_tree)),
     )
 
 
-def _stage_family(family: Mapping[str, Any]) -> dict[str, Any]:
-    root, parent = family["root"], family["parent"]
-    index = family["parent_index"]
+def _stage_job_tree(job_tree: Mapping[str, Any]) -> dict[str, Any]:
+    root, parent = job_tree["root"], job_tree["parent"]
+    index = job_tree["parent_index"]
     return {
-        "agent": family["agent"],
-        "agent_name": family["agent_name"],
-        "agent_version": family["agent_version"],
-        "instructions": tuple(family["instructions"] or ()),
-        "action": family["action"],
-        "with_": family["with"] or {},
-        "depth": family["depth"],
+        "agent": job_tree["agent"],
+        "agent_name": job_tree["agent_name"],
+        "agent_version": job_tree["agent_version"],
+        "instructions": tuple(job_tree["instructions"] or ()),
+        "action": job_tree["action"],
+        "with_": job_tree["with"] or {},
+        "depth": job_tree["depth"],
         "root_job_id": None if root is None else UUID(root),
-        "parent": None if parent is None else StepRef(UUID(parent), family["parent_round"] or 0, index or 0),
-        "output": family["output"],
-        "answer": family["answer"],
-        "budgeted": family["budgeted"],
+        "parent": None if parent is None else StepRef(UUID(parent), job_tree["parent_round"] or 0, index or 0),
+        "output": job_tree["output"],
+        "answer": job_tree["answer"],
+        "budgeted": job_tree["budgeted"],
     }
 
 
@@ -306,15 +306,15 @@ def step_results(values: Sequence[Mapping[str, Any]]) -> Sequence[StepResult]:
     return [step_result(value, called) for value in values]
 
 
-def moved(value: Mapping[str, Any]) -> Moved:
+def transition_result(value: Mapping[str, Any]) -> TransitionResult:
     """Return what a transition did, from the JSON that the SQL functions return, with what it took over if any."""
-    if not value["landed"]:
-        return Moved(False)
+    if not value["applied"]:
+        return TransitionResult(False)
     status = value.get("status")
     taken: list[StepClaim | StageClaim] = [step_claim(claim) for claim in value.get("taken") or ()]
     if (stage := value.get("stage")) is not None:
         taken.append(stage_claim(stage))
-    return Moved(
+    return TransitionResult(
         True,
         [ReadyStep(r["index"], Lane(r["lane"]), r["tool_name"]) for r in value.get("ready") or ()],
         JobStatus(value["job_status"]),

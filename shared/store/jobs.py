@@ -22,12 +22,12 @@ from shared.ports import (
     ChildOutcome,
     Delegated,
     Message,
-    Moved,
-    ParentMoved,
+    ParentTransition,
     PayloadRecord,
     StageClaim,
     StepClaim,
     Take,
+    TransitionResult,
     UnitStep,
 )
 from shared.store.catalogue import Catalogue, list_tools
@@ -36,10 +36,10 @@ from shared.store.codec import (
     call_to_json,
     holder_to_json,
     made_to_json,
-    moved,
     stage_claim,
     step_claim,
     step_to_json,
+    transition_result,
     wanted_to_json,
 )
 from shared.store.database import Database, as_json, json_text, stored_text
@@ -69,7 +69,7 @@ class PostgresJobStore:
         calls: Sequence[ModelCall],
         *,
         take: Take | None = None,
-    ) -> Moved:
+    ) -> TransitionResult:
         return await self._transitions.accept_plan(claim, source, body, steps, calls, take)
 
     async def refuse_plan(
@@ -81,7 +81,7 @@ class PostgresJobStore:
         calls: Sequence[ModelCall],
         *,
         take: Take | None = None,
-    ) -> Moved:
+    ) -> TransitionResult:
         value = await self._database.call(
             "planq_refuse_plan",
             json_text(
@@ -96,7 +96,7 @@ class PostgresJobStore:
             self._worker_id,
             self._stage_timeout.total_seconds(),
         )
-        return moved(value)
+        return transition_result(value)
 
     async def end_job(
         self,
@@ -123,7 +123,7 @@ class PostgresJobStore:
         calls: Sequence[ModelCall],
         *,
         take: Take | None = None,
-    ) -> Moved:
+    ) -> TransitionResult:
         value = await self._database.call(
             "planq_chain_tool",
             json_text(
@@ -138,7 +138,7 @@ class PostgresJobStore:
             str(take.lane if take else step.lane),
             self._worker_id,
         )
-        return moved(value)
+        return transition_result(value)
 
     async def reserve(self, holder: Holder, wanted: Wanted) -> Reserved:
         value = await self._database.call(
@@ -156,17 +156,17 @@ class PostgresJobStore:
         )
 
     async def warn(self, claim: StageClaim, kind: str, data: Mapping[str, Any]) -> bool:
-        landed: bool = await self._database.call("planq_warn", claim.job_id, claim.attempt, kind, as_json(data))
-        return landed
+        applied: bool = await self._database.call("planq_warn", claim.job_id, claim.attempt, kind, as_json(data))
+        return applied
 
     async def release_stage(self, claim: StageClaim) -> bool:
-        landed: bool = await self._database.call("planq_release_stage", claim.job_id, claim.attempt, False)
-        return landed
+        applied: bool = await self._database.call("planq_release_stage", claim.job_id, claim.attempt, False)
+        return applied
 
     async def retry_stage(
         self, claim: StageClaim, error: ErrorRecord, delay: timedelta, tried: StageTries, calls: Sequence[ModelCall]
     ) -> bool:
-        landed: bool = await self._database.call(
+        applied: bool = await self._database.call(
             "planq_retry_stage",
             claim.job_id,
             claim.attempt,
@@ -175,7 +175,7 @@ class PostgresJobStore:
             as_json(asdict(tried)),
             as_json([call_to_json(call) for call in calls]),
         )
-        return landed
+        return applied
 
     async def claim_step(self, ref: StepRef) -> StepClaim | None:
         return next(iter(await self.claim_steps([ref])), None)
@@ -207,7 +207,7 @@ class PostgresJobStore:
         *,
         unit: Sequence[UnitStep] = (),
         take: Take | None = None,
-    ) -> Moved:
+    ) -> TransitionResult:
         return await self._transitions.succeed_step(claim, output, artifact, payload, unit, take)
 
     async def fail_step(
@@ -216,26 +216,26 @@ class PostgresJobStore:
         error: ErrorRecord,
         retry_in: timedelta | None,
         *,
-        unsure: bool = False,
+        in_doubt: bool = False,
         anew: bool = False,
         take: Take | None = None,
-    ) -> Moved:
-        return await self._transitions.fail_step(claim, error, retry_in, take, unsure=unsure, anew=anew)
+    ) -> TransitionResult:
+        return await self._transitions.fail_step(claim, error, retry_in, take, in_doubt=in_doubt, anew=anew)
 
     async def ask_step(self, claim: StepClaim, error: ErrorRecord, question: Mapping[str, Any]) -> bool:
-        landed: bool = await self._database.call(
+        applied: bool = await self._database.call(
             "planq_ask_step", *_fence(claim), as_json(error.to_json()), as_json(question), False
         )
-        return landed
+        return applied
 
     async def record_calls(self, job_id: UUID, calls: Sequence[ModelCall]) -> None:
         await self._database.call("planq_record_calls", job_id, as_json([call_to_json(call) for call in calls]))
 
     async def suspend_step(self, claim: StepClaim, delay: timedelta, output: Any) -> bool:
-        landed: bool = await self._database.call("planq_suspend_step", *_fence(claim), delay, as_json(output))
-        return landed
+        applied: bool = await self._database.call("planq_suspend_step", *_fence(claim), delay, as_json(output))
+        return applied
 
-    async def delegate_step(self, claim: StepClaim, delegated: Delegated) -> Moved:
+    async def delegate_step(self, claim: StepClaim, delegated: Delegated) -> TransitionResult:
         value = await self._database.call(
             "planq_delegate_step",
             *_fence(claim),
@@ -244,13 +244,13 @@ class PostgresJobStore:
             delegated.max_parallel,
             as_json(delegated.note),
         )
-        return moved(value)
+        return transition_result(value)
 
     async def children(self, claim: StepClaim) -> Sequence[ChildOutcome]:
         found = await outcomes(self._database, claim.ref, claim.ref.index)
         return found.get(claim.ref.index, ())
 
-    async def child_ended(self, job_id: UUID) -> ParentMoved | None:
+    async def child_ended(self, job_id: UUID) -> ParentTransition | None:
         return await tell_parent(self._database, job_id)
 
     async def holds_step(self, claim: StepClaim) -> bool:
@@ -265,8 +265,8 @@ class PostgresJobStore:
         )
         return row is not None
 
-    async def release_step(self, claim: StepClaim) -> Moved:
-        return moved(await self._database.call("planq_hand_back_step", *_fence(claim)))
+    async def release_step(self, claim: StepClaim) -> TransitionResult:
+        return transition_result(await self._database.call("planq_hand_back_step", *_fence(claim)))
 
     async def tool_definitions(self, tenant_id: str) -> Mapping[str, ToolDefinition]:
         return await self._catalogue.tools(tenant_id)

@@ -145,7 +145,7 @@ class BucketObjects(ObjectStore):
     """Objects of a bucket, which promises by itself that what it has taken is durable."""
 
     def __init__(self, url: str) -> None:
-        """Reach nothing yet; raises `Misconfigured` when the address cannot be used."""
+        """AgentBackends nothing yet; raises `Misconfigured` when the address cannot be used."""
         super().__init__(url)
         from obstore.exceptions import BaseError
         from obstore.store import from_url

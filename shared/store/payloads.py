@@ -118,7 +118,7 @@ class PayloadStore:
         payloads = await self._database.execute("collect_payloads", seconds=seconds, limit=limit)
         if self._objects is None:
             return payloads
-        rows = await self._database.fetch_all("doom_objects", seconds=seconds, limit=limit)
+        rows = await self._database.fetch_all("mark_objects", seconds=seconds, limit=limit)
         locations = [row["location"] for row in rows]
         await self._objects.delete(locations)
         return max(payloads, await self._database.execute("forget_objects", locations=locations))

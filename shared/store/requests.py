@@ -26,12 +26,12 @@ from shared.store.views import JobView, Views
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What became of a request to pause, resume or settle: `landed` says whether it changed anything.
+    """What became of a request to pause, resume or settle: `applied` says whether it changed anything.
 
     `status` is the job's. The caller publishes the wake-ups `wakes`.
     """
 
-    landed: bool
+    applied: bool
     status: JobStatus
     wakes: Sequence[Wake] = ()
 
@@ -161,21 +161,22 @@ class RequestStore:
         value = await self._database.call("planq_pause_job", job_id, tenant_id)
         if not value["found"]:
             raise NotFound(f"there is no job {job_id}")
-        return Asked(value["landed"], JobStatus(value["status"]))
+        return Asked(value["applied"], JobStatus(value["status"]))
 
     async def resume(
-        self, tenant_id: str, job_id: UUID, *, after: int | None = None, unsure: Collection[int] = ()
+        self, tenant_id: str, job_id: UUID, *, after: int | None = None, in_doubt: Collection[int] = ()
     ) -> Asked:
         """Let a paused job go on, or, with `after`, one with failures try again what has not succeeded.
 
         `after` is the job's `resumes` when its failures were looked at: if it has ended again since, nothing happens.
-        `unsure` are steps without success whose tool has to find out first whether it took effect. Raises `NotFound`.
+        `in_doubt` are steps without success whose tool has to find out first whether it took effect. Raises
+        `NotFound`.
         """
-        value = await self._database.call("planq_resume_job", job_id, tenant_id, after, list(unsure))
+        value = await self._database.call("planq_resume_job", job_id, tenant_id, after, list(in_doubt))
         if not value["found"]:
             raise NotFound(f"there is no job {job_id}")
         status = JobStatus(value["status"])
-        if not value["landed"]:
+        if not value["applied"]:
             return Asked(False, status)
         wakes: list[Wake] = list(step_wakes(job_id, value["round"], value["ready"]))
         if status in (JobStatus.QUEUED, JobStatus.PLANNING):
@@ -222,7 +223,7 @@ class RequestStore:
         if not value["found"]:
             raise NotFound(f"job {job_id} has no step {index}")
         status = JobStatus(value["job_status"])
-        if not value["landed"]:
+        if not value["applied"]:
             return Asked(False, status)
         wakes: list[Wake] = list(step_wakes(job_id, value["round"], value["ready"]))
         if status is JobStatus.RESPONDING:

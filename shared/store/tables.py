@@ -33,7 +33,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSON, TSVECTOR
 from sqlmodel import Field, SQLModel
 
-from shared.domain.states import Effect, JobStatus, Lane, Recovery, StepKind, StepStatus, Until
+from shared.domain.states import Effect, JobStatus, JoinPolicy, Lane, Recovery, StepKind, StepStatus
 from shared.store.columns import (
     bigint_column,
     flag_column,
@@ -74,7 +74,7 @@ class Job(SQLModel, table=True):
     `halt_index` is the earliest failed step: nothing after it starts any more. `expires_at` bounds the time in the
     queue, later the whole life; while `paused_at` is set nothing is begun and no time runs out.
     A child job was made by the step `parent_step_index` of `parent_round` of its parent, as number `child_position`;
-    while `run_at` lies in the year 9999 it is held back, and `is_gathered` once its end has been told to that step. A
+    while `run_at` lies in the year 9999 it is held back, and `is_joined` once its end has been told to that step. A
     job of an agent pins the version of its document, and those of the document's skills in their order.
     """
 
@@ -94,7 +94,7 @@ class Job(SQLModel, table=True):
         Index(
             "ix_jobs_untold",
             "parent_job_id",
-            postgresql_where=text(f"parent_job_id IS NOT NULL AND NOT is_gathered AND {ENDED_JOB}"),
+            postgresql_where=text(f"parent_job_id IS NOT NULL AND NOT is_joined AND {ENDED_JOB}"),
         ),
     )
     id: UUID = Field(primary_key=True)
@@ -104,7 +104,7 @@ class Job(SQLModel, table=True):
     parent_round: int | None = None
     child_position: int | None = None
     child_key: str | None = text_column(nullable=True)
-    is_gathered: bool = flag_column()
+    is_joined: bool = flag_column()
     root_job_id: UUID | None = None
     depth: int = int_column()
     conversation_id: UUID | None = None
@@ -179,11 +179,11 @@ class Step(SQLModel, table=True):
 
     `releases` counts the attempts that do not use up retries: given back, or made before the job was resumed, or that
     delegated to child jobs that have failed.
-    `unsure` says that an earlier attempt may have taken effect, which the tool has to find out first; `question` is
+    `in_doubt` says that an earlier attempt may have taken effect, which the tool has to find out first; `question` is
     what a step asks a person since `asked_at`. A large output is kept as `payload_hash`, `output_bytes` and the
     `excerpts` at the paths `wanted`, which later steps use; a fork has it from `reused_job`; `origin_job` made it.
     A step that delegates has `children`, the first `next_child` of which were begun; of `open_children` it was not
-    yet told that they ended; it waits for them as `waits_for` says until it has `gathered`. The `note` is its tool's.
+    yet told that they ended; it waits for them as `waits_for` says until it has `joined`. The `note` is its tool's.
     """
 
     __tablename__ = "steps"
@@ -193,7 +193,7 @@ class Step(SQLModel, table=True):
         one_of("lane", Lane),
         one_of("effect", Effect),
         one_of("recovery", Recovery),
-        one_of("waits_for", Until),
+        one_of("waits_for", JoinPolicy),
         CheckConstraint("pending >= 0 AND attempt >= 0", name="counters"),
         partial_index("wake_at", "status IN ('ready', 'waiting')"),
         partial_index("worker_id", "status = 'running'"),
@@ -230,13 +230,13 @@ class Step(SQLModel, table=True):
     wanted: Any = json_column()
     excerpts: Any = json_column()
     recovery: str = text_column("fail")
-    unsure: bool = flag_column()
+    in_doubt: bool = flag_column()
     question: Any = json_column()
     asked_at: datetime | None = time_column()
     waits_for: str | None = text_column(nullable=True)
     max_parallel: int | None = None
     note: Any = json_column()
-    gathered: bool = flag_column()
+    joined: bool = flag_column()
     children: list[UUID] | None = Field(default=None, sa_column=Column(ARRAY(Uuid), nullable=True))
     open_children: int | None = None
     next_child: int | None = None

@@ -19,15 +19,22 @@ from shared.domain.states import JobStatus, Lane, StepStatus
 from shared.ports import (
     ArtifactRecord,
     Message,
-    Moved,
     PayloadRecord,
     ReusedStep,
     StageClaim,
     StepClaim,
     Take,
+    TransitionResult,
     UnitStep,
 )
-from shared.store.codec import call_to_json, message_to_json, moved, outcome_fields, stage_claim, step_to_json
+from shared.store.codec import (
+    call_to_json,
+    message_to_json,
+    outcome_fields,
+    stage_claim,
+    step_to_json,
+    transition_result,
+)
 from shared.store.database import Database, Row, json_text, stored_text
 from shared.store.grouping import Group
 
@@ -47,7 +54,7 @@ _BYTES_OF_A_SUCCESS = 16 * 1024
 _NOTHING = Take(Lane.IO, 0, False)
 
 _Value = Mapping[str, Any]
-_LATE: _Value = {"landed": False}
+_LATE: _Value = {"applied": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +96,7 @@ class Transitions:
         steps: Sequence[PlannedStep],
         calls: Sequence[ModelCall],
         take: Take | None,
-    ) -> Moved:
+    ) -> TransitionResult:
         """See `JobStore`."""
         planned = _Planned.of(steps, claim.reuse, take or _NOTHING)
         fields = {
@@ -106,7 +113,7 @@ class Transitions:
         value = await self._accepting.do(_item(fields, weight=1 + len(steps)))
         if value.get("gone"):
             raise InternalFault("the job whose outcomes this fork takes over is gone; submit its plan as a new job")
-        return moved({**value, "ready": planned.ready_after(is_free=value.get("is_free", False))})
+        return transition_result({**value, "ready": planned.ready_after(is_free=value.get("is_free", False))})
 
     async def end_job(
         self,
@@ -143,16 +150,16 @@ class Transitions:
         payload: PayloadRecord | None,
         unit: Sequence[UnitStep],
         take: Take | None,
-    ) -> Moved:
+    ) -> TransitionResult:
         """See `JobStore`."""
         fields = {**_step_fence(claim, take), **outcome_fields(output, artifact, payload)}
-        if claim.gathered:
+        if claim.joined:
             given = json_text(fields), self._worker_id, self._seconds
-            return moved(await self._database.call("planq_finish_gathered", *given))
+            return transition_result(await self._database.call("planq_finish_joined", *given))
         if unit:
             fields |= {"unit": list(map(_unit_step, unit)), "unit_seconds": sum(step.seconds for step in unit)}
         item = _item(fields, take=take or _NOTHING, weight=1 + len(unit))
-        return moved(await self._succeeding[item.take.lane].do(item))
+        return transition_result(await self._succeeding[item.take.lane].do(item))
 
     async def fail_step(
         self,
@@ -161,19 +168,19 @@ class Transitions:
         retry_in: timedelta | None,
         take: Take | None,
         *,
-        unsure: bool = False,
+        in_doubt: bool = False,
         anew: bool = False,
-    ) -> Moved:
+    ) -> TransitionResult:
         """See `JobStore`."""
         fields = {
             **_step_fence(claim, take),
             "error": json_text(error.to_json()),
             "retry_in": None if retry_in is None else retry_in.total_seconds(),
-            "unsure": unsure,
+            "in_doubt": in_doubt,
             "anew": anew,
         }
         item = _item(fields, take=take or _NOTHING)
-        return moved(await self._failing[item.take.lane].do(item))
+        return transition_result(await self._failing[item.take.lane].do(item))
 
     async def _claim_stages(self, items: Sequence[_Item]) -> Sequence[_Value | None]:
         rows = await self._database.call_table("planq_claim_stages", _array(items), self._worker_id, self._seconds)
@@ -187,8 +194,8 @@ class Transitions:
         )
 
     async def _end_jobs(self, items: Sequence[_Item]) -> Sequence[bool]:
-        landed = {row["n"] for row in await self._database.call_table("planq_end_jobs", _array(items))}
-        return [n in landed for n in range(len(items))]
+        applied = {row["n"] for row in await self._database.call_table("planq_end_jobs", _array(items))}
+        return [n in applied for n in range(len(items))]
 
     async def _fail_steps(self, items: Sequence[_Item]) -> Sequence[_Value]:
         return _in_order(items, await self._finish("planq_fail_steps", items))
@@ -262,18 +269,18 @@ def _in_order(items: Sequence[_Item], rows: Sequence[Row]) -> Sequence[_Value]:
 
 
 def _shared_out(items: Sequence[_Item], row: Row) -> Iterator[tuple[int, _Value]]:
-    """Yield what each of the items gets that landed in one job: every one what it takes over, the last one the rest.
+    """Yield what each of the items gets that applied in one job: every one what it takes over, the last one the rest.
 
     For the others it is as if they had come before: the job went on executing.
     """
-    landed: list[int] = sorted(row["landed"])
+    applied: list[int] = sorted(row["applied"])
     claims = list(row["taken"] or ())
-    for n in landed:
-        is_last = n == landed[-1]
+    for n in applied:
+        is_last = n == applied[-1]
         status = row["job_status"]
         steps = items[n].take.steps
         outcome = {
-            "landed": True,
+            "applied": True,
             "status": StepStatus.SUCCEEDED,
             "job_status": status if is_last or status != JobStatus.RESPONDING else JobStatus.EXECUTING,
             "stage_attempt": row["stage_attempt"],

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from shared.domain.errors import ToolFailed
-from shared.domain.states import Effect, JobStatus, StepKind, Until
+from shared.domain.states import Effect, JobStatus, JoinPolicy, StepKind
 from shared.domain.tool import ToolDefinition
 from shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
 from tests.bench import plans
@@ -48,7 +48,7 @@ class FanOut:
         """Delegate."""
         count = arguments["count"]
         children = [ChildRequest(AGENT, f"Say {number}.", 60.0) for number in range(count)]
-        return Delegated(children, Until.ALL, max_parallel=count)
+        return Delegated(children, JoinPolicy.ALL, max_parallel=count)
 
     async def gather(
         self, arguments: dict[str, Any], children: Sequence[ChildOutcome], note: Any, context: ToolContext

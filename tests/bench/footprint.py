@@ -38,7 +38,7 @@ _NOTE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class TransitionResult:
     """What moved in a stretch of time."""
 
     seconds: float
@@ -46,14 +46,14 @@ class Moved:
     messages: float
     log_bytes: float
 
-    def per_job(self, idle: Moved, jobs: int) -> Moved:
+    def per_job(self, idle: TransitionResult, jobs: int) -> TransitionResult:
         """Return the part of one of so many jobs, without what an idle planq would have moved meanwhile."""
         part = self.seconds / idle.seconds
 
         def own(moved: float, always: float) -> float:
             return max(0.0, moved - part * always) / jobs
 
-        return Moved(
+        return TransitionResult(
             self.seconds / jobs,
             own(self.commits, idle.commits),
             own(self.messages, idle.messages),
@@ -76,7 +76,7 @@ def measure(context: Context) -> list[Figure]:
     return figures(busy.per_job(idle, jobs), stored)
 
 
-def figures(job: Moved, stored: float) -> list[Figure]:
+def figures(job: TransitionResult, stored: float) -> list[Figure]:
     """Return the rows of what one job moves and what it leaves."""
     return [
         Figure(
@@ -100,7 +100,7 @@ def figures(job: Moved, stored: float) -> list[Figure]:
     ]
 
 
-def moved(context: Context, work: Callable[[], object]) -> Moved:
+def moved(context: Context, work: Callable[[], object]) -> TransitionResult:
     """Return what moves on the servers while `work` is done."""
     with (
         psycopg.connect(context.postgres.url, autocommit=True) as database,
@@ -109,7 +109,7 @@ def moved(context: Context, work: Callable[[], object]) -> Moved:
         (start, first), pushed, begun = _place(database), _pushed(broker), monotonic()
         work()
         seconds, (end, last) = monotonic() - begun, _place(database)
-        return Moved(seconds, _commits(context, start, end), _pushed(broker) - pushed, last - first)
+        return TransitionResult(seconds, _commits(context, start, end), _pushed(broker) - pushed, last - first)
 
 
 def _place(database: psycopg.Connection) -> tuple[str, float]:

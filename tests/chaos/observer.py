@@ -13,7 +13,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from shared.store.database import Database
-from shared.store.fleet import Fleet
+from shared.store.worker_registry import WorkerRegistry
 from tests.chaos.recovery import Happened
 
 _RETRY_SECONDS = 0.05
@@ -91,11 +91,11 @@ class Observer:
         return int((await self.ask("SELECT count(*) FROM jobs"))[0][0])
 
     async def broken_invariants(self, lease: float) -> Sequence[str]:
-        """Return what must never be, as `Fleet.broken_invariants` finds it."""
+        """Return what must never be, as `WorkerRegistry.broken_invariants` finds it."""
         database = Database(self._url, max_connections=1)
         await database.open()
         try:
-            rows = await Fleet(database, timedelta(seconds=lease)).broken_invariants()
+            rows = await WorkerRegistry(database, timedelta(seconds=lease)).broken_invariants()
         finally:
             await database.close()
         return [f"{row['invariant']} {_place(row['job_id'], row['step_index'])}" for row in rows]

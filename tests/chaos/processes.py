@@ -128,7 +128,7 @@ class Processes:
         lane, _, _ = name.partition("-")
         env = self._servers.urls(proxied=name in PROXIED)
         if name in PROXIED:
-            env["PLANQ_SEE_GONE"] = "false"
+            env["PLANQ_DETECT_DEAD_PEERS"] = "false"
         if lane == "api":
             self._stack.run(name, "-m", "api", env={**env, "PLANQ_PORT": str(self._ports[name])})
         else:

@@ -14,8 +14,8 @@ import psycopg
 import pytest
 
 from shared.store.database import Database
-from shared.store.fleet import Fleet
 from shared.store.knowledge import Piece, PostgresKnowledge
+from shared.store.worker_registry import WorkerRegistry
 from tests.support.stack import Stack
 from tests.support.waiting import eventually
 
@@ -48,7 +48,7 @@ def broken_invariants(database_url: str) -> list[Any]:
         database = Database(database_url, max_connections=1)
         await database.open()
         try:
-            return list(await Fleet(database, timedelta(seconds=15)).broken_invariants())
+            return list(await WorkerRegistry(database, timedelta(seconds=15)).broken_invariants())
         finally:
             await database.close()
 

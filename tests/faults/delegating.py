@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from shared.domain.states import Effect, StepKind, Until
+from shared.domain.states import Effect, JoinPolicy, StepKind
 from shared.domain.tool import ToolDefinition
 from shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
 from tests.faults.scene import PATIENCE, Scene
@@ -32,7 +32,7 @@ class FaultDelegate:
         """Delegate."""
         entered(context)
         children = [ChildRequest(None, "", 60.0, plan=plan) for plan in arguments["plans"]]
-        return Delegated(children, Until(arguments["until"]), arguments["most"])
+        return Delegated(children, JoinPolicy(arguments["until"]), arguments["most"])
 
     async def gather(
         self, arguments: dict[str, Any], children: Sequence[ChildOutcome], note: Any, context: ToolContext

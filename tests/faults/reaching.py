@@ -210,7 +210,7 @@ def process_killed(scene: Scene, point: str) -> None:
 
 def idle(scene: Scene, point: str) -> None:
     """A worker that has had nothing to do for a while dies while it asks whether it has become deaf."""
-    scene.died_at(point, PLANQ_DEAF_SECONDS="0.5")
+    scene.died_at(point, PLANQ_CONSUMER_WATCHDOG_SECONDS="0.5")
     job_id = scene.submit(*MIXED)
     scene.worker()
     scene.mixed_comes_out_right(job_id)
@@ -264,7 +264,7 @@ def asks(scene: Scene, job_id: UUID) -> None:
     assert [(row["open_questions"], row["question"] is None) for row in asked] == [(1, False)]
     verdict = Verdict(Settlement.HAPPENED, output={"text": "told"})
     settled = scene.caller.do(scene.caller.requests.settle("default", job_id, 0, verdict))
-    assert settled.landed
+    assert settled.applied
     scene.caller.publisher.publish_soon(settled.wakes)
     scene.completes(job_id, "told", "<told>")
     assert scene.paid()[f"{job_id}/0"] == 1
@@ -390,16 +390,16 @@ REACH: dict[str, Recipe] = {
     "payloads.get": large,
     **CHAINING,
     **REMEMBERING,
-    "fleet.register": mixed,
-    "fleet.publish_tools": mixed,
-    "fleet.heartbeat": mixed,
-    "fleet.held": mixed,
-    "fleet.hand_back": unanswered_claim,
-    "fleet.unheard_wakes": idle,
-    "fleet.take_suspects": lost_in_a_step,
+    "worker_registry.register": mixed,
+    "worker_registry.publish_tools": mixed,
+    "worker_registry.heartbeat": mixed,
+    "worker_registry.held": mixed,
+    "worker_registry.hand_back": unanswered_claim,
+    "worker_registry.unanswered_wakes": idle,
+    "worker_registry.take_suspects": lost_in_a_step,
     "store.claim_suspects": lost_again_in_its_own_process,
-    "fleet.disown": process_killed,
-    "fleet.forget": stopped_idle,
+    "worker_registry.disown": process_killed,
+    "worker_registry.forget": stopped_idle,
     **dict.fromkeys(("sweep.due_timers", "sweep.fire_timer", "sweep.look", "sweep.tidy"), mixed),
     "sweep.neighbours": mixed,
     "sweep.end_lease": lost_in_a_step,

@@ -23,9 +23,9 @@ from shared.domain.limits import Limits
 from shared.domain.states import Strategy
 from shared.failpoints import EXIT_CODE, VARIABLE
 from shared.ports import PlanWake
-from shared.store.fleet import Fleet
 from shared.store.ids import new_id
 from shared.store.submissions import Submission
+from shared.store.worker_registry import WorkerRegistry
 from tests.support.callers import Caller
 from tests.support.stack import Stack, step_processes
 from tests.support.waiting import eventually
@@ -155,7 +155,7 @@ class Scene:
 
     def live(self) -> int:
         """Return how many workers hold a lease."""
-        return len(self.caller.do(self._fleet().live()))
+        return len(self.caller.do(self._worker_registry().live()))
 
     # Jobs ---------------------------------------------------------------------------------------------------------
 
@@ -287,7 +287,7 @@ class Scene:
         assert again == [], "a finished step was begun again"
 
         def is_whole() -> bool:
-            broken = self.caller.do(self._fleet().broken_invariants())
+            broken = self.caller.do(self._worker_registry().broken_invariants())
             assert broken == []
             return True
 
@@ -323,8 +323,8 @@ class Scene:
             connection.execute("LOCK TABLE tools IN ACCESS EXCLUSIVE MODE")
             yield
 
-    def _fleet(self) -> Fleet:
-        return Fleet(self.caller.database, timedelta(seconds=LEASE_SECONDS))
+    def _worker_registry(self) -> WorkerRegistry:
+        return WorkerRegistry(self.caller.database, timedelta(seconds=LEASE_SECONDS))
 
     def _told(self, job_id: UUID) -> str:
         job, steps = self.job(job_id)

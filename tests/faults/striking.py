@@ -69,7 +69,7 @@ def killed(stage: Stage, point: str) -> None:
 def killed_elsewhere(stage: Stage, point: str) -> None:
     """SIGKILL of a worker that does not tell where it lives: its lease ends before another one goes on."""
     with stage() as scene:
-        struck = standing_at(scene, point, PLANQ_SEE_GONE="false")
+        struck = standing_at(scene, point, PLANQ_DETECT_DEAD_PEERS="false")
         scene.stack.kill(struck.name)
         scene.worker()
         struck.comes_out_right()

@@ -35,7 +35,7 @@ FINDS_OUT = {
     "a process": ("cpu", "fault_cpu_book"),
     "a blocked loop": ("io", "fault_block_book"),
 }
-ELSEWHERE = {"PLANQ_SEE_GONE": "false"}
+ELSEWHERE = {"PLANQ_DETECT_DEAD_PEERS": "false"}
 LEASE = {"PLANQ_LEASE_SECONDS": "4", "PLANQ_HEARTBEAT_SECONDS": "0.5"}
 """Long enough for a worker that nothing has struck, on a busy machine."""
 
@@ -122,7 +122,7 @@ def asked(struck: Struck, env: dict[str, str], stage: Stage) -> None:
         eventually(lambda: scene.read("SELECT 1 FROM jobs WHERE status = 'input_required'"), PATIENCE, what="it asks")
         verdict = Verdict(Settlement.DID_NOT_HAPPEN)
         settled = scene.caller.do(scene.caller.requests.settle("default", job_id, 0, verdict))
-        assert settled.landed
+        assert settled.applied
         scene.caller.publisher.publish_soon(settled.wakes)
         eventually(lambda: scene.began(job_id, 2), PATIENCE, what="the second attempt runs")
         goes_on(scene, worker, job_id)

@@ -169,7 +169,7 @@ def a_worker_that_stands_still_keeps_its_step_until_its_lease_has_ended(scene: S
 def a_killed_worker_that_does_not_tell_where_it_lives_is_lost_with_its_lease(scene: Scene) -> None:
     """As one on another machine, or of a release that did not tell."""
     job_id = scene.submit(HOLD)
-    silent = scene.worker(PLANQ_SEE_GONE="false")
+    silent = scene.worker(PLANQ_DETECT_DEAD_PEERS="false")
     scene.runs(job_id)
     kill_alone(scene, silent)
     scene.worker()

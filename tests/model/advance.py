@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from shared.domain.states import TERMINAL_JOB, TERMINAL_STEP, JobStatus, Settlement, StepStatus, Until
+from shared.domain.states import TERMINAL_JOB, TERMINAL_STEP, JobStatus, JoinPolicy, Settlement, StepStatus
 from tests.model.events import (
     AnswerGiven,
     BeginChild,
@@ -198,7 +198,7 @@ def _step_failed(here: Neighbourhood, event: StepFailed, now: datetime) -> Resul
         step = replace(here.step, status=StepStatus.READY, run_at=event.retry_at)
         if not event.anew:
             return replace(here, step=step), ()
-        fresh = replace(step, gathered=False, waits_for=None, open_children=0)
+        fresh = replace(step, joined=False, waits_for=None, open_children=0)
         return replace(here, step=fresh), _dropped(step)
     step = replace(here.step, status=StepStatus.FAILED)
     job = replace(here.job, halt_index=index if halt is None else min(halt, index))
@@ -227,7 +227,7 @@ def _step_suspended(here: Neighbourhood, event: StepSuspended, now: datetime) ->
 
 
 def _step_delegated(here: Neighbourhood, event: StepDelegated, now: datetime) -> Result:
-    if here.step is None or here.step.gathered or not _holds_step(here, event.attempt, StepStatus.RUNNING):
+    if here.step is None or here.step.joined or not _holds_step(here, event.attempt, StepStatus.RUNNING):
         return _reject(here, "another attempt holds the step")
     left = event.children - event.failed
     step = replace(here.step, status=StepStatus.WAITING, waits_for=event.until, open_children=left)
@@ -238,7 +238,7 @@ def _step_delegated(here: Neighbourhood, event: StepDelegated, now: datetime) ->
 
 def _child_ended(here: Neighbourhood, event: ChildEnded, now: datetime) -> Result:
     step = here.step
-    if step is None or step.status is not StepStatus.WAITING or step.waits_for is None or step.gathered:
+    if step is None or step.status is not StepStatus.WAITING or step.waits_for is None or step.joined:
         return _reject(here, "the step waits for no child job")
     if here.job.status not in EXECUTING_JOB:
         return _reject(here, "the parent has ended")
@@ -252,13 +252,13 @@ def _is_decided(step: StepView, *, completed: bool, failed: bool) -> bool:
     """Return whether a step need not wait for its child jobs any more, now that one has completed, or failed."""
     return (
         step.open_children == 0
-        or (step.waits_for is Until.FIRST_SUCCESS and completed)
-        or (step.waits_for is Until.FIRST_FAILURE and failed)
+        or (step.waits_for is JoinPolicy.FIRST_SUCCESS and completed)
+        or (step.waits_for is JoinPolicy.FIRST_FAILURE and failed)
     )
 
 
 def _gathered(here: Neighbourhood, step: StepView, now: datetime) -> Result:
-    step = replace(step, status=StepStatus.READY, gathered=True, run_at=now)
+    step = replace(step, status=StepStatus.READY, joined=True, run_at=now)
     return replace(here, step=step), (DispatchStep(step.index),)
 
 
@@ -280,9 +280,9 @@ def _step_released(here: Neighbourhood, event: StepReleased, now: datetime) -> R
 def _given_back(here: Neighbourhood, step: StepView, now: datetime) -> Result:
     """Make a step ready again, unless an earlier one has failed for good: nothing later begins then.
 
-    One that has gathered has begun.
+    One that has joined has begun.
     """
-    if here.job.halt_index is not None and step.index > here.job.halt_index and not step.gathered:
+    if here.job.halt_index is not None and step.index > here.job.halt_index and not step.joined:
         job, effects = _close(here.job, 1)
         step = replace(step, status=StepStatus.SKIPPED)
         return replace(here, job=job, step=step), (SkipAfter(step.index), *effects)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from shared.domain.states import JobStatus, Settlement, StepStatus, Until
+from shared.domain.states import JobStatus, JoinPolicy, Settlement, StepStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class StepView:
     """The part of a step that transitions read.
 
     `pending` counts its dependencies that have not succeeded; `asks` says that it waits for a person. One that has
-    delegated waits for child jobs as `waits_for` says, until it has `gathered`; `open_children` counts those of whose
+    delegated waits for child jobs as `waits_for` says, until it has `joined`; `open_children` counts those of whose
     end it has not been told. `suspected`: its last worker was lost, so it runs again apart from everything else.
     """
 
@@ -45,9 +45,9 @@ class StepView:
     pending: int = 0
     run_at: datetime | None = None
     asks: bool = False
-    waits_for: Until | None = None
+    waits_for: JoinPolicy | None = None
     open_children: int = 0
-    gathered: bool = False
+    joined: bool = False
     suspected: bool = False
 
 
@@ -133,7 +133,7 @@ class StepSucceeded:
 class StepFailed:
     """The attempt failed; with `retry_at` the step is ready again from then on, without it it has failed for good.
 
-    One that has gathered only gathers again, unless it is to delegate `anew`.
+    One that has joined only gathers again, unless it is to delegate `anew`.
     """
 
     attempt: int
@@ -162,7 +162,7 @@ class StepDelegated:
 
     attempt: int
     children: int
-    until: Until
+    until: JoinPolicy
     failed: int = 0
 
 
@@ -288,7 +288,7 @@ class SkipAfter:
     """Skip what the sequence would not have reached, then report `StepsSkipped`.
 
     That is every pending or ready step after `index` in plan order, and every one that waits, however indirectly, for
-    a step that will not run. One that has gathered has begun, so it goes on, and earlier steps do: the sequence would
+    a step that will not run. One that has joined has begun, so it goes on, and earlier steps do: the sequence would
     have run them before it came to the failure.
     """
 

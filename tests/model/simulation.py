@@ -99,13 +99,13 @@ class SimulatedJob:
         """Count the steps without success, which a resumed job tries again."""
         return sum(step.status is not StepStatus.SUCCEEDED for step in self.steps.values())
 
-    def gathered(self) -> set[int]:
+    def joined(self) -> set[int]:
         """Return the steps that need not wait for child jobs any more."""
-        return {index for index, step in self.steps.items() if step.gathered}
+        return {index for index, step in self.steps.items() if step.joined}
 
     def _doomed(self, halted_at: int) -> set[int]:
         unstarted = (StepStatus.PENDING, StepStatus.READY)
-        begun = {i for i, s in self.steps.items() if s.gathered}
+        begun = {i for i, s in self.steps.items() if s.joined}
         later = {i for i, s in self.steps.items() if i > halted_at and s.status in unstarted}
         doomed = (later - begun) | {halted_at}
         frontier = list(doomed)

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from shared.domain.errors import ToolFailed
-from shared.domain.states import Effect, JobStatus, Lane, StepKind, Until
+from shared.domain.states import Effect, JobStatus, JoinPolicy, Lane, StepKind
 from shared.domain.tool import ToolDefinition
 from shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
 
@@ -59,7 +59,7 @@ class DelegatingTool:
                 )
                 for child in arguments["children"]
             ],
-            until=Until(arguments.get("until", "all")),
+            until=JoinPolicy(arguments.get("until", "all")),
             max_parallel=arguments.get("most", 4),
             note={"must": arguments.get("must", 0)},
         )
@@ -81,7 +81,7 @@ class DelegatingTool:
 
 
 CHILDREN = """
-SELECT id, status, child_position, run_at = planq_never() AS is_held, is_gathered, paused_at, depth, root_job_id,
+SELECT id, status, child_position, run_at = planq_never() AS is_held, is_joined, paused_at, depth, root_job_id,
        error->>'code' AS code, limits, expires_at, finished_at
 FROM jobs WHERE parent_job_id = %s ORDER BY child_position, id
 """

@@ -15,7 +15,7 @@ from shared.ports import CutOff, JobStore, ToolContext
 from shared.ports.orchestrations import Orchestrations
 from shared.store.ids import new_id
 from tests.support.orchestras import document
-from worker.agents import Desk, Reach
+from worker.agents import AgentBackends, AgentServices
 from worker.agents.orchestration.progress import Transition
 from worker.agents.planner import is_planning
 
@@ -32,9 +32,9 @@ class Surroundings:
     refused: list[tuple[int, list[Transition]]] = field(default_factory=list)
     reserved: Reserved = field(default_factory=Reserved)
 
-    def reach(self) -> Reach:
+    def reach(self) -> AgentBackends:
         """Return it as the tools see it."""
-        return Reach(cast(JobStore, self), cast(Orchestrations, self), self, self.persist)
+        return AgentBackends(cast(JobStore, self), cast(Orchestrations, self), self, self.persist)
 
     async def persist(self, write: Callable[[], Awaitable[Any]], /) -> Any:
         return await write()
@@ -73,9 +73,9 @@ class Surroundings:
         return {name: document(name) for name in names if name in self.agents}
 
 
-def desk(around: Surroundings | None = None, *, is_enabled: bool = True) -> Desk:
+def desk(around: Surroundings | None = None, *, is_enabled: bool = True) -> AgentServices:
     """A desk; without surroundings, that of a process that has not opened."""
-    return Desk(is_enabled, reach=None if around is None else around.reach())
+    return AgentServices(is_enabled, reach=None if around is None else around.reach())
 
 
 def context(tool_name: str, **fields: Any) -> ToolContext:

@@ -31,14 +31,14 @@ from shared.ports import (
     Wake,
 )
 from shared.store.database import Database
-from shared.store.fleet import Fleet
 from shared.store.ids import new_id
 from shared.store.jobs import PostgresJobStore
 from shared.store.orchestrations import PostgresOrchestrations
 from shared.store.payloads import PayloadStore
 from shared.store.submissions import Submission
+from shared.store.worker_registry import WorkerRegistry
 from tests.support.requests import OpenRequestStore
-from worker.agents import Concluding, Desk, Reach, agent_tools
+from worker.agents import AgentBackends, AgentServices, Concluding, agent_tools
 from worker.engine import Carried, Engine, EngineSettings, Sweeper, SweepSettings
 from worker.engine.claims import attempt_of
 from worker.engine.persist import persist
@@ -149,13 +149,15 @@ class Harness:
         self.database, self.model, self.worker_id = database, model, new_id()
         self.registry = Registry()
         self.registry.extend(tools)
-        self.fleet = Fleet(database, LEASE)
+        self.worker_registry = WorkerRegistry(database, LEASE)
         self.store = PostgresJobStore(database, self.worker_id)
         self.payloads: Payloads = payloads or PayloadStore(database)
         self.requests = OpenRequestStore(database)
         self.published: list[AnyWake] = []
         self.silent = _Silent()
-        self.desk = Desk(reach=Reach(self.store, PostgresOrchestrations(database), model, persist, prices))
+        self.desk = AgentServices(
+            reach=AgentBackends(self.store, PostgresOrchestrations(database), model, persist, prices)
+        )
         self.registry.reserve(agent_tools(self.desk) if agents else [])
         settings = EngineSettings(lane, slots, max_output_bytes, model_retry_seconds=model_retry_seconds)
         self.engine = Engine(
@@ -174,13 +176,17 @@ class Harness:
         )
         self.interrupted: list[UUID] = []
         ended, interrupt = self.silent.job_ended, self.interrupted.append
-        self.sweeper = Sweeper(SweepSettings(), self.fleet, self, self, ended, lambda: 0.0, interrupt=interrupt)
+        self.sweeper = Sweeper(
+            SweepSettings(), self.worker_registry, self, self, ended, lambda: 0.0, interrupt=interrupt
+        )
 
     async def open(self) -> None:
         """Register the worker and publish its tools."""
         definitions = self.registry.definitions()
-        await self.fleet.register(self.worker_id, "test", list(Lane), [d.name for d in definitions], 10, "test")
-        await self.fleet.publish_tools("default", definitions)
+        await self.worker_registry.register(
+            self.worker_id, "test", list(Lane), [d.name for d in definitions], 10, "test"
+        )
+        await self.worker_registry.publish_tools("default", definitions)
 
     async def publish(self, wakes: Sequence[AnyWake]) -> bool:
         """The port `Publisher`."""

@@ -168,7 +168,7 @@ async def perform(
         await asyncio.wait_for(pump(harness), 60)
     finally:
         listening.cancel()
-    assert await harness.fleet.broken_invariants() == []
+    assert await harness.worker_registry.broken_invariants() == []
     return await harness.requests.job("default", job_id)
 
 

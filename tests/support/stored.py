@@ -21,17 +21,17 @@ from shared.ports import (
     DueTimer,
     ExpiredJob,
     ExpiredPlan,
-    Moved,
     StageClaim,
     StepClaim,
     Take,
+    TransitionResult,
 )
 from shared.store.database import Database
-from shared.store.fleet import Fleet
 from shared.store.ids import new_id
 from shared.store.jobs import PostgresJobStore
 from shared.store.requests import Verdict
 from shared.store.submissions import Submission
+from shared.store.worker_registry import WorkerRegistry
 from tests.model.events import (
     CancelRequested,
     ChildEnded,
@@ -56,16 +56,16 @@ BOOM = ErrorRecord("tool_error", "boom")
 
 
 class StoredJob:
-    """One job in PostgreSQL, moved by the same events as the simulation; `apply` says whether the event landed."""
+    """One job in PostgreSQL, moved by the same events as the simulation; `apply` says whether the event applied."""
 
     def __init__(self, database: Database, steps: tuple[PlannedStep, ...]) -> None:
         self._database = database
         self._store = PostgresJobStore(database, new_id())
-        self._fleet = Fleet(database, timedelta(seconds=15))
+        self._worker_registry = WorkerRegistry(database, timedelta(seconds=15))
         self._requests = OpenRequestStore(database)
         self._steps = steps
         self.id = new_id()
-        self.gathered: set[int] = set()  # steps whose claims are such
+        self.joined: set[int] = set()  # steps whose claims are such
         self.most = 4  # child jobs of a step that are begun at once
         self.take: Take | None = None  # what the next transition takes over
         self.taken: list[StepClaim | StageClaim] = []
@@ -79,21 +79,21 @@ class StoredJob:
         moved = await self._store.accept_plan(claim, "model", {}, self._steps, [], take=self.take)
         assert self._taking(moved)
         again = await self._store.accept_plan(claim, "model", {}, self._steps, [], take=self.take)
-        assert not again.landed
+        assert not again.applied
 
-    def _taking(self, moved: Moved) -> bool:
+    def _taking(self, moved: TransitionResult) -> bool:
         self.taken += moved.taken
         self._stage = next((claim for claim in moved.taken if isinstance(claim, StageClaim)), self._stage)
         taken = {claim.ref.index for claim in moved.taken if isinstance(claim, StepClaim)}
         assert not taken & {step.index for step in moved.ready}
-        return moved.landed
+        return moved.applied
 
     def _claim(self, index: int, attempt: int) -> StepClaim:
         ref = StepRef(self.id, 0, index)
         claim = StepClaim(
             ref, "default", "x", Effect.PURE, Lane.IO, {}, {}, attempt, attempt, 0, 0, 60.0, "", "", str(self.id)
         )
-        return replace(claim, gathered=index in self.gathered)
+        return replace(claim, joined=index in self.joined)
 
     async def apply(self, event: Event, index: int) -> bool:
         match event:
@@ -111,7 +111,7 @@ class StoredJob:
             case StepSuspended(attempt):
                 return await self._store.suspend_step(self._claim(index, attempt), timedelta(0), {"value": "v"})
             case StepReleased(attempt):
-                return (await self._store.release_step(self._claim(index, attempt))).landed
+                return (await self._store.release_step(self._claim(index, attempt))).applied
             case StepDelegated():
                 return await self._delegate(event, index)
             case ChildEnded(completed):
@@ -123,10 +123,10 @@ class StoredJob:
 
     async def _lose(self, ref: StepRef, attempt: int) -> bool:
         """Take a step back from its worker, which has no lease here, like all others."""
-        lost = [step for step in await self._fleet.lost_steps(1000, timedelta(hours=1)) if step.ref == ref]
+        lost = [step for step in await self._worker_registry.lost_steps(1000, timedelta(hours=1)) if step.ref == ref]
         if [step.attempt for step in lost] != [attempt]:
             return False
-        return (await self._fleet.take_back_step(lost[0], BOOM, timedelta(0))).landed
+        return (await self._worker_registry.take_back_step(lost[0], BOOM, timedelta(0))).applied
 
     async def claim_suspects(self) -> set[int]:
         """Claim all suspects that there are, group by group; returns the steps of this job among them."""
@@ -146,7 +146,7 @@ class StoredJob:
         living = [ChildRequest(None, "x", 60.0)] * (event.children - event.failed)
         dead = [ChildRequest("nobody", "x", 60.0)] * event.failed
         delegated = Delegated([*living, *dead], event.until, self.most, {"note": index})
-        return (await self._store.delegate_step(self._claim(index, event.attempt), delegated)).landed
+        return (await self._store.delegate_step(self._claim(index, event.attempt), delegated)).applied
 
     async def _end_child(self, index: int, completed: bool) -> bool:
         """End one of the step's child jobs that has not ended, and tell of it, twice; the second time is too late."""
@@ -169,25 +169,25 @@ class StoredJob:
             await self._requests.cancel("default", child)
         told = await self._store.child_ended(child)
         assert await self._store.child_ended(child) is None
-        return told is not None and told.moved.landed
+        return told is not None and told.moved.applied
 
     async def _apply_to_job(self, event: Event, index: int) -> bool:
         match event:
             case StepSettled(outcome):
                 error = None if outcome is Settlement.HAPPENED else BOOM
                 verdict = Verdict(outcome, {"value": "v"} if error is None else None, error)
-                return (await self._requests.settle("default", self.id, index, verdict)).landed
+                return (await self._requests.settle("default", self.id, index, verdict)).applied
             case PauseRequested():
-                return (await self._requests.pause("default", self.id)).landed
+                return (await self._requests.pause("default", self.id)).applied
             case ResumeRequested():
                 return await self._resume()
             case JobExpired():
                 await self._run("UPDATE jobs SET expires_at = now() WHERE id = %s")
-                ended = await self._fleet.expire_job(ExpiredJob(self.id, False, 1.0), BOOM)
+                ended = await self._worker_registry.expire_job(ExpiredJob(self.id, False, 1.0), BOOM)
                 return list(ended[:1]) == [self.id]
             case PlanExpired():
                 await self._run("UPDATE jobs SET deadline = now() WHERE id = %s")
-                return await self._fleet.expire_plan(ExpiredPlan(self.id, 300.0), BOOM)
+                return await self._worker_registry.expire_plan(ExpiredPlan(self.id, 300.0), BOOM)
             case CancelRequested():
                 ended, _ = await self._requests.cancel("default", self.id)
                 return list(ended[:1]) == [self.id]
@@ -199,9 +199,9 @@ class StoredJob:
         has_ended = JobStatus(job["status"]) in TERMINAL_JOB
         # Whoever looked at another end of the job, or at none, judged steps that are no longer those.
         for other in (job["resumes"] + 1, None if has_ended else job["resumes"]):
-            assert not (await self._requests.resume("default", self.id, after=other)).landed
+            assert not (await self._requests.resume("default", self.id, after=other)).applied
         after = job["resumes"] if has_ended else None
-        return (await self._requests.resume("default", self.id, after=after)).landed
+        return (await self._requests.resume("default", self.id, after=after)).applied
 
     async def _run(self, statement: str) -> None:
         async with self._database.connection() as connection:
@@ -238,14 +238,14 @@ class StoredJob:
         claims = [self._claim(index, attempt) for index, attempt in running]
         together = [self._store.succeed_step(claim, {"value": "v"}, None, take=self.take) for claim in claims]
         for moved in await asyncio.gather(*together):
-            assert moved.landed
+            assert moved.applied
             self.taken += moved.taken
             self._stage = self._stage or next((c for c in moved.taken if isinstance(c, StageClaim)), None)
 
     async def fire_timer(self, index: int, attempt: int) -> bool:
-        timers = await self._fleet.due_timers(100)
+        timers = await self._worker_registry.due_timers(100)
         assert DueTimer(StepRef(self.id, 0, index), attempt) in timers
-        return (await self._fleet.fire_timer(DueTimer(StepRef(self.id, 0, index), attempt))).landed
+        return (await self._worker_registry.fire_timer(DueTimer(StepRef(self.id, 0, index), attempt))).applied
 
     async def state(self) -> tuple[Any, ...]:
         job, steps = await self._requests.job("default", self.id)
@@ -254,11 +254,11 @@ class StoredJob:
             *(job["open_questions"], job["paused_at"] is not None),
         )
         return counters, [
-            (s["status"], s["attempt"], s["pending"], s["gathered"], s["waits_for"], s["open_children"] or 0)
+            (s["status"], s["attempt"], s["pending"], s["joined"], s["waits_for"], s["open_children"] or 0)
             for s in steps
         ]
 
     async def broken(self) -> Sequence[Any]:
         """Return which invariants are broken; nobody here has a lease."""
-        rows = await self._fleet.broken_invariants(100_000)
+        rows = await self._worker_registry.broken_invariants(100_000)
         return [row for row in rows if row["invariant"] != "running_without_lease"]

@@ -8,7 +8,7 @@
 | `cp__call_agent`, `cp__parallel` | the steps of an orchestration's own job |
 
 None of them waits: each returns `Delegated`, and its step holds no worker until the child jobs have ended. A call
-that was cut off before that is repeated, so their effect is `idempotent`; a delegation that landed never is.
+that was cut off before that is repeated, so their effect is `idempotent`; a delegation that applied never is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from worker.agents.ask_agent import AskAgent
 from worker.agents.call_agent import CallAgent
 from worker.agents.call_agents import CallAgents
 from worker.agents.conclusion import Concluding
-from worker.agents.desk import Desk, Reach
+from worker.agents.desk import AgentBackends, AgentServices
 from worker.agents.orchestrate import Orchestrate
 from worker.agents.parallel import Parallel
 
@@ -27,9 +27,9 @@ SWITCHED = ("cp__agent_orchestrate", "cp__call_agents")
 AgentTool = AskAgent | CallAgent | CallAgents | Orchestrate | Parallel
 
 
-def agent_tools(desk: Desk) -> list[AgentTool]:
+def agent_tools(desk: AgentServices) -> list[AgentTool]:
     """Return the tools of one process."""
     return [AskAgent(desk), CallAgent(desk), CallAgents(desk), Orchestrate(desk), Parallel(desk)]
 
 
-__all__ = ["SWITCHED", "AgentTool", "Concluding", "Desk", "Reach", "agent_tools"]
+__all__ = ["SWITCHED", "AgentBackends", "AgentServices", "AgentTool", "Concluding", "agent_tools"]

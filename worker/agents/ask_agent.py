@@ -12,7 +12,7 @@ from typing import Any
 from shared.domain.agents.chaining import shown
 from shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
 from worker.agents.definitions import AGENT_ID, define
-from worker.agents.desk import Desk, tell_of
+from worker.agents.desk import AgentServices, tell_of
 from worker.agents.orchestration.merging import Status
 from worker.agents.outcomes import error_of, output_of, status_of
 
@@ -46,7 +46,7 @@ _OUTPUT = {
 class AskAgent:
     """The tool; see the module."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: AgentServices) -> None:
         self._desk = desk
         self.definition = define("ask_agent", "Ask another agent and wait for its answer.", _INPUT, _OUTPUT)
 

@@ -9,7 +9,7 @@ from uuid import UUID
 from shared.domain.errors import InvalidArguments
 from shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
 from worker.agents.definitions import CALL_PROPERTIES, TEXTS, define
-from worker.agents.desk import Desk, tell_of
+from worker.agents.desk import AgentServices, tell_of
 from worker.agents.journal import tell_progress
 from worker.agents.orchestration.compiling import CALL_AGENT
 from worker.agents.orchestration.defects import render
@@ -33,7 +33,7 @@ _OUTPUT = {
 
 
 def child_request(
-    raw: dict[str, Any], desk: Desk, context: ToolContext, *, path: str = "", key: str | None = None
+    raw: dict[str, Any], desk: AgentServices, context: ToolContext, *, path: str = "", key: str | None = None
 ) -> ChildRequest:
     """Return the child job that a call of an agent asks for; raises `InvalidArguments` naming every defect."""
     call = _restored(raw, path)
@@ -70,7 +70,7 @@ def _restored(raw: dict[str, Any], path: str) -> dict[str, Any]:
 class CallAgent:
     """The tool; see the module."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: AgentServices) -> None:
         self._desk = desk
         self.definition = define(
             CALL_AGENT,

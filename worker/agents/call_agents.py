@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from shared.domain.errors import InvalidArguments
-from shared.domain.states import StepKind, Until
+from shared.domain.states import JoinPolicy, StepKind
 from shared.ports import ChildOutcome, Delegated, ToolContext
 from worker.agents.call_agent import child_request
 from worker.agents.definitions import CALL_PROPERTIES, define
-from worker.agents.desk import Desk, tell_of
+from worker.agents.desk import AgentServices, tell_of
 from worker.agents.orchestration.defects import Defect, render
 from worker.agents.orchestration.merging import Status
 from worker.agents.orchestration.request import agent_request
@@ -71,7 +71,7 @@ _KNOWN = frozenset(CALL_PROPERTIES)
 class CallAgents:
     """The tool; see the module."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: AgentServices) -> None:
         self._desk = desk
         self.definition = define(
             "cp__call_agents",
@@ -95,7 +95,7 @@ class CallAgents:
             )
         self._desk.check_depth(context)
         children = [child_request(entry, self._desk, context) for entry in entries]
-        return Delegated(children, Until.ALL, most)
+        return Delegated(children, JoinPolicy.ALL, most)
 
     async def gather(
         self, arguments: dict[str, Any], children: Sequence[ChildOutcome], note: Any, context: ToolContext

@@ -10,7 +10,7 @@ from shared.domain.plan_errors import format_plan_errors
 from shared.domain.states import StepStatus
 from shared.ports import ChildOutcome
 from shared.ports.orchestrations import OrchestratedStep
-from worker.agents.desk import Desk
+from worker.agents.desk import AgentServices
 from worker.agents.journal import tell
 from worker.agents.orchestration.rendering import (
     AgentOutcome,
@@ -24,7 +24,7 @@ from worker.agents.outcomes import error_of, output_of, result_of, shown_error, 
 _ENDED_UNREACHED = frozenset({StepStatus.PENDING, StepStatus.SKIPPED, StepStatus.CANCELLED})
 
 
-async def unfinished(desk: Desk, job: ChildOutcome, steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+async def unfinished(desk: AgentServices, job: ChildOutcome, steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the output of an orchestration whose job was cancelled, or failed, before it had one.
 
     What had been done is told all the same; `steps` are those of its frame, for a job that had not begun.
@@ -43,7 +43,7 @@ _NO_OUTPUT = {"code": "internal", "message": "the orchestration ended without an
 class Concluding:
     """The port `Conclusions`."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: AgentServices) -> None:
         self._desk = desk
 
     async def conclude(self, job_id: UUID, plan_errors: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

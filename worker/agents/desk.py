@@ -30,7 +30,7 @@ class Persist(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class AgentBackends:
     """What a process has only once it is open."""
 
     store: JobStore
@@ -41,7 +41,7 @@ class Reach:
 
 
 @dataclass(slots=True)
-class Desk:
+class AgentServices:
     """One per process. `is_enabled` is the operator's flag; `counts` are totals since the start, by name and labels.
 
     `caps` returns a tenant's limits as they are today: a job that was made under higher ones gets no more. None where
@@ -53,11 +53,11 @@ class Desk:
 
     is_enabled: bool = True
     planner_model: str | None = None
-    reach: Reach | None = None
+    reach: AgentBackends | None = None
     counts: Counter[tuple[str, ...]] = field(default_factory=Counter)
     caps: Callable[[str], Limits] | None = None
 
-    def opened(self) -> Reach:
+    def opened(self) -> AgentBackends:
         """Return what the process reaches; raises `InternalFault` where it reaches nothing (case oc-041)."""
         if self.reach is None:
             raise InternalFault(

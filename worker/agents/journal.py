@@ -13,7 +13,7 @@ from uuid import UUID
 from shared.domain.errors import AGENT_TIMEOUTS, Unavailable
 from shared.domain.states import StepStatus
 from shared.ports.orchestrations import OrchestratedStep, Orchestration
-from worker.agents.desk import ORCHESTRATE, Desk, Reach
+from worker.agents.desk import ORCHESTRATE, AgentBackends, AgentServices
 from worker.agents.orchestration.machine import follow
 from worker.agents.orchestration.progress import Outcome, Progress, Transition
 from worker.agents.orchestration.words import StepType
@@ -22,7 +22,7 @@ from worker.agents.outcomes import FAULTS
 _log = logging.getLogger("planq.agents")
 
 
-async def tell_progress(desk: Desk, job_id: UUID) -> None:
+async def tell_progress(desk: AgentServices, job_id: UUID) -> None:
     """Tell what an orchestration has done so far; best effort, for it is told again."""
     reach = desk.opened()
     try:
@@ -33,7 +33,9 @@ async def tell_progress(desk: Desk, job_id: UUID) -> None:
         _log.debug("orchestration_told_later", extra={"job": str(job_id), "cause": error.code})
 
 
-async def tell(desk: Desk, reach: Reach, job_id: UUID, found: Orchestration, *, is_over: bool) -> None:
+async def tell(
+    desk: AgentServices, reach: AgentBackends, job_id: UUID, found: Orchestration, *, is_over: bool
+) -> None:
     """Tell those transitions that nobody has told; raises `DatabaseUnavailable`."""
     steps = [
         Progress(step["id"], StepType(step["type"]), outcome_of(row))
@@ -43,7 +45,7 @@ async def tell(desk: Desk, reach: Reach, job_id: UUID, found: Orchestration, *, 
     say(desk, job_id, await reach.orchestrations.journal(job_id, made))
 
 
-def say(desk: Desk, job_id: UUID, transitions: Sequence[Transition]) -> None:
+def say(desk: AgentServices, job_id: UUID, transitions: Sequence[Transition]) -> None:
     """Log and count transitions."""
     for one in transitions:
         desk.counts["transition", one.event.value, one.target.value] += 1

@@ -19,7 +19,7 @@ from shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
 from shared.ports.orchestrations import PLAN_SOURCE
 from worker.agents.conclusion import unfinished
 from worker.agents.definitions import define
-from worker.agents.desk import ORCHESTRATE, Desk, Reach, time_left, too_deep
+from worker.agents.desk import ORCHESTRATE, AgentBackends, AgentServices, time_left, too_deep
 from worker.agents.journal import say
 from worker.agents.orchestration.agents import agent_defects, agents_of
 from worker.agents.orchestration.compiling import Compiled, compile_orchestration, framed
@@ -48,7 +48,7 @@ _REFUSED = (
 class Orchestrate:
     """The tool; see the module."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: AgentServices) -> None:
         self._desk = desk
         self.definition = define(
             ORCHESTRATE,
@@ -115,7 +115,7 @@ class Orchestrate:
 
     async def _compiled(
         self,
-        reach: Reach,
+        reach: AgentBackends,
         arguments: Mapping[str, Any],
         context: ToolContext,
         limits: OrchestrateLimits,

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from shared.domain.states import StepKind, Until
+from shared.domain.states import JoinPolicy, StepKind
 from shared.ports import ChildOutcome, Delegated, ToolContext
 from worker.agents.call_agent import child_request
 from worker.agents.definitions import CALL_PROPERTIES, CHILD, TEXTS, define
-from worker.agents.desk import Desk, tell_of
+from worker.agents.desk import AgentServices, tell_of
 from worker.agents.journal import tell_progress
 from worker.agents.orchestration.compiling import PARALLEL
 from worker.agents.orchestration.defects import MAX_CHILDREN
@@ -19,9 +19,9 @@ from worker.agents.orchestration.words import STRATEGIES, MergeStrategy
 from worker.agents.outcomes import error_of, failure_of, output_of, result_of, status_of
 
 _UNTIL = {
-    MergeStrategy.COLLECT: Until.FIRST_FAILURE,
-    MergeStrategy.FIRST_SUCCESS: Until.FIRST_SUCCESS,
-    MergeStrategy.BEST_EFFORT: Until.ALL,
+    MergeStrategy.COLLECT: JoinPolicy.FIRST_FAILURE,
+    MergeStrategy.FIRST_SUCCESS: JoinPolicy.FIRST_SUCCESS,
+    MergeStrategy.BEST_EFFORT: JoinPolicy.ALL,
 }
 
 _INPUT = {
@@ -61,7 +61,7 @@ _OUTPUT = {
 class Parallel:
     """The tool; see the module."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: AgentServices) -> None:
         self._desk = desk
         self.definition = define(
             PARALLEL,

@@ -23,7 +23,7 @@ from shared.domain.errors import Cancelled, InternalFault, capped
 from shared.domain.model import Ask, Findings, ModelCall, ModelFailed, ModelReply, Purpose
 from shared.ports import ToolContext
 from shared.ports.orchestrations import BINDINGS_MARK, PLAN_SCHEMA_NAME
-from worker.agents.desk import Reach
+from worker.agents.desk import AgentBackends
 from worker.agents.orchestration.schema import PLAN_SCHEMA_FOR_MODELS
 
 _PLACEHOLDER = re.compile(r"\{\{([a-z_]+)\}\}")
@@ -55,7 +55,7 @@ def planning() -> Iterator[None]:
 
 
 async def ask_planner(
-    reach: Reach, context: ToolContext, arguments: Mapping[str, Any], max_steps: int, own_model: str | None
+    reach: AgentBackends, context: ToolContext, arguments: Mapping[str, Any], max_steps: int, own_model: str | None
 ) -> str:
     """Return the reply of one planning call to a prompt, and keep what it cost.
 
@@ -82,7 +82,7 @@ async def ask_planner(
     return reply.text
 
 
-async def _reserved(reach: Reach, context: ToolContext, ask: Ask) -> Ask:
+async def _reserved(reach: AgentBackends, context: ToolContext, ask: Ask) -> Ask:
     """Reserve what the call needs of the tree's budget, until it is recorded; a reply may then be cut shorter."""
     wanted = wanted_for(ask, _NOTHING_FOUND, ())
     price = None if reach.prices is None else await reach.prices(ask.model, wanted.asked_tokens)
@@ -95,7 +95,7 @@ async def _reserved(reach: Reach, context: ToolContext, ask: Ask) -> Ask:
     return cut_to(ask, wanted, reserved.reply_tokens)
 
 
-async def _asked(reach: Reach, job_id: UUID, ask: Ask) -> ModelReply:
+async def _asked(reach: AgentBackends, job_id: UUID, ask: Ask) -> ModelReply:
     cut_off: list[ModelCall] = []
     try:
         return await reach.responder.respond(ask, _NOTHING_FOUND, cut_off=cut_off.append)
@@ -107,7 +107,7 @@ async def _asked(reach: Reach, job_id: UUID, ask: Ask) -> ModelReply:
         raise
 
 
-async def _record(reach: Reach, job_id: UUID, call: ModelCall) -> None:
+async def _record(reach: AgentBackends, job_id: UUID, call: ModelCall) -> None:
     """Store what a call has cost. A cancellation goes on once it is stored, or after a second without it."""
     told = [replace(call, purpose=Purpose.PLAN)]
     write = asyncio.ensure_future(reach.persist(lambda: reach.store.record_calls(job_id, told)))

@@ -27,7 +27,7 @@ from shared.domain.model import Ask, Findings, ModelCall, ModelFailed, ModelRepl
 from shared.domain.retry import GiveUp, StageTries, after_model_error
 from shared.domain.states import JobStatus
 from shared.domain.tool import ToolDefinition
-from shared.ports import CutOff, JobStore, Message, Moved, Prices, StageClaim
+from shared.ports import CutOff, JobStore, Message, Prices, StageClaim, TransitionResult
 from worker.engine.carried import Carried
 from worker.engine.persist import persist
 
@@ -44,7 +44,7 @@ class PausedByBudget(Exception):
 class Budget:
     """What one engine asks of budgets."""
 
-    def __init__(self, store: JobStore, spending: Spending, prices: Prices | None = None) -> None:
+    def __init__(self, store: JobStore, spending: ModelCallRecorder, prices: Prices | None = None) -> None:
         """Without `prices` a call is taken to cost what the tree's tokens have cost so far."""
         self._store = store
         self._spending = spending
@@ -87,8 +87,8 @@ class Budget:
             async with self._spending.kept(claim.job_id, made):
                 await persist(lambda: self._store.record_calls(claim.job_id, made))
             made.clear()
-        landed = await persist(lambda: self._store.release_stage(claim))
-        return Carried(claim.attempt, is_late=not landed)
+        applied = await persist(lambda: self._store.release_stage(claim))
+        return Carried(claim.attempt, is_late=not applied)
 
     async def _granted(self, claim: StageClaim, wanted: Wanted) -> int | None:
         holder = Holder(claim.job_id, claim.attempt, claim.round)
@@ -108,7 +108,7 @@ _GRACE_SECONDS = 1.0
 T = TypeVar("T")
 
 
-class Spending:
+class ModelCallRecorder:
     """Stores what model calls cost; one per engine."""
 
     def __init__(
@@ -185,9 +185,9 @@ class Spending:
                 claim, status, answer, error, calls, output=output, chained=chained, messages=messages
             )
 
-        landed = await self.unbroken(persist(end))
-        _log.info("job_ended", extra={"job": str(claim.job_id), "status": str(status), "landed": landed})
-        return Carried.by(claim, Moved(landed), error=error)
+        applied = await self.unbroken(persist(end))
+        _log.info("job_ended", extra={"job": str(claim.job_id), "status": str(status), "applied": applied})
+        return Carried.by(claim, TransitionResult(applied), error=error)
 
     async def end_or_retry(
         self,
@@ -219,10 +219,12 @@ class Spending:
             return await self.end(claim, None, told(decided.error), calls)
         delay = decided.delay
         waited = replace(tried, seconds=tried.seconds + delay.total_seconds())
-        landed = await self.unbroken(persist(lambda: self._store.retry_stage(claim, error, delay, waited, calls)))
+        applied = await self.unbroken(persist(lambda: self._store.retry_stage(claim, error, delay, waited, calls)))
         shown = {"job": str(claim.job_id), "stage": str(claim.status), "code": error.code, "tries": tried.tries}
-        _log.warning("stage_retrying", extra={**shown, "seconds": round(delay.total_seconds(), 1), "landed": landed})
-        return Carried.by(claim, Moved(landed), error=error)
+        _log.warning(
+            "stage_retrying", extra={**shown, "seconds": round(delay.total_seconds(), 1), "applied": applied}
+        )
+        return Carried.by(claim, TransitionResult(applied), error=error)
 
     def _begin(self, write: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(write)

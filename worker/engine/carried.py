@@ -9,7 +9,17 @@ from uuid import UUID
 from shared.domain.errors import ErrorRecord
 from shared.domain.ids import StepRef
 from shared.domain.states import JobStatus
-from shared.ports import Moved, Place, PlanWake, RespondWake, StageClaim, StepClaim, StepWake, UnitStep, Wake
+from shared.ports import (
+    Place,
+    PlanWake,
+    RespondWake,
+    StageClaim,
+    StepClaim,
+    StepWake,
+    TransitionResult,
+    UnitStep,
+    Wake,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +58,21 @@ class Carried:
     def by(
         cls,
         claim: StageClaim | StepClaim,
-        moved: Moved,
+        moved: TransitionResult,
         *,
         error: ErrorRecord | None = None,
         poisoned: bool = False,
     ) -> Carried:
         """Return the outcome of an attempt from its last transition; one that did not land led to nothing."""
         wakes: Sequence[Wake] = ()
-        if moved.landed:
+        if moved.applied:
             ref = claim.ref if isinstance(claim, StepClaim) else StepRef(claim.job_id, claim.round, 0)
             wakes = after_step(ref, moved)
-        return cls(claim.attempt, wakes, moved.taken, error, poisoned, is_late=not moved.landed)
+        return cls(claim.attempt, wakes, moved.taken, error, poisoned, is_late=not moved.applied)
 
 
-def after_step(ref: StepRef, moved: Moved) -> list[Wake]:
-    """Return the wake-ups that a landed transition of the step `ref` asks for, beside what it took over."""
+def after_step(ref: StepRef, moved: TransitionResult) -> list[Wake]:
+    """Return the wake-ups that an applied transition of the step `ref` asks for, beside what it took over."""
     wakes: list[Wake] = [StepWake(replace(ref, index=s.index), s.lane, s.tool_name) for s in moved.ready]
     is_taken = any(isinstance(claim, StageClaim) for claim in moved.taken)
     if moved.job_status is JobStatus.RESPONDING and not is_taken:
@@ -71,7 +81,7 @@ def after_step(ref: StepRef, moved: Moved) -> list[Wake]:
     return wakes
 
 
-def after_release(ref: StepRef, attempt: int, moved: Moved) -> list[Wake]:
+def after_release(ref: StepRef, attempt: int, moved: TransitionResult) -> list[Wake]:
     """Return the wake-ups after `attempt` at the step `ref` was given back: its next one, or what a skip leads to."""
     return [
         replace(wake, attempt=attempt + 1) if isinstance(wake, StepWake) and wake.ref == ref else wake

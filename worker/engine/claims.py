@@ -21,7 +21,7 @@ from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from shared.domain.errors import DatabaseUnavailable
-from shared.ports import Attempt, JobStore, Moved, Place, StageClaim, StepClaim, job_of
+from shared.ports import Attempt, JobStore, Place, StageClaim, StepClaim, TransitionResult, job_of
 from worker.engine.fence import Lease
 from worker.engine.writes import Owner, Writes
 
@@ -282,7 +282,7 @@ class Claims:
             flight.is_concluding = True
             self._told("concluding", flight.attempt.place, flight.attempt.number)
 
-    async def _take_over(self, claim: Claim, concluding: Awaitable[Moved]) -> Moved:
+    async def _take_over(self, claim: Claim, concluding: Awaitable[TransitionResult]) -> TransitionResult:
         """Await a conclusion that may bring claims, and hold them."""
         attempt, taking = attempt_of(claim), _Taking()
         self._taking.setdefault(attempt.job_id, []).append(taking)

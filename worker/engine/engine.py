@@ -36,7 +36,7 @@ from shared.ports import (
     Wake,
 )
 from shared.ports.orchestrations import Conclusions
-from worker.engine.budget import Spending
+from worker.engine.budget import ModelCallRecorder
 from worker.engine.carried import Carried, after_release, after_step, place_of, stage_again, wake_of
 from worker.engine.chain import Chain, Slots, Work, in_messages, own_share
 from worker.engine.claims import Claim, Claiming, Claims, Flight, attempt_of
@@ -112,7 +112,7 @@ class Engine:
         self._clock = clock
         self.claims = claims if claims is not None else Claims()
         self._watched = watched = self.claims.watch(store)
-        self._spending = spending = Spending(watched, timedelta(seconds=settings.model_retry_seconds), draw)
+        self._spending = spending = ModelCallRecorder(watched, timedelta(seconds=settings.model_retry_seconds), draw)
         self._respond = RespondStage(watched, responder, spending, conclusions, prices)
         limits = OutputLimits(settings.max_output_bytes, settings.inline_output_bytes)
         self._steps = StepRunner(

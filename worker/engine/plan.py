@@ -30,9 +30,9 @@ from shared.domain.planning import Direct, Malformed, interpret
 from shared.domain.states import JobStatus
 from shared.domain.tool import ToolDefinition
 from shared.domain.validation import outline_errors
-from shared.ports import JobStore, Moved, Planner, PlanWake, Prices, Responder, StageClaim
+from shared.ports import JobStore, Planner, PlanWake, Prices, Responder, StageClaim, TransitionResult
 from worker.engine.agent_job import AgentJob, offered_tools
-from worker.engine.budget import Budget, PausedByBudget, Spending
+from worker.engine.budget import Budget, ModelCallRecorder, PausedByBudget
 from worker.engine.carried import Carried
 from worker.engine.chain import Chain
 from worker.engine.persist import persist
@@ -77,7 +77,7 @@ class PlanStage:
         store: JobStore,
         planner: Planner,
         responder: Responder,
-        spending: Spending,
+        spending: ModelCallRecorder,
         prices: Prices | None = None,
     ) -> None:
         """`responder` answers where there is nothing to plan, and puts structured answers right."""
@@ -171,23 +171,23 @@ class PlanStage:
         chain.units = units_of(claim, steps)
         ready = sum(not step.depends_on and step.lane is chain.lane for step in steps)
 
-        async def accept() -> Moved:
+        async def accept() -> TransitionResult:
             take = chain.take(ready)
             return await self._store.accept_plan(claim, planning.source, body, steps, planning.calls, take=take)
 
         moved = await self._spending.unbroken(persist(accept))
-        _log.info("plan_accepted", extra={"job": str(claim.job_id), "steps": len(steps), "landed": moved.landed})
+        _log.info("plan_accepted", extra={"job": str(claim.job_id), "steps": len(steps), "applied": moved.applied})
         return Carried.by(claim, moved)
 
     async def _refuse(self, planning: _Planning, body: Any, errors: Sequence[Mapping[str, Any]]) -> Carried:
         claim, chain = planning.claim, planning.chain
 
-        async def refuse() -> Moved:
+        async def refuse() -> TransitionResult:
             take = chain.take(0)
             return await self._store.refuse_plan(claim, planning.source, body, errors, planning.calls, take=take)
 
         moved = await self._spending.unbroken(persist(refuse))
-        _log.info("plan_refused", extra={"job": str(claim.job_id), "errors": len(errors), "landed": moved.landed})
+        _log.info("plan_refused", extra={"job": str(claim.job_id), "errors": len(errors), "applied": moved.applied})
         return Carried.by(claim, moved)
 
 

@@ -35,10 +35,10 @@ from shared.domain.model import Ask, Findings, ModelFailed, ModelReply, Repair, 
 from shared.domain.results import failure_text
 from shared.domain.states import JobStatus
 from shared.domain.tool import ToolDefinition
-from shared.ports import JobStore, Message, Moved, Prices, Responder, RespondWake, StageClaim
+from shared.ports import JobStore, Message, Prices, Responder, RespondWake, StageClaim, TransitionResult
 from shared.ports.orchestrations import PLAN_SOURCE, Conclusions
 from worker.engine.agent_job import AgentJob
-from worker.engine.budget import Budget, PausedByBudget, Spending
+from worker.engine.budget import Budget, ModelCallRecorder, PausedByBudget
 from worker.engine.carried import Carried, after_step
 from worker.engine.chain import Chain
 from worker.engine.persist import persist
@@ -51,7 +51,7 @@ class RespondStage:
         self,
         store: JobStore,
         responder: Responder,
-        spending: Spending,
+        spending: ModelCallRecorder,
         conclusions: Conclusions | None = None,
         prices: Prices | None = None,
     ) -> None:
@@ -124,7 +124,7 @@ class Said:
 class Answering:
     """Ends the jobs of agents; one per engine."""
 
-    def __init__(self, store: JobStore, responder: Responder, spending: Spending, budget: Budget) -> None:
+    def __init__(self, store: JobStore, responder: Responder, spending: ModelCallRecorder, budget: Budget) -> None:
         self._store = store
         self._responder = responder
         self._spending = spending
@@ -215,15 +215,15 @@ class Answering:
         except BudgetExceeded as refused:
             return await self._end_unchained(claim, chain, answered, call.tool_name, ErrorRecord.of(refused))
 
-        async def open_round() -> Moved:
+        async def open_round() -> TransitionResult:
             take = chain.take(1 if step.lane is chain.lane else 0)
             return await self._store.chain_tool(claim, answered.value, answered.text, step, chain.calls, take=take)
 
         moved = await self._spending.unbroken(persist(open_round))
-        told = {"job": str(claim.job_id), "tool": call.tool_name, "landed": moved.landed}
+        told = {"job": str(claim.job_id), "tool": call.tool_name, "applied": moved.applied}
         _log.info("chained_tool_called", extra=told)
-        wakes = after_step(StepRef(claim.job_id, claim.round + 1, 0), moved) if moved.landed else ()
-        return Carried(claim.attempt, wakes, moved.taken, is_late=not moved.landed)
+        wakes = after_step(StepRef(claim.job_id, claim.round + 1, 0), moved) if moved.applied else ()
+        return Carried(claim.attempt, wakes, moved.taken, is_late=not moved.applied)
 
     async def _end_unchained(
         self, claim: StageClaim, chain: Chain, answered: Answered, tool_name: str, error: ErrorRecord
@@ -297,7 +297,7 @@ def _step(call: ChainedCall, tool: ToolDefinition, step_timeout_seconds: float) 
 class OrchestrationStage:
     """Ends orchestration jobs; one per engine. `conclusions` None is a process that has no tools for agents."""
 
-    def __init__(self, spending: Spending, conclusions: Conclusions | None) -> None:
+    def __init__(self, spending: ModelCallRecorder, conclusions: Conclusions | None) -> None:
         self._spending = spending
         self._conclusions = conclusions
 

@@ -34,7 +34,6 @@ from shared.ports import (
     FindsOut,
     Gathers,
     JobStore,
-    Moved,
     NotHappened,
     Ownership,
     StepClaim,
@@ -43,6 +42,7 @@ from shared.ports import (
     Tool,
     Toolbox,
     ToolContext,
+    TransitionResult,
     UnitStep,
 )
 from worker.engine.carried import Carried
@@ -94,12 +94,12 @@ class StepRunner:
         outcome = known[1] if known is not None and known[0].ref == claim.ref else await self._attempt(claim)
         if outcome.suspended is not None:
             waiting = outcome.suspended
-            landed = await persist(lambda: self._store.suspend_step(claim, waiting.delay, waiting.output))
-            return Carried.by(claim, Moved(landed))
+            applied = await persist(lambda: self._store.suspend_step(claim, waiting.delay, waiting.output))
+            return Carried.by(claim, TransitionResult(applied))
         if outcome.delegated is not None:
             delegated = outcome.delegated
             moved = await persist(lambda: self._store.delegate_step(claim, delegated))
-            _tell("step_delegated", claim, moved.landed)
+            _tell("step_delegated", claim, moved.applied)
             return Carried.by(claim, moved)
         if outcome.output is None:
             failure = outcome.failure or InternalFault("the attempt ended without an outcome")
@@ -109,8 +109,8 @@ class StepRunner:
         output = outcome.output
         unit = await self._rest_of_unit(claim, output, chain, since)
         moved = await persist(lambda: self._succeed(claim, output, unit, chain))
-        _tell("step_succeeded", claim, moved.landed)
-        return replace(Carried.by(claim, moved), unit=unit[: moved.steps - 1] if moved.landed else ())
+        _tell("step_succeeded", claim, moved.applied)
+        return replace(Carried.by(claim, moved), unit=unit[: moved.steps - 1] if moved.applied else ())
 
     async def _rest_of_unit(
         self, head: StepClaim, output: ReadyOutput, chain: Chain, since: float
@@ -157,20 +157,24 @@ class StepRunner:
             time_left=_time_left(claim, since),
         )
         moved = await persist(lambda: self._store_next(claim, next_, chain))
-        _tell(f"step_{moved.status}", claim, moved.landed, code=next_.error.code)
+        _tell(f"step_{moved.status}", claim, moved.applied, code=next_.error.code)
         return Carried.by(claim, moved, error=next_.error, poisoned=poisoned)
 
-    async def _store_next(self, claim: StepClaim, next_: Next, chain: Chain) -> Moved:
+    async def _store_next(self, claim: StepClaim, next_: Next, chain: Chain) -> TransitionResult:
         match next_:
-            case RunAgain(error, delay, unsure, anew):
-                return await self._store.fail_step(claim, error, delay, unsure=unsure, anew=anew, take=chain.take())
+            case RunAgain(error, delay, in_doubt, anew):
+                return await self._store.fail_step(
+                    claim, error, delay, in_doubt=in_doubt, anew=anew, take=chain.take()
+                )
             case Ask(error, question):
-                landed = await self._store.ask_step(claim, error, question)
-                return Moved(landed, status=StepStatus.WAITING)
+                applied = await self._store.ask_step(claim, error, question)
+                return TransitionResult(applied, status=StepStatus.WAITING)
             case GiveUp(error):
                 return await self._store.fail_step(claim, error, None, take=chain.take())
 
-    async def _succeed(self, claim: StepClaim, output: ReadyOutput, unit: Sequence[UnitStep], chain: Chain) -> Moved:
+    async def _succeed(
+        self, claim: StepClaim, output: ReadyOutput, unit: Sequence[UnitStep], chain: Chain
+    ) -> TransitionResult:
         """Store the output; a repeat puts its payload again, so that none is referred to that has been collected."""
         artifact, payload = await self._values.put(claim, output)
         stored = output_to_store(output)
@@ -207,7 +211,7 @@ class StepRunner:
     async def _ask(self, claim: StepClaim, tool: Tool, calling: Calling) -> Any:
         """Put the arguments together and return the tool's answer: that it finds out, or that of a new call."""
         arguments = await self._values.arguments(claim, tool)
-        if claim.unsure:
+        if claim.in_doubt:
             calling.phase = Phase.FINDING_OUT
             found = await calling.ask(_finding_out(tool, arguments, claim, calling.owner))
             if not isinstance(found, NotHappened):
@@ -215,7 +219,7 @@ class StepRunner:
             _tell("step_had_not_happened", claim, True)
         await self._claims.until_held()
         calling.phase = Phase.CALLING
-        if claim.gathered:
+        if claim.joined:
             gathering = await self._gathering(claim, tool, arguments)
             try:
                 return await calling.ask(gathering)
@@ -235,7 +239,7 @@ class StepRunner:
 
 def _checked(delegated: Delegated, claim: StepClaim, tool: Tool) -> Delegated:
     """Return what a tool delegated; raises `InternalFault` where nobody could gather, or there is nothing to."""
-    if not isinstance(tool, Gathers) or claim.gathered or not delegated.children:
+    if not isinstance(tool, Gathers) or claim.joined or not delegated.children:
         raise InternalFault(
             f"tool {claim.tool_name!r} delegated without a way to gather, to no child job, or a second time"
         )
@@ -284,13 +288,15 @@ def _context(claim: StepClaim, owner: Ownership | None = None) -> ToolContext:
     )
 
 
-def _tell(event: str, claim: StepClaim, landed: bool, **fields: Any) -> None:
-    level = logging.DEBUG if landed and not fields else logging.INFO  # a line per step costs more than its transition
+def _tell(event: str, claim: StepClaim, applied: bool, **fields: Any) -> None:
+    level = (
+        logging.DEBUG if applied and not fields else logging.INFO
+    )  # a line per step costs more than its transition
     if not _log.isEnabledFor(level):
         return
     _log.log(
         level,
-        event if landed else "late_outcome_rejected",
+        event if applied else "late_outcome_rejected",
         extra={
             "job": str(claim.ref.job_id),
             "step": claim.ref.index,

@@ -36,7 +36,6 @@ from shared.ports import (
     ExpiredJob,
     LostStage,
     LostStep,
-    Moved,
     Neighbourhood,
     PlanWake,
     Publisher,
@@ -45,6 +44,7 @@ from shared.ports import (
     RetentionStore,
     SweepPart,
     SweepStore,
+    TransitionResult,
     Wake,
 )
 from worker.engine.carried import after_step
@@ -185,7 +185,7 @@ class Sweeper:
         count = 0
         for timer in await self._store.due_timers(self._settings.batch):
             moved = await self._store.fire_timer(timer)
-            count += moved.landed
+            count += moved.applied
             wakes += after_step(timer.ref, moved)
         return count, wakes
 
@@ -211,7 +211,7 @@ class Sweeper:
         for step in await self._store.lost_steps(self._settings.batch, self._settings.deadline_grace):
             decided = self._judge(step)
             moved = await self._store_next(step, decided)
-            if not moved.landed:
+            if not moved.applied:
                 continue
             count += 1
             self._has_lost_worker |= step.is_worker_lost
@@ -226,17 +226,17 @@ class Sweeper:
             return after_loss(step, self._settings.max_worker_losses, step.company)
         late = TimedOut(f"tool {step.tool_name!r} did not answer within {step.timeout_seconds:g} s")
         decided = after_error(step, ErrorRecord.of(late), phase=Phase.CALLING, jitter=self._draw())
-        if isinstance(decided, RunAgain) and decided.unsure:
+        if isinstance(decided, RunAgain) and decided.in_doubt:
             return replace(decided, delay=max(decided.delay, self._settings.lease))
         return decided
 
-    async def _store_next(self, step: LostStep, decided: Next) -> Moved:
+    async def _store_next(self, step: LostStep, decided: Next) -> TransitionResult:
         match decided:
-            case RunAgain(error, delay, unsure):  # nobody has gathered here, so nothing begins anew
-                return await self._store.take_back_step(step, error, delay, unsure=unsure)
+            case RunAgain(error, delay, in_doubt):  # nobody has joined here, so nothing begins anew
+                return await self._store.take_back_step(step, error, delay, in_doubt=in_doubt)
             case Ask(error, question):
-                landed = await self._store.ask_lost_step(step, error, question)
-                return Moved(landed, status=StepStatus.WAITING)
+                applied = await self._store.ask_lost_step(step, error, question)
+                return TransitionResult(applied, status=StepStatus.WAITING)
             case GiveUp(error):
                 return await self._store.take_back_step(step, error, None)
 
@@ -321,7 +321,7 @@ class Sweeper:
                 f"nobody said within {question.limit_seconds:g} s whether the call took effect, so it is not repeated"
             )
             moved = await self._store.expire_question(question, ErrorRecord.of(error))
-            if not moved.landed:
+            if not moved.applied:
                 continue
             count += 1
             _tell("question_expired", question.ref)

@@ -31,11 +31,11 @@ from shared.failpoints import Failpoints
 from shared.ports import Attempt
 from shared.settings import Settings
 from shared.store.database import Database
-from shared.store.fleet import Fleet
 from shared.store.objects import open_objects
 from shared.store.payloads import PayloadStore
 from shared.store.retention import Retention
 from shared.store.signals import CANCELLED, ENDED, Notifier, listen
+from shared.store.worker_registry import WorkerRegistry
 from worker.container import Identity, Tools, announce
 from worker.engine import Retainer, Sweeper, SweepSettings
 from worker.engine.fence import Lease
@@ -43,7 +43,7 @@ from worker.host import Host
 from worker.runtime.prefork import Children
 from worker.runtime.quarantine import Quarantine
 from worker.runtime.reconcile import InFlight, Reconciler
-from worker.runtime.watchdog import Hearing
+from worker.runtime.watchdog import ConsumerWatchdog
 
 _log = logging.getLogger("planq.lifecycle")
 
@@ -69,7 +69,7 @@ STUCK_EXIT = 70
 
 
 @dataclass(frozen=True, slots=True)
-class Companion:
+class HeartbeatParts:
     """What the thread looks after. `children` are those of a `cpu` worker, None where a loop runs the steps.
 
     `loop_of` returns that loop; `received` counts the messages that the worker has taken; `restart` ends the worker
@@ -96,7 +96,7 @@ class Lifecycle:
         identity: Identity,
         tools: Tools,
         app: Celery,
-        companion: Companion,
+        companion: HeartbeatParts,
         *,
         host: Host | None = None,
         zygote: socket.socket | None = None,
@@ -123,13 +123,15 @@ class Lifecycle:
         # A beat that waits on a connection which leads nowhere would cost the lease.
         silent = max(settings.lease_seconds * _SILENT_SHARE, _SILENT_SECONDS)
         self._database = Database(settings.require_database(), max_connections=3, silent_seconds=silent)
-        self._fleet = self._failpoints.around("fleet", Fleet(self._database, settings.lease, settings.lease_margin))
+        self._worker_registry = self._failpoints.around(
+            "worker_registry", WorkerRegistry(self._database, settings.lease, settings.lease_margin)
+        )
         self._lag = LoopLag(companion.loop_of)
-        patience = timedelta(seconds=settings.deaf_seconds)
-        self._hearing = Hearing(self._fleet, identity.lane, patience, companion.received)
+        patience = timedelta(seconds=settings.consumer_watchdog_seconds)
+        self._watchdog = ConsumerWatchdog(self._worker_registry, identity.lane, patience, companion.received)
         self._reconciler = Reconciler(
             # A copy, for the counter belongs to another thread.
-            self._fleet,
+            self._worker_registry,
             identity.id,
             companion.here,
             companion.lease,
@@ -138,7 +140,9 @@ class Lifecycle:
         )
         self._work: set[asyncio.Task[None]] = set()
         self._sweep_timer = SweepTimer()
-        self._quarantine = None if zygote is None else Quarantine(identity.lane, zygote, self._fleet, self._sweep_now)
+        self._quarantine = (
+            None if zygote is None else Quarantine(identity.lane, zygote, self._worker_registry, self._sweep_now)
+        )
         self._objects = open_objects(settings.payloads)
 
     def start(self) -> None:
@@ -197,7 +201,7 @@ class Lifecycle:
 
     async def _let_go_of(self, attempt: Attempt) -> None:
         """Let the next sweep take a step back whose process has ended; raises `DatabaseUnavailable`."""
-        if await self._fleet.disown(self._identity.id, attempt):
+        if await self._worker_registry.disown(self._identity.id, attempt):
             _log.warning("step_process_died", extra={"job": str(attempt.job_id), "attempt": attempt.number})
 
     def _run(self) -> None:
@@ -226,7 +230,7 @@ class Lifecycle:
             lease=self._settings.lease,
             ahead=timedelta(seconds=self._settings.sweep_seconds),
         )
-        store = self._failpoints.around("sweep", self._fleet)
+        store = self._failpoints.around("sweep", self._worker_registry)
         publisher = self._failpoints.around("sweep_publisher", self._publisher)
         interrupt = Notifier(self._database, CANCELLED).send
         sweeper = Sweeper(
@@ -272,7 +276,7 @@ class Lifecycle:
 
     async def _announce(self) -> None:
         asked = self._companion.lease.clock()
-        await announce(self._fleet, self._identity, self._tools.registry.definitions())
+        await announce(self._worker_registry, self._identity, self._tools.registry.definitions())
         self._companion.lease.renewed(asked)
 
     async def _close(self) -> None:
@@ -283,7 +287,7 @@ class Lifecycle:
         try:
             # Nothing runs here any more: what a commit claimed whose answer was not waited for has not begun.
             if await self._reconciler.hand_back_all():
-                await self._fleet.forget(self._identity.id)
+                await self._worker_registry.forget(self._identity.id)
         finally:
             await self._database.close()
 
@@ -310,13 +314,13 @@ class Lifecycle:
             await self._disown(pid)
         if not await self._reconciler.beat(self._lag.take_worst()):
             # The row was removed: a sweep took this worker for dead. What it held is fenced off; it goes on afresh.
-            await announce(self._fleet, self._identity, self._tools.registry.definitions())
+            await announce(self._worker_registry, self._identity, self._tools.registry.definitions())
             await self._reconciler.beat(timedelta(0))
         for attempt in children.fenced() if children is not None else ():
             await self._let_go_of(attempt)
-        alive = await self._fleet.live()
+        alive = await self._worker_registry.live()
         self._companion.counted(sum(str(self._identity.lane) in worker["lanes"] for worker in alive))
-        if not self._winding_down.is_set() and await self._hearing.is_lost(self._companion.here.in_flight):
+        if not self._winding_down.is_set() and await self._watchdog.is_lost(self._companion.here.in_flight):
             self._winding_down.set()
             self._companion.restart()
             self._start(self._end_by_force())
@@ -328,7 +332,7 @@ class Lifecycle:
         if not self._companion.here.acting:  # else only the end of this process says that they have stopped
             with contextlib.suppress(TimeoutError, DatabaseUnavailable):
                 async with asyncio.timeout(_STOP_SECONDS):
-                    await self._fleet.forget(self._identity.id)
+                    await self._worker_registry.forget(self._identity.id)
         os._exit(STUCK_EXIT)
 
     def _heard_cancel(self, job_id: UUID | None) -> None:

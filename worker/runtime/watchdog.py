@@ -12,7 +12,7 @@ from datetime import timedelta
 from time import monotonic
 
 from shared.domain.states import Lane
-from shared.store.fleet import Fleet
+from shared.store.worker_registry import WorkerRegistry
 
 _log = logging.getLogger("planq.lifecycle")
 
@@ -20,11 +20,13 @@ _SETTLED = timedelta(seconds=3)
 """A wake-up reaches an idle worker in milliseconds; one that was published so long ago is not under way any more."""
 
 
-class Hearing:
+class ConsumerWatchdog:
     """Asked at every heartbeat; `received` counts the messages that this worker has taken so far."""
 
-    def __init__(self, fleet: Fleet, lane: Lane, patience: timedelta, received: Callable[[], int]) -> None:
-        self._fleet = fleet
+    def __init__(
+        self, worker_registry: WorkerRegistry, lane: Lane, patience: timedelta, received: Callable[[], int]
+    ) -> None:
+        self._worker_registry = worker_registry
         self._lane = lane
         self._patience = patience
         self._received = received
@@ -44,7 +46,7 @@ class Hearing:
         idle = timedelta(seconds=now - self._idle_since)
         if idle < self._patience:
             return False
-        unheard = await self._fleet.unheard_wakes(self._lane, idle, _SETTLED)
+        unheard = await self._worker_registry.unanswered_wakes(self._lane, idle, _SETTLED)
         if unheard:
-            _log.critical("worker_deaf", extra={"lane": str(self._lane), "unheard": unheard, "idle": str(idle)})
+            _log.critical("consumer_stalled", extra={"lane": str(self._lane), "unheard": unheard, "idle": str(idle)})
         return bool(unheard)

@@ -21,12 +21,12 @@ CREATE TYPE planq_stage AS (claim json, attempt int, told planq_event);
 
 -- How one attempt at a step ended, and what its worker takes over next. It has succeeded unless there is an `error`.
 -- A large output comes as the `hash` of its payload (hexadecimal), its size in `bytes` and its `excerpts` instead of
--- `output`; planq_keep_outcome says what `artifact` holds. A failed step is tried again after `retry_in` seconds, `unsure`
+-- `output`; planq_keep_outcome says what `artifact` holds. A failed step is tried again after `retry_in` seconds, `in_doubt`
 -- where the attempt may have taken effect; `lost` counts a loss of its worker against it. JSON comes as texts that hold
 -- it, because functions that take JSON apart refuse \u0000.
 CREATE TYPE planq_outcome AS (
     n int, job uuid, round int, index int, attempt int, output text, hash text, bytes bigint, excerpts text,
-    artifact text, error text, retry_in float8, unsure boolean, anew boolean, lost boolean, take_steps int,
+    artifact text, error text, retry_in float8, in_doubt boolean, anew boolean, lost boolean, take_steps int,
     take_stage boolean
 );
 

@@ -28,9 +28,9 @@ from shared.domain.tool import ToolDefinition
 from shared.ports import ArtifactRecord, Wake
 from shared.settings import Settings
 from shared.store.database import Database
-from shared.store.fleet import Fleet
 from shared.store.ids import new_id
 from shared.store.jobs import PostgresJobStore
+from shared.store.worker_registry import WorkerRegistry
 from tests.integration.api import control
 from tests.support.servers import TestPostgres
 from tests.support.waiting import eventually
@@ -102,13 +102,17 @@ class Jobs:
 
     def publish_tools(self) -> None:
         """Publish `TOOLS`."""
-        self.run(lambda database: Fleet(database, timedelta(seconds=15)).publish_tools("default", TOOLS))
+        self.run(lambda database: WorkerRegistry(database, timedelta(seconds=15)).publish_tools("default", TOOLS))
 
     def register_worker(self, *lanes: Lane) -> UUID:
         """Announce a live worker of these lanes."""
         worker = new_id()
-        fleet = lambda database: Fleet(database, timedelta(seconds=15))  # noqa: E731
-        self.run(lambda database: fleet(database).register(worker, f"test-{worker}", lanes, ["text_search"], 1, "0"))
+        worker_registry = lambda database: WorkerRegistry(database, timedelta(seconds=15))  # noqa: E731
+        self.run(
+            lambda database: worker_registry(database).register(
+                worker, f"test-{worker}", lanes, ["text_search"], 1, "0"
+            )
+        )
         return worker
 
     def complete(self, job_id: str, answer: str = "done", *, notify: bool = False) -> None:

@@ -15,9 +15,9 @@ from shared.domain.states import Effect, JobStatus, Recovery
 from shared.domain.tool import ToolDefinition
 from shared.ports import StageClaim, StepClaim
 from shared.store.database import Database
-from shared.store.fleet import Fleet
 from shared.store.ids import new_id
 from shared.store.jobs import PostgresJobStore
+from shared.store.worker_registry import WorkerRegistry
 
 if TYPE_CHECKING:
     from tests.integration.api.conftest import Api
@@ -69,7 +69,7 @@ class Story:
             assert claim is not None
             compiled = compile_plan(Plan.model_validate(claim.plan_body), {one.name: one for one in TOOLS})
             moved = await store.accept_plan(claim, "caller", claim.plan_body, compiled.steps, [])
-            assert moved.landed
+            assert moved.applied
             return moved.job_status is JobStatus.EXECUTING
 
         return bool(self._api.jobs.run(work))
@@ -102,7 +102,7 @@ class Story:
                 claim = await store.claim_step(StepRef(UUID(self.id), 0, index))
                 assert claim is not None, index
                 moved = await store.succeed_step(claim, {"text": f"of {self.id}", "n": index}, None)
-                assert moved.landed
+                assert moved.applied
 
         self._api.jobs.run(work)
 
@@ -111,7 +111,7 @@ class Story:
 
         async def work(database: Database) -> None:
             store = PostgresJobStore(database, new_id())
-            assert (await store.succeed_step(claim, {"text": "late"}, None)).landed
+            assert (await store.succeed_step(claim, {"text": "late"}, None)).applied
 
         self._api.jobs.run(work)
 
@@ -122,7 +122,7 @@ class Story:
             store = PostgresJobStore(database, new_id())
             claim = await store.claim_step(StepRef(UUID(self.id), 0, index))
             assert claim is not None
-            assert (await store.fail_step(claim, ErrorRecord(code, "no"), None)).landed
+            assert (await store.fail_step(claim, ErrorRecord(code, "no"), None)).applied
 
         self._api.jobs.run(work)
 
@@ -146,7 +146,7 @@ class Story:
             claim = await store.claim_step(StepRef(UUID(self.id), 0, index))
             assert claim is not None
             error = ErrorRecord("outcome_unknown", "the worker was lost")
-            assert (await store.fail_step(claim, error, timedelta(seconds=60), unsure=True)).landed
+            assert (await store.fail_step(claim, error, timedelta(seconds=60), in_doubt=True)).applied
 
         self._api.jobs.run(work)
 
@@ -190,4 +190,4 @@ def failed_job(api: Api, code: str, tool: str = "mail") -> Story:
 
 def publish(api: Api, tools: Sequence[ToolDefinition]) -> None:
     """Publish tools."""
-    api.jobs.run(lambda database: Fleet(database, timedelta(seconds=15)).publish_tools("default", tools))
+    api.jobs.run(lambda database: WorkerRegistry(database, timedelta(seconds=15)).publish_tools("default", tools))

@@ -173,7 +173,7 @@ def test_an_unsafe_call_that_may_have_happened_is_not_repeated_unless_asked(api:
     assert [step["status"] for step in resumed["steps"]] == ["succeeded", "ready", "pending"]
     claim = story.claim(1)
     assert claim is not None
-    assert not claim.unsure
+    assert not claim.in_doubt
 
 
 def test_a_tool_that_can_find_out_does_so_before_it_is_called_again(api: Api) -> None:
@@ -188,7 +188,7 @@ def test_a_tool_that_can_find_out_does_so_before_it_is_called_again(api: Api) ->
     api.jobs.execute("UPDATE steps SET run_at = now() WHERE job_id = %s", story.id)
     claim = story.claim(1)
     assert claim is not None
-    assert claim.unsure
+    assert claim.in_doubt
 
 
 def test_an_unsafe_call_that_was_cut_off_when_its_job_expired_is_not_repeated(api: Api) -> None:

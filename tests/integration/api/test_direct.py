@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from shared.domain.tool import ToolDefinition
-from shared.store.fleet import Fleet
+from shared.store.worker_registry import WorkerRegistry
 from tests.integration.api.conftest import JSON, TOOLS, Api, MakeApi, problem_of, search
 from tests.support.waiting import eventually
 
@@ -123,7 +123,9 @@ def test_a_tool_that_was_published_a_moment_ago_is_known(make_api: MakeApi) -> N
     problem_of(api.http.post("/jobs", json={"plan": {"calls": [call]}}), 422, "plan_invalid")
     problem_of(api.http.post("/jobs", json={"input": "a", "tools": ["brand_new"]}), 422, "invalid_request")
 
-    api.jobs.run(lambda database: Fleet(database, api.settings.lease).publish_tools("default", [*TOOLS, new]))
+    api.jobs.run(
+        lambda database: WorkerRegistry(database, api.settings.lease).publish_tools("default", [*TOOLS, new])
+    )
 
     api.submit({"plan": {"calls": [call]}})
     api.submit({"input": "a", "tools": ["brand_new"]})

@@ -82,7 +82,7 @@ def test_a_refused_plan_is_shown_with_its_defects(api: Api) -> None:
         claim = await store.claim_stage(UUID(job["id"]), [JobStatus.QUEUED])
         assert claim is not None
         call = ModelCall(Purpose.PLAN, "m", 5, input_tokens=7, output_tokens=3, cost_usd=Decimal("0.25"))
-        assert (await store.refuse_plan(claim, "model", plan, [error], [call])).landed
+        assert (await store.refuse_plan(claim, "model", plan, [error], [call])).applied
 
     api.jobs.run(refuse)
 

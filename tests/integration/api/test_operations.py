@@ -17,7 +17,7 @@ from api.readiness import BrokerProbe, Readiness
 from shared.broker.celery_config import create_celery
 from shared.domain.states import Lane
 from shared.store.database import Database
-from shared.store.fleet import Fleet
+from shared.store.worker_registry import WorkerRegistry
 from tests.integration.api.conftest import JSON, TOOLS, Api, MakeApi, problem_of, search
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
@@ -58,11 +58,11 @@ def test_ready_needs_a_live_worker_for_each_lane(make_api: MakeApi) -> None:
 def test_ready_says_that_a_disk_is_full(api: Api, tmp_path: Path) -> None:
     async def checks(least_free: int) -> dict[str, Any]:
         database = Database(api.settings.database_url, max_connections=1)
-        fleet = Fleet(database, timedelta(seconds=15))
+        worker_registry = WorkerRegistry(database, timedelta(seconds=15))
         probe = BrokerProbe(create_celery(api.settings.broker_url))
         await database.open()
         try:
-            readiness = Readiness(database, fleet, probe, data=tmp_path, least_free=least_free)
+            readiness = Readiness(database, worker_registry, probe, data=tmp_path, least_free=least_free)
             return (await readiness.document())["checks"]
         finally:
             await database.close()

@@ -46,7 +46,7 @@ def finish_with(api: Api, job_id: str, body: bytes) -> None:
         assert step is not None
         digest = await payloads.put("default", body, b'{"value": "shown", "is_whole": false}')
         record = PayloadRecord(digest, len(body), excerpts_json(json.loads(body), step.wanted))
-        assert (await store.succeed_step(step, None, ArtifactRecord("large", None, None), record)).landed
+        assert (await store.succeed_step(step, None, ArtifactRecord("large", None, None), record)).applied
 
     api.jobs.run(work)
 

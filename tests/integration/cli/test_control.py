@@ -27,7 +27,7 @@ def call(name: str, text: str) -> dict[str, Any]:
 
 
 @dataclass
-class Desk:
+class AgentServices:
     """The command line, the processes behind it, and the folder in which the tools keep their ledger."""
 
     stack: Stack
@@ -60,7 +60,9 @@ class Desk:
 
 
 @pytest.fixture(scope="module")
-def desk(postgres: TestPostgres, valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def desk(
+    postgres: TestPostgres, valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[AgentServices]:
     """One planq for all tests here; its leases are short, because one of them kills a worker."""
     database_url = postgres.create_migrated()
     folder = tmp_path_factory.mktemp("desk")
@@ -74,13 +76,13 @@ def desk(postgres: TestPostgres, valkey: EmbeddedValkey, tmp_path_factory: pytes
     stack = Stack(tmp_path_factory.mktemp("stack"), database_url, valkey.url, env=env)
     try:
         stack.start()
-        yield Desk(stack, folder)
+        yield AgentServices(stack, folder)
     finally:
         stack.end()
         postgres.drop(database_url)
 
 
-def test_a_failed_step_is_repaired_and_resumed_and_a_fork_repeats_only_what_was_edited(desk: Desk) -> None:
+def test_a_failed_step_is_repaired_and_resumed_and_a_fork_repeats_only_what_was_edited(desk: AgentServices) -> None:
     closed = desk.folder / "closed"
     closed.touch()
     calls = [call("desk_read", "a"), call("desk_mail", "$0.output.text"), call("desk_mail", "b")]
@@ -109,7 +111,7 @@ def test_a_failed_step_is_repaired_and_resumed_and_a_fork_repeats_only_what_was_
     assert f"forked from {job_id}" in desk.planq("status", new_id).stdout
 
 
-def test_a_fork_of_what_is_done_is_only_answered_again_and_one_with_defects_is_refused(desk: Desk) -> None:
+def test_a_fork_of_what_is_done_is_only_answered_again_and_one_with_defects_is_refused(desk: AgentServices) -> None:
     job_id = desk.submit(call("desk_mail", "x"))
     desk.ended(job_id)
 
@@ -122,7 +124,7 @@ def test_a_fork_of_what_is_done_is_only_answered_again_and_one_with_defects_is_r
     assert "unknown tool 'nope'" in refused.stderr
 
 
-def test_a_paused_job_waits_until_it_is_resumed(desk: Desk) -> None:
+def test_a_paused_job_waits_until_it_is_resumed(desk: AgentServices) -> None:
     (desk.folder / "pen").unlink(missing_ok=True)
     job_id = desk.submit(call("desk_sign", "a"), call("desk_read", "b"))
     eventually(lambda: desk.ledger(job_id) == ["sign a"], PATIENCE, what="the first step runs")
@@ -140,7 +142,7 @@ def test_a_paused_job_waits_until_it_is_resumed(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("answer", ["happened", "did-not-happen", "unknown"])
-def test_a_call_that_was_cut_off_by_a_killed_worker_is_settled(desk: Desk, answer: str) -> None:
+def test_a_call_that_was_cut_off_by_a_killed_worker_is_settled(desk: AgentServices, answer: str) -> None:
     (desk.folder / "pen").unlink(missing_ok=True)
     job_id = desk.submit(call("desk_sign", "a"), call("desk_read", "$0.output.text"))
     eventually(lambda: desk.ledger(job_id) == ["sign a"], PATIENCE, what="the unsafe tool runs")

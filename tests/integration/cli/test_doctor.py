@@ -19,8 +19,8 @@ from shared.broker.celery_config import create_celery
 from shared.broker.dead_letters import MOST, DeadLetters, Letter
 from shared.domain.states import Lane
 from shared.store.database import Database
-from shared.store.fleet import Fleet
 from shared.store.ids import new_id
+from shared.store.worker_registry import WorkerRegistry
 from tests.support.ports import free_port
 from tests.support.refusing import REFUSALS
 from tests.support.stack import Stack
@@ -247,12 +247,12 @@ def test_each_worker_is_told_with_its_lane_and_a_loop_that_lags_is_a_warning(
         database = Database(database_url, max_connections=1)
         await database.open()
         try:
-            fleet = Fleet(database, timedelta(seconds=15))
+            worker_registry = WorkerRegistry(database, timedelta(seconds=15))
             for name, lane, lag_ms, late in [("a", Lane.IO, 1_000, 1), ("b\x1b[31m", Lane.CPU, 1_001, 2)]:
                 worker = new_id()
-                await fleet.register(worker, name, [lane], [], 300, "0")
+                await worker_registry.register(worker, name, [lane], [], 300, "0")
                 lag = timedelta(milliseconds=lag_ms)
-                assert await fleet.heartbeat(worker, lag, in_flight=7, late_outcomes=late)
+                assert await worker_registry.heartbeat(worker, lag, in_flight=7, late_outcomes=late)
         finally:
             await database.close()
 

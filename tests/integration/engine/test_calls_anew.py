@@ -72,7 +72,7 @@ async def settled(harness: Harness, database_url: str, plan: Mapping[str, Any]) 
                 break
     finally:
         listening.cancel()
-    assert await harness.fleet.broken_invariants() == []
+    assert await harness.worker_registry.broken_invariants() == []
     return job, step, await rows(harness, CHILDREN, job_id)
 
 
@@ -167,7 +167,7 @@ def test_what_is_lost_while_it_gathers_only_gathers_again(
             gathers.append(context.attempt)
             if len(gathers) == 1:
                 attempt = Attempt(StepRef(UUID(context.job_id), 0, 0), context.attempt)
-                assert await harness.fleet.disown(harness.worker_id, attempt)
+                assert await harness.worker_registry.disown(harness.worker_id, attempt)
                 await harness.sweeper.sweep()
             return await gather(self, arguments, children, note, context)
 

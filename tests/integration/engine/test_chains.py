@@ -233,7 +233,7 @@ def test_what_has_run_of_a_unit_is_thrown_away_where_its_job_is_paused_by_then(p
     async def scenario(harness: Harness) -> Any:
         async def paused() -> Any:
             if steps.calls[1] == 1:
-                assert (await harness.requests.pause("default", job_id)).landed
+                assert (await harness.requests.pause("default", job_id)).applied
 
         steps.odd[1] = paused
         job_id = await harness.submit("", plan=chain("leaf", "leaf", "leaf", "look"))

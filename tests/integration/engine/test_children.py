@@ -67,7 +67,7 @@ def delegating(*children: Any, **arguments: Any) -> dict[str, Any]:
 
 async def sound(harness: Harness) -> None:
     """Nothing is broken, whatever happened."""
-    assert await harness.fleet.broken_invariants() == []
+    assert await harness.worker_registry.broken_invariants() == []
 
 
 async def pump(harness: Harness) -> None:
@@ -108,7 +108,7 @@ def test_a_step_waits_for_its_children_and_gathers_once(play: Play) -> None:
     assert output["statuses"] == ["completed"] * 2
     assert output["keys"] == ["a", "b"]
     assert output["ids"] == [str(child["id"]) for child in children]
-    assert [(c["depth"], c["root_job_id"], c["is_gathered"]) for c in children] == [(0, job["id"], True)] * 2
+    assert [(c["depth"], c["root_job_id"], c["is_joined"]) for c in children] == [(0, job["id"], True)] * 2
     assert steps[0]["attempt"] == 2
     assert (len(delegate.calls), len(delegate.gathers)) == (1, 1)
     assert delegate.gathers[0].limits == Limits()
@@ -135,7 +135,7 @@ def test_no_more_children_are_begun_at_once_than_may_be(play: Play) -> None:
 
 
 async def sound_but_for_leases(harness: Harness) -> None:
-    broken = await harness.fleet.broken_invariants()
+    broken = await harness.worker_registry.broken_invariants()
     assert [row for row in broken if row["invariant"] != "running_without_lease"] == []
 
 
@@ -297,12 +297,12 @@ def test_a_pause_stops_the_children_and_resuming_lets_them_go_on(play: Play) -> 
         chain: dict[str, Any] = {"plan": child_plan(("pass_gate", {}), ("double", {"number": 3}))}
         chain["plan"]["calls"][1]["depends_on"] = [0]
         job_id, running = await begun(harness, gate, delegating(chain, chain, most=1), 1)
-        assert (await harness.requests.pause("default", job_id)).landed
+        assert (await harness.requests.pause("default", job_id)).applied
         gate.open.set()
         await asyncio.wait_for(running, 60)
         paused = await children_of(harness.database, job_id)
         await sound(harness)
-        assert (await harness.requests.resume("default", job_id)).landed
+        assert (await harness.requests.resume("default", job_id)).applied
         while (await harness.requests.status("default", job_id)) is not JobStatus.COMPLETED:
             await harness.sweeper.sweep()
             await harness.drain()
@@ -324,9 +324,9 @@ def test_a_failed_delegation_is_tried_again_with_new_children(play: Play) -> Non
         job, _ = await harness.run("", plan=delegating(FAST, FAST, must=3))
         first = await children_of(harness.database, job["id"])
         # A child that has ended belongs to its parent.
-        assert not (await harness.requests.resume("default", first[0]["id"], after=0)).landed
+        assert not (await harness.requests.resume("default", first[0]["id"], after=0)).applied
         asked = await harness.requests.resume("default", job["id"], after=0)
-        assert asked.landed
+        assert asked.applied
         harness.published += asked.wakes
         await harness.drain()
         await sound(harness)

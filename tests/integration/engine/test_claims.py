@@ -62,7 +62,7 @@ async def planned(harness: Harness) -> UUID:
 def reconciler(harness: Harness, lease: Lease | None = None) -> Reconciler:
     runtime = cast(LaneRuntime, SimpleNamespace(loop=asyncio.get_running_loop()))
     here = LoopInFlight(runtime, harness.engine.claims)
-    return Reconciler(harness.fleet, harness.worker_id, here, lease or Lease(LEASE), harness)
+    return Reconciler(harness.worker_registry, harness.worker_id, here, lease or Lease(LEASE), harness)
 
 
 async def take_back(harness: Harness, job_id: UUID) -> None:
@@ -106,7 +106,7 @@ def test_a_late_outcome_is_rejected_and_counted(play: Play) -> None:
         await asyncio.wait_for(running, 60)
         beats = reconciler(harness)
         await beats.beat(timedelta(milliseconds=70))
-        [worker] = await harness.fleet.live()
+        [worker] = await harness.worker_registry.live()
         return await step_of(harness, job_id), worker
 
     step, worker = play(scenario, ScriptedModel(), [held.tool])

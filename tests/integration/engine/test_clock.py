@@ -50,7 +50,7 @@ def test_a_job_that_nobody_begins_expires_when_its_time_in_the_queue_is_over(pla
         job_id = await harness.submit()
         harness.published.clear()
         await move_clock(harness.database, wait - SECOND)
-        in_time = await harness.fleet.expired_jobs(10)
+        in_time = await harness.worker_registry.expired_jobs(10)
         await move_clock(harness.database, wait + SECOND)
         await harness.sweeper.sweep()
         return in_time, (await harness.requests.job("default", job_id))[0]
@@ -66,7 +66,7 @@ def test_a_lease_ends_when_no_heartbeat_came_for_its_length(play: Play) -> None:
         found = []
         for later in (LEASE - SECOND, LEASE + SECOND):
             await move_clock(harness.database, later)
-            found.append([lost.ref for lost in await harness.fleet.lost_steps(10, timedelta(hours=1))])
+            found.append([lost.ref for lost in await harness.worker_registry.lost_steps(10, timedelta(hours=1))])
         return step.ref, found
 
     ref, (before, after) = play(scenario, MODEL, TOOLS)
@@ -78,9 +78,9 @@ def test_a_step_is_tried_again_when_its_pause_is_over_by_a_claim_and_by_the_swee
         step = await claimed(harness)
         await harness.store.fail_step(step, FAILED, timedelta(hours=1))
         await move_clock(harness.database, timedelta(minutes=59))
-        early = await harness.store.claim_step(step.ref), await harness.fleet.take_due_wakes(10)
+        early = await harness.store.claim_step(step.ref), await harness.worker_registry.take_due_wakes(10)
         await move_clock(harness.database, timedelta(minutes=61))
-        return early, await harness.fleet.take_due_wakes(10), await harness.store.claim_step(step.ref)
+        return early, await harness.worker_registry.take_due_wakes(10), await harness.store.claim_step(step.ref)
 
     early, wakes, again = play(scenario, MODEL, TOOLS)
     assert early == (None, [])

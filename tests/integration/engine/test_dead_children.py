@@ -44,11 +44,11 @@ def test_a_call_whose_process_died_while_the_database_was_away_is_left_to_the_sw
         for kind in ("claiming", "begun"):
             children.tell(kind, claim.ref, claim.attempt)
         assert children.died(os.getpid()) == Attempt(claim.ref, claim.attempt)
-        reconciler = Reconciler(rows.fleet, worker, children, Lease(LEASE), published)
+        reconciler = Reconciler(rows.worker_registry, worker, children, Lease(LEASE), published)
         for _ in range(3):
             await reconciler.compare()
         _, (step,) = await rows.job(job)
-        lost = await rows.fleet.lost_steps(10, timedelta(0))
+        lost = await rows.worker_registry.lost_steps(10, timedelta(0))
         return step["status"], step["releases"], published.wakes, [found.ref for found in lost], claim.ref
 
     async def inside() -> Any:

@@ -14,7 +14,7 @@ import pytest
 from shared.domain.ids import StepRef
 from shared.domain.states import Effect
 from shared.ports import ToolContext
-from shared.store.fleet import Fleet
+from shared.store.worker_registry import WorkerRegistry
 from tests.support.harness import LEASE, Harness, ScriptedModel, make_tool
 from tests.support.waiting import PATIENCE, until
 from worker.engine.fence import Lease
@@ -109,7 +109,7 @@ async def take_back(harness: Harness, job_id: UUID) -> None:
 
 
 @pytest.mark.parametrize(
-    ("effect", "options", "status", "code", "unsure"),
+    ("effect", "options", "status", "code", "in_doubt"),
     [
         ("unsafe", {"find_out": not_happened}, "ready", "outcome_unknown", True),
         ("unsafe", {"recovery": "ask"}, "waiting", "outcome_unknown", False),
@@ -118,7 +118,7 @@ async def take_back(harness: Harness, job_id: UUID) -> None:
     ],
 )
 def test_a_write_is_stopped_when_the_lease_is_over_and_that_is_said_when_it_is_back(
-    play: Play, effect: str, options: dict[str, Any], status: str, code: str | None, unsure: bool
+    play: Play, effect: str, options: dict[str, Any], status: str, code: str | None, in_doubt: bool
 ) -> None:
     held = Held(effect, **options)
 
@@ -136,7 +136,7 @@ def test_a_write_is_stopped_when_the_lease_is_over_and_that_is_said_when_it_is_b
 
     step, claims = play(scenario, ScriptedModel(), [held.tool])
     error = step["error"]
-    assert (step["status"], error and error["code"], step["unsure"]) == (status, code, unsure)
+    assert (step["status"], error and error["code"], step["in_doubt"]) == (status, code, in_doubt)
     assert (claims.in_flight, claims.late_outcomes, claims.writes.acting) == (0, 0, [])
     assert step["attempt"] - step["releases"] == (0 if effect == "idempotent" else 1), "no retry is used up"
 
@@ -199,7 +199,7 @@ def test_a_thread_that_nobody_can_stop_is_not_said_to_have_stopped(play: Play) -
         return await step_of(harness, job_id), claims.writes.acting
 
     step, acting = play(scenario, ScriptedModel(), [stuck.tool])
-    assert (step["status"], step["unsure"], acting) == ("ready", True, [])
+    assert (step["status"], step["in_doubt"], acting) == ("ready", True, [])
     assert stuck.seen == ["the call was broken off: nothing may be done in its name any more"]
 
 
@@ -221,7 +221,7 @@ def test_a_thread_past_its_time_is_waited_for_where_somebody_will_look(play: Pla
 
     step = play(scenario, ScriptedModel(), [stuck.tool])
     expected = ("ready", True) if recovery == "find_out" else ("failed", False)
-    assert (step["status"], step["unsure"]) == expected
+    assert (step["status"], step["in_doubt"]) == expected
     assert step["error"]["code"] == ("outcome_unknown" if recovery == "find_out" else "timeout")
 
 
@@ -252,8 +252,8 @@ async def claimed(harness: Harness) -> Callable[[], Any]:
     assert await harness.store.claim_step(StepRef(job_id, 0, 0)) is not None
 
     async def lost() -> list[tuple[str, str]]:
-        found = await harness.fleet.lost_steps(10, timedelta(seconds=10))
-        looked = await harness.fleet.look(timedelta(seconds=10), timedelta(0))
+        found = await harness.worker_registry.lost_steps(10, timedelta(seconds=10))
+        looked = await harness.worker_registry.look(timedelta(seconds=10), timedelta(0))
         assert ("steps" in [str(part) for part in looked.parts]) == bool(found), "a look finds what there is"
         return [(step.tool_name, str(step.seen)) for step in found]
 
@@ -298,7 +298,7 @@ def test_a_call_is_looked_into_when_it_can_act_no_more(
     held = Held("unsafe", timeout_seconds=60, **options)
 
     async def scenario(harness: Harness) -> Any:
-        harness.fleet = Fleet(harness.database, LEASE, timedelta(seconds=3))
+        harness.worker_registry = WorkerRegistry(harness.database, LEASE, timedelta(seconds=3))
         lost = await claimed(harness)
         await change(harness, struck)
         await change(harness, f"UPDATE steps SET deadline = deadline - interval '{past} seconds'")
@@ -323,14 +323,16 @@ def test_an_attempt_that_had_to_find_out_first_may_act_for_twice_as_long(play: P
     held = Held("unsafe", timeout_seconds=60, find_out=not_happened)
 
     async def scenario(harness: Harness) -> Any:
-        harness.fleet = Fleet(harness.database, LEASE, timedelta(seconds=3))
+        harness.worker_registry = WorkerRegistry(harness.database, LEASE, timedelta(seconds=3))
         lost = await claimed(harness)
         await change(harness, SILENT)
-        await change(harness, "UPDATE steps SET unsure = true, deadline = deadline - interval '64 seconds'")
+        await change(harness, "UPDATE steps SET in_doubt = true, deadline = deadline - interval '64 seconds'")
         before = await lost()
-        assert not await harness.fleet.broken_invariants(), "it is waited for"
+        assert not await harness.worker_registry.broken_invariants(), "it is waited for"
         await change(harness, "UPDATE steps SET deadline = deadline - interval '60 seconds'")
-        assert [row["invariant"] for row in await harness.fleet.broken_invariants()] == ["running_without_lease"]
+        assert [row["invariant"] for row in await harness.worker_registry.broken_invariants()] == [
+            "running_without_lease"
+        ]
         return before, await lost()
 
     assert play(scenario, ScriptedModel(), [held.tool]) == ([], [("held", "lease")])

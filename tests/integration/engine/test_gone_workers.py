@@ -51,7 +51,7 @@ class Machine:
 def sweeper_on(harness: Harness, machine: Machine) -> Sweeper:
     return Sweeper(
         SweepSettings(),
-        harness.fleet,
+        harness.worker_registry,
         harness,
         harness,
         harness.silent.job_ended,
@@ -74,7 +74,7 @@ async def tell(harness: Harness, process: Process | None) -> None:
     async with harness.database.connection() as connection:
         await connection.execute("DELETE FROM workers")
     text = process.text if process is not None else None
-    await harness.fleet.register(harness.worker_id, "one", [Lane.IO], [], 10, "test", process=text)
+    await harness.worker_registry.register(harness.worker_id, "one", [Lane.IO], [], 10, "test", process=text)
 
 
 def test_what_a_gone_worker_held_is_taken_back_in_the_same_pass(play: Play) -> None:
@@ -89,7 +89,7 @@ def test_what_a_gone_worker_held_is_taken_back_in_the_same_pass(play: Play) -> N
         harness.published.clear()
         sweeper = sweeper_on(harness, Machine(HERE.text))
         await sweeper.sweep()
-        assert await harness.fleet.live() == []
+        assert await harness.worker_registry.live() == []
         _, steps = await harness.requests.job("default", job_id)
         again = await harness.store.claim_suspects(None, Lane.IO)
         return again, [(s["status"], s["worker_losses"], s["worker_id"]) for s in steps], sweeper.counts
@@ -135,7 +135,7 @@ def test_a_worker_that_is_not_seen_to_have_gone_keeps_its_lease(
     async def scenario(harness: Harness) -> Any:
         await lives_as(harness, process)
         await sweeper_on(harness, machine).sweep()
-        return [row["id"] for row in await harness.fleet.live()], harness.worker_id, harness.published
+        return [row["id"] for row in await harness.worker_registry.live()], harness.worker_id, harness.published
 
     live, worker, published = play(scenario, MODEL, TOOLS)
     assert live == [worker]
@@ -147,13 +147,13 @@ def test_a_lease_is_ended_once_however_many_see_it(play: Play) -> None:
     async def scenario(harness: Harness) -> Any:
         await lives_as(harness, HERE)
         sweepers = [sweeper_on(harness, Machine(HERE.text)) for _ in range(5)]
-        (one,) = await harness.fleet.neighbours(HERE.place)
-        landed = await asyncio.gather(*(harness.fleet.end_lease(one) for _ in sweepers))
+        (one,) = await harness.worker_registry.neighbours(HERE.place)
+        applied = await asyncio.gather(*(harness.worker_registry.end_lease(one) for _ in sweepers))
         await asyncio.gather(*(sweeper.sweep() for sweeper in sweepers))
-        return landed, sum((sweeper.counts for sweeper in sweepers), Counter())
+        return applied, sum((sweeper.counts for sweeper in sweepers), Counter())
 
-    landed, counts = play(scenario, MODEL, TOOLS)
-    assert sorted(landed) == [False] * 4 + [True]
+    applied, counts = play(scenario, MODEL, TOOLS)
+    assert sorted(applied) == [False] * 4 + [True]
     assert counts == Counter({("lost", "gone"): 1}), "the stage was taken back once"
 
 
@@ -161,8 +161,8 @@ def test_the_lease_of_another_process_than_was_seen_is_not_ended(play: Play) -> 
     async def scenario(harness: Harness) -> Any:
         await lives_as(harness, HERE)
         other = Process(HERE.boot, HERE.pids, HERE.times, HERE.pid, HERE.started + 1, HERE.group)
-        landed = await harness.fleet.end_lease(Neighbour(harness.worker_id, "one", other.text))
-        return landed, len(await harness.fleet.live())
+        applied = await harness.worker_registry.end_lease(Neighbour(harness.worker_id, "one", other.text))
+        return applied, len(await harness.worker_registry.live())
 
     assert play(scenario, MODEL, TOOLS) == (False, 1)
 
@@ -177,11 +177,11 @@ def test_a_beat_that_arrives_after_the_death_costs_one_pass(play: Play) -> None:
         await sweeper.sweep()  # the first pass also tidies up
         machine.gone.add(HERE.text)
         await sweeper.sweep()
-        assert await harness.fleet.heartbeat(harness.worker_id, timedelta(0))
+        assert await harness.worker_registry.heartbeat(harness.worker_id, timedelta(0))
         assert [claim.job_id for claim in await harness.store.claim_suspects(None, Lane.IO)] == [job_id]
-        alive = len(await harness.fleet.live())
+        alive = len(await harness.worker_registry.live())
         await sweeper.sweep()
-        return alive, len(await harness.fleet.live()), sweeper.counts
+        return alive, len(await harness.worker_registry.live()), sweeper.counts
 
     alive, afterwards, counts = play(scenario, MODEL, TOOLS)
     assert (alive, afterwards) == (1, 0)
@@ -199,15 +199,15 @@ def test_how_a_loss_was_seen_is_told(play: Play) -> None:
             await harness.carry_out(claim)
             claims.append(await harness.store.claim_step(StepRef(job_id, 0, 0)))
         disowned, *others = [claim for claim in claims if claim is not None]
-        assert await harness.fleet.disown(harness.worker_id, Attempt(disowned.ref, disowned.attempt))
+        assert await harness.worker_registry.disown(harness.worker_id, Attempt(disowned.ref, disowned.attempt))
         sweeper = sweeper_on(harness, Machine())
         await sweeper.sweep()
         assert sweeper.counts == Counter({("lost", "disowned"): 1})
         async with harness.database.connection() as connection:
             await connection.execute("UPDATE workers SET heartbeat_at = now() - interval '1 hour'")
-        seen = [step.seen for step in await harness.fleet.lost_steps(10, SweepSettings().deadline_grace)]
-        assert await harness.fleet.end_lease(Neighbour(harness.worker_id, "one", HERE.text))
-        seen += [step.seen for step in await harness.fleet.lost_steps(10, SweepSettings().deadline_grace)]
+        seen = [step.seen for step in await harness.worker_registry.lost_steps(10, SweepSettings().deadline_grace)]
+        assert await harness.worker_registry.end_lease(Neighbour(harness.worker_id, "one", HERE.text))
+        seen += [step.seen for step in await harness.worker_registry.lost_steps(10, SweepSettings().deadline_grace)]
         return seen, len(others)
 
     seen, count = play(scenario, MODEL, TOOLS)

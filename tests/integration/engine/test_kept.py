@@ -43,7 +43,7 @@ async def furnish(harness: Harness, **services: Any) -> None:
     )
     loaded = load_registry(services=known, entry_point_group=None, modules=["worker.tools.builtin"])
     harness.registry.extend([tool for d in loaded.definitions() if (tool := loaded.find(d.name)) is not None])
-    await harness.fleet.publish_tools("default", loaded.definitions())
+    await harness.worker_registry.publish_tools("default", loaded.definitions())
 
 
 def plan(*calls: Call) -> dict[str, Any]:

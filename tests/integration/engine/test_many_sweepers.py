@@ -177,7 +177,7 @@ def test_what_five_sweepers_find_is_put_right_once(database_url: str, case: Case
         assert sum(map(len, claimed)) == case.suspects
         assert harness.silent.ended_jobs == ([job_id] if case.ends else [])
         await harness.open()
-        assert await harness.fleet.broken_invariants() == []
+        assert await harness.worker_registry.broken_invariants() == []
 
     play(database_url, scenario)
 
@@ -201,7 +201,7 @@ async def sweep_at_once(harness: Harness, job_id: UUID, *, hold: bool) -> None:
     sweepers = [
         Sweeper(
             SweepSettings(),
-            harness.fleet,
+            harness.worker_registry,
             harness,
             harness,
             harness.silent.job_ended,

@@ -121,7 +121,7 @@ def test_a_stage_waits_for_its_model_without_a_worker_and_goes_on(outage: Callab
             assert (retry["stage"], retry["attempts"], retry["error"]["message"]) == (stage, attempt, away.message)
             in_seconds = datetime.fromisoformat(retry["next_attempt_at"]) - await now(harness)
             assert timedelta(0) < in_seconds <= timedelta(seconds=60)
-            assert await harness.fleet.broken_invariants() == []
+            assert await harness.worker_registry.broken_invariants() == []
             await harness.sweeper.sweep()
             assert harness.published == [], "its time has not come"
             await time_passes(harness, job_id)
@@ -132,7 +132,7 @@ def test_a_stage_waits_for_its_model_without_a_worker_and_goes_on(outage: Callab
         assert [one["data"]["error"]["message"] for one in told] == [away.message for away in AWAY]
         kept = await rows(harness, "SELECT is_retried FROM model_calls ORDER BY id")
         assert sum(one["is_retried"] for one in kept) == 2
-        assert await harness.fleet.broken_invariants() == []
+        assert await harness.worker_registry.broken_invariants() == []
 
     outage(scenario, model)
 
@@ -219,7 +219,7 @@ def test_a_job_that_waits_can_be_cancelled_and_expires(outage: Callable[..., Any
             job = await document(harness, job_id)
             assert (job["status"], job["retry"]) == (status, None)
         assert job["error"]["code"] == "job_timeout"
-        assert await harness.fleet.broken_invariants() == []
+        assert await harness.worker_registry.broken_invariants() == []
         assert harness.published == []
 
     outage(scenario, Outage(failures=list(AWAY)))
@@ -285,7 +285,7 @@ def test_tries_use_up_no_budget_and_no_agents_own_limit_of_calls(outage: Callabl
             await time_passes(harness, job_id)
         job, _, _, _ = await look(harness, job_id)
         assert (job["status"], job["model_calls"]) == ("completed", 1), job["error"]
-        assert await harness.fleet.broken_invariants() == []
+        assert await harness.worker_registry.broken_invariants() == []
 
     outage(scenario, model)
 

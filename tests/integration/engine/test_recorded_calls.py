@@ -17,7 +17,7 @@ from shared.domain.states import Effect, JobStatus, Lane, Recovery, StepKind
 from shared.ports import StageClaim
 from tests.support.agents import rows, run_agent, saying
 from tests.support.harness import Harness, ScriptedModel, make_tool
-from worker.engine.budget import Budget, Spending
+from worker.engine.budget import Budget, ModelCallRecorder
 from worker.engine.persist import persist
 from worker.tools.declare import tool
 
@@ -192,7 +192,7 @@ def test_a_stage_that_is_cancelled_while_it_is_put_back_keeps_what_it_cost(play:
             await asyncio.Event().wait()
 
         harness.store.record_calls = stuck  # type: ignore[method-assign]
-        budget = Budget(harness.store, Spending(harness.store))
+        budget = Budget(harness.store, ModelCallRecorder(harness.store))
         putting = asyncio.create_task(budget.put_back(claim, made_once()))
         await has_begun.wait()
         putting.cancel()
@@ -211,7 +211,7 @@ def test_a_defect_after_a_stage_has_recorded_its_calls_does_not_count_them_again
         breaking(harness, "release_stage")
         made = made_once()
         with pytest.raises(RuntimeError):
-            await Budget(harness.store, Spending(harness.store)).put_back(claim, made)
+            await Budget(harness.store, ModelCallRecorder(harness.store)).put_back(claim, made)
         await harness.store.end_job(claim, JobStatus.FAILED, None, None, made)
         return await counted(harness, job_id)
 

@@ -90,7 +90,7 @@ async def lose_the_worker(harness: Harness, job_id: UUID, index: int = 0) -> Non
     """Let a worker claim a step and die; another one sweeps."""
     claim = await harness.store.claim_step(StepRef(job_id, 0, index))
     assert claim is not None
-    await harness.fleet.forget(harness.worker_id)
+    await harness.worker_registry.forget(harness.worker_id)
     await harness.sweeper.sweep()
     await harness.open()
 
@@ -246,7 +246,7 @@ def test_a_living_worker_that_does_not_enforce_a_deadline_is_overruled(
         claim = await overdue(harness, job_id)
         await harness.sweeper.sweep()
         late = await harness.store.succeed_step(claim, {"receipt": "late"}, None)
-        assert not late.landed
+        assert not late.applied
         return await seen(harness, job_id)
 
     _, steps = play(scenario, ScriptedModel(), Bank().tools(recovery, lane=lane))
@@ -264,7 +264,7 @@ def test_a_living_worker_that_cannot_stop_a_thread_is_waited_for(play: Play, rec
         claim = await overdue(harness, job_id)
         await harness.sweeper.sweep()
         late = await harness.store.succeed_step(claim, {"receipt": "late"}, None)
-        assert late.landed
+        assert late.applied
         return await seen(harness, job_id)
 
     _, steps = play(scenario, ScriptedModel(), Bank().tools(recovery))
@@ -311,7 +311,7 @@ def test_a_worker_with_an_older_version_of_the_tool_calls_nothing_in_doubt(play:
     async def scenario(harness: Harness) -> Any:
         job_id = await executing(harness)
         async with harness.database.connection() as connection:
-            await connection.execute("UPDATE steps SET unsure = true, recovery = 'find_out' WHERE index = 0")
+            await connection.execute("UPDATE steps SET in_doubt = true, recovery = 'find_out' WHERE index = 0")
         await go_on(harness)
         return await seen(harness, job_id)
 
@@ -376,8 +376,8 @@ def test_a_doubt_outlives_being_skipped(play: Play) -> None:
         async with harness.database.connection() as connection:  # nobody can be in the call any more
             await connection.execute("UPDATE steps SET finished_at = finished_at - interval '1 minute'")
         job, planned = await harness.requests.planned("default", job_id)
-        unsure = doubts_about(job, planned, repeat_unsafe=False)
-        asked = await harness.requests.resume("default", job_id, after=job["resumes"], unsure=unsure)
+        in_doubt = doubts_about(job, planned, repeat_unsafe=False)
+        asked = await harness.requests.resume("default", job_id, after=job["resumes"], in_doubt=in_doubt)
         await harness.publish(asked.wakes)
         await harness.drain()
         return before, await seen(harness, job_id)

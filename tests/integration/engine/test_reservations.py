@@ -191,7 +191,7 @@ def test_what_a_step_holds_outlives_its_plan_until_its_cut_off_is_recorded(play:
 
     async def scenario(harness: Harness) -> Any:
         one, two = await family(harness, 2, {"max_tokens": 1_200})
-        assert (await harness.store.accept_plan(one, "caller", {}, steps, [])).landed
+        assert (await harness.store.accept_plan(one, "caller", {}, steps, [])).applied
         step = await harness.store.claim_step(StepRef(one.job_id, 0, 0))
         assert step is not None
         wanted = fresh(CALL)

@@ -16,7 +16,7 @@ from shared.domain.limits import Limits
 from shared.ports import PlanWake
 from shared.store.agents import DocumentStore
 from shared.store.database import Database, as_json
-from shared.store.fleet import Fleet
+from shared.store.worker_registry import WorkerRegistry
 from tests.integration.engine.test_kept import begun, context_of, furnish, outputs
 from tests.support.harness import LEASE, Harness, ScriptedModel
 
@@ -132,11 +132,15 @@ def test_sweepers_that_race_make_one_job_for_each_time(play: Play, read: Read, d
         read(DUE)
         databases = [Database(database_url, max_connections=2) for _ in range(4)]
         await asyncio.gather(*(database.open() for database in databases))
-        fleets = [Fleet(database, LEASE) for database in databases]
-        found = await asyncio.gather(*(fleet.due_schedules(100) for fleet in fleets))
+        fleets = [WorkerRegistry(database, LEASE) for database in databases]
+        found = await asyncio.gather(*(worker_registry.due_schedules(100) for worker_registry in fleets))
         assert [len(due) for due in found] == [8] * 4
         fired = await asyncio.gather(
-            *(fleet.fire_schedule(due) for fleet, all_due in zip(fleets, found, strict=True) for due in all_due)
+            *(
+                worker_registry.fire_schedule(due)
+                for worker_registry, all_due in zip(fleets, found, strict=True)
+                for due in all_due
+            )
         )
         await asyncio.gather(*(database.close() for database in databases))
         return list(fired)
@@ -353,7 +357,7 @@ def test_what_is_over_is_forgotten_after_a_month(play: Play, read: Read) -> None
     )
 
     async def scenario(harness: Harness) -> None:
-        await harness.fleet.tidy()
+        await harness.worker_registry.tidy()
 
     play(scenario, ScriptedModel())
     assert [row["is_active"] for row in read("SELECT is_active FROM schedules ORDER BY created_at")] == [True, False]

@@ -38,11 +38,11 @@ class Worker:
         self.store = PostgresJobStore(harness.database, self.id)
 
     async def begin(self, lanes: Sequence[Lane] = ()) -> Worker:
-        await self.harness.fleet.register(self.id, "w", lanes, [], 1, "test")
+        await self.harness.worker_registry.register(self.id, "w", lanes, [], 1, "test")
         return self
 
     async def die(self) -> None:
-        await self.harness.fleet.forget(self.id)
+        await self.harness.worker_registry.forget(self.id)
         await self.harness.sweeper.sweep()
 
 
@@ -86,7 +86,7 @@ async def run_until_calm(harness: Harness, guilty: Collection[Any]) -> int:
             if isinstance(claim, StageClaim):
                 await worker.store.end_job(claim, JobStatus.COMPLETED, "done", None, [])
             else:
-                assert (await worker.store.succeed_step(claim, {"number": 1}, None)).landed
+                assert (await worker.store.succeed_step(claim, {"number": 1}, None)).applied
 
 
 def test_only_the_step_that_kills_is_given_up(play: Play) -> None:
@@ -154,11 +154,11 @@ def test_suspects_are_claimed_by_nobody_else_until_they_have_waited_for_minutes(
 def test_a_group_is_taken_once_and_again_when_its_process_did_not_come(play: Play) -> None:
     async def scenario(harness: Harness) -> Any:
         await lost(harness, await executing(harness, 8), 8)
-        taken = [await harness.fleet.take_suspects(Lane.IO) for _ in range(5)]
-        others = await harness.fleet.take_suspects(Lane.CPU)
+        taken = [await harness.worker_registry.take_suspects(Lane.IO) for _ in range(5)]
+        others = await harness.worker_registry.take_suspects(Lane.CPU)
         none = await harness.store.claim_suspects(None, Lane.IO)
         await rows(harness, "UPDATE suspects SET taken_until = now() WHERE group_id = %s", taken[2])
-        again = await harness.fleet.take_suspects(Lane.IO)
+        again = await harness.worker_registry.take_suspects(Lane.IO)
         claims = await harness.store.claim_suspects(again, Lane.IO)
         return taken, others, none, again, len(claims), await harness.store.claim_suspects(again, Lane.IO)
 
@@ -193,7 +193,7 @@ def test_suspects_of_a_job_that_goes_on_otherwise_are_left_alone(play: Play, wha
             asked = await harness.requests.resume("default", job_id, after=None)
             await harness.publish(asked.wakes)
             await harness.drain()
-        assert await harness.fleet.broken_invariants() == []
+        assert await harness.worker_registry.broken_invariants() == []
         return claims, await harness.requests.job("default", job_id)
 
     claims, (job, _) = play(scenario, ScriptedModel(), TOOLS)

@@ -15,7 +15,7 @@ from shared.domain.ids import StepRef
 from shared.domain.limits import Limits
 from shared.domain.states import JobStatus, Lane, StepStatus
 from shared.ports import AnyWake, Attempt, ExpiredPlan, PlanWake, RespondWake, StepWake
-from shared.store.fleet import Fleet
+from shared.store.worker_registry import WorkerRegistry
 from tests.support.harness import LEASE, Harness, ScriptedModel, make_tool
 from worker.engine import Sweeper, SweepSettings
 from worker.tools import tool
@@ -89,7 +89,7 @@ def test_a_plan_expires_whole_while_a_step_moves(play: Play, move: str) -> None:
                 await connection.execute("SELECT planq_claim_steps(%s, 0, '{0}', %s)", [job_id, harness.worker_id])
             else:
                 await connection.execute("SELECT planq_hand_back_step(%s, 0, 0, 1)", [job_id])
-            expiring = asyncio.create_task(harness.fleet.expire_plan(ExpiredPlan(job_id, 300.0), LATE))
+            expiring = asyncio.create_task(harness.worker_registry.expire_plan(ExpiredPlan(job_id, 300.0), LATE))
             await _until_somebody_waits_for_a_lock(harness)
         assert await expiring
         return await harness.requests.job("default", job_id)
@@ -165,7 +165,7 @@ def test_wake_ups_go_out_at_once_when_the_broker_is_back(play: Play) -> None:
         broker = Broker()
         sweeper = Sweeper(
             SweepSettings(),
-            harness.fleet,
+            harness.worker_registry,
             broker,
             harness,
             harness.silent.job_ended,
@@ -205,7 +205,7 @@ def test_a_part_of_the_sweep_that_fails_leaves_the_others_to_do_their_work(
         harness.published.clear()
         async with harness.database.connection() as connection:
             await connection.execute("UPDATE jobs SET wake_at = now()")
-        monkeypatch.setattr("shared.store.fleet.Fleet.lost_steps", broken)
+        monkeypatch.setattr("shared.store.worker_registry.WorkerRegistry.lost_steps", broken)
         await harness.sweeper.sweep()
         return job_id, list(harness.published)
 
@@ -218,8 +218,8 @@ def test_who_was_cut_off_gives_the_others_time_before_taking_them_for_dead(play:
 
     async def scenario(harness: Harness) -> list[int]:
         now = [1000.0]
-        other = Fleet(harness.database, LEASE, clock=lambda: now[0])
-        await harness.fleet.heartbeat(harness.worker_id, timedelta(0))
+        other = WorkerRegistry(harness.database, LEASE, clock=lambda: now[0])
+        await harness.worker_registry.heartbeat(harness.worker_id, timedelta(0))
         await other.heartbeat(harness.worker_id, timedelta(0))
         job_id = await accepted(harness)
         assert await harness.store.claim_step(StepRef(job_id, 0, 0)) is not None
@@ -256,10 +256,10 @@ def test_a_late_word_of_a_dead_process_leaves_the_next_attempt_alone(play: Play)
         moved = await harness.store.fail_step(first, LATE, timedelta(0))
         assert moved.status is StepStatus.READY
         assert await harness.store.claim_step(ref) is not None
-        late = await harness.fleet.disown(harness.worker_id, Attempt(ref, 1))
-        assert await harness.fleet.lost_steps(10, timedelta(0)) == []
-        right = await harness.fleet.disown(harness.worker_id, Attempt(ref, 2))
-        return late, right, len(await harness.fleet.lost_steps(10, timedelta(0)))
+        late = await harness.worker_registry.disown(harness.worker_id, Attempt(ref, 1))
+        assert await harness.worker_registry.lost_steps(10, timedelta(0)) == []
+        right = await harness.worker_registry.disown(harness.worker_id, Attempt(ref, 2))
+        return late, right, len(await harness.worker_registry.lost_steps(10, timedelta(0)))
 
     assert play(scenario, ScriptedModel.planning(*CHAIN), TOOLS) == (False, True, 1)
 
@@ -333,7 +333,7 @@ def test_a_plan_expires_though_its_worker_is_dead(play: Play) -> None:
     async def scenario(harness: Harness) -> Any:
         job_id = await accepted(harness)
         assert await harness.store.claim_step(StepRef(job_id, 0, 0)) is not None
-        await harness.fleet.forget(harness.worker_id)
+        await harness.worker_registry.forget(harness.worker_id)
         await set_back(harness, job_id, "deadline")
         await harness.sweeper.sweep()
         return await harness.requests.job("default", job_id)
@@ -348,7 +348,7 @@ def test_a_step_that_kills_its_workers_is_quarantined_with_its_history(play: Pla
         job_id = await accepted(harness)
         assert await harness.store.claim_step(StepRef(job_id, 0, 0)) is not None
         for _ in range(3):
-            await harness.fleet.forget(harness.worker_id)
+            await harness.worker_registry.forget(harness.worker_id)
             await harness.sweeper.sweep()
             await harness.open()
             assert await harness.store.claim_step(StepRef(job_id, 0, 0)) is None, "not beside anything else"
@@ -377,7 +377,7 @@ def test_a_sweep_is_bounded_and_goes_on_with_the_next(play: Play) -> None:
     async def scenario(harness: Harness) -> Any:
         sweeper = Sweeper(
             SweepSettings(batch=2),
-            harness.fleet,
+            harness.worker_registry,
             harness,
             harness,
             harness.silent.job_ended,

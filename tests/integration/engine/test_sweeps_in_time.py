@@ -32,7 +32,7 @@ async def told(harness: Harness, ahead: float) -> list[float]:
     due: list[float] = []
     sweeper = Sweeper(
         SweepSettings(ahead=timedelta(seconds=ahead)),
-        harness.fleet,
+        harness.worker_registry,
         harness,
         harness,
         harness.silent.job_ended,

@@ -63,19 +63,19 @@ def wide(count: int) -> dict[str, Any]:
 def reconciler(harness: Harness) -> Reconciler:
     runtime = cast(LaneRuntime, SimpleNamespace(loop=asyncio.get_running_loop()))
     here = LoopInFlight(runtime, harness.engine.claims)
-    return Reconciler(harness.fleet, harness.worker_id, here, Lease(LEASE), harness)
+    return Reconciler(harness.worker_registry, harness.worker_id, here, Lease(LEASE), harness)
 
 
 class Answer:
-    """Keeps back the answer of a transition that has landed."""
+    """Keeps back the answer of a transition that has applied."""
 
     def __init__(self, harness: Harness, method: str) -> None:
-        self.landed, self.go = asyncio.Event(), asyncio.Event()
+        self.applied, self.go = asyncio.Event(), asyncio.Event()
         real = getattr(harness.store, method)
 
         async def kept_back(*arguments: Any, **named: Any) -> Any:
             moved = await real(*arguments, **named)
-            self.landed.set()
+            self.applied.set()
             await self.go.wait()
             return moved
 
@@ -180,7 +180,7 @@ def test_what_may_just_be_taken_over_is_not_handed_back(play: Play) -> None:
         job_id = await harness.submit("", plan=CHAIN)
         answer = Answer(harness, "accept_plan")
         running = asyncio.create_task(harness.run_one(harness.published.pop()))
-        await asyncio.wait_for(answer.landed.wait(), 60)
+        await asyncio.wait_for(answer.applied.wait(), 60)
         assert harness.engine.claims.is_here(Attempt(StepRef(job_id, 0, 0), 1))
         compare = reconciler(harness)
         for _ in range(3):
@@ -231,7 +231,7 @@ def test_what_was_taken_over_by_a_worker_that_stops_is_given_back_at_once(play: 
         job_id = await harness.submit("", plan=wide(3))
         answer = Answer(harness, "accept_plan")
         running = asyncio.create_task(harness.engine.run(harness.published.pop()))
-        await asyncio.wait_for(answer.landed.wait(), 60)
+        await asyncio.wait_for(answer.applied.wait(), 60)
         if how == "cancel":
             running.cancel()
         else:
@@ -254,7 +254,7 @@ def test_a_stage_that_was_taken_over_by_a_worker_that_stops_is_given_back_at_onc
         job_id = await harness.submit("", plan=plan)
         answer = Answer(harness, "succeed_step")
         running = asyncio.create_task(harness.engine.run(harness.published.pop()))
-        await asyncio.wait_for(answer.landed.wait(), 60)
+        await asyncio.wait_for(answer.applied.wait(), 60)
         running.cancel()
         answer.go.set()
         with pytest.raises(asyncio.CancelledError):
@@ -281,7 +281,7 @@ def test_a_job_that_is_cancelled_while_its_step_is_taken_over_calls_nothing(play
         job_id = await harness.submit("", plan=CHAIN)
         answer = Answer(harness, "accept_plan")
         running = asyncio.create_task(harness.run_one(PlanWake(job_id)))
-        await asyncio.wait_for(answer.landed.wait(), 60)
+        await asyncio.wait_for(answer.applied.wait(), 60)
         await harness.requests.cancel("default", job_id)
         harness.engine.interrupt(job_id)
         answer.go.set()

@@ -81,7 +81,7 @@ def test_a_worker_that_stood_still_cuts_off_what_others_took(make_scene: MakeSce
 
 
 def test_a_worker_that_hears_nothing_ends_to_be_started_again(make_scene: MakeScene, broker_url: str) -> None:
-    scene = make_scene(PLANQ_DEAF_SECONDS="2")
+    scene = make_scene(PLANQ_CONSUMER_WATCHDOG_SECONDS="2")
     process = scene.stack.processes["io-1"]
 
     def is_cancelled() -> bool:
@@ -95,6 +95,6 @@ def test_a_worker_that_hears_nothing_ends_to_be_started_again(make_scene: MakeSc
 
     eventually(lambda: process.poll() is not None, what="the deaf worker has ended")
     assert process.returncode == 75
-    assert "worker_deaf" in scene.stack.log("io-1").read_text()
+    assert "consumer_stalled" in scene.stack.log("io-1").read_text()
     scene.stack.run_worker("io", 2)
     assert scene.ended(job)["status"] == "completed"

@@ -82,7 +82,7 @@ def test_leases_are_neither_taken_back_early_nor_late(make_site: Callable[..., S
 
 @pytest.mark.parametrize("skew", [HOUR, -HOUR])
 def test_a_dead_worker_is_missed_in_time_whatever_its_clock_said(make_site: Callable[..., Site], skew: int) -> None:
-    site = make_site(PLANQ_SEE_GONE="false")  # as one on another machine: its lease has to end
+    site = make_site(PLANQ_DETECT_DEAD_PEERS="false")  # as one on another machine: its lease has to end
     start(site, io_1=skew, cpu_1=-skew)
     site.stack.run("io_2", *SKEWED, str(-skew), "worker", "io")
     eventually(lambda: "2 alive" in site.http.get("/readyz").text, 60, what="both workers live")

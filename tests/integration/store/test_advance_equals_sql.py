@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from shared.domain.limits import Limits
 from shared.domain.plan import Plan
-from shared.domain.states import JobStatus, Lane, Settlement, StepStatus, Strategy, Until
+from shared.domain.states import JobStatus, JoinPolicy, Lane, Settlement, StepStatus, Strategy
 from shared.ports import StageClaim, Take
 from shared.store import transitions
 from shared.store.database import Database
@@ -58,7 +58,7 @@ def simulated_state(job: SimulatedJob) -> tuple[Any, ...]:
         *(view.open_questions, view.is_paused),
     )
     return counters, [
-        (str(s.status), s.attempt, s.pending, s.gathered, s.waits_for and str(s.waits_for), s.open_children)
+        (str(s.status), s.attempt, s.pending, s.joined, s.waits_for and str(s.waits_for), s.open_children)
         for _, s in sorted(job.steps.items())
     ]
 
@@ -78,7 +78,7 @@ def choose(job: SimulatedJob, draw: Callable[[Any], Any]) -> tuple[Event, int]:
         return StepClaimed(), index
     if step.asks:
         return StepSettled(draw(st.sampled_from(Settlement))), index
-    if step.status is StepStatus.WAITING and step.waits_for is not None and not step.gathered:
+    if step.status is StepStatus.WAITING and step.waits_for is not None and not step.joined:
         return ChildEnded(not job.job.is_paused and draw(st.booleans())), index
     if step.status is StepStatus.WAITING:
         return StepSucceeded(step.attempt), index
@@ -88,15 +88,15 @@ def choose(job: SimulatedJob, draw: Callable[[Any], Any]) -> tuple[Event, int]:
         StepFailed(step.attempt),
         StepSuspended(step.attempt),
     ]
-    if not step.gathered:
+    if not step.joined:
         children = draw(st.integers(1, 4))
         failed = draw(st.sampled_from([0, 0, 0, 1, children]))
-        until = draw(st.sampled_from(Until))
+        until = draw(st.sampled_from(JoinPolicy))
         choices += [StepDelegated(step.attempt, children, until, failed)]
     if step.attempt < 3:
         choices += [StepFailed(step.attempt, retry_at=NOW), StepReleased(step.attempt), StepAsked(step.attempt)]
         choices += [StepLost(step.attempt, retry_at=NOW)]
-        if step.gathered:
+        if step.joined:
             choices += [StepFailed(step.attempt, retry_at=NOW, anew=True)] * 2
     return draw(st.sampled_from(choices)), index
 
@@ -120,7 +120,7 @@ class Both:
         assert not isinstance(next(iter(effects), None), Rejected)
         self.stored.take = self.draw(TAKES)
         self.stored.most = self.draw(st.integers(1, 4))
-        self.stored.gathered = self.simulated.gathered()
+        self.stored.joined = self.simulated.joined()
         assert await self.stored.apply(event, index)
         self.claim_taken()
         if isinstance(event, FENCED):
@@ -145,7 +145,7 @@ class Both:
             self.simulated.apply(StepSucceeded(attempt), index)
             self.past.append((StepSucceeded(attempt), index))
         self.stored.take = self.draw(TAKES)
-        self.stored.gathered = self.simulated.gathered()
+        self.stored.joined = self.simulated.joined()
         await self.stored.succeed_together(running)
         self.claim_taken()
 
@@ -281,8 +281,8 @@ def test_two_finishers_at_once_count_every_step_once(database_url: str, order: s
         await asyncio.gather(*(stored.apply(StepClaimed(), n) for n in range(30)))
         last: list[Event] = [StepSucceeded(1) for _ in range(30)]
         last[17 if order == "fail_first" else 0] = StepFailed(1)
-        landed = await asyncio.gather(*(stored.apply(last[n], n) for n in range(30)))
-        assert all(landed)
+        applied = await asyncio.gather(*(stored.apply(last[n], n) for n in range(30)))
+        assert all(applied)
         counters, _ = await stored.state()
         assert counters[:3] == ("responding", 0, 1)
         await database.close()

@@ -38,7 +38,7 @@ async def begun(rows: Rows, calls: Sequence[dict[str, Any]], first: int = 0) -> 
     stage = await rows.store.claim_stage(await rows.submit(), [JobStatus.QUEUED])
     assert stage is not None
     steps = compiled(Plan.model_validate({"calls": list(calls)}))
-    assert (await rows.store.accept_plan(stage, "model", {}, steps, [])).landed
+    assert (await rows.store.accept_plan(stage, "model", {}, steps, [])).applied
     claim = await rows.claim(stage.job_id, first)
     assert isinstance(claim, StepClaim)
     return claim, stage.job_id
@@ -83,7 +83,7 @@ def test_outputs_of_one_moment_lose_no_version(play: Any) -> None:  # noqa: F811
             *(rows.store.succeed_step(claim, text(n), REPORT, take=IO) for n, claim in enumerate(claims))
         )
 
-        assert all(one.landed for one in moved)
+        assert all(one.applied for one in moved)
         found = await versions(rows, "report")
         assert [version for version, _ in found] == list(range(1, 9))
         assert {body for _, body in found} == {text(n).body.decode() for n in range(8)}

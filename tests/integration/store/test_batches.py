@@ -13,7 +13,7 @@ import pytest
 from shared.domain.errors import DatabaseUnavailable
 from shared.domain.model import ModelCall, Purpose
 from shared.domain.states import JobStatus, Lane
-from shared.ports import ArtifactRecord, Moved, PayloadRecord, StageClaim, StepClaim, Take
+from shared.ports import ArtifactRecord, PayloadRecord, StageClaim, StepClaim, Take, TransitionResult
 from shared.store.database import Database
 from shared.store.ids import new_id
 from shared.store.jobs import PostgresJobStore
@@ -48,9 +48,9 @@ def test_a_step_that_cannot_be_stored_fails_nobody_else(play: Any) -> None:  # n
         asked = [rows.store.succeed_step(claim, DONE, bad if n == 3 else None) for n, claim in enumerate(claims)]
         outcomes = await asyncio.gather(*asked, return_exceptions=True)
         assert [n for n, outcome in enumerate(outcomes) if isinstance(outcome, psycopg.Error)] == [3]
-        assert all(outcome.landed for outcome in outcomes if isinstance(outcome, Moved))
+        assert all(outcome.applied for outcome in outcomes if isinstance(outcome, TransitionResult))
         assert await statuses(rows, claims) == ["running" if n == 3 else "succeeded" for n in range(len(claims))]
-        assert (await rows.store.succeed_step(claims[3], DONE, None)).landed
+        assert (await rows.store.succeed_step(claims[3], DONE, None)).applied
 
     play(scenario)
 
@@ -64,8 +64,8 @@ def test_a_payload_that_is_gone_is_told_to_all_and_a_second_try_lands(play: Any)
         outcomes = await asyncio.gather(*asked, return_exceptions=True)
         assert isinstance(outcomes[2], DatabaseUnavailable)
         again = [rows.store.succeed_step(claim, DONE, None) for claim in claims]
-        landed = [moved.landed for moved in await asyncio.gather(*again)]
-        assert landed == [isinstance(outcome, DatabaseUnavailable) for outcome in outcomes]
+        applied = [moved.applied for moved in await asyncio.gather(*again)]
+        assert applied == [isinstance(outcome, DatabaseUnavailable) for outcome in outcomes]
         assert set(await statuses(rows, claims)) == {"succeeded"}
 
     play(scenario)
@@ -81,11 +81,11 @@ def test_a_crowd_of_one_job_opens_respond_once(play: Any, count: int) -> None:  
         claims = await claims_of(rows, 1, [*calls, join])
         twice = [claims[0], *claims, claims[-1]]
         moved = await asyncio.gather(*(rows.store.succeed_step(claim, DONE, None, take=IO) for claim in twice))
-        assert [m.landed for m in moved].count(False) == 2
+        assert [m.applied for m in moved].count(False) == 2
         (taken,) = [claim for m in moved for claim in m.taken]
         assert isinstance(taken, StepClaim)
         assert (taken.ref.index, taken.outputs[count - 1]) == (count, DONE)
-        assert {m.job_status for m in moved if m.landed} == {JobStatus.EXECUTING}
+        assert {m.job_status for m in moved if m.applied} == {JobStatus.EXECUTING}
         last = await rows.store.succeed_step(taken, DONE, None, take=IO)
         (stage,) = last.taken
         assert isinstance(stage, StageClaim)
@@ -139,9 +139,9 @@ def test_a_call_that_is_cancelled_does_not_disturb_its_batch(play: Any) -> None:
         await asyncio.sleep(0)
         tasks[5].cancel()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [n for n, outcome in enumerate(outcomes) if not isinstance(outcome, Moved)] == [5]
+        assert [n for n, outcome in enumerate(outcomes) if not isinstance(outcome, TransitionResult)] == [5]
         assert (await statuses(rows, claims))[5] == "running"
-        assert (await rows.store.succeed_step(claims[5], DONE, None)).landed
+        assert (await rows.store.succeed_step(claims[5], DONE, None)).applied
 
     play(scenario)
 
@@ -161,12 +161,12 @@ def test_batches_of_many_processes_over_the_same_jobs_never_wait_in_a_circle(dat
             stages = await _each(stores, random, jobs, lambda store, job: store.claim_stage(job, [JobStatus.QUEUED]))
             assert len(stages) == len(jobs), "each is claimed once"
             moved = await _each(stores, random, stages, _accept)
-            claims = [claim for m in moved if m.landed for claim in m.taken]
+            claims = [claim for m in moved if m.applied for claim in m.taken]
             assert len(claims) == 4 * len(jobs)
             moved = await _each(
                 stores, random, claims, lambda store, claim: store.succeed_step(claim, DONE, None, take=IO)
             )
-            responding = [claim for m in moved if m.landed for claim in m.taken]
+            responding = [claim for m in moved if m.applied for claim in m.taken]
             assert len(responding) == len(jobs)
             ended = await _each(
                 stores, random, responding, lambda store, s: store.end_job(s, JobStatus.COMPLETED, "a", None, [])
@@ -174,14 +174,14 @@ def test_batches_of_many_processes_over_the_same_jobs_never_wait_in_a_circle(dat
             assert ended.count(True) == len(jobs)
         deadlocks = await rows.run("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
         assert deadlocks[0]["deadlocks"] == 0
-        assert await rows.fleet.broken_invariants() == []
+        assert await rows.worker_registry.broken_invariants() == []
         for database in databases:
             await database.close()
 
     asyncio.run(scenario())
 
 
-async def _accept(store: PostgresJobStore, stage: StageClaim) -> Moved:
+async def _accept(store: PostgresJobStore, stage: StageClaim) -> TransitionResult:
     return await store.accept_plan(stage, "model", {}, STEPS, [], take=Take(Lane.IO, 4))
 
 

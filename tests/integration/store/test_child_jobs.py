@@ -15,13 +15,13 @@ from shared.domain.errors import ErrorRecord
 from shared.domain.ids import StepRef
 from shared.domain.limits import Limits
 from shared.domain.plan import Plan
-from shared.domain.states import Effect, JobStatus, Lane, StepKind, StepStatus, Strategy, Until
+from shared.domain.states import Effect, JobStatus, JoinPolicy, Lane, StepKind, StepStatus, Strategy
 from shared.ports import ChildRequest, Delegated, Message, StageClaim, StepClaim, Take
 from shared.store.database import Database
-from shared.store.fleet import Fleet
 from shared.store.ids import new_id, new_ids
 from shared.store.jobs import PostgresJobStore
 from shared.store.submissions import Submission
+from shared.store.worker_registry import WorkerRegistry
 from tests.support.children import children_of
 from tests.support.harness import LEASE
 from tests.support.plans import compiled
@@ -37,7 +37,7 @@ class Family:
         self.database = database
         self.store = PostgresJobStore(database, new_id())
         self.requests = OpenRequestStore(database)
-        self.fleet = Fleet(database, LEASE)
+        self.worker_registry = WorkerRegistry(database, LEASE)
 
     async def parent(self, **fields: Any) -> StepClaim:
         """A job with one step, which is claimed."""
@@ -54,7 +54,7 @@ class Family:
 
     async def delegate(self, claim: StepClaim, *children: ChildRequest, **rule: Any) -> list[UUID]:
         """Delegate; returns the children's ids."""
-        assert (await self.store.delegate_step(claim, Delegated(children, **rule))).landed
+        assert (await self.store.delegate_step(claim, Delegated(children, **rule))).applied
         return [child["id"] for child in await children_of(self.database, claim.ref.job_id)]
 
     async def end(self, child: UUID, status: JobStatus = JobStatus.COMPLETED, **ended: Any) -> StageClaim:
@@ -70,7 +70,7 @@ class Family:
             return await cursor.fetchall() if cursor.description else []
 
     async def sound(self) -> None:
-        broken = await self.fleet.broken_invariants()
+        broken = await self.worker_registry.broken_invariants()
         assert [row for row in broken if row["invariant"] != "running_without_lease"] == []
 
 
@@ -124,9 +124,9 @@ def test_many_ends_at_once_are_each_counted_once(play: Any) -> None:
         children = await family.delegate(claim, *[child()] * 24, max_parallel=24)
         await asyncio.gather(*(family.end(each) for each in children))
         told = await asyncio.gather(*(family.store.child_ended(each) for each in [*children, *children]))
-        landed = [one for one in told if one is not None]
-        assert len(landed) == 24
-        assert [one.step for one in landed if one.moved.ready] == [claim.ref]
+        applied = [one for one in told if one is not None]
+        assert len(applied) == 24
+        assert [one.step for one in applied if one.moved.ready] == [claim.ref]
         _, steps = await family.requests.job("default", claim.ref.job_id)
         assert (steps[0]["status"], steps[0]["open_children"]) == ("ready", 0)
 
@@ -167,7 +167,7 @@ def test_a_cancel_and_an_end_at_once_leave_nobody_waiting(play: Any) -> None:
             await asyncio.gather(*ends[:2], family.requests.cancel("default", claim.ref.job_id), *ends[2:])
             await asyncio.gather(*(family.store.child_ended(each) for each in children))
             rows = await children_of(family.database, claim.ref.job_id)
-            assert all(row["status"] in ("completed", "cancelled") and row["is_gathered"] for row in rows)
+            assert all(row["status"] in ("completed", "cancelled") and row["is_joined"] for row in rows)
 
     play(scenario)
 
@@ -223,7 +223,7 @@ def test_a_child_pins_the_newest_agent_in_use_and_its_skills(play: Any) -> None:
         assert told is not None
         gathering = await family.store.claim_step(parent.ref)
         assert gathering is not None
-        assert (gathering.gathered, gathering.attempt, gathering.note) == (True, 2, None)
+        assert (gathering.joined, gathering.attempt, gathering.note) == (True, 2, None)
         (outcome,) = await family.store.children(gathering)
         assert (outcome.status, outcome.key, outcome.agent, outcome.output) == (
             JobStatus.COMPLETED,
@@ -244,7 +244,7 @@ def test_a_chained_tool_runs_in_a_round_of_its_own(play: Any) -> None:
         stage = await family.store.claim_stage(born, [JobStatus.QUEUED])
         assert stage is not None
         moved = await family.store.chain_tool(stage, {"a": "\x00"}, "text", CHAINED, [], take=Take(Lane.IO))
-        assert not (await family.store.chain_tool(stage, {}, None, CHAINED, [])).landed
+        assert not (await family.store.chain_tool(stage, {}, None, CHAINED, [])).applied
         claim = moved.taken[0]
         assert isinstance(claim, StepClaim)
         assert (claim.ref, claim.arguments, claim.tool_name) == (StepRef(born, 1, 0), {"a": "\x00"}, "keep")
@@ -284,7 +284,7 @@ def test_a_failed_chained_tool_is_tried_again_from_the_same_output(play: Any) ->
         respond = after.taken[0]
         assert isinstance(respond, StageClaim)
         assert await family.store.end_job(respond, JobStatus.COMPLETED, "text", None, [], chained={"error": "no"})
-        assert (await family.requests.resume("default", job_id, after=0)).landed
+        assert (await family.requests.resume("default", job_id, after=0)).applied
         again = await family.store.claim_step(StepRef(job_id, 1, 0))
         assert again is not None
         done = await family.store.succeed_step(again, {}, None, take=Take(Lane.IO))
@@ -314,8 +314,8 @@ def test_a_gathered_step_goes_on_after_an_earlier_failure(play: Any) -> None:
         first, second = moved.taken
         assert isinstance(first, StepClaim)
         assert isinstance(second, StepClaim)
-        children = await family.delegate(second, child(), child(), until=Until.FIRST_SUCCESS)
-        assert (await family.store.fail_step(first, ErrorRecord("tool_error", "no"), None)).landed
+        children = await family.delegate(second, child(), child(), until=JoinPolicy.FIRST_SUCCESS)
+        assert (await family.store.fail_step(first, ErrorRecord("tool_error", "no"), None)).applied
         await family.end(children[0])
         told = await family.store.child_ended(children[0])
         assert told is not None

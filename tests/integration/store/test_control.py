@@ -16,11 +16,11 @@ from shared.domain.plan import Plan
 from shared.domain.states import JobStatus, Lane, Settlement, StepStatus, Strategy
 from shared.ports import PlanWake, StepWake
 from shared.store.database import Database
-from shared.store.fleet import Fleet
 from shared.store.ids import new_id
 from shared.store.jobs import PostgresJobStore
 from shared.store.requests import Verdict
 from shared.store.submissions import Submission
+from shared.store.worker_registry import WorkerRegistry
 from tests.support.plans import compiled
 from tests.support.requests import OpenRequestStore
 
@@ -36,7 +36,7 @@ class Rows:
         self.worker = new_id()
         self.store = PostgresJobStore(database, self.worker)
         self.requests = OpenRequestStore(database)
-        self.fleet = Fleet(database, timedelta(seconds=15))
+        self.worker_registry = WorkerRegistry(database, timedelta(seconds=15))
 
     async def run(self, statement: str, *values: Any) -> list[Any]:
         async with self.database.connection() as connection:
@@ -52,7 +52,7 @@ class Rows:
         """Submit a job and accept a plan of calls of these simulated tools for it."""
         job_id = await self.submit(**fields)
         moved = await self.accept(job_id, *tools)
-        assert moved.landed
+        assert moved.applied
         return job_id
 
     async def accept(self, job_id: Any, *tools: str) -> Any:
@@ -67,10 +67,10 @@ class Rows:
 
     async def succeed(self, job_id: Any, index: int, output: Any = None) -> None:
         claim = await self.claim(job_id, index)
-        assert (await self.store.succeed_step(claim, output or {"value": str(index)}, None)).landed
+        assert (await self.store.succeed_step(claim, output or {"value": str(index)}, None)).applied
 
     async def fail(self, job_id: Any, index: int) -> None:
-        assert (await self.store.fail_step(await self.claim(job_id, index), BOOM, None)).landed
+        assert (await self.store.fail_step(await self.claim(job_id, index), BOOM, None)).applied
 
     async def job(self, job_id: Any) -> tuple[Any, list[Any]]:
         return await self.requests.job("default", job_id)
@@ -93,7 +93,7 @@ def play(database_url: str) -> Callable[[Callable[[Rows], Awaitable[None]]], Non
             try:
                 rows = Rows(database)
                 await scenario(rows)
-                broken = await rows.fleet.broken_invariants()
+                broken = await rows.worker_registry.broken_invariants()
                 assert [b for b in broken if b["invariant"] != "running_without_lease"] == []
             finally:
                 await database.close()
@@ -108,18 +108,18 @@ def test_a_paused_job_begins_nothing_and_its_time_stands_still(play: Any) -> Non
         queued = await rows.submit()
         job = await rows.executing("read", "read")
         for paused in (queued, job):
-            assert (await rows.requests.pause("default", paused)).landed
-            assert not (await rows.requests.pause("default", paused)).landed
+            assert (await rows.requests.pause("default", paused)).applied
+            assert not (await rows.requests.pause("default", paused)).applied
         assert await rows.store.claim_stage(queued, [JobStatus.QUEUED]) is None
         assert await rows.claim(job, 0) is None
         await rows.run("UPDATE jobs SET wake_at = now(), paused_at = now() - interval '1 h'")
         await rows.run("UPDATE steps SET wake_at = now()")
-        assert await rows.fleet.take_due_wakes(100) == []
+        assert await rows.worker_registry.take_due_wakes(100) == []
         await rows.run("UPDATE jobs SET deadline = now(), expires_at = now() WHERE id = %s", job)
-        assert await rows.fleet.expired_plans(10) == []
-        assert await rows.fleet.expired_jobs(10) == []
+        assert await rows.worker_registry.expired_plans(10) == []
+        assert await rows.worker_registry.expired_jobs(10) == []
         asked = await rows.requests.resume("default", job)
-        assert asked.landed
+        assert asked.applied
         assert [wake.ref.index for wake in asked.wakes if isinstance(wake, StepWake)] == [0, 1]
         row, _ = await rows.job(job)
         left = await rows.run(
@@ -129,7 +129,7 @@ def test_a_paused_job_begins_nothing_and_its_time_stands_still(play: Any) -> Non
         assert timedelta(minutes=59) < left[0]["plan"] < timedelta(minutes=61)
         assert timedelta(minutes=59) < left[0]["job"] < timedelta(minutes=61)
         assert (await rows.requests.resume("default", queued)).wakes == [PlanWake(queued, 1)]
-        assert not (await rows.requests.resume("default", queued)).landed
+        assert not (await rows.requests.resume("default", queued)).applied
         assert await rows.claim(job, 0) is not None
 
     play(scenario)
@@ -157,7 +157,7 @@ def test_a_completed_job_with_failures_is_resumed_and_keeps_what_succeeded(play:
         await rows.fail(job, 1)
         await rows.answer(job)
         asked = await rows.requests.resume("default", job, after=0)
-        assert (asked.landed, asked.status) == (True, JobStatus.EXECUTING)
+        assert (asked.applied, asked.status) == (True, JobStatus.EXECUTING)
         assert [wake.ref.index for wake in asked.wakes if isinstance(wake, StepWake)] == [1]
         row, steps = await rows.job(job)
         assert (row["answer"], row["finished_at"], row["resumes"], row["open_steps"]) == (None, None, 1, 2)
@@ -165,10 +165,10 @@ def test_a_completed_job_with_failures_is_resumed_and_keeps_what_succeeded(play:
         again = await rows.claim(job, 1)
         # A fresh start, but never the same fencing token.
         assert (again.attempt, again.tries) == (2, 1)
-        assert (await rows.store.succeed_step(again, {"value": "1"}, None)).landed
+        assert (await rows.store.succeed_step(again, {"value": "1"}, None)).applied
         await rows.succeed(job, 2)
         await rows.answer(job)
-        assert not (await rows.requests.resume("default", job, after=1)).landed
+        assert not (await rows.requests.resume("default", job, after=1)).applied
 
     play(scenario)
 
@@ -181,14 +181,14 @@ def test_whether_a_call_took_effect_is_found_out_once_it_can_act_no_more(play: A
         job = await rows.executing("unsafe")
         claim = await rows.claim(job, 0)
         if worker != "is unknown":
-            await rows.fleet.register(rows.worker, "w", [Lane.IO], [], 1, "test")
+            await rows.worker_registry.register(rows.worker, "w", [Lane.IO], [], 1, "test")
         if worker == "has gone":
             await rows.run("UPDATE workers SET heartbeat_at = 'epoch'")
         await rows.run("UPDATE steps SET timeout_seconds = 600, recovery = 'find_out'")
-        assert (await rows.store.fail_step(claim, BOOM, None)).landed
+        assert (await rows.store.fail_step(claim, BOOM, None)).applied
         await rows.answer(job)
 
-        assert (await rows.requests.resume("default", job, after=0, unsure=[0])).landed
+        assert (await rows.requests.resume("default", job, after=0, in_doubt=[0])).applied
         [found] = await rows.run("SELECT extract(epoch FROM run_at - now()) AS seconds FROM steps")
         assert (found["seconds"] > 500) == (worker == "lives")
         assert found["seconds"] > 10
@@ -208,13 +208,13 @@ def test_a_job_whose_stage_failed_is_resumed_at_that_stage(play: Any, where: str
             claim = await rows.store.claim_stage(job, [JobStatus.QUEUED])
             assert claim is not None
             if where == "refused":
-                assert (await rows.store.refuse_plan(claim, "model", {}, [{"error": "bad"}], [])).landed
+                assert (await rows.store.refuse_plan(claim, "model", {}, [{"error": "bad"}], [])).applied
                 await rows.answer(job, JobStatus.FAILED)
             else:
                 assert await rows.store.end_job(claim, JobStatus.FAILED, None, BOOM, [])
         asked = await rows.requests.resume("default", job, after=0)
         expected = JobStatus.QUEUED if where == "planning" else JobStatus.RESPONDING
-        assert (asked.landed, asked.status, len(asked.wakes)) == (True, expected, 1)
+        assert (asked.applied, asked.status, len(asked.wakes)) == (True, expected, 1)
         row, _ = await rows.job(job)
         assert (row["status"], row["error"]) == (expected, None)
         assert await rows.store.claim_stage(job, [expected]) is not None
@@ -246,15 +246,15 @@ def test_a_job_expires_in_the_queue_and_as_a_whole_each_once(play: Any) -> None:
     async def scenario(rows: Rows) -> None:
         queued, begun = await rows.submit(), await rows.executing("read")
         await rows.run("UPDATE jobs SET expires_at = now() - interval '1 s'")
-        found = {job.job_id: job for job in await rows.fleet.expired_jobs(10)}
+        found = {job.job_id: job for job in await rows.worker_registry.expired_jobs(10)}
         assert (found[queued].is_queued, found[queued].limit_seconds) == (True, Limits().queue_timeout_seconds)
         assert (found[begun].is_queued, found[begun].limit_seconds) == (False, Limits().job_timeout_seconds)
         for job_id, job in found.items():
-            assert await rows.fleet.expire_job(job, LATE) == [job_id]
-            assert not await rows.fleet.expire_job(job, LATE)
+            assert await rows.worker_registry.expire_job(job, LATE) == [job_id]
+            assert not await rows.worker_registry.expire_job(job, LATE)
             row, _ = await rows.job(job_id)
             assert (row["status"], row["error"]["code"]) == ("failed", "queue_timeout")
-        assert await rows.fleet.expired_jobs(10) == []
+        assert await rows.worker_registry.expired_jobs(10) == []
 
     play(scenario)
 
@@ -278,16 +278,16 @@ def test_a_question_is_answered_once(play: Any, outcome: Settlement) -> None:
         claim = await rows.claim(job, 0)
         assert await rows.store.ask_step(claim, BOOM, {"message": "did it happen?"})
         assert not await rows.store.ask_step(claim, BOOM, {"message": "again"})
-        assert not (await rows.store.succeed_step(claim, {"value": "late"}, None)).landed
-        assert await rows.fleet.due_timers(10) == []
+        assert not (await rows.store.succeed_step(claim, {"value": "late"}, None)).applied
+        assert await rows.worker_registry.due_timers(10) == []
         row, steps = await rows.job(job)
         assert (row["status"], row["open_questions"]) == ("input_required", 1)
         assert steps[0]["question"] == {"message": "did it happen?"}
         happened = outcome is Settlement.HAPPENED
         verdict = Verdict(outcome, {"value": "v"} if happened else None, None if happened else BOOM)
         asked = await rows.requests.settle("default", job, 0, verdict)
-        assert asked.landed
-        assert not (await rows.requests.settle("default", job, 0, verdict)).landed
+        assert asked.applied
+        assert not (await rows.requests.settle("default", job, 0, verdict)).applied
         row, steps = await rows.job(job)
         expected = {
             Settlement.HAPPENED: ("executing", "succeeded", "ready", [1]),
@@ -364,7 +364,7 @@ async def _waits_for_a_lock(rows: Rows) -> bool:
 def test_a_retry_of_a_resumed_job_comes_when_it_is_due_and_no_later(play: Any) -> None:
     async def scenario(rows: Rows) -> None:
         job = await rows.executing("read", "read")
-        assert (await rows.store.fail_step(await rows.claim(job, 0), BOOM, timedelta(seconds=2))).landed
+        assert (await rows.store.fail_step(await rows.claim(job, 0), BOOM, timedelta(seconds=2))).applied
         await rows.requests.pause("default", job)
         asked = await rows.requests.resume("default", job)
         assert [wake.ref.index for wake in asked.wakes if isinstance(wake, StepWake)] == [1]

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from shared.domain.plan import Plan
-from shared.domain.states import Until
+from shared.domain.states import JoinPolicy
 from shared.store.database import Database, query
-from shared.store.fleet import Fleet
+from shared.store.worker_registry import WorkerRegistry
 from tests.model.events import StepClaimed, StepDelegated
 from tests.support.plans import compiled
 from tests.support.stored import StoredJob
@@ -32,7 +32,7 @@ DAMAGE = {
     "halt_differs": "UPDATE jobs SET halt_index = 1",
     "open_after_a_failure": "UPDATE jobs SET halt_index = 0",
     "question_without_wait": "UPDATE steps SET question = '{}'",
-    "unsure_in_vain": "UPDATE steps SET unsure = true",
+    "in_doubt_in_vain": "UPDATE steps SET in_doubt = true",
     "pending_on_nothing": "UPDATE steps SET status = 'pending', pending = 0",
     "pending_for_ever": "UPDATE steps SET status = 'skipped' WHERE index = 0",
     "open_in_another_round": "UPDATE jobs SET round = 1",
@@ -59,7 +59,7 @@ DAMAGE = {
 }
 
 FAMILY_DAMAGE = {
-    "waiting_for_no_child": "UPDATE jobs SET status = 'completed', is_gathered = true, finished_at = now() "
+    "waiting_for_no_child": "UPDATE jobs SET status = 'completed', is_joined = true, finished_at = now() "
     "WHERE parent_job_id IS NOT NULL",
     "open_children_differ": "UPDATE steps SET open_children = 9 WHERE children IS NOT NULL",
     "too_many_children": "UPDATE steps SET max_parallel = 1 WHERE children IS NOT NULL",
@@ -68,7 +68,7 @@ FAMILY_DAMAGE = {
     "WHERE parent_job_id IS NOT NULL",
     "child_without_parent": "UPDATE steps SET status = 'succeeded' WHERE children IS NOT NULL",
     "family_differs": "UPDATE jobs SET depth = 7 WHERE parent_job_id IS NOT NULL",
-    "gathered_in_vain": "UPDATE steps SET gathered = true WHERE children IS NULL",
+    "gathered_in_vain": "UPDATE steps SET joined = true WHERE children IS NULL",
 }
 """Damage to a job whose first step waits for three child jobs, two of which may be begun."""
 
@@ -93,11 +93,11 @@ def test_each_invariant_of_a_family_finds_its_damage(database_url: str, invarian
             stored.most = 2
             await stored.begin()
             assert await stored.apply(StepClaimed(), 0)
-            assert await stored.apply(StepDelegated(1, 3, Until.ALL), 0)
+            assert await stored.apply(StepDelegated(1, 3, JoinPolicy.ALL), 0)
             if invariant is not None:
                 async with database.connection() as connection:
                     await connection.execute(FAMILY_DAMAGE[invariant].encode())
-            return list(await Fleet(database, timedelta(seconds=15)).broken_invariants())
+            return list(await WorkerRegistry(database, timedelta(seconds=15)).broken_invariants())
         finally:
             await database.close()
 
@@ -120,7 +120,7 @@ def test_each_invariant_finds_its_damage(database_url: str, invariant: str | Non
             if invariant is not None:
                 async with database.connection() as connection:
                     await connection.execute(DAMAGE[invariant].encode())
-            return list(await Fleet(database, timedelta(seconds=15)).broken_invariants())
+            return list(await WorkerRegistry(database, timedelta(seconds=15)).broken_invariants())
         finally:
             await database.close()
 

@@ -64,7 +64,7 @@ def test_functions_of_another_digest_are_made_anew_with_all_that_they_left(postg
     execute(
         url,
         """
-        DROP FUNCTION planq_digest; DROP FUNCTION planq_tell;
+        DROP FUNCTION planq_digest; DROP FUNCTION planq_append_event;
         CREATE TYPE planq_old AS (n int);
         CREATE FUNCTION planq_old(p_old planq_old) RETURNS int LANGUAGE sql AS 'SELECT 1';
         CREATE FUNCTION planq_wake_grace(p_kind text) RETURNS interval LANGUAGE sql AS 'SELECT interval ''1 hour''';

@@ -11,9 +11,9 @@ import pytest
 
 from shared.domain.states import Lane
 from shared.store.database import Database
-from shared.store.fleet import Fleet
 from shared.store.ids import new_id
 from shared.store.jobs import PostgresJobStore
+from shared.store.worker_registry import WorkerRegistry
 from tests.integration.store.test_control import Rows
 
 GRACE = timedelta(seconds=10)
@@ -36,8 +36,8 @@ def test_a_worker_that_has_just_begun_gives_those_who_live_time_to_beat(database
 
     async def scenario(rows: Rows) -> list[int]:
         now, other = [1000.0], new_id()
-        newcomer = Fleet(rows.database, timedelta(seconds=15), clock=lambda: now[0])
-        await rows.fleet.register(other, "w", [Lane.IO], [], 1, "1")
+        newcomer = WorkerRegistry(rows.database, timedelta(seconds=15), clock=lambda: now[0])
+        await rows.worker_registry.register(other, "w", [Lane.IO], [], 1, "1")
         rows.store = PostgresJobStore(rows.database, other)
         await rows.claim(await rows.executing("unsafe"), 0)
         await rows.run("UPDATE workers SET heartbeat_at = now() - interval '60 s'")
@@ -57,20 +57,20 @@ def test_a_deadline_that_passed_during_an_outage_is_enforced_after_its_worker_ha
 
     async def scenario(rows: Rows) -> Any:
         worker = new_id()
-        fleet = Fleet(rows.database, timedelta(seconds=15), clock=lambda: now[0])
-        await fleet.register(worker, "w", [Lane.IO], [], 1, "1")
-        await fleet.heartbeat(worker, timedelta(0))
+        worker_registry = WorkerRegistry(rows.database, timedelta(seconds=15), clock=lambda: now[0])
+        await worker_registry.register(worker, "w", [Lane.IO], [], 1, "1")
+        await worker_registry.heartbeat(worker, timedelta(0))
         rows.store = PostgresJobStore(rows.database, worker)
         job = await rows.executing("unsafe")
         await rows.claim(job, 0)
         await rows.run("UPDATE steps SET deadline = now() - interval '60 s'")
         now[0] += away
-        await fleet.heartbeat(worker, timedelta(0))
-        lost = await fleet.lost_steps(10, GRACE)
+        await worker_registry.heartbeat(worker, timedelta(0))
+        lost = await worker_registry.lost_steps(10, GRACE)
         now[0] += 5
-        await fleet.heartbeat(worker, timedelta(0))
+        await worker_registry.heartbeat(worker, timedelta(0))
         now[0] += 11
-        await fleet.heartbeat(worker, timedelta(0))
-        return len(lost), len(await fleet.lost_steps(10, GRACE))
+        await worker_registry.heartbeat(worker, timedelta(0))
+        return len(lost), len(await worker_registry.lost_steps(10, GRACE))
 
     assert run(database_url, scenario) == (found, 1), "a worker that is there and does nothing is found a lease later"

@@ -57,8 +57,8 @@ def test_the_time_that_a_person_takes_is_not_the_time_of_the_step(database_url: 
 def test_a_step_that_is_handed_back_begins_anew_and_a_retried_one_does_not(database_url: str) -> None:
     async def scenario(rows: Rows) -> None:
         job = await rows.executing("read", "read")
-        assert (await rows.store.release_step(await rows.claim(job, 0))).landed
-        assert (await rows.store.fail_step(await rows.claim(job, 1), BOOM, timedelta(0))).landed
+        assert (await rows.store.release_step(await rows.claim(job, 0))).applied
+        assert (await rows.store.fail_step(await rows.claim(job, 1), BOOM, timedelta(0))).applied
         _, (given_back, retried) = await rows.job(job)
         assert given_back["started_at"] is None
         assert retried["started_at"] is not None

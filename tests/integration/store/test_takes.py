@@ -14,7 +14,7 @@ import pytest
 from shared.domain.ids import StepRef
 from shared.domain.plan import Plan
 from shared.domain.states import JobStatus, Lane
-from shared.ports import Moved, StageClaim, StepClaim, Take
+from shared.ports import StageClaim, StepClaim, Take, TransitionResult
 from shared.store.signals import ENDED
 from tests.integration.store.test_control import BOOM, Rows, play  # noqa: F401
 from tests.support.plans import compiled
@@ -41,14 +41,16 @@ async def planning(rows: Rows) -> StageClaim:
     return claim
 
 
-async def accepted(rows: Rows, calls: Sequence[dict[str, Any]], take: Take | None = IO) -> tuple[Any, Moved]:
+async def accepted(
+    rows: Rows, calls: Sequence[dict[str, Any]], take: Take | None = IO
+) -> tuple[Any, TransitionResult]:
     claim = await planning(rows)
     moved = await rows.store.accept_plan(claim, "model", {"calls": calls}, steps_of(calls), [], take=take)
-    assert moved.landed
+    assert moved.applied
     return claim.job_id, moved
 
 
-def indices(moved: Moved) -> list[int]:
+def indices(moved: TransitionResult) -> list[int]:
     return [claim.ref.index for claim in moved.taken if isinstance(claim, StepClaim)]
 
 
@@ -136,17 +138,17 @@ def test_only_so_many_steps_of_the_lane_are_taken_and_the_rest_is_woken(
 def test_nothing_of_a_paused_job_is_taken(play: Any) -> None:  # noqa: F811
     async def scenario(rows: Rows) -> None:
         claim = await planning(rows)
-        assert (await rows.requests.pause("default", claim.job_id)).landed
+        assert (await rows.requests.pause("default", claim.job_id)).applied
         moved = await rows.store.accept_plan(claim, "model", {}, steps_of(CHAIN), [], take=IO)
         assert (indices(moved), [step.index for step in moved.ready]) == ([], [0])
-        assert (await rows.requests.resume("default", claim.job_id)).landed
+        assert (await rows.requests.resume("default", claim.job_id)).applied
         for index in range(2):
             step = await rows.claim(claim.job_id, index)
-            assert (await rows.requests.pause("default", claim.job_id)).landed
+            assert (await rows.requests.pause("default", claim.job_id)).applied
             moved = await rows.store.succeed_step(step, {"value": "v"}, None, take=Take(Lane.IO, 5))
-            assert moved.landed
+            assert moved.applied
             assert moved.taken == []
-            assert (await rows.requests.resume("default", claim.job_id)).landed
+            assert (await rows.requests.resume("default", claim.job_id)).applied
         assert moved.job_status is JobStatus.RESPONDING
         assert await rows.store.claim_stage(claim.job_id, [JobStatus.RESPONDING]) is not None
 
@@ -172,12 +174,12 @@ def test_a_transition_that_comes_too_late_takes_nothing(play: Any) -> None:  # n
         job_id, moved = await accepted(rows, CHAIN)
         (claim,) = moved.taken
         assert isinstance(claim, StepClaim)
-        assert (await rows.store.release_step(claim)).landed
+        assert (await rows.store.release_step(claim)).applied
         for late in (
             await rows.store.succeed_step(claim, {"value": "v"}, None, take=IO),
             await rows.store.fail_step(claim, BOOM, None, take=IO),
         ):
-            assert late == Moved(False)
+            assert late == TransitionResult(False)
         assert await events(rows, job_id) == [
             *("job_submitted", "stage_started", "plan_accepted", "step_started", "step_released")
         ]
@@ -230,7 +232,7 @@ def test_the_commit_that_ends_jobs_announces_them_once(play: Any, database_url: 
             assert await asyncio.gather(*ended) == [True] * 5
             assert not await rows.store.end_job(stages[0], JobStatus.COMPLETED, "a", None, [])
             heard = [notice.payload.split(",") async for notice in listener.notifies(timeout=60, stop_after=2)]
-        assert [len(ids) for ids in heard] == [1, 4], "the first one went alone, the others gathered meanwhile"
+        assert [len(ids) for ids in heard] == [1, 4], "the first one went alone, the others joined meanwhile"
         assert {job for ids in heard for job in ids} == {str(stage.job_id) for stage in stages}
 
     play(scenario)

@@ -18,7 +18,7 @@ from shared.domain.errors import ErrorRecord, InternalFault
 from shared.domain.ids import StepRef
 from shared.domain.plan import Plan
 from shared.domain.states import JobStatus, Lane, Settlement
-from shared.ports import ExpiredJob, ExpiredPlan, Moved, StageClaim, StepClaim, StepWake, Take
+from shared.ports import ExpiredJob, ExpiredPlan, StageClaim, StepClaim, StepWake, Take, TransitionResult
 from shared.store.database import Database
 from shared.store.ids import new_id
 from shared.store.jobs import PostgresJobStore
@@ -75,7 +75,7 @@ class Storm(Rows):
 
     async def begin(self) -> None:
         for worker in self.workers[:2]:
-            await self.fleet.register(worker, "w", [Lane.IO], [], 1, "1")
+            await self.worker_registry.register(worker, "w", [Lane.IO], [], 1, "1")
         self.jobs = [await self.submit() for _ in range(JOBS)]
 
     async def rage(self) -> None:
@@ -95,7 +95,7 @@ class Storm(Rows):
         self.held += await store.claim_steps(refs)
 
     async def take_suspects(self, job: UUID, ref: StepRef) -> None:
-        group = await self.fleet.take_suspects(Lane.IO) if self.random.random() < 0.5 else None
+        group = await self.worker_registry.take_suspects(Lane.IO) if self.random.random() < 0.5 else None
         for claim in await self.random.choice(self.stores).claim_suspects(group, Lane.IO):
             if isinstance(claim, StageClaim):
                 self.stages.append(claim)
@@ -123,7 +123,7 @@ class Storm(Rows):
 
     def keep(self, moved: Any) -> None:
         """Hold what a transition took over."""
-        for claim in moved.taken if isinstance(moved, Moved) else ():
+        for claim in moved.taken if isinstance(moved, TransitionResult) else ():
             if isinstance(claim, StageClaim):
                 self.stages.append(claim)
             else:
@@ -149,19 +149,19 @@ class Storm(Rows):
 
     async def sweep(self, *_: Any) -> list[Any]:
         """What `Sweeper` does; a lost attempt is tried again, asked about or given up, as the dice fall."""
-        for timer in await self.fleet.due_timers(100):
-            await self.fleet.fire_timer(timer)
-        for step in await self.fleet.lost_steps(100, timedelta(0)):
+        for timer in await self.worker_registry.due_timers(100):
+            await self.worker_registry.fire_timer(timer)
+        for step in await self.worker_registry.lost_steps(100, timedelta(0)):
             if self.random.random() < 0.2:
-                await self.fleet.ask_lost_step(step, UNKNOWN, {"message": "did it?"})
+                await self.worker_registry.ask_lost_step(step, UNKNOWN, {"message": "did it?"})
             else:
                 again = timedelta(0) if self.random.random() < 0.7 else None
-                await self.fleet.take_back_step(step, BOOM, again)
-        for stage in await self.fleet.lost_stages(100):
-            await self.fleet.take_back_stage(stage)
-        for question in await self.fleet.expired_questions(100):
-            await self.fleet.expire_question(question, UNKNOWN)
-        return list(await self.fleet.take_due_wakes(100))
+                await self.worker_registry.take_back_step(step, BOOM, again)
+        for stage in await self.worker_registry.lost_stages(100):
+            await self.worker_registry.take_back_stage(stage)
+        for question in await self.worker_registry.expired_questions(100):
+            await self.worker_registry.expire_question(question, UNKNOWN)
+        return list(await self.worker_registry.take_due_wakes(100))
 
     async def let_time_pass(self, *_: Any) -> None:
         """Everything that has a time is due; what somebody is just moving is passed over, as by the sweeper."""
@@ -195,14 +195,14 @@ class Storm(Rows):
 
     async def expire_plan(self, job: UUID, ref: StepRef) -> None:
         await self.run("UPDATE jobs SET deadline = now() WHERE id = %s AND deadline IS NOT NULL", job)
-        await self.fleet.expire_plan(ExpiredPlan(job, 300.0), BOOM)
+        await self.worker_registry.expire_plan(ExpiredPlan(job, 300.0), BOOM)
 
     async def expire_job(self, job: UUID, ref: StepRef) -> None:
         if self.random.random() < 0.1:
             await self.requests.cancel("default", job)
             return
         await self.run("UPDATE jobs SET expires_at = now() WHERE id = %s", job)
-        await self.fleet.expire_job(ExpiredJob(job, False, 1.0), BOOM)
+        await self.worker_registry.expire_job(ExpiredJob(job, False, 1.0), BOOM)
 
     async def fork(self, job: UUID, ref: StepRef) -> None:
         _, steps = await self.requests.planned("default", job)
@@ -214,8 +214,8 @@ class Storm(Rows):
     async def calm(self) -> None:
         """Every worker dies; a new one carries out what it is woken for, until nothing is left that wakes it."""
         for worker in self.workers:
-            await self.fleet.forget(worker)
-        await self.fleet.register(worker := new_id(), "w", [Lane.IO], [], 1, "1")
+            await self.worker_registry.forget(worker)
+        await self.worker_registry.register(worker := new_id(), "w", [Lane.IO], [], 1, "1")
         store = PostgresJobStore(self.database, worker)
         for _ in range(200):
             await self.let_time_pass()
@@ -224,7 +224,7 @@ class Storm(Rows):
                 if isinstance(wake, StepWake):
                     claim = await store.claim_step(wake.ref)
                     if claim is not None:
-                        assert (await store.succeed_step(claim, {"value": "v"}, None)).landed
+                        assert (await store.succeed_step(claim, {"value": "v"}, None)).applied
                 elif (stage := await store.claim_stage(wake.job_id, STAGES)) is not None:
                     await self.finish_stage(stage, "end")
             if not wakes and not await self.run("SELECT 1 FROM steps WHERE status IN ('running', 'waiting')"):
@@ -236,12 +236,12 @@ async def storm(database: Database, seed: int) -> None:
     rows = Storm(database, seed)
     await rows.begin()
     await asyncio.gather(*(rows.rage() for _ in range(PEOPLE)))
-    broken = await rows.fleet.broken_invariants()
+    broken = await rows.worker_registry.broken_invariants()
     assert [b for b in broken if b["invariant"] != "running_without_lease"] == []
     for job in rows.jobs:
         row, _ = await rows.requests.planned("default", job)
         if row["paused_at"] is not None:
-            assert (await rows.requests.resume("default", job)).landed
+            assert (await rows.requests.resume("default", job)).applied
     await rows.calm()
     assert await rows.run("SELECT id, status FROM jobs WHERE finished_at IS NULL") == []
     for job in rows.jobs:
@@ -252,7 +252,7 @@ async def storm(database: Database, seed: int) -> None:
             await rows.resume(job, StepRef(job, 0, 0))
             row, _ = await rows.requests.planned("default", job)
         assert row["status"] in ("completed", "cancelled"), row
-    assert await rows.fleet.broken_invariants() == []
+    assert await rows.worker_registry.broken_invariants() == []
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -23,14 +23,14 @@ def test_what_the_broker_did_not_take_was_not_published(database_url: str, kind:
         await (rows.executing("read") if kind == "step" else rows.submit())
         table = "steps" if kind == "step" else "jobs"
         await rows.run(f"UPDATE {table} SET wakes = 3, wake_at = now()")
-        wakes = await rows.fleet.take_due_wakes(10)
+        wakes = await rows.worker_registry.take_due_wakes(10)
         assert len(wakes) == 1
         if not is_taken:
-            await rows.fleet.return_wakes(wakes)
-            assert await rows.fleet.take_due_wakes(10) == wakes, "it is due again at once"
-            await rows.fleet.return_wakes(wakes)
+            await rows.worker_registry.return_wakes(wakes)
+            assert await rows.worker_registry.take_due_wakes(10) == wakes, "it is due again at once"
+            await rows.worker_registry.return_wakes(wakes)
         await rows.run(f"UPDATE {table} SET wake_at = wake_at - interval '1 minute'")
-        return await rows.fleet.unheard_wakes(Lane.IO, IDLE, SETTLED)
+        return await rows.worker_registry.unanswered_wakes(Lane.IO, IDLE, SETTLED)
 
     async def inside() -> int:
         database = Database(database_url, max_connections=1)

@@ -12,14 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shared.domain.states import Lane
-from shared.ports import ArtifactRecord, Moved, StageClaim, StepClaim, Take, UnitStep
+from shared.ports import ArtifactRecord, StageClaim, StepClaim, Take, TransitionResult, UnitStep
 from shared.store.database import Database
 from tests.integration.store.test_artifacts import begun, calls_of, text
 from tests.integration.store.test_control import BOOM, Rows, play  # noqa: F401
 
 IO = Take(Lane.IO)
 STEPS = """SELECT index, status, attempt, pending, output::text, a.body::text AS artifact, s.payload_hash,
-    worker_id, wake_at IS NULL AS is_quiet, wakes, deadline IS NULL AS is_timeless, error::text, unsure, releases,
+    worker_id, wake_at IS NULL AS is_quiet, wakes, deadline IS NULL AS is_timeless, error::text, in_doubt, releases,
     worker_losses, started_at IS NULL AS is_new, finished_at IS NULL AS is_open
     FROM steps s LEFT JOIN artifacts a ON a.job_id = s.job_id AND a.step_index = s.index
     WHERE s.job_id = %s ORDER BY index"""
@@ -42,7 +42,7 @@ async def statuses(rows: Rows, job_id: Any) -> list[str]:
     return [step["status"] for step in await rows.run(STEPS, job_id)]
 
 
-def of_any_job(moved: Moved) -> Any:
+def of_any_job(moved: TransitionResult) -> Any:
     """What a transition led to, without what tells one job from another."""
     claims: list[Any] = []
     for claim in moved.taken:
@@ -100,14 +100,14 @@ async def prepared(rows: Rows, history: History) -> tuple[StepClaim, list[int]]:
     if history.is_tried:
         await rows.run("UPDATE steps SET attempt = 1, releases = 1 WHERE job_id = %s AND status = 'pending'", job_id)
     if history.is_paused:
-        assert (await rows.requests.pause("default", job_id)).landed
+        assert (await rows.requests.pause("default", job_id)).applied
     if history.is_late:
-        assert (await rows.store.release_step(claim)).landed
+        assert (await rows.store.release_step(claim)).applied
     first = claim.ref.index + 1
     return claim, list(range(first, min(first + history.run, end)))
 
 
-async def one_by_one(rows: Rows, claim: StepClaim, run: Sequence[int], history: History) -> Moved:
+async def one_by_one(rows: Rows, claim: StepClaim, run: Sequence[int], history: History) -> TransitionResult:
     """What an engine does that forms no units: each commit claims the next step."""
     for _ in run:
         moved = await rows.store.succeed_step(claim, text(claim.ref.index), None, take=IO)
@@ -129,12 +129,12 @@ def test_a_run_leaves_what_its_steps_leave_one_by_one(database_url: str, history
                 claim, text(claim.ref.index), None, unit=ran(claim, *run), take=history.take
             )
             expected = await one_by_one(rows, other, run if history.goes_on else (), history)
-            assert (moved.landed, of_any_job(moved)) == (expected.landed, of_any_job(expected))
+            assert (moved.applied, of_any_job(moved)) == (expected.applied, of_any_job(expected))
             for query in (STEPS, JOB):
                 assert await rows.run(query, claim.ref.job_id) == await rows.run(query, other.ref.job_id)
             assert await told(rows, claim.ref.job_id) == await told(rows, other.ref.job_id)
             assert moved.steps == 1 + (len(run) if history.goes_on else 0)
-            broken = {found["invariant"] for found in await rows.fleet.broken_invariants(limit=10_000)}
+            broken = {found["invariant"] for found in await rows.worker_registry.broken_invariants(limit=10_000)}
             assert broken <= {"running_without_lease"}, "no worker is registered here"
         finally:
             await database.close()
@@ -185,9 +185,9 @@ def test_the_times_of_a_run_follow_one_another_and_end_by_now(play: Any) -> None
 def test_nothing_of_a_paused_job_is_claimed_along(play: Any) -> None:  # noqa: F811
     async def scenario(rows: Rows) -> None:
         claim, job_id = await begun(rows, calls_of(3))
-        assert (await rows.requests.pause("default", job_id)).landed
+        assert (await rows.requests.pause("default", job_id)).applied
         moved = await rows.store.succeed_step(claim, text(0), None, unit=ran(claim, 1, 2), take=IO)
-        assert (moved.landed, moved.steps, moved.taken, [step.index for step in moved.ready]) == (True, 1, [], [1])
+        assert (moved.applied, moved.steps, moved.taken, [step.index for step in moved.ready]) == (True, 1, [], [1])
         assert await statuses(rows, job_id) == ["succeeded", "ready", "pending"]
 
     play(scenario)
@@ -197,7 +197,7 @@ def test_what_has_run_is_stored_where_nothing_more_is_taken_over(play: Any) -> N
     async def scenario(rows: Rows) -> None:
         claim, job_id = await begun(rows, calls_of(4))
         moved = await rows.store.succeed_step(claim, text(0), None, unit=ran(claim, 1, 2))
-        assert (moved.landed, moved.steps, moved.taken, [step.index for step in moved.ready]) == (True, 3, [], [3])
+        assert (moved.applied, moved.steps, moved.taken, [step.index for step in moved.ready]) == (True, 3, [], [3])
         assert await statuses(rows, job_id) == ["succeeded"] * 3 + ["ready"]
 
     play(scenario)
@@ -206,8 +206,10 @@ def test_what_has_run_is_stored_where_nothing_more_is_taken_over(play: Any) -> N
 def test_a_run_whose_first_step_was_taken_back_leaves_nothing(play: Any) -> None:  # noqa: F811
     async def scenario(rows: Rows) -> None:
         claim, job_id = await begun(rows, calls_of(3))
-        assert (await rows.store.release_step(claim)).landed
-        assert await rows.store.succeed_step(claim, text(0), None, unit=ran(claim, 1, 2), take=IO) == Moved(False)
+        assert (await rows.store.release_step(claim)).applied
+        assert await rows.store.succeed_step(
+            claim, text(0), None, unit=ran(claim, 1, 2), take=IO
+        ) == TransitionResult(False)
         assert await statuses(rows, job_id) == ["ready", "pending", "pending"]
 
     play(scenario)

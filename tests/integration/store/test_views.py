@@ -56,14 +56,14 @@ async def planned(requests: OpenRequestStore, store: PostgresJobStore, steps: in
     assert claim is not None
     plan = {"calls": [{"tool_name": "sim_pure", "arguments": {"value": str(index)}} for index in range(steps)]}
     moved = await store.accept_plan(claim, "caller", plan, compile_plan(Plan.model_validate(plan), TOOLS).steps, [])
-    assert moved.landed
+    assert moved.applied
     return job_id
 
 
 async def succeed(store: PostgresJobStore, job_id: UUID, index: int, output: Any) -> None:
     claim = await store.claim_step(StepRef(job_id, 0, index))
     assert claim is not None
-    assert (await store.succeed_step(claim, output, None)).landed
+    assert (await store.succeed_step(claim, output, None)).applied
 
 
 async def end(store: PostgresJobStore, job_id: UUID, answer: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.bench import hot_path, submitting
 from tests.bench.context import Context
 from tests.bench.figures import Figure
-from tests.bench.footprint import Moved, figures
+from tests.bench.footprint import TransitionResult, figures
 from tests.bench.peers import orders
 
 
@@ -97,11 +97,11 @@ def test_a_job_that_did_not_do_its_steps_is_no_measurement(steps: list[str]) -> 
 
 
 def test_what_an_idle_planq_moves_is_no_cost_of_a_job() -> None:
-    idle = Moved(seconds=10.0, commits=20.0, messages=1.0, log_bytes=1000.0)
-    busy = Moved(seconds=5.0, commits=80.0, messages=10.5, log_bytes=10_500.0)
+    idle = TransitionResult(seconds=10.0, commits=20.0, messages=1.0, log_bytes=1000.0)
+    busy = TransitionResult(seconds=5.0, commits=80.0, messages=10.5, log_bytes=10_500.0)
 
     job = busy.per_job(idle, 10)
 
-    assert job == Moved(0.5, 7.0, 1.0, 1000.0)
+    assert job == TransitionResult(0.5, 7.0, 1.0, 1000.0)
     assert [figure.is_good for figure in figures(job, 5000.0)] == [True] * 4
-    assert not figures(Moved(0.5, 7.2, 1.0, 0.0), 0.0)[0].is_good
+    assert not figures(TransitionResult(0.5, 7.2, 1.0, 0.0), 0.0)[0].is_good

@@ -65,7 +65,7 @@ class Step:
     tries: int = 1
     retries: int = 0
     worker_losses: int = 0
-    unsure: bool = False
+    in_doubt: bool = False
 
 
 def broken_off(
@@ -81,7 +81,7 @@ def test_an_unsafe_call_that_may_have_happened_is_what_its_tool_says(error: type
     assert failed == GiveUp(ErrorRecord.of(error("x")))
     assert isinstance(asked, Ask)
     assert isinstance(found_out, RunAgain)
-    assert found_out.unsure
+    assert found_out.in_doubt
     assert found_out.delay >= timedelta(seconds=2), "what is still on its way has to arrive first"
 
 
@@ -103,7 +103,7 @@ def test_a_call_that_was_never_made_is_not_in_doubt(recovery: Recovery) -> None:
     decided = broken_off(Step(recovery=recovery), Transient, Phase.PREPARING)
 
     assert isinstance(decided, RunAgain)
-    assert not decided.unsure
+    assert not decided.in_doubt
     assert broken_off(Step(recovery=recovery), UnknownTool, Phase.PREPARING) == GiveUp(
         ErrorRecord.of(UnknownTool("x"))
     )
@@ -115,17 +115,17 @@ def test_a_doubt_outlives_whatever_keeps_the_tool_from_finding_out(
     error: type[ExecutionFailed], phase: Phase
 ) -> None:
     """Also an error that says of a call that nothing happened: it was not the call that failed now."""
-    step = Step(recovery=Recovery.FIND_OUT, unsure=True, tries=2)
+    step = Step(recovery=Recovery.FIND_OUT, in_doubt=True, tries=2)
     decided = broken_off(step, error, phase)
 
     assert decided.error.code == "outcome_unknown"
     assert decided.error.details == ({} if error is OutcomeUnknown else {"cause": error.code})
     assert isinstance(decided, RunAgain) is error.retryable
-    assert not isinstance(decided, RunAgain) or decided.unsure
+    assert not isinstance(decided, RunAgain) or decided.in_doubt
 
 
 def test_finding_out_is_retried_like_a_read_and_then_given_up() -> None:
-    step = Step(recovery=Recovery.FIND_OUT, unsure=True)
+    step = Step(recovery=Recovery.FIND_OUT, in_doubt=True)
     decided = [broken_off(replace(step, tries=tries), Transient, Phase.FINDING_OUT) for tries in (2, 3, 4)]
 
     assert [type(next_) for next_ in decided] == [RunAgain, RunAgain, GiveUp]
@@ -147,7 +147,7 @@ def test_a_tool_that_is_always_cut_off_and_has_never_happened_comes_to_an_end() 
     tries=st.integers(1, 20),
     retries=st.integers(0, 20),
     losses=st.integers(0, 5),
-    unsure=st.booleans(),
+    in_doubt=st.booleans(),
 )
 def test_no_doubt_is_ever_forgotten(
     recovery: Recovery,
@@ -156,15 +156,15 @@ def test_no_doubt_is_ever_forgotten(
     tries: int,
     retries: int,
     losses: int,
-    unsure: bool,
+    in_doubt: bool,
 ) -> None:
     """Whoever runs an unsafe step again is either certain that nothing happened, or finds out first."""
-    step = Step(recovery=recovery, tries=tries, retries=retries, worker_losses=losses, unsure=unsure)
+    step = Step(recovery=recovery, tries=tries, retries=retries, worker_losses=losses, in_doubt=in_doubt)
     is_called = phase in (Phase.CALLING, Phase.GATHERED)
-    is_certain = error in NOTHING_HAPPENED if is_called else not unsure
+    is_certain = error in NOTHING_HAPPENED if is_called else not in_doubt
 
     for decided in (broken_off(step, error, phase), after_loss(step, 3)):
-        if isinstance(decided, RunAgain) and not decided.unsure:
+        if isinstance(decided, RunAgain) and not decided.in_doubt:
             assert is_certain
             assert decided.error.code != "outcome_unknown"
     assert not isinstance(after_loss(step, 3), RunAgain) or recovery is Recovery.FIND_OUT
@@ -177,7 +177,7 @@ def test_what_may_be_repeated_runs_again_after_a_loss_until_it_is_given_up_with_
 
     assert isinstance(first, RunAgain)
     assert isinstance(second, RunAgain)
-    assert (first.delay, first.unsure) == (timedelta(0), False)
+    assert (first.delay, first.in_doubt) == (timedelta(0), False)
     assert isinstance(third, GiveUp)
     assert (third.error.code, third.error.details) == ("worker_lost", {"losses": 3, "attempts": 4})
 
@@ -187,7 +187,7 @@ def test_a_lost_unsafe_call_is_what_its_tool_says() -> None:
 
     assert isinstance(failed, GiveUp)
     assert isinstance(asked, Ask)
-    assert found_out == RunAgain(asked.error, timedelta(seconds=2), unsure=True)
+    assert found_out == RunAgain(asked.error, timedelta(seconds=2), in_doubt=True)
     assert {next_.error.code for next_ in (failed, asked, found_out)} == {"outcome_unknown"}
     worn_out = after_loss(Step(recovery=Recovery.FIND_OUT, worker_losses=2, attempt=3), 3)
     assert isinstance(worn_out, GiveUp)
@@ -281,6 +281,6 @@ def test_an_unsafe_step_in_company_keeps_its_rule_and_is_not_charged(recovery: R
     assert decided.error.details == {"losses": 2, "attempts": 7}
     if recovery is Recovery.FIND_OUT:
         assert isinstance(decided, RunAgain)
-        assert decided.unsure
+        assert decided.in_doubt
     else:
         assert isinstance(decided, GiveUp)

@@ -105,31 +105,33 @@ FAILED, CANCELLED = StepStatus.FAILED, StepStatus.CANCELLED
     ],
 )
 def test_only_some_errors_of_an_unsafe_call_say_that_nothing_happened(error: PlanqError, may: bool) -> None:
-    assert may_have_taken_effect(FAILED, Effect.UNSAFE, error.code, is_begun=True, is_unsure=False) is may, error.code
+    assert may_have_taken_effect(FAILED, Effect.UNSAFE, error.code, is_begun=True, is_in_doubt=False) is may, (
+        error.code
+    )
 
 
 def test_what_was_never_begun_or_does_not_matter_twice_may_be_repeated() -> None:
     unsafe = Effect.UNSAFE
     for effect in (Effect.PURE, Effect.READ, Effect.IDEMPOTENT):
-        assert not may_have_taken_effect(FAILED, effect, "timeout", is_begun=True, is_unsure=True)
-    assert not may_have_taken_effect(FAILED, unsafe, "plan_timeout", is_begun=False, is_unsure=False)
-    assert not may_have_taken_effect(CANCELLED, unsafe, None, is_begun=False, is_unsure=False)
-    assert not may_have_taken_effect(StepStatus.SKIPPED, unsafe, None, is_begun=True, is_unsure=False)
+        assert not may_have_taken_effect(FAILED, effect, "timeout", is_begun=True, is_in_doubt=True)
+    assert not may_have_taken_effect(FAILED, unsafe, "plan_timeout", is_begun=False, is_in_doubt=False)
+    assert not may_have_taken_effect(CANCELLED, unsafe, None, is_begun=False, is_in_doubt=False)
+    assert not may_have_taken_effect(StepStatus.SKIPPED, unsafe, None, is_begun=True, is_in_doubt=False)
 
 
 def test_a_call_that_was_cut_off_with_its_job_may_have_happened() -> None:
-    assert may_have_taken_effect(CANCELLED, Effect.UNSAFE, None, is_begun=True, is_unsure=False)
+    assert may_have_taken_effect(CANCELLED, Effect.UNSAFE, None, is_begun=True, is_in_doubt=False)
 
 
 def test_a_step_that_was_skipped_before_its_tool_could_find_out_stays_in_doubt() -> None:
     skipped = StepStatus.SKIPPED
-    assert may_have_taken_effect(skipped, Effect.UNSAFE, "outcome_unknown", is_begun=True, is_unsure=True)
-    assert not may_have_taken_effect(skipped, Effect.READ, "worker_lost", is_begun=True, is_unsure=True)
+    assert may_have_taken_effect(skipped, Effect.UNSAFE, "outcome_unknown", is_begun=True, is_in_doubt=True)
+    assert not may_have_taken_effect(skipped, Effect.READ, "worker_lost", is_begun=True, is_in_doubt=True)
 
 
 def test_an_earlier_doubt_outlives_an_error_that_only_speaks_of_the_last_attempt() -> None:
     for code in ("unknown_tool", "plan_timeout"):
-        assert may_have_taken_effect(FAILED, Effect.UNSAFE, code, is_begun=False, is_unsure=True)
+        assert may_have_taken_effect(FAILED, Effect.UNSAFE, code, is_begun=False, is_in_doubt=True)
 
 
 @pytest.mark.parametrize("effect", list(Effect))
@@ -137,13 +139,13 @@ def test_an_earlier_doubt_outlives_an_error_that_only_speaks_of_the_last_attempt
 def test_another_job_must_not_do_what_is_being_done_or_is_still_to_be_found_out(
     status: StepStatus, effect: Effect
 ) -> None:
-    begun = is_in_doubt(status, effect, None, is_begun=True, is_unsure=False)
-    unsure = is_in_doubt(status, effect, None, is_begun=True, is_unsure=True)
+    begun = is_in_doubt(status, effect, None, is_begun=True, is_in_doubt=False)
+    in_doubt = is_in_doubt(status, effect, None, is_begun=True, is_in_doubt=True)
 
     is_unsafe = effect is Effect.UNSAFE
     under_way = (StepStatus.RUNNING, StepStatus.WAITING, FAILED, CANCELLED)
     assert begun is (is_unsafe and status in under_way)
-    assert unsure is (is_unsafe and status is not StepStatus.SUCCEEDED)
+    assert in_doubt is (is_unsafe and status is not StepStatus.SUCCEEDED)
 
 
 PATIENCE = timedelta(minutes=15)

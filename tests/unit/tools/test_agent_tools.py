@@ -28,13 +28,13 @@ from shared.domain.errors import (
 from shared.domain.limits import Limits
 from shared.domain.model import ModelCall, Purpose
 from shared.domain.schemas import violations
-from shared.domain.states import Effect, JobStatus, StepKind, Until
+from shared.domain.states import Effect, JobStatus, JoinPolicy, StepKind
 from shared.domain.tool import ToolDefinition
 from shared.ports import ChildOutcome, Delegated
 from shared.settings import Settings
 from shared.store.ids import new_id
 from tests.support.desks import Surroundings, context, desk
-from worker.agents import Desk, agent_tools
+from worker.agents import AgentServices, agent_tools
 from worker.container import Tools
 from worker.tools.registry import Registry
 
@@ -52,7 +52,7 @@ def called(name: str, arguments: dict[str, Any], around: Surroundings | None = N
     return asyncio.run(tool.call(arguments, context(name, **fields)))
 
 
-def gathered(name: str, arguments: dict[str, Any], *children: ChildOutcome) -> Any:
+def joined(name: str, arguments: dict[str, Any], *children: ChildOutcome) -> Any:
     tool = tool_named(name)
     output = asyncio.run(tool.gather(arguments, children, None, context(name)))
     assert violations(tool.definition.output_schema, output) == []
@@ -159,13 +159,13 @@ def test_texts_that_belong_nowhere_are_the_callers_defect(texts: Any) -> None:
 @pytest.mark.parametrize(
     ("strategy", "until"),
     [
-        (None, Until.FIRST_FAILURE),
-        ("collect_all", Until.FIRST_FAILURE),
-        ("first_success", Until.FIRST_SUCCESS),
-        ("best_effort", Until.ALL),
+        (None, JoinPolicy.FIRST_FAILURE),
+        ("collect_all", JoinPolicy.FIRST_FAILURE),
+        ("first_success", JoinPolicy.FIRST_SUCCESS),
+        ("best_effort", JoinPolicy.ALL),
     ],
 )
-def test_a_group_waits_as_its_strategy_needs(strategy: str | None, until: Until) -> None:
+def test_a_group_waits_as_its_strategy_needs(strategy: str | None, until: JoinPolicy) -> None:
     calls = [{"agent_id": "a", "prompt": "p", "result_key": f"k{n}"} for n in range(6)]
     arguments = {"steps": calls, "max_concurrency": 3, **({"merge_strategy": strategy} if strategy else {})}
 
@@ -189,21 +189,21 @@ def test_a_group_waits_as_its_strategy_needs(strategy: str | None, until: Until)
 )
 def test_an_agent_that_failed_fails_its_step_by_its_own_error(code: str, kind: type[ExecutionFailed]) -> None:
     with pytest.raises(kind, match="agent 'a' did not succeed: no luck") as raised:
-        gathered("cp__call_agent", {"agent_id": "a", "prompt": "p"}, failed(code=code))
+        joined("cp__call_agent", {"agent_id": "a", "prompt": "p"}, failed(code=code))
 
     assert (raised.value.details["cause"], raised.value.details["agent_id"]) == (code, "a")
 
 
 def test_an_agent_that_somebody_cancelled_fails_its_step() -> None:
     with pytest.raises(Cancelled, match="cancelled before its end"):
-        gathered("cp__call_agent", {"agent_id": "a", "prompt": "p"}, child(status=JobStatus.CANCELLED))
+        joined("cp__call_agent", {"agent_id": "a", "prompt": "p"}, child(status=JobStatus.CANCELLED))
 
 
 def test_a_text_is_wrapped_and_an_object_is_not() -> None:
     arguments = {"agent_id": "a", "prompt": "p"}
 
-    assert gathered("cp__call_agent", arguments, child(answer="prose"))["output"] == {"text": "prose"}
-    assert gathered("cp__call_agent", arguments, child(output={"v": 1}, answer="{}"))["output"] == {"v": 1}
+    assert joined("cp__call_agent", arguments, child(answer="prose"))["output"] == {"text": "prose"}
+    assert joined("cp__call_agent", arguments, child(output={"v": 1}, answer="{}"))["output"] == {"v": 1}
 
 
 def test_a_group_fails_by_the_failure_that_came_first_and_tells_of_every_agent() -> None:
@@ -211,7 +211,7 @@ def test_a_group_fails_by_the_failure_that_came_first_and_tells_of_every_agent()
     late, early = failed(0, ended=5), failed(1, code="job_timeout", ended=2)
 
     with pytest.raises(TimedOut) as raised:
-        gathered("cp__parallel", arguments, late, early, child(2, ended=None, status=JobStatus.EXECUTING))
+        joined("cp__parallel", arguments, late, early, child(2, ended=None, status=JobStatus.EXECUTING))
 
     details = raised.value.details
     assert [(one["id"], one["status"]) for one in details["children"]] == [
@@ -225,9 +225,7 @@ def test_a_group_fails_by_the_failure_that_came_first_and_tells_of_every_agent()
 def test_the_first_to_succeed_is_the_first_by_the_clock() -> None:
     arguments = {"steps": [{"agent_id": "a"}] * 2, "merge_strategy": "first_success"}
 
-    output = gathered(
-        "cp__parallel", arguments, child(0, ended=3, output={"v": 3}), child(1, ended=2, output={"v": 2})
-    )
+    output = joined("cp__parallel", arguments, child(0, ended=3, output={"v": 3}), child(1, ended=2, output={"v": 2}))
 
     assert (output["output"], output["status"]) == ({"v": 2}, "success")
 
@@ -293,7 +291,7 @@ def test_a_refused_plan_leaves_its_transitions_with_the_step_that_asked() -> Non
 )
 def test_the_planner_has_a_model_of_its_own(request_: dict[str, Any], setting: str | None, asked: str) -> None:
     around = Surroundings(["a"], "no plan")
-    tools = agent_tools(Desk(planner_model=setting, reach=around.reach()))
+    tools = agent_tools(AgentServices(planner_model=setting, reach=around.reach()))
     tool = next(one for one in tools if one.definition.name == "cp__agent_orchestrate")
 
     with pytest.raises(InvalidArguments):
@@ -319,7 +317,7 @@ def test_what_is_logged_of_an_agent_names_the_tool_that_the_caller_called(
     arguments = {"agent_id": "a", "prompt": "p", **({"step_id": step_id} if step_id else {})}
 
     with caplog.at_level("INFO", "planq.agents"):
-        gathered("cp__call_agent", arguments, child(answer="x"))
+        joined("cp__call_agent", arguments, child(answer="x"))
 
     (told,) = [vars(record) for record in caplog.records if record.message == "agent_ended"]
     assert (told["tool"], told["step_id"]) == (tool, step_id)
@@ -382,7 +380,7 @@ def test_a_valid_plan_becomes_one_job_that_has_time_for_its_agents_and_a_little_
 
 def test_the_caps_of_a_tenant_hold_for_jobs_that_were_made_under_higher_ones() -> None:
     caps = {"acme": Limits(orchestrate_max_depth=1), "other": Limits(orchestrate_max_depth=9)}
-    tools = agent_tools(Desk(reach=Surroundings().reach(), caps=caps.__getitem__))
+    tools = agent_tools(AgentServices(reach=Surroundings().reach(), caps=caps.__getitem__))
     tool = next(one for one in tools if one.definition.name == "cp__call_agent")
     arguments = {"agent_id": "a", "prompt": "p"}
 
@@ -396,13 +394,11 @@ def test_the_caps_of_a_tenant_hold_for_jobs_that_were_made_under_higher_ones() -
 def test_a_group_above_the_limit_is_lowered_and_its_output_says_so() -> None:
     calls = [{"agent_id": "a", "prompt": "p"} for _ in range(6)]
 
-    output = gathered(
-        "cp__parallel", {"steps": calls, "max_concurrency": 5}, *[child(n, answer="x") for n in range(6)]
-    )
+    output = joined("cp__parallel", {"steps": calls, "max_concurrency": 5}, *[child(n, answer="x") for n in range(6)])
 
     (warning,) = output["warnings"]
     assert (warning["path"], warning["rule"]) == ("max_concurrency", "lowered")
-    within = gathered("cp__parallel", {"steps": calls[:2], "max_concurrency": 5}, child(0, answer="x"), child(1))
+    within = joined("cp__parallel", {"steps": calls[:2], "max_concurrency": 5}, child(0, answer="x"), child(1))
     assert "warnings" not in within
 
 

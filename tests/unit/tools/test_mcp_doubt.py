@@ -55,7 +55,7 @@ def test_a_call_that_was_never_sent_has_no_effect(error: Exception, noted: list[
     failure = failure_of(error, "bank", "pay", noted)
 
     assert type(failure) is Unreached
-    assert not may_have_taken_effect(StepStatus.FAILED, Effect.UNSAFE, failure.code, is_begun=True, is_unsure=False)
+    assert not may_have_taken_effect(StepStatus.FAILED, Effect.UNSAFE, failure.code, is_begun=True, is_in_doubt=False)
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ CREATE TABLE jobs (
     parent_round INTEGER,
     child_position INTEGER,
     child_key TEXT,
-    is_gathered BOOLEAN DEFAULT false NOT NULL,
+    is_joined BOOLEAN DEFAULT false NOT NULL,
     root_job_id UUID,
     depth INTEGER DEFAULT 0 NOT NULL,
     conversation_id UUID,
@@ -228,7 +228,7 @@ CREATE INDEX ix_jobs_wake_at ON jobs (wake_at) WHERE status IN ('queued', 'plann
 
 CREATE INDEX ix_jobs_listing ON jobs (tenant_id, id);
 
-CREATE INDEX ix_jobs_untold ON jobs (parent_job_id) WHERE parent_job_id IS NOT NULL AND NOT is_gathered AND status IN ('completed', 'failed', 'cancelled');
+CREATE INDEX ix_jobs_untold ON jobs (parent_job_id) WHERE parent_job_id IS NOT NULL AND NOT is_joined AND status IN ('completed', 'failed', 'cancelled');
 
 CREATE INDEX ix_jobs_forked_from ON jobs (forked_from) WHERE forked_from IS NOT NULL AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
 
@@ -293,13 +293,13 @@ CREATE TABLE steps (
     wanted JSON,
     excerpts JSON,
     recovery TEXT DEFAULT 'fail' NOT NULL,
-    unsure BOOLEAN DEFAULT false NOT NULL,
+    in_doubt BOOLEAN DEFAULT false NOT NULL,
     question JSON,
     asked_at TIMESTAMP WITH TIME ZONE,
     waits_for TEXT,
     max_parallel INTEGER,
     note JSON,
-    gathered BOOLEAN DEFAULT false NOT NULL,
+    joined BOOLEAN DEFAULT false NOT NULL,
     children UUID[],
     open_children INTEGER,
     next_child INTEGER,

@@ -108,7 +108,7 @@ BEGIN
         -- Its events are told by whoever holds the job's row, so that those who follow them miss none.
         PERFORM FROM jobs WHERE id = v_root FOR NO KEY UPDATE;
         IF NOT EXISTS (SELECT FROM events WHERE job_id = v_root AND kind = 'budget_warning') THEN
-            PERFORM planq_tell(b.tenant_id, v_root, 'budget_warning', json_build_object(
+            PERFORM planq_append_event(b.tenant_id, v_root, 'budget_warning', json_build_object(
                 'soft', j.budget->'soft', 'tokens', u.tokens, 'cost_usd', u.cost, 'model_calls', u.calls,
                 'steps', u.steps, 'by', v_job));
         END IF;
@@ -116,7 +116,7 @@ BEGIN
         IF v_may_ask OR NOT v_asks THEN
             UPDATE budgets SET warned_at = planq_now() WHERE root_job_id = v_root;
         END IF;
-        IF v_may_ask AND v_asks AND (planq_pause_job(v_root, b.tenant_id)->>'landed')::boolean THEN
+        IF v_may_ask AND v_asks AND (planq_pause_job(v_root, b.tenant_id)->>'applied')::boolean THEN
             RETURN json_build_object('paused', true);
         END IF;
     END IF;

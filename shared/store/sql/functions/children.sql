@@ -2,14 +2,14 @@
 --
 -- planq_delegate_step   stores the child jobs (planq_make_children) and begins as many as may run at once
 -- planq_child_ended     tells the parent of one end: the step may gather (planq_gather), or the next child begins
--- planq_finish_gathered stores the outcome of a step that has gathered
+-- planq_finish_joined stores the outcome of a step that has joined
 -- planq_drop_children   ends what is unfinished of the children of a step that has ended
 --
 -- Lock order: the parent's job row, its steps, then its child jobs in the order of their ids, which are all greater than
 -- the parent's. A child ends in a commit of its own; its parent is told in another one.
 
 -- StepDelegated: stores the child jobs, for which the step waits as `p_until` says; at most `p_most` of them are begun
--- at once. Returns {landed, status, job_status, ready, children: [ids of those that may be begun]}.
+-- at once. Returns {applied, status, job_status, ready, children: [ids of those that may be begun]}.
 CREATE FUNCTION planq_delegate_step(
     p_job uuid, p_round int, p_index int, p_attempt int, p_children json, p_until text, p_most int, p_note json
 ) RETURNS json LANGUAGE plpgsql AS $$
@@ -21,20 +21,20 @@ DECLARE
 BEGIN
     SELECT * INTO j FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
     IF j.id IS NULL OR j.status NOT IN ('executing', 'input_required') OR j.round <> p_round THEN
-        RETURN json_build_object('landed', false);
+        RETURN json_build_object('applied', false);
     END IF;
     SELECT array_agg(c.id ORDER BY c.position) INTO v_ids FROM json_to_recordset(p_children) AS c (id uuid, position int);
     UPDATE steps SET status = 'waiting', waits_for = p_until, max_parallel = p_most, note = p_note, children = v_ids,
         worker_id = NULL, deadline = NULL, wake_at = NULL, wakes = 0
     WHERE job_id = p_job AND round = p_round AND index = p_index AND status = 'running' AND attempt = p_attempt
-      AND NOT gathered;
+      AND NOT joined;
     IF NOT FOUND THEN
-        RETURN json_build_object('landed', false);
+        RETURN json_build_object('applied', false);
     END IF;
     v_dead := planq_make_children(j, p_index, p_children, p_most);
     UPDATE steps SET open_children = cardinality(v_ids) - v_dead, next_child = least(p_most, cardinality(v_ids))
     WHERE job_id = p_job AND round = p_round AND index = p_index;
-    PERFORM planq_tell(j.tenant_id, p_job, 'step_delegated', json_build_object(
+    PERFORM planq_append_event(j.tenant_id, p_job, 'step_delegated', json_build_object(
         'round', p_round, 'index', p_index, 'attempt', p_attempt, 'children', cardinality(v_ids), 'until', p_until));
     IF planq_is_decided(p_until, cardinality(v_ids) - v_dead, false, v_dead > 0) THEN
         UPDATE jobs SET run_at = planq_never(), wake_at = planq_never() WHERE id = ANY (v_ids) AND status = 'queued';
@@ -42,7 +42,7 @@ BEGIN
     END IF;
     SELECT array_agg(c.id ORDER BY c.id) INTO v_begun FROM jobs c
     WHERE c.id = ANY (v_ids) AND c.status = 'queued' AND c.run_at <= planq_now() AND c.paused_at IS NULL;
-    RETURN json_build_object('landed', true, 'status', 'waiting', 'job_status', j.status,
+    RETURN json_build_object('applied', true, 'status', 'waiting', 'job_status', j.status,
         'stage_attempt', j.stage_attempt, 'ready', '[]'::json, 'children', to_json(v_begun));
 END $$;
 
@@ -73,7 +73,7 @@ BEGIN
         INSERT INTO jobs (id, tenant_id, parent_job_id, parent_round, parent_step_index, child_position, child_key,
                           root_job_id, depth, conversation_id, strategy, model, limits, budget, priority, user_id,
                           trace_id, input, agent_name, agent_version, skill_versions, action, with_input, paused_at,
-                          status, is_gathered, error, finished_at, run_at, wake_at, expires_at)
+                          status, is_joined, error, finished_at, run_at, wake_at, expires_at)
         SELECT r.id, j.tenant_id, j.id, j.round, p_index, r.position, r.key, coalesce(j.root_job_id, j.id),
                j.depth + (r.agent IS NOT NULL)::int,
                j.conversation_id, j.strategy, coalesce(r.model, j.model), planq_child_limits(j.limits, r.life), j.budget,
@@ -143,8 +143,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- ChildEnded: tells the parent of a child that has ended, once: its step becomes ready where it need not wait any more,
--- else the next child that is held back begins in its place. Returns {landed, job_id, round, index, ...} with what
--- planq_finish_step returns of the parent, and `children` as planq_delegate_step does; not landed where there was nothing
+-- else the next child that is held back begins in its place. Returns {applied, job_id, round, index, ...} with what
+-- planq_finish_step returns of the parent, and `children` as planq_delegate_step does; not applied where there was nothing
 -- to be told, or nobody waits for it any more.
 CREATE FUNCTION planq_child_ended(p_child uuid) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
@@ -156,31 +156,31 @@ DECLARE
     v_next uuid;
 BEGIN
     SELECT parent_job_id, parent_round, parent_step_index INTO c FROM jobs
-    WHERE id = p_child AND parent_job_id IS NOT NULL AND NOT is_gathered
+    WHERE id = p_child AND parent_job_id IS NOT NULL AND NOT is_joined
       AND status IN ('completed', 'failed', 'cancelled');
     IF NOT FOUND THEN
-        RETURN json_build_object('landed', false);
+        RETURN json_build_object('applied', false);
     END IF;
     SELECT * INTO j FROM jobs WHERE id = c.parent_job_id FOR NO KEY UPDATE;
-    UPDATE jobs SET is_gathered = true
-    WHERE id = p_child AND NOT is_gathered AND status IN ('completed', 'failed', 'cancelled')
+    UPDATE jobs SET is_joined = true
+    WHERE id = p_child AND NOT is_joined AND status IN ('completed', 'failed', 'cancelled')
     RETURNING status, run_at = planq_never() AS was_held INTO e;
     IF NOT FOUND OR j.id IS NULL THEN
-        RETURN json_build_object('landed', false);
+        RETURN json_build_object('applied', false);
     END IF;
     UPDATE steps SET open_children = open_children - 1
     WHERE job_id = j.id AND round = c.parent_round AND index = c.parent_step_index AND status = 'waiting'
-      AND NOT gathered AND p_child = ANY (children)
+      AND NOT joined AND p_child = ANY (children)
     RETURNING * INTO s;
     IF NOT FOUND THEN
-        RETURN json_build_object('landed', false);
+        RETURN json_build_object('applied', false);
     END IF;
     IF planq_is_decided(s.waits_for, s.open_children, e.status = 'completed', e.status <> 'completed') THEN
         v_moved := planq_gather(s.job_id, s.round, s.index);
     ELSIF NOT e.was_held THEN
         v_next := planq_begin_next(j, s);
     END IF;
-    RETURN json_build_object('landed', true, 'job_id', s.job_id, 'round', s.round, 'index', s.index,
+    RETURN json_build_object('applied', true, 'job_id', s.job_id, 'round', s.round, 'index', s.index,
         'status', CASE WHEN v_moved IS NULL THEN 'waiting' ELSE 'ready' END, 'job_status', j.status,
         'stage_attempt', j.stage_attempt, 'ready', coalesce(v_moved->'ready', '[]'::json),
         'children', CASE WHEN v_next IS NOT NULL AND j.paused_at IS NULL THEN json_build_array(v_next) END);
@@ -200,13 +200,13 @@ DECLARE
     s steps;
     j record;
 BEGIN
-    UPDATE steps SET status = 'ready', gathered = true, run_at = planq_now(),
+    UPDATE steps SET status = 'ready', joined = true, run_at = planq_now(),
         wake_at = planq_now() + planq_wake_grace(), wakes = 0
     WHERE job_id = p_job AND round = p_round AND index = p_index RETURNING * INTO s;
     SELECT status, stage_attempt INTO j FROM jobs WHERE id = p_job;
-    PERFORM planq_tell(s.tenant_id, p_job, 'step_gathered',
+    PERFORM planq_append_event(s.tenant_id, p_job, 'step_gathered',
         json_build_object('round', p_round, 'index', p_index, 'open', s.open_children));
-    RETURN json_build_object('landed', true, 'status', 'ready', 'job_status', j.status,
+    RETURN json_build_object('applied', true, 'status', 'ready', 'job_status', j.status,
         'stage_attempt', j.stage_attempt, 'ready', json_build_array(
             json_build_object('index', s.index, 'lane', s.lane, 'tool_name', s.tool_name)));
 END $$;
@@ -237,9 +237,9 @@ BEGIN
     RETURN v_child;
 END $$;
 
--- StepSucceeded, of a step that has gathered: `p_item` is a `planq_outcome`. What becomes ready the caller claims for
+-- StepSucceeded, of a step that has joined: `p_item` is a `planq_outcome`. What becomes ready the caller claims for
 -- itself; RESPOND it may take over. Returns as planq_take does.
-CREATE FUNCTION planq_finish_gathered(p_item json, p_worker uuid, p_seconds float8) RETURNS json LANGUAGE sql AS $$
+CREATE FUNCTION planq_finish_joined(p_item json, p_worker uuid, p_seconds float8) RETURNS json LANGUAGE sql AS $$
     SELECT planq_take(planq_finish_step(i), i.job, i.round, 'io', 0, i.take_stage, p_worker, p_seconds)
     FROM json_populate_record(NULL::planq_outcome, p_item) AS i
 $$;

@@ -45,7 +45,7 @@ BEGIN
             RETURN NEXT;
         END IF;
     END LOOP;
-    PERFORM planq_tell_all(v_events);
+    PERFORM planq_append_events(v_events);
 END $$;
 
 -- What whoever has claimed a stage needs to know: PLAN the plan that the caller sent, RESPOND what came of the plan, and
@@ -59,7 +59,7 @@ DECLARE
 BEGIN
     SELECT tenant_id, status, round, stage_attempt, model, input, tools, limits, forked_from, user_id, trace_id,
            conversation_id, stage_retry, resumes, extract(epoch FROM expires_at - planq_now())::float8 AS time_left,
-           agent_name IS NOT NULL OR parent_job_id IS NOT NULL OR round > 0 OR budget IS NOT NULL AS has_family INTO j
+           agent_name IS NOT NULL OR parent_job_id IS NOT NULL OR round > 0 OR budget IS NOT NULL AS has_job_tree INTO j
     FROM jobs WHERE id = p_job;
     SELECT source, errors, reuse,
            CASE WHEN j.status = 'planning' OR source NOT IN ('caller', 'model') THEN body END AS body INTO p
@@ -71,13 +71,13 @@ BEGIN
         'time_left', j.time_left, 'tried', CASE WHEN j.stage_retry IS NOT NULL
             THEN planq_present_retry(j.stage_retry, j.status, j.round, j.resumes)->'tried' END,
         'plan_source', p.source, 'plan_errors', p.errors, 'plan_reuse', p.reuse, 'plan_body', p.body,
-        'family', CASE WHEN j.has_family THEN planq_stage_family(p_job) END,
+        'job_tree', CASE WHEN j.has_job_tree THEN planq_stage_job_tree(p_job) END,
         'results', CASE WHEN j.status = 'responding' AND p.errors IS NULL THEN planq_results(p_job, j.round) END);
 END $$;
 
 -- What the stage of a job needs that runs an agent, or is a child, or is in a further round, or shares a budget. It comes
 -- apart, null for every other job.
-CREATE FUNCTION planq_stage_family(p_job uuid) RETURNS json LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION planq_stage_job_tree(p_job uuid) RETURNS json LANGUAGE plpgsql STABLE AS $$
 DECLARE
     j jobs;
     v_agent json;
@@ -162,7 +162,7 @@ BEGIN
             RETURN NEXT;
         END IF;
     END LOOP;
-    PERFORM planq_tell_all(v_events);
+    PERFORM planq_append_events(v_events);
 END $$;
 
 -- What whoever has claimed a step needs to know: with the outputs that it references, of large ones what is known. The
@@ -183,9 +183,9 @@ BEGIN
             'output_bytes', i.output_bytes, 'excerpts', i.excerpts))
         INTO v_outputs FROM steps i WHERE i.job_id = s.job_id AND i.round = s.round AND i.index = ANY (s.inputs);
     END IF;
-    IF s.kind <> 'tool' OR s.gathered OR j.agent_name IS NOT NULL OR j.parent_job_id IS NOT NULL THEN
+    IF s.kind <> 'tool' OR s.joined OR j.agent_name IS NOT NULL OR j.parent_job_id IS NOT NULL THEN
         SELECT json_build_object(
-            'kind', s.kind, 'gathered', s.gathered, 'note', s.note, 'depth', o.depth, 'root', o.root_job_id,
+            'kind', s.kind, 'joined', s.joined, 'note', s.note, 'depth', o.depth, 'root', o.root_job_id,
             'agent', o.agent_name, 'limits', CASE WHEN s.kind <> 'tool' THEN o.limits END, 'skill', (
                 SELECT a.skills[1] FROM agents a
                 WHERE a.tenant_id = s.tenant_id AND a.name = o.agent_name AND a.version = o.agent_version),
@@ -197,9 +197,9 @@ BEGIN
     RETURN json_build_object(
         'job_id', s.job_id, 'round', s.round, 'index', s.index, 'tenant_id', s.tenant_id, 'tool_name', s.tool_name,
         'effect', s.effect, 'lane', s.lane, 'arguments', s.arguments, 'attempt', s.attempt, 'retries', s.retries,
-        'recovery', s.recovery, 'unsure', s.unsure, 'wanted', s.wanted, 'worker_losses', s.worker_losses,
+        'recovery', s.recovery, 'in_doubt', s.in_doubt, 'wanted', s.wanted, 'worker_losses', s.worker_losses,
         'releases', s.releases, 'timeout_seconds', s.timeout_seconds, 'user_id', j.user_id, 'trace_id', j.trace_id,
-        'conversation_id', j.conversation_id, 'time_left', j.time_left, 'outputs', v_outputs, 'family', v_family);
+        'conversation_id', j.conversation_id, 'time_left', j.time_left, 'outputs', v_outputs, 'job_tree', v_family);
 END $$;
 
 -- The event of a step that was claimed.
@@ -223,7 +223,7 @@ DECLARE
     v_stage planq_stage;
     r record;
 BEGIN
-    IF NOT (p_moved->>'landed')::boolean OR (p_steps = 0 AND NOT p_stage) THEN
+    IF NOT (p_moved->>'applied')::boolean OR (p_steps = 0 AND NOT p_stage) THEN
         RETURN p_moved;
     END IF;
     IF p_steps > 0 THEN
@@ -243,11 +243,11 @@ BEGIN
     IF p_stage AND p_moved->>'job_status' = 'responding' THEN
         v_stage := planq_take_stage(p_job, p_worker, p_seconds);
         IF v_stage.attempt IS NOT NULL THEN
-            PERFORM planq_tell_all(ARRAY[v_stage.told]);
+            PERFORM planq_append_events(ARRAY[v_stage.told]);
         END IF;
     END IF;
     RETURN json_build_object(
-        'landed', true, 'status', p_moved->'status', 'job_status', p_moved->'job_status',
+        'applied', true, 'status', p_moved->'status', 'job_status', p_moved->'job_status',
         'stage_attempt', coalesce(v_stage.attempt, (p_moved->>'stage_attempt')::int, 0),
         'ready', array_to_json(v_ready), 'taken', array_to_json(v_taken), 'stage', v_stage.claim);
 END $$;

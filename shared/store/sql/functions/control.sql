@@ -5,19 +5,19 @@
 -- planq_resume_job   lets a paused job go on (planq_resume_below, planq_rewake_steps), or tries again what has not
 --                    succeeded of one that has ended (planq_reopen_steps)
 
--- CancelRequested: ends the job, and its child jobs. Returns {found, landed, status, ended: [ids]}.
+-- CancelRequested: ends the job, and its child jobs. Returns {found, applied, status, ended: [ids]}.
 CREATE FUNCTION planq_cancel_job(p_job uuid, p_tenant text) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     j jobs%ROWTYPE;
 BEGIN
     SELECT * INTO j FROM jobs WHERE id = p_job AND tenant_id = p_tenant FOR NO KEY UPDATE;
     IF j.id IS NULL THEN
-        RETURN json_build_object('found', false, 'landed', false);
+        RETURN json_build_object('found', false, 'applied', false);
     END IF;
     IF j.status IN ('completed', 'failed', 'cancelled') THEN
-        RETURN json_build_object('found', true, 'landed', false, 'status', j.status);
+        RETURN json_build_object('found', true, 'applied', false, 'status', j.status);
     END IF;
-    RETURN json_build_object('found', true, 'landed', true, 'status', 'cancelled',
+    RETURN json_build_object('found', true, 'applied', true, 'status', 'cancelled',
         'ended', to_json(planq_cut_off(p_job, 'cancelled', NULL)));
 END $$;
 
@@ -36,7 +36,7 @@ BEGIN
         cancel_requested_at = CASE WHEN p_status = 'cancelled' THEN planq_now() END,
         wake_at = NULL, deadline = NULL, paused_at = NULL, open_steps = 0, open_questions = 0
     WHERE id = p_job RETURNING tenant_id INTO v_tenant;
-    PERFORM planq_tell(v_tenant, p_job, 'job_' || p_status, p_error);
+    PERFORM planq_append_event(v_tenant, p_job, 'job_' || p_status, p_error);
     RETURN ARRAY[p_job] || planq_cancel_tree(ARRAY[p_job], '{}');
 END $$;
 
@@ -68,7 +68,7 @@ BEGIN
         UPDATE steps SET status = 'cancelled', finished_at = planq_clock(), wake_at = NULL, deadline = NULL,
             question = NULL
         WHERE job_id = ANY (v_ids) AND status IN ('pending', 'ready', 'running', 'waiting');
-        UPDATE jobs SET status = 'cancelled', finished_at = planq_clock(), stage_worker = NULL, is_gathered = true,
+        UPDATE jobs SET status = 'cancelled', finished_at = planq_clock(), stage_worker = NULL, is_joined = true,
             cancel_requested_at = planq_now(), wake_at = NULL, deadline = NULL, paused_at = NULL, open_steps = 0,
             open_questions = 0
         WHERE id = ANY (v_ids);
@@ -81,7 +81,7 @@ BEGIN
 END $$;
 
 -- PauseRequested: nothing of the job is begun from now on, nor of anything below it; a job that is made meanwhile by one
--- of these is found in the next turn. Returns {found, landed, status}.
+-- of these is found in the next turn. Returns {found, applied, status}.
 CREATE FUNCTION planq_pause_job(p_job uuid, p_tenant text) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     j jobs%ROWTYPE;
@@ -89,20 +89,20 @@ DECLARE
 BEGIN
     SELECT * INTO j FROM jobs WHERE id = p_job AND tenant_id = p_tenant FOR NO KEY UPDATE;
     IF j.id IS NULL THEN
-        RETURN json_build_object('found', false, 'landed', false);
+        RETURN json_build_object('found', false, 'applied', false);
     END IF;
     IF j.status IN ('completed', 'failed', 'cancelled') OR j.paused_at IS NOT NULL THEN
-        RETURN json_build_object('found', true, 'landed', false, 'status', j.status);
+        RETURN json_build_object('found', true, 'applied', false, 'status', j.status);
     END IF;
     UPDATE jobs SET paused_at = planq_now() WHERE id = p_job;
-    PERFORM planq_tell(j.tenant_id, p_job, 'job_paused', NULL);
+    PERFORM planq_append_event(j.tenant_id, p_job, 'job_paused', NULL);
     LOOP
         v_below := planq_below(p_job, NULL);
         EXIT WHEN v_below IS NULL;
         UPDATE jobs SET paused_at = planq_now() WHERE id = ANY (v_below);
         INSERT INTO events (tenant_id, job_id, kind) SELECT j.tenant_id, b, 'job_paused' FROM unnest(v_below) b;
     END LOOP;
-    RETURN json_build_object('found', true, 'landed', true, 'status', j.status);
+    RETURN json_build_object('found', true, 'applied', true, 'status', j.status);
 END $$;
 
 -- The unfinished jobs below a job whose pause began at `p_paused` (null: those that are not paused), locked in the order
@@ -131,9 +131,9 @@ END $$;
 -- if `p_after` is how often it has been resumed: else what is to be tried again has not been looked at; the first only if
 -- `p_after` is NULL. A child job that has ended is not resumed: its parent has been told of its end, and makes a new one
 -- when it is resumed itself. What a job had come to before a chained tool is kept while that tool is tried again.
--- Returns {found, landed, status, round, attempt, ready: [{index, lane, tool_name}]}; the caller publishes `ready`, or
+-- Returns {found, applied, status, round, attempt, ready: [{index, lane, tool_name}]}; the caller publishes `ready`, or
 -- the stage that the status stands for.
-CREATE FUNCTION planq_resume_job(p_job uuid, p_tenant text, p_after int, p_unsure int[]) RETURNS json
+CREATE FUNCTION planq_resume_job(p_job uuid, p_tenant text, p_after int, p_in_doubt int[]) RETURNS json
 LANGUAGE plpgsql AS $$
 DECLARE
     j jobs%ROWTYPE;
@@ -145,13 +145,13 @@ DECLARE
 BEGIN
     SELECT * INTO j FROM jobs WHERE id = p_job AND tenant_id = p_tenant FOR NO KEY UPDATE;
     IF j.id IS NULL THEN
-        RETURN json_build_object('found', false, 'landed', false);
+        RETURN json_build_object('found', false, 'applied', false);
     END IF;
     IF (j.status = 'cancelled' OR (j.status = 'completed' AND j.failed_steps = 0))
        OR (j.status NOT IN ('completed', 'failed') AND (j.paused_at IS NULL OR p_after IS NOT NULL))
        OR (j.status IN ('completed', 'failed') AND (j.resumes IS DISTINCT FROM p_after OR j.parent_job_id IS NOT NULL))
     THEN
-        RETURN json_build_object('found', true, 'landed', false, 'status', j.status);
+        RETURN json_build_object('found', true, 'applied', false, 'status', j.status);
     END IF;
     IF j.status NOT IN ('completed', 'failed') THEN
         v_status := j.status;
@@ -164,8 +164,8 @@ BEGIN
         WHERE id = p_job;
         PERFORM planq_resume_below(p_job, j.paused_at);
     ELSE
-        v_again := planq_reopen_steps(p_job, j.round, p_unsure);
-        UPDATE steps SET gathered = false, children = NULL, open_children = NULL, next_child = NULL, waits_for = NULL,
+        v_again := planq_reopen_steps(p_job, j.round, p_in_doubt);
+        UPDATE steps SET joined = false, children = NULL, open_children = NULL, next_child = NULL, waits_for = NULL,
             max_parallel = NULL, note = NULL
         WHERE job_id = p_job AND round = j.round AND children IS NOT NULL AND status <> 'succeeded';
         v_status := CASE
@@ -187,9 +187,9 @@ BEGIN
     IF v_status IN ('executing', 'input_required') THEN
         v_ready := planq_rewake_steps(p_job, j.round);
     END IF;
-    PERFORM planq_tell(j.tenant_id, p_job, 'job_resumed',
+    PERFORM planq_append_event(j.tenant_id, p_job, 'job_resumed',
         json_build_object('from', j.status, 'again', v_again, 'answer', j.answer, 'error', j.error));
-    RETURN json_build_object('found', true, 'landed', true, 'status', v_status, 'round', j.round,
+    RETURN json_build_object('found', true, 'applied', true, 'status', v_status, 'round', j.round,
         'attempt', j.stage_attempt, 'ready', v_ready);
 END $$;
 
@@ -213,11 +213,11 @@ BEGIN
     SELECT tenant_id, id, 'job_resumed', json_build_object('from', status, 'again', 0) FROM jobs WHERE id = ANY (v_below);
 END $$;
 
--- Gives every step without success a fresh start; `p_unsure` lists those whose tool has to find out first whether an
+-- Gives every step without success a fresh start; `p_in_doubt` lists those whose tool has to find out first whether an
 -- earlier attempt took effect. It does so once that attempt can act no more: its worker has been told to stop and, where
 -- nobody knows the worker to be gone, the time of the call is over. It takes time that grows with the number of the plan's
 -- dependencies, not with the square of its steps. Returns how many there are. The caller holds the job's row.
-CREATE FUNCTION planq_reopen_steps(p_job uuid, p_round int, p_unsure int[]) RETURNS int
+CREATE FUNCTION planq_reopen_steps(p_job uuid, p_round int, p_in_doubt int[]) RETURNS int
 LANGUAGE plpgsql AS $$
 DECLARE
     v_count int;
@@ -228,22 +228,22 @@ BEGIN
     ), awaited AS (
         SELECT d.index, count(*)::int AS pending FROM open o CROSS JOIN LATERAL unnest(o.dependents) AS d (index)
         GROUP BY d.index
-    ), unsure AS (
-        SELECT DISTINCT u.index FROM unnest(p_unsure) AS u (index)
+    ), in_doubt AS (
+        SELECT DISTINCT u.index FROM unnest(p_in_doubt) AS u (index)
     ), counted AS (
-        SELECT o.index, coalesce(a.pending, 0) AS pending, u.index IS NOT NULL AS is_unsure
-        FROM open o LEFT JOIN awaited a ON a.index = o.index LEFT JOIN unsure u ON u.index = o.index
+        SELECT o.index, coalesce(a.pending, 0) AS pending, u.index IS NOT NULL AS is_in_doubt
+        FROM open o LEFT JOIN awaited a ON a.index = o.index LEFT JOIN in_doubt u ON u.index = o.index
     )
     UPDATE steps s SET
         status = CASE WHEN c.pending = 0 THEN 'ready' ELSE 'pending' END,
         pending = c.pending,
-        unsure = c.is_unsure,
+        in_doubt = c.is_in_doubt,
         output = NULL, error = NULL, question = NULL, finished_at = NULL, started_at = NULL, asked_at = NULL,
         worker_id = NULL,
         deadline = NULL, worker_losses = 0, releases = s.attempt, wakes = 0,
-        run_at = greatest(planq_now(), CASE WHEN c.is_unsure THEN s.finished_at + planq_wake_grace() END,
-            CASE WHEN c.is_unsure AND EXISTS (SELECT FROM workers w WHERE w.id = s.worker_id AND w.heartbeat_at > 'epoch')
-                THEN s.started_at + make_interval(secs => s.timeout_seconds * (1 + s.unsure::int)) + planq_wake_grace()
+        run_at = greatest(planq_now(), CASE WHEN c.is_in_doubt THEN s.finished_at + planq_wake_grace() END,
+            CASE WHEN c.is_in_doubt AND EXISTS (SELECT FROM workers w WHERE w.id = s.worker_id AND w.heartbeat_at > 'epoch')
+                THEN s.started_at + make_interval(secs => s.timeout_seconds * (1 + s.in_doubt::int)) + planq_wake_grace()
             END),
         wake_at = CASE WHEN c.pending = 0 THEN planq_now() + planq_wake_grace() END
     FROM counted c WHERE s.job_id = p_job AND s.round = p_round AND s.index = c.index;

@@ -1,14 +1,14 @@
 -- Events: what has happened to a job, appended in the commit of the change that it tells.
 --
--- A transition of one job calls planq_tell; one of many jobs gathers `planq_event`s and stores them with planq_tell_all.
+-- A transition of one job calls planq_append_event; one of many jobs gathers `planq_event`s and stores them with planq_append_events.
 
 -- Appends one event; called inside the transition that it tells.
-CREATE FUNCTION planq_tell(p_tenant text, p_job uuid, p_kind text, p_data json) RETURNS void LANGUAGE sql AS $$
+CREATE FUNCTION planq_append_event(p_tenant text, p_job uuid, p_kind text, p_data json) RETURNS void LANGUAGE sql AS $$
     INSERT INTO events (tenant_id, job_id, kind, data) VALUES (p_tenant, p_job, p_kind, p_data)
 $$;
 
 -- Appends the events that a transition of many jobs has gathered.
-CREATE FUNCTION planq_tell_all(p_events planq_event[]) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION planq_append_events(p_events planq_event[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO events (tenant_id, job_id, kind, data) SELECT e.tenant, e.job, e.kind, e.data FROM unnest(p_events) e;
 END $$;

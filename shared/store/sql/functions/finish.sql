@@ -7,7 +7,7 @@
 -- (planq_skip_after). planq_finish_step is one end of one step, for everything that is not on the hot path.
 --
 -- Lock order everywhere: the job's row first, then its steps. Claims lock a single step and never wait for a job. Every
--- transition is one round trip, guarded by the state and the attempt it expects, and says whether it landed; its
+-- transition is one round trip, guarded by the state and the attempt it expects, and says whether it applied; its
 -- executable specification is a pure model that property tests hold equal to it. Items are as in plan.sql.
 
 -- StepSucceeded, many times, each followed by the rest of its unit. Items: {n, job, round, index, attempt, output, hash,
@@ -15,7 +15,7 @@
 -- (hexadecimal), its size and its excerpts instead of `output`. `unit` lists {index, output, artifact, seconds} of the
 -- steps that ran after it, each the only one that waits for the one before, and waits for nothing else; `unit_seconds`
 -- sums their times up. Each is claimed and succeeds at once, as its first attempt, up to the first one that cannot be
--- claimed: nothing of a paused job is, nothing that is skipped by now. Returns rows (n, moved) of those that landed,
+-- claimed: nothing of a paused job is, nothing that is skipped by now. Returns rows (n, moved) of those that applied,
 -- `moved` as planq_take does with {steps: how many have succeeded}.
 CREATE FUNCTION planq_succeed_steps(p_items json, p_lane text, p_worker uuid, p_seconds float8)
 RETURNS TABLE (n int, moved json) LANGUAGE plpgsql
@@ -47,7 +47,7 @@ BEGIN
         CONTINUE WHEN NOT FOUND OR j.status NOT IN ('executing', 'input_required') OR j.round <> i.round;
         UPDATE steps SET
             status = 'succeeded', output = i.output::json, payload_hash = decode(i.hash, 'hex'),
-            output_bytes = i.bytes, excerpts = i.excerpts::json, error = NULL, unsure = false,
+            output_bytes = i.bytes, excerpts = i.excerpts::json, error = NULL, in_doubt = false,
             finished_at = greatest(started_at, planq_clock() - make_interval(secs => coalesce(i.unit_seconds, 0))),
             wake_at = NULL, wakes = 0, deadline = NULL
         WHERE job_id = i.job AND round = i.round AND index = i.index AND attempt = i.attempt
@@ -111,12 +111,12 @@ BEGIN
         END IF;
         n := i.n;
         moved := json_build_object(
-            'landed', true, 'status', 'succeeded', 'job_status', j.status, 'steps', v_steps,
+            'applied', true, 'status', 'succeeded', 'job_status', j.status, 'steps', v_steps,
             'stage_attempt', coalesce(v_stage.attempt, j.stage_attempt),
             'ready', array_to_json(v_ready), 'taken', array_to_json(v_taken), 'stage', v_stage.claim);
         RETURN NEXT;
     END LOOP;
-    PERFORM planq_tell_all(v_events);
+    PERFORM planq_append_events(v_events);
 END $$;
 
 -- Takes one dependency off a step that waits; the last one makes it ready, or it is claimed for `p_worker` at once, where
@@ -162,10 +162,10 @@ END $$;
 
 -- StepSucceeded, for many steps of one job among the items, set by set: of what they all wait for, and of the job's row,
 -- one version is written and not one for each. Items are as in planq_succeed_steps, without units. Returns a row for each
--- job of which a step landed: `landed` are the numbers of its items, the rest is what planq_take returns; the callers
+-- job of which a step applied: `applied` are the numbers of its items, the rest is what planq_take returns; the callers
 -- share `ready`, `taken` and `stage`.
 CREATE FUNCTION planq_succeed_many(p_items json, p_lane text, p_worker uuid, p_seconds float8)
-RETURNS TABLE (landed int[], job_status text, stage_attempt int, ready json, taken json, stage json)
+RETURNS TABLE (applied int[], job_status text, stage_attempt int, ready json, taken json, stage json)
 LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off AS $$
@@ -183,7 +183,7 @@ BEGIN
     ), done AS (
         UPDATE steps s SET
             status = 'succeeded', output = i.output::json, payload_hash = decode(i.hash, 'hex'),
-            output_bytes = i.bytes, excerpts = i.excerpts::json, error = NULL, unsure = false,
+            output_bytes = i.bytes, excerpts = i.excerpts::json, error = NULL, in_doubt = false,
             finished_at = planq_clock(), wake_at = NULL, wakes = 0, deadline = NULL
         FROM held h JOIN unnest(v_items) i ON i.job = h.id AND i.round = h.round
         WHERE h.status IN ('executing', 'input_required')
@@ -319,9 +319,9 @@ DECLARE
 BEGIN
     IF v_moved->>'status' = 'ready' THEN
         SELECT children INTO v_children FROM steps WHERE job_id = i.job AND round = i.round AND index = i.index;
-        UPDATE steps SET gathered = false, children = NULL, open_children = NULL, next_child = NULL, waits_for = NULL,
+        UPDATE steps SET joined = false, children = NULL, open_children = NULL, next_child = NULL, waits_for = NULL,
             max_parallel = NULL, note = NULL, releases = releases + 1
-        WHERE job_id = i.job AND round = i.round AND index = i.index AND gathered;
+        WHERE job_id = i.job AND round = i.round AND index = i.index AND joined;
         IF v_children IS NOT NULL THEN
             PERFORM planq_drop_children(v_children);
         END IF;
@@ -331,7 +331,7 @@ END $$;
 
 -- StepSucceeded, StepFailed: stores the outcome of an attempt, unlocks dependents or skips what had not begun; children
 -- of a step that has ended end with it. With `retry_in` a failed step becomes ready again after that time, unless an
--- earlier step has failed for good. Returns {landed, status, job_status, ready: [{index, lane, tool_name}]}.
+-- earlier step has failed for good. Returns {applied, status, job_status, ready: [{index, lane, tool_name}]}.
 CREATE FUNCTION planq_finish_step(i planq_outcome) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     v_succeeded CONSTANT boolean := i.error IS NULL;
@@ -345,7 +345,7 @@ DECLARE
 BEGIN
     SELECT * INTO j FROM jobs WHERE id = i.job FOR NO KEY UPDATE;
     IF j.id IS NULL OR j.status NOT IN ('executing', 'input_required') OR j.round <> i.round THEN
-        RETURN json_build_object('landed', false);
+        RETURN json_build_object('applied', false);
     END IF;
     v_status := CASE
         WHEN v_succeeded THEN 'succeeded'
@@ -358,7 +358,7 @@ BEGIN
         output_bytes = i.bytes,
         excerpts = i.excerpts::json,
         error = i.error::json,
-        unsure = v_status = 'ready' AND coalesce(i.unsure, false),
+        in_doubt = v_status = 'ready' AND coalesce(i.in_doubt, false),
         finished_at = CASE WHEN v_status <> 'ready' THEN planq_clock() END,
         run_at = CASE WHEN v_status = 'ready' THEN planq_now() + v_retry_in ELSE run_at END,
         wake_at = CASE WHEN v_status = 'ready' THEN planq_now() + v_retry_in END,
@@ -370,15 +370,15 @@ BEGIN
       AND (status = 'running' OR (status = 'waiting' AND question IS NULL AND v_succeeded))
     RETURNING * INTO s;
     IF NOT FOUND THEN
-        RETURN json_build_object('landed', false);
+        RETURN json_build_object('applied', false);
     END IF;
     IF s.children IS NOT NULL AND v_status <> 'ready' THEN
         PERFORM planq_drop_children(s.children);
     END IF;
-    PERFORM planq_tell(j.tenant_id, i.job, CASE v_status WHEN 'ready' THEN 'step_retrying' ELSE 'step_' || v_status END,
+    PERFORM planq_append_event(j.tenant_id, i.job, CASE v_status WHEN 'ready' THEN 'step_retrying' ELSE 'step_' || v_status END,
         json_build_object('round', i.round, 'index', i.index, 'attempt', i.attempt, 'error', s.error));
     IF v_status = 'ready' THEN
-        RETURN json_build_object('landed', true, 'status', v_status, 'job_status', j.status, 'ready', v_ready);
+        RETURN json_build_object('applied', true, 'status', v_status, 'job_status', j.status, 'ready', v_ready);
     END IF;
     IF v_status = 'failed' THEN
         v_skipped := planq_skip_after(i.job, i.round, i.index);
@@ -390,7 +390,7 @@ BEGIN
         END IF;
     END IF;
     v_job_status := planq_close_steps(i.job, 1 + v_skipped, CASE WHEN v_status = 'failed' THEN 1 ELSE 0 END);
-    RETURN json_build_object('landed', true, 'status', v_status, 'job_status', v_job_status,
+    RETURN json_build_object('applied', true, 'status', v_status, 'job_status', v_job_status,
         'stage_attempt', j.stage_attempt, 'ready', v_ready);
 END $$;
 
@@ -411,7 +411,7 @@ CREATE FUNCTION planq_unlock(p_job uuid, p_round int, p_dependents int[]) RETURN
 $$;
 
 -- SkipAfter: the sequence would have halted at `p_index`, so nothing later starts; neither does what waits for a step
--- that will not run (only an explicit depends_on can name a later step). A step that has gathered has begun, so it goes
+-- that will not run (only an explicit depends_on can name a later step). A step that has joined has begun, so it goes
 -- on, as one that runs does. Returns how many steps were skipped. The caller holds the job's row.
 CREATE FUNCTION planq_skip_after(p_job uuid, p_round int, p_index int) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
@@ -420,13 +420,13 @@ BEGIN
     WITH RECURSIVE doomed (index) AS (
         SELECT index FROM steps
         WHERE job_id = p_job AND round = p_round
-          AND (index = p_index OR (index > p_index AND status IN ('pending', 'ready') AND NOT gathered))
+          AND (index = p_index OR (index > p_index AND status IN ('pending', 'ready') AND NOT joined))
         UNION
         SELECT unnest(s.dependents) FROM doomed d
         JOIN steps s ON s.job_id = p_job AND s.round = p_round AND s.index = d.index
     )
     UPDATE steps SET status = 'skipped', finished_at = planq_clock(), wake_at = NULL
-    WHERE job_id = p_job AND round = p_round AND status IN ('pending', 'ready') AND NOT gathered
+    WHERE job_id = p_job AND round = p_round AND status IN ('pending', 'ready') AND NOT joined
       AND index IN (SELECT index FROM doomed);
     GET DIAGNOSTICS v_count = ROW_COUNT;
     RETURN v_count;

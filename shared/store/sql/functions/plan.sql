@@ -14,9 +14,9 @@
 -- from another job, `reuses` says whether there are others: those with `reuse_job` have the outcome of that job's step
 -- `reuse_index`. `pending` says for how many steps without an outcome each one waits; those that are `taken` the caller
 -- takes over, `take_steps` says whether there are any. `seconds` is the time that the plan gets, `spent_*` sum `calls` up.
--- Returns rows (n, moved) of those that landed, `moved` as planq_take does but without `ready`: that are the steps that
+-- Returns rows (n, moved) of those that applied, `moved` as planq_take does but without `ready`: that are the steps that
 -- wait for nothing. Where the job is paused it is not `is_free`: nothing was taken.
--- Where an outcome to take over is gone, {landed: false, gone: true}.
+-- Where an outcome to take over is gone, {applied: false, gone: true}.
 CREATE FUNCTION planq_accept_plans(p_items json, p_worker uuid, p_seconds float8)
 RETURNS TABLE (n int, moved json) LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
@@ -46,7 +46,7 @@ BEGIN
               AND stage_attempt = i.attempt FOR NO KEY UPDATE;
             IF FOUND AND NOT planq_has_outcomes(j.tenant_id, v_steps) THEN
                 PERFORM planq_record_calls(i.job, i.calls::json);
-                moved := '{"landed": false, "gone": true}';
+                moved := '{"applied": false, "gone": true}';
                 RETURN NEXT;
                 CONTINUE;
             END IF;
@@ -115,12 +115,12 @@ BEGIN
             v_events := v_events || v_stage.told;
         END IF;
         moved := json_build_object(
-            'landed', true, 'job_status', j.status, 'is_free', j.is_free,
+            'applied', true, 'job_status', j.status, 'is_free', j.is_free,
             'stage_attempt', coalesce(v_stage.attempt, j.stage_attempt),
             'taken', array_to_json(v_taken), 'stage', v_stage.claim);
         RETURN NEXT;
     END LOOP;
-    PERFORM planq_tell_all(v_events);
+    PERFORM planq_append_events(v_events);
 END $$;
 
 -- Whether the outcomes that a fork's steps take over are all there; the caller holds the fork's row. Until the commit no
@@ -171,14 +171,14 @@ BEGIN
     WHERE id = i.job AND status = 'planning' AND stage_worker IS NOT NULL AND stage_attempt = i.attempt
     RETURNING tenant_id, round INTO j;
     IF NOT FOUND THEN
-        RETURN json_build_object('landed', false);
+        RETURN json_build_object('applied', false);
     END IF;
     INSERT INTO plans (job_id, round, tenant_id, source, body, errors)
     VALUES (i.job, j.round, j.tenant_id, i.source, i.body::json, i.errors::json)
     ON CONFLICT (job_id, round) DO UPDATE SET source = excluded.source, body = excluded.body, errors = excluded.errors;
-    PERFORM planq_tell(j.tenant_id, i.job, 'plan_refused', i.errors::json);
+    PERFORM planq_append_event(j.tenant_id, i.job, 'plan_refused', i.errors::json);
     RETURN planq_take(
-        json_build_object('landed', true, 'job_status', 'responding', 'stage_attempt', i.attempt, 'ready', '[]'::json),
+        json_build_object('applied', true, 'job_status', 'responding', 'stage_attempt', i.attempt, 'ready', '[]'::json),
         i.job, j.round, 'io', 0, i.take_stage, p_worker, p_seconds);
 END $$;
 
@@ -204,7 +204,7 @@ BEGIN
       AND stage_attempt = i.attempt
     RETURNING tenant_id, round, stage_attempt INTO j;
     IF NOT FOUND THEN
-        RETURN json_build_object('landed', false);
+        RETURN json_build_object('applied', false);
     END IF;
     INSERT INTO plans (job_id, round, tenant_id, source, body) VALUES (i.job, j.round, j.tenant_id, 'chained', NULL);
     INSERT INTO steps (job_id, round, index, tenant_id, kind, tool_name, lane, effect, status, arguments, retries,
@@ -216,14 +216,14 @@ BEGIN
         recovery text
     )
     RETURNING * INTO s;
-    PERFORM planq_tell(j.tenant_id, i.job, 'plan_accepted',
+    PERFORM planq_append_event(j.tenant_id, i.job, 'plan_accepted',
         json_build_object('round', j.round, 'steps', 1, 'reused', 0, 'source', 'chained'));
     -- Not by planq_take, which takes claims apart: arguments may hold \u0000.
     IF i.take_steps > 0 AND s.lane = p_lane THEN
         SELECT array_agg(c.claim) INTO v_taken FROM planq_claim_steps(i.job, j.round, '{0}', p_worker) c;
     END IF;
     RETURN json_build_object(
-        'landed', true, 'job_status', 'executing', 'stage_attempt', j.stage_attempt, 'taken', array_to_json(v_taken),
+        'applied', true, 'job_status', 'executing', 'stage_attempt', j.stage_attempt, 'taken', array_to_json(v_taken),
         'ready', CASE WHEN v_taken IS NULL THEN json_build_array(
             json_build_object('index', 0, 'lane', s.lane, 'tool_name', s.tool_name)) END);
 END $$;

@@ -11,7 +11,7 @@
 -- calls} and the sums of the calls as in planq_accept_plans; a job of an agent has {output, chained, messages} too, where
 -- nulls keep what is stored and `messages` lists {kind, call_id, name, content}. JSON comes as texts that hold it. The ids
 -- of the jobs that have ended go over the channel `planq_ended`, separated by commas, with the commit. Returns rows (n) of
--- those that landed.
+-- those that applied.
 CREATE FUNCTION planq_end_jobs(p_items json) RETURNS TABLE (n int) LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
@@ -54,7 +54,7 @@ BEGIN
         RETURN NEXT;
     END LOOP;
     IF cardinality(v_ended) > 0 THEN
-        PERFORM planq_tell_all(v_events);
+        PERFORM planq_append_events(v_events);
         PERFORM pg_notify('planq_ended', array_to_string(v_ended, ','));
     END IF;
 END $$;
@@ -85,13 +85,13 @@ BEGIN
         SELECT c.id FROM json_to_recordset(p_calls) AS c (id uuid, error text) WHERE c.error IS NOT NULL);
     GET DIAGNOSTICS v_retried = ROW_COUNT;
     UPDATE jobs SET model_calls = model_calls - v_retried WHERE id = p_job;
-    PERFORM planq_tell(j.tenant_id, p_job, 'stage_retrying', json_build_object(
+    PERFORM planq_append_event(j.tenant_id, p_job, 'stage_retrying', json_build_object(
         'stage', j.status, 'attempt', p_attempt, 'error', p_error, 'next_attempt_at', j.run_at));
     RETURN true;
 END $$;
 
 -- StageReleased: another worker may take the stage. With `p_lost` the loss is counted and the stage is due at once, for the
--- sweeper that found it; whoever gives one back publishes it himself. Returns whether it landed.
+-- sweeper that found it; whoever gives one back publishes it himself. Returns whether it applied.
 CREATE FUNCTION planq_release_stage(p_job uuid, p_attempt int, p_lost boolean) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -106,7 +106,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    PERFORM planq_tell(v_tenant, p_job, 'stage_released', json_build_object('attempt', p_attempt, 'lost', p_lost));
+    PERFORM planq_append_event(v_tenant, p_job, 'stage_released', json_build_object('attempt', p_attempt, 'lost', p_lost));
     RETURN true;
 END $$;
 
@@ -122,7 +122,7 @@ BEGIN
         RETURN false;
     END IF;
     IF NOT EXISTS (SELECT FROM events WHERE job_id = p_job AND kind = p_kind) THEN
-        PERFORM planq_tell(v_tenant, p_job, p_kind, p_data);
+        PERFORM planq_append_event(v_tenant, p_job, p_kind, p_data);
     END IF;
     RETURN true;
 END $$;

@@ -51,5 +51,5 @@ BEGIN
         END IF;
         RETURN NEXT;
     END LOOP;
-    PERFORM planq_tell_all(v_events);
+    PERFORM planq_append_events(v_events);
 END $$;

@@ -27,7 +27,7 @@ BEGIN
     RETURN v_moved;
 END $$;
 
--- StageReleased, of a lost attempt: the same for a stage. Returns whether it landed.
+-- StageReleased, of a lost attempt: the same for a stage. Returns whether it applied.
 CREATE FUNCTION planq_take_back_stage(p_job uuid, p_attempt int, p_charged boolean) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN

@@ -81,7 +81,7 @@ END $$;
 
 -- PlanExpired: what runs, waits or could have run fails with `p_error`, so that the answer tells of it; the rest is
 -- skipped, and the job goes on to RESPOND. The children of all steps end with them. What open calls may have cost stays
--- held for a while. A paused plan does not expire. Returns whether it landed.
+-- held for a while. A paused plan does not expire. Returns whether it applied.
 CREATE FUNCTION planq_expire_plan(p_job uuid, p_error json) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     j jobs%ROWTYPE;
@@ -114,12 +114,12 @@ BEGIN
         PERFORM planq_drop_children(v_children);
     END IF;
     PERFORM planq_close_steps(p_job, v_closed, v_failed);
-    PERFORM planq_tell(j.tenant_id, p_job, 'plan_expired', p_error);
+    PERFORM planq_append_event(j.tenant_id, p_job, 'plan_expired', p_error);
     RETURN true;
 END $$;
 
 -- StepReleased: a worker that stops gives a running step back, so that another one continues at once; after an earlier
--- step has failed for good it is skipped instead, unless it has gathered. Its time begins anew with the next attempt.
+-- step has failed for good it is skipped instead, unless it has joined. Its time begins anew with the next attempt.
 -- Returns as planq_finish_step does; the caller publishes `ready`.
 CREATE FUNCTION planq_hand_back_step(p_job uuid, p_round int, p_index int, p_attempt int) RETURNS json
 LANGUAGE plpgsql AS $$
@@ -130,28 +130,28 @@ DECLARE
 BEGIN
     SELECT * INTO j FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
     IF j.id IS NULL OR j.status NOT IN ('executing', 'input_required') OR j.round <> p_round THEN
-        RETURN json_build_object('landed', false);
+        RETURN json_build_object('applied', false);
     END IF;
     v_late := coalesce(p_index > j.halt_index, false);
-    UPDATE steps SET status = CASE WHEN v_late AND NOT gathered THEN 'skipped' ELSE 'ready' END, run_at = planq_now(),
+    UPDATE steps SET status = CASE WHEN v_late AND NOT joined THEN 'skipped' ELSE 'ready' END, run_at = planq_now(),
         wakes = 0,
-        wake_at = CASE WHEN gathered OR NOT v_late THEN planq_now() + planq_wake_grace() END,
-        finished_at = CASE WHEN v_late AND NOT gathered THEN planq_clock() END,
+        wake_at = CASE WHEN joined OR NOT v_late THEN planq_now() + planq_wake_grace() END,
+        finished_at = CASE WHEN v_late AND NOT joined THEN planq_clock() END,
         worker_id = NULL, deadline = NULL, releases = releases + 1,
-        started_at = CASE WHEN gathered THEN started_at END, asked_at = NULL
+        started_at = CASE WHEN joined THEN started_at END, asked_at = NULL
     WHERE job_id = p_job AND round = p_round AND index = p_index AND status = 'running' AND attempt = p_attempt
     RETURNING * INTO s;
     IF NOT FOUND THEN
-        RETURN json_build_object('landed', false);
+        RETURN json_build_object('applied', false);
     END IF;
-    PERFORM planq_tell(j.tenant_id, p_job, 'step_released',
+    PERFORM planq_append_event(j.tenant_id, p_job, 'step_released',
         json_build_object('round', p_round, 'index', p_index, 'attempt', p_attempt));
     IF s.status = 'skipped' THEN
-        RETURN json_build_object('landed', true, 'status', s.status, 'ready', '[]'::json,
+        RETURN json_build_object('applied', true, 'status', s.status, 'ready', '[]'::json,
             'stage_attempt', j.stage_attempt,
             'job_status', planq_close_steps(p_job, 1 + planq_skip_after(p_job, p_round, p_index), 0));
     END IF;
-    RETURN json_build_object('landed', true, 'status', s.status, 'job_status', j.status,
+    RETURN json_build_object('applied', true, 'status', s.status, 'job_status', j.status,
         'ready', json_build_array(json_build_object('index', s.index, 'lane', s.lane, 'tool_name', s.tool_name)));
 END $$;
 

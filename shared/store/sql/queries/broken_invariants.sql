@@ -16,7 +16,7 @@ FROM steps s LEFT JOIN workers w
   ON w.id = s.worker_id AND w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s)
 WHERE s.status = 'running' AND w.id IS NULL AND NOT (
     s.effect = 'unsafe' AND s.recovery <> 'fail'
-    AND s.deadline + make_interval(secs => %(margin_seconds)s + s.unsure::int * s.timeout_seconds) > planq_now()
+    AND s.deadline + make_interval(secs => %(margin_seconds)s + s.in_doubt::int * s.timeout_seconds) > planq_now()
     AND EXISTS (SELECT FROM workers g WHERE g.id = s.worker_id AND g.heartbeat_at > 'epoch'))
 UNION ALL
 SELECT 'stage_without_cause', id, NULL FROM unfinished
@@ -34,18 +34,18 @@ SELECT 'executing_without_cause', j.id, NULL FROM unfinished j JOIN counted c ON
 WHERE j.status IN ('executing', 'input_required') AND c.movable = 0
 UNION ALL
 SELECT 'step_without_cause', s.job_id, s.index FROM steps s
-WHERE s.wake_at IS NULL AND (s.status = 'ready' OR (s.status = 'waiting' AND (s.waits_for IS NULL OR s.gathered)))
+WHERE s.wake_at IS NULL AND (s.status = 'ready' OR (s.status = 'waiting' AND (s.waits_for IS NULL OR s.joined)))
 UNION ALL
 -- A step that waits for child jobs has one that has not ended, or of whose end it has not been told.
 SELECT 'waiting_for_no_child', s.job_id, s.index FROM steps s
-WHERE s.status = 'waiting' AND s.waits_for IS NOT NULL AND NOT s.gathered AND NOT EXISTS (
+WHERE s.status = 'waiting' AND s.waits_for IS NOT NULL AND NOT s.joined AND NOT EXISTS (
     SELECT FROM jobs c WHERE c.id = ANY (s.children)
-      AND (c.status NOT IN ('completed', 'failed', 'cancelled') OR NOT c.is_gathered))
+      AND (c.status NOT IN ('completed', 'failed', 'cancelled') OR NOT c.is_joined))
 UNION ALL
 SELECT 'open_children_differ', s.job_id, s.index FROM steps s
-WHERE s.status = 'waiting' AND s.waits_for IS NOT NULL AND NOT s.gathered AND s.open_children <> (
+WHERE s.status = 'waiting' AND s.waits_for IS NOT NULL AND NOT s.joined AND s.open_children <> (
     SELECT count(*) FROM jobs c WHERE c.id = ANY (s.children)
-      AND (c.status NOT IN ('completed', 'failed', 'cancelled') OR NOT c.is_gathered))
+      AND (c.status NOT IN ('completed', 'failed', 'cancelled') OR NOT c.is_joined))
 UNION ALL
 SELECT 'too_many_children', s.job_id, s.index FROM steps s
 WHERE s.status IN ('ready', 'running', 'waiting') AND s.max_parallel < (
@@ -54,15 +54,15 @@ WHERE s.status IN ('ready', 'running', 'waiting') AND s.max_parallel < (
 UNION ALL
 -- Where children wait in vain: fewer have been begun than may be, nobody is to be told of an end, and some are held back.
 SELECT 'child_held_in_vain', s.job_id, s.index FROM steps s
-WHERE s.status = 'waiting' AND s.waits_for IS NOT NULL AND NOT s.gathered AND EXISTS (
+WHERE s.status = 'waiting' AND s.waits_for IS NOT NULL AND NOT s.joined AND EXISTS (
     SELECT FROM jobs c WHERE c.id = ANY (s.children) AND c.status = 'queued' AND c.run_at = planq_never()
 ) AND s.max_parallel > (
     SELECT count(*) FROM jobs c WHERE c.id = ANY (s.children) AND c.run_at <> planq_never()
-      AND (c.status NOT IN ('completed', 'failed', 'cancelled') OR NOT c.is_gathered))
+      AND (c.status NOT IN ('completed', 'failed', 'cancelled') OR NOT c.is_joined))
 UNION ALL
 -- The sweeper tells of every end that nobody told of.
 SELECT 'child_untold', c.id, NULL FROM jobs c
-WHERE c.parent_job_id IS NOT NULL AND NOT c.is_gathered AND c.status IN ('completed', 'failed', 'cancelled')
+WHERE c.parent_job_id IS NOT NULL AND NOT c.is_joined AND c.status IN ('completed', 'failed', 'cancelled')
   AND c.finished_at < planq_now() - interval '1 minute'
 UNION ALL
 SELECT 'child_without_parent', c.id, NULL FROM unfinished c
@@ -76,7 +76,7 @@ WHERE c.depth <> p.depth + (c.agent_name IS NOT NULL)::int OR c.root_job_id IS D
    OR c.tenant_id <> p.tenant_id
 UNION ALL
 SELECT 'gathered_in_vain', s.job_id, s.index FROM steps s
-WHERE s.gathered AND (s.children IS NULL OR s.status = 'pending')
+WHERE s.joined AND (s.children IS NULL OR s.status = 'pending')
 UNION ALL
 -- Nobody but a process for suspects claims them, and not for ever.
 SELECT 'suspected_too_long', s.job_id, s.index FROM suspects n
@@ -106,7 +106,7 @@ WHERE j.status IN ('executing', 'input_required') AND j.halt_index IS DISTINCT F
 UNION ALL
 -- Nothing begins that the sequence would not have begun.
 SELECT 'open_after_a_failure', j.id, s.index FROM unfinished j JOIN steps s ON s.job_id = j.id AND s.round = j.round
-WHERE s.status IN ('pending', 'ready') AND s.index > j.halt_index AND NOT s.gathered
+WHERE s.status IN ('pending', 'ready') AND s.index > j.halt_index AND NOT s.joined
 UNION ALL
 SELECT 'questions_differ', j.id, NULL FROM unfinished j JOIN counted c ON c.id = j.id
 WHERE j.open_questions <> c.questions OR (j.status = 'input_required') <> (c.questions > 0)
@@ -114,8 +114,8 @@ UNION ALL
 SELECT 'question_without_wait', job_id, index FROM steps WHERE question IS NOT NULL AND status <> 'waiting'
 UNION ALL
 -- Whoever is not sure has to find out: a tool that cannot would be called, or given up, for nothing.
-SELECT 'unsure_in_vain', job_id, index FROM steps
-WHERE unsure AND status IN ('pending', 'ready', 'running') AND (effect <> 'unsafe' OR recovery <> 'find_out')
+SELECT 'in_doubt_in_vain', job_id, index FROM steps
+WHERE in_doubt AND status IN ('pending', 'ready', 'running') AND (effect <> 'unsafe' OR recovery <> 'find_out')
 UNION ALL
 SELECT 'pending_differs', s.job_id, s.index FROM steps s
 WHERE s.status = 'pending' AND (s.pending = 0 OR s.pending <> (

@@ -1,6 +1,6 @@
 -- The broker did not take these wake-ups (job ids of stages; a JSON array of {job_id, round, index} for steps): they are
 -- due again at once, as if they had never been published; a worker that hears nothing of them is not deaf (see
--- unheard_wakes). What has been claimed meanwhile has no wake_at.
+-- unanswered_wakes). What has been claimed meanwhile has no wake_at.
 WITH stages AS (
     UPDATE jobs SET wakes = 0, wake_at = planq_now()
     WHERE id = ANY (%(stages)s) AND wake_at IS NOT NULL

@@ -17,7 +17,7 @@ SELECT 'steps', NULL, NULL WHERE EXISTS (
     WHERE s.status = 'running'
       AND CASE WHEN w.id IS NULL THEN NOT (
             s.effect = 'unsafe' AND s.recovery <> 'fail'
-            AND s.deadline + make_interval(secs => %(margin_seconds)s + s.unsure::int * s.timeout_seconds) > planq_now()
+            AND s.deadline + make_interval(secs => %(margin_seconds)s + s.in_doubt::int * s.timeout_seconds) > planq_now()
             AND EXISTS (SELECT FROM workers g WHERE g.id = s.worker_id AND g.heartbeat_at > 'epoch'))
           ELSE s.deadline < planq_now() - make_interval(secs => %(deadline_grace_seconds)s)
             AND NOT (s.effect = 'unsafe' AND s.recovery <> 'fail' AND s.lane = 'io') END
@@ -47,7 +47,7 @@ SELECT 'schedules', NULL, NULL WHERE EXISTS (
 UNION ALL
 SELECT 'children', NULL, NULL WHERE EXISTS (
     SELECT FROM jobs
-    WHERE parent_job_id IS NOT NULL AND NOT is_gathered AND status IN ('completed', 'failed', 'cancelled')
+    WHERE parent_job_id IS NOT NULL AND NOT is_joined AND status IN ('completed', 'failed', 'cancelled')
       AND finished_at <= planq_now() - planq_claim_grace()
 )
 UNION ALL

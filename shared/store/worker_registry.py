@@ -27,23 +27,23 @@ from shared.ports import (
     Loss,
     LostStage,
     LostStep,
-    Moved,
     Neighbour,
-    ParentMoved,
+    ParentTransition,
     PlanWake,
     RespondWake,
     StepWake,
     SweepPart,
+    TransitionResult,
     Wake,
 )
 from shared.store.children import tell_parent
-from shared.store.codec import moved, tries_of
+from shared.store.codec import transition_result, tries_of
 from shared.store.database import Database, Row, as_json, json_text
 from shared.store.ids import new_id
 from shared.store.schedules import Firing
 
 
-class Fleet:
+class WorkerRegistry:
     """The worker processes as the database knows them, and what they may have left behind."""
 
     def __init__(
@@ -110,28 +110,28 @@ class Fleet:
         return [_held(row) for row in await self._database.fetch_all("held_work", id=worker_id)]
 
     async def hand_back(self, held: Held) -> Sequence[Wake]:
-        """Give an attempt back that has not begun or may be repeated; returns what to publish, nothing if not landed.
+        """Give an attempt back that has not begun or may be repeated; returns what to publish, nothing if refused.
 
         A step after one that has failed for good is skipped instead.
         """
         place, number = held.attempt.place, held.attempt.number
         if isinstance(place, UUID):
-            landed = await self._database.call("planq_release_stage", place, number, False)
-            return [held.again] if landed else []
+            applied = await self._database.call("planq_release_stage", place, number, False)
+            return [held.again] if applied else []
         value = await self._database.call("planq_hand_back_step", place.job_id, place.round, place.index, number)
-        outcome = moved(value)
+        outcome = transition_result(value)
         again: list[Wake] = [held.again] if outcome.ready else []
         if outcome.job_status is JobStatus.RESPONDING:
             again.append(RespondWake(place.job_id, outcome.stage_attempt + 1))
         return again
 
-    async def unheard_wakes(self, lane: Lane, idle: timedelta, settled: timedelta) -> int:
+    async def unanswered_wakes(self, lane: Lane, idle: timedelta, settled: timedelta) -> int:
         """Count the work of a lane that nobody claims though it was published again and again.
 
         The last time lies within `idle`, but longer ago than `settled`, which a wake-up takes to arrive.
         """
         row = await self._database.fetch_one(
-            "unheard_wakes",
+            "unanswered_wakes",
             lane=str(lane),
             idle_seconds=idle.total_seconds(),
             settled_seconds=settled.total_seconds(),
@@ -244,8 +244,8 @@ class Fleet:
         return [_lost_step(row) for row in rows]
 
     async def take_back_step(
-        self, step: LostStep, error: ErrorRecord, retry_in: timedelta | None, *, unsure: bool = False
-    ) -> Moved:
+        self, step: LostStep, error: ErrorRecord, retry_in: timedelta | None, *, in_doubt: bool = False
+    ) -> TransitionResult:
         value = await self._database.call(
             "planq_take_back_step",
             json_text(
@@ -256,16 +256,16 @@ class Fleet:
                     "attempt": step.attempt,
                     "error": json_text(error.to_json()),
                     "retry_in": None if retry_in is None else retry_in.total_seconds(),
-                    "unsure": unsure,
+                    "in_doubt": in_doubt,
                     "lost": step.is_worker_lost and step.company == 1,
                 }
             ),
         )
-        return moved(value)
+        return transition_result(value)
 
     async def ask_lost_step(self, step: LostStep, error: ErrorRecord, question: Mapping[str, Any]) -> bool:
         ref = step.ref
-        landed: bool = await self._database.call(
+        applied: bool = await self._database.call(
             "planq_ask_step",
             ref.job_id,
             ref.round,
@@ -275,7 +275,7 @@ class Fleet:
             as_json(question),
             step.is_worker_lost and step.company == 1,
         )
-        return landed
+        return applied
 
     async def lost_stages(self, limit: int) -> Sequence[LostStage]:
         lease_seconds = self._lease_seconds + self._silence.seconds
@@ -302,10 +302,10 @@ class Fleet:
             await self._database.execute("note_suspects", suspects=as_json(_suspects(lost)))
 
     async def take_back_stage(self, stage: LostStage) -> bool:
-        landed: bool = await self._database.call(
+        applied: bool = await self._database.call(
             "planq_take_back_stage", stage.job_id, stage.attempt, stage.company == 1
         )
-        return landed
+        return applied
 
     async def fail_stage(self, stage: LostStage, error: ErrorRecord) -> bool:
         told = json_text(error.to_json())
@@ -316,17 +316,19 @@ class Fleet:
         rows = await self._database.fetch_all("due_timers", limit=limit)
         return [DueTimer(_ref(row), row["attempt"]) for row in rows]
 
-    async def fire_timer(self, timer: DueTimer) -> Moved:
+    async def fire_timer(self, timer: DueTimer) -> TransitionResult:
         ref = timer.ref
-        return moved(await self._database.call("planq_fire_timer", ref.job_id, ref.round, ref.index, timer.attempt))
+        return transition_result(
+            await self._database.call("planq_fire_timer", ref.job_id, ref.round, ref.index, timer.attempt)
+        )
 
     async def expired_plans(self, limit: int) -> Sequence[ExpiredPlan]:
         rows = await self._database.fetch_all("expired_plans", limit=limit)
         return [ExpiredPlan(row["job_id"], row["plan_timeout_seconds"]) for row in rows]
 
     async def expire_plan(self, plan: ExpiredPlan, error: ErrorRecord) -> bool:
-        landed: bool = await self._database.call("planq_expire_plan", plan.job_id, as_json(error.to_json()))
-        return landed
+        applied: bool = await self._database.call("planq_expire_plan", plan.job_id, as_json(error.to_json()))
+        return applied
 
     async def expired_jobs(self, limit: int) -> Sequence[ExpiredJob]:
         return [_expired_job(row) for row in await self._database.fetch_all("expired_jobs", limit=limit)]
@@ -339,7 +341,7 @@ class Fleet:
         rows = await self._database.fetch_all("expired_questions", limit=limit)
         return [ExpiredQuestion(_ref(row), row["tenant_id"], row["human_wait_seconds"]) for row in rows]
 
-    async def expire_question(self, question: ExpiredQuestion, error: ErrorRecord) -> Moved:
+    async def expire_question(self, question: ExpiredQuestion, error: ErrorRecord) -> TransitionResult:
         value = await self._database.call(
             "planq_settle_step",
             question.tenant_id,
@@ -353,7 +355,7 @@ class Fleet:
                 }
             ),
         )
-        return moved(value)
+        return transition_result(value)
 
     async def due_schedules(self, limit: int) -> Sequence[DueSchedule]:
         return await self._firing.due(limit)
@@ -364,7 +366,7 @@ class Fleet:
     async def untold_children(self, limit: int) -> Sequence[UUID]:
         return [row["id"] for row in await self._database.fetch_all("untold_children", limit=limit)]
 
-    async def child_ended(self, job_id: UUID) -> ParentMoved | None:
+    async def child_ended(self, job_id: UUID) -> ParentTransition | None:
         return await tell_parent(self._database, job_id)
 
     async def tidy(self) -> None:
@@ -395,14 +397,14 @@ def _lost_step(row: Row) -> LostStep:
         ref=_ref(row),
         attempt=row["attempt"],
         effect=Effect(row["effect"]),
-        tries=tries_of(row, has_gathered=row["gathered"]),
+        tries=tries_of(row, has_joined=row["joined"]),
         retries=row["retries"],
         worker_losses=row["worker_losses"],
         tool_name=row["tool_name"],
         timeout_seconds=row["timeout_seconds"],
         is_worker_lost=row["is_worker_lost"],
         recovery=Recovery(row["recovery"]),
-        unsure=row["unsure"],
+        in_doubt=row["in_doubt"],
         seen=Loss(row["seen"]),
         company=row["company"],
     )
@@ -465,7 +467,7 @@ class Silence:
         self._gap_until = 0.0
 
     def beat(self) -> None:
-        """Take note of a heartbeat that landed."""
+        """Take note of a heartbeat that applied."""
         now = self._clock()
         if self._beat_at is None:
             self._gap_seconds, self._gap_until = _EVER_SECONDS, now + min(self._lease_seconds, _NEW_SECONDS)

@@ -49,7 +49,7 @@ _CONSTANT: dict[str, Any] = {
 }
 
 
-class Outlet:
+class WakeProducer:
     """One connection to the broker for one thread; opened by the first message, and again after a fault."""
 
     def __init__(self, app: Celery) -> None:
