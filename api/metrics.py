@@ -115,7 +115,7 @@ class Metrics:
     """The instruments of one application."""
 
     def __init__(self, worker_registry: WorkerRegistry, waiters: Waiters) -> None:
-        self._worker_registry = worker_registry
+        self._registry = worker_registry
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self._requests = Counter(
@@ -155,8 +155,8 @@ class Metrics:
     async def render(self) -> bytes:
         """Return everything in Prometheus' text format; without the database's part when it does not answer."""
         try:
-            counts = {(row["kind"], row["status"]): row["n"] for row in await self._worker_registry.unfinished()}
-            workers = await self._worker_registry.live()
+            counts = {(row["kind"], row["status"]): row["n"] for row in await self._registry.unfinished()}
+            workers = await self._registry.live()
         except DatabaseUnavailable:
             self._database.set(0)
             self._each.rows = ()

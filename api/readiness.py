@@ -54,7 +54,7 @@ class Readiness:
     ) -> None:
         """`data` is the folder of embedded servers, in which `least_free` bytes have to be left; None for others."""
         self._database = database
-        self._worker_registry = worker_registry
+        self._registry = worker_registry
         self._probe = probe
         self._data = data
         self._least_free = least_free
@@ -94,7 +94,7 @@ class Readiness:
     async def _workers(self) -> Sequence[Row] | str:
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
-                return await self._worker_registry.live()
+                return await self._registry.live()
         except DatabaseUnavailable as error:
             return error.message
         except TimeoutError:

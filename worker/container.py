@@ -277,7 +277,7 @@ class LaneRuntime:
         self._mcp: McpToolbox | None = None
         self._publishing: asyncio.Task[None] | None = None
         self._warming: asyncio.Task[None] | None = None
-        self.workers = 1  # of this lane, as the companion thread has counted them
+        self.workers = 1  # of this lane, as the heartbeat thread has counted them
         self.engine: Engine | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self.failure: PlanqError | None = None

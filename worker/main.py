@@ -149,7 +149,7 @@ def _composed(
     claims = Claims(lease, fence.hear if children is None else children.tell)
     runtime = LaneRuntime(settings, identity, tools, app, tracker, claims=claims, failpoints=failpoints)
     on_loop = LoopInFlight(runtime, claims)
-    companion = HeartbeatParts(
+    parts = HeartbeatParts(
         here=children or on_loop,
         lease=lease,
         children=children,
@@ -159,7 +159,7 @@ def _composed(
         counted=runtime.count_workers,
         counts=lambda: app.planq_dead_letters.counts,
     )
-    lifecycle = Lifecycle(settings, identity, tools, app, companion, host=host, zygote=zygote, failpoints=failpoints)
+    lifecycle = Lifecycle(settings, identity, tools, app, parts, host=host, zygote=zygote, failpoints=failpoints)
     claims.ends_in = lifecycle.sweep_in
     if children is not None:
         children.told = fence.is_acting

@@ -146,7 +146,8 @@ def test_no_planted_secret_is_written_or_told(
     }
     http.close()
 
-    assert [place for place, text in told.items() if len(text) < 100] in ([], ["log of flower"])
+    # Flower and a worker that has nothing to do say little.
+    assert {place for place, text in told.items() if len(text) < 100} <= {"log of flower", "log of cpu-1"}
     found = [(place, secret) for place, text in told.items() for name, secret in SECRETS.items() if secret in text]
     assert found == []
 

@@ -155,9 +155,8 @@ class Harness:
         self.requests = OpenRequestStore(database)
         self.published: list[AnyWake] = []
         self.silent = _Silent()
-        self.desk = AgentServices(
-            reach=AgentBackends(self.store, PostgresOrchestrations(database), model, persist, prices)
-        )
+        backends = AgentBackends(self.store, PostgresOrchestrations(database), model, persist, prices)
+        self.desk = AgentServices(reach=backends)
         self.registry.reserve(agent_tools(self.desk) if agents else [])
         settings = EngineSettings(lane, slots, max_output_bytes, model_retry_seconds=model_retry_seconds)
         self.engine = Engine(
@@ -175,10 +174,8 @@ class Harness:
             workers=lambda: workers,
         )
         self.interrupted: list[UUID] = []
-        ended, interrupt = self.silent.job_ended, self.interrupted.append
-        self.sweeper = Sweeper(
-            SweepSettings(), self.worker_registry, self, self, ended, lambda: 0.0, interrupt=interrupt
-        )
+        given = (SweepSettings(), self.worker_registry, self, self, self.silent.job_ended, lambda: 0.0)
+        self.sweeper = Sweeper(*given, interrupt=self.interrupted.append)
 
     async def open(self) -> None:
         """Register the worker and publish its tools."""

@@ -4,10 +4,10 @@ The worker's own clock decides, within the lease's margin. At its beginning the 
 the `cpu` lane killed). Where one has not ended after half of it, because a thread of it runs or the event loop hangs,
 the process ends. After three quarters the kernel kills the process (Linux), also one that stands still, in which no
 thread of ours runs. A process without such calls lives on, and waits. A thread of its own sees that a lease is over:
-the loop may hang, and the companion thread with it.
+the loop may hang, and the heartbeat thread with it.
 
 The mark of the lease lies in anonymous shared memory, which child processes inherit; the clock is the same for all of
-them, and counts the time for which the machine slept. Only the companion thread moves the mark, after each heartbeat
+them, and counts the time for which the machine slept. Only the heartbeat thread moves the mark, after each heartbeat
 and the comparison that follows it. The mark is the moment before a renewal was asked for, and the database counts
 from a later one. So by this clock a lease is over before it is by the database's, by its margin at least.
 """

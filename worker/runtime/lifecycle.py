@@ -88,7 +88,7 @@ class HeartbeatParts:
 
 
 class Lifecycle:
-    """The companion thread of one worker process."""
+    """The heartbeat thread of one worker process."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Lifecycle:
         identity: Identity,
         tools: Tools,
         app: Celery,
-        companion: HeartbeatParts,
+        parts: HeartbeatParts,
         *,
         host: Host | None = None,
         zygote: socket.socket | None = None,
@@ -107,10 +107,7 @@ class Lifecycle:
         Processes for suspects are forked from the `zygote` (see `quarantine`), without one by other workers only.
         """
         self._failpoints = failpoints or Failpoints()
-        self._settings = settings
-        self._identity = identity
-        self._tools = tools
-        self._companion = companion
+        self._settings, self._identity, self._tools, self._parts = settings, identity, tools, parts
         self._host = host
         self._swept: Mapping[tuple[str, ...], int] = {}
         self._queues = BrokerQueues(app)
@@ -123,25 +120,24 @@ class Lifecycle:
         # A beat that waits on a connection which leads nowhere would cost the lease.
         silent = max(settings.lease_seconds * _SILENT_SHARE, _SILENT_SECONDS)
         self._database = Database(settings.require_database(), max_connections=3, silent_seconds=silent)
-        self._worker_registry = self._failpoints.around(
-            "worker_registry", WorkerRegistry(self._database, settings.lease, settings.lease_margin)
-        )
-        self._lag = LoopLag(companion.loop_of)
+        registry = WorkerRegistry(self._database, settings.lease, settings.lease_margin)
+        self._registry = self._failpoints.around("worker_registry", registry)
+        self._lag = LoopLag(parts.loop_of)
         patience = timedelta(seconds=settings.consumer_watchdog_seconds)
-        self._watchdog = ConsumerWatchdog(self._worker_registry, identity.lane, patience, companion.received)
+        self._watchdog = ConsumerWatchdog(self._registry, identity.lane, patience, parts.received)
         self._reconciler = Reconciler(
             # A copy, for the counter belongs to another thread.
-            self._worker_registry,
+            self._registry,
             identity.id,
-            companion.here,
-            companion.lease,
+            parts.here,
+            parts.lease,
             self._publisher,
-            counts=lambda: {**tools.desk.counts, **self._swept, **companion.counts()},
+            counts=lambda: {**tools.desk.counts, **self._swept, **parts.counts()},
         )
         self._work: set[asyncio.Task[None]] = set()
         self._sweep_timer = SweepTimer()
         self._quarantine = (
-            None if zygote is None else Quarantine(identity.lane, zygote, self._worker_registry, self._sweep_now)
+            None if zygote is None else Quarantine(identity.lane, zygote, self._registry, self._sweep_now)
         )
         self._objects = open_objects(settings.payloads)
 
@@ -180,7 +176,7 @@ class Lifecycle:
 
     def fence(self) -> None:
         """The lease is over: kill the processes that carry out writes; returns at once, from any thread."""
-        children = self._companion.children
+        children = self._parts.children
         if children is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended, and the processes with it
                 self._loop.call_soon_threadsafe(children.fence)
@@ -193,7 +189,7 @@ class Lifecycle:
         asyncio.run_coroutine_threadsafe(self._disown(pid), self._loop)
 
     async def _disown(self, pid: int) -> None:
-        children = self._companion.children
+        children = self._parts.children
         attempt = children.died(pid) if children is not None else None
         if attempt is not None:
             with contextlib.suppress(DatabaseUnavailable):  # the next comparisons find it held for nothing
@@ -201,7 +197,7 @@ class Lifecycle:
 
     async def _let_go_of(self, attempt: Attempt) -> None:
         """Let the next sweep take a step back whose process has ended; raises `DatabaseUnavailable`."""
-        if await self._worker_registry.disown(self._identity.id, attempt):
+        if await self._registry.disown(self._identity.id, attempt):
             _log.warning("step_process_died", extra={"job": str(attempt.job_id), "attempt": attempt.number})
 
     def _run(self) -> None:
@@ -230,7 +226,7 @@ class Lifecycle:
             lease=self._settings.lease,
             ahead=timedelta(seconds=self._settings.sweep_seconds),
         )
-        store = self._failpoints.around("sweep", self._worker_registry)
+        store = self._failpoints.around("sweep", self._registry)
         publisher = self._failpoints.around("sweep_publisher", self._publisher)
         interrupt = Notifier(self._database, CANCELLED).send
         sweeper = Sweeper(
@@ -254,7 +250,7 @@ class Lifecycle:
         if self._quarantine is not None:
             self._start(self._quarantine.listen())
         self._start(listen(self._settings.require_database(), CANCELLED, self._heard_cancel))
-        children = self._companion.children
+        children = self._parts.children
         if children is not None:
             self._loop.add_reader(children.fileno(), children.read)
             self._start(self._stop_children(children))
@@ -275,9 +271,9 @@ class Lifecycle:
             await database.close()
 
     async def _announce(self) -> None:
-        asked = self._companion.lease.clock()
-        await announce(self._worker_registry, self._identity, self._tools.registry.definitions())
-        self._companion.lease.renewed(asked)
+        asked = self._parts.lease.clock()
+        await announce(self._registry, self._identity, self._tools.registry.definitions())
+        self._parts.lease.renewed(asked)
 
     async def _close(self) -> None:
         work = list(self._work)
@@ -287,7 +283,7 @@ class Lifecycle:
         try:
             # Nothing runs here any more: what a commit claimed whose answer was not waited for has not begun.
             if await self._reconciler.hand_back_all():
-                await self._worker_registry.forget(self._identity.id)
+                await self._registry.forget(self._identity.id)
         finally:
             await self._database.close()
 
@@ -305,41 +301,41 @@ class Lifecycle:
                 _log.warning("database_unavailable", extra={"cause": error.message})
                 pause = min(seconds, _AGAIN_SECONDS)
             except Exception:
-                _log.exception("companion_failed")
+                _log.exception("heartbeat_thread_failed")
             await wait(pause)
 
     async def _beat(self) -> None:
-        children = self._companion.children
+        children = self._parts.children
         for pid in children.dead() if children is not None else []:
             await self._disown(pid)
         if not await self._reconciler.beat(self._lag.take_worst()):
             # The row was removed: a sweep took this worker for dead. What it held is fenced off; it goes on afresh.
-            await announce(self._worker_registry, self._identity, self._tools.registry.definitions())
+            await announce(self._registry, self._identity, self._tools.registry.definitions())
             await self._reconciler.beat(timedelta(0))
         for attempt in children.fenced() if children is not None else ():
             await self._let_go_of(attempt)
-        alive = await self._worker_registry.live()
-        self._companion.counted(sum(str(self._identity.lane) in worker["lanes"] for worker in alive))
-        if not self._winding_down.is_set() and await self._watchdog.is_lost(self._companion.here.in_flight):
+        alive = await self._registry.live()
+        self._parts.counted(sum(str(self._identity.lane) in worker["lanes"] for worker in alive))
+        if not self._winding_down.is_set() and await self._watchdog.is_lost(self._parts.here.in_flight):
             self._winding_down.set()
-            self._companion.restart()
+            self._parts.restart()
             self._start(self._end_by_force())
 
     async def _end_by_force(self) -> None:
         """End the process if it does not end by itself: one that is stuck would hold its lease for ever."""
         await asyncio.sleep(2 * _STOP_SECONDS)
         _log.critical("worker_stuck")
-        if not self._companion.here.acting:  # else only the end of this process says that they have stopped
+        if not self._parts.here.acting:  # else only the end of this process says that they have stopped
             with contextlib.suppress(TimeoutError, DatabaseUnavailable):
                 async with asyncio.timeout(_STOP_SECONDS):
-                    await self._worker_registry.forget(self._identity.id)
+                    await self._registry.forget(self._identity.id)
         os._exit(STUCK_EXIT)
 
     def _heard_cancel(self, job_id: UUID | None) -> None:
         if job_id is None:
             self._start(self._compare())  # anything may have been missed
         else:
-            self._companion.here.cancel(job_id)
+            self._parts.here.cancel(job_id)
 
     async def _compare(self) -> None:
         with contextlib.suppress(DatabaseUnavailable):

@@ -52,7 +52,7 @@ class _Child:
 class Children:
     """Make it before the children are forked.
 
-    `tell` and `tie` are for the children; all else is for the parent's companion thread.
+    `tell` and `tie` are for the children; all else is for the parent's heartbeat thread.
     """
 
     def __init__(self) -> None:

@@ -133,7 +133,7 @@ class Quarantine:
         """`died` is called when one of the processes has ended otherwise than in peace; `clock` counts seconds."""
         self._lane = lane
         self._zygote = zygote
-        self._worker_registry = worker_registry
+        self._registry = worker_registry
         self._died = died
         self._clock = clock
         self._numbers = count(1)
@@ -187,7 +187,7 @@ class Quarantine:
 
     async def _look(self) -> None:
         with contextlib.suppress(DatabaseUnavailable):
-            while self._has_room and (group := await self._worker_registry.take_suspects(self._lane)) is not None:
+            while self._has_room and (group := await self._registry.take_suspects(self._lane)) is not None:
                 number = str(next(self._numbers))  # a group may be begun again while its first process is on its way
                 _log.warning("suspects_begun", extra={"group": str(group), "number": number})
                 self._begun[number] = self._clock()

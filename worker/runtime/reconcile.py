@@ -24,7 +24,7 @@ _log = logging.getLogger("planq.lifecycle")
 
 
 class InFlight(Protocol):
-    """What runs in this worker, as its companion thread may ask and tell it."""
+    """What runs in this worker, as its heartbeat thread may ask and tell it."""
 
     @property
     def late_outcomes(self) -> int:
@@ -132,7 +132,7 @@ class Reconciler:
         counts: Callable[[], Mapping[tuple[str, ...], int]] = dict,
     ) -> None:
         """`counts` returns what the worker has counted since its start, by name and labels."""
-        self._worker_registry = worker_registry
+        self._registry = worker_registry
         self._worker_id = worker_id
         self._here = here
         self._lease = lease
@@ -146,7 +146,7 @@ class Reconciler:
         Raises `DatabaseUnavailable`.
         """
         asked = self._lease.clock()
-        applied = await self._worker_registry.heartbeat(
+        applied = await self._registry.heartbeat(
             self._worker_id,
             lag,
             in_flight=self._here.in_flight,
@@ -164,7 +164,7 @@ class Reconciler:
         missing here at two comparisons in a row: a claim or an outcome may be under way at the moment of one.
         """
         running = self._here.attempts()
-        held = {item.attempt: item for item in await self._worker_registry.held(self._worker_id)}
+        held = {item.attempt: item for item in await self._registry.held(self._worker_id)}
         gone = {attempt for attempt in running if attempt not in held}
         renewed = self._lease.renewed
         self._here.cut_off(gone, (lambda: renewed(asked)) if asked is not None else (lambda: None))
@@ -180,7 +180,7 @@ class Reconciler:
         False when a thread of an unsafe call still runs: that one is left, for only the end of this process stops it.
         """
         is_all = True
-        for item in await self._worker_registry.held(self._worker_id):
+        for item in await self._registry.held(self._worker_id):
             if item.effect is Effect.UNSAFE and item.attempt in self._here.acting:
                 is_all = False
             else:
@@ -191,7 +191,7 @@ class Reconciler:
         attempt = held.attempt
         if held.effect is Effect.UNSAFE and self._here.was_called(attempt):
             # Whether it took effect is not known: the sweeper decides, as for a worker that was lost.
-            await self._worker_registry.disown(self._worker_id, attempt)
-        elif wakes := await self._worker_registry.hand_back(held):
+            await self._registry.disown(self._worker_id, attempt)
+        elif wakes := await self._registry.hand_back(held):
             await self._publisher.publish(wakes)
         _log.warning("attempt_handed_back", extra={"job": str(attempt.job_id), "attempt": attempt.number})

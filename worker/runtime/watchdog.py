@@ -26,7 +26,7 @@ class ConsumerWatchdog:
     def __init__(
         self, worker_registry: WorkerRegistry, lane: Lane, patience: timedelta, received: Callable[[], int]
     ) -> None:
-        self._worker_registry = worker_registry
+        self._registry = worker_registry
         self._lane = lane
         self._patience = patience
         self._received = received
@@ -46,7 +46,7 @@ class ConsumerWatchdog:
         idle = timedelta(seconds=now - self._idle_since)
         if idle < self._patience:
             return False
-        unheard = await self._worker_registry.unanswered_wakes(self._lane, idle, _SETTLED)
+        unheard = await self._registry.unanswered_wakes(self._lane, idle, _SETTLED)
         if unheard:
             _log.critical("consumer_stalled", extra={"lane": str(self._lane), "unheard": unheard, "idle": str(idle)})
         return bool(unheard)
