@@ -52,7 +52,6 @@ _SEARCH = "setweight(to_tsvector('english', heading), 'A') || setweight(to_tsvec
 
 UNFINISHED_JOB = "status IN ('queued', 'planning', 'executing', 'input_required', 'responding')"
 ENDED_JOB = "status IN ('completed', 'failed', 'cancelled')"
-UNFINISHED_STEP = "status IN ('pending', 'ready', 'running', 'waiting')"
 
 
 class Tenant(SQLModel, table=True):

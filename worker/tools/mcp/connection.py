@@ -74,7 +74,7 @@ class ServerConnection:
     async def aclose(self) -> None:
         """Close the connection and end a stdio server; returns when its process is gone or was given up."""
         self._stopping.set()
-        self._lost.set()
+        self._lose()
         self._wanted.set()
         if self._task is not None:
             with contextlib.suppress(asyncio.CancelledError, TimeoutError):
@@ -95,7 +95,7 @@ class ServerConnection:
             result = await client.call_tool(tool, dict(arguments), meta=meta)
         except Exception as error:
             if is_connection_lost(error) and client is self._client:
-                self._lost.set()
+                self._lose()
             failure = failure_of(error, self.server.name, tool, refusal)
             failure.message = self._hide(failure.message)  # it is stored and shown, and servers repeat what they got
             raise failure from error
@@ -114,11 +114,14 @@ class ServerConnection:
             shown["text"] = self._hide(shown["text"])
         return shown
 
+    def _lose(self) -> None:
+        """Give the connection up at once: its task closes it later, and what was sent on it would reach nobody."""
+        self._client = None
+        self._lost.set()
+
     async def _connected(self) -> Client:
         if self._task is None or self._task.done():
             raise Unreached(f"MCP server {self.server.name!r}: this worker has closed its connection")
-        if self._lost.is_set():
-            self._client = None  # its task has yet to close it; what is sent on it now would be sent to nobody
         if self._client is None and asyncio.get_running_loop().time() - self._failed_at >= QUIET_SECONDS:
             self._attempted.clear()
             self._wanted.set()
@@ -158,7 +161,7 @@ class ServerConnection:
                     connected_at = loop.time()
                     self._announce(client, listed)
                     await self._lost.wait()
-                    self._client = None
+                    self._client = None  # it may have been lost before it was announced
                     limit.reschedule(loop.time() + CLOSE_SECONDS)
         except Exception as error:
             if connected_at is None or not isinstance(error, TimeoutError):  # closing may last too long
@@ -178,7 +181,7 @@ class ServerConnection:
 
     def _new_client(self) -> Client:
         return Client(
-            open_transport(self.server, self._lost.set),
+            open_transport(self.server, self._lose),
             cache=None,
             client_info=types.Implementation(name="planq", version="1"),
         )
