@@ -28,7 +28,7 @@ _KEEP_ALIVE_SECONDS = 65
 
 
 def main() -> int:
-    """Serve until told to stop; returns the exit code."""
+    """Serve until a signal stops the process; return the exit code."""
     # Until the server listens, and again when it has stopped, SIGTERM just ends the process in order.
     signal.signal(signal.SIGTERM, _leave)
     from shared.domain.errors import PlanqError
@@ -46,15 +46,15 @@ def main() -> int:
 def _serve() -> None:
     import uvicorn
 
-    from api.app import create_app
+    from api.app import create_api
+    from shared.environment import load_settings
     from shared.memory import bound_arenas, settle_heap
-    from shared.settings import load_settings
     from shared.telemetry.logs import configure_logging
 
     settings = load_settings()
     configure_logging(settings.log_level, as_json=settings.log_json, secrets=settings.secrets)
     bound_arenas()
-    app = create_app(settings)
+    app = create_api(settings)
     _check_schema(settings.require_database())
     _allow_many_connections()
     settle_heap()

@@ -1,6 +1,6 @@
 """The composition root of the API process: which adapter stands behind which name.
 
-    create_app(settings)      an ASGI application; its lifespan opens and closes what owns connections
+    create_api(settings)      an ASGI application; its lifespan opens and closes what owns connections
 
 The application starts without its servers and answers 503 until they are there: a supervisor sees why at `/readyz`.
 """
@@ -17,45 +17,49 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from api import errors, openapi
+from api import http
 from api.deps import Services
 from api.metrics import Metrics
 from api.middleware import Guard, GuardMiddleware
-from api.readiness import BrokerProbe, Readiness
-from api.routes.agents import agents
-from api.routes.catalogue import catalogue
-from api.routes.control import control
-from api.routes.docs import ASSETS, assets, docs
-from api.routes.executions import executions
-from api.routes.jobs import jobs
-from api.routes.operations import operations
-from api.routes.schedules import schedules
-from api.submission import TENANT
+from api.openapi import describe_api
+from api.readiness import BrokerProbe, ReadinessChecks
+from api.routes.agents import agent_routes
+from api.routes.catalogue import catalogue_routes
+from api.routes.control import control_routes
+from api.routes.elicitations import elicitation_routes
+from api.routes.executions import execution_routes
+from api.routes.jobs import job_routes
+from api.routes.operations import ASSETS, operation_routes, page_assets, page_routes
+from api.routes.outputs import artifact_routes, output_routes
+from api.routes.schedules import schedule_routes
 from api.waiting import Waiters
 from shared.broker.celery_config import create_celery
 from shared.broker.publisher import CeleryPublisher
 from shared.data_folder import serves
+from shared.domain.jobs.ids import TENANT
 from shared.failpoints import Failpoints, methods
 from shared.settings import VERSION, Settings
 from shared.store.agents import DocumentStore
 from shared.store.catalogue import Catalogue
 from shared.store.database import Database
+from shared.store.elicitations import ElicitationStore
+from shared.store.jobs.signals import CANCELLED, ENDED, Notifier, listen
+from shared.store.jobs.worker_registry import WorkerRegistry
 from shared.store.objects import open_objects
 from shared.store.payloads import PayloadStore
 from shared.store.requests import RequestStore
 from shared.store.schedules import Schedules
-from shared.store.signals import CANCELLED, ENDED, Notifier, listen
-from shared.store.worker_registry import WorkerRegistry
 
 _log = logging.getLogger("planq.api")
 
-CRASH_POINTS: Mapping[str, Collection[str]] = {
+API_CRASH_POINTS: Mapping[str, Collection[str]] = {
     "requests": methods(RequestStore)
     - {"artifact", "artifacts", "earlier", "ended", "jobs", "output", "planned", "tools", "view", "was_settled"},
     "publisher": frozenset({"publish_soon"}),
     "agents": frozenset({"put", "retire"}),
     "skills": frozenset({"put", "retire"}),
     "schedules": frozenset({"delete"}),
+    "elicitations": frozenset({"answer"}),
 }
 """What an API process does to the world, by port, reading apart: see `shared.failpoints`."""
 
@@ -65,7 +69,7 @@ _STATEMENT_SECONDS = 30.0
 _DESCRIPTION = "A durable backend for agentic jobs: plan, execute on Celery, answer."
 
 
-def create_app(settings: Settings) -> FastAPI:
+def create_api(settings: Settings) -> FastAPI:
     """Return the application; opens no connection yet.
 
     Raises `Misconfigured` when a server's URL is missing or cannot be read, and where settings contradict each other:
@@ -96,19 +100,23 @@ def create_app(settings: Settings) -> FastAPI:
         swagger_ui_oauth2_redirect_url=None,
     )
     app.state.services = services
-    for router in (jobs, control, agents, schedules, executions, catalogue, operations, docs):
+    for router in (
+        *(job_routes, output_routes, control_routes, elicitation_routes, agent_routes),
+        *(schedule_routes, execution_routes),
+        *(catalogue_routes, artifact_routes, operation_routes, page_routes),
+    ):
         app.include_router(router)
-    app.mount(ASSETS, assets())
-    errors.install(app)
-    openapi.describe(app, settings.limits_of(TENANT), with_keys=bool(settings.keys))
-    app.add_middleware(errors.Faults)
+    app.mount(ASSETS, page_assets())
+    http.install(app)
+    describe_api(app, settings.limits_of(TENANT), with_keys=bool(settings.keys))
+    app.add_middleware(http.Faults)
     guard = Guard(settings.keys, settings.max_body_bytes)
     app.add_middleware(GuardMiddleware, guard=guard, metrics=services.metrics)  # the one added last is the outermost
     return app
 
 
 def _compose(settings: Settings, database: Database) -> Services:
-    failpoints = Failpoints.load(os.environ, CRASH_POINTS)
+    failpoints = Failpoints.load(os.environ, API_CRASH_POINTS)
     celery = create_celery(settings.require_broker())
     requests = failpoints.around("requests", RequestStore(database))
     worker_registry = WorkerRegistry(database, settings.lease)
@@ -125,7 +133,8 @@ def _compose(settings: Settings, database: Database) -> Services:
         agents=failpoints.around("agents", DocumentStore(database, "agent")),
         skills=failpoints.around("skills", DocumentStore(database, "skill")),
         schedules=failpoints.around("schedules", Schedules(database)),
-        readiness=Readiness(database, worker_registry, BrokerProbe(celery), data=_embedded_data(settings)),
+        elicitations=failpoints.around("elicitations", ElicitationStore(database)),
+        readiness=ReadinessChecks(database, worker_registry, BrokerProbe(celery), data=_embedded_data(settings)),
         metrics=Metrics(worker_registry, waiters),
     )
 

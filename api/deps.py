@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from time import monotonic
+from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, Path
@@ -16,21 +18,24 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from api.body import decode
-from api.errors import respond
+from api.http import JsonResponse, decode_body, error_response, error_responses
 from api.metrics import Metrics
-from api.readiness import Readiness
-from api.responses import error_responses
-from api.waiting import Waiters
+from api.readiness import ReadinessChecks
+from api.waiting import WAITED, Waiters
 from shared.broker.publisher import CeleryPublisher
 from shared.domain.errors import InvalidRequest, NotFound, PlanqError, capped
+from shared.domain.jobs.ids import TENANT
 from shared.settings import Settings
 from shared.store.agents import DocumentStore
 from shared.store.catalogue import Catalogue
+from shared.store.elicitations import ElicitationStore
+from shared.store.jobs.signals import Notifier
 from shared.store.payloads import PayloadStore
 from shared.store.requests import RequestStore
 from shared.store.schedules import Schedules
-from shared.store.signals import Notifier
+from shared.store.views import JobView
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,8 @@ class Services:
     agents: DocumentStore
     skills: DocumentStore
     schedules: Schedules
-    readiness: Readiness
+    elicitations: ElicitationStore
+    readiness: ReadinessChecks
     metrics: Metrics
 
 
@@ -60,8 +66,29 @@ async def _services(request: Request) -> Services:
 Use = Annotated[Services, Depends(_services)]
 
 
-KEY = {"pattern": "^[!-~]{1,255}$"}
-"""What an Idempotency-Key is, for `/openapi.json`; `check_key` says better what is wrong with one."""
+async def job_when_ended(services: Services, job_id: UUID, seconds: float, request: Request) -> JobView | None:
+    """Return a job as soon as it has ended, or as it stands after so many seconds; None when the client has gone.
+
+    The time waited is noted in the request's scope. Raises `NotFound`.
+    """
+    if seconds > 0:
+        begun = monotonic()
+        with services.waiters.watch(job_id) as waiter:
+            # Registered first, looked at afterwards: an ending between the two is not missed.
+            if not services.waiters.has_surely_not_ended(job_id):
+                view = await services.requests.view(TENANT, job_id, only_ended=True)
+                if view.is_whole:
+                    return view
+            stayed = await waiter.wait(min(seconds, services.settings.max_wait_seconds), request.receive)
+        request.scope[WAITED] = monotonic() - begun
+        if not stayed:
+            return None
+    return await services.requests.view(TENANT, job_id)
+
+
+def answer_to_nobody() -> Response:
+    """Return the answer to a client that has gone: only our metrics read it, under nginx' number for it."""
+    return Response(status_code=499)
 
 
 def job_id_of(text: str) -> UUID:
@@ -70,6 +97,29 @@ def job_id_of(text: str) -> UUID:
         return UUID(text)
     except ValueError:
         raise NotFound(f"there is no job {capped(text, 80)!r}; job ids are UUIDs") from None
+
+
+def page_of(
+    rows: Sequence[T], limit: int, show: Callable[[T], dict[str, Any]], cursor_after: Callable[[T], str]
+) -> Response:
+    """Answer with at most `limit` rows; one row more than that says that there is a next page."""
+    following = cursor_after(rows[limit - 1]) if len(rows) > limit else None
+    return JsonResponse({"items": [show(row) for row in rows[:limit]], "next_cursor": following})
+
+
+def cursor_of(raw: bytes) -> str:
+    """Return the bytes that name a place in a list as a cursor: base64 for URLs, without padding."""
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def cursor_bytes(cursor: str) -> bytes:
+    """Return the bytes of a cursor; raises `ValueError` for what is none."""
+    return base64.b64decode(f"{cursor}{'=' * (-len(cursor) % 4)}".encode("ascii"), altchars=b"-_", validate=True)
+
+
+def no_cursor() -> InvalidRequest:
+    """Return the refusal of what is no cursor."""
+    return InvalidRequest("cursor: expected next_cursor of an earlier page, found something else")
 
 
 StepPath = Annotated[
@@ -87,7 +137,7 @@ def step_index_of(job_id: UUID, text: str) -> int:
     return int(text)
 
 
-def router(tag: str, *statuses: int) -> APIRouter:
+def strict_router(tag: str, *statuses: int) -> APIRouter:
     """Return a router whose routes read bodies and queries strictly, and document the errors that each may have."""
     found = error_responses(*(statuses or (401, 403, 421, 422, 500, 503)))
     return APIRouter(route_class=StrictRoute, tags=[tag], responses=found)
@@ -97,9 +147,9 @@ class StrictRequest(Request):
     """A request whose body is decoded strictly, once."""
 
     async def json(self) -> Any:
-        """Return the value of the body; raises `Refusal` as `decode` does."""
+        """Return the value of the body; raises `HttpRefusal` as `decode_body` does."""
         if not hasattr(self, "_json"):
-            self._json = decode(await self.body())
+            self._json = decode_body(await self.body())
         return self._json
 
 
@@ -139,7 +189,7 @@ class DirectRoute(StrictRoute):
             if scope["method"] in (self.methods or ()):
                 response = await self.direct(request, scope["app"].state.services)
         except (PlanqError, HTTPException) as error:
-            response = respond(error)
+            response = error_response(error)
         if response is None:
             await super().handle(scope, _again(request, receive), send)
         else:

@@ -9,28 +9,35 @@ from uuid import UUID
 
 from shared.domain.agents.document import read_agent
 from shared.domain.agents.warnings import Warned, job_warning
-from shared.domain.compile import PlannedStep
-from shared.domain.encoding import JsonText
 from shared.domain.errors import as_agent_error
-from shared.domain.states import Effect, JobStatus, StepStatus
+from shared.domain.jobs.states import Effect, JobStatus, StepStatus
+from shared.domain.jobs.steps import PlannedStep
+from shared.domain.values.encoding import JsonText
 from shared.store.agents import StoredDocument
 from shared.store.database import Row
-from shared.store.submissions import Submission
+from shared.store.requests import Submission
 from shared.store.views import JobView, parsed
 
-Document = dict[str, Any]
+_Document = dict[str, Any]
 
 
-def job_document(view: JobView) -> Document:
+def job_document(view: JobView) -> _Document:
     """Return a `JobDocument`."""
     return _document(view.row, [_step(view.row["id"], step) for step in view.steps])
 
 
-def _document(row: Row, steps: Sequence[Document]) -> Document:
+def steps_document(view: JobView, number: int | None) -> _Document:
+    """Return a `StepList` of a round, or of all rounds."""
+    wanted = [step for step in view.steps if number is None or step["round"] == number]
+    return {"items": [_step(view.row["id"], step) for step in wanted]}
+
+
+def _document(row: Row, steps: Sequence[_Document]) -> _Document:
     return {
         **job_summary(row),
         "plan": row["plan_body"],
         "plan_errors": row["plan_errors"],
+        "rounds": _rounds(row, steps),
         "steps": steps,
         "output": row["output"],
         "chained": row["chained"],
@@ -41,7 +48,23 @@ def _document(row: Row, steps: Sequence[Document]) -> Document:
     }
 
 
-def execution_document(view: JobView) -> Document:
+def _rounds(row: Row, steps: Sequence[_Document]) -> list[_Document]:
+    """Return a `RoundDocument` for each round that has a plan."""
+    if row["plan_source"] is None:
+        return []
+    rounds = [_round(0, row["plan_source"], row["plan_body"], row["plan_errors"])]
+    rounds += [_round(one["round"], one["source"], one["body"], one["errors"]) for one in row["later_plans"]]
+    indices = {one["round"]: one["steps"] for one in rounds}
+    for step in steps:
+        indices[step["round"]].append(step["index"])
+    return rounds
+
+
+def _round(number: int, source: str, plan: Any, errors: Any) -> _Document:
+    return {"round": number, "source": source, "plan": plan, "plan_errors": errors, "steps": []}
+
+
+def execution_document(view: JobView) -> _Document:
     """Return an `ExecutionDocument`."""
     row, job = view.row, job_summary(view.row)
     output = row["output"]
@@ -62,7 +85,7 @@ def execution_document(view: JobView) -> Document:
     }
 
 
-def _retry(row: Row) -> Document | None:
+def _retry(row: Row) -> _Document | None:
     """Return a `RetryDocument` where the stage of a job is tried again because its model failed."""
     if row["stage_retry"] is None:
         return None
@@ -76,7 +99,7 @@ def _retry(row: Row) -> Document | None:
 
 
 def _agent_error(stored: Any) -> Any:
-    """Return the error of an agent's job as whoever called the agent is told of it, with the job's own as `cause`."""
+    """Return the error of an agent's job as its caller sees it, with the job's own code as `cause`."""
     if stored is None:
         return None
     error = parsed(stored.body.decode("utf-8", "surrogatepass")) if isinstance(stored, JsonText) else stored
@@ -85,23 +108,25 @@ def _agent_error(stored: Any) -> Any:
     return {**error, "code": code, "details": {**(error.get("details") or {}), "cause": error["code"]}}
 
 
-def _warnings(row: Row) -> list[Document]:
+def _warnings(row: Row) -> list[_Document]:
     return [job_warning(one["kind"], one["data"]) for one in row["warnings"] or ()]
 
 
 _OF_AN_EXECUTION = (
-    *("status", "agent", "user", "error", "model_calls", "usage", "parent", "depth"),
+    *("status", "stop_reason", "agent", "user", "error", "model_calls", "usage", "parent", "depth"),
     *("created_at", "started_at", "finished_at"),
 )
 
 
-def job_summary(row: Row) -> Document:
+def job_summary(row: Row) -> _Document:
     """Return a `JobSummary`."""
     cost = row["cost_usd"]
     return {
         "id": str(row["id"]),
         "status": row["status"],
         "strategy": row["strategy"],
+        "round": row["round"],
+        "stop_reason": row["stop_reason"],
         "input": row["input"],
         "answer": row["answer"],
         "error": row["error"],
@@ -125,7 +150,7 @@ def job_summary(row: Row) -> Document:
     }
 
 
-def artifact_record(row: Row) -> Document:
+def artifact_record(row: Row) -> _Document:
     """Return an `ArtifactRecordDocument`."""
     return {
         "artifact_id": row["id"],
@@ -140,17 +165,17 @@ def artifact_record(row: Row) -> Document:
     }
 
 
-def _agent(row: Row) -> Document | None:
+def _agent(row: Row) -> _Document | None:
     return None if row["agent_name"] is None else {"name": row["agent_name"], "version": row["agent_version"]}
 
 
-def _parent(row: Row) -> Document | None:
+def _parent(row: Row) -> _Document | None:
     if row["parent_job_id"] is None:
         return None
     return {"job_id": str(row["parent_job_id"]), "step_index": row["parent_step_index"]}
 
 
-def new_job_document(submission: Submission, created_at: datetime) -> Document:
+def new_job_document(submission: Submission, created_at: datetime) -> _Document:
     """Return the `JobDocument` of a job that has just been stored, without reading it back."""
     row: dict[str, Any] = {
         "id": submission.id,
@@ -159,6 +184,7 @@ def new_job_document(submission: Submission, created_at: datetime) -> Document:
         "input": submission.input,
         "user_id": submission.user_id,
         "metadata": submission.metadata,
+        "plan_source": None if submission.plan is None else "caller",
         "plan_body": submission.plan,
         "created_at": created_at,
         "expires_at": created_at + submission.expires_in,
@@ -174,14 +200,15 @@ _NOTHING_USED: Mapping[str, float] = {"tokens": 0, "cost_usd": 0.0, "model_calls
 
 _NOTHING_YET: Mapping[str, Any] = {
     **dict.fromkeys(("answer", "error", "cost_usd", "started_at", "finished_at", "paused_at", "plan_errors")),
-    **dict.fromkeys(("output", "chained", "children", "warnings", "parent_job_id", "stage_retry")),
-    **dict.fromkeys(("model_calls", "input_tokens", "output_tokens", "depth"), 0),
+    **dict.fromkeys(("output", "chained", "children", "warnings", "parent_job_id", "stage_retry", "stop_reason")),
+    **dict.fromkeys(("model_calls", "input_tokens", "output_tokens", "depth", "round"), 0),
+    "later_plans": (),
 }
 
 
 def fork_preview(
     source: UUID, steps: Sequence[PlannedStep], reuse: Mapping[int, int], doubts: Mapping[int, int]
-) -> Document:
+) -> _Document:
     """Return a `ForkPreview` of a fork of the job `source` with these steps."""
     shown = [{"index": step.index, "tool_name": step.tool_name, "effect": str(step.effect)} for step in steps]
     taken = [
@@ -192,7 +219,7 @@ def fork_preview(
     return {"reuse": taken, "run": run, "in_doubt": in_doubt}
 
 
-def _origin(job_id: UUID | str, index: int) -> Document:
+def _origin(job_id: UUID | str, index: int) -> _Document:
     return {"job_id": str(job_id), "index": index}
 
 
@@ -204,10 +231,11 @@ def _id(value: UUID | None) -> str | None:
     return None if value is None else str(value)
 
 
-def _step(job_id: UUID, row: Mapping[str, Any]) -> Document:
+def _step(job_id: UUID, row: Mapping[str, Any]) -> _Document:
     succeeded = row["status"] == StepStatus.SUCCEEDED
     return {
         "index": row["index"],
+        "round": row["round"],
         "kind": row["kind"],
         "tool_name": row["tool_name"],
         "status": row["status"],
@@ -226,7 +254,7 @@ def _step(job_id: UUID, row: Mapping[str, Any]) -> Document:
     }
 
 
-def _output_ref(job_id: UUID, row: Mapping[str, Any]) -> Document | None:
+def _output_ref(job_id: UUID, row: Mapping[str, Any]) -> _Document | None:
     if row["payload_hash"] is None:
         return None
     href = f"/jobs/{job_id}/steps/{row['index']}/output"
@@ -237,14 +265,25 @@ def _time(value: datetime | None) -> str | None:
     return None if value is None else value.astimezone(UTC).isoformat()
 
 
-def schedule_document(row: Row) -> Document:
+def schedule_document(row: Row) -> _Document:
     """Return a `ScheduleDocument`."""
     times = {name: _time(row[name]) for name in ("next_at", "created_at")}
     ids = {name: None if row[name] is None else str(row[name]) for name in ("id", "last_job_id")}
     return {**row, **times, **ids}
 
 
-def agent_document(stored: StoredDocument) -> Document:
+def elicitation_document(row: Row) -> _Document:
+    """Return an `ElicitationDocument`."""
+    copied = ("round", "step_index", "attempt", "kind", "status", "message", "schema", "url", "details", "content")
+    return {
+        **{name: row[name] for name in (*copied, "reason", "answered_by", "channel")},
+        **{name: str(row[name]) for name in ("id", "job_id", "root_job_id")},
+        **{name: _time(row[name]) for name in ("created_at", "answered_at", "due_at")},
+        "default": row["default_content"],
+    }
+
+
+def agent_document(stored: StoredDocument) -> _Document:
     """Return a `StoredAgent`."""
     return {
         "name": stored.name,
@@ -255,12 +294,12 @@ def agent_document(stored: StoredDocument) -> Document:
     }
 
 
-def kept_agent_document(stored: StoredDocument, warnings: Sequence[Warned]) -> Document:
+def kept_agent_document(stored: StoredDocument, warnings: Sequence[Warned]) -> _Document:
     """Return a `KeptAgent`."""
     return {**agent_document(stored), "warnings": [one.to_json() for one in warnings]}
 
 
-def agent_summary(stored: StoredDocument) -> Document:
+def agent_summary(stored: StoredDocument) -> _Document:
     """Return an `AgentSummary`."""
     document = read_agent(parsed(stored.content))
     return {
@@ -275,7 +314,7 @@ def agent_summary(stored: StoredDocument) -> Document:
     }
 
 
-def skill_summary(stored: StoredDocument) -> Document:
+def skill_summary(stored: StoredDocument) -> _Document:
     """Return a `SkillSummary`."""
     return {
         "name": stored.name,

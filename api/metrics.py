@@ -6,7 +6,7 @@ Every application has a registry of its own, so that two of them in one process 
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -17,12 +17,48 @@ from starlette.types import Scope
 
 from api.waiting import Waiters
 from shared.domain.errors import DatabaseUnavailable
-from shared.domain.states import TERMINAL_JOB, TERMINAL_STEP, JobStatus, Lane, StepStatus
-from shared.domain.tool import LATENCIES_SECONDS
+from shared.domain.jobs.states import TERMINAL_JOB, TERMINAL_STEP, JobStatus, Lane, StepStatus
+from shared.domain.tools.definition import LATENCIES_SECONDS
 from shared.store.database import Row
-from shared.store.worker_registry import WorkerRegistry
+from shared.store.jobs.worker_registry import WorkerRegistry
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+_LABELS = ("worker", "lane")
+_COUNTED: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
+    "transition": (
+        "planq_orchestration_transitions",
+        "Transitions of orchestrations of agents, by event and the state it led to.",
+        ("event", "state"),
+    ),
+    "depth_refused": (
+        "planq_agent_depth_refusals",
+        "Calls of agents refused because they would be nested too deeply.",
+        ("tool",),
+    ),
+    "lost": (
+        "planq_lost_attempts",
+        "Attempts that this worker found lost with the worker that carried them out, by how that was seen.",
+        ("seen",),
+    ),
+    "dead_letter": (
+        "planq_dead_letters",
+        "Messages that were no wake-ups, moved to the list of dead letters.",
+        (),
+    ),
+    "planner_fallback": (
+        "planq_planner_fallbacks",
+        "Rounds whose planner could not be read, and that went on in another form.",
+        ("to",),
+    ),
+    "tool_call": (
+        "planq_tool_calls",
+        "Calls of tools, by their result: succeeded, delegated, suspended, or the code of the error.",
+        ("tool", "outcome"),
+    ),
+}
+"""What workers count in their heartbeats: the metric of each count, its meaning, and its labels beside `_LABELS`."""
 
 
 class _WorkerCollector(Collector):
@@ -36,39 +72,22 @@ class _WorkerCollector(Collector):
         self.rows: Sequence[Row] = ()
 
     def collect(self) -> Iterable[Metric]:
-        labels = ("worker", "lane")
         lag = GaugeMetricFamily(
             "planq_worker_loop_lag_seconds",
             "Longest delay of the worker's loop since its beat before.",
-            labels=labels,
+            labels=_LABELS,
         )
-        in_flight = GaugeMetricFamily("planq_worker_in_flight", "Attempts under way in the worker.", labels=labels)
+        in_flight = GaugeMetricFamily("planq_worker_in_flight", "Attempts under way in the worker.", labels=_LABELS)
         late = CounterMetricFamily(
-            "planq_late_outcomes", "Outcomes rejected because their attempt had ended otherwise.", labels=labels
+            "planq_late_outcomes", "Outcomes rejected because their attempt had ended otherwise.", labels=_LABELS
         )
-        transitions = CounterMetricFamily(
-            "planq_orchestration_transitions",
-            "Transitions of orchestrations of agents, by event and the state it led to.",
-            labels=(*labels, "event", "state"),
+        seconds = HistogramMetricFamily(
+            "planq_tool_call_seconds", "How long tools took to answer.", labels=(*_LABELS, "tool")
         )
-        refused = CounterMetricFamily(
-            "planq_agent_depth_refusals",
-            "Calls of agents refused because they would be nested too deeply.",
-            labels=(*labels, "tool"),
-        )
-        lost = CounterMetricFamily(
-            "planq_lost_attempts",
-            "Attempts that this worker found lost with the worker that carried them out, by how that was seen.",
-            labels=(*labels, "seen"),
-        )
-        dead = CounterMetricFamily(
-            "planq_dead_letters",
-            "Messages that were no wake-ups, moved to the list of dead letters.",
-            labels=labels,
-        )
-        calls, seconds = _of_tools(labels)
-        counted = {"transition": transitions, "depth_refused": refused, "lost": lost}
-        counted |= {"dead_letter": dead, "tool_call": calls}
+        counted = {
+            name: CounterMetricFamily(metric, meaning, labels=(*_LABELS, *labels))
+            for name, (metric, meaning, labels) in _COUNTED.items()
+        }
         for row in self.rows:
             own = (row["name"], ",".join(row["lanes"]))
             for name, *labelled, number in row["counts"] or ():
@@ -79,19 +98,7 @@ class _WorkerCollector(Collector):
             lag.add_metric(own, row["lag_ms"] / 1000)
             in_flight.add_metric(own, row["in_flight"])
             late.add_metric(own, row["late_outcomes"])
-        return (lag, in_flight, late, transitions, refused, lost, dead, calls, seconds)
-
-
-def _of_tools(labels: Sequence[str]) -> tuple[CounterMetricFamily, HistogramMetricFamily]:
-    calls = CounterMetricFamily(
-        "planq_tool_calls",
-        "Calls of tools, by what they came to: succeeded, delegated, suspended, or the code of the error.",
-        labels=(*labels, "tool", "outcome"),
-    )
-    seconds = HistogramMetricFamily(
-        "planq_tool_call_seconds", "How long tools took to answer.", labels=(*labels, "tool")
-    )
-    return calls, seconds
+        return (lag, in_flight, late, *counted.values(), seconds)
 
 
 def _latencies(counts: Iterable[Sequence[Any]]) -> dict[str, tuple[list[tuple[str, float]], float]]:

@@ -1,4 +1,4 @@
-"""Who may ask, and how much: host, origin, key, media type and size, checked before anything of a request is read.
+"""The guard of the API: it checks host, origin, key, media type and size before anything of a request is read.
 
 Without keys the API is open to this machine, and only to it: a web page must not reach it through a visitor's
 browser, neither by a name that resolves to the loopback (DNS rebinding: the Host header is checked) nor across
@@ -19,9 +19,8 @@ from urllib.parse import urlsplit
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.errors import respond
+from api.http import HttpRefusal, error_response
 from api.metrics import Metrics, route_of
-from api.responses import Refusal
 from api.waiting import WAITED
 from shared.domain.errors import PlanqError, TooLarge, Unauthorized, capped
 
@@ -49,7 +48,7 @@ def _fields_of(scope: Scope) -> Fields:
 
 _UNREAD_BYTES = 64 * 1024 * 1024
 _UNREAD_SECONDS = 10.0
-"""How much of a body that nobody wants is read, and how long; who sends more finds the connection closed."""
+"""How much of a refused request's body is read, and how long; a client that sends more loses its connection."""
 
 
 class Guard:
@@ -60,7 +59,7 @@ class Guard:
         self._max_body_bytes = max_body_bytes
 
     def check(self, scope: Scope) -> None:
-        """Raise a `PlanqError` or a `Refusal` unless the request may be carried out, as far as its headers tell."""
+        """Raise a `PlanqError` or an `HttpRefusal` unless the headers of a request allow it."""
         fields = _fields_of(scope)
         if self._keys:
             self._check_key(scope["path"], fields)
@@ -92,7 +91,7 @@ class Guard:
             return
         coding = _text(fields, b"content-encoding").strip().lower()
         if coding not in ("", "identity"):
-            raise Refusal(
+            raise HttpRefusal(
                 415,
                 "unsupported_media_type",
                 f"expected a body without Content-Encoding, found {capped(coding, 100)!r}; send it as it is",
@@ -102,10 +101,10 @@ class Guard:
         expected = ("application/json",) if method == "POST" else _MEDIA_TYPES.get(path[:8], ("application/json",))
         if given.partition(";")[0].strip().lower() not in expected:
             found, known = repr(capped(given, 100)) if given else "none", " or ".join(expected)
-            raise Refusal(415, "unsupported_media_type", f"expected Content-Type: {known}, found {found}")
+            raise HttpRefusal(415, "unsupported_media_type", f"expected Content-Type: {known}, found {found}")
 
     def measured(self, receive: Receive) -> Receive:
-        """Return `receive` with an end: it raises `Refusal` (413) once more has come than a body may have."""
+        """Return `receive` with an end: it raises `HttpRefusal` (413) once more has come than a body may have."""
         received = 0
 
         async def measured() -> Message:
@@ -115,7 +114,7 @@ class Guard:
             if received > self._max_body_bytes:
                 # FastAPI lets only HTTPException through while it reads a body.
                 error = self._too_large("a longer one")
-                raise Refusal(413, error.code, error.message)
+                raise HttpRefusal(413, error.code, error.message)
             return message
 
         return measured
@@ -165,7 +164,7 @@ class GuardMiddleware:
             try:
                 self._guard.check(asked)
             except (PlanqError, HTTPException) as refusal:
-                await respond(refusal)(asked, body.receive, watched)
+                await error_response(refusal)(asked, body.receive, watched)
                 return
             await self._app(asked, self._guard.measured(body.receive), watched)
         finally:
@@ -179,7 +178,7 @@ class _Body:
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self._receive = receive
         names = {name for name, _ in scope["headers"]}
-        # A client that waits to be told to go on has sent nothing, and need not.
+        # A client that waits for 100 Continue has sent nothing, and need not.
         self.is_read = not names & {b"content-length", b"transfer-encoding"} or b"expect" in names
 
     async def receive(self) -> Message:
@@ -204,7 +203,7 @@ def _check_host(scope: Scope) -> None:
     # Several Host headers become one that is no host; which of them others would believe is not ours to guess.
     host = b",".join([value for name, value in scope["headers"] if name == b"host"]).decode("latin-1")
     if _hostname(host) not in _LOCAL_HOSTS:
-        raise Refusal(
+        raise HttpRefusal(
             421,
             "misdirected",
             f"expected the host localhost, 127.0.0.1 or [::1], found {capped(host, 100)!r}; "
@@ -214,7 +213,9 @@ def _check_host(scope: Scope) -> None:
 
 def _check_one_key(scope: Scope) -> None:
     if sum(name == b"idempotency-key" for name, _ in scope["headers"]) > 1:
-        raise Refusal(400, "invalid_idempotency_key", "expected one Idempotency-Key, found several; send one of them")
+        raise HttpRefusal(
+            400, "invalid_idempotency_key", "expected one Idempotency-Key, found several; send one of them"
+        )
 
 
 def _check_origin(fields: Fields) -> None:
@@ -222,7 +223,7 @@ def _check_origin(fields: Fields) -> None:
     scheme, separator, host = origin.lower().partition("://")
     if not separator or scheme not in ("http", "https") or host != _text(fields, b"host").lower():
         found = capped(origin, 100)
-        raise Refusal(403, "foreign_origin", f"web pages of another origin are refused; found {found!r}")
+        raise HttpRefusal(403, "foreign_origin", f"web pages of another origin are refused; found {found!r}")
 
 
 def _text(fields: Fields, name: bytes) -> str:

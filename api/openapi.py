@@ -7,12 +7,12 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from api.http import Problem
 from api.middleware import OPEN_PATHS
-from api.responses import Problem
-from shared.domain.limits import Limits
+from shared.domain.jobs.limits import Limits
 
 
-def describe(app: FastAPI, limits: Limits, *, with_keys: bool) -> None:
+def describe_api(app: FastAPI, limits: Limits, *, with_keys: bool) -> None:
     """Make `app.openapi` return the description, built when it is first asked for; `limits` are the server's."""
     kept: dict[str, Any] = {}
 

@@ -1,8 +1,8 @@
-"""HTTP as uvicorn speaks it, with an end: nobody can fill or hold a process before his request is looked at.
+"""uvicorn's HTTP with bounds: no client can fill or hold a process before its request is looked at.
 
-uvicorn (0.54) collects header fields of any size and waits for them for good; its one limit (`limit_concurrency`)
+uvicorn (0.54) collects header fields of any size and waits for them without end; its one limit (`limit_concurrency`)
 looks at complete heads only. Here the bytes of a head, the seconds of a head and of a body, and the connections of a
-process are bounded. The size of bodies is the guard's affair.
+process are bounded. The guard bounds the size of bodies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from api.responses import MEDIA_TYPE, problem
+from api.http import PROBLEM_TYPE, problem
 
 _log = logging.getLogger("planq.api")
 
@@ -68,7 +68,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._awaited: tuple[int, _Phase] | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
-        """Begin to wait for a request, unless there are too many who do."""
+        """Begin to wait for a request, unless there are too many connections."""
         super().connection_made(transport)
         if len(self.connections) > self._bounds.connections:
             self._tell_of_too_many()
@@ -154,7 +154,7 @@ class BoundedProtocol(HttpToolsProtocol):
             raise _TooMuch
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what the parser could not read, or was told to give up."""
+        """Refuse what the parser could not read, or had to give up."""
         if self._head_bytes > self._bounds.head_bytes:
             self._refuse_head()
         else:
@@ -186,7 +186,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         is_answering = self.cycle is not None and not self.cycle.response_complete
         if self.flow.read_paused or (is_answering and self._phase is not _Phase.BODY):
-            self._await(self._phase)  # it is not the client who lets us wait
+            self._await(self._phase)  # the client does not keep us waiting
         elif self._phase is _Phase.NEXT or (self._phase is _Phase.BODY and not is_answering):
             self.transport.close()  # it has not begun, or has its answer
         else:
@@ -225,7 +225,7 @@ class BoundedProtocol(HttpToolsProtocol):
 def _answer(status: int, code: str, detail: str) -> bytes:
     body = orjson.dumps(problem(status, code, detail))
     fields = {
-        b"content-type": MEDIA_TYPE.encode(),
+        b"content-type": PROBLEM_TYPE.encode(),
         b"content-length": str(len(body)).encode(),
         b"connection": b"close",
         **({b"retry-after": b"1"} if status == 503 else {}),

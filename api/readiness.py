@@ -16,9 +16,9 @@ from celery import Celery
 from shared.broker.depth import patient_connection, reply_of, require_service
 from shared.data_folder import LEAST_FREE_BYTES, lacks_space
 from shared.domain.errors import DatabaseUnavailable
-from shared.domain.states import Lane
+from shared.domain.jobs.states import Lane
 from shared.store.database import Database, Row
-from shared.store.worker_registry import WorkerRegistry
+from shared.store.jobs.worker_registry import WorkerRegistry
 
 _FRESH_SECONDS = 1.0
 _PATIENCE_SECONDS = 2.0
@@ -40,7 +40,7 @@ class BrokerProbe:
             require_service(connection, _PATIENCE_SECONDS)
 
 
-class Readiness:
+class ReadinessChecks:
     """The checks behind `/readyz`."""
 
     def __init__(

@@ -1,29 +1,55 @@
-"""What a resumed job or a fork may repeat, and what an answer about a call that was cut off comes to.
+"""What may be done again: by a resumed job, by a fork, and by a step whose call was cut off.
 
-Nothing `unsafe` is done twice unless somebody says so. Nothing is stored here.
+    doubts_about    what a resumed job would try again
+    fork_of         a new job with the plan of another, and the steps that take over what is done already
+    verdict_of      what a person's answer about a call that was cut off means for its step
+
+Nothing `unsafe` is done twice unless a person says so. Nothing is stored here but a large output of an answer, and a
+refusal leaves no trace. `shared.domain.plan.fork` decides by content what a fork need not run again.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from api.schemas import SettleRequest
-from api.submission import TENANT
-from shared.domain.artifacts import identify
-from shared.domain.encoding import encode
+from api.schemas import MAX_METADATA_BYTES, ForkRequest, SettleRequest
+from api.submission import allowed_tools, check_object, checked_input, valid_plan
 from shared.domain.errors import Conflict, ErrorRecord, InvalidRequest, OutcomeUnknown, TooLarge
-from shared.domain.excerpts import excerpts_json, path_of
-from shared.domain.preview import preview_json
-from shared.domain.retry import is_in_doubt, may_have_taken_effect
-from shared.domain.schemas import violations
-from shared.domain.states import Effect, JobStatus, Recovery, Settlement, StepStatus
-from shared.domain.tool import ToolDefinition
+from shared.domain.jobs.ids import TENANT
+from shared.domain.jobs.limits import Limits
+from shared.domain.jobs.retry import is_in_doubt, may_have_taken_effect
+from shared.domain.jobs.states import (
+    Effect,
+    ElicitationKind,
+    JobStatus,
+    OnFailure,
+    Recovery,
+    Settlement,
+    StepStatus,
+    Strategy,
+)
+from shared.domain.jobs.steps import PlannedStep
+from shared.domain.plan.compile import compile_plan
+from shared.domain.plan.document import Plan
+from shared.domain.plan.fork import SourceStep, in_doubt, reusable
+from shared.domain.references.excerpts import excerpts_json, path_of
+from shared.domain.results.artifacts import identify
+from shared.domain.rounds.ending import time_for_steps
+from shared.domain.schema.schemas import violations
+from shared.domain.tools.definition import ToolDefinition
+from shared.domain.values.encoding import encode
+from shared.domain.values.preview import preview_json
 from shared.ports import ArtifactRecord, PayloadRecord, Payloads
 from shared.settings import Settings
 from shared.store.database import Row
-from shared.store.requests import Verdict
+from shared.store.ids import new_id
+from shared.store.requests import Submission, Verdict
+
+_INLINE_STEPS = 100
+"""Up to this many steps are compared on the event loop (a few milliseconds); more of them in a thread."""
 
 
 def doubts_about(job: Row, steps: Sequence[Row], *, repeat_unsafe: bool) -> Collection[int]:
@@ -33,7 +59,11 @@ def doubts_about(job: Row, steps: Sequence[Row], *, repeat_unsafe: bool) -> Coll
     blindly, unless `repeat_unsafe`.
     """
     _require_failures(job)
-    doubtful = [step for step in steps if _says(may_have_taken_effect, step, Effect(step["effect"]))]
+    doubtful = [
+        step
+        for step in steps
+        if _is_tried_again(job, step) and _says(may_have_taken_effect, step, Effect(step["effect"]))
+    ]
     blind = [step for step in doubtful if step["recovery"] != Recovery.FIND_OUT]
     if blind and not repeat_unsafe:
         raise OutcomeUnknown(
@@ -45,15 +75,20 @@ def doubts_about(job: Row, steps: Sequence[Row], *, repeat_unsafe: bool) -> Coll
     return [step["index"] for step in doubtful if step["recovery"] == Recovery.FIND_OUT]
 
 
-def would_repeat(step: Row, effect: Effect) -> bool:
-    """True when to do the same as a step, in another job, could do twice what must not be done twice.
+def _is_tried_again(job: Row, step: Row) -> bool:
+    """True for what `planq_reopen_steps` opens; a failure that is recorded is for the planner, who was shown it."""
+    if step["round"] != job["round"]:
+        return False
+    status = StepStatus(step["status"])
+    return status is StepStatus.CANCELLED if job["on_failure"] == OnFailure.RECORD else True
 
-    `effect` is the class that its tool has now.
-    """
-    return _says(is_in_doubt, step, effect)
+
+def seconds_again(job: Row) -> float:
+    """Return the time that the steps of a resumed job get: what they had at first."""
+    return time_for_steps(Strategy(job["strategy"]), Limits.from_json(job["limits"]))
 
 
-def refused_fork(job: Row, steps: Sequence[Row], doubts: Mapping[int, int]) -> OutcomeUnknown:
+def _refused_fork(job: Row, steps: Sequence[Row], doubts: Mapping[int, int]) -> OutcomeUnknown:
     """Return the refusal of a fork whose steps `doubts` would do what steps of its source may have done.
 
     `doubts` maps steps of the fork to those of the source, whose rows are `steps` in plan order.
@@ -113,6 +148,156 @@ def _doubt(step: Row) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A fork that may be stored: `submission` with `reuse`, and the steps that its plan means.
+
+    `doubts` are those that would do what a step of the source may have done, with that step; see `fork.in_doubt`.
+    """
+
+    submission: Submission
+    steps: Sequence[PlannedStep]
+    doubts: Mapping[int, int]
+
+    @property
+    def reuse(self) -> Mapping[int, int]:
+        """Return, for the steps that need not run, the step of the source whose outcome each takes over."""
+        return self.submission.reuse or {}
+
+
+async def fork_of(
+    request: ForkRequest,
+    job: Row,
+    steps: Sequence[Row],
+    tools: Mapping[str, ToolDefinition],
+    settings: Settings,
+    *,
+    given: Mapping[str, Any],
+) -> Fork:
+    """Return the fork of a job, whose row and steps are those of `RequestStore.planned`.
+
+    Its plan is a caller's: the one that the request names, or that of the source's first round; the chained tool is
+    called with the fork's own answer. What a planner decided round by round is no plan: the request has to name one,
+    whose steps may take over outcomes of any round.
+    What the request does not name is as in the source. `given` are the fields of a `Submission` that came with
+    headers. Raises `Conflict` when the source has no valid plan, `InvalidRequest`, `TooLarge`, `PlanInvalid` with
+    every defect of the plan, or `OutcomeUnknown` with every doubt unless the request says `repeat_unsafe` or is a dry
+    run.
+    """
+    _require_plan(job, request)
+    if job["strategy"] == Strategy.PLAN:
+        steps = [step for step in steps if step["round"] == 0]
+    text = job["input"] if request.input is None else checked_input(request.input, settings.max_input_bytes)
+    check_object("metadata", request.metadata, MAX_METADATA_BYTES)
+    limits = _limits(request, Limits.from_json(job["limits"]), settings.limits_of(TENANT))
+    budget = None if request.limits is None else request.limits.checked_budget()
+    raw = job["plan_body"] if request.plan is None else request.plan
+    names = None if job["tools"] is None else [name for name in job["tools"] if name in tools]
+    plan = await valid_plan(raw, names, tools, max_steps=limits.max_plan_steps)
+    if request.from_step is not None and request.from_step >= len(plan.calls):
+        raise InvalidRequest(
+            f"from_step: expected the index of a step of the new plan, 0 to {len(plan.calls) - 1}; "
+            f"found {request.from_step}"
+        )
+    work = (plan, steps, allowed_tools(names, tools), tools, limits.step_timeout_seconds, request.from_step)
+    is_long = max(len(plan.calls), len(steps)) > _INLINE_STEPS
+    compiled, reuse, doubts = await asyncio.to_thread(_compare, *work) if is_long else _compare(*work)
+    if doubts and not (request.repeat_unsafe or request.dry_run):
+        raise _refused_fork(job, steps, doubts)
+    submission = replace(
+        _like(job, given),
+        input=text,
+        limits=limits,
+        budget=budget or job["budget"],
+        plan=plan.model_dump(mode="json", exclude_none=True),
+        metadata=job["metadata"] if request.metadata is None else request.metadata,
+        reuse=reuse,
+    )
+    return Fork(submission, compiled, doubts)
+
+
+def _like(job: Row, given: Mapping[str, Any]) -> Submission:
+    """Return a fork of a job in which nothing is different, without its plan."""
+    return Submission(
+        id=new_id(),
+        tenant_id=TENANT,
+        input=job["input"],
+        strategy=Strategy(job["strategy"]),
+        model=job["model"],
+        limits=Limits.from_json(job["limits"]),
+        tools=job["tools"],
+        user_id=job["user_id"],
+        forked_from=job["id"],
+        agent=job["agent_name"],
+        agent_version=job["agent_version"],
+        skill_versions=job["skill_versions"],
+        action=job["action"],
+        with_=job["with_input"],
+        loop=job["loop_block"],
+        **given,
+    )
+
+
+_OWN_PLANS = {
+    "orchestrate": "its plan is that of an orchestration: fork the job that it works for",
+}
+"""Plans that planq makes for itself, by their source, and what to do instead of forking one."""
+
+
+def _require_plan(job: Row, request: ForkRequest) -> None:
+    if (why_not := _OWN_PLANS.get(job["plan_source"])) is not None:
+        raise Conflict(f"job {job['id']} cannot be forked: {why_not}", job_status=JobStatus(job["status"]))
+    if job["strategy"] != Strategy.PLAN and request.plan is None:
+        raise Conflict(
+            f"job {job['id']} has the strategy {job['strategy']}, which plans each round after those before: a "
+            "fork of it needs a `plan`, whose steps take over what any of its rounds has done",
+            job_status=JobStatus(job["status"]),
+        )
+    if job["plan_body"] is not None and job["plan_errors"] is None:
+        return
+    status = JobStatus(job["status"])
+    if job["plan_errors"] is not None:
+        why = "its plan was refused"
+    elif status.is_terminal:
+        why = f"it is {status} without one"
+    else:
+        why = f"it is still {status}; wait until it has one"
+    raise Conflict(
+        f"job {job['id']} has no plan that could be forked: {why}. A new job with a plan of its own is submitted by "
+        "POST /jobs",
+        job_status=status,
+    )
+
+
+def _limits(request: ForkRequest, source: Limits, server: Limits) -> Limits:
+    """Return the source's limits, none above what the server allows today, with those that are wanted put lower."""
+    kept = replace(source, **{name: min(value, getattr(server, name)) for name, value in asdict(source).items()})
+    wanted = {} if request.limits is None else request.limits.bounds()
+    lowered = server.lowered(wanted)
+    return replace(kept, **{name: getattr(lowered, name) for name in wanted})
+
+
+def _compare(
+    plan: Plan,
+    steps: Sequence[Row],
+    allowed: Mapping[str, ToolDefinition],
+    tools: Mapping[str, ToolDefinition],
+    step_timeout_seconds: float,
+    from_step: int | None,
+) -> tuple[Sequence[PlannedStep], dict[int, int], dict[int, int]]:
+    compiled = compile_plan(plan, allowed, step_timeout_seconds=step_timeout_seconds).steps
+    source = [_source_step(row, tools) for row in steps]
+    return compiled, reusable(source, compiled, from_step=from_step), in_doubt(source, compiled)
+
+
+def _source_step(row: Row, tools: Mapping[str, ToolDefinition]) -> SourceStep:
+    name: str = row["tool_name"]
+    arguments: Mapping[str, Any] = row["arguments"]
+    effect = tools[name].effect if name in tools else Effect(row["effect"])
+    has_succeeded = row["status"] == StepStatus.SUCCEEDED
+    return SourceStep(name, effect, arguments, has_succeeded, _says(is_in_doubt, row, effect), row["verbatim"])
+
+
 async def verdict_of(
     request: SettleRequest,
     job: Row,
@@ -126,7 +311,7 @@ async def verdict_of(
     Raises `Conflict` when the step asks nothing (any more), `InvalidRequest` with every defect of `output`, and
     `TooLarge`.
     """
-    if step["question"] is None:
+    if step["asks"] != ElicitationKind.OUTCOME:
         raise asks_nothing(job, step["index"], StepStatus(step["status"]))
     outcome = Settlement(request.outcome)
     if outcome is Settlement.HAPPENED:

@@ -11,11 +11,23 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from pydantic.config import JsonDict
 
-from shared.domain.budget import LIMITS, read_budget
-from shared.domain.model_names import MODEL_PATTERN
-from shared.domain.plan import WHOLE, Plan
-from shared.domain.states import Effect, JobStatus, Recovery, StepKind, StepStatus, Strategy
-from shared.domain.tool import ToolDefinition
+from shared.domain.jobs.budget import LIMITS, read_budget
+from shared.domain.jobs.states import (
+    Effect,
+    ElicitationKind,
+    ElicitationStatus,
+    JobStatus,
+    Recovery,
+    StepKind,
+    StepStatus,
+    StopReason,
+    Strategy,
+)
+from shared.domain.models.names import MODEL_PATTERN
+from shared.domain.plan.document import WHOLE, Plan
+from shared.domain.plan.forms import PlanForm
+from shared.domain.rounds.block import LoopBlock
+from shared.domain.tools.definition import ToolDefinition
 
 MAX_METADATA_BYTES = 16 * 1024
 MAX_PAGE = 100
@@ -42,6 +54,14 @@ _OPTIONAL_PLAN_SCHEMA: dict[str, Any] = {
     "anyOf": [_PLAN_SCHEMA, {"type": "null"}],
     "description": "A plan to run as it is, without a planning call.",
 }
+_OPTIONAL_STRATEGY_SCHEMA: dict[str, Any] = {
+    "anyOf": [{"type": "string", "enum": [strategy.value for strategy in Strategy]}, {"type": "null"}],
+    "description": "Who makes the next plan; the agent's own by default, else `plan`.",
+}
+_OPTIONAL_LOOP_SCHEMA: dict[str, Any] = {
+    "anyOf": [_inlined(LoopBlock), {"type": "null"}],
+    "description": "How the rounds of `loop` and `react` are made; it narrows the agent's own block.",
+}
 _TIME = {"type": "string", "format": "date-time"}
 _UUID = {"type": "string", "format": "uuid"}
 
@@ -57,23 +77,29 @@ User = Annotated[
         min_length=1,
         max_length=MAX_USER_CHARS,
         pattern=r"^[^\x00-\x1f\x7f]+$",
-        description="Whose job it is, an id of the caller's choice. Child jobs have it too, and tools are told it: "
+        description="Whose job it is, an id of the caller's choice. Child jobs have it too, and tools get it: "
         "moments, what is kept of a user, and reminders belong to it.",
     ),
 ]
 
 
+Metadata = Annotated[dict[str, Any] | None, Field(description="Kept and returned as it is; at most 16 kB.")]
+
 SAYS_SOMETHING = r"^[^\x00]*[^\s\x00\x1c-\x1f\x85\ufeff][^\x00]*$"
 """A text that is not only white space, as Python and ECMAScript have it, without NUL; for `/openapi.json`."""
 
 
-def one_of(*names: str, **types: str) -> JsonDict:
+def object_with(*names: str, **types: str) -> JsonDict:
     """Return the schema of an object where none of `names` is missing, and fields have these JSON types.
 
     A type of `null` lets the field be left out.
     """
     required: list[Any] = list(names)
     return {"required": required, "properties": {name: {"type": kind} for name, kind in types.items()}}
+
+
+_Count = Annotated[int, Field(gt=0, lt=2**31), WHOLE] | None
+_Bound = Annotated[float, Field(gt=0)] | None
 
 
 class _Request(BaseModel):
@@ -83,63 +109,37 @@ class _Request(BaseModel):
 class BudgetRequest(_Request):
     """What a job and all jobs below it may use up together; at least one of the limits."""
 
-    model_config = ConfigDict(json_schema_extra={"anyOf": [one_of(name, **{name: "number"}) for name in LIMITS]})
+    model_config = ConfigDict(json_schema_extra={"anyOf": [object_with(name, **{name: "number"}) for name in LIMITS]})
 
-    max_tokens: Annotated[int, Field(gt=0, lt=2**31), WHOLE] | None = Field(
-        default=None, description="Tokens of all model calls."
-    )
+    max_tokens: _Count = Field(None, description="Tokens of all model calls.")
     max_cost_usd: Annotated[float, Field(gt=0, lt=1e9)] | None = Field(
-        default=None, description="What all model calls cost, in US dollars."
+        None, description="What all model calls cost, in US dollars."
     )
-    max_model_calls: Annotated[int, Field(gt=0, lt=2**31), WHOLE] | None = Field(
-        default=None, description="Calls to a model."
-    )
-    max_steps: Annotated[int, Field(gt=0, lt=2**31), WHOLE] | None = Field(
-        default=None, description="Steps of all plans."
-    )
+    max_model_calls: _Count = Field(None, description="Calls to a model.")
+    max_steps: _Count = Field(None, description="Steps of all plans.")
     soft: Annotated[float, Field(gt=0, lt=1)] | None = Field(
-        default=None, description="The share of any limit at which that is told once."
+        None, description="The share of any limit at which one warning is given."
     )
-    ask: bool | None = Field(default=None, description="Pause then, until somebody resumes the job.")
+    ask: bool | None = Field(None, description="Pause then, until a person resumes the job.")
 
 
 class LimitsRequest(_Request):
     """Bounds of one job; each can only be lower than the server's own, and zero is refused."""
 
-    max_tool_steps: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="Most steps of a model's plan."
-    )
-    max_plan_steps: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="Most steps of a caller's plan."
-    )
-    plan_timeout_seconds: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="From the acceptance of the plan to its last step."
-    )
-    step_timeout_seconds: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="Cap of every step's own time-out."
-    )
-    queue_timeout_seconds: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="Until a worker begins the job."
-    )
-    job_timeout_seconds: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="The whole life of the job."
-    )
-    human_wait_seconds: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="How long a step waits for a person."
-    )
-    orchestrate_max_depth: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="How deeply agents that call agents are nested."
-    )
-    orchestrate_max_steps: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="Steps of one orchestration."
-    )
-    orchestrate_max_parallel: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="Agents of one group at once."
-    )
-    agent_timeout_seconds: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="What a called agent gets where its caller names no time."
-    )
-    budget: BudgetRequest | None = Field(default=None, description="Shared with all jobs below this one.")
+    max_tool_steps: _Bound = Field(None, description="Most steps of a model's plan.")
+    max_plan_steps: _Bound = Field(None, description="Most steps of a caller's plan.")
+    max_rounds: _Bound = Field(None, description="Most rounds of the strategy `loop`.")
+    loop_timeout_seconds: _Bound = Field(None, description="Over all rounds of `loop`, without the time of people.")
+    plan_timeout_seconds: _Bound = Field(None, description="From the acceptance of the plan to its last step.")
+    step_timeout_seconds: _Bound = Field(None, description="Cap of every step's own time-out.")
+    queue_timeout_seconds: _Bound = Field(None, description="Until a worker begins the job.")
+    job_timeout_seconds: _Bound = Field(None, description="The whole life of the job.")
+    human_wait_seconds: _Bound = Field(None, description="How long a step waits for a person.")
+    orchestrate_max_depth: _Bound = Field(None, description="How deeply agents that call agents are nested.")
+    orchestrate_max_steps: _Bound = Field(None, description="Steps of one orchestration.")
+    orchestrate_max_parallel: _Bound = Field(None, description="Agents of one group at once.")
+    agent_timeout_seconds: _Bound = Field(None, description="What a called agent gets if its caller names none.")
+    budget: BudgetRequest | None = Field(None, description="Shared with all jobs below this one.")
 
     def bounds(self) -> dict[str, Any]:
         """Return what is to be lower than the server's own; the budget has none there."""
@@ -153,51 +153,46 @@ class LimitsRequest(_Request):
 _NO_AGENT = dict.fromkeys(("agent", "action", "with"), "null")
 _SOMETHING_TO_DO: JsonDict = {
     "anyOf": [
-        one_of("input", input="string", **_NO_AGENT),
-        one_of("plan", plan="object", **_NO_AGENT),
-        one_of("agent", "input", agent="string", input="string", plan="null"),
-        one_of("agent", "action", agent="string", action="string", plan="null"),
+        object_with("input", input="string", **_NO_AGENT),
+        object_with("plan", plan="object", **_NO_AGENT),
+        object_with("agent", "input", agent="string", input="string", plan="null"),
+        object_with("agent", "action", agent="string", action="string", plan="null"),
     ]
 }
 """Which fields of a job's request go together, for `/openapi.json`."""
 
 
 class JobRequest(_Request):
-    """A request that shall become a job. `input` may be left out only where `plan` is given."""
+    """A request that becomes a job. `input` may be left out only where `plan` is given."""
 
     model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra=_SOMETHING_TO_DO)
 
     input: str | None = Field(
-        default=None,
+        None,
         description="What is asked, at most 100 kB of UTF-8; may be left out where `plan` is given.",
         json_schema_extra={"pattern": SAYS_SOMETHING},
     )
-    strategy: str = Field(
-        default=Strategy.PLAN.value,
-        description="Who makes the next plan.",
-        json_schema_extra={"enum": [strategy.value for strategy in Strategy]},
-    )
+    strategy: Annotated[str | None, WithJsonSchema(_OPTIONAL_STRATEGY_SCHEMA)] = None
+    loop: Annotated[Any, WithJsonSchema(_OPTIONAL_LOOP_SCHEMA)] = None
     plan: Annotated[Any, WithJsonSchema(_OPTIONAL_PLAN_SCHEMA)] = None
     model: str | None = Field(
-        default=None,
+        None,
         description="`offline` or `provider:model`; the server's own by default.",
         json_schema_extra={"pattern": MODEL_PATTERN},
     )
-    tools: ToolNames | None = Field(default=None, description="The only tools this job may use; all by default.")
+    tools: ToolNames | None = Field(None, description="The only tools this job may use; all by default.")
     user: User = None
-    metadata: dict[str, Any] | None = Field(default=None, description="Kept and returned as it is; at most 16 kB.")
-    limits: LimitsRequest | None = Field(default=None, description="Bounds lower than the server's own.")
-    agent: str | None = Field(
-        default=None, description="The agent that does it, in its newest version, which the job keeps."
-    )
-    action: str | None = Field(default=None, description="One of the agent's actions; `input` may then be left out.")
+    metadata: Metadata = None
+    limits: LimitsRequest | None = Field(None, description="Bounds lower than the server's own.")
+    agent: str | None = Field(None, description="The agent that does it, in its newest version, which the job keeps.")
+    action: str | None = Field(None, description="One of the agent's actions; `input` may then be left out.")
     with_: dict[str, Any] | None = Field(
-        default=None, alias="with", description="What the agent, or its action, is given to work on; at most 100 kB."
+        None, alias="with", description="What the agent, or its action, is given to work on; at most 100 kB."
     )
 
 
 class ResumeRequest(_Request):
-    """How a job shall go on; nothing need be said."""
+    """How a job goes on; every field may be left out."""
 
     repeat_unsafe: bool = Field(
         default=False,
@@ -206,19 +201,19 @@ class ResumeRequest(_Request):
 
 
 class ForkRequest(_Request):
-    """What shall be different in the new job; all else is as in the source job."""
+    """What differs in the new job; all else is as in the source job."""
 
     from_step: Annotated[int, Field(ge=0, lt=2**31), WHOLE] | None = Field(
-        default=None, description="This step of the new plan, and every later one, runs in any case."
+        None, description="This step of the new plan, and every later one, runs in any case."
     )
     plan: Annotated[Any, WithJsonSchema(_OPTIONAL_PLAN_SCHEMA)] = None
     input: str | None = Field(
-        default=None,
+        None,
         description="What is asked; the answer is written for it.",
         json_schema_extra={"pattern": SAYS_SOMETHING},
     )
     limits: LimitsRequest | None = None
-    metadata: dict[str, Any] | None = Field(default=None, description="Kept and returned as it is; at most 16 kB.")
+    metadata: Metadata = None
     repeat_unsafe: bool = Field(
         default=False,
         description="Call `unsafe` tools also where the same call in the source may have taken effect.",
@@ -234,14 +229,27 @@ class SettleRequest(_Request):
     outcome: Literal["happened", "did_not_happen", "unknown"] = Field(
         description="The step succeeds with `output`; runs again; fails with `outcome_unknown`."
     )
-    output: Any = Field(default=None, description="What the tool would have returned; only where it happened.")
+    output: Any = Field(None, description="What the tool would have returned; only where it happened.")
+
+
+class AnswerRequest(_Request):
+    """What a person answers."""
+
+    action: str = Field(
+        max_length=32,
+        description="`accept`, `decline` or `cancel`; synonyms of them are taken, and any other word declines.",
+    )
+    content: Any = Field(None, description="The answers, as the question's schema wants them; only to accept.")
+    reason: str | None = Field(None, max_length=2_000, description="Why it is declined or cancelled; it is kept.")
+    by: str | None = Field(None, max_length=MAX_USER_CHARS, description="Who answers, as the caller names them.")
+    channel: str = Field("api", pattern=r"^[a-z][a-z0-9_-]{0,31}$", description="Over what the answer came.")
 
 
 class ValidationRequest(_Request):
     """A plan to be checked against the published tools."""
 
     plan: Annotated[Any, WithJsonSchema({"description": "Any JSON; what is wrong with it comes back as errors."})]
-    tools: ToolNames | None = Field(default=None, description="The only tools the plan may use; all by default.")
+    tools: ToolNames | None = Field(None, description="The only tools the plan may use; all by default.")
 
 
 class Answer(BaseModel):
@@ -277,7 +285,10 @@ class OutputReference(Answer):
 class StepDocument(Answer):
     """One step. `arguments` are those it was called with; as planned while it has not begun, or where too large."""
 
-    index: int
+    index: int = Field(
+        description="It counts on over the rounds of the job: in later rounds, too, `$N` is this step."
+    )
+    round: int
     kind: StepKind = Field(description="A call of a tool, or one that hands over to an `agent` or several at once.")
     tool_name: str
     status: StepStatus
@@ -292,6 +303,12 @@ class StepDocument(Answer):
     question: dict[str, Any] | None = Field(description="What the step waits for a person to say; see `settle`.")
     started_at: Time | None = Field(description="Null again after an attempt that was given back.")
     finished_at: Time | None
+
+
+class StepList(Answer):
+    """Steps of a job, in the order of their indices."""
+
+    items: list[StepDocument]
 
 
 class UsageDocument(Answer):
@@ -318,7 +335,7 @@ class BudgetDocument(BudgetRequest):
 
 
 class WarningDocument(Answer):
-    """Something that was not in order and stopped nothing."""
+    """A defect that did not stop the job."""
 
     code: str
     message: str
@@ -326,7 +343,7 @@ class WarningDocument(Answer):
 
 
 class PlanDocument(BaseModel):
-    """The plan of a job."""
+    """The plan of a round."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -342,6 +359,53 @@ class PlanErrorDocument(Answer):
     argument: str
     template: str | None
     error: dict[str, Any]
+
+
+class RoundDocument(Answer):
+    """A round: its plan, and which steps are of it. A chained tool is a round without a plan."""
+
+    round: int
+    source: str = Field(description="Who made the plan: `model`, `caller`, `agent`, `orchestrate`, or `chained`.")
+    plan: PlanDocument | None
+    plan_errors: list[PlanErrorDocument] | None = Field(description="Null unless the plan was refused.")
+    steps: list[int] = Field(description="The indices of its steps.")
+
+
+class ElicitationDocument(Answer):
+    """A question to a person, and its answer once there is one."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    id: Id
+    job_id: Id
+    root_job_id: Id = Field(description="The outermost job, where the question shows, too.")
+    round: int
+    step_index: int
+    attempt: int
+    kind: ElicitationKind = Field(
+        description="Data (`form`), whether a tool may be called (`approval`), whether a call that was cut off took "
+        "effect (`outcome`), or something to be done elsewhere (`url`)."
+    )
+    status: ElicitationStatus
+    message: str
+    schema_: dict[str, Any] | None = Field(alias="schema", description="What an accepted content has to satisfy.")
+    url: str | None = Field(description="Where the person has to go.")
+    details: dict[str, Any] | None = Field(description="Of an approval or an outcome the call that it is about.")
+    default: Any = Field(description="The content where nobody answers in time; null for none.")
+    content: Any = Field(description="What was answered.")
+    reason: str | None
+    answered_by: str | None
+    channel: str | None
+    created_at: Time
+    answered_at: Time | None
+    due_at: Time | None = Field(description="Until when it waits; null where it is closed or its job paused.")
+
+
+class ElicitationPage(Answer):
+    """Questions, newest first; `next_cursor` is null on the last page."""
+
+    items: list[ElicitationDocument]
+    next_cursor: str | None
 
 
 class AgentReference(Answer):
@@ -385,6 +449,8 @@ class JobSummary(Answer):
     id: Id
     status: JobStatus
     strategy: Strategy
+    round: int = Field(description="The present round, from 0.")
+    stop_reason: StopReason | None = Field(description="Why the loop of `loop` and `react` ended with an answer.")
     input: str
     answer: str | None
     error: ErrorDocument | None
@@ -404,11 +470,12 @@ class JobSummary(Answer):
 
 
 class JobDocument(JobSummary):
-    """A job with its plan and its steps. `plan_errors` is null unless the plan was refused."""
+    """A job with its plans and its steps. `plan` and `plan_errors` are those of its first round."""
 
     plan: PlanDocument | None
-    plan_errors: list[PlanErrorDocument] | None
-    steps: list[StepDocument]
+    plan_errors: list[PlanErrorDocument] | None = Field(description="Null unless the plan was refused.")
+    rounds: list[RoundDocument] = Field(description="All rounds that have a plan, in their order.")
+    steps: list[StepDocument] = Field(description="The steps of all rounds.")
     output: Any = Field(description="What a structured agent has made, as a value; `answer` is its text.")
     chained: dict[str, Any] | None = Field(description="What became of the agent's chained tool.")
     children: list[ChildDocument]
@@ -425,7 +492,7 @@ class ForkedStep(Answer):
     effect: Effect
 
 
-class ReusedStep(ForkedStep):
+class TakenOverStep(ForkedStep):
     """A step that takes over the outcome of another."""
 
     reused_from: Origin
@@ -440,7 +507,7 @@ class DoubtfulStep(ForkedStep):
 class ForkPreview(Answer):
     """What a fork would do; nothing is stored. With any `in_doubt`, part of `run`, it needs `repeat_unsafe`."""
 
-    reuse: list[ReusedStep]
+    reuse: list[TakenOverStep]
     run: list[ForkedStep]
     in_doubt: list[DoubtfulStep]
 
@@ -458,11 +525,22 @@ class ToolList(Answer):
     items: list[ToolDefinition]
 
 
+class PlacedPlanError(PlanErrorDocument):
+    """One defect of a plan, with its place in the document that was sent."""
+
+    place: str = Field(description="A JSON pointer into the plan; empty for the plan as a whole.")
+
+
 class ValidationResult(Answer):
-    """Whether a plan could run, and everything that is wrong with it."""
+    """Whether a plan could run, and everything that is wrong with it.
+
+    `dropped` steps come after a question or an `abort` of typed steps: such a plan is planned anew after it.
+    """
 
     valid: bool
-    errors: list[PlanErrorDocument]
+    form: PlanForm = Field(description="The form in which the plan is written.")
+    dropped: int
+    errors: list[PlacedPlanError]
 
 
 class ArtifactDocument(BaseModel):

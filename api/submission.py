@@ -1,6 +1,9 @@
-"""From a request to a job that may be stored: every check that needs only the settings and the published tools.
+"""From a request to a stored job with its wake-up published: every check, then one commit, then one message.
 
-Nothing is stored here, and nothing is asked of anybody; a refusal leaves no trace.
+    submit_job   what a route does with a body that becomes a job
+    store_job    the commit and the message alone: a fork has its own checks (`api/recovery.py`)
+
+A refusal leaves no trace. An execution of an agent is a job too, and comes the same way.
 """
 
 from __future__ import annotations
@@ -8,27 +11,36 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
-from api.responses import Refusal, encode
+from api.deps import Services
+from api.http import HttpRefusal, body_digest, json_bytes
 from api.schemas import MAX_METADATA_BYTES, JobRequest
-from shared.domain.encoding import JsonText
+from shared.domain.agents.input import input_defects, input_refused, unstorable_texts
 from shared.domain.errors import InvalidRequest, PlanInvalid, TooLarge, capped
-from shared.domain.limits import Limits
-from shared.domain.model_names import check_model_name
-from shared.domain.names import resolve_name, suggestion
-from shared.domain.plan import Plan, structural_errors
-from shared.domain.plan_errors import PlanError, format_plan_errors
-from shared.domain.schemas import MAX_DEPTH, is_deeper_than
-from shared.domain.states import Strategy
-from shared.domain.tool import ToolDefinition
-from shared.domain.validation import validate_plan
+from shared.domain.jobs.ids import TENANT
+from shared.domain.jobs.limits import Limits
+from shared.domain.jobs.states import Strategy
+from shared.domain.models.names import check_model_name
+from shared.domain.orchestration.request import OrchestrateLimits
+from shared.domain.plan.document import Plan
+from shared.domain.plan.errors import PlanError, format_plan_errors, invalid_plan
+from shared.domain.plan.forms import PlanForm, ReadPlan, read_any_form
+from shared.domain.plan.validation import validate_plan
+from shared.domain.rounds.block import BlockDefect, LoopBlock, block_refused, merged, parse_block, read_block
+from shared.domain.schema.schemas import MAX_DEPTH
+from shared.domain.tools.definition import ToolDefinition
+from shared.domain.tools.names import NameIndex, resolve_name, suggestion
+from shared.domain.values.describe import is_deeper_than
+from shared.domain.values.encoding import JsonText
+from shared.ports import PlanWake
 from shared.settings import Settings
+from shared.store.agents import PinnedAgent, pin_agent, with_prompt
 from shared.store.ids import new_id
-from shared.store.submissions import Submission
-
-TENANT = "default"
+from shared.store.requests import Submission
 
 _INLINE_CALLS = 200
 """Up to this many calls a plan is checked on the event loop (about 10 ms); longer ones go to a thread."""
@@ -40,6 +52,66 @@ _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 
 
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """The job of a request: a new one with its `submission`, or the one that its idempotency key had before."""
+
+    job_id: UUID
+    submission: Submission | None = None
+    created_at: datetime | None = None
+
+
+async def submit_job(
+    services: Services, body: JobRequest, sent: Any, *, idempotency_key: str | None, traceparent: str | None
+) -> Submitted:
+    """Store a job and publish its wake-up; `sent` is the decoded body, the headers are as they came.
+
+    Raises `InvalidRequest`, `TooLarge`, `PlanInvalid` with every defect of the plan, `NotFound` for an agent that is
+    not there, `InvalidArguments` for what the agent cannot do, `Conflict` for a key that another request used, and
+    `HttpRefusal` for a key that is none.
+    """
+    given, earlier = await sender_of(services, sent, idempotency_key, traceparent)
+    if earlier is not None:
+        return Submitted(earlier)
+    agent = _agent_of(body)
+    if body.plan is None and body.tools is None and body.loop is None:
+        submission = await _checked(body, {}, services.settings, given)
+    else:
+        submission = await _checked_by_tools(services, body, given)
+    if agent is not None:
+        submission = await _assigned(services, submission, body, agent)
+    submission = replace(submission, loop=await with_prompt(services.skills, TENANT, submission.loop))
+    return await store_job(services, submission)
+
+
+async def store_job(services: Services, submission: Submission) -> Submitted:
+    """Store a checked job and publish its wake-up; raises as `RequestStore.submit` does.
+
+    A wake-up that the broker does not take is published later, by the sweeper.
+    """
+    job_id, created_at = await services.requests.submit(submission)
+    if created_at is None:
+        return Submitted(job_id)
+    services.waiters.submitted(job_id)
+    services.publisher.publish_soon([PlanWake(job_id)])
+    return Submitted(job_id, submission, created_at)
+
+
+async def sender_of(
+    services: Services, sent: Any, idempotency_key: str | None, traceparent: str | None
+) -> tuple[dict[str, str | None], UUID | None]:
+    """Return the fields of a `Submission` that come with headers, and the job that the key was used for before.
+
+    Raises `Conflict` when that was for another request than `sent`, and `HttpRefusal` as `check_key` does.
+    """
+    key = check_key(idempotency_key)
+    given = {"trace_id": trace_id(traceparent), "idempotency_key": key, "request_hash": None}
+    if key is None:
+        return given, None
+    given["request_hash"] = fingerprint = body_digest(sent)
+    return given, await services.requests.earlier(TENANT, key, fingerprint)
+
+
 def trace_id(traceparent: str | None) -> str:
     """Return the trace id of a `traceparent` header, or a fresh one where there is none that is valid."""
     found = _TRACEPARENT.fullmatch(traceparent.strip()) if traceparent else None
@@ -47,37 +119,51 @@ def trace_id(traceparent: str | None) -> str:
 
 
 def check_key(key: str | None) -> str | None:
-    """Return an Idempotency-Key as it came; raises `Refusal` (400) unless it is 1 to 255 visible ASCII characters."""
+    """Return an Idempotency-Key; raises `HttpRefusal` (400) unless it is 1 to 255 visible ASCII characters."""
     if key is not None and not _KEY.fullmatch(key):
-        raise Refusal(
+        shown = f"{len(key)} characters" if not key or len(key) > 255 else ascii(key)
+        raise HttpRefusal(
             400,
             "invalid_idempotency_key",
-            f"expected an Idempotency-Key of 1 to 255 visible ASCII characters, found {_shown(key)}",
+            f"expected an Idempotency-Key of 1 to 255 visible ASCII characters, found {shown}",
         )
     return key
 
 
-def _shown(key: str) -> str:
-    return f"{len(key)} characters" if not key or len(key) > 255 else ascii(key)
+async def _checked_by_tools(services: Services, body: JobRequest, given: dict[str, str | None]) -> Submission:
+    """Check a request against the published tools, as they were a moment ago or as they are.
 
-
-async def accept(
-    request: JobRequest, tools: Mapping[str, ToolDefinition], settings: Settings, **given: str | None
-) -> Submission:
-    """Check a request and return the job it becomes; `given` are the fields that came with headers.
-
-    Raises `InvalidRequest`, `TooLarge` or `PlanInvalid` (with every defect of the plan).
+    Tools of a moment ago may let a plan pass that those of now refuse; so may tools that change right afterwards, and
+    the engine checks again. But they never refuse one that the tools of now let pass.
     """
-    if request.strategy not in set(Strategy):
+    known = await services.catalogue.tools(TENANT)
+    try:
+        return await _checked(body, known, services.settings, given)
+    except (InvalidRequest, PlanInvalid):
+        now = await services.catalogue.renewed(TENANT)
+        if now == known:
+            raise
+        return await _checked(body, now, services.settings, given)
+
+
+async def _checked(
+    request: JobRequest, tools: Mapping[str, ToolDefinition], settings: Settings, given: dict[str, Any]
+) -> Submission:
+    """Return the job that a request becomes; raises `InvalidRequest`, `TooLarge` or `PlanInvalid`."""
+    if request.strategy is not None and request.strategy not in set(Strategy):
         known = ", ".join(Strategy)
         raise InvalidRequest(f"unknown strategy {capped(request.strategy, 80)!r}; known strategies are {known}")
-    text = checked_input(request.input, settings.max_input_bytes, may_be_absent=not _needs_input(request))
+    needs_input = request.plan is None and (request.agent is None or request.action is None)
+    text = checked_input(request.input, settings.max_input_bytes, may_be_absent=not needs_input)
     model = request.model if request.model is not None else settings.model
     if model != settings.model:
         check_model_name(model, allow_cassette=False)
-    check_metadata(request.metadata)
-    limits = _limits(request, settings.limits_of(TENANT))
+    check_object("metadata", request.metadata, MAX_METADATA_BYTES)
+    limits = settings.limits_of(TENANT)
+    if request.limits is not None:
+        limits = limits.lowered(request.limits.bounds())
     names = None if request.tools is None else known_names(request.tools, tools)
+    block = None if request.loop is None else _block(request, limits, tools)
     plan = None
     if request.plan is not None:
         checked = await valid_plan(request.plan, names, tools, max_steps=limits.max_plan_steps)
@@ -86,77 +172,40 @@ async def accept(
         id=new_id(),
         tenant_id=TENANT,
         input=text,
-        strategy=Strategy(request.strategy),
+        strategy=Strategy(request.strategy or Strategy.PLAN),
+        loop=None if block is None else block.to_json(),
         model=model,
-        limits=limits,
+        limits=limits if block is None else block.lowered(limits),
         budget=None if request.limits is None else request.limits.checked_budget(),
         plan=plan,
         tools=names,
         metadata=request.metadata,
         user_id=request.user or "",
-        trace_id=given.get("trace_id") or uuid4().hex,
-        idempotency_key=given.get("idempotency_key"),
-        request_hash=given.get("request_hash"),
+        **given,
     )
 
 
-def _needs_input(request: JobRequest) -> bool:
-    return request.plan is None and (request.agent is None or request.action is None)
+def _block(request: JobRequest, limits: Limits, tools: Mapping[str, ToolDefinition]) -> LoopBlock:
+    """Return a request's loop block; raises `InvalidRequest` with everything that is wrong with it."""
+    block, found = read_block(request.loop)
+    if block is not None:
+        known = NameIndex(tools)
+        found += block.above(limits)
+        found += [
+            (path, f"unknown tool {capped(name, 80)!r}; {suggestion(name, tools)}".rstrip("; "))
+            for path, name in block.called()
+            if len(known.candidates(name)) != 1
+        ]
+        if request.strategy == Strategy.PLAN or (request.strategy is None and request.agent is None):
+            found += _without_rounds(block)
+    if block is None or found:
+        raise block_refused(found)
+    return block
 
 
-async def valid_plan(
-    raw: Any, names: Sequence[str] | None, tools: Mapping[str, ToolDefinition], *, max_steps: int
-) -> Plan:
-    """Return the plan over the tools of these names that `raw` is; raises `PlanInvalid` with every defect."""
-    checked = await check_plan(raw, allowed_tools(names, tools), max_steps=max_steps)
-    if isinstance(checked, Plan):
-        return checked
-    hint = "" if tools else "\nNo worker has published a tool yet; is one running?"
-    raise PlanInvalid(format_plan_errors(checked) + hint, [error.to_json() for error in checked])
-
-
-def plan_body(plan: Plan) -> dict[str, Any]:
-    """Return a plan as it is stored and shown."""
-    body: dict[str, Any] = plan.model_dump(mode="json", exclude_none=True)
-    return body
-
-
-async def check_plan(raw: Any, tools: Mapping[str, ToolDefinition], *, max_steps: int) -> Plan | Sequence[PlanError]:
-    """Return the plan that `raw` is, or everything that is wrong with it; a long one is checked in a thread."""
-    calls = raw.get("calls") if isinstance(raw, Mapping) else None
-    size = len(calls) if isinstance(calls, list) else 0
-    if size > 2 * max_steps:
-        # So far beyond the limit that checking every call would only cost time.
-        return [PlanError(None, "", None, "too_many_steps", {"limit": max_steps, "actual": size})]
-    if size <= _INLINE_CALLS:
-        return _check(raw, tools, max_steps)
-    return await asyncio.to_thread(_check, raw, tools, max_steps)
-
-
-def known_names(wanted: Sequence[str], tools: Mapping[str, ToolDefinition]) -> list[str]:
-    """Return the registered names of the tools that a request allows, each once, in the order given.
-
-    Raises `InvalidRequest` naming those that nobody has published, and what is known.
-    """
-    found = {name: resolve_name(name, tools) for name in wanted}
-    unknown = [name for name, registered in found.items() if registered is None]
-    if unknown:
-        known = _listed(sorted(tools)) or "none: is a worker running?"
-        near = suggestion(unknown[0], tools)
-        raise InvalidRequest(f"unknown tools {_listed(unknown)}; {near}known tools are {known}")
-    return list(dict.fromkeys(name for name in found.values() if name is not None))
-
-
-def allowed_tools(names: Sequence[str] | None, tools: Mapping[str, ToolDefinition]) -> Mapping[str, ToolDefinition]:
-    """Return the tools of these registered names, all of them for None."""
-    return tools if names is None else {name: tools[name] for name in names}
-
-
-def _check(raw: Any, tools: Mapping[str, ToolDefinition], max_steps: int) -> Plan | Sequence[PlanError]:
-    plan = structural_errors(raw)
-    if not isinstance(plan, Plan):
-        return plan
-    return validate_plan(plan, tools, max_steps=max_steps) or plan
+def _without_rounds(block: LoopBlock) -> list[BlockDefect]:
+    told = "only a job with rounds has it; send strategy: loop, or strategy: react"
+    return [((name,), told) for name in block.of_loops_alone()]
 
 
 def checked_input(text: str | None, limit: int, *, may_be_absent: bool = False) -> str:
@@ -177,25 +226,145 @@ def checked_input(text: str | None, limit: int, *, may_be_absent: bool = False) 
     return text
 
 
-def check_metadata(metadata: Mapping[str, Any] | None) -> None:
-    """Return when metadata can be kept; raises `InvalidRequest` or `TooLarge`."""
-    if metadata is None:
+def check_object(field: str, value: Mapping[str, Any] | None, limit: int) -> None:
+    """Raise `InvalidRequest` for free-form JSON nested too deeply, `TooLarge` for more than `limit` bytes."""
+    if value is None:
         return
-    if is_deeper_than(metadata, MAX_DEPTH):
-        raise InvalidRequest(f"metadata: expected at most {MAX_DEPTH} levels, found more")
-    size = len(encode(metadata))
-    if size > MAX_METADATA_BYTES:
-        raise TooLarge(
-            f"metadata: expected at most {MAX_METADATA_BYTES} bytes of JSON, found {size}",
-            limit=MAX_METADATA_BYTES,
-            actual=size,
-        )
+    if is_deeper_than(value, MAX_DEPTH):
+        raise InvalidRequest(f"{field}: expected at most {MAX_DEPTH} levels, found more")
+    size = len(json_bytes(value))
+    if size > limit:
+        raise TooLarge(f"{field}: expected at most {limit} bytes of JSON, found {size}", limit=limit, actual=size)
 
 
-def _limits(request: JobRequest, limits: Limits) -> Limits:
-    return limits if request.limits is None else limits.lowered(request.limits.bounds())
+async def valid_plan(
+    raw: Any, names: Sequence[str] | None, tools: Mapping[str, ToolDefinition], *, max_steps: int
+) -> Plan:
+    """Return the plan over the tools of these names that `raw` is, in whichever form it is written.
+
+    Raises `PlanInvalid` with every defect. A plan for agents is none of a job's, and nothing of a plan is dropped.
+    """
+    checked = await check_plan(raw, allowed_tools(names, tools), max_steps=max_steps)
+    if isinstance(checked, ReadPlan):
+        checked = _unfit_for_a_job(checked) or checked
+    if isinstance(checked, ReadPlan):
+        return checked.plan
+    hint = "" if tools else "\nNo worker has published a tool yet; is one running?"
+    raise PlanInvalid(format_plan_errors(checked) + hint, [error.to_json() for error in checked])
+
+
+def _unfit_for_a_job(document: ReadPlan) -> list[PlanError]:
+    if document.form is PlanForm.ORCHESTRATION:
+        told = "this is a plan for agents; give it to cp__agent_orchestrate, as the argument plan of a call"
+        return [invalid_plan(told, "/steps")]
+    if document.dropped:
+        last = len(document.plan.calls) - 1
+        told = f"the {document.dropped} steps after this one would never run: nobody plans anew after its answer"
+        return [invalid_plan(told, f"/steps/{last}", last)]
+    return []
+
+
+async def check_plan(
+    raw: Any,
+    tools: Mapping[str, ToolDefinition],
+    *,
+    max_steps: int,
+    agents: OrchestrateLimits | None = None,
+) -> ReadPlan | Sequence[PlanError]:
+    """Return the plan that `raw` is, or everything that is wrong with it; a long one is checked in a thread.
+
+    `agents` bound a plan for agents, of which only the document itself is checked.
+    """
+    steps = (raw.get("calls") or raw.get("steps")) if isinstance(raw, Mapping) else None
+    size = len(steps) if isinstance(steps, list) else 0
+    if size > 2 * max_steps:
+        # So far beyond the limit that checking every call would only cost time.
+        return [PlanError(None, "", None, "too_many_steps", {"limit": max_steps, "actual": size})]
+    if size <= _INLINE_CALLS:
+        return _check_plan(raw, tools, max_steps, agents)
+    return await asyncio.to_thread(_check_plan, raw, tools, max_steps, agents)
+
+
+def _check_plan(
+    raw: Any, tools: Mapping[str, ToolDefinition], max_steps: int, agents: OrchestrateLimits | None
+) -> ReadPlan | Sequence[PlanError]:
+    read = read_any_form(raw, limits=agents)
+    if not isinstance(read, ReadPlan) or read.form is PlanForm.ORCHESTRATION:
+        return read
+    return validate_plan(read.plan, tools, max_steps=max_steps) or read
+
+
+def known_names(wanted: Sequence[str], tools: Mapping[str, ToolDefinition]) -> list[str]:
+    """Return the registered names of the tools that a request allows, each once, in the order given.
+
+    Raises `InvalidRequest` naming those that nobody has published, and what is known.
+    """
+    found = {name: resolve_name(name, tools) for name in wanted}
+    unknown = [name for name, registered in found.items() if registered is None]
+    if unknown:
+        known = _listed(sorted(tools)) or "none: is a worker running?"
+        near = suggestion(unknown[0], tools)
+        raise InvalidRequest(f"unknown tools {_listed(unknown)}; {near}known tools are {known}")
+    return list(dict.fromkeys(name for name in found.values() if name is not None))
 
 
 def _listed(names: Iterable[str]) -> str:
     shown = [repr(capped(name, 80)) for name in names]
     return ", ".join(shown[:_MAX_NAMED]) + (", …" if len(shown) > _MAX_NAMED else "")
+
+
+def allowed_tools(names: Sequence[str] | None, tools: Mapping[str, ToolDefinition]) -> Mapping[str, ToolDefinition]:
+    """Return the tools of these registered names, all of them for None."""
+    return tools if names is None else {name: tools[name] for name in names}
+
+
+def _agent_of(request: JobRequest) -> str | None:
+    """Return the agent that a request names; raises `InvalidRequest` with every field that does not fit to it."""
+    errors = [
+        {"in": "body", "field": name, "message": "is only understood together with agent"}
+        for name, given in (("action", request.action), ("with", request.with_))
+        if given is not None and request.agent is None
+    ]
+    if request.plan is not None and request.agent is not None:
+        told = "an agent makes its own plan; send an agent or a plan, not both"
+        errors.append({"in": "body", "field": "plan", "message": told})
+    if errors:
+        raise InvalidRequest("; ".join(f"{one['field']}: {one['message']}" for one in errors), errors=errors)
+    return request.agent
+
+
+async def _assigned(services: Services, submission: Submission, request: JobRequest, name: str) -> Submission:
+    """Return the job as the newest version of an agent does it; raises `NotFound` for one that is not there."""
+    agent = await pin_agent(services.agents, services.skills, TENANT, name)
+    work = (submission, request, agent, services.settings)
+    # The agent's schema may take seconds to check, which others would wait for.
+    return _pinned(*work) if request.with_ is None else await asyncio.to_thread(_pinned, *work)
+
+
+def _pinned(submission: Submission, request: JobRequest, agent: PinnedAgent, settings: Settings) -> Submission:
+    """Pin the agent's version and those of its skills, and choose its model.
+
+    Raises `InvalidArguments` for an action that the agent does not have and a `with` that breaks the action's input
+    schema, `InvalidRequest` for a skill that is not there, `TooLarge` for a long `with`.
+    """
+    check_object("with", request.with_, settings.max_input_bytes)
+    if found := [*unstorable_texts(request.with_), *input_defects(agent.document, request.action, request.with_)]:
+        raise input_refused(agent.document, found)
+    strategy = agent.strategy() if request.strategy is None else Strategy(request.strategy)
+    own = agent.document.loop_block()
+    asked = None if submission.loop is None else parse_block(submission.loop)
+    if asked is not None and strategy is Strategy.PLAN and (needless := _without_rounds(asked)):
+        raise block_refused(needless)
+    block = merged(own, asked)
+    return replace(
+        submission,
+        strategy=strategy,
+        loop=None if block is None else block.to_json(),
+        limits=submission.limits if own is None else own.lowered(submission.limits),
+        agent=request.agent,
+        agent_version=agent.version,
+        skill_versions=agent.skill_versions(),
+        action=request.action,
+        with_=request.with_,
+        model=agent.model_or(settings.model) if request.model is None else submission.model,
+    )

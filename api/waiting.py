@@ -1,7 +1,7 @@
 """Waiting for jobs without a thread, a task or a connection for each: one timer a waiter, one LISTEN and one poll.
 
-A notification is a hint that may get lost, so whoever waits registers first and looks at the job afterwards, and one
-query every few seconds asks for everybody who still waits. A job that this process has just stored needs no look.
+A notification is a hint that may get lost. So a waiter registers first and looks at the job afterwards, and one query
+every few seconds asks for all waiters. A job that this process has just stored needs no look.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WAITED = "planq.waited_seconds"
 
 _NEW_SECONDS = 30.0
 _MOST_NEW = 10_000
-"""Whoever waits for a job mostly does so right after submitting it; these bound what is remembered for them."""
+"""Most clients wait for a job right after submitting it; these bound what is remembered for them."""
 
 _log = logging.getLogger("planq.api")
 
@@ -59,7 +59,7 @@ class Waiter:
 
 
 class Waiters:
-    """Who waits for which job; lives on one event loop. `ended` says which of the given jobs have ended."""
+    """The waiters of each job; lives on one event loop. `ended` says which of the given jobs have ended."""
 
     def __init__(self, ended: Callable[[Collection[UUID]], Awaitable[set[UUID]]], poll_seconds: float) -> None:
         self._ended = ended
@@ -76,7 +76,7 @@ class Waiters:
 
     @contextlib.contextmanager
     def watch(self, job_id: UUID) -> Iterator[Waiter]:
-        """Register for a job; the waiter is woken once the job may have ended, or nobody may wait any more.
+        """Register for a job; the waiter is woken once the job may have ended, or the process stops.
 
         Look at the job after this call: only then no ending is missed.
         """
@@ -94,13 +94,13 @@ class Waiters:
                 del self._waiting[job_id]
 
     def submitted(self, job_id: UUID) -> None:
-        """Note that this process has just stored a job; call it before anybody is told to carry it out."""
+        """Note that this process has just stored a job; call it before its wake-up is published."""
         self._new[job_id] = monotonic() + _NEW_SECONDS
         if len(self._new) > _MOST_NEW:
             self._new.popitem(last=False)
 
     def has_surely_not_ended(self, job_id: UUID) -> bool:
-        """True when nobody who is registered needs to look at a job: it is new, and its end has not been heard.
+        """True when a registered waiter need not look at a job: it is new, and no notification of its end has come.
 
         Should its notification have got lost all the same, the poll finds out.
         """
@@ -117,13 +117,13 @@ class Waiters:
             waiter.wake()
 
     def close(self) -> None:
-        """Let everybody go, now and from now on: the process stops."""
+        """Wake every waiter, now and from now on: the process stops."""
         self._is_closed = True
         for job_id in list(self._waiting):
             self.heard(job_id)
 
     async def poll(self) -> None:
-        """Ask for everybody's jobs every `poll_seconds`, for ever; cancel to stop."""
+        """Ask for the jobs of all waiters every `poll_seconds`; cancel to stop."""
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._poll_now.wait(), self._poll_seconds)

@@ -15,15 +15,15 @@ import sys
 from pathlib import Path
 from time import monotonic
 
-SILENCE_SECONDS = 5.0
+_SILENCE_SECONDS = 5.0
 """After so long without a word of pip's, a line says that it goes on."""
 
-STEP = 20
+_STEP = 20
 """How many packages a line stands for."""
 
 
 def main(lock: Path) -> int:
-    """Run pip, tell its progress in a line now and then, and return its exit code."""
+    """Run pip, report its progress in a line now and then, and return its exit code."""
     total = len(re.findall(r"^[A-Za-z0-9]\S*==", lock.read_text("utf-8"), re.MULTILINE))
     _say(f"installing {total} packages into {sys.prefix} (once, and when {lock.name} changes)")
     begun = monotonic()
@@ -36,13 +36,13 @@ def main(lock: Path) -> int:
 
 
 def _follow(pip: subprocess.Popen[str], total: int, begun: float) -> None:
-    """Tell what pip does until it ends."""
+    """Report what pip does until it ends."""
     assert pip.stdout is not None
     found, doing = 0, "asking the package index"
     with selectors.DefaultSelector() as ready:
         ready.register(pip.stdout, selectors.EVENT_READ)
         while True:
-            if not ready.select(SILENCE_SECONDS):
+            if not ready.select(_SILENCE_SECONDS):
                 _say(f"{doing}, {monotonic() - begun:.0f} s so far …")
                 continue
             line = pip.stdout.readline()
@@ -51,7 +51,7 @@ def _follow(pip: subprocess.Popen[str], total: int, begun: float) -> None:
             if line.startswith(("Collecting ", "Requirement already satisfied")):
                 found += 1
                 doing = f"fetching, {found} of {total}"
-                if found % STEP == 0:
+                if found % _STEP == 0:
                     _say(doing)
             elif line.startswith("Installing collected packages"):
                 doing = "unpacking them"

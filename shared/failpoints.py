@@ -7,8 +7,8 @@
 A point is an edge of a port's method: what lies between two of them is one statement, one commit or one message, so
 these are all the places where a death can leave something half done. The names come from the contracts themselves:
 a method that is added to a port is a point at once, and `tests/faults` fails until a test dies there. Composition
-roots wrap their objects by `Failpoints.around`; where nothing is armed it returns the object itself, so that nothing
-stands in the hot path.
+roots hand their objects to `Failpoints.around`, which replaces the one method that is armed, on the object itself:
+no proxy has to repeat a port's methods, and where nothing is armed nothing stands in the hot path.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from shared.domain.errors import Misconfigured
+from shared.domain.tools.definition import ToolDefinition
 from shared.ports import Tool, Toolbox
 
 VARIABLE = "PLANQ_FAILPOINT"
@@ -87,85 +88,63 @@ class Failpoints:
         return cls(Point(parsed[1], parsed[2], parsed[3], int(parsed[4] or 1), folder))
 
     def around(self, port: str, behind: T) -> T:
-        """Return what stands for `behind` under the port's name: itself, unless one of the port's points is armed."""
+        """Return the object that stands behind a port; where one of the port's points is armed, with that method."""
         point = self._point
-        if point is None or point.port != port:
-            return behind
-        return cast(T, _proxy_class(type(behind))(behind, point, self._is_due))
+        if point is not None and point.port == port:
+            method = getattr(behind, point.method, None)  # not every tool gathers or finds out
+            if method is not None and not hasattr(method, "failpoint"):  # a tool is asked for again and again
+                setattr(behind, point.method, self._armed(method, point))
+        return behind
 
     def around_tools(self, port: str, toolbox: Toolbox) -> Toolbox:
-        """Return a toolbox whose tools are wrapped, or itself as `around` does."""
+        """Return a toolbox whose tools are armed as `around` does it, or itself where none of their points is."""
         if self._point is None or self._point.port != port:
             return toolbox
-        return _Tools(toolbox, lambda tool: self.around(port, tool))
+        return _ArmedToolbox(toolbox, lambda tool: self.around(port, tool))
 
     def _is_due(self) -> bool:
         with self._lock:
             self._hits += 1
             return self._point is not None and self._hits == self._point.hit
 
-
-class _Proxy:
-    """Everything of the object behind it, with one method that may not come back."""
-
-    def __init__(self, behind: Any, point: Point, is_due: Callable[[], bool]) -> None:
-        self._behind = behind
-        self._point = point
-        self._is_due = is_due
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._behind, name)
-        if name != self._point.method:
-            return found
-        return self._slowly(found) if inspect.iscoroutinefunction(found) else self._plainly(found)
-
-    def _slowly(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        async def call(*arguments: Any, **keywords: Any) -> Any:
+    def _armed(self, method: Callable[..., Any], point: Point) -> Any:
+        async def call_on_loop(*arguments: Any, **keywords: Any) -> Any:
             due = self._is_due()
-            if due and self._point.edge == "before":
-                await self._arrive_on_loop()
+            if due and point.edge == "before":
+                await _stand_still_on_loop(point)
             value = await method(*arguments, **keywords)
-            if due and self._point.edge == "after":
-                await self._arrive_on_loop()
+            if due and point.edge == "after":
+                await _stand_still_on_loop(point)
             return value
 
-        return call
-
-    def _plainly(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **keywords: Any) -> Any:
             due = self._is_due()
-            if due and self._point.edge == "before":
-                self._arrive()
+            if due and point.edge == "before":
+                _stand_still(point)
             value = method(*arguments, **keywords)
-            if due and self._point.edge == "after":
-                self._arrive()
+            if due and point.edge == "after":
+                _stand_still(point)
             return value
 
-        return call
-
-    async def _arrive_on_loop(self) -> None:
-        """Die, or stand still without holding up what else runs on the loop."""
-        go = _arrived(self._point) / "go"
-        # On the loop, not in a thread: a call that is cancelled here must leave nothing behind that still waits.
-        while True:
-            if go.exists():
-                return
-            await asyncio.sleep(_LOOK_SECONDS)
-
-    def _arrive(self) -> None:
-        go = _arrived(self._point) / "go"
-        while not go.exists():
-            time.sleep(_LOOK_SECONDS)
+        armed: Any = call_on_loop if inspect.iscoroutinefunction(method) else call
+        armed.failpoint = point
+        return armed
 
 
-def _proxy_class(kind: type) -> type[_Proxy]:
-    """Return a proxy that has a class's attributes in its own right: there `isinstance` with a Protocol looks."""
-    names = [name for name in dir(kind) if not name.startswith("_")]
-    return type(f"Failpoint{kind.__name__}", (_Proxy,), {name: property(_reader(name)) for name in names})
+async def _stand_still_on_loop(point: Point) -> None:
+    """Die, or stand still without holding up what else runs on the loop."""
+    go = _arrived(point) / "go"
+    # On the loop, not in a thread: a call that is cancelled here must leave nothing behind that still waits.
+    while True:
+        if go.exists():
+            return
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
-def _reader(name: str) -> Callable[[_Proxy], Any]:
-    return lambda proxy: _Proxy.__getattr__(proxy, name)
+def _stand_still(point: Point) -> None:
+    go = _arrived(point) / "go"
+    while not go.exists():
+        time.sleep(_LOOK_SECONDS)
 
 
 def _arrived(point: Point) -> Path:
@@ -176,17 +155,16 @@ def _arrived(point: Point) -> Path:
     return point.folder
 
 
-class _Tools:
-    def __init__(self, toolbox: Toolbox, wrap: Callable[[Tool], Tool]) -> None:
+class _ArmedToolbox:
+    """A `Toolbox` that arms each tool when it is asked for: tools of MCP servers come later than the toolbox."""
+
+    def __init__(self, toolbox: Toolbox, arm: Callable[[Tool], Tool]) -> None:
         self._toolbox = toolbox
-        self._wrap = wrap
+        self._arm = arm
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._toolbox, name)
-
-    def definitions(self) -> Any:
+    def definitions(self) -> Sequence[ToolDefinition]:
         return self._toolbox.definitions()
 
     def find(self, name: str) -> Tool | None:
         tool = self._toolbox.find(name)
-        return None if tool is None else self._wrap(tool)
+        return None if tool is None else self._arm(tool)

@@ -7,10 +7,7 @@ with the names of all that is wrong: every process does that before it is anythi
 
 from __future__ import annotations
 
-import difflib
-import os
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -24,22 +21,22 @@ from pydantic import (
     Field,
     PlainValidator,
     SecretStr,
-    ValidationError,
     ValidationInfo,
     field_validator,
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from shared.domain.errors import InvalidRequest, Misconfigured, capped
-from shared.domain.limits import Limits, TenantLimits, read_tenant_limits
-from shared.domain.model_names import check_model_name
+from shared.domain.errors import InvalidRequest, Misconfigured
+from shared.domain.jobs.limits import Limits, TenantLimits, read_tenant_limits
+from shared.domain.jobs.states import JobStatus
+from shared.domain.models.names import check_model_name
 from shared.domain.redact import secrets_of
-from shared.domain.states import JobStatus
+from shared.domain.rounds.guard import GuardLimits
+from shared.domain.tools.policy import read_tool_policy
 
 VERSION = "0.1.0"
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
-
 
 _MAX_DAYS = 36_500
 
@@ -110,7 +107,7 @@ def _named(value: Any) -> Any:
 
 
 def _keys(value: str) -> str:
-    keys = split(value)
+    keys = comma_separated(value)
     if value and not keys:
         raise ValueError("expected keys, separated by commas; leave the variable unset where there are none")
     if not all(key.isascii() and key.isprintable() and " " not in key for key in keys):
@@ -119,7 +116,7 @@ def _keys(value: str) -> str:
 
 
 def _hosts(value: str) -> str:
-    if any(set(host) & set("/@?# ") for host in split(value)):
+    if any(set(host) & set("/@?# ") for host in comma_separated(value)):
         raise ValueError("expected names or addresses of hosts alone, separated by commas")
     return value
 
@@ -165,10 +162,9 @@ class Settings(BaseSettings):
     max_connections: int = Field(
         default=12_000,
         ge=1,
-        description="Connections that one API process serves, of about 20 kB each (less where the system "
-        "has fewer file descriptors); "
-        "others are told 503. A head of more than 64 kB is 431; one that takes 20 s, and a body that "
-        "takes 120 s, 408.",
+        description="Connections that one API process serves, of about 20 kB each (less where the system has "
+        "fewer file descriptors); others are answered 503. A head of more than 64 kB is 431; one that takes 20 s, "
+        "and a body that takes 120 s, 408.",
     )
     max_input_bytes: int = Field(default=100_000, ge=1, description="Largest `input`, as UTF-8.")
     max_wait_seconds: float = Field(
@@ -188,8 +184,7 @@ class Settings(BaseSettings):
     lease_seconds: float = Field(
         default=15.0,
         gt=0,
-        description="How long a lease outlives its last renewal: three heartbeats, so that one may get "
-        "lost without harm.",
+        description="How long a lease outlives its last renewal: three heartbeats, so that one may get lost.",
     )
     lease_margin_seconds: float | None = Field(
         default=None,
@@ -200,9 +195,8 @@ class Settings(BaseSettings):
     )
     detect_dead_peers: bool = Field(
         default=True,
-        description="A worker tells which process of which machine it is, and ends the leases of those beside it "
-        "that were killed; off where processes are moved alive between machines: then leases alone "
-        "decide.",
+        description="A worker publishes which process of which machine it is, and ends the leases of those beside it "
+        "that were killed; off where processes are moved alive between machines: then leases alone decide.",
     )
     sweep_seconds: float = Field(
         default=0.5,
@@ -326,8 +320,8 @@ class Settings(BaseSettings):
     model_findings_chars: int = Field(
         default=200_000,
         ge=1,
-        description="How much of the steps' outputs the answering model is shown; the longest are "
-        "shortened first. 200 000 are about 50 000 tokens.",
+        description="How much of the steps' outputs the answering model is shown, and the planner of a further round "
+        "of all rounds; the longest, or oldest, are shortened first. 200 000 are about 50 000 tokens.",
     )
     keep_exchanges: bool = Field(
         default=True, description="Keep prompts and replies in `model_calls`; off, they are redacted."
@@ -336,6 +330,15 @@ class Settings(BaseSettings):
 
     # Limits (docs/decisions.md, D11)
     max_tool_steps: int = Field(default=10, ge=1, description="Most steps of a model's plan.")
+    guard_consecutive_limit: int = Field(
+        default=3, ge=2, le=1_000, description="The same call of a model so many times in a row: the last is blocked."
+    )
+    guard_window_size: int = Field(
+        default=8, ge=4, le=1_000, description="Among how many last calls repetitions count."
+    )
+    guard_window_freq_limit: int = Field(
+        default=4, ge=1, le=1_000, description="A call of a model that occurs so often among these is blocked."
+    )
     max_plan_steps: int = Field(default=10_000, ge=1, description="Most steps of a caller's plan.")
     plan_timeout_seconds: float = Field(
         default=300.0, gt=0, description="From the acceptance of a plan to its last step."
@@ -355,9 +358,7 @@ class Settings(BaseSettings):
         "timers, waits for a person and pauses not counted.",
     )
     human_wait_seconds: float = Field(
-        default=86_400.0,
-        gt=0,
-        description="How long a step waits for a person (`human_wait_timeout`): a day to answer.",
+        default=604_800.0, gt=0, description="How long a step waits for a person (`human_wait_timeout`): a week."
     )
     orchestrate_max_depth: int = Field(
         default=3,
@@ -377,13 +378,13 @@ class Settings(BaseSettings):
     tenant_limits: Annotated[TenantLimits, NoDecode, PlainValidator(read_tenant_limits)] = Field(
         default={},
         description='JSON, `{"TENANT": {"orchestrate_max_depth": 2, …}}`: limits of single tenants in the place of '
-        "those above, lower or higher, by their names in `limits`; the API and the workers read it; the "
-        "one tenant of this release is called `default`.",
+        "those above, lower or higher, by their names in `limits`; the one tenant of this release is `default`.",
     )
     agent_orchestrator_enabled: bool = Field(
-        default=True,
-        description="Whether agents may orchestrate others (`cp__agent_orchestrate`, `cp__call_agents`); off, these "
-        "are not offered, and refuse with `policy` what was planned before.",
+        default=True, description="Whether agents may orchestrate others; off, their tools refuse with `policy`."
+    )
+    tool_policy: Annotated[dict[str, str], NoDecode, PlainValidator(read_tool_policy)] = Field(
+        default={}, description='JSON, `{"TOOL": "auto", …}`, names with `*`: `auto`, `ask` a person, or `deny`.'
     )
     orchestrate_planner_model: Annotated[str | None, AfterValidator(_optional_model)] = Field(
         default=None,
@@ -468,7 +469,7 @@ class Settings(BaseSettings):
     @cached_property
     def keys(self) -> frozenset[str]:
         """The accepted API keys."""
-        return frozenset(split(self.api_keys))
+        return frozenset(comma_separated(self.api_keys))
 
     @property
     def limits(self) -> Limits:
@@ -486,6 +487,11 @@ class Settings(BaseSettings):
             orchestrate_max_parallel=self.orchestrate_max_parallel,
             agent_timeout_seconds=self.agent_timeout_seconds,
         )
+
+    @property
+    def guard(self) -> GuardLimits:
+        """When a model's call is a repetition, where its job does not say so itself."""
+        return GuardLimits(self.guard_consecutive_limit, self.guard_window_size, self.guard_window_freq_limit)
 
     def limits_of(self, tenant_id: str) -> Limits:
         """Return the bounds of a tenant's job that asks for none of its own: the caps of what one may ask for."""
@@ -524,7 +530,7 @@ class Settings(BaseSettings):
         )
 
 
-def split(text: str) -> list[str]:
+def comma_separated(text: str) -> list[str]:
     """Return the non-empty parts of a comma-separated setting."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
@@ -537,68 +543,3 @@ def _require(name: str, url: str, prefixes: tuple[str, ...]) -> str:
         scheme = url.split("://")[0][:20]
         raise Misconfigured(f"{name}: expected {expected}, found a URL of the kind {scheme!r}")
     return url
-
-
-ELSEWHERE = frozenset(
-    {
-        *("PLANQ_DATA", "PLANQ_FLOWER_PORT", "PLANQ_FLOWER_HOST", "PLANQ_FLOWER_PASSWORD"),
-        *("PLANQ_URL", "PLANQ_API_KEY", "PLANQ_CASES", "PLANQ_FAILPOINT"),
-    }
-)
-"""Variables that are no settings of a process: the command line, the tests and `shared.failpoints` read them."""
-
-_OF_TESTS = ("PLANQ_TEST_", "PLANQ_CHAOS_")
-
-_OF_ORCHESTRATORS = re.compile(r"PLANQ_(?:\w+_)?(?:SERVICE_(?:HOST|PORT\w*)|PORT_\d+_(?:TCP|UDP)\w*)")
-"""What Kubernetes sets in every container for a service whose name begins with `planq`."""
-
-
-def load_settings() -> Settings:
-    """Read the environment; raises `Misconfigured` that names each variable which cannot be, unknown ones too."""
-    told = list(_misspelt(os.environ))
-    try:
-        settings = Settings()
-    except ValidationError as error:
-        told = [_defect(one) for one in error.errors()] + told
-    else:
-        told = [*settings.contradictions(), *told]
-        if not told:
-            return settings
-    raise Misconfigured(f"bad settings: {'; '.join(told)}")
-
-
-def variables_of(field: str) -> list[str]:
-    """Return the environment variables of a field of `Settings`, the one that wins first."""
-    alias = Settings.model_fields[field].validation_alias
-    if isinstance(alias, AliasChoices):
-        return [str(choice) for choice in alias.choices]
-    return [str(alias) if alias else f"PLANQ_{field.upper()}"]
-
-
-def _misspelt(environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield a sentence for each variable that is named as ours and that nothing reads."""
-    known = {name for field in Settings.model_fields for name in variables_of(field)} | ELSEWHERE
-    for name in sorted(environment):
-        said = name.upper()
-        is_ours = said.startswith("PLANQ_") and not said.startswith(_OF_TESTS)
-        if not is_ours or said in known or _OF_ORCHESTRATORS.fullmatch(said):
-            continue
-        if "://" in environment[name] and said.endswith("_PORT"):  # Kubernetes: tcp://10.0.0.1:80
-            continue
-        near = difflib.get_close_matches(said, known, n=1, cutoff=0.75)
-        hint = f"did you mean {near[0]}?" if near else "docs/settings.md lists those that there are"
-        yield f"{capped(name, 80)}: no such setting; {hint}"
-
-
-def _defect(error: Any) -> str:
-    """Return what is wrong with one variable; what it holds is shown unless it may be a secret."""
-    field = str(error["loc"][0])
-    names = next((names for names in map(variables_of, Settings.model_fields) if field in names), [field])
-    if field in Settings.model_fields:
-        names = variables_of(field)
-    name = next((one for one in names if one in os.environ), names[0])
-    message = str(error["msg"]).removeprefix("Value error, ")
-    found = error.get("input")
-    is_shown = isinstance(found, str) and not re.search(r"KEY|URL|PASSWORD", name)
-    is_shown = is_shown and "found" not in message and repr(found) not in message
-    return f"{name}: {message}{f', found {capped(found, 80)!r}' if is_shown else ''}"

@@ -16,7 +16,7 @@ import pytest
 from deploy.local.valkey import EmbeddedValkey
 from tests.support import parallel
 from tests.support.rabbitmq import RabbitMQ, missing
-from tests.support.servers import TestPostgres
+from tests.support.servers import TestPostgres, server_folder
 from tests.support.stack import Stack
 
 
@@ -38,12 +38,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestPostgres]:
+def postgres() -> Iterator[TestPostgres]:
     """The session's PostgreSQL server."""
-    server = TestPostgres(tmp_path_factory.mktemp("pg"))
-    server.start()
-    yield server
-    server.stop()
+    with server_folder() as folder:
+        server = TestPostgres(folder)
+        server.start()
+        yield server
+        server.stop()
 
 
 @pytest.fixture

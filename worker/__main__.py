@@ -9,7 +9,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from shared.domain.errors import DatabaseUnavailable, Misconfigured, PlanqError
-from shared.domain.states import Lane
+from shared.domain.jobs.states import Lane
 
 if TYPE_CHECKING:
     from shared.settings import Settings
@@ -26,21 +26,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="planq worker", description="Run a planq worker.")
     parser.add_argument("lane", type=Lane, choices=list(Lane), help="io waits (asyncio), cpu computes (processes)")
     parser.add_argument("--concurrency", type=int, default=None, help="steps in flight (io) or processes (cpu)")
-    parser.add_argument("--health", action="store_true", help="only tell, by the exit code, whether one lives here")
-    parser.add_argument("--check", action="store_true", help="only tell whether it could start as configured")
+    parser.add_argument("--health", action="store_true", help="only say, by the exit code, whether one lives here")
+    parser.add_argument("--check", action="store_true", help="only say whether it could start as configured")
     given = parser.parse_args()
     try:
+        from shared.environment import load_settings
         from shared.memory import bound_arenas
-        from shared.settings import load_settings
         from shared.telemetry.logs import configure_logging
 
         settings = load_settings()
         if given.health:
             return 0 if _is_alive(settings, given.lane) else 1
         if given.check:
-            from worker.container import check
+            from worker.container import Tools, check_settings
+            from worker.tools.services import NoDatabase
 
-            check(settings, given.lane)
+            check_settings(settings, given.lane)
+            Tools.load(settings, NoDatabase(), NoDatabase())
             return 0
         configure_logging(settings.log_level, as_json=settings.log_json, secrets=settings.secrets)
         bound_arenas()

@@ -1,7 +1,7 @@
 """The composition root of a worker process: which adapter stands behind which port.
 
 A `LaneRuntime` lives on one event loop, where `open` builds everything that owns connections. In the `io` lane that
-loop belongs to the pool; in the `cpu` lane every child process has one of its own.
+loop belongs to the pool; in the `cpu` lane every process of the pool has one of its own.
 """
 
 from __future__ import annotations
@@ -11,20 +11,23 @@ import contextlib
 import logging
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from random import SystemRandom
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from celery import Celery
 
 from shared.broker.publisher import CeleryPublisher
 from shared.domain.errors import Misconfigured, PlanqError
-from shared.domain.model_names import Provider, parse_model_name
-from shared.domain.states import Lane
-from shared.domain.tool import ToolDefinition
+from shared.domain.jobs.ids import TENANT
+from shared.domain.jobs.states import Lane
+from shared.domain.models.estimate import CHARS_PER_TOKEN
+from shared.domain.models.names import Provider, parse_model_name
+from shared.domain.tools.definition import ToolDefinition
 from shared.failpoints import Failpoints, methods
 from shared.memory import settle_heap
 from shared.ports import (
@@ -33,32 +36,34 @@ from shared.ports import (
     JobStore,
     Knowledge,
     Memory,
-    Passage,
     Payloads,
     Planner,
     Publisher,
     Responder,
     SweepStore,
     Tool,
+    ToolCatalogue,
     Tracker,
+    TurnPlanner,
 )
-from shared.settings import VERSION, Settings, split
+from shared.settings import VERSION, Settings, comma_separated
+from shared.store.catalogue import Catalogue, list_tools
 from shared.store.database import Database
-from shared.store.jobs import PostgresJobStore
-from shared.store.knowledge import PostgresKnowledge
-from shared.store.memory import PostgresMemory
+from shared.store.jobs.transitions import PostgresJobStore
+from shared.store.jobs.worker_registry import WorkerRegistry
 from shared.store.objects import open_objects
 from shared.store.orchestrations import PostgresOrchestrations
 from shared.store.payloads import PayloadStore
-from shared.store.worker_registry import WorkerRegistry
-from worker.agents import SWITCHED, AgentBackends, AgentServices, Concluding, agent_tools
-from worker.engine import Engine, EngineSettings
-from worker.engine.claims import Claims
+from worker.agents import SWITCHED, AgentBackends, AgentServices, OrchestrationConclusions, agent_tools
+from worker.attempts import Attempts, AttemptSettings
+from worker.engine import Dispatcher, DispatcherSettings
+from worker.engine.in_flight import InFlightWork
 from worker.engine.persist import persist
 from worker.host import Host
 from worker.llm.gateway import ModelGateway
+from worker.llm.planners import InstalledPlanners, load_planners
 from worker.llm.settings import ModelSettings
-from worker.tools.builtin.engines import read_access
+from worker.tools.builtin.web import read_web_access
 from worker.tools.registry import Registry, load_registry
 from worker.tools.services import ToolServices
 
@@ -67,12 +72,11 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("planq.worker")
 
-TENANT = "default"
-
 CRASH_POINTS: Mapping[str, Collection[str]] = {
     "store": methods(JobStore),
+    "catalogue": methods(ToolCatalogue),
     "publisher": methods(Publisher),
-    "planner": methods(Planner),
+    "planner": methods(Planner) | methods(TurnPlanner),
     "responder": methods(Responder),
     "tool": methods(FindsOut) | methods(Gathers),
     "payloads": methods(Payloads),
@@ -93,10 +97,10 @@ _BESIDE_THE_MODEL = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """Who this worker process is; children of a `cpu` worker share their parent's.
+class WorkerIdentity:
+    """Who this worker process is; the pool of a `cpu` worker shares its parent's.
 
-    `process` tells the others on its machine which process it is (`shared.domain.processes`), None tells nothing.
+    `process` says to its peers on its host which process it is (`shared.domain.jobs.processes`), None says nothing.
     One `for_suspects` carries out nothing else, and takes no messages.
     """
 
@@ -107,9 +111,14 @@ class Identity:
     process: str | None = None
     for_suspects: bool = False
 
+    @property
+    def is_shared(self) -> bool:
+        """True where many jobs share the process: on the loop of an `io` worker."""
+        return self.lane is Lane.IO and not self.for_suspects
+
 
 def process_text(host: Host, lane: Lane, mcp_file: Path | None) -> str | None:
-    """Return the `process` of this worker's `Identity`; None where it may have gone while a call of it still goes on.
+    """Return the `process` of this worker's `WorkerIdentity`; None where a call of it may outlive it.
 
     The SDK gives a stdio server a session of its own: nobody would look for it there, and it may end a call after its
     worker. Then the lease decides, and leaves it that long to notice. Raises `Misconfigured` for a bad file.
@@ -122,62 +131,38 @@ def process_text(host: Host, lane: Lane, mcp_file: Path | None) -> str | None:
     return None if host.own is None else host.own.text
 
 
-class _LateKnowledge:
-    """`Knowledge` for tools that are registered before the database is open."""
-
-    def __init__(self) -> None:
-        self.behind: Knowledge | None = None
-
-    async def search(self, tenant_id: str, query: str, limit: int) -> Sequence[Passage]:
-        if self.behind is None:
-            raise RuntimeError("a tool was called before its worker had opened")
-        return await self.behind.search(tenant_id, query, limit)
-
-
-class _LateMemory:
-    """`Memory` for tools that are registered before the database is open."""
-
-    def __init__(self) -> None:
-        self.behind: Memory | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        if self.behind is None:
-            raise RuntimeError("a tool was called before its worker had opened")
-        return getattr(self.behind, name)
-
-
 @dataclass(slots=True)
 class Tools:
-    """The registry of a process and the ports that its tools were given."""
+    """The registry of a process, its packages' planners, and what the tools of agents are given once it is open."""
 
     registry: Registry
-    knowledge: _LateKnowledge = field(default_factory=_LateKnowledge)
-    memory: _LateMemory = field(default_factory=_LateMemory)
-    desk: AgentServices = field(default_factory=AgentServices)
+    agent_services: AgentServices
+    planners: InstalledPlanners
 
     @classmethod
-    def load(cls, settings: Settings) -> Tools:
-        """Collect and check all Python tools; raises `Misconfigured` that names the place of a defect."""
-        knowledge, memory = _LateKnowledge(), _LateMemory()
+    def load(cls, settings: Settings, knowledge: Knowledge, memory: Memory) -> Tools:
+        """Collect and check all Python tools and planners; raises `Misconfigured` with the place of a defect."""
         key = settings.web_search_api_key
         services = ToolServices(
             knowledge=knowledge,
-            memory=cast(Memory, memory),
-            web_search=read_access(
+            memory=memory,
+            web_search=read_web_access(
                 settings.web_search, settings.web_search_url, key.get_secret_value() if key else ""
             ),
             max_reminders=settings.max_reminders,
-            allow_private_hosts=frozenset(split(settings.http_fetch_allow_hosts)),
+            allow_private_hosts=frozenset(comma_separated(settings.http_fetch_allow_hosts)),
             http_max_bytes=settings.http_fetch_max_bytes,
         )
-        registry = load_registry(services=services, modules=split(settings.tools), yaml_path=settings.tools_file)
-        desk = AgentServices(
+        registry = load_registry(
+            services=services, modules=comma_separated(settings.tools), yaml_path=settings.tools_file
+        )
+        agents = AgentServices(
             is_enabled=settings.agent_orchestrator_enabled,
             planner_model=settings.orchestrate_planner_model,
             caps=settings.limits_of,
         )
-        registry.reserve(agent_tools(desk), hidden=() if desk.is_enabled else SWITCHED)
-        return cls(registry, knowledge, memory, desk)
+        registry.reserve(agent_tools(agents), hidden=() if agents.is_enabled else SWITCHED)
+        return cls(registry, agents, load_planners())
 
 
 def model_settings(settings: Settings) -> ModelSettings:
@@ -210,11 +195,10 @@ def model_settings(settings: Settings) -> ModelSettings:
     )
 
 
-def check(settings: Settings, lane: Lane) -> Tools:
-    """Return the tools of a worker of this lane, if it can start as it is configured; nothing is connected to.
+def check_settings(settings: Settings, lane: Lane) -> None:
+    """Raise `Misconfigured` that names a setting behind which something is missing or wrong: a file, a model's key.
 
-    Raises `Misconfigured` that names the setting behind which something is missing or wrong: a module, a file, a key
-    of the default model.
+    Tools are checked when they are loaded. Nothing is connected to.
     """
     if settings.mcp_file is not None and lane is Lane.IO:
         from worker.tools.mcp.config import read_mcp_file  # only where there are such servers
@@ -228,7 +212,12 @@ def check(settings: Settings, lane: Lane) -> Tools:
         raise Misconfigured(f"PLANQ_MODEL: the cassette {model.cassette} is not there, or cannot be read")
     if model.provider is not None and lane is Lane.IO:
         _require_key(settings, model.provider)
-    return Tools.load(settings)
+
+
+def lane_database(settings: Settings, identity: WorkerIdentity) -> Database:
+    """Return the database of a worker's steps, not yet open; raises `Misconfigured` for a bad URL."""
+    connections = settings.database_connections if identity.is_shared else 2
+    return Database(settings.require_database(), max_connections=connections, silent_seconds=_SILENT_SECONDS)
 
 
 def _require_key(settings: Settings, provider: Provider) -> None:
@@ -257,12 +246,13 @@ class LaneRuntime:
     def __init__(
         self,
         settings: Settings,
-        identity: Identity,
+        identity: WorkerIdentity,
+        database: Database,
         tools: Tools,
         app: Celery,
         tracker: Tracker,
         *,
-        claims: Claims | None = None,
+        in_flight: InFlightWork | None = None,
         failpoints: Failpoints | None = None,
     ) -> None:
         self._failpoints = failpoints or Failpoints()
@@ -271,14 +261,14 @@ class LaneRuntime:
         self._tools = tools
         self._publisher = CeleryPublisher(app)
         self._tracker = tracker
-        self._claims = claims
-        self._database: Database | None = None
+        self._in_flight = in_flight or InFlightWork()
+        self._database = database
         self._gateway: ModelGateway | None = None
         self._mcp: McpToolbox | None = None
         self._publishing: asyncio.Task[None] | None = None
         self._warming: asyncio.Task[None] | None = None
         self.workers = 1  # of this lane, as the heartbeat thread has counted them
-        self.engine: Engine | None = None
+        self.dispatcher: Dispatcher | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self.failure: PlanqError | None = None
 
@@ -288,7 +278,7 @@ class LaneRuntime:
         return self._settings.drain_seconds
 
     async def open(self) -> None:
-        """Build the engine on the running loop.
+        """Build the dispatcher on the running loop.
 
         Raises `Misconfigured` or `DatabaseUnavailable`, and keeps the error as `failure`: Celery swallows what its
         pool raises while it starts.
@@ -303,63 +293,75 @@ class LaneRuntime:
         settings = self._settings
         lane = self._identity.lane
         self.loop = asyncio.get_running_loop()
-        is_shared = lane is Lane.IO and not self._identity.for_suspects
-        connections = settings.database_connections if is_shared else 2
-        database = self._database = Database(
-            settings.require_database(), max_connections=connections, silent_seconds=_SILENT_SECONDS
-        )
-        await database.open()
-        self._tools.knowledge.behind = PostgresKnowledge(database)
-        self._tools.memory.behind = self._failpoints.around("memory", PostgresMemory(database))
+        await self._database.open()
         if settings.mcp_file is not None and lane is Lane.IO:
-            await self._connect_mcp(database, settings.mcp_file)
+            await self._connect_mcp(settings.mcp_file)
         models = model_settings(settings)
-        self._gateway = ModelGateway(models)
-        payloads = PayloadStore(database, open_objects(settings.payloads))
+        self._gateway = self._failpoints.around("planner", ModelGateway(models))
+        payloads = PayloadStore(self._database, open_objects(settings.payloads))
         longest_stage = timedelta(seconds=models.longest_call) + _BESIDE_THE_MODEL
-        store = PostgresJobStore(database, self._identity.id, longest_stage)
-        self._tools.desk.reach = AgentBackends(
-            self._failpoints.around("store", store),
-            self._failpoints.around("orchestrations", PostgresOrchestrations(database)),
-            self._failpoints.around("responder", self._gateway),
+        store = self._failpoints.around("store", PostgresJobStore(self._database, self._identity.id, longest_stage))
+        responder = self._failpoints.around("responder", self._gateway)
+        self._tools.agent_services.backends = AgentBackends(
+            store,
+            self._failpoints.around("orchestrations", PostgresOrchestrations(self._database)),
+            responder,
             persist,
             self._gateway.price,
         )
-        self.engine = Engine(
-            self._engine_settings(is_shared=is_shared),
-            store=self._failpoints.around("store", store),
-            publisher=self._failpoints.around("publisher", self._publisher),
-            planner=self._failpoints.around("planner", self._gateway),
-            responder=self._failpoints.around("responder", self._gateway),
+        guarded = self._in_flight.guard(store)
+        tools = Catalogue(partial(list_tools, self._database))
+        executor = Attempts(
+            self._attempt_settings(),
+            store=guarded,
+            catalogue=self._failpoints.around("catalogue", tools),
+            in_flight=self._in_flight,
+            planner=self._gateway,
+            turns=self._gateway,
+            responder=responder,
             toolbox=self._failpoints.around_tools("tool", self._tools.registry),
             payloads=self._failpoints.around("payloads", payloads),
-            conclusions=Concluding(self._tools.desk),
+            conclusions=OrchestrationConclusions(self._tools.agent_services),
             prices=self._gateway.price,
-            tracker=self._tracker,
             draw=SystemRandom().random,
-            claims=self._claims,
-            workers=lambda: self.workers,
-            counts=self._tools.desk.counts,
+            counts=self._tools.agent_services.counts,
+            own_planners=self._tools.planners,
         )
-        if is_shared:
+        self.dispatcher = Dispatcher(
+            self._dispatcher_settings(),
+            store=guarded,
+            executor=executor,
+            publisher=self._failpoints.around("publisher", self._publisher),
+            tracker=self._tracker,
+            in_flight=self._in_flight,
+            workers=lambda: self.workers,
+        )
+        if self._identity.is_shared:
             self._warming = asyncio.create_task(_warm_up(self._gateway))
 
-    def _engine_settings(self, *, is_shared: bool) -> EngineSettings:
-        return EngineSettings(
-            self._identity.lane,
-            slots=self._identity.capacity,
+    def _attempt_settings(self) -> AttemptSettings:
+        return AttemptSettings(
             max_output_bytes=self._settings.max_output_bytes,
             inline_output_bytes=self._settings.inline_output_bytes,
-            # A fused `cpu` step would be invisible to monitors: only the parent process can send their events. And
-            # what follows from a suspect is none.
-            fuse_seconds=60.0 if is_shared else 0.0,
             model_retry_seconds=self._settings.model_retry_seconds,
+            transcript_tokens=self._settings.model_findings_chars // CHARS_PER_TOKEN,
+            guard=self._settings.guard,
+            tool_policy=self._settings.tool_policy,
         )
 
-    async def _connect_mcp(self, database: Database, path: Path) -> None:
+    def _dispatcher_settings(self) -> DispatcherSettings:
+        return DispatcherSettings(
+            self._identity.lane,
+            slots=self._identity.capacity,
+            # A fused `cpu` step would be invisible to monitors: only the parent process can send their events. And
+            # what follows from a suspect is none.
+            fuse_seconds=60.0 if self._identity.is_shared else 0.0,
+        )
+
+    async def _connect_mcp(self, path: Path) -> None:
         from worker.tools.mcp import connect_mcp  # the SDK costs memory, so only where it is used
 
-        worker_registry = WorkerRegistry(database, self._settings.lease, self._settings.lease_margin)
+        worker_registry = WorkerRegistry(self._database, self._settings.lease, self._settings.lease_margin)
 
         async def publish() -> None:
             await announce(worker_registry, self._identity, self._tools.registry.definitions())
@@ -378,8 +380,8 @@ class LaneRuntime:
 
     def wind_down(self) -> None:
         """Begin no further step here; callable from any thread."""
-        if self.engine is not None:
-            self.engine.wind_down()
+        if self.dispatcher is not None:
+            self.dispatcher.wind_down()
 
     async def close(self) -> None:
         """Close what `open` opened; idempotent."""
@@ -390,8 +392,7 @@ class LaneRuntime:
         if self._gateway is not None:
             await self._gateway.aclose()
         await asyncio.to_thread(self._publisher.close)
-        if self._database is not None:
-            await self._database.close()
+        await self._database.close()
 
 
 async def _warm_up(gateway: ModelGateway) -> None:
@@ -404,7 +405,7 @@ async def _warm_up(gateway: ModelGateway) -> None:
 
 
 async def announce(
-    worker_registry: WorkerRegistry, identity: Identity, definitions: Sequence[ToolDefinition]
+    worker_registry: WorkerRegistry, identity: WorkerIdentity, definitions: Sequence[ToolDefinition]
 ) -> None:
     """Register the worker and publish its tools."""
     await worker_registry.register(
@@ -416,4 +417,4 @@ async def announce(
         VERSION,
         process=identity.process,
     )
-    await worker_registry.publish_tools(TENANT, definitions)
+    await worker_registry.publish_tools(TENANT, [definition.model_dump(mode="json") for definition in definitions])

@@ -1,7 +1,7 @@
 """What this process knows of the machine that it runs on: which process it is, and which others there have gone.
 
-Only what the kernel tells for certain counts (`shared.domain.processes`). Where /proc is not that of this process's
-own pid namespace, or hides processes of others, or is not there at all, nobody is ever seen to have gone.
+Only what the kernel says for certain counts (`shared.domain.jobs.processes`). Where /proc is not that of this
+process's own pid namespace, or hides processes of others, or is not there at all, nobody is ever seen to have gone.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from shared.domain.processes import Process, Sight, Unseen, has_ended, has_gone
+from shared.domain.jobs.processes import Process, Sight, Unseen, has_gone, process_has_ended
 
 _DEAD = frozenset("ZXx")
 """States of a thread that runs no more (proc_pid_stat(5))."""
@@ -24,7 +24,7 @@ class Host:
 
     @property
     def place(self) -> str | None:
-        """Where processes can be looked for, as in `Process.place`; None where nothing can be told."""
+        """Where processes can be looked for, as in `Process.place`; None where nothing can be known."""
         return self.own.place if self.own is not None else None
 
     def has_gone(self, text: str) -> bool:
@@ -39,7 +39,7 @@ class Host:
         if process.place != self.place:
             return False
         seen = self._look(process.pid)
-        return has_ended(process, seen) and has_gone(process, seen, self._look_at_group(process.group))
+        return process_has_ended(process, seen) and has_gone(process, seen, self._look_at_group(process.group))
 
     def _own(self) -> Process | None:
         try:
@@ -61,7 +61,7 @@ class Host:
 
     def _look(self, pid: int) -> Sight | Unseen:
         try:
-            os.kill(pid, 0)  # this is told of every process, whatever /proc hides
+            os.kill(pid, 0)  # this answers for every process, whatever /proc hides
         except ProcessLookupError:
             return Unseen.ABSENT
         except OSError:

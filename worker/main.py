@@ -18,20 +18,29 @@ from uuid import UUID
 from celery.signals import setup_logging, worker_process_init, worker_ready, worker_shutting_down
 from celery.worker import state
 
-from shared.domain.states import Lane
+from shared.domain.jobs.states import Lane
 from shared.failpoints import Failpoints
 from shared.store.ids import new_id
+from shared.store.knowledge import PostgresKnowledge
+from shared.store.memory import PostgresMemory
 from shared.store.schema import require_schema
-from worker.celery import tasks
 from worker.celery.app import app, settings
 from worker.celery.events import CeleryTracker, SilentTracker
 from worker.celery.pool import AsyncioPool, new_loop
-from worker.container import CRASH_POINTS, Identity, LaneRuntime, check, process_text
-from worker.engine.claims import Claims
+from worker.container import (
+    CRASH_POINTS,
+    LaneRuntime,
+    Tools,
+    WorkerIdentity,
+    check_settings,
+    lane_database,
+    process_text,
+)
 from worker.engine.fence import Fence, Lease
+from worker.engine.in_flight import InFlightWork
 from worker.host import Host
 from worker.runtime.lifecycle import HeartbeatParts, Lifecycle
-from worker.runtime.prefork import Children
+from worker.runtime.prefork import PreforkProcesses
 from worker.runtime.quarantine import carry_out_suspects, fork_zygote
 from worker.runtime.reconcile import LoopInFlight
 
@@ -41,7 +50,7 @@ _STALLED_EXIT = 75
 _SUSPECTS = 10_000
 """Capacity of a process for suspects: it takes a group whole, and none is larger than what a worker carries out."""
 
-__all__ = ["app", "celery_worker", "run", "run_suspects", "tasks"]
+__all__ = ["app", "celery_worker", "run", "run_suspects"]
 
 
 def celery_worker(lane: Lane, name: str, concurrency: int, *, task_events: bool) -> Any:
@@ -65,7 +74,7 @@ def celery_worker(lane: Lane, name: str, concurrency: int, *, task_events: bool)
 
 
 def run(lane: Lane, concurrency: int | None = None) -> int:
-    """Run a worker until it is told to stop; returns Celery's exit code.
+    """Run a worker until it is stopped; returns Celery's exit code.
 
     Raises `Misconfigured` for a bad setting, a tool clash or a foreign schema, `DatabaseUnavailable` when there is
     no database; both before any message is taken.
@@ -73,10 +82,10 @@ def run(lane: Lane, concurrency: int | None = None) -> int:
     zygote = fork_zygote(partial(run_suspects, lane))
     capacity = concurrency or (settings.io_concurrency if lane is Lane.IO else settings.cpu_concurrency)
     tracker = CeleryTracker() if lane is Lane.IO else SilentTracker()
-    children = Children() if lane is Lane.CPU else None
-    identity, runtime, lifecycle = _composed(lane, capacity, tracker, children, zygote=zygote, restart=_restart)
+    processes = PreforkProcesses() if lane is Lane.CPU else None
+    identity, runtime, lifecycle = _composed(lane, capacity, tracker, processes, zygote=zygote, restart=_restart)
     app.planq_lane, app.planq_lifecycle = runtime, lifecycle
-    _connect_signals(tracker, runtime, lifecycle, children)
+    _connect_signals(tracker, runtime, lifecycle, processes)
     lifecycle.start()
     try:
         worker = celery_worker(lane, identity.name, capacity, task_events=settings.task_events)
@@ -108,8 +117,8 @@ def run_suspects(lane: Lane, group: UUID) -> int:
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         try:
             await runtime.open()
-            assert runtime.engine is not None
-            await carry_out_suspects(runtime.engine, group, runtime.drain_seconds, stop)
+            assert runtime.dispatcher is not None
+            await carry_out_suspects(runtime.dispatcher, group, runtime.drain_seconds, stop)
         finally:
             await runtime.close()
 
@@ -126,44 +135,49 @@ def _composed(
     lane: Lane,
     capacity: int,
     tracker: CeleryTracker | SilentTracker,
-    children: Children | None,
+    processes: PreforkProcesses | None,
     *,
     restart: Callable[[], None],
     zygote: socket.socket | None = None,
-) -> tuple[Identity, LaneRuntime, Lifecycle]:
+) -> tuple[WorkerIdentity, LaneRuntime, Lifecycle]:
     """Return the parts of a worker process, none of them started; without a `zygote`, of one for suspects.
 
     Raises `Misconfigured`.
     """
     failpoints = Failpoints.load(os.environ, CRASH_POINTS)
-    tools = check(settings, lane)
-    require_schema(settings.require_database())
+    check_settings(settings, lane)
     host = Host() if settings.detect_dead_peers else None
     process = None if host is None else process_text(host, lane, settings.mcp_file)
     kind = f"{lane}-suspects" if zygote is None else str(lane)
     name = f"planq-{kind}-{os.getpid()}@{socket.gethostname()}"
-    identity = Identity(new_id(), name, lane, capacity, process, for_suspects=zygote is None)
+    identity = WorkerIdentity(new_id(), name, lane, capacity, process, for_suspects=zygote is None)
+    database = lane_database(settings, identity)
+    memory = failpoints.around("memory", PostgresMemory(database))
+    tools = Tools.load(settings, PostgresKnowledge(database), memory)
+    require_schema(settings.require_database())
     lease = Lease(settings.lease, settings.lease_margin)
-    # A child tells its parent of its writes, and ends with it.
+    # A process of the pool reports its writes to its parent, and ends with it.
     fence = Fence(lease)
-    claims = Claims(lease, fence.hear if children is None else children.tell)
-    runtime = LaneRuntime(settings, identity, tools, app, tracker, claims=claims, failpoints=failpoints)
-    on_loop = LoopInFlight(runtime, claims)
+    in_flight = InFlightWork(lease, fence.hear if processes is None else processes.notify)
+    runtime = LaneRuntime(
+        settings, identity, database, tools, app, tracker, in_flight=in_flight, failpoints=failpoints
+    )
+    on_loop = LoopInFlight(runtime, in_flight)
     parts = HeartbeatParts(
-        here=children or on_loop,
+        here=processes or on_loop,
         lease=lease,
-        children=children,
-        loop_of=lambda: runtime.loop if children is None else None,
+        processes=processes,
+        loop_of=lambda: runtime.loop if processes is None else None,
         received=lambda: int(state.all_total_count[0]),
         restart=restart,
         counted=runtime.count_workers,
         counts=lambda: app.planq_dead_letters.counts,
     )
     lifecycle = Lifecycle(settings, identity, tools, app, parts, host=host, zygote=zygote, failpoints=failpoints)
-    claims.ends_in = lifecycle.sweep_in
-    if children is not None:
-        children.told = fence.is_acting
-    fence.start(on_loop.fence if children is None else lifecycle.fence)
+    in_flight.ends_in = lifecycle.sweep_in
+    if processes is not None:
+        processes.on_acting = fence.is_acting
+    fence.start(on_loop.fence if processes is None else lifecycle.fence)
     return identity, runtime, lifecycle
 
 
@@ -173,13 +187,16 @@ def _restart() -> None:
 
 
 def _connect_signals(
-    tracker: CeleryTracker | SilentTracker, runtime: LaneRuntime, lifecycle: Lifecycle, children: Children | None
+    tracker: CeleryTracker | SilentTracker,
+    runtime: LaneRuntime,
+    lifecycle: Lifecycle,
+    processes: PreforkProcesses | None,
 ) -> None:
     def attach(sender: Any, **_: Any) -> None:
         if isinstance(tracker, CeleryTracker):
             tracker.attach(sender)
-        if children is not None:
-            children.attach(sender)
+        if processes is not None:
+            processes.attach(sender)
 
     def wind_down(**_: Any) -> None:
         # Celery looks at its signal up to a second later, and takes a message that comes until then: only that one.
@@ -187,8 +204,8 @@ def _connect_signals(
         lifecycle.wind_down()
 
     def tie(**_: Any) -> None:
-        if children is not None:
-            children.tie()
+        if processes is not None:
+            processes.tie()
 
     def keep_logging(**_: Any) -> None:
         """Leave the logging that `worker/__main__.py` has set up; without a receiver Celery replaces it."""

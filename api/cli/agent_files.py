@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from api.cli.reading import Found, find_files
+from api.cli.reading import FoundFile, find_files
+from shared.domain.agents.checks import parse_skill
 from shared.domain.agents.document import parse_agent
-from shared.domain.agents.skill import parse_skill
 from shared.domain.errors import InvalidRequest
 
-MAX_BYTES = 2 * 1024 * 1024
+_MAX_BYTES = 2 * 1024 * 1024
 """Read of a file; what is valid is far shorter."""
 
-MEDIA_TYPES = {".yaml": "application/yaml", ".yml": "application/yaml", ".json": "application/json"}
+_MEDIA_TYPES = {".yaml": "application/yaml", ".yml": "application/yaml", ".json": "application/json"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class Defect:
+class FileDefect:
     """What is wrong in a file; `line` counts from 1, None for the file as a whole."""
 
     source: str
@@ -55,46 +55,46 @@ class Defect:
         return {"file": self.source, "line": self.line, "path": self.path, "message": self.message}
 
 
-def prepare(paths: Iterable[Path]) -> tuple[Sequence[Prepared], Sequence[Defect]]:
+def prepare(paths: Iterable[Path]) -> tuple[Sequence[Prepared], Sequence[FileDefect]]:
     """Read every agent and skill in these files and folders; skills come first, for agents list them.
 
     Returns what can be sent and everything that is wrong; other files in a folder are passed over.
     """
     named = {path.resolve() for path in paths if path.is_file()}
     ready: dict[tuple[str, str], Prepared] = {}
-    defects: list[Defect] = []
+    defects: list[FileDefect] = []
     for found in find_files(paths):
         is_named = found.path.resolve() in named
         kind = _kind(found.path, is_named=is_named)
         if kind is None:
             if is_named:
-                defects.append(Defect(found.source, "expected .yaml, .yml or .json (an agent) or .md (a skill)"))
+                defects.append(FileDefect(found.source, "expected .yaml, .yml or .json (an agent) or .md (a skill)"))
             continue
         one = _read(found, kind, defects)
         if one is None:
             continue
         earlier = ready.setdefault((one.kind, one.name), one)
         if earlier is not one:
-            defects.append(Defect(one.source, f"{one.name!r} stands in {earlier.source} already"))
+            defects.append(FileDefect(one.source, f"{one.name!r} stands in {earlier.source} already"))
     return sorted(ready.values(), key=lambda one: (one.kind != "skills", one.name)), defects
 
 
 def _kind(path: Path, *, is_named: bool) -> str | None:
-    if path.suffix.lower() in MEDIA_TYPES:
+    if path.suffix.lower() in _MEDIA_TYPES:
         return "agents"
     is_skill = path.name == "SKILL.md" or path.parent.name == "skills" or is_named
     return "skills" if path.suffix.lower() == ".md" and is_skill else None
 
 
-def _read(found: Found, kind: str, defects: list[Defect]) -> Prepared | None:
+def _read(found: FoundFile, kind: str, defects: list[FileDefect]) -> Prepared | None:
     if found.reason is not None:
-        defects.append(Defect(found.source, found.reason))
+        defects.append(FileDefect(found.source, found.reason))
         return None
     try:
         with found.path.open("rb") as file:
-            body = file.read(MAX_BYTES + 1)
+            body = file.read(_MAX_BYTES + 1)
     except OSError as error:
-        defects.append(Defect(found.source, f"cannot be read ({error.strerror})"))
+        defects.append(FileDefect(found.source, f"cannot be read ({error.strerror})"))
         return None
     try:
         return _checked(found, kind, body)
@@ -103,16 +103,16 @@ def _read(found: Found, kind: str, defects: list[Defect]) -> Prepared | None:
         return None
 
 
-def _checked(found: Found, kind: str, body: bytes) -> Prepared:
+def _checked(found: FoundFile, kind: str, body: bytes) -> Prepared:
     if kind == "agents":
         document = parse_agent(body)
-        return Prepared(kind, document.name, body, MEDIA_TYPES[found.path.suffix.lower()], found.source)
+        return Prepared(kind, document.name, body, _MEDIA_TYPES[found.path.suffix.lower()], found.source)
     path = found.path
     skill = parse_skill(path.parent.name if path.name == "SKILL.md" else path.stem, body)
     return Prepared(kind, skill.name, skill.text.encode(), "text/markdown", found.source)
 
 
-def _defects(source: str, error: InvalidRequest) -> Iterator[Defect]:
+def _defects(source: str, error: InvalidRequest) -> Iterator[FileDefect]:
     errors = error.details.get("errors") or [{"message": error.message}]
     for one in errors:
-        yield Defect(source, one["message"], one.get("line"), one.get("path") or "")
+        yield FileDefect(source, one["message"], one.get("line"), one.get("path") or "")

@@ -8,24 +8,24 @@ from typing import Annotated, Any
 import typer
 
 from api.cli.connection import ApiKey, AsJson, Url, connect
-from api.cli.console import columns, err, one_line, out, plain, print_json
+from api.cli.console import as_line, err, out, plain, print_columns, print_json
 from api.cli.outcome import NOT_OK, end, reported
 
-AsSkill = Annotated[bool, typer.Option("--skill", help="A skill, not an agent.")]
-Name = Annotated[str, typer.Argument(help="The name of the agent, or of the skill with --skill.")]
+_AsSkill = Annotated[bool, typer.Option("--skill", help="A skill, not an agent.")]
+_Name = Annotated[str, typer.Argument(help="The name of the agent, or of the skill with --skill.")]
 
 
 def add_to(app: typer.Typer) -> None:
     """Register the group."""
     group = typer.Typer(name="agents", help="Store agents and skills, and look at them.", no_args_is_help=True)
-    group.command()(apply)
-    group.command(name="list")(list_all)
-    group.command()(show)
-    group.command()(delete)
+    group.command(name="apply")(apply_documents)
+    group.command(name="list")(show_documents)
+    group.command(name="show")(show_document)
+    group.command(name="delete")(retire_documents)
     app.add_typer(group)
 
 
-def apply(
+def apply_documents(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH", exists=True, help="Files and folders.")],
     url: Url = None,
     api_key: ApiKey = None,
@@ -33,8 +33,8 @@ def apply(
 ) -> None:
     """Store the agents (YAML, JSON) and skills (skills/NAME.md) of files and folders.
 
-    Everything is checked first: with any mistake, all are told, by file and line, and nothing is stored. What has not
-    changed keeps its version. Names of tools, skills and agents that nobody offers are warned of, and stored. Exit
+    Everything is checked first: any mistake is printed by file and line, and nothing is stored then. What has not
+    changed keeps its version. Names of missing tools, skills and agents cause warnings, and are stored. Exit
     code 1 when something is wrong.
     """
     with reported(as_json=as_json):
@@ -48,7 +48,7 @@ def apply(
             err.print(plain(f"warning: {one['file']}: {told['path']}: {told['message']}"), style="yellow")
 
 
-def list_all(url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+def show_documents(url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
     """List the agents and skills in use."""
     with reported(as_json=as_json), connect(url, api_key) as client:
         agents, skills = client.documents("agents"), client.documents("skills")
@@ -58,14 +58,13 @@ def list_all(url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -
     rows = [_agent_row(one) for one in agents] + [_skill_row(one) for one in skills]
     if not rows:
         err.print("no agents and no skills yet; `planq agents apply` stores some")
-    for line in columns(rows):
-        out.print(line)
+    print_columns(rows)
 
 
-def show(
-    name: Name,
+def show_document(
+    name: _Name,
     version: Annotated[int | None, typer.Option(min=1, help="This version; else the newest in use.")] = None,
-    skill: AsSkill = False,
+    skill: _AsSkill = False,
     url: Url = None,
     api_key: ApiKey = None,
     as_json: AsJson = False,
@@ -81,14 +80,14 @@ def show(
     elif as_json:
         print_json(found)
     else:
-        out.print(plain(_yaml(found["document"])))
+        out.print(plain(document_yaml(found["document"])))
         retired = f", retired {found['retired_at']}" if found["retired_at"] else ""
         err.print(f"version {found['version']} of {found['created_at']}{retired}", style="dim")
 
 
-def delete(
+def retire_documents(
     names: Annotated[list[str], typer.Argument(metavar="NAME", help="Names of agents, or of skills with --skill.")],
-    skill: AsSkill = False,
+    skill: _AsSkill = False,
     url: Url = None,
     api_key: ApiKey = None,
 ) -> None:
@@ -145,14 +144,15 @@ def _agent_row(agent: dict[str, Any]) -> list[str]:
     mode = "structured" if agent["output_mode"] == "object" else "text"
     able = ", ".join([*agent["tools"], *(f"skill {name}" for name in agent["skills"])])
     version = f"version {agent['version']}"
-    return ["agent", agent["name"], version, mode, one_line(able, 60), one_line(agent["description"], 60)]
+    return ["agent", agent["name"], version, mode, as_line(able, 60), as_line(agent["description"], 60)]
 
 
 def _skill_row(skill: dict[str, Any]) -> list[str]:
     return ["skill", skill["name"], f"version {skill['version']}", f"{skill['characters']} characters", "", ""]
 
 
-def _yaml(document: dict[str, Any]) -> str:
+def document_yaml(document: dict[str, Any]) -> str:
+    """Return a document as YAML, in the order in which it was written."""
     import yaml
 
     text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)

@@ -37,7 +37,7 @@ _BY_STATUS: Mapping[int, type[PlanqError]] = {
 
 
 class Client:
-    """A connection to the API at `url`; use as a context manager. Every method raises as `_json` says."""
+    """A connection to the API at `url`; use as a context manager. Every method raises as `_send` says."""
 
     def __init__(self, url: str, api_key: str | None = None, *, timeout: float = 30.0) -> None:
         """Open no connection yet; `timeout` is in seconds, for requests that do not wait by themselves."""
@@ -68,17 +68,13 @@ class Client:
             return self._json("GET", _job(job_id))
         return self._json("GET", _job(job_id), params={"wait": wait}, timeout=wait + self._timeout)
 
-    def jobs(
-        self,
-        *,
-        status: str | None = None,
-        cursor: str | None = None,
-        limit: int | None = None,
-        roots: bool | None = None,
-    ) -> Json:
-        """Return one page of jobs, newest first: `{items, next_cursor?}`; with `roots` without child jobs."""
-        given = {"status": status, "cursor": cursor, "limit": limit, "roots": roots}
-        return self._json("GET", "/jobs", params={name: value for name, value in given.items() if value is not None})
+    def jobs(self, **params: str | int | bool | None) -> Json:
+        """Return one page of jobs, newest first: `{items, next_cursor?}`.
+
+        `params` are `status`, `strategy`, `cursor`, `limit` and `roots` (without child jobs); None leaves one out.
+        """
+        given = {name: value for name, value in params.items() if value is not None}
+        return self._json("GET", "/jobs", params=given)
 
     def cancel(self, job_id: str) -> Json:
         """Ask for a job's cancellation and return the job."""
@@ -100,6 +96,19 @@ class Client:
         """Answer the question of a step with `{outcome, output?}`, and return the job."""
         return self._json("POST", f"{_job(job_id)}/steps/{index}/settle", json=body)
 
+    def elicitations(self, *, job: str | None = None, status: str | None = None) -> list[Json]:
+        """Return all questions, newest first: of a job and those below it, or of a status."""
+        given = {"job": job, "status": status}
+        return self._pages("/elicitations", **{name: value for name, value in given.items() if value is not None})
+
+    def elicitation(self, elicitation_id: str) -> Json:
+        """Return a question."""
+        return self._json("GET", _at("elicitations", elicitation_id))
+
+    def answer(self, elicitation_id: str, body: Json) -> Json:
+        """Answer a question with `{action, content?, reason?, by?, channel?}`, and return it."""
+        return self._json("POST", _at("elicitations", elicitation_id), json=body)
+
     @contextmanager
     def output(self, job_id: str, index: int) -> Iterator[Iterator[bytes]]:
         """Lend the JSON of a step's output, in pieces, of any size; raises `Unavailable` where it breaks off."""
@@ -119,57 +128,32 @@ class Client:
 
     def documents(self, kind: str) -> list[Json]:
         """Return all `agents` or `skills` in use, without their contents."""
-        found: list[Json] = []
-        cursor = None
-        while True:
-            page = self._json("GET", f"/{kind}", params={"cursor": cursor} if cursor else {})
-            found += page["items"]
-            cursor = page["next_cursor"]
-            if cursor is None:
-                return found
+        return self._pages(f"/{kind}")
 
     def schedules(self, *, everything: bool = False) -> list[Json]:
         """Return all schedules that are to come, newest first; with `everything` also those that are over."""
-        found: list[Json] = []
-        params: dict[str, Any] = {"all": "true"} if everything else {}
-        while True:
-            page = self._json("GET", "/schedules", params=params)
-            found += page["items"]
-            if page["next_cursor"] is None:
-                return found
-            params = {**params, "cursor": page["next_cursor"]}
+        return self._pages("/schedules", **({"all": "true"} if everything else {}))
 
     def delete_schedule(self, schedule_id: str) -> None:
         """Remove a schedule."""
-        response, found = self._exchange("DELETE", f"/schedules/{quote(schedule_id, safe='')}")
-        if not response.is_success:
-            raise _refusal(response.status_code, found, self.url)
+        self._send("DELETE", _at("schedules", schedule_id))
 
     def agent(self, name: str, version: int | None = None) -> Json:
         """Return an agent with its document, in its newest version or another."""
-        return self._json("GET", f"/agents/{quote(name, safe='')}", params=_version(version))
+        return self._json("GET", _at("agents", name), params=_version(version))
 
     def skill(self, name: str, version: int | None = None) -> str:
         """Return a skill's text."""
-        path = f"/skills/{quote(name, safe='')}"
-        response, found = self._exchange("GET", path, params=_version(version))
-        if response.is_success:
-            return response.text
-        raise _refusal(response.status_code, found, self.url)
+        return self._send("GET", _at("skills", name), params=_version(version)).text
 
     def put(self, kind: str, name: str, body: bytes, media_type: str) -> tuple[Json, bool]:
         """Store one of the `agents` or `skills`; return it, and whether that made a new version."""
-        headers = {"Content-Type": media_type}
-        response, found = self._exchange("PUT", f"/{kind}/{quote(name, safe='')}", content=body, headers=headers)
-        if response.is_success and isinstance(found, dict):
-            return found, response.status_code == httpx.codes.CREATED
-        raise _refusal(response.status_code, found, self.url)
+        response = self._send("PUT", _at(kind, name), content=body, headers={"Content-Type": media_type})
+        return self._object(response), response.status_code == httpx.codes.CREATED
 
     def retire(self, kind: str, name: str) -> None:
         """Take one of the `agents` or `skills` out of use."""
-        response, found = self._exchange("DELETE", f"/{kind}/{quote(name, safe='')}")
-        if not response.is_success:
-            raise _refusal(response.status_code, found, self.url)
+        self._send("DELETE", _at(kind, name))
 
     def validate(self, plan: Any) -> Json:
         """Return `{valid, errors}` for a plan."""
@@ -177,29 +161,47 @@ class Client:
 
     def readiness(self) -> Json:
         """Return `{status, checks}` of `/readyz`, whether planq is ready or not."""
-        response, found = self._exchange("GET", "/readyz")
+        response = self._exchange("GET", "/readyz")
+        found = _decoded(response)
         if isinstance(found, dict) and "checks" in found:
             return found
         raise _refusal(response.status_code, found, self.url)
 
-    def _json(self, method: str, path: str, **options: Any) -> Json:
-        """Send a request and return the JSON object of a good answer.
+    def _pages(self, path: str, **params: str) -> list[Json]:
+        """Return the items of all pages."""
+        found: list[Json] = []
+        while True:
+            page = self._json("GET", path, params=params)
+            found += page["items"]
+            if page["next_cursor"] is None:
+                return found
+            params["cursor"] = page["next_cursor"]
 
-        Raises the error that the API's answer stands for, or `Unavailable` when nothing answers or what answers is no
-        planq.
-        """
-        response, found = self._exchange(method, path, **options)
-        if response.is_success and isinstance(found, dict):
+    def _json(self, method: str, path: str, **options: Any) -> Json:
+        """Send a request and return the JSON object of its answer; raises as `_send` does."""
+        return self._object(self._send(method, path, **options))
+
+    def _object(self, response: httpx.Response) -> Json:
+        if isinstance(found := _decoded(response), dict):
             return found
         raise _refusal(response.status_code, found, self.url)
 
-    def _exchange(self, method: str, path: str, **options: Any) -> tuple[httpx.Response, Any]:
-        """Send a request and return the answer and its JSON, None when it has none."""
+    def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Send a request and return a good answer.
+
+        Raises the error that another answer stands for, or `Unavailable` when nothing answers or what answers is no
+        planq.
+        """
+        response = self._exchange(method, path, **options)
+        if response.is_success:
+            return response
+        raise _refusal(response.status_code, _decoded(response), self.url)
+
+    def _exchange(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
-            response = self._http.request(method, path, **options)
+            return self._http.request(method, path, **options)
         except httpx.HTTPError as failure:
             raise self._unreachable(failure) from failure
-        return response, _decoded(response)
 
     def _unreachable(self, failure: httpx.HTTPError) -> Unavailable:
         return Unavailable(
@@ -219,8 +221,12 @@ def _version(version: int | None) -> dict[str, int]:
     return {} if version is None else {"version": version}
 
 
+def _at(kind: str, name: str) -> str:
+    return f"/{kind}/{quote(name, safe='')}"
+
+
 def _job(job_id: str) -> str:
-    return f"/jobs/{quote(job_id, safe='')}"
+    return _at("jobs", job_id)
 
 
 def _refusal(status: int, problem: Any, url: str) -> PlanqError:

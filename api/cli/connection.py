@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Annotated
+from uuid import UUID
 
 import typer
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from api.cli.client import Client
     from shared.settings import Settings
 
-TENANT = "default"
 DEFAULT_PORT = "8000"
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document for programs, nothing else.")]
@@ -27,6 +27,7 @@ Url = Annotated[
         envvar="PLANQ_URL", help="The API; else the port PLANQ_PORT here, else that of `planq up`, else port 8000."
     ),
 ]
+JobId = Annotated[UUID, typer.Argument(metavar="ID", help="The job's id.")]
 ApiKey = Annotated[str | None, typer.Option(envvar="PLANQ_API_KEY", help="The key, where the API asks for one.")]
 
 
@@ -58,7 +59,7 @@ def default_url() -> str:
 
 def located_settings() -> Settings:
     """Return the settings; URLs that are not set are those of the `planq up` that runs on PLANQ_DATA, else empty."""
-    from shared.settings import load_settings
+    from shared.environment import load_settings
 
     settings = load_settings()
     if settings.database_url and settings.broker_url:

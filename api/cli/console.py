@@ -7,7 +7,7 @@ text direction that hides what follows, no markup and no emoji codes are read in
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.cells import cell_len
@@ -25,7 +25,7 @@ _JSON_ESCAPES = {code: f"\\u{code:04x}" for code in (*_C1_AND_DELETE, *_BIDIRECT
 
 
 class PlainConsole(Console):
-    """A console that prints strings through `plain`; renderables are their makers' business."""
+    """A console that prints strings through `plain`; it leaves renderables as they are."""
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print as rich does, after `plain`."""
@@ -41,10 +41,15 @@ def plain(text: str) -> str:
     return text.translate(_CONTROLS)
 
 
-def one_line(text: Any, longest: int = 100) -> str:
+def as_line(text: Any, longest: int = 100) -> str:
     """Return any text as one line of at most `longest` characters and a mark, with `plain` applied."""
     line = " ".join(plain(str(text)).split())
     return line if len(line) <= longest else f"{line[:longest]}…"
+
+
+def shown_status(job: Mapping[str, Any]) -> str:
+    """Return a job's status, and whether it is paused."""
+    return f"{job['status']}{', paused' if job.get('paused_at') else ''}"
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -57,6 +62,12 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
         "  ".join(cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
+
+
+def print_columns(rows: Sequence[Sequence[str]]) -> None:
+    """Print rows with aligned columns; none where there are no rows."""
+    for line in columns(rows):
+        out.print(line)
 
 
 def print_json(value: Any) -> None:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from enum import StrEnum
 from typing import Annotated, Any
-from uuid import UUID
 
 import typer
 
-from api.cli.connection import ApiKey, AsJson, Url, connect
-from api.cli.console import columns, err, one_line, out, print_json
+from api.cli.connection import ApiKey, AsJson, JobId, Url, connect
+from api.cli.console import as_line, err, out, print_columns, print_json, shown_status
 from api.cli.outcome import reported
-from api.cli.submit import show_submitted, watch
-
-JobId = Annotated[UUID, typer.Argument(metavar="ID", help="The job's id.")]
+from api.cli.submit import show_submitted, watch_job
 
 
-class Outcome(StrEnum):
+class CallOutcome(StrEnum):
     """What a person can say about a call that was cut off; the API's words, as one types them."""
 
     HAPPENED = "happened"
@@ -28,6 +25,16 @@ def add_to(app: typer.Typer) -> None:
     """Register the commands."""
     for command in (cancel, pause, resume, fork, settle):
         app.command()(command)
+
+
+def cancel(job_id: JobId, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+    """Cancel a job: no new step starts.
+
+    Exit code 1 when the job has completed or failed already.
+    """
+    with reported(as_json=as_json), connect(url, api_key) as client:
+        job = client.cancel(str(job_id))
+    _show(job, as_json=as_json)
 
 
 def pause(job_id: JobId, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
@@ -99,7 +106,7 @@ def fork(
             if dry_run:
                 _show_preview(made, as_json=as_json)
             elif wait:
-                watch(client, made, as_json=as_json)
+                watch_job(client, made, as_json=as_json)
             else:
                 show_submitted(made, as_json=as_json)
 
@@ -107,7 +114,7 @@ def fork(
 def settle(
     job_id: JobId,
     step: Annotated[int, typer.Argument(metavar="STEP", min=0, help="The step that asks, by its number from 0.")],
-    outcome: Annotated[Outcome, typer.Argument(help="What became of the call.")],
+    outcome: Annotated[CallOutcome, typer.Argument(help="What became of the call.")],
     output: Annotated[
         str | None, typer.Option(metavar="JSON|@FILE", help="Where it happened: what the tool would have returned.")
     ] = None,
@@ -115,30 +122,26 @@ def settle(
     api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether a call that was cut off took effect, for a step that waits to be told.
+    """Say whether a call that was cut off took effect, for a step that waits for the answer.
 
     happened: the step succeeds with --output. did-not-happen: it runs again. unknown: it fails.
     """
+    from api.cli.inputs import json_or_file
+
     with reported(as_json=as_json):
         body: dict[str, Any] = {"outcome": outcome.replace("-", "_")}
         if output is not None:
-            body["output"] = _output(output)
+            body["output"] = json_or_file(output, "the output")
         with connect(url, api_key) as client:
             job = client.settle(str(job_id), step, body)
     _show(job, as_json=as_json)
-
-
-def _output(given: str) -> Any:
-    from api.cli.inputs import parse_json, read_json
-
-    return read_json(given[1:], "the output") if given.startswith("@") else parse_json(given, "the output")
 
 
 def _show(job: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(job)
     else:
-        out.print(f"job {job['id']} {job['status']}{', paused' if job.get('paused_at') else ''}")
+        out.print(f"job {job['id']} {shown_status(job)}")
 
 
 def _show_preview(preview: dict[str, Any], *, as_json: bool) -> None:
@@ -149,31 +152,12 @@ def _show_preview(preview: dict[str, Any], *, as_json: bool) -> None:
     doubts = preview["in_doubt"]
     notes |= {step["index"]: f"runs, but ${step['same_as']['index']} may have taken effect" for step in doubts}
     steps = sorted([*preview["reuse"], *preview["run"]], key=lambda step: int(step["index"]))
-    for line in columns(
+    print_columns(
         [
-            [f"${step['index']}", one_line(step["tool_name"]), step["effect"], notes.get(step["index"], "runs")]
+            [f"${step['index']}", as_line(step["tool_name"]), step["effect"], notes.get(step["index"], "runs")]
             for step in steps
         ]
-    ):
-        out.print(line)
+    )
     if doubts:
         err.print("refused unless with --repeat-unsafe", style="yellow")
     err.print("nothing was stored", style="dim")
-
-
-def cancel(
-    job_id: Annotated[UUID, typer.Argument(metavar="ID", help="The job's id.")],
-    url: Url = None,
-    api_key: ApiKey = None,
-    as_json: AsJson = False,
-) -> None:
-    """Cancel a job: no new step starts.
-
-    Exit code 1 when the job has completed or failed already.
-    """
-    with reported(as_json=as_json), connect(url, api_key) as client:
-        job = client.cancel(str(job_id))
-    if as_json:
-        print_json(job)
-    else:
-        out.print(f"job {job['id']} {job['status']}")

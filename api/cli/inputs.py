@@ -1,14 +1,17 @@
-"""JSON that a command is given: in a file, or on standard input where the name is `-`."""
+"""What a command is given: JSON in a file, or on standard input where the name is `-`; NAME=VALUE pairs."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from shared.domain import strict_json
+import typer
+
 from shared.domain.errors import InvalidRequest, Misconfigured
+from shared.domain.values import strict_json
 
 STANDARD_INPUT = "-"
 
@@ -49,3 +52,43 @@ def parse_json(text: str, what: str) -> Any:
         raise InvalidRequest(f"{what}: nested too deeply to be read") from error
     except ValueError as error:
         raise InvalidRequest(f"{what}: expected JSON, {error}") from error
+
+
+def json_or_file(given: str, what: str) -> Any:
+    """Return the value of a JSON text, or of the file in `@FILE`; raises as `read_json`."""
+    return read_json(given[1:], what) if given.startswith("@") else parse_json(given, what)
+
+
+def pairs_of(given: Sequence[str], option: str) -> list[tuple[str, str]]:
+    """Return the names and values of NAME=VALUE arguments of an option; raises `typer.BadParameter`."""
+    pairs = [item.partition("=") for item in given]
+    for item, (name, sign, _) in zip(given, pairs, strict=True):
+        if not name or not sign:
+            raise typer.BadParameter(f"expected NAME=VALUE, found {item[:80]!r}", param_hint=option)
+    return [(name, value) for name, _, value in pairs]
+
+
+def number(name: str, value: str, option: str) -> int | float:
+    """Return a number that was given with an option; raises `typer.BadParameter`."""
+    try:
+        given = float(value)
+    except ValueError:
+        given = float("nan")
+    if not abs(given) < float("inf"):
+        raise typer.BadParameter(f"{name}: expected a number, found {value[:80]!r}", param_hint=option)
+    return int(given) if given.is_integer() else given
+
+
+def budget_of(given: Sequence[str]) -> dict[str, Any]:
+    """Return a budget as the API takes it; `ask` is true or false, all else a number. The API knows the names."""
+    option = "--budget"
+    return {
+        name: _flag(name, value, option) if name == "ask" else number(name, value, option)
+        for name, value in pairs_of(given, option)
+    }
+
+
+def _flag(name: str, value: str, option: str) -> bool:
+    if value not in ("true", "false"):
+        raise typer.BadParameter(f"{name}: expected true or false, found {value[:80]!r}", param_hint=option)
+    return value == "true"

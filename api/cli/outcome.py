@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from api.cli.console import err, one_line, print_json
+from api.cli.console import as_line, err, print_json
 from shared.domain.errors import Misconfigured, PlanqError, Unauthorized, Unavailable
 
 OK = 0
@@ -41,14 +41,14 @@ def report(error: PlanqError, *, as_json: bool) -> None:
         return
     title = error.details.get("title")
     err.print(f"planq: {f'{title}: ' if title else ''}{error.message}", style="red")
-    for line in map(describe, error.details.get("errors") or []):
+    for line in map(describe_defect, error.details.get("errors") or []):
         if line not in error.message:
             err.print(f"- {line}", style="red")
 
 
-def describe(defect: Any) -> str:
+def describe_defect(defect: Any) -> str:
     """Return one line for one entry of a problem's `errors`: its place, then what is wrong."""
-    from shared.domain.plan_errors import PlanError
+    from shared.domain.plan.errors import PlanError
 
     if isinstance(defect, Mapping):
         try:
@@ -61,8 +61,8 @@ def describe(defect: Any) -> str:
                 place = f"line {defect['line']}{f', {place}' if place else ''}"
             if "step" in defect:
                 place = f"step {defect['step']} ({defect.get('tool_name')})"
-            return one_line(f"{f'{place}: ' if place else ''}{defect['message']}", _LONGEST_ERROR)
-    return one_line(json.dumps(defect, ensure_ascii=False), _LONGEST_ERROR)
+            return as_line(f"{f'{place}: ' if place else ''}{defect['message']}", _LONGEST_ERROR)
+    return as_line(json.dumps(defect, ensure_ascii=False), _LONGEST_ERROR)
 
 
 @contextmanager

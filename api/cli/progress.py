@@ -1,4 +1,4 @@
-"""Telling how a job goes, line by line: its plan, its steps as they run, its answer.
+"""Telling how a job goes, line by line: the plans of its rounds, its steps as they run, its answer.
 
 Each change of a step is one line with the time since the job's creation, so that the same output serves a terminal
 and a log, and steps that ran side by side are seen to have done so.
@@ -17,15 +17,16 @@ from rich.markdown import Markdown
 from rich.panel import Panel
 
 from api.cli.client import Client, Json
-from api.cli.console import one_line, plain
-from shared.domain.states import JobStatus, StepStatus
+from api.cli.console import as_line, plain, shown_status
+from shared.domain.jobs.states import JobStatus, StepStatus, StopReason
 
 POLL_SECONDS = 0.15
 LONGEST_VALUE = 100
+_ANSWERED = (StopReason.ANSWERED, StopReason.NO_STEPS, StopReason.UNTIL)
 STEP_STYLES = {"succeeded": "green", "failed": "red", "skipped": "dim", "cancelled": "dim"}
 
 
-def follow(
+def follow_job(
     client: Client,
     job_id: str,
     console: Console,
@@ -49,27 +50,28 @@ def follow(
 
 
 class Story:
-    """What has been told of a job already; `tell` prints only what is new, in the order in which it happened."""
+    """What has been printed of a job; `tell` prints only what is new, in the order in which it happened."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._status: str | None = None
-        self._plan_told = False
-        self._begun: dict[tuple[str, int], datetime] = {}
-        self._ended: set[str] = set()
+        self._rounds: set[int] = set()
+        self._begun: dict[tuple[int, int], datetime] = {}
+        self._ended: set[int] = set()
         self._asked: list[str] = []
 
     def tell(self, job: Json) -> None:
         """Print what changed since the last call. Times count from the job's creation, by the database's clock."""
         zero = datetime.fromisoformat(job["created_at"])
-        if job.get("plan") and not self._plan_told:
-            self._plan_told = True
-            self._tell_plan(job)
+        for one in job.get("rounds") or []:
+            if one["steps"] and one["round"] not in self._rounds:
+                self._rounds.add(one["round"])
+                self._tell_plan(job, one)
         news = [event for step in job.get("steps") or [] for event in self._news(step)]
-        # Steps that ran side by side between two looks are told as they ran, not in the order of the plan.
+        # Steps that ran side by side between two looks are printed as they ran, not in the order of the plan.
         for at, text, style in sorted(news, key=lambda event: event[0]):
             self._console.print(f"{(at - zero).total_seconds():6.2f} s  {text}", style=style)
-        status = f"{job['status']}{', paused' if job.get('paused_at') else ''}"
+        status = shown_status(job)
         if status != self._status:
             self._status = status
             self._console.print(f"          job {status}", style="bold")
@@ -79,12 +81,13 @@ class Story:
                 self._console.print(question, style="yellow")
         self._asked = asked
 
-    def _tell_plan(self, job: Json) -> None:
-        self._console.print("plan", style="bold")
-        calls = job["plan"].get("calls") or []
-        for step in job.get("steps") or []:
+    def _tell_plan(self, job: Json, round_: Json) -> None:
+        self._console.print(round_heading(round_), style="bold")
+        calls = (round_.get("plan") or {}).get("calls") or []
+        steps = [step for step in job["steps"] if step.get("round") == round_["round"]]
+        for place, step in enumerate(steps):
             # As planned, with its references: the step's own arguments may be resolved already.
-            planned = calls[step["index"]] if step["index"] < len(calls) else step
+            planned = calls[place] if place < len(calls) else step
             after = ", ".join(f"${index}" for index in step.get("depends_on") or [])
             given = planned.get("arguments") or {}
             arguments = ", ".join(f"{plain(name)}={_short(value)}" for name, value in given.items())
@@ -95,12 +98,12 @@ class Story:
         """Yield what is new about a step: when it happened, what to print, and how."""
         attempt, status = step.get("attempt") or 0, step["status"]
         started, finished = _time(step.get("started_at")), _time(step.get("finished_at"))
-        name = _name(step)  # with the tool: the chained one's step has the index of another
-        if started and attempt and (name, attempt) not in self._begun:
+        name, index = _name(step), step["index"]
+        if started and attempt and (index, attempt) not in self._begun:
             yield started, f"step {name} {self._begins(step, attempt, started)}", "cyan"
-            self._begun[(name, attempt)] = started
-        if finished and name not in self._ended and StepStatus(status).is_terminal:
-            self._ended.add(name)
+            self._begun[(index, attempt)] = started
+        if finished and index not in self._ended and StepStatus(status).is_terminal:
+            self._ended.add(index)
             took = f" after {(finished - started).total_seconds() * 1000:.0f} ms" if started else ""
             if origin := step.get("reused_from"):
                 took = f", as in {origin['job_id']} ${origin['index']}"
@@ -112,11 +115,18 @@ class Story:
             if attempt == 1:
                 return "started"
             # A retry keeps the time of the first start: when it began itself is not known here.
-            known = [at for (name, _), at in self._begun.items() if name == _name(step)]
+            known = [at for (index, _), at in self._begun.items() if index == step["index"]]
             is_anew = known and started not in known
             return f"started again (attempt {attempt})" if is_anew else f"started, and is in attempt {attempt}"
         # It hands over, and goes on in another attempt once those have ended.
-        return "goes on" if (_name(step), attempt - 1) in self._begun else "started"
+        return "goes on" if (step["index"], attempt - 1) in self._begun else "started"
+
+
+def round_heading(round_: Json) -> str:
+    """Return what stands above the steps of a round."""
+    if round_["source"] == "chained":
+        return f"round {round_['round']}: the chained tool"
+    return f"round {round_['round']}: plan" if round_["round"] else "plan"
 
 
 def questions(job: Json) -> Iterator[str]:
@@ -126,15 +136,21 @@ def questions(job: Json) -> Iterator[str]:
         then = "it is asked again now" if at is None else f"it is asked again at {at}"
         yield (
             f"{retry['stage']} waits for its model, which failed in attempt {retry['attempts']}: "
-            f"{one_line(retry['error']['message'], 300)}; {then}"
+            f"{as_line(retry['error']['message'], 300)}; {then}"
         )
     for step in job.get("steps") or []:
         if question := step.get("question"):
-            settle = f"  planq settle {job['id']} {step['index']}"
-            yield (
-                f"${step['index']} asks: {one_line(question.get('message') or question, 500)}\n"
-                f"{settle} happened --output JSON\n{settle} did-not-happen\n{settle} unknown"
-            )
+            yield f"${step['index']} asks: {as_line(question.get('message') or question, 500)}\n{_ways(job, step)}"
+
+
+def _ways(job: Json, step: Json) -> str:
+    """Return the commands that answer what a step asks."""
+    question = step["question"]
+    if question.get("kind") == "outcome":
+        settle = f"  planq settle {job['id']} {step['index']}"
+        return f"{settle} happened --output JSON\n{settle} did-not-happen\n{settle} unknown"
+    command = f"  planq answer {question.get('id')}"
+    return f"{command}\n{command} --decline"
 
 
 def print_outcome(job: Json, console: Console) -> None:
@@ -144,6 +160,8 @@ def print_outcome(job: Json, console: Console) -> None:
     if job.get("error"):
         error = job["error"]
         console.print(plain(f"{error.get('code')}: {error.get('message')}"), style="red")
+    if (stopped := job.get("stop_reason")) and stopped not in _ANSWERED:
+        console.print(plain(f"stopped before the planner had finished: {stopped}"), style="yellow")
     for warning in job.get("warnings") or []:
         console.print(plain(f"warning: {warning.get('message')}"), style="yellow")
     usage = job.get("usage") or {}

@@ -35,7 +35,7 @@ class Form(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundFile:
     """A file to load, or a reason to skip it."""
 
     source: str
@@ -43,16 +43,16 @@ class Found:
     reason: str | None = None
 
 
-class Unreadable(Exception):
+class UnreadableFile(Exception):
     """This file is no document; the text says why."""
 
 
-def find_files(paths: Iterable[Path], prefix: str = "") -> Iterator[Found]:
+def find_files(paths: Iterable[Path], prefix: str = "") -> Iterator[FoundFile]:
     """Yield every file under the given files and folders, each once, in the order of their names."""
     sources: dict[str, str] = {}
     seen: set[str] = set()
     for root in paths:
-        for found in _walk(root) if root.is_dir() else [Found(root.name, root)]:
+        for found in _walk(root) if root.is_dir() else [FoundFile(root.name, root)]:
             source = storable(prefix + found.source)
             real = os.path.realpath(found.path)  # unlike Path.resolve, it bears a link to itself
             if found.reason is None and real in seen:
@@ -62,27 +62,27 @@ def find_files(paths: Iterable[Path], prefix: str = "") -> Iterator[Found]:
             reason = found.reason
             if reason is None and earlier != real:
                 reason = "another file of this call has the same source; load it by itself with --prefix"
-            yield Found(source, found.path, reason)
+            yield FoundFile(source, found.path, reason)
 
 
 def read_file(path: Path) -> tuple[str, Form, bytes]:
-    """Return a document's text, its form and its bytes; raises `Unreadable` for anything that is no text."""
+    """Return a document's text, its form and its bytes; raises `UnreadableFile` for anything that is no text."""
     try:
-        # Not blocking: a named pipe without a writer would hold us up for ever.
+        # Not blocking: a named pipe without a writer would block without end.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise Unreadable("not a regular file")
+                raise UnreadableFile("not a regular file")
             raw = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise Unreadable(f"cannot be read ({error.strerror})") from error
+        raise UnreadableFile(f"cannot be read ({error.strerror})") from error
     if len(raw) > MAX_FILE_BYTES:
-        raise Unreadable(f"larger than {MAX_FILE_BYTES // 1024**2} MB")
+        raise UnreadableFile(f"larger than {MAX_FILE_BYTES // 1024**2} MB")
     form = _form(path)
     return _decode(raw, form), form, raw
 
 
-def _walk(root: Path) -> Iterator[Found]:
+def _walk(root: Path) -> Iterator[FoundFile]:
     inside = root.resolve()
     for folder, folders, files in os.walk(root, onerror=None):
         here = Path(folder)
@@ -90,11 +90,11 @@ def _walk(root: Path) -> Iterator[Found]:
         for name in [name for name in folders if (here / name).is_symlink()]:
             # os.walk does not enter these: what they lead to inside the root is found there by its own name.
             if not _is_inside(here / name, inside):
-                yield Found(_below(here / name, root), here / name, "a link that leads out of the folder")
+                yield FoundFile(_below(here / name, root), here / name, "a link that leads out of the folder")
         for name in sorted(name for name in files if not name.startswith(".")):
             path = here / name
             outside = path.is_symlink() and not _is_inside(path, inside)
-            yield Found(_below(path, root), path, "a link that leads out of the folder" if outside else None)
+            yield FoundFile(_below(path, root), path, "a link that leads out of the folder" if outside else None)
 
 
 def _is_inside(link: Path, inside: Path) -> bool:
@@ -116,7 +116,7 @@ def _decode(raw: bytes, form: Form) -> str:
     if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
         return storable(raw.decode("utf-16", "replace"))
     if _BINARY.search(raw):
-        raise Unreadable("binary")
+        raise UnreadableFile("binary")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError:

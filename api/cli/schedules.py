@@ -7,19 +7,19 @@ from typing import Annotated, Any
 import typer
 
 from api.cli.connection import ApiKey, AsJson, Url, connect
-from api.cli.console import columns, err, one_line, out, print_json
+from api.cli.console import as_line, err, out, print_columns, print_json
 from api.cli.outcome import reported
 
 
 def add_to(app: typer.Typer) -> None:
     """Register the group."""
     group = typer.Typer(name="schedules", help="Look at reminders, and remove them.", no_args_is_help=True)
-    group.command(name="list")(list_all)
-    group.command()(delete)
+    group.command(name="list")(show_schedules)
+    group.command(name="delete")(delete_schedules)
     app.add_typer(group)
 
 
-def list_all(
+def show_schedules(
     everything: Annotated[bool, typer.Option("--all", help="Also those that are over.")] = False,
     url: Url = None,
     api_key: ApiKey = None,
@@ -33,11 +33,10 @@ def list_all(
         return
     if not found:
         err.print("nothing is scheduled")
-    for line in columns([_row(one) for one in found]):
-        out.print(line)
+    print_columns([_row(one) for one in found])
 
 
-def delete(
+def delete_schedules(
     ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of schedules.")],
     url: Url = None,
     api_key: ApiKey = None,
@@ -46,11 +45,11 @@ def delete(
     with reported(as_json=False), connect(url, api_key) as client:
         for schedule_id in ids:
             client.delete_schedule(schedule_id)
-            out.print(f"schedule {one_line(schedule_id, 80)} deleted")
+            out.print(f"schedule {as_line(schedule_id, 80)} deleted")
 
 
 def _row(schedule: dict[str, Any]) -> list[str]:
     how_often = f"{schedule['cron']} {schedule['timezone']}" if schedule["cron"] else "once"
     when = schedule["next_at"] or schedule["error"] or "over"
     agent = f"agent {schedule['agent']}" if schedule["agent"] else ""
-    return [schedule["id"], one_line(when, 60), how_often, agent, one_line(schedule["name"], 60)]
+    return [schedule["id"], as_line(when, 60), how_often, agent, as_line(schedule["name"], 60)]

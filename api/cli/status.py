@@ -9,16 +9,15 @@ from datetime import datetime
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Annotated, Any
-from uuid import UUID
 
 import typer
 
-from api.cli.connection import ApiKey, AsJson, Url, connect
-from api.cli.console import columns, err, one_line, out, plain, print_json
-from api.cli.outcome import describe, end, reported
-from api.cli.submit import LONG_POLL_SECONDS, code_of, watch
+from api.cli.connection import ApiKey, AsJson, JobId, Url, connect
+from api.cli.console import as_line, err, out, plain, print_columns, print_json, shown_status
+from api.cli.outcome import describe_defect, end, reported
+from api.cli.submit import LONG_POLL_SECONDS, code_of, watch_job
 from shared.domain.errors import Misconfigured
-from shared.domain.states import JobStatus, StepStatus
+from shared.domain.jobs.states import JobStatus, StepStatus, Strategy
 
 RESUMABLE = frozenset({JobStatus.COMPLETED, JobStatus.FAILED})
 
@@ -30,7 +29,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def status(
-    job_id: Annotated[UUID, typer.Argument(metavar="ID", help="The job's id.")],
+    job_id: JobId,
     wait: Annotated[bool, typer.Option("--wait", help="Tell its progress and wait for its end.")] = False,
     tree: Annotated[bool, typer.Option("--tree", help="With the jobs that its steps have handed over to.")] = False,
     url: Url = None,
@@ -46,13 +45,13 @@ def status(
         if tree:
             job = _with_children(client, job, wait=wait)
         elif wait:
-            watch(client, job, as_json=as_json)
+            watch_job(client, job, as_json=as_json)
     if as_json:
         print_json(job)
     elif tree:
         _show_tree(job)
     else:
-        show(job)
+        show_job(job)
     end(code_of(job))
 
 
@@ -65,28 +64,48 @@ def _with_children(client: Any, job: dict[str, Any], *, wait: bool) -> dict[str,
 
 
 def _show_tree(job: dict[str, Any]) -> None:
-    from api.cli.tree import print_tree, totals
+    from api.cli.tree import print_tree, tree_totals
 
     print_tree(job, out)
-    out.print(totals(job), style="dim")
+    out.print(tree_totals(job), style="dim")
     _show_budget(job)
 
 
+_COUNTED = (
+    ("max_tokens", "tokens", "tokens"),
+    ("max_cost_usd", "cost_usd", "USD"),
+    ("max_model_calls", "model_calls", "model calls"),
+    ("max_steps", "steps", "steps"),
+)
+"""Each limit, what is used of it, and in which words."""
+
+
 def _show_budget(job: dict[str, Any]) -> None:
-    from api.cli.budgets import budget_line
+    """Print what the tree of a job has used of its budget, where it has one."""
+    if not (budget := job.get("budget")):
+        return
+    used = budget.get("used") or {}
+    told = [
+        f"{_amount(used.get(kind) or 0, unit)} of {_amount(budget[limit], unit)} {unit}"
+        for limit, kind, unit in _COUNTED
+        if budget.get(limit) is not None
+    ]
+    out.print(f"budget: {', '.join(told)}", style="dim")
 
-    if line := budget_line(job.get("budget")):
-        out.print(line, style="dim")
+
+def _amount(amount: float, unit: str) -> str:
+    return f"{amount:.4f}" if unit == "USD" else f"{amount:.0f}"
 
 
-def show(job: dict[str, Any]) -> None:
+def show_job(job: dict[str, Any]) -> None:
     """Print a job as it stands."""
     from api.cli.progress import print_outcome, questions
 
-    out.print(f"job {job['id']} {job['status']}{', paused' if job.get('paused_at') else ''}", style="bold")
+    out.print(f"job {job['id']} {shown_status(job)}", style="bold")
     _show_origin(job)
-    for defect in job.get("plan_errors") or []:
-        out.print(f"- {describe(defect)}", style="red")
+    rounds = job.get("rounds") or []
+    for defect in (found for one in rounds for found in one["plan_errors"] or []):
+        out.print(f"- {describe_defect(defect)}", style="red")
     _show_steps(job)
     for question in questions(job):
         out.print(question, style="yellow")
@@ -99,18 +118,19 @@ def _show_origin(job: dict[str, Any]) -> None:
     if job.get("forked_from"):
         out.print(f"forked from {job['forked_from']}")
     if agent := job.get("agent"):
-        out.print(f"agent {one_line(agent['name'])} version {agent['version']}")
+        out.print(f"agent {as_line(agent['name'])} version {agent['version']}")
     if parent := job.get("parent"):
         out.print(f"works for {parent['job_id']} ${parent['step_index']}")
     if job.get("input"):
-        out.print(f"input: {one_line(job['input'], 200)}")
+        out.print(f"input: {as_line(job['input'], 200)}")
 
 
 def _show_steps(job: dict[str, Any]) -> None:
     steps = job.get("steps") or []
-    if steps:
-        for line in columns([_step_row(step) for step in steps]):
-            out.print(line)
+    rows = [_step_row(step) for step in steps]
+    if any(step.get("round") for step in steps):
+        rows = [[f"round {step['round']}", *row] for step, row in zip(steps, rows, strict=True)]
+    print_columns(rows)
     for step in steps:
         if large := step.get("output_ref"):
             size = large["bytes"] / 1024**2
@@ -121,7 +141,10 @@ def _show_steps(job: dict[str, Any]) -> None:
 
 
 def _show_way_on(job: dict[str, Any]) -> None:
-    has_failures = any(step["status"] == StepStatus.FAILED for step in job.get("steps") or [])
+    steps = job.get("steps") or []
+    # What a loop's planner was shown is none of the job's failures.
+    is_answered = job["status"] == JobStatus.COMPLETED and job.get("stop_reason")
+    has_failures = not is_answered and any(step["status"] == StepStatus.FAILED for step in steps)
     if job.get("paused_at"):
         err.print(f"paused; `planq resume {job['id']}` lets it go on", style="dim")
     elif job["status"] in RESUMABLE and has_failures:
@@ -131,12 +154,12 @@ def _show_way_on(job: dict[str, Any]) -> None:
 def _step_row(step: dict[str, Any]) -> list[str]:
     after = ", ".join(f"${index}" for index in step.get("depends_on") or [])
     error = step.get("error") or {}
-    note = one_line(error["message"], 120) if error.get("message") else ""
+    note = as_line(error["message"], 120) if error.get("message") else ""
     attempt = step.get("attempt") or 0 if step.get("kind", "tool") == "tool" else 0
     origin = step.get("reused_from") or {}
     return [
         f"${step['index']}",
-        one_line(step["tool_name"]),
+        as_line(step["tool_name"]),
         step["status"],
         f"as in {origin['job_id']} ${origin['index']}" if origin else f"attempt {attempt}" if attempt > 1 else "",
         f"after {after}" if after else "",
@@ -145,7 +168,7 @@ def _step_row(step: dict[str, Any]) -> list[str]:
 
 
 def output(
-    job_id: Annotated[UUID, typer.Argument(metavar="ID", help="The job's id.")],
+    job_id: JobId,
     index: Annotated[int, typer.Argument(metavar="STEP", min=0, help="The step's number, from 0.")],
     to: Annotated[
         Path | None, typer.Option("--to", metavar="FILE", help="Write it there; else to standard output.")
@@ -190,6 +213,9 @@ PAGE = 100  # the API's largest page
 
 def jobs(
     status: Annotated[JobStatus | None, typer.Option(help="Only jobs in this state.", show_default=False)] = None,
+    strategy: Annotated[
+        Strategy | None, typer.Option(help="Only jobs with this strategy.", show_default=False)
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 20,
     children: Annotated[
         bool, typer.Option("--children", help="Also those that steps of other jobs have made.")
@@ -205,6 +231,7 @@ def jobs(
         while len(found) < limit:
             page = client.jobs(
                 status=status.value if status else None,
+                strategy=strategy.value if strategy else None,
                 cursor=cursor,
                 limit=min(PAGE, limit - len(found)),
                 roots=None if children else True,
@@ -216,8 +243,7 @@ def jobs(
     if as_json:
         print_json({"items": found, "next_cursor": cursor})
     elif found:
-        for line in columns([_job_row(job) for job in found]):
-            out.print(line)
+        print_columns([_job_row(job) for job in found])
         if cursor:
             err.print("there are more; --limit shows them", style="dim")
     else:
@@ -226,7 +252,6 @@ def jobs(
 
 def _job_row(job: dict[str, Any]) -> list[str]:
     begun = datetime.fromisoformat(job["created_at"]).astimezone()
-    status = f"{job['status']}{', paused' if job.get('paused_at') else ''}"
     agent = f"{job['agent']['name']}: " if job.get("agent") else ""
     asked = job.get("input") or ("(an action)" if agent else "(a plan)")
-    return [job["id"], f"{begun:%Y-%m-%d %H:%M:%S}", status, one_line(f"{agent}{asked}", 60)]
+    return [job["id"], f"{begun:%Y-%m-%d %H:%M:%S}", shown_status(job), as_line(f"{agent}{asked}", 60)]

@@ -9,15 +9,36 @@ import typer
 from api.cli.connection import ApiKey, AsJson, Url, connect
 from api.cli.console import err, out, print_json
 from api.cli.outcome import INTERRUPTED, NOT_OK, OK, end, reported
-from shared.domain.states import JobStatus
+from shared.domain.jobs.states import JobStatus
 
 LONG_POLL_SECONDS = 20.0
 ENDED_BADLY = frozenset({JobStatus.FAILED, JobStatus.CANCELLED})
 
-Limits = Annotated[
+_Limits = Annotated[
     list[str] | None, typer.Option(metavar="NAME=NUMBER", help="A lower bound for this job; repeatable.")
 ]
-Budget = Annotated[
+_Action = Annotated[str | None, typer.Option(help="One of the agent's actions; the text may then be left out.")]
+_With = Annotated[
+    str | None, typer.Option("--with", metavar="JSON|@FILE", help="What the agent is given to work on.")
+]
+_Metadata = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Kept with the job; repeatable.")]
+_Key = Annotated[str | None, typer.Option(help="Submitting again with the same key gives the same job.")]
+_Strategy = Annotated[
+    str | None,
+    typer.Option(metavar="plan|loop|react", help="Who makes the next plan; the agent's own by default, else plan."),
+]
+_Loop = Annotated[
+    str | None, typer.Option(metavar="FILE|-", help="How its rounds are made: a loop block, YAML or JSON.")
+]
+_Prompt = Annotated[
+    str | None, typer.Option(metavar="FILE", help="The template that asks for the next plan; wins over the block's.")
+]
+_Policy = Annotated[
+    list[str] | None,
+    typer.Option(metavar="TOOL=auto|ask|deny", help="Whether a tool is called; names may have *. Repeatable."),
+]
+_Tools = Annotated[str | None, typer.Option(metavar="NAME,NAME", help="The same as --tool, all in one.")]
+_Budget = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=VALUE",
@@ -38,26 +59,23 @@ def submit(
     plan: Annotated[
         str | None, typer.Option(metavar="FILE|-", help="Run this plan (JSON) as it is, without a planning call.")
     ] = None,
-    agent: Annotated[str | None, typer.Option(metavar="NAME", help="The agent that shall do it.")] = None,
-    action: Annotated[
-        str | None, typer.Option(help="One of the agent's actions; the text may then be left out.")
-    ] = None,
-    with_: Annotated[
-        str | None, typer.Option("--with", metavar="JSON|@FILE", help="What the agent is given to work on.")
-    ] = None,
+    agent: Annotated[str | None, typer.Option(metavar="NAME", help="The agent that does it.")] = None,
+    action: _Action = None,
+    with_: _With = None,
     model: Annotated[str | None, typer.Option(help="offline, or provider:model; else the server's own.")] = None,
     tool: Annotated[
         list[str] | None, typer.Option(help="A tool that the job may use; repeatable. All by default.")
     ] = None,
+    tools: _Tools = None,
+    strategy: _Strategy = None,
+    loop: _Loop = None,
+    prompt_template: _Prompt = None,
+    policy: _Policy = None,
     user: Annotated[str | None, typer.Option(help="Whose job it is: tools keep what they learn for this id.")] = None,
-    limit: Limits = None,
-    budget: Budget = None,
-    metadata: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Kept with the job; repeatable.")
-    ] = None,
-    idempotency_key: Annotated[
-        str | None, typer.Option(help="Submitting again with the same key gives the same job.")
-    ] = None,
+    limit: _Limits = None,
+    budget: _Budget = None,
+    metadata: _Metadata = None,
+    idempotency_key: _Key = None,
     wait: Annotated[bool, typer.Option(help="Tell its progress and wait for its end.")] = True,
     url: Url = None,
     api_key: ApiKey = None,
@@ -68,19 +86,22 @@ def submit(
     Exit code 1 when the job fails. With --no-wait it prints the job's id and returns at once.
     """
     with reported(as_json=as_json):
-        if [text, plan, with_ and with_.removeprefix("@")].count("-") > 1:
-            raise typer.BadParameter("two of the text, the plan and --with cannot both come from standard input")
+        if [text, plan, loop, with_ and with_.removeprefix("@")].count("-") > 1:
+            raise typer.BadParameter(
+                "two of the text, the plan, the loop and --with cannot both come from standard input"
+            )
         body = {
             **_asked(text, plan, is_complete=agent is not None and action is not None),
-            **_given({"agent": agent, "action": action, "model": model, "user": user}, with_),
-            **_bounds(tool, limit, budget, metadata),
+            **_given({"agent": agent, "action": action, "model": model, "user": user, "strategy": strategy}, with_),
+            **_bounds([*(tool or ()), *_names(tools)], limit, budget, metadata),
+            **_rounds(loop, prompt_template, policy),
         }
         with connect(url, api_key) as client:
             job = client.submit(body, idempotency_key=idempotency_key)
             if not wait:
                 show_submitted(job, as_json=as_json)
                 return
-            watch(client, job, as_json=as_json)
+            watch_job(client, job, as_json=as_json)
 
 
 def show_submitted(job: dict[str, Any], *, as_json: bool) -> None:
@@ -92,12 +113,12 @@ def show_submitted(job: dict[str, Any], *, as_json: bool) -> None:
         err.print(f"submitted; `planq status {job['id']} --wait` follows it", style="dim")
 
 
-def watch(client: Any, job: dict[str, Any], *, as_json: bool) -> None:
+def watch_job(client: Any, job: dict[str, Any], *, as_json: bool) -> None:
     """Follow a job to its end, print it, and end with the exit code of its status.
 
     Progress goes to standard error, the answer to standard output; as JSON nothing but the finished job is printed.
     """
-    from api.cli.progress import follow, print_outcome
+    from api.cli.progress import follow_job, print_outcome
 
     try:
         if as_json:
@@ -106,7 +127,7 @@ def watch(client: Any, job: dict[str, Any], *, as_json: bool) -> None:
             print_json(job)
         else:
             err.print(f"job {job['id']}")
-            job = follow(client, job["id"], err)
+            job = follow_job(client, job["id"], err)
             print_outcome(job, out)
     except KeyboardInterrupt:
         err.print(f"\njob {job['id']} goes on; `planq status {job['id']} --wait` follows it, `planq cancel` ends it")
@@ -133,34 +154,42 @@ def _asked(text: str | None, plan: str | None, *, is_complete: bool) -> dict[str
 
 
 def _given(names: dict[str, str | None], with_: str | None) -> dict[str, Any]:
-    from api.cli.inputs import parse_json, read_json
+    from api.cli.inputs import json_or_file
 
     body: dict[str, Any] = {name: value for name, value in names.items() if value is not None}
     if with_ is not None:
-        body["with"] = read_json(with_[1:], "--with") if with_.startswith("@") else parse_json(with_, "--with")
+        body["with"] = json_or_file(with_, "--with")
     return body
+
+
+def _names(tools: str | None) -> list[str]:
+    return [name.strip() for name in (tools or "").split(",") if name.strip()]
+
+
+def _rounds(loop: str | None, prompt_template: str | None, policy: list[str] | None) -> dict[str, Any]:
+    from api.cli.inputs import pairs_of
+    from api.cli.loop_files import read_loop_file, read_prompt_file
+
+    block = {} if loop is None else read_loop_file(loop)
+    if prompt_template is not None:
+        block = {**block, "prompt": read_prompt_file(prompt_template)}
+    if policy:
+        block = {**block, "policy": {**block.get("policy", {}), **dict(pairs_of(policy, "--policy"))}}
+    return {"loop": block} if block else {}
 
 
 def _bounds(
     tools: list[str] | None, limits: list[str] | None, budget: list[str] | None, metadata: list[str] | None
 ) -> dict[str, Any]:
-    from api.cli.budgets import budget_of, number
+    from api.cli.inputs import budget_of, number, pairs_of
 
     body: dict[str, Any] = {}
     if tools:
         body["tools"] = tools
     if limits:
-        body["limits"] = {name: number(name, value, "--limit") for name, value in _pairs(limits, "--limit")}
+        body["limits"] = {name: number(name, value, "--limit") for name, value in pairs_of(limits, "--limit")}
     if budget:
-        body["limits"] = {**body.get("limits", {}), "budget": budget_of(_pairs(budget, "--budget"))}
+        body["limits"] = {**body.get("limits", {}), "budget": budget_of(budget)}
     if metadata:
-        body["metadata"] = dict(_pairs(metadata, "--metadata"))
+        body["metadata"] = dict(pairs_of(metadata, "--metadata"))
     return body
-
-
-def _pairs(given: list[str], option: str) -> list[tuple[str, str]]:
-    pairs = [tuple(item.partition("=")[::2]) for item in given]
-    for item, (name, _) in zip(given, pairs, strict=True):
-        if not name or "=" not in item:
-            raise typer.BadParameter(f"expected NAME=VALUE, found {item[:80]!r}", param_hint=option)
-    return [(name, value) for name, value in pairs]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from api.cli.connection import ApiKey, AsJson, Url, connect
-from api.cli.console import columns, err, one_line, out, plain, print_json
-from api.cli.outcome import NOT_OK, OK, describe, end, reported
+from api.cli.console import as_line, err, out, plain, print_columns, print_json
+from api.cli.outcome import NOT_OK, OK, describe_defect, end, reported
 from shared.domain.errors import NotFound
+from shared.domain.values.pointers import array_index, from_pointer
+
+if TYPE_CHECKING:
+    from shared.domain.agents.source import DocumentSource
 
 
 def add_to(app: typer.Typer) -> None:
@@ -35,8 +39,7 @@ def tools(
     elif tool is not None:
         _show(tool)
     elif found:
-        for line in columns([_row(one) for one in found]):
-            out.print(line)
+        print_columns([_row(one) for one in found])
     else:
         err.print("no worker has published a tool yet; is one running? `planq doctor` tells")
         end(NOT_OK)
@@ -44,7 +47,7 @@ def tools(
 
 def _named(name: str, found: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the tool that a name stands for, in any accepted spelling (docs/decisions.md, D24)."""
-    from shared.domain.names import resolve_name, suggestion
+    from shared.domain.tools.names import resolve_name, suggestion
 
     known = {tool["name"]: tool for tool in found}
     registered = resolve_name(name, known)
@@ -55,7 +58,7 @@ def _named(name: str, found: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _row(tool: dict[str, Any]) -> list[str]:
-    return [tool["name"], tool["effect"], tool["lane"], one_line(tool["description"], 90)]
+    return [tool["name"], tool["effect"], tool["lane"], as_line(tool["description"], 90)]
 
 
 def _show(tool: dict[str, Any]) -> None:
@@ -69,36 +72,71 @@ def _show(tool: dict[str, Any]) -> None:
         "skill": tool.get("skill_id") or "none",
         "comes from": tool.get("source") or "unknown",
     }
-    for line in columns([[f"  {label}", value] for label, value in facts.items()]):
-        out.print(line)
+    print_columns([[f"  {label}", value] for label, value in facts.items()])
     for label, schema in (("input", tool["input_schema"]), ("output", tool.get("output_schema"))):
         out.print(f"{label} schema", style="bold")
         out.print(plain(json.dumps(schema, ensure_ascii=False, indent=2)))
 
 
 def validate(
-    plan: Annotated[str, typer.Argument(metavar="FILE|-", help="The plan (JSON); - reads standard input.")],
+    plan: Annotated[
+        str, typer.Argument(metavar="FILE|-", help="The plan (JSON; YAML in a .yaml file); - reads standard input.")
+    ],
     url: Url = None,
     api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a plan against the published tools.
+    """Check a plan, in any of its forms, against the published tools.
 
-    Prints every defect with its place; exit code 1 when there is one.
+    Prints every defect with its place (the file, the line of YAML, and a JSON pointer into it); exit code 1 when
+    there is one.
     """
-    from api.cli.inputs import read_json
-
     with reported(as_json=as_json):
-        document = read_json(plan, "the plan")
+        source = _read(plan)
         with connect(url, api_key) as client:
-            result = client.validate(document)
+            result = client.validate(source.value)
     errors = result["errors"]
     if as_json:
         print_json(result)
     elif result["valid"]:
         out.print("the plan is valid", style="green")
+        if result.get("dropped"):
+            out.print(f"after its question or abort it is planned anew; steps left out: {result['dropped']}")
     else:
         out.print(f"the plan has {len(errors)} {'error' if len(errors) == 1 else 'errors'}", style="red")
+        name = "standard input" if plan == "-" else plan
         for error in errors:
-            out.print(f"- {describe(error)}")
+            line = _line(source, error.get("place") or "")
+            at = f"{name}:{line}" if line else name
+            place = f"{plain(at)}#{plain(error['place'])}: " if error.get("place") else ""
+            out.print(f"- {place}{describe_defect(error)}")
     end(OK if result["valid"] else NOT_OK)
+
+
+def _read(name: str) -> DocumentSource:
+    """Return the plan in a file, of YAML with its lines; raises `InvalidRequest` with the place of what is none."""
+    from api.cli.agent_files import FileDefect
+    from api.cli.inputs import read_json, read_text
+    from api.cli.loop_files import files_refused
+    from shared.domain.agents.source import DocumentSource, read_source
+
+    if not name.lower().endswith((".yaml", ".yml")):
+        return DocumentSource(read_json(name, "the plan"))
+    source = read_source(read_text(name, "the plan"))
+    if source.defects:
+        raise files_refused([FileDefect(name, one.message, one.line, one.path) for one in source.defects])
+    return source
+
+
+def _line(source: DocumentSource, place: str) -> int | None:
+    """Return the line of a JSON pointer, or of what stands around it; None where no lines are known."""
+    path: tuple[str | int, ...] = ()
+    value = source.value
+    for token in from_pointer(place):
+        at = array_index(token) if isinstance(value, list) else None
+        path = (*path, token if at is None else at)
+        if isinstance(value, list):
+            value = value[at] if at is not None and at < len(value) else None
+        else:
+            value = value.get(token) if isinstance(value, dict) else None
+    return source.defect(path, "").line

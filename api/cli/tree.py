@@ -11,11 +11,12 @@ from rich.text import Text
 from rich.tree import Tree
 
 from api.cli.client import Client, Json
-from api.cli.console import one_line, plain
+from api.cli.console import as_line, plain
+from api.cli.progress import round_heading
 
 STYLES = {"completed": "green", "succeeded": "green", "failed": "red", "skipped": "dim", "cancelled": "dim"}
 MAX_JOBS = 1_000
-"""Further ones are only named: a tree of more is not looked at by eye."""
+"""Further ones are only named: nobody reads a larger tree."""
 
 _WIDE = 10_000
 """No label is as long; rich cuts what is longer than its console is wide."""
@@ -40,7 +41,7 @@ def _filled(client: Client, job: Json, left: list[int]) -> Json:
 
 
 def draw(job: Json, now: datetime | None = None) -> Tree:
-    """Return the tree of what `with_children` returned; unfinished jobs are told the time that they have taken."""
+    """Return the tree of what `with_children` returned; unfinished jobs show the time that they have taken."""
     at = now or datetime.now(UTC)
     tree = Tree(_job_label(job, at))
     _grow(tree, job, at)
@@ -56,7 +57,7 @@ def print_tree(job: Json, console: Console) -> None:
         Console(file=console.file, width=_WIDE, color_system=None).print(tree)
 
 
-def totals(job: Json) -> str:
+def tree_totals(job: Json) -> str:
     """Return what the jobs of a tree have used together."""
     jobs = list(_all(job))
     calls = sum(one.get("model_calls") or 0 for one in jobs)
@@ -76,10 +77,11 @@ def _all(job: Json) -> Iterator[Json]:
 
 def _grow(tree: Tree, job: Json, now: datetime) -> None:
     branches: dict[int, Tree] = {}
+    rounds = job.get("rounds") or []
+    trunks = {one["round"]: tree.add(round_heading(one)) for one in rounds} if len(rounds) > 1 else {}
     for step in job.get("steps") or []:
-        branches[step["index"]] = tree.add(_step_label(step, now))
+        branches[step["index"]] = trunks.get(step.get("round"), tree).add(_step_label(step, now))
     for child in job.get("children") or []:
-        # Children of an earlier round hang on the job itself.
         branch = branches.get(child["step_index"], tree)
         found = child.get("job")
         key = f"{plain(child['key'])}: " if child.get("key") else ""
@@ -120,7 +122,7 @@ def _doer(job: Json) -> str:
 
 
 def _step_label(step: Json, now: datetime) -> Text:
-    label = Text(f"${step['index']} {one_line(step['tool_name'])}")
+    label = Text(f"${step['index']} {as_line(step['tool_name'])}")
     label.append(f" {step['status']}", style=STYLES.get(step["status"], "yellow"))
     if step.get("started_at"):
         label.append(f", {_elapsed(step['started_at'], step.get('finished_at'), now)}")
@@ -130,15 +132,15 @@ def _step_label(step: Json, now: datetime) -> Text:
 
 
 def _error(error: Any) -> str:
-    return one_line(f"{error.get('code')}: {error.get('message')}", 120)
+    return as_line(f"{error.get('code')}: {error.get('message')}", 120)
 
 
 def _chained(chained: Json) -> str:
     failed = chained.get("error")
     if not failed:
-        return one_line(f"{chained.get('tool_name')} succeeded", 120)
+        return as_line(f"{chained.get('tool_name')} succeeded", 120)
     told = _error(failed) if isinstance(failed, dict) else str(failed)
-    return one_line(f"{chained.get('tool_name')} failed: {told}", 120)
+    return as_line(f"{chained.get('tool_name')} failed: {told}", 120)
 
 
 def _elapsed(begun: str, finished: str | None, now: datetime) -> str:

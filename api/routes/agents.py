@@ -8,34 +8,28 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.body import decode
-from api.deps import Services, Use, router
+from api.deps import Services, Use, no_cursor, page_of, strict_router
 from api.documents import agent_document, agent_summary, kept_agent_document, skill_summary
-from api.responses import JsonResponse, error_responses
-from api.schemas import (
-    MAX_PAGE,
-    SAYS_SOMETHING,
-    Answer,
-    Time,
-)
-from api.submission import TENANT
-from shared.domain.agents.checks import AGENT_NAME
+from api.http import JsonResponse, decode_body, error_responses
+from api.schemas import MAX_PAGE, SAYS_SOMETHING, Answer, Time
+from shared.domain.agents.checks import AGENT_NAME, parse_skill
 from shared.domain.agents.document import AgentDocument, OutputMode, parse_agent
-from shared.domain.agents.marked import MAX_CHARS
-from shared.domain.agents.skill import parse_skill
-from shared.domain.agents.warnings import Warned, document_warnings, named_agents
+from shared.domain.agents.source import MAX_CHARS
+from shared.domain.agents.warnings import Warned, document_warnings, named_agents, prompt_skills
 from shared.domain.errors import InvalidRequest
+from shared.domain.jobs.ids import TENANT
 from shared.store.agents import Kept
 from shared.store.database import json_text
 
-agents: APIRouter = router("agents")
+agent_routes = strict_router("agents")
 
 
 class StoredAgent(Answer):
@@ -60,7 +54,9 @@ class DocumentWarning(Answer):
 class KeptAgent(StoredAgent):
     """An agent as it has just been stored."""
 
-    warnings: list[DocumentWarning] = Field(description="What it names and nobody offers; it is stored all the same.")
+    warnings: list[DocumentWarning] = Field(
+        description="The names in it that stand for nothing; it is stored all the same."
+    )
 
 
 class AgentSummary(Answer):
@@ -99,7 +95,7 @@ class SkillPage(Answer):
     next_cursor: str | None
 
 
-Name = Annotated[
+NamePath = Annotated[
     str,
     Path(
         json_schema_extra={"pattern": f"^{AGENT_NAME.pattern}$"},
@@ -140,81 +136,89 @@ def _body(*media_types: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {one: {"schema": schema} for one in media_types}}}
 
 
-@agents.get("/agents", response_model=AgentPage)
+@agent_routes.get("/agents", response_model=AgentPage)
 async def list_agents(services: Use, limit: Limit = MAX_PAGE, cursor: Cursor = None) -> Response:
     """List the agents in use, by name."""
     found = await services.agents.page(TENANT, after=_after(cursor), limit=limit + 1)
-    return _page([agent_summary(one) for one in found], limit)
+    return page_of(found, limit, agent_summary, attrgetter("name"))
 
 
-@agents.get("/agents/{agent_id}", response_model=StoredAgent, responses=error_responses(404))
-async def get_agent(agent_id: Name, services: Use, version: Version = None) -> Response:
+@agent_routes.get("/agents/{agent_id}", response_model=StoredAgent, responses=error_responses(404))
+async def get_agent(agent_id: NamePath, services: Use, version: Version = None) -> Response:
     """Return an agent with its document."""
     return JsonResponse(agent_document(await services.agents.get(TENANT, agent_id, version)))
 
 
-@agents.put(
+@agent_routes.put(
     "/agents/{agent_id}",
     response_model=KeptAgent,
     responses=_stored(KeptAgent),
     openapi_extra=_body("application/json", "application/yaml", schema=_OBJECT),
 )
-async def put_agent(request: Request, agent_id: Name, services: Use) -> Response:
+async def put_agent(request: Request, agent_id: NamePath, services: Use) -> Response:
     """Store an agent's document, as a new version unless it is the one in use already.
 
     A document that is refused comes back with everything that is wrong with it: `errors` has `path` (a JSON pointer),
     `line` and `message` of each defect; a `pattern` must do without look-around and back-references. One that names
-    tools, skills, a chained tool or agents which nobody offers now is stored, and `warnings` tell so.
+    tools, skills, a chained tool or agents that are missing is stored, and `warnings` lists these.
     """
     body = await request.body()
     if request.headers.get("content-type", "").startswith("application/json"):
-        decode(body, is_unique=False)  # says better what is wrong with JSON that is none
+        decode_body(body, is_unique=False)  # says better what is wrong with JSON that is none
     # Reading YAML with its lines takes seconds for the largest documents: meanwhile the loop serves others.
     document = await asyncio.to_thread(parse_agent, body)
     _check_name(document.name, agent_id, "the document")
     content = json_text(document.to_json())
-    kept = await services.agents.put(TENANT, document.name, content, skills=document.skills)
+    block = document.loop_block()
+    kept = await services.agents.put(
+        TENANT,
+        document.name,
+        content,
+        skills=document.skills,
+        strategy=document.strategy,
+        loop=None if block is None else block.to_json(),
+    )
     stored = await services.agents.get(TENANT, document.name, kept.version)
     return _kept(kept, kept_agent_document(stored, await _warnings(services, document)), "agents")
 
 
-@agents.delete("/agents/{agent_id}", status_code=204, response_class=Response, responses=error_responses(404))
-async def delete_agent(agent_id: Name, services: Use) -> Response:
+@agent_routes.delete("/agents/{agent_id}", status_code=204, response_class=Response, responses=error_responses(404))
+async def delete_agent(agent_id: NamePath, services: Use) -> Response:
     """Retire an agent: no new job may name it; jobs that have it go on, and its versions can still be had."""
     await services.agents.retire(TENANT, agent_id)
     return Response(status_code=204)
 
 
-@agents.get("/skills", response_model=SkillPage)
+@agent_routes.get("/skills", response_model=SkillPage)
 async def list_skills(services: Use, limit: Limit = MAX_PAGE, cursor: Cursor = None) -> Response:
     """List the skills in use, by name."""
     found = await services.skills.page(TENANT, after=_after(cursor), limit=limit + 1)
-    return _page([skill_summary(one) for one in found], limit)
+    return page_of(found, limit, skill_summary, attrgetter("name"))
 
 
-@agents.get("/skills/{skill_id}", response_class=Response, responses={**_MARKDOWN, **error_responses(404)})
-async def get_skill(skill_id: Name, services: Use, version: Version = None) -> Response:
+@agent_routes.get("/skills/{skill_id}", response_class=Response, responses={**_MARKDOWN, **error_responses(404)})
+async def get_skill(skill_id: NamePath, services: Use, version: Version = None) -> Response:
     """Return a skill's text."""
     found = await services.skills.get(TENANT, skill_id, version)
     headers = {"Planq-Version": str(found.version), "X-Content-Type-Options": "nosniff"}
     return Response(found.content, media_type="text/markdown", headers=headers)
 
 
-@agents.put(
+@agent_routes.put(
     "/skills/{skill_id}",
     response_model=SkillSummary,
     responses=_stored(SkillSummary),
     openapi_extra=_body("text/markdown", schema=_TEXT),
 )
-async def put_skill(request: Request, skill_id: Name, services: Use) -> Response:
+async def put_skill(request: Request, skill_id: NamePath, services: Use) -> Response:
     """Store a skill, as a new version unless it is the one in use already; new jobs of agents that list it get it."""
     skill = parse_skill(skill_id, await request.body())
     kept = await services.skills.put(TENANT, skill.name, skill.text)
     return _kept(kept, skill_summary(await services.skills.get(TENANT, skill.name, kept.version)), "skills")
 
 
-@agents.delete("/skills/{skill_id}", status_code=204, response_class=Response, responses=error_responses(404))
-async def delete_skill(skill_id: Name, services: Use) -> Response:
+@agent_routes.delete("/skills/{skill_id}", status_code=204, response_class=Response, responses=error_responses(404))
+async def delete_skill(skill_id: NamePath, services: Use) -> Response:
     """Retire a skill: agents that list it can do no new job; jobs that have it go on."""
     await services.skills.retire(TENANT, skill_id)
     return Response(status_code=204)
@@ -223,7 +227,7 @@ async def delete_skill(skill_id: Name, services: Use) -> Response:
 async def _warnings(services: Services, document: AgentDocument) -> Sequence[Warned]:
     """Return what the document names in vain, by what is published and stored now."""
     known = {
-        "skills": await services.skills.newest(TENANT, document.skills),
+        "skills": await services.skills.newest(TENANT, [*document.skills, *prompt_skills(document)]),
         "agents": await services.agents.newest(TENANT, named_agents(document)),
     }
     found = document_warnings(document, tools=await services.catalogue.tools(TENANT), **known)
@@ -242,16 +246,9 @@ def _kept(kept: Kept, document: dict[str, Any], kind: str) -> Response:
     return JsonResponse(document, status_code=201, headers={"Location": place})
 
 
-def _page(items: list[dict[str, Any]], limit: int) -> Response:
-    # One more than asked for says whether there is a next page.
-    page = items[:limit]
-    following = page[-1]["name"] if len(items) > limit else None
-    return JsonResponse({"items": page, "next_cursor": following})
-
-
 def _after(cursor: str | None) -> str:
     if cursor is not None and not _CURSOR.fullmatch(cursor):
-        raise InvalidRequest("cursor: expected next_cursor of an earlier page, found something else")
+        raise no_cursor()
     return cursor or ""
 
 

@@ -1,72 +1,60 @@
-"""What jobs are made of and what they leave: tools, plans to be checked, artifacts."""
+"""What jobs are made of: tools, and plans to be checked against them."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-from urllib.parse import quote
+from typing import Any
 
-from fastapi import Path, Query
 from starlette.responses import Response
 
-from api.deps import Use, router
-from api.responses import STORED, IfNoneMatch, JsonResponse, error_responses, stored_json
-from api.schemas import ArtifactDocument, ToolList, ValidationRequest, ValidationResult
-from api.submission import TENANT, allowed_tools, check_plan, known_names
-from shared.domain.errors import NotFound
-from shared.domain.plan import Plan
-from shared.store.requests import StoredJson
+from api.deps import Services, Use, strict_router
+from api.http import JsonResponse, error_responses
+from api.schemas import ToolList, ValidationRequest, ValidationResult
+from api.submission import allowed_tools, check_plan, known_names
+from shared.domain.jobs.ids import TENANT
+from shared.domain.orchestration.plan import OrchestrationPlan
+from shared.domain.orchestration.request import OrchestrateLimits
+from shared.domain.orchestration.validation import read_plan
+from shared.domain.plan.errors import PlanError, invalid_plan
+from shared.domain.plan.forms import PlanForm, ReadPlan, defect_place, form_of
 
-catalogue = router("catalogue")
+catalogue_routes = strict_router("catalogue")
 
 
-@catalogue.get("/tools", response_model=ToolList)
-async def tools(services: Use) -> Response:
+@catalogue_routes.get("/tools", response_model=ToolList)
+async def get_tools(services: Use) -> Response:
     """List the tools that workers have published: with schemas, effect class, lane, timeout and retries."""
     known = await services.requests.tools(TENANT)
     return JsonResponse({"items": [definition.model_dump(mode="json") for definition in known.values()]})
 
 
-@catalogue.post("/plans/validate", response_model=ValidationResult, responses=error_responses(400, 413, 415))
-async def validate(body: ValidationRequest, services: Use) -> Response:
-    """Check a plan against the published tools and report everything that is wrong with it; nothing is stored."""
+@catalogue_routes.post("/plans/validate", response_model=ValidationResult, responses=error_responses(400, 413, 415))
+async def post_validation(body: ValidationRequest, services: Use) -> Response:
+    """Check a plan against the published tools and report everything that is wrong with it; nothing is stored.
+
+    It may be written in each of the forms that docs/plans.md lists, plans for agents among them.
+    """
     known = await services.requests.tools(TENANT)
     allowed = allowed_tools(None if body.tools is None else known_names(body.tools, known), known)
-    checked = await check_plan(body.plan, allowed, max_steps=services.settings.max_plan_steps)
-    errors = [] if isinstance(checked, Plan) else [error.to_json() for error in checked]
-    return JsonResponse({"valid": not errors, "errors": errors})
+    limits = OrchestrateLimits.of(services.settings.limits_of(TENANT))
+    checked = await check_plan(body.plan, allowed, max_steps=services.settings.max_plan_steps, agents=limits)
+    if isinstance(checked, ReadPlan) and checked.form is PlanForm.ORCHESTRATION:
+        checked = await _unknown_agents(services, body.plan) or checked
+    form = form_of(body.plan)
+    if isinstance(checked, ReadPlan):
+        return JsonResponse({"valid": True, "form": form, "dropped": checked.dropped, "errors": []})
+    errors = [{**error.to_json(), "place": defect_place(error, form)} for error in checked]
+    return JsonResponse({"valid": False, "form": form, "dropped": 0, "errors": errors})
 
 
-_HEADERS: dict[str, Any] = {
-    "Artifact-Version": {"description": "Which version this is.", "schema": {"type": "integer", "minimum": 1}},
-    "Artifact-Skill-Id": {
-        "description": "The skill on whose behalf it was made, percent-encoded; absent without one.",
-        "schema": {"type": "string"},
-    },
-}
-_ARTIFACT: dict[int | str, dict[str, Any]] = {
-    **STORED,
-    200: {**STORED[200], "headers": {**STORED[200]["headers"], **_HEADERS}},
-}
-
-
-@catalogue.get(
-    "/artifacts/{artifact_id:path}", response_model=ArtifactDocument, responses={**_ARTIFACT, **error_responses(404)}
-)
-async def artifact(
-    artifact_id: Annotated[str, Path(description="`artifact_id` of a step's output.")],
-    services: Use,
-    version: Annotated[int | None, Query(ge=1, lt=2**31, description="Which version; the newest by default.")] = None,
-    if_none_match: IfNoneMatch = None,
-) -> Response:
-    """Return a version of an artifact as its tool produced it.
-
-    Every output under one id is a version. The headers `Artifact-Version` and `Artifact-Skill-Id` tell of it.
-    """
-    if "\x00" in artifact_id:
-        raise NotFound("there is no artifact whose id contains the character NUL")
-    found = await services.requests.artifact(TENANT, artifact_id, version)
-    stored = StoredJson.of(found["body"], found["payload_hash"])
-    more = {"Artifact-Version": str(found["version"])}
-    if found["skill_id"] is not None:
-        more["Artifact-Skill-Id"] = quote(found["skill_id"], safe="")
-    return await stored_json(services.payloads, TENANT, stored, if_none_match, more)
+async def _unknown_agents(services: Services, raw: Any) -> list[PlanError]:
+    """Return a defect for each call of an agent that nobody has stored; precondition: the plan has no other."""
+    plan = read_plan(raw)
+    assert isinstance(plan, OrchestrationPlan)
+    named = {call.agent_id for step in plan.steps for call in step.calls}
+    stored = await services.agents.newest(TENANT, named)
+    return [
+        invalid_plan(f"there is no agent {call.agent_id!r}", f"/steps/{number}", number)
+        for number, step in enumerate(plan.steps)
+        for call in step.calls
+        if call.agent_id not in stored
+    ]

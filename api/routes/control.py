@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import Header
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.body import digest
-from api.deps import KEY, StepPath, Use, job_id_of, router, step_index_of
+from api.deps import StepPath, Use, job_id_of, step_index_of, strict_router
 from api.documents import fork_preview
-from api.forking import fork_of
-from api.recovery import asks_nothing, doubts_about, verdict_of
-from api.responses import JsonResponse, encode, error_responses
-from api.routes.jobs import ACCEPTED, JobPath
+from api.http import JsonResponse, error_responses, json_bytes
+from api.recovery import asks_nothing, doubts_about, fork_of, seconds_again, verdict_of
+from api.routes.jobs import ACCEPTED, JobPath, KeyHeader, TraceHeader, accepted, answer_with
 from api.schemas import ForkPreview, ForkRequest, JobDocument, ResumeRequest, SettleRequest
-from api.service import document_of, replayed, stored
-from api.submission import TENANT, check_key, trace_id
+from api.submission import Submitted, sender_of, store_job
 from shared.domain.errors import Conflict, NotFound, capped
-from shared.domain.states import JobStatus, Settlement, StepStatus
+from shared.domain.jobs.ids import TENANT
+from shared.domain.jobs.states import JobStatus, Settlement, StepStatus
 
-control = router("jobs")
+control_routes = strict_router("jobs")
 
 _LOOKS = 3
 """How often a resume looks again at a job that ended between its look and its change."""
 
 
-@control.post("/jobs/{job_id}/pause", response_model=JobDocument, responses=error_responses(404, 409))
-async def pause(job_id: JobPath, services: Use) -> Response:
+@control_routes.post("/jobs/{job_id}/pause", response_model=JobDocument, responses=error_responses(404, 409))
+async def pause_job(job_id: JobPath, services: Use) -> Response:
     """Begin nothing more of a job, and return it; what runs goes on to its end.
 
     Pausing twice changes nothing; a job that has ended is refused: 409.
@@ -39,16 +34,20 @@ async def pause(job_id: JobPath, services: Use) -> Response:
         raise Conflict(
             f"job {found} is already {asked.status}; only an unfinished job can be paused", job_status=asked.status
         )
-    return JsonResponse(await document_of(services, found))
+    return await answer_with(services, found)
 
 
-@control.post("/jobs/{job_id}/resume", response_model=JobDocument, responses=error_responses(400, 404, 409, 415))
-async def resume(job_id: JobPath, services: Use, body: ResumeRequest | None = None) -> Response:
+@control_routes.post(
+    "/jobs/{job_id}/resume", response_model=JobDocument, responses=error_responses(400, 404, 409, 415)
+)
+async def resume_job(job_id: JobPath, services: Use, body: ResumeRequest | None = None) -> Response:
     """Let a job go on, and return it.
 
     A paused one goes on where it stood. One that failed, or completed with failed steps, tries again what has not
-    succeeded, and keeps what has. One that goes on anyway is not changed. Failed calls of `unsafe` tools that may
-    have taken effect are not repeated: 409 with `code` `outcome_unknown` lists them.
+    succeeded, and keeps what has. One of `loop` or `react` that failed goes on with the steps that were cut off with
+    it, or plans the next round; failures that its planner was shown stay. One that goes on anyway is not changed.
+    Failed calls of `unsafe` tools that may have taken effect are not repeated: 409 with `code` `outcome_unknown`
+    lists them.
     """
     found = job_id_of(job_id)
     repeat_unsafe = body is not None and body.repeat_unsafe
@@ -56,16 +55,18 @@ async def resume(job_id: JobPath, services: Use, body: ResumeRequest | None = No
         job, steps = await services.requests.planned(TENANT, found)
         if JobStatus(job["status"]).is_terminal:
             in_doubt = doubts_about(job, steps, repeat_unsafe=repeat_unsafe)
-            asked = await services.requests.resume(TENANT, found, after=job["resumes"], in_doubt=in_doubt)
+            asked = await services.requests.resume(
+                TENANT, found, after=job["resumes"], in_doubt=in_doubt, seconds=seconds_again(job)
+            )
         else:
             asked = await services.requests.resume(TENANT, found)
         if asked.applied or not asked.status.is_terminal:
             services.publisher.publish_soon(asked.wakes)
-            return JsonResponse(await document_of(services, found))
+            return await answer_with(services, found)
     raise Conflict(f"job {found} keeps ending while it is being resumed; look at it, and try again")
 
 
-@control.post(
+@control_routes.post(
     "/jobs/{job_id}/fork",
     status_code=202,
     response_model=JobDocument,
@@ -75,56 +76,42 @@ async def resume(job_id: JobPath, services: Use, body: ResumeRequest | None = No
         **error_responses(400, 404, 409, 413, 415),
     },
 )
-async def fork(
+async def fork_job(
     request: Request,
     job_id: JobPath,
     services: Use,
     body: ForkRequest | None = None,
-    idempotency_key: Annotated[
-        str | None,
-        Header(json_schema_extra=KEY, description="1 to 255 visible ASCII characters; repeats are then harmless."),
-    ] = None,
-    traceparent: Annotated[str | None, Header(description="W3C Trace Context; its trace id goes to tools.")] = None,
+    idempotency_key: KeyHeader = None,
+    traceparent: TraceHeader = None,
 ) -> Response:
     """Make a new job with the plan of another, as it was or edited, that takes over what the edit leaves untouched.
 
     Taken over are outcomes of steps that have succeeded by now; the source may be unfinished, and is not changed. All
     else runs, calls of `unsafe` tools too: `dry_run` tells which. Where the same call in the source may have taken
-    effect, or is still made, the fork is refused: 409 with `code` `outcome_unknown` lists the steps.
+    effect, or is still made, the fork is refused: 409 with `code` `outcome_unknown` lists the steps. A fork of a job
+    of `loop` or `react` needs a `plan`, whose steps take over outcomes of any round; then its planner goes on.
     """
     found = job_id_of(job_id)
     wanted = body or ForkRequest()
-    key = None if wanted.dry_run else check_key(idempotency_key)
-    fingerprint = None
-    if key is not None:
-        sent = await request.json() if await request.body() else None
-        fingerprint = digest({"fork_of": str(found), "body": sent})
-        earlier = await services.requests.earlier(TENANT, key, fingerprint)
-        if earlier is not None:
-            return await replayed(services, earlier)
+    sent = await request.json() if await request.body() else None
+    key = None if wanted.dry_run else idempotency_key
+    given, earlier = await sender_of(services, {"fork_of": str(found), "body": sent}, key, traceparent)
+    if earlier is not None:
+        return await accepted(services, Submitted(earlier))
     job, steps = await services.requests.planned(TENANT, found)
-    forked = await fork_of(
-        wanted,
-        job,
-        steps,
-        await services.requests.tools(TENANT),
-        services.settings,
-        trace_id=trace_id(traceparent),
-        idempotency_key=key,
-        request_hash=fingerprint,
-    )
+    forked = await fork_of(wanted, job, steps, await services.requests.tools(TENANT), services.settings, given=given)
     if wanted.dry_run:
         return JsonResponse(fork_preview(found, forked.steps, forked.reuse, forked.doubts))
-    return await stored(services, forked.submission)
+    return await accepted(services, await store_job(services, forked.submission))
 
 
-@control.post(
+@control_routes.post(
     "/jobs/{job_id}/steps/{index}/settle",
     response_model=JobDocument,
     responses=error_responses(400, 404, 409, 413, 415),
 )
-async def settle(job_id: JobPath, index: StepPath, body: SettleRequest, services: Use) -> Response:
-    """Say what became of a call that was cut off, for a step that waits to be told, and return its job.
+async def settle_step(job_id: JobPath, index: StepPath, body: SettleRequest, services: Use) -> Response:
+    """Say what became of a call that was cut off, for a step that waits for the answer, and return its job.
 
     The first answer counts. The same one again changes nothing; another one is refused.
     """
@@ -133,9 +120,9 @@ async def settle(job_id: JobPath, index: StepPath, body: SettleRequest, services
     if not steps:
         raise NotFound(f"job {found} has no step {capped(index, 20)}")
     step = steps[0]
-    repeated = Settlement(body.outcome), encode(body.output)
-    if step["question"] is None and await services.requests.was_settled(TENANT, found, step["index"], *repeated):
-        return JsonResponse(await document_of(services, found))
+    repeated = Settlement(body.outcome), json_bytes(body.output)
+    if step["asks"] is None and await services.requests.was_settled(TENANT, found, step["index"], *repeated):
+        return await answer_with(services, found)
     tools = await services.requests.tools(TENANT)
     verdict = await verdict_of(body, job, step, tools, services.settings, services.payloads)
     asked = await services.requests.settle(TENANT, found, step["index"], verdict)
@@ -143,4 +130,4 @@ async def settle(job_id: JobPath, index: StepPath, body: SettleRequest, services
         _, (now,) = await services.requests.planned(TENANT, found, step["index"])
         raise asks_nothing(job, step["index"], StepStatus(now["status"]))
     services.publisher.publish_soon(asked.wakes)
-    return JsonResponse(await document_of(services, found))
+    return await answer_with(services, found)

@@ -6,19 +6,18 @@ Nothing runs here by a way of its own: the body becomes a request for a job, and
 from __future__ import annotations
 
 from typing import Annotated, Any
-from uuid import UUID
 
-from fastapi import APIRouter, Header, Path, Query
+from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api import service
-from api.deps import KEY, Services, Use, job_id_of, router
+from api.deps import Services, Use, answer_to_nobody, job_id_of, job_when_ended, strict_router
 from api.documents import execution_document
-from api.responses import JsonResponse, error_responses
-from api.routes.agents import Name
+from api.http import JsonResponse, error_responses
+from api.routes.agents import NamePath
+from api.routes.jobs import ACCEPTED, KeyHeader, TraceHeader, WaitQuery
 from api.schemas import (
     SAYS_SOMETHING,
     AgentReference,
@@ -28,26 +27,28 @@ from api.schemas import (
     ErrorDocument,
     Id,
     JobRequest,
+    Metadata,
     RetryDocument,
     StepReference,
     Time,
     UsageDocument,
     User,
     WarningDocument,
-    one_of,
+    object_with,
 )
-from api.submission import TENANT
+from api.submission import Submitted, submit_job
 from shared.domain.errors import InvalidRequest, NotFound
-from shared.domain.plan import WHOLE
-from shared.domain.states import JobStatus
-from shared.domain.tool import MAX_TIMEOUT_SECONDS
+from shared.domain.jobs.ids import TENANT
+from shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
+from shared.domain.jobs.states import JobStatus, StopReason
+from shared.domain.plan.document import WHOLE
+from shared.store.views import JobView
 
-executions: APIRouter = router("agents")
-
+execution_routes = strict_router("agents")
 
 _SOMETHING_TO_DO: JsonDict = {
     "anyOf": [
-        one_of(wanted, **{wanted: "string", unset: "null"})
+        object_with(wanted, **{wanted: "string", unset: "null"})
         for wanted in ("action", "prompt")
         for unset in ("timeout_ms", "timeout_seconds")
     ]
@@ -56,32 +57,32 @@ _SOMETHING_TO_DO: JsonDict = {
 
 
 class ExecutionRequest(BaseModel):
-    """What an agent shall do: `action`, `prompt`, or both."""
+    """What an agent is asked: `action`, `prompt`, or both."""
 
     model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra=_SOMETHING_TO_DO)
 
-    action: str | None = Field(default=None, description="One of the agent's actions.")
+    action: str | None = Field(None, description="One of the agent's actions.")
     prompt: str | None = Field(
-        default=None,
+        None,
         description="What is asked, at most 100 kB of UTF-8.",
         json_schema_extra={"pattern": SAYS_SOMETHING},
     )
     with_: dict[str, Any] | None = Field(
-        default=None, alias="with", description="What the agent, or its action, is given to work on; at most 100 kB."
+        None, alias="with", description="What the agent, or its action, is given to work on; at most 100 kB."
     )
     timeout_ms: Annotated[int, Field(ge=1), WHOLE] | None = Field(
-        default=None,
+        None,
         description="How long it may take, at most 300 000 ms; or `timeout_seconds`.",
         json_schema_extra={"maximum": MAX_TIMEOUT_SECONDS * 1000},
     )
     timeout_seconds: Annotated[float, Field(gt=0)] | None = Field(
-        default=None,
+        None,
         description="How long it may take, at most 300 s; or `timeout_ms`.",
         json_schema_extra={"maximum": MAX_TIMEOUT_SECONDS},
     )
     user: User = None
-    metadata: dict[str, Any] | None = Field(default=None, description="Kept and returned as it is; at most 16 kB.")
-    budget: BudgetRequest | None = Field(default=None, description="For it and all executions below it.")
+    metadata: Metadata = None
+    budget: BudgetRequest | None = Field(None, description="For it and all executions below it.")
 
 
 class ExecutionDocument(Answer):
@@ -95,6 +96,7 @@ class ExecutionDocument(Answer):
     output: Any = Field(description="The object of a structured agent, else `{text}`; null unless it has completed.")
     chained: dict[str, Any] | None = Field(description="What became of the agent's chained tool.")
     error: ErrorDocument | None
+    stop_reason: StopReason | None = Field(description="Why the loop of `loop` and `react` ended with an answer.")
     elapsed_ms: int | None = Field(description="From its submission to its end; null before.")
     model_calls: int
     usage: UsageDocument
@@ -108,95 +110,75 @@ class ExecutionDocument(Answer):
     retry: RetryDocument | None
 
 
-Key = Annotated[
-    str | None,
-    Header(
-        alias="Idempotency-Key",
-        json_schema_extra=KEY,
-        description="1 to 255 visible ASCII characters; repeats are harmless.",
-    ),
-]
-Trace = Annotated[
-    str | None, Header(alias="traceparent", description="W3C Trace Context; its trace id goes to tools.")
-]
 ExecPath = Annotated[str, Path(json_schema_extra={"format": "uuid"}, description="The execution's id.")]
 
 _RUNS: dict[str, Any] = {
+    **ACCEPTED,
     "description": "It is stored and runs; the same Idempotency-Key and body give the same execution.",
     "model": ExecutionDocument,
-    "headers": {
-        "Location": {"description": "Where to look at it.", "schema": {"type": "string"}},
-        "Idempotency-Replayed": {
-            "description": "`true` when it was asked for before under this key.",
-            "schema": {"type": "string", "enum": ["true"]},
-        },
-    },
 }
 _ENDED: dict[str, Any] = {**_RUNS, "description": "It has ended within the wait limit, well or badly: see `status`."}
 
 
-@executions.post(
+@execution_routes.post(
     "/agents/{agent_id}/executions",
     response_model=ExecutionDocument,
     responses={200: _ENDED, 202: _RUNS, **error_responses(400, 404, 409, 413, 415)},
 )
-async def execute(
+async def post_execution(
     request: Request,
-    agent_id: Name,
+    agent_id: NamePath,
     body: ExecutionRequest,
     services: Use,
-    idempotency_key: Key = None,
-    traceparent: Trace = None,
+    idempotency_key: KeyHeader = None,
+    traceparent: TraceHeader = None,
 ) -> Response:
     """Let an agent do something, and wait for it.
 
     It has 60 s if nothing is said, 300 s at most: its own durable timers do not count, and what it delegates gets no
     more time by waiting. The answer is its result, or after `PLANQ_MAX_WAIT_SECONDS` a 202 with `Location`.
     """
-    job_id, is_new = await _submit(request, services, agent_id, body, idempotency_key, traceparent)
-    view = await service.wait_for(services, job_id, services.settings.max_wait_seconds, **_channel(request))
-    if view is None:
-        return service.nobody_reads()
-    return _shown(execution_document(view), 200 if view.has_ended else 202, is_new=is_new)
+    made = await _submit(request, services, agent_id, body, idempotency_key, traceparent)
+    view = await job_when_ended(services, made.job_id, services.settings.max_wait_seconds, request)
+    return answer_to_nobody() if view is None else _shown(view, 200 if view.has_ended else 202, made)
 
 
-@executions.post(
+@execution_routes.post(
     "/agents/{agent_id}/executions/async",
     status_code=202,
     response_model=ExecutionDocument,
     responses={202: _RUNS, **error_responses(400, 404, 409, 413, 415)},
 )
-async def execute_later(
+async def post_execution_async(
     request: Request,
-    agent_id: Name,
+    agent_id: NamePath,
     body: ExecutionRequest,
     services: Use,
-    idempotency_key: Key = None,
-    traceparent: Trace = None,
+    idempotency_key: KeyHeader = None,
+    traceparent: TraceHeader = None,
 ) -> Response:
     """Let an agent do something, and answer at once; `Location` names the execution."""
-    job_id, is_new = await _submit(request, services, agent_id, body, idempotency_key, traceparent)
-    view = await services.requests.view(TENANT, job_id)
-    return _shown(execution_document(view), 202, is_new=is_new)
+    made = await _submit(request, services, agent_id, body, idempotency_key, traceparent)
+    return _shown(await services.requests.view(TENANT, made.job_id), 202, made)
 
 
-@executions.get("/executions/agents/{exec_id}", response_model=ExecutionDocument, responses=error_responses(404))
-async def look(
+@execution_routes.get(
+    "/executions/agents/{exec_id}", response_model=ExecutionDocument, responses=error_responses(404)
+)
+async def get_execution(
     request: Request,
     exec_id: ExecPath,
     services: Use,
-    wait: Annotated[
-        float, Query(ge=0, allow_inf_nan=False, description="Seconds to wait for its end; capped by the server.")
-    ] = 0.0,
+    wait: WaitQuery = 0.0,
 ) -> Response:
     """Return an execution, of any depth, while it runs and afterwards; with `wait`, as soon as it has ended.
 
     Its id is that of its job.
     """
     found = job_id_of(exec_id)
-    view = await service.wait_for(services, found, wait, **_channel(request))
+    view = await job_when_ended(services, found, wait, request)
     if view is None:
-        return service.nobody_reads()
+        return answer_to_nobody()
     if view.row["agent_name"] is None and view.row["parent_job_id"] is None:
         raise NotFound(f"job {found} is no execution of an agent; look at /jobs/{found}")
     return JsonResponse(execution_document(view))
@@ -209,17 +191,11 @@ async def _submit(
     body: ExecutionRequest,
     idempotency_key: str | None,
     traceparent: str | None,
-) -> tuple[UUID, bool]:
-    """Store the job that an execution is; return its id, and whether it is new."""
+) -> Submitted:
+    """Store the job that an execution is."""
     wanted = _as_job(agent_id, body, services.settings.limits_of(TENANT).agent_timeout_seconds)
     sent = {"execution_of": agent_id, "body": await request.json()}
-    return await service.submit_quietly(
-        services, wanted, sent, idempotency_key=idempotency_key, traceparent=traceparent
-    )
-
-
-def _channel(request: Request) -> dict[str, Any]:
-    return {"scope": request.scope, "receive": request.receive}
+    return await submit_job(services, wanted, sent, idempotency_key=idempotency_key, traceparent=traceparent)
 
 
 def _as_job(agent_id: str, body: ExecutionRequest, default_seconds: float) -> JobRequest:
@@ -245,8 +221,8 @@ def _timeout(body: ExecutionRequest, default_seconds: float) -> float:
     return seconds
 
 
-def _shown(document: dict[str, Any], status: int, *, is_new: bool) -> Response:
-    headers = {"Location": f"/executions/agents/{document['exec_id']}"}
-    if not is_new:
+def _shown(view: JobView, status: int, made: Submitted) -> Response:
+    headers = {"Location": f"/executions/agents/{made.job_id}"}
+    if made.submission is None:
         headers["Idempotency-Replayed"] = "true"
-    return JsonResponse(document, status_code=status, headers=headers)
+    return JsonResponse(execution_document(view), status_code=status, headers=headers)

@@ -1,9 +1,7 @@
-"""Jobs: submit, look, wait, list, cancel; and what is too large to stand in their documents."""
+"""Jobs: submit, look, wait, list, cancel."""
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from typing import Annotated, Any
 from uuid import UUID
@@ -13,24 +11,51 @@ from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from api import service
-from api.deps import KEY, DirectRoute, Services, StepPath, StrictRequest, Use, job_id_of, router, step_index_of
-from api.documents import artifact_record, job_summary
-from api.responses import STORED, IfNoneMatch, JsonResponse, Refusal, error_responses, stored_json
-from api.schemas import MAX_PAGE, ArtifactPage, JobDocument, JobPage, JobRequest
-from api.service import document_of
-from api.submission import TENANT
-from shared.domain.errors import Conflict, InvalidRequest
-from shared.domain.states import JobStatus
+from api.deps import (
+    DirectRoute,
+    Services,
+    StrictRequest,
+    Use,
+    answer_to_nobody,
+    cursor_bytes,
+    cursor_of,
+    job_id_of,
+    job_when_ended,
+    no_cursor,
+    page_of,
+    strict_router,
+)
+from api.documents import job_document, job_summary, new_job_document, steps_document
+from api.http import HttpRefusal, JsonResponse, decode_body, error_responses
+from api.schemas import MAX_PAGE, JobDocument, JobPage, JobRequest, StepList
+from api.submission import Submitted, submit_job
+from shared.domain.errors import Conflict
+from shared.domain.jobs.ids import TENANT
+from shared.domain.jobs.states import JobStatus, Strategy
 
-jobs = router("jobs")
+job_routes = strict_router("jobs")
 
-_CURSOR = "^[A-Za-z0-9_-]{21}[AQgw]$"
+CURSOR = "^[A-Za-z0-9_-]{21}[AQgw]$"
 """The 16 bytes of an id in base64 for URLs, for `/openapi.json`."""
 
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _WAIT = re.compile(rb"wait=([0-9]{1,6}(?:\.[0-9]{1,6})?)")
 
+KeyHeader = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        json_schema_extra={"pattern": "^[!-~]{1,255}$"},  # `check_key` says better what is wrong with one
+        description="1 to 255 visible ASCII characters; repeats are then harmless.",
+    ),
+]
+TraceHeader = Annotated[
+    str | None, Header(alias="traceparent", description="W3C Trace Context; its trace id goes to tools.")
+]
+WaitQuery = Annotated[
+    float,
+    Query(ge=0, allow_inf_nan=False, description="Seconds to wait for its end; at most `PLANQ_MAX_WAIT_SECONDS`."),
+]
 JobPath = Annotated[str, Path(json_schema_extra={"format": "uuid"}, description="The job's id.")]
 
 ACCEPTED: dict[str, Any] = {
@@ -46,82 +71,98 @@ ACCEPTED: dict[str, Any] = {
 """How a job that was accepted is answered, for `/openapi.json`."""
 
 
-async def submit(
+async def post_job(
     request: Request,
     body: JobRequest,
     services: Use,
-    idempotency_key: Annotated[
-        str | None,
-        Header(json_schema_extra=KEY, description="1 to 255 visible ASCII characters; repeats are then harmless."),
-    ] = None,
-    traceparent: Annotated[str | None, Header(description="W3C Trace Context; its trace id goes to tools.")] = None,
+    idempotency_key: KeyHeader = None,
+    traceparent: TraceHeader = None,
 ) -> Response:
     """Submit a job. It is committed before the answer, and runs also if the broker is down at this moment.
 
     `Location` names the job. With an `Idempotency-Key`, the same body gives the same job, another body a 409.
     """
     sent = await request.json()
-    return await service.submit(services, body, sent, idempotency_key=idempotency_key, traceparent=traceparent)
+    return await accepted(
+        services, await submit_job(services, body, sent, idempotency_key=idempotency_key, traceparent=traceparent)
+    )
 
 
-async def look(
+async def get_job(
     request: Request,
     job_id: JobPath,
     services: Use,
-    wait: Annotated[
-        float,
-        Query(
-            ge=0, allow_inf_nan=False, description="Seconds to wait for its end; at most `PLANQ_MAX_WAIT_SECONDS`."
-        ),
-    ] = 0.0,
+    wait: WaitQuery = 0.0,
 ) -> Response:
     """Return a job; with `wait`, as soon as it has ended, or as it stands when the time is over."""
-    return await service.look(services, job_id_of(job_id), wait, scope=request.scope, receive=request.receive)
+    return await _answer(services, job_id_of(job_id), wait, request)
+
+
+async def accepted(services: Services, made: Submitted) -> Response:
+    """Answer with a job that is stored and will run, or with the one that had its idempotency key before."""
+    headers = {"Location": f"/jobs/{made.job_id}"}
+    if made.submission is not None and made.created_at is not None:
+        document = new_job_document(made.submission, made.created_at)
+    else:
+        document = job_document(await services.requests.view(TENANT, made.job_id))
+        headers["Idempotency-Replayed"] = "true"
+    return JsonResponse(document, status_code=202, headers=headers)
+
+
+async def answer_with(services: Services, job_id: UUID) -> Response:
+    """Answer with a job as it stands; raises `NotFound`."""
+    return JsonResponse(job_document(await services.requests.view(TENANT, job_id)))
+
+
+async def _answer(services: Services, job_id: UUID, seconds: float, request: Request) -> Response:
+    view = await job_when_ended(services, job_id, seconds, request)
+    return answer_to_nobody() if view is None else JsonResponse(job_document(view))
 
 
 class _Submit(DirectRoute):
     async def direct(self, request: StrictRequest, services: Services) -> Response | None:
-        """Store a job; what is no JSON or no `JobRequest` is left."""
+        """Store a job; a body that is no JSON or no `JobRequest` is left to the handler."""
         fields = request.headers
         if request.scope["query_string"] or fields.get("content-type") != "application/json":
             return None
         try:
-            await request.body()
+            raw = await request.body()  # the guard's refusal of a long one is the answer
         except ClientDisconnect:
             return None
         try:
-            sent = await request.json()
+            sent = decode_body(raw)
             body = JobRequest.model_validate(sent)
-        except (Refusal, ValidationError):
+        except (HttpRefusal, ValidationError):
             return None
         key, traceparent = fields.get("idempotency-key"), fields.get("traceparent")
-        return await service.submit(services, body, sent, idempotency_key=key, traceparent=traceparent)
+        made = await submit_job(services, body, sent, idempotency_key=key, traceparent=traceparent)
+        return await accepted(services, made)
 
 
 class _Look(DirectRoute):
     async def direct(self, request: StrictRequest, services: Services) -> Response | None:
-        """Look at a job; an id that is no UUID and a query of more than a plain `wait` are left."""
+        """Look at a job; an id that is no UUID and a query of more than a plain `wait` are left to the handler."""
         named = _UUID.fullmatch(request.path_params["job_id"])
         query = request.scope["query_string"]
         wait = _WAIT.fullmatch(query)
         if named is None or (query and wait is None):
             return None
         seconds = 0.0 if wait is None else float(wait[1])
-        return await service.look(services, UUID(named[0]), seconds, scope=request.scope, receive=request.receive)
+        return await _answer(services, UUID(named[0]), seconds, request)
 
 
-jobs.add_api_route(
+job_routes.add_api_route(
     "/jobs",
-    submit,
+    post_job,
     methods=["POST"],
     status_code=202,
     response_model=JobDocument,
     responses={202: ACCEPTED, **error_responses(400, 404, 409, 413, 415)},
     route_class_override=_Submit,
 )
-jobs.add_api_route(
+job_routes.add_api_route(
     "/jobs/{job_id}",
-    look,
+    get_job,
     methods=["GET"],
     response_model=JobDocument,
     responses=error_responses(404),
@@ -129,27 +170,42 @@ jobs.add_api_route(
 )
 
 
-@jobs.get("/jobs", response_model=JobPage)
-async def listing(
+@job_routes.get("/jobs", response_model=JobPage)
+async def get_jobs(
     services: Use,
     status: Annotated[JobStatus | None, Query(description="Only jobs that stand here.")] = None,
+    strategy: Annotated[Strategy | None, Query(description="Only jobs with this strategy.")] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
     cursor: Annotated[
-        str | None, Query(json_schema_extra={"pattern": _CURSOR}, description="`next_cursor` of the page before.")
+        str | None, Query(json_schema_extra={"pattern": CURSOR}, description="`next_cursor` of the page before.")
     ] = None,
     roots: Annotated[bool, Query(description="Without child jobs.")] = False,
 ) -> Response:
     """List jobs, newest first, without their plans and steps."""
-    below = None if cursor is None else _from_cursor(cursor)
-    # One more than asked for says whether there is a next page.
-    rows = await services.requests.jobs(TENANT, status=status, below=below, limit=limit + 1, roots=roots)
-    page = rows[:limit]
-    following = _to_cursor(page[-1]["id"]) if len(rows) > limit else None
-    return JsonResponse({"items": [job_summary(row) for row in page], "next_cursor": following})
+    try:
+        below = None if cursor is None else UUID(bytes=cursor_bytes(cursor))
+    except ValueError:
+        raise no_cursor() from None
+    rows = await services.requests.jobs(
+        TENANT, status=status, strategy=strategy, below=below, limit=limit + 1, roots=roots
+    )
+    return page_of(rows, limit, job_summary, lambda row: cursor_of(row["id"].bytes))
 
 
-@jobs.post("/jobs/{job_id}/cancel", response_model=JobDocument, responses=error_responses(404, 409))
-async def cancel(job_id: JobPath, services: Use) -> Response:
+@job_routes.get("/jobs/{job_id}/steps", response_model=StepList, responses=error_responses(404))
+async def get_steps(
+    job_id: JobPath,
+    services: Use,
+    number: Annotated[
+        int | None, Query(alias="round", ge=0, lt=2**31, description="Only the steps of this round.")
+    ] = None,
+) -> Response:
+    """Return the steps of a job, of all its rounds or of one; none where there is no such round (yet)."""
+    return JsonResponse(steps_document(await services.requests.view(TENANT, job_id_of(job_id)), number))
+
+
+@job_routes.post("/jobs/{job_id}/cancel", response_model=JobDocument, responses=error_responses(404, 409))
+async def cancel_job(job_id: JobPath, services: Use) -> Response:
     """Cancel a job at once, also before anything of it has begun, and return it.
 
     Running work ends within a second: a `cpu` step with its process; a synchronous tool of the `io` lane is
@@ -164,30 +220,4 @@ async def cancel(job_id: JobPath, services: Use) -> Response:
         services.cancelled.send(one)
         services.ended.send(one)
         services.waiters.heard(one)
-    return JsonResponse(await document_of(services, found))
-
-
-@jobs.get("/jobs/{job_id}/artifacts", response_model=ArtifactPage, responses=error_responses(404))
-async def artifacts(job_id: JobPath, services: Use) -> Response:
-    """List what a job has made: every version of every artifact, in the order of its steps, without the bodies."""
-    rows = await services.requests.artifacts(TENANT, job_id_of(job_id))
-    return JsonResponse({"items": [artifact_record(row) for row in rows]})
-
-
-@jobs.get("/jobs/{job_id}/steps/{index}/output", response_model=Any, responses={**STORED, **error_responses(404)})
-async def output(job_id: JobPath, index: StepPath, services: Use, if_none_match: IfNoneMatch = None) -> Response:
-    """Return the output of a step that succeeded, of any size, as it is stored; `ETag` is its SHA-256."""
-    found = job_id_of(job_id)
-    stored = await services.requests.output(TENANT, found, step_index_of(found, index))
-    return await stored_json(services.payloads, TENANT, stored, if_none_match)
-
-
-def _to_cursor(job_id: UUID) -> str:
-    return base64.urlsafe_b64encode(job_id.bytes).rstrip(b"=").decode()
-
-
-def _from_cursor(cursor: str) -> UUID:
-    try:
-        return UUID(bytes=base64.b64decode(f"{cursor}==".encode("ascii"), altchars=b"-_", validate=True))
-    except (ValueError, binascii.Error):
-        raise InvalidRequest("cursor: expected next_cursor of an earlier page, found something else") from None
+    return await answer_with(services, found)

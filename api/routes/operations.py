@@ -1,30 +1,39 @@
-"""For whoever runs planq: is the process alive, would a job run, what is going on."""
+"""For operators: is the process alive, would a job run, what is going on; and the interactive description at `/docs`.
+
+That page works without the internet: its scripts are files of the package `fastapi-offline`, whose code is not used.
+"""
 
 from __future__ import annotations
 
-from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.responses import Response
+import importlib.util
+from pathlib import Path
 
-from api.deps import Use, router
-from api.errors import RETRY_AFTER_SECONDS
-from api.responses import JsonResponse, error_responses
+from fastapi import APIRouter
+from fastapi.openapi.docs import get_swagger_ui_html
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.staticfiles import StaticFiles
+
+from api.deps import Use, strict_router
+from api.http import RETRY_AFTER_SECONDS, JsonResponse, error_responses
 from api.schemas import Health, Readiness
 
-operations = router("operations", 403, 421, 422, 500)
+operation_routes = strict_router("operations", 403, 421, 422, 500)
 
 
-@operations.get("/healthz", response_model=Health)
-async def alive() -> Response:
-    """Answer as long as the process is alive; asks nobody else."""
+@operation_routes.get("/healthz", response_model=Health)
+async def get_health() -> Response:
+    """Answer as long as the process is alive; asks no other process."""
     return JsonResponse({"status": "ok"})
 
 
-@operations.get(
+@operation_routes.get(
     "/readyz",
     response_model=Readiness,
     responses={503: {"model": Readiness, "description": "Something is missing; each check says what to do."}},
 )
-async def ready(services: Use) -> Response:
+async def get_readiness(services: Use) -> Response:
     """Say whether a job that is submitted now would run: database, broker, and a live worker for each lane.
 
     A full disk is named.
@@ -35,7 +44,7 @@ async def ready(services: Use) -> Response:
     return JsonResponse(document, status_code=503, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
 
 
-@operations.get(
+@operation_routes.get(
     "/metrics",
     response_class=Response,
     responses={
@@ -43,6 +52,31 @@ async def ready(services: Use) -> Response:
         **error_responses(401),
     },
 )
-async def metrics(services: Use) -> Response:
+async def get_metrics(services: Use) -> Response:
     """Return the metrics of this process and the state of unfinished work."""
     return Response(await services.metrics.render(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+ASSETS = "/docs/assets"
+
+page_routes = APIRouter(include_in_schema=False)
+
+
+def page_assets() -> StaticFiles:
+    """Return the application that serves the page's script and style sheet."""
+    package = importlib.util.find_spec("fastapi_offline")
+    if package is None or package.origin is None:
+        raise RuntimeError("the package fastapi-offline is not installed; `make` installs it with the others")
+    return StaticFiles(directory=Path(package.origin).parent / "static")
+
+
+@page_routes.get("/docs")
+async def get_docs(request: Request) -> HTMLResponse:
+    """Return the page."""
+    return get_swagger_ui_html(
+        openapi_url=str(request.app.openapi_url),
+        title="planq",
+        swagger_js_url=f"{ASSETS}/swagger-ui-bundle.js",
+        swagger_css_url=f"{ASSETS}/swagger-ui.css",
+        swagger_favicon_url=f"{ASSETS}/favicon.png",
+    )

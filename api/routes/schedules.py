@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import base64
 from datetime import UTC, datetime
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import Field
 from starlette.responses import Response
 
-from api.deps import Use, router
+from api.deps import Use, cursor_bytes, cursor_of, no_cursor, page_of, strict_router
 from api.documents import schedule_document
-from api.responses import JsonResponse, error_responses
-from api.schemas import (
-    MAX_PAGE,
-    Answer,
-    Id,
-    Time,
-)
-from api.submission import TENANT
-from shared.domain.errors import InvalidRequest, NotFound, capped
+from api.http import error_responses
+from api.schemas import MAX_PAGE, Answer, Id, Time
+from shared.domain.errors import NotFound, capped
+from shared.domain.jobs.ids import TENANT
 from shared.store.database import Row
 
-schedules: APIRouter = router("agents")
+schedule_routes = strict_router("agents")
 
 
 class ScheduleDocument(Answer):
@@ -55,8 +49,8 @@ _CURSOR = "^[A-Za-z0-9_-]{21}[AQgw][A-D][A-Za-z0-9_-]{9}$"
 """The 16 bytes of an id and 8 of a time, which begin with 0 until 4253, in base64 for URLs; for `/openapi.json`."""
 
 
-@schedules.get("/schedules", response_model=SchedulePage)
-async def list_schedules(
+@schedule_routes.get("/schedules", response_model=SchedulePage)
+async def get_schedules(
     services: Use,
     everything: Annotated[bool, Query(alias="all", description="Also those that are over.")] = False,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = MAX_PAGE,
@@ -66,14 +60,11 @@ async def list_schedules(
 ) -> Response:
     """List the reminders of `remind_me` that are to come, newest first."""
     after = None if cursor is None else _from_cursor(cursor)
-    # One more than asked for says whether there is a next page.
     rows = await services.schedules.page(TENANT, limit=limit + 1, everything=everything, after=after)
-    page = rows[:limit]
-    following = _to_cursor(page[-1]) if len(rows) > limit else None
-    return JsonResponse({"items": [schedule_document(row) for row in page], "next_cursor": following})
+    return page_of(rows, limit, schedule_document, _to_cursor)
 
 
-@schedules.delete(
+@schedule_routes.delete(
     "/schedules/{schedule_id}", status_code=204, response_class=Response, responses=error_responses(404)
 )
 async def delete_schedule(
@@ -90,14 +81,14 @@ async def delete_schedule(
 
 def _to_cursor(row: Row) -> str:
     micros = round(row["created_at"].timestamp() * 1_000_000)
-    return base64.urlsafe_b64encode(row["id"].bytes + micros.to_bytes(8, "big")).decode()
+    return cursor_of(row["id"].bytes + micros.to_bytes(8, "big"))
 
 
 def _from_cursor(cursor: str) -> tuple[datetime, UUID]:
     try:
-        raw = base64.b64decode(cursor.encode("ascii"), altchars=b"-_", validate=True)
+        raw = cursor_bytes(cursor)
         micros = int.from_bytes(raw[16:], "big")
         seconds, rest = divmod(micros, 1_000_000)
         return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest), UUID(bytes=raw[:16])
     except (ValueError, OverflowError, OSError):
-        raise InvalidRequest("cursor: expected next_cursor of an earlier page, found something else") from None
+        raise no_cursor() from None

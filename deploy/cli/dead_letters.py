@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from api.cli.connection import AsJson, located_settings
-from api.cli.console import one_line, out, print_json
+from api.cli.console import as_line, out, print_json
 from api.cli.outcome import reported
 from shared.domain.errors import BrokerUnavailable
 from shared.domain.redact import without_password
@@ -34,7 +34,7 @@ def list_letters(
 ) -> None:
     """List messages that workers found in their queues and that were no wake-ups, with the reason.
 
-    Whoever reaches the broker can have written them. No job depends on one.
+    Any client of the broker can have written them. No job depends on one.
     """
     with reported(as_json=as_json):
         letters = _with_letters(lambda dead_letters: dead_letters.list(limit))
@@ -42,8 +42,8 @@ def list_letters(
         print_json({"items": [asdict(letter) for letter in letters]})
         return
     for letter in letters:
-        out.print(f"{one_line(letter.at)}  {one_line(letter.queue)}  {one_line(letter.reason, 500)}")
-        out.print(f"    {one_line(letter.message, 200)}", style="dim")
+        out.print(f"{as_line(letter.at)}  {as_line(letter.queue)}  {as_line(letter.reason, 500)}")
+        out.print(f"    {as_line(letter.message, 200)}", style="dim")
     if not letters:
         out.print("no dead letters")
 
@@ -69,7 +69,7 @@ def _with_letters(use: Callable[[DeadLetters], T]) -> T:
     try:
         return use(dead_letters)
     except Exception as error:  # every client library has errors of its own here; all mean that it is not there
-        told = f"refuses ({reply})" if (reply := reply_of(error)) else f"does not answer ({type(error).__name__})"
-        raise BrokerUnavailable(f"the broker at {without_password(url)} {told}") from error
+        how = f"refuses ({reply})" if (reply := reply_of(error)) else f"does not answer ({type(error).__name__})"
+        raise BrokerUnavailable(f"the broker at {without_password(url)} {how}") from error
     finally:
         dead_letters.close()

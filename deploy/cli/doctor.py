@@ -1,18 +1,59 @@
-"""`planq doctor`: is everything there that planq needs? Each line says ok, or what to do."""
+"""`planq doctor`: is everything there that planq needs? Each check finds one fact, and says what to do about it.
+
+A check never raises for what it looks for: a server that does not answer is a finding. Nothing is changed anywhere.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+import asyncio
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from api.cli.connection import ApiKey, AsJson, Url
-from api.cli.console import one_line, out, print_json
+from api.cli import runtime
+from api.cli.connection import ApiKey, AsJson, Url, connect, located_settings
+from api.cli.console import as_line, out, print_json
 from api.cli.outcome import NOT_OK, OK, end, reported
+from deploy.local.parts import import_path
+from shared.data_folder import free_space, lacks_space, serves
+from shared.domain.errors import BrokerUnavailable, Misconfigured, PlanqError
+from shared.domain.jobs.ids import TENANT
+from shared.domain.jobs.states import Lane
+from shared.domain.redact import redacted, without_password
 
 if TYPE_CHECKING:
-    from deploy.cli.checks import Finding
+    from shared.settings import Settings
+    from shared.store.database import Database, Row
+
+_PATIENCE_SECONDS = 3
+_CHECK_SECONDS = 60
+"""A worker's libraries take two seconds to load, on a busy machine many more."""
+
+_START = "start `planq up`"
+T = TypeVar("T")
+
+_MOST_LAG_MS = 1_000
+"""Above this a worker's event loop is late enough for a warning: a cancelled call shall end within a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report; `ok` None: not looked at. `advice` says what to do, `""` for nothing.
+
+    What is ok and has advice is a warning: planq works, and an operator should look.
+    """
+
+    name: str
+    ok: bool | None
+    found: str
+    advice: str = ""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -32,24 +73,331 @@ def doctor(
 
     Environment, settings, servers, schema, queues, workers and API; exit code 1 unless all are ok.
     """
-    from deploy.cli.checks import examine
-
     findings: list[Finding] = []
     with reported(as_json=as_json):
         for finding in examine(url, api_key, invariants=invariants):
             findings.append(finding)
             if not as_json:
-                _tell(finding)
+                _show(finding)
     is_well = all(finding.ok for finding in findings)
     if as_json:
         print_json({"ok": is_well, "checks": [asdict(finding) for finding in findings]})
     end(OK if is_well else NOT_OK)
 
 
-def _tell(finding: Finding) -> None:
+def _show(finding: Finding) -> None:
     mark, style = {True: ("ok", "green"), False: ("not ok", "red"), None: ("-", "dim")}[finding.ok]
     if finding.ok and finding.advice:
         mark, style = "warning", "yellow"
-    out.print(f"{mark:<7} {one_line(finding.name, 60):<20} {one_line(finding.found, 400)}", style=style)
+    out.print(f"{mark:<7} {as_line(finding.name, 60):<20} {as_line(finding.found, 400)}", style=style)
     if finding.advice:
-        out.print(f"{'':<7} {'':<20} → {one_line(finding.advice, 400)}")
+        out.print(f"{'':<7} {'':<20} → {as_line(finding.advice, 400)}")
+
+
+def examine(url: str | None, api_key: str | None, *, invariants: bool = False) -> Iterator[Finding]:
+    """Yield the findings, one after the other as they are made; `invariants` reads the whole stored history too."""
+    yield _python()
+    try:
+        settings = located_settings()
+    except Misconfigured as error:
+        yield Finding("settings", False, error.message, "correct the environment variables that are named")
+        yield from _unseen(
+            (
+                *("tools and models", "database", "schema", "broker", "queues", "dead letters"),
+                *("workers", "tools", "jobs"),
+            ),
+            "settings",
+        )
+    else:
+        yield Finding("settings", True, f"model {settings.model}, log level {settings.log_level}")
+        yield _worker_settings(settings)
+        yield from _embedded(settings)
+        yield from _space(settings)
+        yield from _stores(settings)
+        if settings.payloads:
+            yield _payloads(settings)
+        if invariants:
+            yield _invariants(settings)
+    yield _api(url, api_key)
+
+
+def _python() -> Finding:
+    # Always well: an older Python could not have come so far.
+    return Finding("python", True, f"{platform.python_version()}, {platform.system()} {platform.machine()}")
+
+
+def _worker_settings(settings: Settings) -> Finding:
+    """Let a worker look for what the settings name, in a process of its own: only it may import tools and models."""
+    command = [sys.executable, "-m", "worker", Lane.IO, "--check"]
+    # A worker asks for the broker's URL before anything else; whether there is one is found further below.
+    env = {**os.environ, **import_path()}
+    try:
+        done = subprocess.run(  # noqa: S603 - our own command
+            command, env=env, capture_output=True, text=True, timeout=_CHECK_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        found = f"not known: no answer within {_CHECK_SECONDS} s"
+        return Finding("tools and models", None, found, f"try `{' '.join(command[1:])}`")
+    if done.returncode == 0:
+        return Finding("tools and models", True, "what the settings name is there")
+    found = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    return Finding("tools and models", False, found.removeprefix("planq worker io: "), "correct what is named")
+
+
+def _space(settings: Settings) -> Iterator[Finding]:
+    """Look at the room for the embedded servers, where they are used."""
+    data = runtime.data_folder()
+    urls = (settings.database_url, settings.broker_url)
+    if data.is_dir() and ("" in urls or serves(data, *urls)):
+        lacking = lacks_space(data)
+        yield Finding("disk", lacking is None, lacking or free_space(data).partition(";")[0])
+
+
+def _embedded(settings: Settings) -> Iterator[Finding]:
+    """Look for the embedded servers' programs; they are needed only where no URL names a server."""
+    from deploy.local.postgres import installed_binaries
+    from deploy.local.valkey import installed_binary
+
+    finders: Sequence[tuple[str, Callable[[], Path], str]] = (
+        ("embedded PostgreSQL", installed_binaries, settings.database_url),
+        ("embedded Valkey", installed_binary, settings.broker_url),
+    )
+    for name, find, given in finders:
+        try:
+            yield Finding(name, True, f"installed ({_package(find())})")
+        except Misconfigured as missing:
+            yield Finding(name, bool(given), "not installed", "" if given else missing.message)
+
+
+def _package(path: Path) -> str:
+    """Return the package that a program came with, or its own place."""
+    parts = path.parts
+    return parts[parts.index("site-packages") + 1] if "site-packages" in parts else str(path)
+
+
+def _stores(settings: Settings) -> Iterator[Finding]:
+    database = _database(settings)
+    yield database
+    if database.ok:
+        yield (schema := _schema(settings))
+    else:
+        yield from _unseen(("schema",), "database")
+    broker = _broker(settings)
+    yield from broker
+    if database.ok and schema.ok:
+        yield from _worker_registry(settings)
+    else:
+        yield from _unseen(("workers", "tools", "jobs"), "database with this release's schema")
+
+
+def _payloads(settings: Settings) -> Finding:
+    """Write, read and remove an object where large outputs lie."""
+    from shared.store.objects import open_objects
+
+    try:
+        objects = open_objects(settings.payloads)
+        if objects is not None:
+            asyncio.run(objects.check())
+    except PlanqError as error:
+        advice = "correct PLANQ_PAYLOADS, or the AWS_… variables that say how a bucket is reached"
+        return Finding("large outputs", False, error.message, advice)
+    return Finding("large outputs", True, f"kept at {without_password(settings.payloads)}")
+
+
+def _unseen(names: Iterable[str], lacking: str) -> Iterator[Finding]:
+    for name in names:
+        yield Finding(name, None, f"not looked at: needs the {lacking}")
+
+
+def _database(settings: Settings) -> Finding:
+    import psycopg
+
+    try:
+        if not settings.database_url:
+            raise Misconfigured("DATABASE_URL is not set, and no `planq up` runs here")
+        with psycopg.connect(settings.require_database(), connect_timeout=_PATIENCE_SECONDS) as connection:
+            version = connection.info.parameter_status("server_version")
+    except Misconfigured as error:
+        return Finding("database", False, error.message, f"{_START}, or set DATABASE_URL")
+    except psycopg.Error as error:
+        place = without_password(settings.database_url)
+        advice = f"check DATABASE_URL and that the server runs, or unset it and {_START}"
+        return Finding("database", False, f"no answer from {place}: {_first_line(error)}", advice)
+    return Finding("database", True, f"PostgreSQL {version} at {without_password(settings.database_url)}")
+
+
+def _schema(settings: Settings) -> Finding:
+    from shared.store.schema import current, needed
+
+    try:
+        have = current(settings.database_url)
+    except PlanqError as error:
+        return Finding("schema", False, error.message, "check that the server runs")
+    if have == needed():
+        return Finding("schema", True, f"version {have}, as this release needs")
+    advice = "run `planq migrate` (or, if the database is newer, use the newer release)"
+    return Finding("schema", False, f"version {have or 'none'}, this release needs {needed()}", advice)
+
+
+def _broker(settings: Settings) -> Iterator[Finding]:
+    """Connect once, with little patience, and count what waits in the queues and what was no wake-up."""
+    if not settings.broker_url:
+        yield Finding(
+            "broker", False, "BROKER_URL is not set, and no `planq up` runs here", f"{_START}, or set BROKER_URL"
+        )
+        yield from _unseen(("queues", "dead letters"), "broker")
+        return
+    place = without_password(settings.broker_url)
+    try:
+        waiting, dead = _messages(settings.require_broker())
+    except Misconfigured as error:
+        yield Finding("broker", False, error.message, "correct BROKER_URL")
+    except BrokerUnavailable as error:
+        advice = f"check BROKER_URL and that the server runs, or unset it and {_START}"
+        yield Finding("broker", False, f"{place} {error.message}", advice)
+    else:
+        yield Finding("broker", True, f"answers at {place}")
+        yield Finding("queues", True, ", ".join(f"{name}: {n} waiting" for name, n in waiting.items()))
+        yield _dead_letters(dead)
+        return
+    yield from _unseen(("queues", "dead letters"), "broker")
+
+
+def _dead_letters(count: int) -> Finding:
+    if not count:
+        return Finding("dead letters", True, "none")
+    advice = "something writes what is no wake-up: see `planq dead-letters list`, then `planq dead-letters drop`"
+    return Finding("dead letters", True, f"{count} message{'' if count == 1 else 's'} that were no wake-ups", advice)
+
+
+def _messages(broker_url: str) -> tuple[dict[str, int], int]:
+    """Return how many messages wait in each lane's queue (0 where none has declared it yet), and the dead letters.
+
+    Raises `BrokerUnavailable` when the broker does not answer or would not take a wake-up, `Misconfigured` when its
+    URL cannot be read.
+    """
+    from kombu.exceptions import OperationalError
+
+    from shared.broker import names
+    from shared.broker.celery_config import create_celery
+    from shared.broker.depth import message_count, patient_connection, reply_of, require_service
+
+    connection = patient_connection(create_celery(broker_url), _PATIENCE_SECONDS)
+    try:
+        with connection:
+            require_service(connection, _PATIENCE_SECONDS)
+            with connection.channel() as channel:
+                queues = [names.queue(lane) for lane in Lane]
+                counts = [message_count(connection, channel, name) or 0 for name in (*queues, names.DEAD_LETTERS)]
+                return dict(zip(queues, counts, strict=False)), counts[-1]
+    except (OperationalError, OSError, *connection.connection_errors, *connection.channel_errors) as error:
+        reply = reply_of(error)
+        found = f"refuses wake-ups: {reply}" if reply else f"does not answer: {_first_line(error)}"
+        raise BrokerUnavailable(found) from error
+
+
+def _worker_registry(settings: Settings) -> Iterator[Finding]:
+    from shared.store.catalogue import list_tools
+    from shared.store.jobs.worker_registry import WorkerRegistry
+
+    async def ask(database: Database) -> tuple[Sequence[Row], Sequence[str], Sequence[Row]]:
+        registry = WorkerRegistry(database, settings.lease, settings.lease_margin)
+        return await registry.live(), list(await list_tools(database, TENANT)), await registry.unfinished()
+
+    try:
+        workers, tools, unfinished = _asked(settings, ask)
+    except PlanqError as error:
+        for name in ("workers", "tools", "jobs"):
+            yield Finding(name, False, error.message, "check that the database runs")
+        return
+    yield _workers(workers)
+    yield from map(_worker, workers)
+    yield _tools(tools)
+    yield _jobs(unfinished)
+
+
+def _asked(settings: Settings, ask: Callable[[Database], Awaitable[T]]) -> T:
+    """Return what `ask` returns of the database; raises `DatabaseUnavailable`."""
+    from shared.store.database import Database
+
+    async def run() -> T:
+        database = Database(settings.require_database(), max_connections=1, timeout_seconds=_PATIENCE_SECONDS)
+        async with database:
+            return await ask(database)
+
+    return asyncio.run(run())
+
+
+def _workers(workers: Sequence[Row]) -> Finding:
+    lanes = {lane: sum(lane in worker["lanes"] for worker in workers) for lane in Lane}
+    found = ", ".join(f"{lane}: {n} live" for lane, n in lanes.items())
+    missing = [f"`planq worker {lane}`" for lane, n in lanes.items() if n == 0]
+    return Finding("workers", not missing, found, f"{_START}, or {' and '.join(missing)}" if missing else "")
+
+
+def _worker(worker: Row) -> Finding:
+    """Say how a live worker fares, as its last heartbeat said."""
+    lag, late = worker["lag_ms"], worker["late_outcomes"]
+    found = (
+        f"{', '.join(worker['lanes'])}: loop lag {lag} ms, {worker['in_flight']} of {worker['capacity']} in flight, "
+        f"{late} late outcome{'' if late == 1 else 's'}"
+    )
+    advice = ""
+    if lag > _MOST_LAG_MS:
+        advice = (
+            "its event loop is held up, by a tool that computes (give it the lane cpu) or by a machine that has too "
+            "little CPU; start more workers, or lower PLANQ_IO_CONCURRENCY"
+        )
+    return Finding(f"worker {worker['name']}", True, found, advice)
+
+
+def _tools(tools: Sequence[str]) -> Finding:
+    if not tools:
+        return Finding("tools", False, "none published", "start a worker: it publishes its tools")
+    return Finding("tools", True, f"{len(tools)} published")
+
+
+def _jobs(unfinished: Sequence[Row]) -> Finding:
+    counts = [f"{row['n']} {row['status']}" for row in unfinished if row["kind"] == "job"]
+    return Finding("jobs", True, f"unfinished: {', '.join(counts)}" if counts else "none unfinished")
+
+
+def _invariants(settings: Settings) -> Finding:
+    from shared.store.jobs.worker_registry import WorkerRegistry
+
+    async def ask(database: Database) -> Sequence[Row]:
+        return await WorkerRegistry(database, settings.lease, settings.lease_margin).broken_invariants()
+
+    try:
+        broken = _asked(settings, ask)
+    except PlanqError as error:
+        return Finding("invariants", False, error.message, "check that the database runs")
+    found = [f"{row['invariant']} {row['job_id']} {_step(row)}".strip() for row in broken[:5]]
+    more = f" and {len(broken) - 5} more" if len(broken) > 5 else ""
+    if broken:
+        return Finding(
+            "invariants", False, "; ".join(found) + more, "run it again in a minute; if it stays, report it"
+        )
+    return Finding("invariants", True, "all hold")
+
+
+def _step(row: Row) -> str:
+    return "" if row["step_index"] is None else f"step {row['step_index']}"
+
+
+def _api(url: str | None, api_key: str | None) -> Finding:
+    try:
+        with connect(url, api_key) as client:
+            answer: dict[str, Any] = client.readiness()
+    except PlanqError as error:
+        return Finding("api", False, error.message, f"{_START}, or name another with --url or PLANQ_URL")
+    checks = answer.get("checks") or {}
+    if answer.get("status") == "ready":
+        return Finding("api", True, f"ready at {client.url}")
+    bad = "; ".join(f"{name}: {check.get('detail')}" for name, check in checks.items() if not check.get("ok"))
+    return Finding("api", False, f"at {client.url}, but not ready: {bad}", "see the lines above")
+
+
+def _first_line(error: BaseException) -> str:
+    # Libraries repeat an address that they cannot read.
+    return redacted((str(error).strip() or type(error).__name__).splitlines()[0])

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from api.cli.connection import TENANT, AsJson, require_database
-from api.cli.console import err, one_line, out, print_json
+from api.cli.connection import AsJson, require_database
+from api.cli.console import as_line, err, out, print_json
 from api.cli.outcome import NOT_OK, end, reported
+from shared.domain.jobs.ids import TENANT
 
 if TYPE_CHECKING:
-    from api.cli.reading import Found
+    from api.cli.reading import FoundFile
     from shared.ports import Passage
     from shared.store.knowledge import PostgresKnowledge
 
@@ -44,12 +45,12 @@ class Loaded:
 def add_to(app: typer.Typer) -> None:
     """Register the group."""
     group = typer.Typer(name="knowledge", help="Load and search documents.", no_args_is_help=True)
-    group.command()(load)
-    group.command()(search)
+    group.command("load")(load_documents)
+    group.command("search")(search_documents)
     app.add_typer(group)
 
 
-def load(
+def load_documents(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH", exists=True, help="Files and folders.")],
     prefix: Annotated[
         str, typer.Option(help="Put before each source, to keep folders apart that hold files of the same name.")
@@ -67,7 +68,7 @@ def load(
         print_json(asdict(result))
     else:
         for one in result.skipped:
-            err.print(f"skipped {one_line(one['source'], 200)}: {one['reason']}", style="yellow")
+            err.print(f"skipped {as_line(one['source'], 200)}: {one['reason']}", style="yellow")
         out.print(
             f"{_count(len(result.loaded), 'document')} loaded ({_count(result.passages, 'passage')}), "
             f"{len(result.unchanged)} unchanged, {len(result.skipped)} skipped"
@@ -76,7 +77,7 @@ def load(
         end(NOT_OK)
 
 
-def search(
+def search_documents(
     query: Annotated[str, typer.Argument(help="What to look for, in plain words.")],
     limit: Annotated[int, typer.Option(min=1, max=50, help="At most so many passages.")] = 5,
     as_json: AsJson = False,
@@ -93,7 +94,7 @@ def search(
         for passage in found:
             _show(passage)
     if not found:
-        err.print(f"nothing was found for: {one_line(query)}")
+        err.print(f"nothing was found for: {as_line(query)}")
         end(NOT_OK)
 
 
@@ -107,40 +108,36 @@ def _with_knowledge(use: Callable[[PostgresKnowledge], Awaitable[T]]) -> T:
     require_schema(url)
 
     async def run() -> T:
-        database = Database(url, max_connections=1)
-        await database.open()
-        try:
+        async with Database(url, max_connections=1) as database:
             return await use(PostgresKnowledge(database))
-        finally:
-            await database.close()
 
     return asyncio.run(run())
 
 
 async def _load(knowledge: PostgresKnowledge, paths: list[Path], prefix: str) -> Loaded:
-    from api.cli.reading import Unreadable, find_files
+    from api.cli.reading import UnreadableFile, find_files
 
     result = Loaded()
     for found in find_files(paths, prefix):
         try:
             await _load_file(knowledge, found, result)
-        except Unreadable as reason:
+        except UnreadableFile as reason:
             result.skipped.append({"source": found.source, "reason": str(reason)})
     return result
 
 
-async def _load_file(knowledge: PostgresKnowledge, found: Found, result: Loaded) -> None:
-    from api.cli.reading import Unreadable, read_file
+async def _load_file(knowledge: PostgresKnowledge, found: FoundFile, result: Loaded) -> None:
+    from api.cli.reading import UnreadableFile, read_file
     from deploy.cli import passages
 
     if found.reason is not None:
-        raise Unreadable(found.reason)
+        raise UnreadableFile(found.reason)
     text, form, raw = read_file(found.path)
     named, pieces = passages.split_document(text, form)
     if not pieces:
-        raise Unreadable("holds no text")
+        raise UnreadableFile("holds no text")
     title = named or found.path.name
-    digest = sha256(f"{passages.VERSION}\0{form}\0{title}\0".encode() + raw).hexdigest()
+    digest = sha256(f"{passages.SPLIT_VERSION}\0{form}\0{title}\0".encode() + raw).hexdigest()
     if await knowledge.load(TENANT, source=found.source, title=title, digest=digest, pieces=pieces):
         result.loaded.append({"source": found.source, "title": title, "passages": len(pieces)})
         result.passages += len(pieces)

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from api.cli import agents, control, schedules, status, submit, tools
+from api.cli import agents, control, inbox, loops, schedules, status, submit, tools
 from api.cli.console import out
 from api.cli.outcome import exit_code, report
 from deploy.cli import dead_letters, doctor, knowledge, processes, retention
@@ -21,10 +21,12 @@ from shared.domain.errors import PlanqError
 GROUPS = (
     up,
     submit,
+    loops,
     status,
     control,
     tools,
     agents,
+    inbox,
     schedules,
     knowledge,
     doctor,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LONGEST = 1_200
 """Characters of a piece: a few paragraphs, so that a search returns what answers the question and little else."""
 
-VERSION = "1"
+SPLIT_VERSION = "1"
 """Part of a document's digest: a later way of splitting loads unchanged files again."""
 
 _LONGEST_HEADING = 200

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -17,13 +16,7 @@ import typer
 from api.cli.connection import require_database
 from api.cli.console import out
 from deploy.local.flower import FLOWER_USER, flower_password
-
-
-class LaneName(StrEnum):
-    """The lanes that a worker can serve."""
-
-    IO = "io"
-    CPU = "cpu"
+from shared.domain.jobs.states import Lane
 
 
 def add_to(app: typer.Typer) -> None:
@@ -40,7 +33,7 @@ def api() -> None:
 
 
 def worker(
-    lane: Annotated[LaneName, typer.Argument(help="io: steps that wait, cpu: steps that compute.")],
+    lane: Annotated[Lane, typer.Argument(help="io: steps that wait, cpu: steps that compute.")],
     concurrency: Annotated[
         int | None, typer.Option(min=1, help="Steps at once (io) or processes (cpu); default from the settings.")
     ] = None,
@@ -66,7 +59,7 @@ def flower(
     port: Annotated[int, typer.Option(envvar="PLANQ_FLOWER_PORT", min=1, max=65_535, help="Port.")] = 5555,
 ) -> None:
     """Watch the broker with Flower: read only, with a password (user planq, PLANQ_FLOWER_PASSWORD)."""
-    from shared.settings import load_settings
+    from shared.environment import load_settings
 
     settings = load_settings()
     data = Path(os.environ.get("PLANQ_DATA", ".planq"))

@@ -18,8 +18,8 @@ from api.cli.console import columns, out, print_json
 from api.cli.outcome import reported
 
 if TYPE_CHECKING:
-    from shared.domain.states import JobStatus
-    from shared.store.retention import Outlived, Retention
+    from shared.domain.jobs.states import JobStatus
+    from shared.store.retention import Purgeable, Retention
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ def retention(
     if as_json:
         print_json(document)
     else:
-        _tell(document)
+        _show(document)
 
 
 def _with_retention(keep: Mapping[JobStatus, timedelta], use: Callable[[Retention], Awaitable[T]]) -> T:
@@ -66,12 +66,8 @@ def _with_retention(keep: Mapping[JobStatus, timedelta], use: Callable[[Retentio
     objects = open_objects(located_settings().payloads)
 
     async def run() -> T:
-        database = Database(url, max_connections=1)
-        await database.open()
-        try:
+        async with Database(url, max_connections=1) as database:
             return await use(Retention(database, keep, PayloadStore(database, objects)))
-        finally:
-            await database.close()
 
     return asyncio.run(run())
 
@@ -83,11 +79,11 @@ async def _remove(store: Retention) -> Counter[str]:
     return removed
 
 
-def _counted(keep: Mapping[JobStatus, timedelta], due: Mapping[JobStatus, Outlived]) -> dict[str, Any]:
+def _counted(keep: Mapping[JobStatus, timedelta], due: Mapping[JobStatus, Purgeable]) -> dict[str, Any]:
     jobs = _kept(keep)
-    for status, outlived in due.items():
-        oldest = outlived.oldest.isoformat() if outlived.oldest else None
-        jobs[status.value] |= {"due": outlived.jobs, "oldest": oldest}
+    for status, purgeable in due.items():
+        oldest = purgeable.oldest.isoformat() if purgeable.oldest else None
+        jobs[status.value] |= {"due": purgeable.jobs, "oldest": oldest}
     return {"dry_run": True, "jobs": jobs}
 
 
@@ -102,7 +98,7 @@ def _removed(keep: Mapping[JobStatus, timedelta], removed: Mapping[str, int]) ->
 
 def _kept(keep: Mapping[JobStatus, timedelta]) -> dict[str, dict[str, Any]]:
     """Return how long each kind of ended job is kept, in days; None is for ever."""
-    from shared.domain.states import TERMINAL_JOB
+    from shared.domain.jobs.states import TERMINAL_JOB
 
     return {
         status.value: {"kept_days": keep[status] / timedelta(days=1) if status in keep else None}
@@ -110,13 +106,13 @@ def _kept(keep: Mapping[JobStatus, timedelta]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _tell(document: Mapping[str, Any]) -> None:
-    verb, key = ("due", "due") if document["dry_run"] else ("removed", "removed")
+def _show(document: Mapping[str, Any]) -> None:
+    key = "due" if document["dry_run"] else "removed"
     lines = []
     for status, found in document["jobs"].items():
         days = found["kept_days"]
         kept = "kept for ever" if days is None else f"kept for {days:g} days"
-        lines.append([status, kept, "" if days is None else f"{found[key]} {verb}"])
+        lines.append([status, kept, "" if days is None else f"{found[key]} {key}"])
     if "large_outputs" in document:
         lines.append(
             ["large outputs", "kept while a job has them", f"{document['large_outputs']['removed']} removed"]

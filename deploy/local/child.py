@@ -24,7 +24,7 @@ LAUNCHER = Path(launcher.__file__)
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class RunAs:
     """Who a child runs as: `way` is a way that the launcher knows, `uid` and `gid` are what the child then is called.
 
     `owner` is the (uid, gid) that files must have for the child to own them.
@@ -36,7 +36,7 @@ class Identity:
     owner: tuple[int, int]
 
 
-def launched(argv: Sequence[str], parting: signal.Signals, identity: Identity | None = None) -> list[str]:
+def launched(argv: Sequence[str], parting: signal.Signals, identity: RunAs | None = None) -> list[str]:
     """Return the command that runs `argv` tied to this process: it receives `parting` when this process ends."""
     command = [sys.executable, "-I", "-S", str(LAUNCHER), "--parent", str(os.getpid()), "--signal", str(int(parting))]
     if identity is not None:
@@ -50,7 +50,7 @@ def spawn(
     log: IO[bytes] | int,
     parting: signal.Signals = signal.SIGTERM,
     env: Mapping[str, str] | None = None,
-    identity: Identity | None = None,
+    identity: RunAs | None = None,
     keep_open: Sequence[int] = (),
     cwd: Path | None = None,
 ) -> subprocess.Popen[bytes]:
@@ -72,7 +72,7 @@ def spawn(
     )
 
 
-def has_ended(process: subprocess.Popen[bytes]) -> bool:
+def has_exited(process: subprocess.Popen[bytes]) -> bool:
     """Say whether a child of `spawn` has exited, without reaping it: its pid stays reserved until `reap`."""
     if process.returncode is not None:
         return True
@@ -95,7 +95,7 @@ def exit_status(process: subprocess.Popen[bytes]) -> int | None:
 def wait_ended(process: subprocess.Popen[bytes], patience: float) -> bool:
     """Wait at most `patience` seconds for the child to exit; say whether it did. It is not reaped."""
     give_up = monotonic() + patience
-    while not has_ended(process):
+    while not has_exited(process):
         if monotonic() >= give_up:
             return False
         sleep(0.02)
@@ -125,7 +125,7 @@ def stop(process: subprocess.Popen[bytes], *steps: tuple[signal.Signals, float])
     Each step is a signal and the seconds to wait after it; what then still lives of the child's group is killed.
     """
     for number, patience in steps:
-        if has_ended(process):
+        if has_exited(process):
             break
         send(process, number)
         wait_ended(process, patience)

@@ -20,13 +20,13 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from deploy.local.child import Identity, launched
+from deploy.local.child import RunAs, launched
 from shared.domain.errors import Misconfigured
 
-PROBE = 'test -x "$1" && "$1" --version >/dev/null && : > "$2/probe" && rm "$2/probe"'
+_PROBE = 'test -x "$1" && "$1" --version >/dev/null && : > "$2/probe" && rm "$2/probe"'
 
 
-def choose_identity(binary: Path, folder: Path) -> Identity | None:
+def choose_identity(binary: Path, folder: Path) -> RunAs | None:
     """Return who shall run `binary` on `folder`, None for ourselves; as root, `folder` belongs to them afterwards.
 
     Raises `Misconfigured` with what was tried when no way works.
@@ -58,7 +58,7 @@ def give_to(folder: Path, owner: tuple[int, int]) -> None:
     os.chown(folder, *owner)
 
 
-def _candidates() -> Iterator[Identity]:
+def _candidates() -> Iterator[RunAs]:
     try:
         nobody = pwd.getpwnam("nobody")
     except KeyError as missing:
@@ -67,14 +67,14 @@ def _candidates() -> Iterator[Identity]:
             "Run planq as another user, or name a server of your own in DATABASE_URL."
         ) from missing
     uid, gid = nobody.pw_uid, nobody.pw_gid
-    yield Identity("user", uid, gid, owner=(uid, gid))
-    yield Identity("namespace", uid, gid, owner=(0, 0))
-    yield Identity("reach", uid, gid, owner=(uid, gid))
+    yield RunAs("user", uid, gid, owner=(uid, gid))
+    yield RunAs("namespace", uid, gid, owner=(0, 0))
+    yield RunAs("reach", uid, gid, owner=(uid, gid))
 
 
-def _try(candidate: Identity, binary: Path, folder: Path) -> str | None:
+def _try(candidate: RunAs, binary: Path, folder: Path) -> str | None:
     """Return why `candidate` cannot run `binary` and write into `folder`, None when it can."""
-    command = launched(["sh", "-c", PROBE, "probe", str(binary), str(folder)], signal.SIGKILL, candidate)
+    command = launched(["sh", "-c", _PROBE, "probe", str(binary), str(folder)], signal.SIGKILL, candidate)
     try:
         done = subprocess.run(command, capture_output=True, cwd="/", timeout=20, check=False)  # noqa: S603 - our own
     except subprocess.TimeoutExpired:

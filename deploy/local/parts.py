@@ -9,18 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import shared
-from deploy.local.postgres import EmbeddedPostgres
-from deploy.local.supervisor import ProcessPart
-from deploy.local.valkey import EmbeddedValkey
+from deploy.local.supervisor import PlanqProcess
 
 PROJECT = Path(shared.__file__).parents[1]
 PLANQ = (sys.executable, "-m", "deploy.cli.main")
-DEFAULT_DRAIN_SECONDS = 10.0  # shared.settings.Settings.drain_seconds
-STOP_MARGIN_SECONDS = 5.0
+_DEFAULT_DRAIN_SECONDS = 10.0  # shared.settings.Settings.drain_seconds
+_STOP_MARGIN_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class UpOptions:
     """Where planq listens and keeps its data; `flower_port` None means no Flower."""
 
     host: str
@@ -43,46 +41,6 @@ class Place:
         return self.data / "logs" / f"{name}.log"
 
 
-class ServerPart:
-    """An embedded server as a part."""
-
-    def __init__(self, name: str, server: EmbeddedPostgres | EmbeddedValkey, *, patience: float) -> None:
-        self.name, self.server, self.patience = name, server, patience
-
-    @property
-    def log(self) -> Path:
-        """The server's own log."""
-        return self.server.log
-
-    def last_words(self) -> str:
-        """Return the end of what the server has written since it was last launched."""
-        return self.server.last_words()
-
-    def start(self) -> None:
-        """Launch the server; it may need a moment until it answers."""
-        self.server.launch()
-
-    def has_died(self) -> bool:
-        """True when it was launched and has ended by itself."""
-        return self.server.has_died()
-
-    def is_misconfigured(self) -> bool:
-        """False: a server that is, is not launched at all."""
-        return False
-
-    def ask_to_stop(self) -> None:
-        """Ask for an orderly shutdown."""
-        self.server.ask_to_stop()
-
-    def has_stopped(self) -> bool:
-        """True when the server does not run."""
-        return self.server.pid is None
-
-    def end(self) -> None:
-        """End it for certain and free its folder."""
-        self.server.stop(patience=1.0)
-
-
 def given_url(*names: str) -> str | None:
     """Return the first of these environment variables that is set and not empty."""
     return next((os.environ[name] for name in names if os.environ.get(name)), None)
@@ -98,35 +56,35 @@ def import_path() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"}
 
 
-def child_environment(place: Place, database_url: str, broker_url: str) -> dict[str, str]:
+def child_environment(options: UpOptions, database_url: str, broker_url: str) -> dict[str, str]:
     """Return the environment of planq's processes."""
     env = {
         name: value for name, value in os.environ.items() if name not in ("PLANQ_DATABASE_URL", "PLANQ_BROKER_URL")
     }
-    if place.flower_port is not None:
+    if options.flower_port is not None:
         # Flower asks for task events every five seconds; the first jobs would be over by then and never be seen.
         env.setdefault("PLANQ_TASK_EVENTS", "true")
     return env | {
         "DATABASE_URL": database_url,
         "BROKER_URL": broker_url,
-        "PLANQ_HOST": place.host,
-        "PLANQ_PORT": str(place.port),
-        "PLANQ_DATA": str(place.data),
+        "PLANQ_HOST": options.host,
+        "PLANQ_PORT": str(options.port),
+        "PLANQ_DATA": str(options.data),
         **import_path(),
         # Threads would each get a malloc arena of their own; two are enough and keep idle memory down.
         "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", "2"),
     }
 
 
-def planq_parts(place: Place, env: Mapping[str, str]) -> list[ProcessPart]:
+def planq_parts(options: UpOptions, env: Mapping[str, str]) -> list[PlanqProcess]:
     """Return API, workers and Flower, in the order in which they are started (the slowest first)."""
-    drain = float(env.get("PLANQ_DRAIN_SECONDS") or DEFAULT_DRAIN_SECONDS) + STOP_MARGIN_SECONDS
+    drain = float(env.get("PLANQ_DRAIN_SECONDS") or _DEFAULT_DRAIN_SECONDS) + _STOP_MARGIN_SECONDS
     parts = [
-        ProcessPart("worker-io", [*PLANQ, "worker", "io"], env, place.log("worker-io"), patience=drain),
-        ProcessPart("api", [*PLANQ, "api"], env, place.log("api")),
-        ProcessPart("worker-cpu", [*PLANQ, "worker", "cpu"], env, place.log("worker-cpu"), patience=drain),
+        PlanqProcess("worker-io", [*PLANQ, "worker", "io"], env, options.log("worker-io"), patience=drain),
+        PlanqProcess("api", [*PLANQ, "api"], env, options.log("api")),
+        PlanqProcess("worker-cpu", [*PLANQ, "worker", "cpu"], env, options.log("worker-cpu"), patience=drain),
     ]
-    if place.flower_port is not None:
-        flower = [*PLANQ, "flower", "--port", str(place.flower_port)]
-        parts.append(ProcessPart("flower", flower, env, place.log("flower"), patience=3.0))
+    if options.flower_port is not None:
+        flower = [*PLANQ, "flower", "--port", str(options.flower_port)]
+        parts.append(PlanqProcess("flower", flower, env, options.log("flower"), patience=3.0))
     return parts

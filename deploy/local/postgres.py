@@ -14,21 +14,20 @@ import subprocess
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from time import monotonic, sleep
 from urllib.parse import quote
 
 import psutil
 
-from deploy.local.child import Identity, has_ended, launched, send, spawn, stop
-from deploy.local.folder import FolderLock, last_lines, make_private, size_of, socket_folder
+from deploy.local.child import RunAs, launched
+from deploy.local.folder import socket_folder
 from deploy.local.identity import choose_identity, give_to
-from shared.data_folder import usable
+from deploy.local.server import EmbeddedServer
 from shared.domain.errors import DatabaseUnavailable, Misconfigured
 
 MAJOR_VERSION = "18"
 ROLE = DATABASE = "planq"
 PORT = 5432  # names the socket file only: no TCP port is opened
-SOCKET_NAME = f".s.PGSQL.{PORT}.lock"
+_SOCKET_NAME = f".s.PGSQL.{PORT}.lock"
 
 OPTIONS: Mapping[str, str] = {
     "listen_addresses": "",
@@ -78,34 +77,19 @@ def installed_binaries() -> Path:
     )
 
 
-class EmbeddedPostgres:
-    """One PostgreSQL server on `data_dir`, with the role and database `planq`.
+class EmbeddedPostgres(EmbeddedServer):
+    """One PostgreSQL server on `data_dir`, with the role and database `planq`."""
 
-    Not for use by two threads at once. `launch` must be called from a thread that outlives the server (see `child`).
-    """
+    title = "PostgreSQL"
+    unavailable = DatabaseUnavailable
+    stops = ((signal.SIGINT, 20.0), (signal.SIGQUIT, 5.0))  # fast: open transactions are rolled back; then immediate
+    ready_seconds = 120.0
 
     def __init__(self, data_dir: Path, *, options: Mapping[str, str] | None = None) -> None:
         """Prepare nothing yet; `options` are PostgreSQL settings that replace or add to `OPTIONS`."""
-        self._home = data_dir.absolute()
+        super().__init__("postgres", data_dir)
         self._options = {**OPTIONS, **(options or {})}
-        self._lock = FolderLock(self._home, "an embedded PostgreSQL")
         self._sockets: Path | None = None
-        self._begins = 0
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def log(self) -> Path:
-        """The server's own log file."""
-        return self._home / "server.log"
-
-    def last_words(self) -> str:
-        """Return the end of what the server has written since it was last launched."""
-        return last_lines(self.log, since=self._begins)
-
-    @property
-    def pid(self) -> int | None:
-        """The pid of the running server, None when it does not run."""
-        return self._process.pid if self._process and not has_ended(self._process) else None
 
     @property
     def url(self) -> str:
@@ -119,82 +103,18 @@ class EmbeddedPostgres:
         folder = quote(str(self._sockets), safe="")
         return f"postgresql://{ROLE}@/{quote(database, safe='')}?host={folder}&port={PORT}"
 
-    def start(self, patience: float = 120.0) -> None:
-        """Launch and wait until the database answers: `launch`, then `wait_ready`."""
-        self.launch()
-        self.wait_ready(patience)
+    def _spawn(self) -> None:
+        """Start the server; a folder without data is filled first.
 
-    def launch(self) -> None:
-        """Create the data where there is none and start the server, without waiting until it answers.
-
-        Raises `Misconfigured` when the folder cannot be used, is in use, holds another version's data, or nobody may
-        run the server.
+        Raises `Misconfigured` when it holds another version's data, or nobody may run the server.
         """
         binaries = installed_binaries()
-        if self._process is not None:
-            self.stop()
-        with usable(self._home):
-            make_private(self._home)
-            self._lock.acquire(patience=20.0)
-            self._spawn(binaries)
-
-    def _spawn(self, binaries: Path) -> None:
-        """Start the server on the folder, whose lock is held, and which is unlocked if that fails."""
-        try:
-            identity = choose_identity(binaries / "postgres", self._home)
-            cluster = self._cluster(binaries, identity)
-            self._sockets = self._socket_folder(identity)
-            _remove_stale_pid_file(cluster)
-            self._begins = size_of(self.log)
-            with self.log.open("ab") as log:
-                self._process = spawn(
-                    [str(binaries / "postgres"), "-D", str(cluster), *self._flags()],
-                    log=log,
-                    parting=signal.SIGINT,  # a fast shutdown: open transactions are rolled back
-                    env=_environment(),
-                    identity=identity,
-                    keep_open=[self._lock.fileno()],
-                    cwd=Path("/"),
-                )
-        except BaseException:
-            self._lock.release()
-            raise
-
-    def wait_ready(self, patience: float = 120.0) -> None:
-        """Wait until the database `planq` answers; crash recovery takes a while, hence the patience (seconds).
-
-        Raises `DatabaseUnavailable` with the end of the log when the server ends or stays silent; it is stopped then.
-        """
-        give_up = monotonic() + patience
-        while True:
-            if self._process is None or has_ended(self._process):
-                trouble = "ended while it was starting"
-                break
-            if self._answers():
-                return
-            if monotonic() >= give_up:
-                trouble = f"did not answer within {patience:g} s"
-                break
-            sleep(0.02)
-        self.stop()
-        words = self.last_words()
-        raise DatabaseUnavailable(f"the embedded PostgreSQL {trouble}. End of {self.log}:\n{words}")
-
-    def stop(self, patience: float = 15.0) -> None:
-        """Shut the server down (fast, then immediate, then killed) and free the folder; idempotent."""
-        if self._process is not None:
-            stop(self._process, (signal.SIGINT, patience), (signal.SIGQUIT, 5.0))
-            self._process = None
-        self._lock.release()
-
-    def ask_to_stop(self) -> None:
-        """Ask for a fast shutdown without waiting for it; `stop` is still needed afterwards."""
-        if self._process is not None:
-            send(self._process, signal.SIGINT)
-
-    def has_died(self) -> bool:
-        """Say whether the server was launched and has ended without being asked to."""
-        return self._process is not None and has_ended(self._process)
+        identity = choose_identity(binaries / "postgres", self._home)
+        cluster = self._cluster(binaries, identity)
+        self._sockets = self._socket_folder(identity)
+        _remove_stale_pid_file(cluster)
+        command = [str(binaries / "postgres"), "-D", str(cluster), *self._flags()]
+        self._run(command, cwd=Path("/"), env=_environment(), identity=identity)
 
     def _answers(self) -> bool:
         # Imported late: the rest of the module must stay cheap for commands that start no server.
@@ -213,8 +133,8 @@ class EmbeddedPostgres:
         settings = {**self._options, "unix_socket_directories": str(self._sockets)}
         return [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
 
-    def _socket_folder(self, identity: Identity | None) -> Path:
-        folder = socket_folder(self._home, SOCKET_NAME)
+    def _socket_folder(self, identity: RunAs | None) -> Path:
+        folder = socket_folder(self._home, _SOCKET_NAME)
         if identity is not None:
             give_to(folder, identity.owner)
         for leftover in folder.glob(".s.PGSQL.*"):
@@ -222,7 +142,7 @@ class EmbeddedPostgres:
             leftover.unlink()
         return folder
 
-    def _cluster(self, binaries: Path, identity: Identity | None) -> Path:
+    def _cluster(self, binaries: Path, identity: RunAs | None) -> Path:
         """Return the data folder, created if it does not exist; half-made ones never get its name."""
         cluster = self._home / "cluster"
         if cluster.exists():

@@ -16,7 +16,7 @@ SAMPLE_INPUT = (
     'Search the handbook for "durable execution" and search the handbook for "how a step moves", '
     'then write a report titled "How planq keeps a job alive" from them'
 )
-PATIENCE_SECONDS = 120.0
+_PATIENCE_SECONDS = 120.0
 
 
 def add_to(app: typer.Typer) -> None:
@@ -36,13 +36,13 @@ def sample(
 def run_sample(url: str, api_key: str | None) -> bool:
     """Submit the sample job, print its plan, steps and answer, and say whether it completed."""
     from api.cli.client import Client
-    from api.cli.progress import follow, print_outcome
+    from api.cli.progress import follow_job, print_outcome
 
     with Client(url, api_key) as client:
         out.print(f"sample job: {SAMPLE_INPUT}")
         job = client.submit({"input": SAMPLE_INPUT, "metadata": {"sample": True}})
         out.print(f"job {job['id']}")
-        job = follow(client, job["id"], out, timeout=PATIENCE_SECONDS)
+        job = follow_job(client, job["id"], out, timeout=_PATIENCE_SECONDS)
         print_outcome(job, out)
     return bool(job["status"] == "completed")
 

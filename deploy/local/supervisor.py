@@ -1,7 +1,7 @@
 """Keeping a set of parts alive: start, watch, start again after a growing pause, and stop in order.
 
 A part is an embedded server or a planq process. The supervisor runs in one thread, the main one, because a child dies
-with the thread that started it (see `deploy.local.child`), and because signals arrive there.
+with the thread that started it (see `child`), and because signals arrive there.
 """
 
 from __future__ import annotations
@@ -9,132 +9,102 @@ from __future__ import annotations
 import signal
 import subprocess
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from types import FrameType
-from typing import Protocol
 
-from deploy.local.child import exit_status, has_ended, reap, send, spawn
+from deploy.local.child import exit_status, has_exited, reap, send, spawn
 from deploy.local.folder import last_lines, size_of
 from shared.data_folder import usable
 from shared.domain.errors import PlanqError
 
-FIRST_PAUSE_SECONDS = 0.5
-LONGEST_PAUSE_SECONDS = 30.0
-STEADY_SECONDS = 60.0
+_FIRST_PAUSE_SECONDS = 0.5
+_LONGEST_PAUSE_SECONDS = 30.0
+_STEADY_SECONDS = 60.0
 """A part that lived so long is well again: its next pause is the first one."""
 
-DEATHS_BEFORE_LOG = 2
+_DEATHS_BEFORE_LOG = 2
 """From so many deaths in a row on, the end of the part's log is shown."""
 
-MISCONFIGURED = 2
+_MISCONFIGURED = 2
 """The exit code with which planq's processes say that they cannot start as they are configured."""
 
-WATCH_SECONDS = 0.2
-HASTY_PATIENCE_SECONDS = 1.0
+_WATCH_SECONDS = 0.2
+_HASTY_PATIENCE_SECONDS = 1.0
 """What a part is given after a second Ctrl-C."""
 
 
-class Part(Protocol):
-    """Something that runs, may die, can be started again, and can be stopped."""
+class Supervised(ABC):
+    """Something that runs in a process, may die, can be started again, and can be stopped."""
 
-    @property
-    def name(self) -> str:
-        """What people call it."""
-        ...
+    def __init__(self, name: str, log: Path, *, patience: float) -> None:
+        """`log` is where it writes; `patience` are the seconds that a stop may take."""
+        self.name, self.log, self.patience = name, log, patience
+        self.parting = signal.SIGTERM
+        self._begins = 0
+        self._process: subprocess.Popen[bytes] | None = None
 
-    @property
-    def log(self) -> Path:
-        """Where it writes."""
-        ...
-
-    @property
-    def patience(self) -> float:
-        """Seconds that a stop may take."""
-        ...
+    @abstractmethod
+    def launch(self) -> None:
+        """Start it (again) without waiting until it is ready; may raise PlanqError."""
 
     def last_words(self) -> str:
-        """Return the end of what it has written since it was last started."""
-        ...
-
-    def start(self) -> None:
-        """Start it (again) without waiting until it is ready; may raise PlanqError."""
-        ...
+        """Return the end of what it has written since it was last launched."""
+        return last_lines(self.log, since=self._begins)
 
     def has_died(self) -> bool:
-        """True when it was started and has ended by itself."""
-        ...
+        """Return whether it was launched and has ended without being asked to."""
+        return self._process is not None and has_exited(self._process)
 
     def is_misconfigured(self) -> bool:
-        """True when it has ended by itself and said that it cannot start as it is configured."""
-        ...
+        """Return whether it has ended by itself and said that it cannot start as it is configured."""
+        return False
 
     def ask_to_stop(self) -> None:
         """Ask it to stop, without waiting; nothing happens when it does not run."""
-        ...
+        if self._process is not None:
+            send(self._process, self.parting)
 
     def has_stopped(self) -> bool:
-        """True when nothing of it runs."""
-        ...
+        """Return whether nothing of it runs."""
+        return self._process is None or has_exited(self._process)
 
     def end(self) -> None:
         """Kill what is left of it and free what it held; idempotent."""
-        ...
+        if self._process is not None:
+            reap(self._process)
+            self._process = None
 
 
-class ProcessPart:
+class PlanqProcess(Supervised):
     """A planq process with a log file."""
 
     def __init__(
         self, name: str, argv: Sequence[str], env: Mapping[str, str], log: Path, *, patience: float = 10.0
     ) -> None:
-        self.name, self.log, self.patience = name, log, patience
+        super().__init__(name, log, patience=patience)
         self._argv, self._env = list(argv), dict(env)
-        self._begins = 0
-        self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
+    def launch(self) -> None:
         """Start the process; what an earlier one left in its group is killed first."""
         self.end()
         self._begins = size_of(self.log)
         with usable(self.log.parent), self.log.open("ab") as log:
             self._process = spawn(self._argv, log=log, env=self._env)
 
-    def last_words(self) -> str:
-        """Return the end of what the process has written since it was last started."""
-        return last_lines(self.log, since=self._begins)
-
-    def has_died(self) -> bool:
-        """True when the process was started and has ended."""
-        return self._process is not None and has_ended(self._process)
-
     def is_misconfigured(self) -> bool:
-        """True when the process has ended with the exit code that says so."""
-        return self._process is not None and exit_status(self._process) == MISCONFIGURED
-
-    def ask_to_stop(self) -> None:
-        """Send SIGTERM."""
-        if self._process is not None:
-            send(self._process, signal.SIGTERM)
-
-    def has_stopped(self) -> bool:
-        """True when the process does not run."""
-        return self._process is None or has_ended(self._process)
-
-    def end(self) -> None:
-        """Kill the process and its group."""
-        if self._process is not None:
-            reap(self._process)
-            self._process = None
+        """Return whether the process has ended with the exit code that says so."""
+        return self._process is not None and exit_status(self._process) == _MISCONFIGURED
 
 
 @dataclass(slots=True)
 class _Watch:
     """What the supervisor knows about one part."""
 
-    part: Part
+    part: Supervised
     started_at: float = 0.0
     deaths: int = 0
     restart_at: float | None = None
@@ -165,24 +135,17 @@ class Interrupts:
 class Supervisor:
     """Watches parts and starts the dead ones again. `say` gets one line for people."""
 
-    def __init__(
-        self,
-        say: Callable[[str], None],
-        interrupts: Interrupts,
-        *,
-        first_pause: float = FIRST_PAUSE_SECONDS,
-    ) -> None:
+    def __init__(self, say: Callable[[str], None], interrupts: Interrupts) -> None:
         self._say = say
         self._interrupts = interrupts
-        self._first_pause = first_pause
         self._watches: list[_Watch] = []
 
-    def start(self, part: Part) -> None:
+    def start(self, part: Supervised) -> None:
         """Start a part and watch it from now on; raises what the part raises, and then does not watch it."""
-        part.start()
+        part.launch()
         self._watches.append(_Watch(part, started_at=monotonic()))
 
-    def hopeless(self, deaths: int) -> list[Part]:
+    def hopeless(self, deaths: int) -> list[Supervised]:
         """Return the parts that have died so often in a row, or have said that they are misconfigured."""
         return [watch.part for watch in self._watches if watch.deaths >= deaths or watch.part.is_misconfigured()]
 
@@ -201,7 +164,7 @@ class Supervisor:
             if self._interrupts.count or (give_up is not None and monotonic() >= give_up):
                 return False
             self.tend()
-            self._interrupts.pause(WATCH_SECONDS)
+            self._interrupts.pause(_WATCH_SECONDS)
         return True
 
     def stop(self, *stages: Sequence[str]) -> None:
@@ -216,7 +179,7 @@ class Supervisor:
             self._stop_together([watch.part for watch in group])
         self._watches.clear()
 
-    def _stop_together(self, parts: Sequence[Part]) -> None:
+    def _stop_together(self, parts: Sequence[Supervised]) -> None:
         for part in parts:
             part.ask_to_stop()
         begun = monotonic()
@@ -225,7 +188,7 @@ class Supervisor:
             hasty = self._interrupts.count > 1
             waited = monotonic() - begun
             late = [
-                p for p in waiting if waited >= (min(p.patience, HASTY_PATIENCE_SECONDS) if hasty else p.patience)
+                p for p in waiting if waited >= (min(p.patience, _HASTY_PATIENCE_SECONDS) if hasty else p.patience)
             ]
             for part in [p for p in waiting if p.has_stopped() or p in late]:
                 if not part.has_stopped():
@@ -237,12 +200,12 @@ class Supervisor:
 
     def _note_death(self, watch: _Watch) -> None:
         now = monotonic()
-        watch.deaths = 1 if now - watch.started_at >= STEADY_SECONDS else watch.deaths + 1
-        pause = min(self._first_pause * 2 ** (watch.deaths - 1), LONGEST_PAUSE_SECONDS)
+        watch.deaths = 1 if now - watch.started_at >= _STEADY_SECONDS else watch.deaths + 1
+        pause = min(_FIRST_PAUSE_SECONDS * 2 ** (watch.deaths - 1), _LONGEST_PAUSE_SECONDS)
         watch.restart_at = now + pause
         how = "cannot start as it is configured" if watch.part.is_misconfigured() else "ended unexpectedly"
         self._say(f"{watch.part.name} {how}; starting it again in {pause:g} s (log: {watch.part.log})")
-        if watch.deaths >= DEATHS_BEFORE_LOG:
+        if watch.deaths >= _DEATHS_BEFORE_LOG:
             self._say(watch.part.last_words())
 
     def _restart_when_due(self, watch: _Watch) -> None:
@@ -251,7 +214,7 @@ class Supervisor:
         watch.restart_at = None
         watch.started_at = monotonic()
         try:
-            watch.part.start()
+            watch.part.launch()
         except PlanqError as refusal:
             self._say(f"{watch.part.name} cannot be started: {refusal}")
             self._note_death(watch)

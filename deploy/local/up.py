@@ -19,34 +19,35 @@ import typer
 
 from api.cli import runtime
 from api.cli.console import out
-from deploy.local.child import has_ended, reap, spawn
+from deploy.local.child import has_exited, reap, spawn
 from deploy.local.flower import FLOWER_USER, flower_password
 from deploy.local.folder import FolderLock, last_lines
-from deploy.local.parts import PLANQ, Place, ServerPart, child_environment, given_url, planq_parts
+from deploy.local.parts import PLANQ, UpOptions, child_environment, given_url, planq_parts
 from deploy.local.postgres import EmbeddedPostgres
-from deploy.local.supervisor import Interrupts, ProcessPart, Supervisor
+from deploy.local.server import EmbeddedServer
+from deploy.local.supervisor import Interrupts, PlanqProcess, Supervisor
 from deploy.local.valkey import EmbeddedValkey
 from shared.data_folder import usable
 from shared.domain.errors import DatabaseUnavailable, Misconfigured, Unavailable
 from shared.domain.redact import without_password
 
-HEALTH_PATIENCE_SECONDS = 120.0
-MIGRATE_PATIENCE_SECONDS = 300.0
-SETTINGS_PATIENCE_SECONDS = 60.0
-CHECK_SETTINGS = """
+_HEALTH_PATIENCE_SECONDS = 120.0
+_MIGRATE_PATIENCE_SECONDS = 300.0
+_SETTINGS_PATIENCE_SECONDS = 60.0
+_CHECK_SETTINGS = """
 import sys
 from shared.domain.errors import Misconfigured
-from shared.settings import load_settings
+from shared.environment import load_settings
 try:
     load_settings()
 except Misconfigured as error:
     sys.exit(error.message)
 """
-HOPELESS_DEATHS = 3
+_HOPELESS_DEATHS = 3
 """A part that died so often in a row before it was ever healthy will not get well by itself."""
 
-STOP_ORDER: Sequence[Sequence[str]] = (("worker-io", "worker-cpu"), ("api",), ("flower",))
-"""Workers first, while the API still tells how their jobs end; servers last, because all the others write to them."""
+_STOP_ORDER: Sequence[Sequence[str]] = (("worker-io", "worker-cpu"), ("api",), ("flower",))
+"""Workers first, while the API still shows how their jobs end; servers last, because all the others write to them."""
 
 
 class Stopped(Exception):
@@ -74,27 +75,27 @@ def up(
 
     DATABASE_URL and BROKER_URL (or REDIS_URL) replace the embedded servers.
     """
-    place = Place(host, port, flower_port if flower else None, data.absolute())
+    options = UpOptions(host, port, flower_port if flower else None, data.absolute())
     interrupts = Interrupts()
     interrupts.listen()
-    with usable(place.data):
-        place.data.mkdir(parents=True, exist_ok=True)
-        (place.data / "logs").mkdir(exist_ok=True, mode=0o700)
-        lock = FolderLock(place.data, "planq").acquire(patience=5.0)
+    with usable(options.data):
+        options.data.mkdir(parents=True, exist_ok=True)
+        (options.data / "logs").mkdir(exist_ok=True, mode=0o700)
+        lock = FolderLock(options.data, "planq").acquire(patience=5.0)
         try:
-            check_ports(place)
-            Session(place, interrupts).run(sample=sample)
+            check_ports(options)
+            Session(options, interrupts).run(sample=sample)
         finally:
             lock.release()
 
 
-def check_ports(place: Place) -> None:
+def check_ports(options: UpOptions) -> None:
     """Raise `Misconfigured` that names the port and its option when a port is taken, before anything is started."""
-    if place.port == place.flower_port:
-        raise Misconfigured(f"the API and Flower cannot share port {place.port}; choose another with --flower-port")
-    wanted = [(place.host, place.port, "--port or PLANQ_PORT", "the API")]
-    if place.flower_port is not None:
-        wanted.append(("127.0.0.1", place.flower_port, "--flower-port or PLANQ_FLOWER_PORT", "Flower"))
+    if options.port == options.flower_port:
+        raise Misconfigured(f"the API and Flower cannot share port {options.port}; choose another with --flower-port")
+    wanted = [(options.host, options.port, "--port or PLANQ_PORT", "the API")]
+    if options.flower_port is not None:
+        wanted.append(("127.0.0.1", options.flower_port, "--flower-port or PLANQ_FLOWER_PORT", "Flower"))
     for host, port, option, user in wanted:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -112,8 +113,8 @@ def check_ports(place: Place) -> None:
 class Session:
     """One run of `planq up`."""
 
-    def __init__(self, place: Place, interrupts: Interrupts) -> None:
-        self._place = place
+    def __init__(self, options: UpOptions, interrupts: Interrupts) -> None:
+        self._options = options
         self._interrupts = interrupts
         self._supervisor = Supervisor(self._say, interrupts)
         self._begun = monotonic()
@@ -122,10 +123,12 @@ class Session:
         """Start, stay up until an interrupt, stop. Nothing is left running, however this ends."""
         try:
             database_url, broker_url = self._start_checked()
-            runtime.publish(self._place.data, runtime.Runtime(os.getpid(), self._place.url, database_url, broker_url))
-            env = child_environment(self._place, database_url, broker_url)
+            runtime.publish(
+                self._options.data, runtime.Runtime(os.getpid(), self._options.url, database_url, broker_url)
+            )
+            env = child_environment(self._options, database_url, broker_url)
             self._migrate(env)
-            parts = planq_parts(self._place, env)
+            parts = planq_parts(self._options, env)
             for part in parts:
                 self._supervisor.start(part)
             self._wait_healthy(parts)
@@ -137,26 +140,26 @@ class Session:
         except Stopped:
             pass
         finally:
-            runtime.withdraw(self._place.data)
+            runtime.withdraw(self._options.data)
             self._say("stopping (Ctrl-C again: at once) …")
-            self._supervisor.stop(*STOP_ORDER)
+            self._supervisor.stop(*_STOP_ORDER)
             self._say("stopped; nothing of planq is left running.")
 
     def _say(self, line: str) -> None:
         out.print(line)
 
     def _start_checked(self) -> tuple[str, str]:
-        """Start the servers, while a child reads the settings as each part will: a bad one is told here, once.
+        """Start the servers, while a child reads the settings as each part will: a bad one is reported here, once.
 
         Raises `Misconfigured` with what is wrong before any part begins: a part would only say it in its log.
         """
-        log_path = self._place.log("settings")
+        log_path = self._options.log("settings")
         with log_path.open("wb") as log:
-            env = child_environment(self._place, "", "")
-            process = spawn([sys.executable, "-c", CHECK_SETTINGS], log=log, env=env)
+            env = child_environment(self._options, "", "")
+            process = spawn([sys.executable, "-c", _CHECK_SETTINGS], log=log, env=env)
         try:
             urls = self._start_servers()
-            done = self._supervisor.tend_until(lambda: has_ended(process), SETTINGS_PATIENCE_SECONDS)
+            done = self._supervisor.tend_until(lambda: has_exited(process), _SETTINGS_PATIENCE_SECONDS)
         finally:
             code = reap(process)
         self._check_interrupts()
@@ -168,15 +171,15 @@ class Session:
         """Start what is not given by URL, both at once, and return the database's and the broker's URL."""
         database_url = given_url("PLANQ_DATABASE_URL", "DATABASE_URL")
         broker_url = given_url("PLANQ_BROKER_URL", "BROKER_URL", "REDIS_URL")
-        servers: list[EmbeddedPostgres | EmbeddedValkey] = []
+        servers: list[EmbeddedServer] = []
         if broker_url is None:
-            valkey = EmbeddedValkey(self._place.data / "valkey", self._say)
-            self._supervisor.start(ServerPart("valkey", valkey, patience=10.0))
+            valkey = EmbeddedValkey(self._options.data / "valkey", self._say)
+            self._supervisor.start(valkey)
             broker_url = valkey.url
             servers.append(valkey)
         if database_url is None:
-            postgres = EmbeddedPostgres(self._place.data / "postgres")
-            self._supervisor.start(ServerPart("postgres", postgres, patience=20.0))
+            postgres = EmbeddedPostgres(self._options.data / "postgres")
+            self._supervisor.start(postgres)
             database_url = postgres.url
             servers.append(postgres)
         for server in servers:
@@ -188,11 +191,11 @@ class Session:
         """Bring the schema up to date; a child does it, since Alembic is heavy, and only where there is work."""
         if has_schema(env["DATABASE_URL"]):
             return
-        log_path = self._place.log("migrate")
+        log_path = self._options.log("migrate")
         with log_path.open("wb") as log:
             process = spawn([*PLANQ, "migrate"], log=log, env=env)
         try:
-            done = self._supervisor.tend_until(lambda: has_ended(process), MIGRATE_PATIENCE_SECONDS)
+            done = self._supervisor.tend_until(lambda: has_exited(process), _MIGRATE_PATIENCE_SECONDS)
         finally:
             code = reap(process)
         self._check_interrupts()
@@ -201,11 +204,11 @@ class Session:
                 f"the database could not be migrated (log: {log_path}):\n{last_lines(log_path)}"
             )
 
-    def _wait_healthy(self, parts: Sequence[ProcessPart]) -> None:
+    def _wait_healthy(self, parts: Sequence[PlanqProcess]) -> None:
         """Wait until the API says that database, broker and a worker are there, and Flower answers."""
-        checks = [(self._place.reachable_host, self._place.port, "/readyz")]
-        if self._place.flower_port is not None:
-            checks.append(("127.0.0.1", self._place.flower_port, "/healthcheck"))
+        checks = [(self._options.reachable_host, self._options.port, "/readyz")]
+        if self._options.flower_port is not None:
+            checks.append(("127.0.0.1", self._options.flower_port, "/healthcheck"))
 
         def all_answer() -> bool:
             checks[:] = [check for check in checks if not answers(*check)]
@@ -213,10 +216,10 @@ class Session:
 
         def is_decided() -> bool:
             # The dead first: the others may answer before a part has found out that it cannot start.
-            return bool(self._supervisor.hopeless(HOPELESS_DEATHS)) or all_answer()
+            return bool(self._supervisor.hopeless(_HOPELESS_DEATHS)) or all_answer()
 
-        decided = self._supervisor.tend_until(is_decided, HEALTH_PATIENCE_SECONDS)
-        dead = self._supervisor.hopeless(HOPELESS_DEATHS)
+        decided = self._supervisor.tend_until(is_decided, _HEALTH_PATIENCE_SECONDS)
+        dead = self._supervisor.hopeless(_HOPELESS_DEATHS)
         if decided and not dead:
             return
         self._check_interrupts()
@@ -229,12 +232,12 @@ class Session:
 
     def _show(self, database_url: str, broker_url: str) -> None:
         self._say(f"healthy in {monotonic() - self._begun:.1f} s")
-        rows = {"API": self._place.url, "docs": f"{self._place.url}/docs"}
-        if self._place.flower_port is not None:
-            password = flower_password(self._place.data)
-            rows["Flower"] = f"http://127.0.0.1:{self._place.flower_port}  user {FLOWER_USER}, password {password}"
+        rows = {"API": self._options.url, "docs": f"{self._options.url}/docs"}
+        if self._options.flower_port is not None:
+            password = flower_password(self._options.data)
+            rows["Flower"] = f"http://127.0.0.1:{self._options.flower_port}  user {FLOWER_USER}, password {password}"
         rows |= {"database": without_password(database_url), "broker": without_password(broker_url)}
-        rows["data, logs"] = str(self._place.data)
+        rows["data, logs"] = str(self._options.data)
         for label, value in rows.items():
             # Not a table: its cells would be cut to the terminal's width, and these lines are there to be copied.
             self._say(f"  {label:<11} {value}")
@@ -242,10 +245,10 @@ class Session:
     def _run_sample(self, env: dict[str, str]) -> None:
         """Run the sample in a child that writes to our own output; the parts are watched meanwhile."""
         sys.stdout.flush()
-        command = [*PLANQ, "sample", "--url", self._place.url]
+        command = [*PLANQ, "sample", "--url", self._options.url]
         process = spawn(command, log=sys.stdout.fileno(), env=env)
         try:
-            self._supervisor.tend_until(lambda: has_ended(process))
+            self._supervisor.tend_until(lambda: has_exited(process))
         finally:
             code = reap(process)
         self._check_interrupts()

@@ -12,20 +12,17 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from time import monotonic, sleep
 from urllib.parse import quote
 
-from deploy.local.child import has_ended, send, spawn, stop
-from deploy.local.folder import FolderLock, last_lines, make_private, socket_folder
-from shared.data_folder import usable
+from deploy.local.folder import make_private, socket_folder
+from deploy.local.server import EmbeddedServer
 from shared.domain.errors import BrokerUnavailable, Misconfigured
 
-SOCKET_NAME = "valkey.sock"
-SERVERS_ON_PATH = ("valkey-server", "redis-server")
+_SOCKET_NAME = "valkey.sock"
+_SERVERS_ON_PATH = ("valkey-server", "redis-server")
 
 _READY = b"eady to accept connections"
 """What the server logs once it has loaded its file (Redis and Valkey, at their log level `notice`)."""
@@ -37,7 +34,7 @@ def installed_binary() -> Path:
     for place in (spec.submodule_search_locations or []) if spec else []:
         for binary in sorted(Path(place).glob("_binaries/*/valkey-server")):
             return binary
-    for name in SERVERS_ON_PATH:
+    for name in _SERVERS_ON_PATH:
         if found := shutil.which(name):
             return Path(found)
     raise Misconfigured(
@@ -46,37 +43,27 @@ def installed_binary() -> Path:
     )
 
 
-class EmbeddedValkey:
-    """One Valkey server on `data_dir`. Not for use by two threads at once; `launch` as in `EmbeddedPostgres`."""
+class EmbeddedValkey(EmbeddedServer):
+    """One Valkey server on `data_dir`; one that ends while it is starting is launched once more, empty."""
+
+    title = "Valkey"
+    unavailable = BrokerUnavailable
+    stops = ((signal.SIGTERM, 10.0),)
+    ready_seconds = 60.0
+    relaunches = 1
 
     def __init__(self, data_dir: Path, say: Callable[[str], None] | None = None) -> None:
         """`say` gets one line for people when a folder is set aside; the server's log gets it too."""
-        self._home = data_dir.absolute()
+        super().__init__("valkey", data_dir)
         self._data = self._home / "data"
         self._say = say
-        self._logged = 0
-        self._lock = FolderLock(self._home, "an embedded Valkey")
         self._socket: Path | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def log(self) -> Path:
-        """The server's own log file."""
-        return self._home / "server.log"
-
-    def last_words(self) -> str:
-        """Return the end of what the server has written since it was last launched."""
-        return last_lines(self.log, since=self._logged)
+        self._is_unreadable = False
 
     @property
     def aside(self) -> Path:
         """Where the last folder lies on which the server could not start, if there was one."""
         return self._home / "data.set-aside"
-
-    @property
-    def pid(self) -> int | None:
-        """The pid of the running server, None when it does not run."""
-        return self._process.pid if self._process and not has_ended(self._process) else None
 
     @property
     def socket_path(self) -> Path:
@@ -90,94 +77,28 @@ class EmbeddedValkey:
         """The broker URL as Celery and Flower take it. Flower ignores the database number, so it is always 0."""
         return f"redis+socket://{quote(str(self.socket_path))}?virtual_host=0"
 
-    def start(self, patience: float = 60.0) -> None:
-        """Launch and wait until the server answers: `launch`, then `wait_ready`."""
-        self.launch()
-        self.wait_ready(patience)
-
     def launch(self) -> None:
-        """Start the server without waiting until it answers.
+        """Start the server without waiting until it answers; raises `Misconfigured` as every server's `launch`.
 
-        After a start that ended before the server accepted connections it starts empty: see `aside`. Raises
-        `Misconfigured` when the folder cannot be used or is in use.
+        After a start that ended before the server accepted connections it starts empty: see `aside`.
         """
-        binary = installed_binary()
-        is_unreadable = self.has_died() and not self._was_ready()
-        if self._process is not None:
-            self.stop()
-        with usable(self._home):
-            make_private(self._home)
-            self._lock.acquire(patience=20.0)
-            self._spawn(binary, is_unreadable=is_unreadable)
+        self._is_unreadable = self.has_died() and not self._was_ready()
+        super().launch()
 
-    def _spawn(self, binary: Path, *, is_unreadable: bool) -> None:
-        """Start the server on the folder, whose lock is held, and which is unlocked if that fails."""
-        try:
-            if self._data.exists() and (is_unreadable or not self._data.is_dir()):
-                self._set_aside()
-            make_private(self._data)
-            self._socket = socket_folder(self._home, SOCKET_NAME) / SOCKET_NAME
-            self._socket.unlink(missing_ok=True)
-            with self.log.open("ab") as log:
-                self._logged = log.tell()
-                self._process = spawn(
-                    [str(self._executable(binary)), *self._flags()],
-                    log=log,
-                    parting=signal.SIGTERM,
-                    keep_open=[self._lock.fileno()],
-                    cwd=self._home,
-                )
-        except BaseException:
-            self._lock.release()
-            raise
-
-    def wait_ready(self, patience: float = 60.0) -> None:
-        """Wait until the server answers; it does not while it loads its file (patience in seconds).
-
-        One that ends meanwhile is launched once more, empty. Raises `BrokerUnavailable` with the end of the log when
-        the server ends again or stays silent; it is stopped then.
-        """
-        give_up = monotonic() + patience
-        may_launch = True
-        while True:
-            if self._process is None or has_ended(self._process):
-                if may_launch and self._process is not None:
-                    may_launch = False
-                    self.launch()
-                    continue
-                trouble = "ended while it was starting"
-                break
-            if _answers(self.socket_path):
-                return
-            if monotonic() >= give_up:
-                trouble = f"did not answer within {patience:g} s"
-                break
-            sleep(0.01)
-        self.stop()
-        words = self.last_words()
-        raise BrokerUnavailable(f"the embedded Valkey {trouble}. End of {self.log}:\n{words}")
-
-    def stop(self, patience: float = 10.0) -> None:
-        """Shut the server down (its file is flushed to the disk) and free the folder; idempotent."""
-        if self._process is not None:
-            stop(self._process, (signal.SIGTERM, patience))
-            self._process = None
-        self._lock.release()
-
-    def ask_to_stop(self) -> None:
-        """Ask for a shutdown without waiting for it; `stop` is still needed afterwards."""
-        if self._process is not None:
-            send(self._process, signal.SIGTERM)
-
-    def has_died(self) -> bool:
-        """Say whether the server was launched and has ended without being asked to."""
-        return self._process is not None and has_ended(self._process)
+    def _spawn(self) -> None:
+        binary = self._executable(installed_binary())
+        if self._data.exists() and (self._is_unreadable or not self._data.is_dir()):
+            self._set_aside()
+        make_private(self._data)
+        self._socket = socket_folder(self._home, _SOCKET_NAME) / _SOCKET_NAME
+        self._socket.unlink(missing_ok=True)
+        self._run([str(binary), *self._flags()], cwd=self._home)
 
     def _was_ready(self) -> bool:
         """Say whether the server has loaded its file since its launch."""
         try:
             with self.log.open("rb") as log:
-                log.seek(self._logged)
+                log.seek(self._begins)
                 return _READY in log.read()
         except OSError:
             return True  # not known: what was kept stays
@@ -215,14 +136,13 @@ class EmbeddedValkey:
         # A queue that drops messages to make room is no queue.
         return [*flags, "--maxmemory-policy", "noeviction"]
 
-
-def _answers(path: Path) -> bool:
-    """Say whether the server behind the socket answers PING with PONG (RESP, inline command)."""
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(2.0)
-            connection.connect(str(path))
-            connection.sendall(b"PING\r\n")
-            return connection.recv(16).startswith(b"+PONG")
-    except OSError:
-        return False
+    def _answers(self) -> bool:
+        """Say whether the server answers PING with PONG (RESP, inline command)."""
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.settimeout(2.0)
+                connection.connect(str(self.socket_path))
+                connection.sendall(b"PING\r\n")
+                return connection.recv(16).startswith(b"+PONG")
+        except OSError:
+            return False

@@ -9,7 +9,7 @@ from kombu import Queue
 
 from shared.broker import names
 from shared.broker.transport import hardened
-from shared.domain.states import Lane
+from shared.domain.jobs.states import Lane
 
 
 def is_redis(broker_url: str) -> bool:

@@ -1,4 +1,4 @@
-"""Messages that are no wake-ups, whoever wrote them: kept at the broker with the reason, in one list that is bounded.
+"""Messages that are no wake-ups, kept at the broker with the reason, in one list that is bounded.
 
 On Redis it is a list, on RabbitMQ a queue that drops its oldest message. Nothing is lost with one of them: a wake-up
 that is missing is published again by the sweeper.
@@ -25,18 +25,18 @@ from shared.broker.transport import Channel
 
 _log = logging.getLogger("planq.broker")
 
-MOST = 1_000
+MOST_LETTERS = 1_000
 """Letters that are kept; the oldest go first."""
 
 LONGEST_CHARS = 4_096
-"""What is kept of a message; with `MOST` of them the list holds some megabytes at most."""
+"""What is kept of a message; with `MOST_LETTERS` of them the list holds some megabytes at most."""
 
 _REASON_CHARS = 500
 
-_MOST_WAITING = MOST
+_MOST_WAITING = MOST_LETTERS
 """Letters that wait in a worker for the broker; more are only counted."""
 
-_LENGTH = {"x-max-length": MOST, "x-overflow": "drop-head"}
+_LENGTH = {"x-max-length": MOST_LETTERS, "x-overflow": "drop-head"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Letter:
 
     @classmethod
     def read(cls, text: str | bytes) -> Letter:
-        """Return a letter as it was kept; what else stands in the list is told as not written by planq."""
+        """Return a letter as it was kept; what else stands in the list is shown as not written by planq."""
         try:
             document = json.loads(text)
             return cls(**{field.name: str(document[field.name]) for field in fields(cls)})
@@ -74,12 +74,12 @@ class DeadLetters:
         self._connection: Connection = patient_connection(app, patience_seconds)
 
     def add(self, letters: Sequence[Letter]) -> None:
-        """Append letters; the oldest ones beyond `MOST` go."""
-        texts = [json.dumps(asdict(letter)) for letter in letters[-MOST:]]
+        """Append letters; the oldest ones beyond `MOST_LETTERS` go."""
+        texts = [json.dumps(asdict(letter)) for letter in letters[-MOST_LETTERS:]]
         with self._opened() as channel:
             if isinstance(channel, Channel):
                 with channel.conn_or_acquire() as client, client.pipeline() as pipe:
-                    pipe.lpush(names.DEAD_LETTERS, *texts).ltrim(names.DEAD_LETTERS, 0, MOST - 1).execute()
+                    pipe.lpush(names.DEAD_LETTERS, *texts).ltrim(names.DEAD_LETTERS, 0, MOST_LETTERS - 1).execute()
                 return
             self._declare(channel)
             producer = Producer(channel, routing_key=names.DEAD_LETTERS, auto_declare=False)
@@ -101,7 +101,7 @@ class DeadLetters:
             self._declare(channel)
             found: list[Letter] = []
             # Not acknowledged: they go back to their places when the channel is closed.
-            while len(found) < MOST and (message := channel.basic_get(names.DEAD_LETTERS)) is not None:
+            while len(found) < MOST_LETTERS and (message := channel.basic_get(names.DEAD_LETTERS)) is not None:
                 found.append(Letter.read(message.body))
             return found[: -limit - 1 : -1]
 
@@ -140,7 +140,7 @@ class DeadLetterWriter:
         self._inbox: queue.Queue[Letter] = queue.Queue(_MOST_WAITING)
         self._thread: threading.Thread | None = None
         self.counts = Counter[tuple[str, ...]]()
-        """How many messages were no wake-ups since the start, as a heartbeat tells it."""
+        """How many messages were no wake-ups since the start, as a heartbeat reports it."""
 
     def put(self, queue_name: str, message: Any, reason: str) -> None:
         """Count a message, and keep it with the reason; call it from one thread."""

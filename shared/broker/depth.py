@@ -18,7 +18,7 @@ from kombu import Connection
 from shared.broker import names
 from shared.broker.transport import Channel
 from shared.domain.errors import Misconfigured
-from shared.domain.states import Lane
+from shared.domain.jobs.states import Lane
 
 _log = logging.getLogger("planq.broker")
 

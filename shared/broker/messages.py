@@ -16,8 +16,8 @@ from typing import Any
 from uuid import UUID
 
 from shared.broker import names
-from shared.domain.ids import StepRef, plan_attempt_id, respond_attempt_id, step_attempt_id, steps_attempt_id
-from shared.domain.states import Lane
+from shared.domain.jobs.ids import StepRef, plan_attempt_id, respond_attempt_id, step_attempt_id, steps_attempt_id
+from shared.domain.jobs.states import Lane
 from shared.ports import AnyWake, PlanWake, RespondWake, StepsWake, StepWake
 
 _SHOWN_CHARS = 500
@@ -29,12 +29,12 @@ _LARGEST = 2**31 - 1
 """PostgreSQL's `integer`, which numbers of rounds and steps are."""
 
 
-class Unreadable(ValueError):
+class NoWakeUp(ValueError):
     """A message that is no wake-up; the text says why, and holds no more than an excerpt of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class WakeMessage:
     """A wake-up as Celery sends it; `kwargs_repr` is what Flower shows."""
 
     task: str
@@ -49,16 +49,16 @@ class Message:
         return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
 
 
-def encode(wake: AnyWake, attempt: int | None = None) -> Message:
+def encode_wake(wake: AnyWake, attempt: int | None = None) -> WakeMessage:
     """Return the message of a wake-up; its task id is that of the attempt it asks for (`attempt` overrides)."""
     number = wake.attempt if attempt is None else attempt
     match wake:
         case PlanWake():
             task_id = plan_attempt_id(wake.job_id, number)
-            return Message(names.PLAN, task_id, {"job": str(wake.job_id)}, names.queue(Lane.IO))
+            return WakeMessage(names.PLAN, task_id, {"job": str(wake.job_id)}, names.queue(Lane.IO))
         case RespondWake():
             task_id = respond_attempt_id(wake.job_id, number)
-            return Message(names.RESPOND, task_id, {"job": str(wake.job_id)}, names.queue(Lane.IO))
+            return WakeMessage(names.RESPOND, task_id, {"job": str(wake.job_id)}, names.queue(Lane.IO))
         case StepWake():
             ref = wake.ref
             kwargs = {
@@ -68,31 +68,31 @@ def encode(wake: AnyWake, attempt: int | None = None) -> Message:
                 "lane": str(wake.lane),
                 "tool": wake.tool_name,
             }
-            return Message(names.STEP, step_attempt_id(ref, number), kwargs, names.queue(wake.lane))
+            return WakeMessage(names.STEP, step_attempt_id(ref, number), kwargs, names.queue(wake.lane))
         case StepsWake():
             steps = [list(step) for step in wake.steps]
             kwargs = {"job": str(wake.job_id), "round": wake.round, "steps": steps, "lane": str(wake.lane)}
             task_id = steps_attempt_id(StepRef(wake.job_id, wake.round, wake.steps[0][0]), len(steps), number)
-            return Message(names.STEPS, task_id, kwargs, names.queue(wake.lane))
+            return WakeMessage(names.STEPS, task_id, kwargs, names.queue(wake.lane))
 
 
-def check(headers: Any, payload: Any) -> None:
-    """Raise `Unreadable` unless a message is a wake-up as planq writes them, in Celery's protocol 2.
+def check_message(headers: Any, payload: Any) -> None:
+    """Raise `NoWakeUp` unless a message is a wake-up as planq writes them, in Celery's protocol 2.
 
     Anybody who reaches the broker can write there, so nothing is taken for granted. Delays, expiry, canvas and
     arguments by position are refused too: no wake-up has them, and Celery would act on them.
     """
     if not isinstance(headers, Mapping):
-        raise Unreadable(f"headers: expected an object, found {_shown(headers)}")
+        raise NoWakeUp(f"headers: expected an object, found {_shown(headers)}")
     name = headers.get("task")
     decode = _DECODERS.get(name) if isinstance(name, str) else None
     if decode is None:
-        raise Unreadable(f"task: expected one of {', '.join(_DECODERS)}, found {_shown(name)}")
+        raise NoWakeUp(f"task: expected one of {', '.join(_DECODERS)}, found {_shown(name)}")
     _check_headers(headers)
     try:
         decode(**_arguments(payload))
     except (TypeError, ValueError) as error:
-        raise Unreadable(f"body of {name}: {str(error)[:_EXCERPT_CHARS]}") from error
+        raise NoWakeUp(f"body of {name}: {str(error)[:_EXCERPT_CHARS]}") from error
 
 
 def decode_plan(job: str) -> PlanWake:
@@ -132,13 +132,13 @@ _DECODERS: Mapping[str, Callable[..., AnyWake]] = {
 def _check_headers(headers: Mapping[str, Any]) -> None:
     for field in ("id", "root_id"):
         if not isinstance(headers.get(field), str):
-            raise Unreadable(f"{field}: expected a text, found {_shown(headers.get(field))}")
+            raise NoWakeUp(f"{field}: expected a text, found {_shown(headers.get(field))}")
     for field in ("eta", "expires"):
         if headers.get(field) is not None:
-            raise Unreadable(f"{field}: a wake-up has none, found {_shown(headers[field])}")
+            raise NoWakeUp(f"{field}: a wake-up has none, found {_shown(headers[field])}")
     limits = headers.get("timelimit", (None, None))
     if not isinstance(limits, (list, tuple)) or len(limits) != 2 or not all(map(_is_limit, limits)):
-        raise Unreadable(f"timelimit: expected two numbers of seconds or nulls, found {_shown(limits)}")
+        raise NoWakeUp(f"timelimit: expected two numbers of seconds or nulls, found {_shown(limits)}")
 
 
 def _arguments(payload: Any) -> Mapping[str, Any]:

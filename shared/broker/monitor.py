@@ -1,4 +1,4 @@
-"""Flower with all that it tells behind its password: `python -m shared.broker.monitor flower OPTIONS`.
+"""Flower with all that it shows behind its password: `python -m shared.broker.monitor flower OPTIONS`.
 
 Flower leaves its metrics open, which name every worker and every task (flower 2.2); only `/healthcheck`, which says
 nothing else, stays so for supervisors.

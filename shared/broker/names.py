@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shared.domain.states import Lane
+from shared.domain.jobs.states import Lane
 
 PLAN = "planq.job.plan.v1"
 STEP = "planq.step.run.v1"
@@ -13,7 +13,7 @@ DEAD_LETTERS = "planq.dead-letters"
 """The list (RabbitMQ: the queue) of messages that are no wake-ups."""
 
 PROBE = "planq.probe"
-"""A list that never is: pushing to it if it exists changes nothing, and tells whether the broker takes writes."""
+"""A list that never is: pushing to it if it exists changes nothing, and shows whether the broker takes writes."""
 
 
 def queue(lane: Lane) -> str:

@@ -3,35 +3,72 @@
 Publishing is synchronous in kombu and can stall as long as the socket timeout when the broker is in trouble, so one
 thread a process does it and the event loop only waits for its answer, or does not wait at all (`publish_soon`). What
 gathers while the broker answers goes out together: under load a message costs a fraction of a round trip.
+
+Messages have the form of Celery's protocol 2, without the cost of `Task.apply_async`: what never differs between two
+wake-ups is built once. Stock workers, Flower and `celery inspect` read them as any other;
+`tests/integration/broker/test_protocol.py` compares them with what Celery itself sends.
+
+Source: Celery 5.7, `celery.app.amqp.AMQP.as_task_v2` and its documentation "WakeMessage Protocol", version 2.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import queue
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from celery import Celery
+from celery.utils.nodenames import anon_nodename
+from kombu import Connection, Producer
 
-from shared.broker.depth import reply_of
-from shared.broker.messages import Message, encode
-from shared.broker.producer import MAX_BATCH, WakeProducer
+from shared.broker import names
+from shared.broker.depth import open_once, reply_of
+from shared.broker.messages import WakeMessage, encode_wake
+from shared.domain.jobs.states import Lane
 from shared.ports import AnyWake
 
 _log = logging.getLogger("planq.broker")
 
 _Item: TypeAlias = "tuple[Sequence[AnyWake], Future[bool]]"
 
+_BATCH = 1_000
+"""Messages in one pipelined write; a fan-out of 10 000 must not become one command of many megabytes."""
+
+_OPEN_SECONDS = 5.0
+
+_CONFIRM_SECONDS = 10.0
+"""How long RabbitMQ may take to confirm a message; one with a memory alarm never does."""
+
+_EMBED = json.dumps({"callbacks": None, "errbacks": None, "chain": None, "chord": None})
+
+_CONSTANT: dict[str, Any] = {
+    "lang": "py",
+    "shadow": None,
+    "eta": None,
+    "expires": None,
+    "group": None,
+    "group_index": None,
+    "retries": 0,
+    "timelimit": [None, None],
+    "parent_id": None,
+    "argsrepr": "()",
+    "ignore_result": None,
+    "replaced_task_nesting": 0,
+    "stamped_headers": None,
+    "stamps": {},
+}
+
 
 class CeleryPublisher:
     """Publishes wake-ups through a Celery application; the thread starts with the first wake-up."""
 
     def __init__(self, app: Celery) -> None:
-        self._wake_producer = WakeProducer(app)
+        self._producer = _Producer(app)
         self._inbox: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -76,22 +113,22 @@ class CeleryPublisher:
         is_open = True
         while is_open:
             items, is_open = self._gather()
-            # Whoever waited may have been cancelled; the wake-ups are wanted all the same.
+            # A caller that waited may have been cancelled; the wake-ups are wanted all the same.
             awaited = [outcome for _, outcome in items if outcome.set_running_or_notify_cancel()]
             taken = self._try_send([wake for wakes, _ in items for wake in wakes])
             for outcome in awaited:
                 outcome.set_result(taken)
-        self._wake_producer.close()
+        self._producer.close()
 
     def _gather(self) -> tuple[list[_Item], bool]:
-        """Wait for something to publish and take all that has gathered, up to one write; False when told to close."""
+        """Wait for something to publish and take all that has gathered, up to one write; False when closing."""
         items: list[_Item] = []
         count = 0
         item = self._inbox.get()
         while item is not None:
             items.append(item)
             count += len(item[0])
-            if count >= MAX_BATCH:
+            if count >= _BATCH:
                 return items, True
             try:
                 item = self._inbox.get_nowait()
@@ -103,11 +140,81 @@ class CeleryPublisher:
         if not wakes:
             return True
         try:
-            self._send([encode(wake) for wake in wakes])
+            self._send([encode_wake(wake) for wake in wakes])
         except Exception as error:  # every client library has errors of its own here; all mean "not taken"
             _log.warning("publish_failed", extra={"count": len(wakes), "cause": reply_of(error) or repr(error)})
             return False
         return True
 
-    def _send(self, messages: Sequence[Message]) -> None:
-        self._wake_producer.send(messages)
+    def _send(self, messages: Sequence[WakeMessage]) -> None:
+        self._producer.send(messages)
+
+
+class _Producer:
+    """One connection to the broker for one thread; opened by the first message, and again after a fault."""
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+        self._connection: Connection | None = None
+        self._producer: Producer | None = None
+        self._origin = ""
+
+    def send(self, messages: Sequence[WakeMessage]) -> None:
+        """Write messages, several in pipelined writes; raises what the broker's client raises.
+
+        After an error it is not known which of them arrived.
+        """
+        try:
+            producer = self._producer or self._open()
+            for start in range(0, len(messages), _BATCH):
+                self._send_batch(producer, messages[start : start + _BATCH])
+        except Exception:
+            # The connection may be half dead; the next message must not inherit it.
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Give the connection up; idempotent."""
+        connection, self._connection, self._producer = self._connection, None, None
+        if connection is not None:
+            connection.collect()
+
+    def _open(self) -> Producer:
+        self._origin = anon_nodename()
+        self._connection = self._app.connection_for_write()
+        open_once(self._connection, _OPEN_SECONDS)
+        producer = Producer(self._connection.default_channel, auto_declare=False)
+        for lane in Lane:  # RabbitMQ drops a message to a queue that nobody has declared
+            self._app.amqp.queues[names.queue(lane)](producer.channel).declare()
+        self._producer = producer
+        return producer
+
+    def _send_batch(self, producer: Producer, messages: Sequence[WakeMessage]) -> None:
+        if len(messages) == 1:
+            self._write(producer, messages[0])
+            return
+        with producer.batch(_BATCH):
+            for message in messages:
+                self._write(producer, message)
+
+    def _write(self, producer: Producer, message: WakeMessage) -> None:
+        task_id = message.task_id
+        producer.publish(
+            f"[[], {json.dumps(message.kwargs)}, {_EMBED}]",
+            content_type="application/json",
+            content_encoding="utf-8",
+            exchange="",
+            routing_key=message.queue,
+            delivery_mode=2,
+            headers={
+                **_CONSTANT,
+                "task": message.task,
+                "id": task_id,
+                "root_id": task_id,
+                "kwargsrepr": message.kwargs_repr,
+                "origin": self._origin,
+            },
+            correlation_id=task_id,
+            reply_to="",
+            confirm_timeout=_CONFIRM_SECONDS,
+        )

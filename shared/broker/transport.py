@@ -35,7 +35,7 @@ from kombu.utils.json import dumps, loads
 from kombu.utils.objects import cached_property
 
 from shared.broker import names
-from shared.broker.messages import Unreadable
+from shared.broker.messages import NoWakeUp
 
 _log = logging.getLogger("planq.broker")
 
@@ -92,21 +92,21 @@ class PrefixedPubSub(kombu_redis.PrefixedRedisPubSub, PubSub):  # type: ignore[m
     """The same where all keys have a prefix."""
 
 
-class Message(virtual.Message):  # type: ignore[misc]
-    """A message from a queue; raises `Unreadable` for an entry that is none."""
+class _EntryMessage(virtual.Message):  # type: ignore[misc]
+    """A message from a queue; raises `NoWakeUp` for an entry that is none."""
 
     def __init__(self, payload: Any, channel: Any = None, **kwargs: Any) -> None:
         try:
             super().__init__(payload, channel=channel, **kwargs)
             hash(self.delivery_tag)
         except Exception as error:  # whatever kombu stumbles over in what anybody may have written there
-            raise Unreadable(f"the entry is no message ({type(error).__name__}: {error})") from error
+            raise NoWakeUp(f"the entry is no message ({type(error).__name__}: {error})") from error
 
 
 class Channel(kombu_redis.Channel):  # type: ignore[misc]
     """A Redis channel with the tolerant bookkeeping, one client for its commands, and a listener that never waits."""
 
-    Message = Message
+    Message = _EntryMessage
 
     on_unreadable: Callable[[str, Any, str], None] | None = None
     """Gets each entry that is no message: its queue, the entry, and what is wrong with it. Its consumer sets it."""
@@ -145,7 +145,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
             self._queue_cycle.rotate(queue)
             try:
                 self.connection._deliver(_parsed(entry), queue)
-            except Unreadable as unreadable:
+            except NoWakeUp as unreadable:
                 self._give_away(queue, entry, str(unreadable))
             return True
         finally:
@@ -157,7 +157,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         with self.conn_or_acquire() as client:
             client.lpushx(names.PROBE, "")
             for queue in queues:
-                client.llen(queue)  # refused where somebody made something else of the key
+                client.llen(queue)  # refused where the key is of another type
 
     def _give_away(self, queue: str, entry: Any, reason: str) -> None:
         if self.on_unreadable is not None:
@@ -169,7 +169,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         """Deliver a fan-out message, as kombu does; one that is none is let go, for nothing depends on it."""
         try:
             return super()._receive_one(c)
-        except (Unreadable, RecursionError) as error:
+        except (NoWakeUp, RecursionError) as error:
             _log.error("broadcast_unreadable", extra={"cause": str(error)})
             return None
 
@@ -198,7 +198,7 @@ def _parsed(entry: Any) -> Any:
     try:
         return loads(bytes_to_str(entry))
     except (ValueError, RecursionError) as error:
-        raise Unreadable(f"the entry is no JSON ({type(error).__name__}: {error})") from error
+        raise NoWakeUp(f"the entry is no JSON ({type(error).__name__}: {error})") from error
 
 
 class Transport(kombu_redis.Transport):  # type: ignore[misc]

@@ -30,7 +30,9 @@
     │   ├── BudgetExceeded        budget_exceeded       the tree of jobs has used up what it may
     │   ├── ToolFailed            tool_error            the tool itself says that it failed
     │   ├── ModelRefused          model_refused         the model or its provider refuses this very request
-    │   ├── Cancelled             cancelled             cut off because its job had ended
+    │   ├── Aborted               aborted             cut off because its job had ended, or a person aborted it
+    │   ├── Cancelled             cancelled             cut off because its job had ended, or a person cancelled it
+    │   ├── AnswerDeclined        declined              a person declined what the step asked
     │   ├── OutcomeUnknown        outcome_unknown       an unsafe call may or may not have happened
     │   └── InternalFault         internal              a defect of planq or of a tool's code
     ├── Unavailable               try again later (HTTP 503)
@@ -40,7 +42,7 @@
     └── Misconfigured             misconfigured         the process refuses to start, and says where
 
 `code` is stable and part of the API; `retryable` is data (the Temporal vocabulary), read by `retry.py` and by nobody
-else. Text that came from a tool, a model or a user is quoted and capped by whoever puts it into a message.
+else. Text that came from a tool, a model or a user is quoted and capped by the code that puts it into a message.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ def storable(text: str) -> str:
 
 
 def as_agent_error(code: str) -> str:
-    """Return the code by which whoever called an agent is told of its error: `timeout`, whichever time it ran out of.
+    """Return the code that an agent's caller gets for its error: `timeout`, whichever time it ran out of.
 
     All others stay as they are.
     """
@@ -380,13 +382,31 @@ class ModelRefused(ExecutionFailed):
     code = "model_refused"
 
 
+class Aborted(ExecutionFailed):
+    """The job's planner ended it: its plan held a step of the kind `abort`.
+
+    To do: read the reason in the message, and what its steps have found.
+    """
+
+    code = "aborted"
+
+
 class Cancelled(ExecutionFailed):
-    """The call was cut off because its job had ended.
+    """The call was cut off because its job had ended, or a person cancelled what the step asked.
 
     To do: nothing.
     """
 
     code = "cancelled"
+
+
+class AnswerDeclined(ExecutionFailed):
+    """A person declined the question or the approval of a step; the message has the reason that they gave.
+
+    To do: resume or fork, which asks anew, or go without.
+    """
+
+    code = "declined"
 
 
 class OutcomeUnknown(ExecutionFailed):

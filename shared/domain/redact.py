@@ -25,7 +25,7 @@ def redacted(text: str) -> str:
 
 
 def without_password(url: str) -> str:
-    """Return one address that can be shown to whoever set it: its password and secret parameters are hidden."""
+    """Return one address that can be shown to its operator: its password and secret parameters are hidden."""
     scheme, separator, rest = url.partition("://")
     place, question, query = rest.partition("?")
     credentials, at, where = place.rpartition("@")

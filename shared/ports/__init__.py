@@ -4,21 +4,21 @@ Adapters stand behind these Protocols: `shared/store` (PostgreSQL), `shared/brok
 `worker/tools` (Python functions, MCP servers). The engine knows nothing else.
 """
 
-from shared.ports.claims import ReusedStep, StageClaim, StepClaim
-from shared.ports.jobs import (
+from shared.ports.jobs.children import ChildOutcome, ChildRequest, Delegated
+from shared.ports.jobs.claims import ReusedStep, StageClaim, StepClaim
+from shared.ports.jobs.store import (
     ArtifactRecord,
+    FollowUp,
     JobStore,
     Message,
     ParentTransition,
+    PayloadRecord,
     ReadyStep,
     Take,
     TransitionResult,
     UnitStep,
 )
-from shared.ports.memory import KeptMoment, Memory, Moment, MomentQuery, Reminder
-from shared.ports.models import CutOff, Planner, Prices, Responder
-from shared.ports.payloads import PayloadRecord, Payloads
-from shared.ports.sweep import (
+from shared.ports.jobs.sweep import (
     Attempt,
     Due,
     DueSchedule,
@@ -27,11 +27,11 @@ from shared.ports.sweep import (
     ExpiredPlan,
     ExpiredQuestion,
     Held,
+    LocalPeers,
     Loss,
     LostStage,
     LostStep,
-    Neighbour,
-    Neighbourhood,
+    Peer,
     Place,
     Removed,
     RetentionStore,
@@ -39,23 +39,7 @@ from shared.ports.sweep import (
     SweepStore,
     job_of,
 )
-from shared.ports.tools import (
-    Accompanied,
-    ChildOutcome,
-    ChildRequest,
-    Delegated,
-    FindsOut,
-    Gathers,
-    Knowledge,
-    NotHappened,
-    Ownership,
-    Passage,
-    Suspended,
-    Tool,
-    Toolbox,
-    ToolContext,
-)
-from shared.ports.wakes import (
+from shared.ports.jobs.wakes import (
     AnyWake,
     PlanWake,
     Publisher,
@@ -65,6 +49,24 @@ from shared.ports.wakes import (
     StepWake,
     Tracker,
     Wake,
+)
+from shared.ports.memory import KeptMoment, Memory, Moment, MomentQuery, Reminder
+from shared.ports.models import CutOff, Planner, Prices, Responder, TurnPlanner
+from shared.ports.payloads import Payloads
+from shared.ports.planners import OwnPlanner, OwnPlanners, PlanningRequest
+from shared.ports.tools import (
+    Accompanied,
+    FindsOut,
+    Gathers,
+    Knowledge,
+    NotHappened,
+    Ownership,
+    Passage,
+    Suspended,
+    Tool,
+    Toolbox,
+    ToolCatalogue,
+    ToolContext,
 )
 
 __all__ = [
@@ -83,11 +85,13 @@ __all__ = [
     "ExpiredPlan",
     "ExpiredQuestion",
     "FindsOut",
+    "FollowUp",
     "Gathers",
     "Held",
     "JobStore",
     "KeptMoment",
     "Knowledge",
+    "LocalPeers",
     "Loss",
     "LostStage",
     "LostStep",
@@ -95,17 +99,19 @@ __all__ = [
     "Message",
     "Moment",
     "MomentQuery",
-    "Neighbour",
-    "Neighbourhood",
     "NotHappened",
+    "OwnPlanner",
+    "OwnPlanners",
     "Ownership",
     "ParentTransition",
     "Passage",
     "PayloadRecord",
     "Payloads",
+    "Peer",
     "Place",
     "PlanWake",
     "Planner",
+    "PlanningRequest",
     "Prices",
     "Publisher",
     "Queues",
@@ -125,10 +131,12 @@ __all__ = [
     "SweepStore",
     "Take",
     "Tool",
+    "ToolCatalogue",
     "ToolContext",
     "Toolbox",
     "Tracker",
     "TransitionResult",
+    "TurnPlanner",
     "UnitStep",
     "Wake",
     "job_of",

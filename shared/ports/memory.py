@@ -95,10 +95,10 @@ class Memory(Protocol):
         """
         ...
 
-    async def tell(self, context: ToolContext, kind: str, data: Mapping[str, Any]) -> bool:
+    async def emit(self, context: ToolContext, kind: str, data: Mapping[str, Any]) -> bool:
         """Append an event to the job's stream, once for each step and kind, however often its attempts ask.
 
-        False when the attempt does not run any more: nothing is told then.
+        False when the attempt does not run any more: nothing is emitted then.
         """
         ...
 

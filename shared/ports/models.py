@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from shared.domain.budget import Price
-from shared.domain.model import Ask, Findings, ModelCall, ModelReply
-from shared.domain.tool import ToolDefinition
+from shared.domain.jobs.budget import Price
+from shared.domain.jobs.usage import ModelCall
+from shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelReply, TurnForm
+from shared.domain.tools.definition import ToolDefinition
 
 CutOff = Callable[[ModelCall], None]
 """Takes the record of a call that was cut off by a cancellation, before the cancellation goes on; returns at once.
@@ -27,7 +28,28 @@ class Planner(Protocol):
 
         Raises `ModelFailed` when the model cannot be reached, refuses, or says nothing at all. When the caller is
         cancelled, the connection to the model is closed, and what was spent until then goes to `cut_off`: a call
-        whose error has the code `cancelled`, and `details.estimated` where the provider had not told all tokens.
+        whose error has the code `cancelled`, and `details.estimated` where the provider had not reported all tokens.
+        """
+        ...
+
+
+class TurnPlanner(Protocol):
+    """The model call of a round of `loop` or `react`."""
+
+    async def turn(
+        self,
+        ask: Ask,
+        tools: Sequence[ToolDefinition],
+        transcript: Sequence[ChatMessage],
+        form: TurnForm,
+        *,
+        cut_off: CutOff | None = None,
+    ) -> ModelReply:
+        """Ask the model once what to do next; `transcript` is what has happened after `ask.input`, oldest first.
+
+        With `TurnForm.ANSWER` no tool is offered, and `text` of the reply is not empty. In the other forms a model
+        may say nothing, as some do when they have seen the results; a reply that was cut off does not count as that.
+        Raises `ModelFailed`, and is cancelled, as `Planner.plan`.
         """
         ...
 

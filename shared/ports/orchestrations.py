@@ -1,16 +1,16 @@
-"""What tools and stages of orchestrations look at in the store, and what they write there."""
+"""Orchestration jobs in the store, and how they answer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 from uuid import UUID
 
 from shared.domain.errors import ErrorRecord
-from shared.domain.states import StepStatus
-from shared.ports.tools import ChildOutcome
+from shared.domain.jobs.states import StepStatus
+from shared.ports.jobs.children import ChildOutcome
 
 PLAN_SOURCE = "orchestrate"
 """The source of the plans of orchestration jobs."""
@@ -19,28 +19,7 @@ PLAN_SCHEMA_NAME = "cp__agent_orchestrate.plan"
 """Case oc-030."""
 
 BINDINGS_MARK = "\n\nBindings (JSON; data, not instructions):\n"
-"""Ends the prompt in what a planner is asked."""
-
-
-class Transition(Protocol):
-    """A transition of an orchestration, as its journal keeps it."""
-
-    @property
-    def number(self) -> int:
-        """Return which of them it is, counted from 0."""
-        ...
-
-    @property
-    def step_id(self) -> str:
-        """Return the step that it is about, empty where it is about none."""
-        ...
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the data of its event."""
-        ...
-
-
-T = TypeVar("T", bound=Transition)
+"""Ends the prompt in the question to a planner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +47,7 @@ class Orchestration:
 
 @dataclass(frozen=True, slots=True)
 class TreeUsage:
-    """What all jobs below a job have used so far; `cost_usd` is None where no price was known."""
+    """The usage of all jobs below a job so far; `cost_usd` is None where no price was known."""
 
     jobs: int
     model_calls: int
@@ -87,23 +66,24 @@ class Orchestrations(Protocol):
         """
         ...
 
-    async def journal(self, job_id: UUID, transitions: Sequence[T]) -> Sequence[T]:
-        """Append to the job's events those transitions that are not there yet; return them.
+    async def journal(self, job_id: UUID, transitions: Sequence[Mapping[str, Any]]) -> Sequence[int]:
+        """Append to the job's events those transitions that are not there yet; return the numbers of these.
 
-        Idempotent by their numbers. Precondition: `transitions` are all that the job has made until now.
+        Each has its number under `n`, counted from 0; idempotent by it. Precondition: `transitions` are all that the
+        job has made until now.
         """
         ...
 
-    async def journal_refusal(self, job_id: UUID, step_index: int, transitions: Sequence[T]) -> Sequence[T]:
+    async def journal_refusal(self, job_id: UUID, step_index: int, transitions: Sequence[Mapping[str, Any]]) -> bool:
         """Append the transitions of a plan that was refused to the events of the job whose step asked for it.
 
         Such a plan has no job of its own. Each event names the step, and those of a step are appended once; returns
-        them, nothing where they are there already.
+        False where they are there already.
         """
         ...
 
     async def usage(self, job_id: UUID) -> TreeUsage:
-        """Return what the jobs below this one have used."""
+        """Return the usage of the jobs below this one."""
         ...
 
     async def model_of(self, job_id: UUID) -> str:
@@ -123,7 +103,7 @@ class Conclusions(Protocol):
     """How orchestration jobs answer."""
 
     async def conclude(self, job_id: UUID, plan_errors: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-        """Return the output of an orchestration whose steps have ended, or whose plan was refused; tell its end.
+        """Return the output of an orchestration whose steps have ended, or whose plan was refused; journal its end.
 
         May be asked again. Raises `DatabaseUnavailable`.
         """

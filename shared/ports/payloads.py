@@ -2,21 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
-
-
-@dataclass(frozen=True, slots=True)
-class PayloadRecord:
-    """What is stored beside a step whose output is a payload.
-
-    `hash` is the SHA-256 of the output's JSON, `size` its length in bytes, `excerpts` what
-    `shared.domain.excerpts.excerpts_json` returned for it.
-    """
-
-    hash: bytes
-    size: int
-    excerpts: bytes
 
 
 class Payloads(Protocol):

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Protocol, runtime_checkable
-from uuid import UUID
 
-from shared.domain.errors import ErrorRecord
-from shared.domain.limits import Limits
-from shared.domain.states import JobStatus, JoinPolicy
-from shared.domain.tool import ToolDefinition
+from shared.domain.errors import InternalFault
+from shared.domain.jobs.elicitations import Elicitation, ElicitationAnswer, declined_error
+from shared.domain.jobs.limits import Limits
+from shared.domain.jobs.states import ElicitationKind
+from shared.domain.tools.definition import ToolDefinition
+from shared.ports.jobs.children import ChildOutcome
 
 
 class Ownership(Protocol):
     """The right of one call of a tool to act, as long as its attempt is the owner of the step.
 
-    All raise `OwnershipLost` where it is not, or that cannot be told.
+    All raise `OwnershipLost` where it is not, or that cannot be known.
     """
 
     def check(self) -> None:
@@ -38,19 +39,41 @@ class Ownership(Protocol):
         ...
 
 
+class AskingPerson(BaseException):
+    """Breaks a call off that asks a person; the step waits, and the tool is called again with the answer.
+
+    No `Exception`, so that no tool takes it for an error of its own.
+    """
+
+    def __init__(self, question: Elicitation) -> None:
+        super().__init__(question.message)
+        self.question = question
+
+
+class AsksPeople(Protocol):
+    """What one call of a tool asks people, in its order."""
+
+    def answer_to(self, question: Elicitation) -> ElicitationAnswer:
+        """Return the answer to the next question of this call; raises `AskingPerson` where there is none yet."""
+        ...
+
+    def given(self) -> Sequence[ElicitationAnswer]:
+        """Return the answers that this call has not asked for yet, in their order; its next question is a new one."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ToolContext:
     """Who calls a tool, and under which key.
 
-    `idempotency_key` is `<job>/<step>`, in a later round `<job>/<round>.<step>`: the same for every attempt of the
-    step, so that a receiver can tell a repeat. `skill_id` is the first skill that the job's agent lists.
-    The ids end up in the `_metadata` of artifacts.
+    `idempotency_key` is `<job>/<step>`: the same for every attempt of the step, so that a receiver can tell a repeat.
+    `skill_id` is the first skill that the job's agent lists. The ids end up in the `_metadata` of artifacts.
     `depth` counts the agents that this job is nested in (an orchestration's own job is none), `root_job_id` is the
     outermost job above it, `agent` what this job runs.
     `limits` are the job's; they are known only to steps of the kinds `agent` and `parallel`. `time_left_seconds` is
     what the plan had left when the step was claimed, `timeout_seconds` what the step gets, with what it delegates;
     None where that is not known. `planned` are the arguments as the plan has them, references and all; they are not
-    to be changed. `owner` is None where nobody can take the step over.
+    to be changed. `owner` is None where nobody can take the step over, `people` where nobody can be asked.
     """
 
     job_id: str
@@ -72,6 +95,30 @@ class ToolContext:
     skill_id: str | None = None
     planned: Mapping[str, Any] | None = None
     owner: Ownership | None = field(default=None, repr=False, compare=False)
+    people: AsksPeople | None = field(default=None, repr=False, compare=False)
+
+    async def ask(
+        self, message: str, schema: Mapping[str, Any] | None = None, *, default: Mapping[str, Any] | None = None
+    ) -> Mapping[str, Any]:
+        """Return what a person answers to a question, an object that satisfies `schema`.
+
+        The call is broken off here, and the step waits without a worker. Once it is answered the tool is called anew
+        from its beginning, with the same arguments, and this returns at once. So ask before you act, and ask the same
+        questions in the same order in every call. Nobody's answer in time is the `default`; without one the step
+        fails. Raises `AnswerDeclined` or `Cancelled` where the person does not answer, with their reason.
+        """
+        return self.ask_sync(message, schema, default=default)
+
+    def ask_sync(
+        self, message: str, schema: Mapping[str, Any] | None = None, *, default: Mapping[str, Any] | None = None
+    ) -> Mapping[str, Any]:
+        """Do what `ask` does, in a synchronous tool of either lane."""
+        if self.people is None:
+            raise InternalFault(f"tool {self.tool_name!r} asked where nobody can be asked: only its call may")
+        answer = self.people.answer_to(Elicitation(ElicitationKind.FORM, message, schema, default=default))
+        if not answer.is_accepted:
+            raise declined_error(answer)
+        return answer.content or {}
 
     async def confirm(self, *, database: bool = False) -> None:
         """Return if this attempt still owns its step; call it just before the effect.
@@ -92,8 +139,7 @@ class ToolContext:
     @property
     def idempotency_key(self) -> str:
         """Return the key that stays the same over all attempts of the step."""
-        step = f"{self.round}.{self.step_index}" if self.round else str(self.step_index)
-        return f"{self.job_id}/{step}"
+        return f"{self.job_id}/{self.step_index}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,61 +160,6 @@ class Accompanied:
 
     output: Any
     artifact: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class ChildRequest:
-    """A child job that a step wants carried out: an agent's, or with `plan` that of a plan document.
-
-    `input` may be blank beside a plan or an `action`. `with_` is what the action's prompt is rendered from.
-    `timeout_seconds` is lowered to 300 s and to what the parent has left. `key` names the result within a group.
-    `plan_source` says who made the plan; `model` None takes the parent's.
-    """
-
-    agent: str | None
-    input: str
-    timeout_seconds: float
-    action: str | None = None
-    with_: Mapping[str, Any] = field(default_factory=dict)
-    key: str | None = None
-    plan: Mapping[str, Any] | None = None
-    plan_source: str = "agent"
-    model: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Delegated:
-    """A tool's way to let child jobs do its work: the step waits without a worker, then `Gathers.gather` is called.
-
-    `children` is not empty; at most `max_parallel` of them are begun at once, in their order. `note` is JSON that
-    `gather` gets back. A child whose agent does not exist ends at once, failed with `unknown_agent`.
-    """
-
-    children: Sequence[ChildRequest]
-    until: JoinPolicy = JoinPolicy.ALL
-    max_parallel: int = 4
-    note: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class ChildOutcome:
-    """How a child job stands. `output` is its structured output, None where it has none: then there is `answer`.
-
-    One that has not ended has a `status` that is not terminal and no `ended_at`; it is cancelled when the step ends.
-    """
-
-    job_id: UUID
-    position: int
-    key: str | None
-    agent: str | None
-    action: str | None
-    status: JobStatus
-    output: Any = None
-    answer: str | None = None
-    chained: Any = None
-    error: ErrorRecord | None = None
-    elapsed_ms: int = 0
-    ended_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +186,7 @@ class Tool(Protocol):
 
 @runtime_checkable
 class FindsOut(Tool, Protocol):
-    """A tool with the recovery `find_out`: it can tell what became of a call of its own that was cut off."""
+    """A tool with the recovery `find_out`: it can find out what became of a call of its own that was cut off."""
 
     async def find_out(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         """Return the output of the earlier call with these arguments and this key, or `NotHappened`.
@@ -250,4 +241,12 @@ class Knowledge(Protocol):
 
     async def search(self, tenant_id: str, query: str, limit: int) -> Sequence[Passage]:
         """Return at most `limit` passages, best first; empty when nothing matches. `query` is plain text."""
+        ...
+
+
+class ToolCatalogue(Protocol):
+    """The tools that workers have published, as planning needs them."""
+
+    async def tools(self, tenant_id: str) -> Mapping[str, ToolDefinition]:
+        """Return a tenant's tools by name, at most a few seconds old; raises `DatabaseUnavailable`."""
         ...

@@ -12,8 +12,13 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any
 
-from shared.domain.errors import Conflict, NotFound, capped, storable
-from shared.store.database import Database, Row
+from shared.domain.agents.document import AgentDocument, read_agent
+from shared.domain.errors import Conflict, InvalidRequest, NotFound, capped, storable
+from shared.domain.jobs.states import Strategy
+from shared.domain.models.names import check_model_name
+from shared.domain.rounds.block import MAX_PROMPT_CHARS, block_refused, merged, parse_block, prompt_defects
+from shared.domain.values import strict_json
+from shared.store.database import Database, Row, as_json
 
 _LOOKS = 10
 """How often a version is tried that others keep taking; each time at least one of them has got on."""
@@ -55,15 +60,24 @@ class DocumentStore:
         self._database = database
         self._kind = kind
 
-    async def put(self, tenant_id: str, name: str, content: str, *, skills: Sequence[str] | None = None) -> Kept:
+    async def put(
+        self,
+        tenant_id: str,
+        name: str,
+        content: str,
+        *,
+        skills: Sequence[str] | None = None,
+        strategy: str | None = None,
+        loop: Mapping[str, Any] | None = None,
+    ) -> Kept:
         """Store a document that has been checked, unless the version in use is the same character by character.
 
-        `skills` are those that an agent lists; None for a skill. Idempotent. Raises `Conflict` where others keep
-        storing the same name at this moment.
+        `skills`, `strategy` and `loop` are what an agent's document says of these; `skills` is None for a skill.
+        Idempotent. Raises `Conflict` where others keep storing the same name at this moment.
         """
         given: dict[str, Any] = {"content": content, "digest": sha256(content.encode()).hexdigest()}
         if skills is not None:
-            given["skills"] = list(skills)
+            given |= {"skills": list(skills), "strategy": strategy, "loop_block": as_json(loop)}
         for _ in range(_LOOKS):
             row = await self._database.fetch_one(f"put_{self._kind}", tenant_id=tenant_id, name=name, **given)
             if row is not None:
@@ -111,3 +125,72 @@ class DocumentStore:
         was = "is retired" if versions else "does not exist"
         known = ", ".join(names) or "none: `planq agents apply` stores some"
         return NotFound(f"{self._kind} {shown} {was}; there are {known}", known=names)
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedAgent:
+    """An agent as a new job of it gets it, with the newest versions of those of its skills that are there."""
+
+    version: int
+    document: AgentDocument
+    skills: Mapping[str, int]
+
+    def skill_versions(self) -> list[int]:
+        """Return the version of each skill that the document lists; raises `InvalidRequest` where one lacks."""
+        if missing := [name for name in self.document.skills if name not in self.skills]:
+            listed = ", ".join(repr(capped(name, 80)) for name in missing[:_MOST_NAMED])
+            raise InvalidRequest(
+                f"agent {self.document.name!r} lists skills that are not stored: {listed}; store them first"
+            )
+        return [self.skills[name] for name in self.document.skills]
+
+    def strategy(self) -> Strategy:
+        """Return the strategy that the document names, else `plan`."""
+        return Strategy(self.document.strategy or Strategy.PLAN)
+
+    def loop(self, above: Mapping[str, Any] | None = None) -> Mapping[str, Any] | None:
+        """Return the document's loop block as it is stored with a job; raises `InvalidRequest` for a broken one.
+
+        Of `above`, the block of the job that this one is made for, the policy counts too.
+        """
+        policy = (above or {}).get("policy")
+        block = merged(self.document.loop_block(), None if policy is None else parse_block({"policy": policy}))
+        return None if block is None else block.to_json()
+
+    def model_or(self, default: str) -> str:
+        """Return the model that the document names, else `default`; raises `InvalidRequest` for one that is none."""
+        if self.document.model is None:
+            return default
+        model = self.document.options(model=default).model
+        if model != default:
+            check_model_name(model, allow_cassette=False)
+        return model
+
+
+async def pin_agent(agents: DocumentStore, skills: DocumentStore, tenant_id: str, name: str) -> PinnedAgent:
+    """Return the newest version in use of an agent; raises `NotFound` where there is none."""
+    stored = await agents.get(tenant_id, name)
+    document = read_agent(strict_json.loads(stored.content))
+    return PinnedAgent(stored.version, document, await skills.newest(tenant_id, document.skills))
+
+
+async def with_prompt(
+    skills: DocumentStore, tenant_id: str, loop: Mapping[str, Any] | None
+) -> Mapping[str, Any] | None:
+    """Return a job's loop block with the text of the skill that its prompt names, in the version in use now.
+
+    Raises `InvalidRequest` for a skill that is not there, and for one that is no prompt template.
+    """
+    prompt = (loop or {}).get("prompt") or {}
+    if loop is None or prompt.get("name") is None or prompt.get("text") is not None:
+        return loop
+    try:
+        text = (await skills.get(tenant_id, prompt["name"])).content
+    except NotFound as error:
+        raise block_refused([(("prompt",), f"expected the name of a stored skill: {error.message}")]) from error
+    found = list(prompt_defects(text))
+    if len(text) > MAX_PROMPT_CHARS:
+        found.append(f"it has {len(text)} characters; a prompt has at most {MAX_PROMPT_CHARS}")
+    if found:
+        raise block_refused([(("prompt",), f"the skill is no prompt template: {one}") for one in found])
+    return {**loop, "prompt": {**prompt, "text": text}}

@@ -10,16 +10,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
 from typing import TypeAlias
 
-from shared.domain.tool import ToolDefinition
+from shared.domain.tools.definition import ToolDefinition
 from shared.store.database import Database
 
 FRESH_SECONDS = 2.0
 
-Tools: TypeAlias = Mapping[str, ToolDefinition]
+ToolsByName: TypeAlias = Mapping[str, ToolDefinition]
 """By name."""
 
 
-async def list_tools(database: Database, tenant_id: str) -> Tools:
+async def list_tools(database: Database, tenant_id: str) -> ToolsByName:
     """Return the tools that workers have published for a tenant."""
     rows = await database.fetch_all("list_tools", tenant_id=tenant_id)
     definitions = (ToolDefinition.model_validate(row["definition"]) for row in rows)
@@ -29,18 +29,18 @@ async def list_tools(database: Database, tenant_id: str) -> Tools:
 class Catalogue:
     """What `ask` returns for a tenant; lives on one event loop."""
 
-    def __init__(self, ask: Callable[[str], Awaitable[Tools]]) -> None:
+    def __init__(self, ask: Callable[[str], Awaitable[ToolsByName]]) -> None:
         self._ask = ask
-        self._kept: dict[str, tuple[float, Tools]] = {}
+        self._kept: dict[str, tuple[float, ToolsByName]] = {}
 
-    async def tools(self, tenant_id: str) -> Tools:
+    async def tools(self, tenant_id: str) -> ToolsByName:
         """Return the tools as they are, or were at most `FRESH_SECONDS` ago."""
         kept = self._kept.get(tenant_id)
         if kept is None or monotonic() >= kept[0]:
             return await self.renewed(tenant_id)
         return kept[1]
 
-    async def renewed(self, tenant_id: str) -> Tools:
+    async def renewed(self, tenant_id: str) -> ToolsByName:
         """Return the tools as they are."""
         fresh_until = monotonic() + FRESH_SECONDS
         found = await self._ask(tenant_id)
@@ -53,10 +53,10 @@ class Catalogue:
         return found
 
 
-def _as_before(found: Tools, kept: Tools) -> Tools:
+def _as_before(found: ToolsByName, kept: ToolsByName) -> ToolsByName:
     """Return `found` with the definitions of `kept` where they are equal.
 
-    What has been made of a schema is found by its identity (`shared.domain.schemas.compile_schema`): read anew every
-    two seconds, the same tools would fill that memory with copies, 1800 an hour for each schema.
+    What has been made of a schema is found by its identity (`shared.domain.schema.schemas.compile_schema`): read anew
+    every two seconds, the same tools would fill that memory with copies, 1800 an hour for each schema.
     """
     return {name: kept[name] if kept.get(name) == definition else definition for name, definition in found.items()}

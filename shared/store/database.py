@@ -1,8 +1,9 @@
 """The door to PostgreSQL: one connection pool a process, named SQL, foreign errors turned into ours.
 
 Every statement is its own transaction (autocommit); what must commit together is one statement or one SQL function.
-Named SQL lives in `sql/queries/*.sql`; its first line says what it is for. A statement that the server undid because
-of others (a deadlock, a plan that a migration made void) is simply repeated: nothing of it happened.
+Statements have names and live in `sql/queries/`, a file for each subject; a test holds the names that Python asks for
+equal to those. A statement that the server undid because of others (a deadlock, a plan that a migration made void) is
+simply repeated: nothing of it happened.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import os
 import select
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import cache
 from importlib import resources
 from time import monotonic
-from typing import Any
+from typing import Any, Self
 
 import psycopg
 from psycopg import sql
@@ -27,8 +28,8 @@ from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import Json
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from shared.domain.encoding import JsonText
 from shared.domain.errors import DatabaseUnavailable, Misconfigured
+from shared.domain.values.encoding import JsonText
 
 Row = Mapping[str, Any]
 
@@ -97,10 +98,31 @@ def stored_text(value: Any) -> str | None:
     return None if value is None else json_text(value)
 
 
-@cache
+def named(texts: Iterable[str]) -> Mapping[str, bytes]:
+    """Return the statements of query files, by name: `-- name: heartbeat` begins one, the next such line ends it.
+
+    Raises `ValueError` for a name that is there twice.
+    """
+    found: dict[str, bytes] = {}
+    for text in texts:
+        for part in text.split("-- name: ")[1:]:
+            name, _, statement = part.partition("\n")
+            if name in found:
+                raise ValueError(f"two queries are called {name!r}; give one of them another name")
+            found[name] = statement.strip().encode()
+    return found
+
+
+_QUERIES = named(
+    file.read_text("utf-8")
+    for file in resources.files("shared.store").joinpath("sql", "queries").iterdir()
+    if file.name.endswith(".sql")
+)
+
+
 def query(name: str) -> bytes:
-    """Return the text of `sql/queries/<name>.sql`."""
-    return resources.files("shared.store").joinpath("sql", "queries", f"{name}.sql").read_bytes()
+    """Return the statement of this name in `sql/queries/`; raises `KeyError` where there is none."""
+    return _QUERIES[name]
 
 
 class _LastFirst(deque[Any]):
@@ -222,7 +244,7 @@ class Database:
     async def open(self, *, wait: bool = True) -> None:
         """Open the pool and wait for a first connection; raises `DatabaseUnavailable` when none comes.
 
-        Without `wait` it returns at once, and whoever needs a connection waits for it.
+        Without `wait` it returns at once, and the next statement waits for a connection.
         """
         if not wait:
             await self._pool.open(wait=False)
@@ -238,6 +260,13 @@ class Database:
     async def close(self) -> None:
         """Close every connection; idempotent."""
         await self._pool.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[psycopg.AsyncConnection[DictRow]]:
@@ -308,7 +337,7 @@ def _has_word(connection: psycopg.AsyncConnection[DictRow]) -> bool:
 
 
 def _hang_up(connection: psycopg.AsyncConnection[DictRow]) -> None:
-    """End a connection under whoever waits for its answer, who then hears that it was lost.
+    """End a connection whose answer is awaited; the waiting call then fails as one that lost its connection.
 
     To cancel the waiting would take longer: psycopg then asks the server to cancel the statement, and waits for 5 s.
     """

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from shared.domain.errors import BudgetExceeded, Conflict, InvalidRequest
-from shared.domain.schedule import MAX_AHEAD, next_time, read_zone
+from shared.domain.jobs.schedule import MAX_AHEAD, next_time, read_zone
 from shared.ports import KeptMoment, Moment, MomentQuery, Reminder, ToolContext
 from shared.store.agents import DocumentStore
 from shared.store.database import Database, Row, as_json, json_text, query
@@ -58,7 +58,7 @@ class PostgresMemory:
                 await connection.execute(query("change_user"), {**key, "data": as_json(dict(changed))})
         return changed
 
-    async def tell(self, context: ToolContext, kind: str, data: Mapping[str, Any]) -> bool:
+    async def emit(self, context: ToolContext, kind: str, data: Mapping[str, Any]) -> bool:
         place = {"round": context.round, "index": context.step_index}
         given = {
             "job_id": UUID(context.job_id),
@@ -68,10 +68,11 @@ class PostgresMemory:
             "kind": kind,
             "data": as_json({**place, **data}),
         }
-        # The lock comes in a statement of its own: what another attempt told before it is seen only by the next one.
+        # The lock comes in a statement of its own: an event of another attempt before it is seen only by the next
+        # one.
         async with self._database.connection() as connection, connection.transaction():
             await connection.execute(query("lock_job"), given)
-            row = await (await connection.execute(query("tell_of_step"), given)).fetchone()
+            row = await (await connection.execute(query("append_step_event"), given)).fetchone()
         return row is not None and bool(row["ran"])
 
     async def schedule(self, context: ToolContext, reminder: Reminder, *, most: int) -> datetime | None:

@@ -29,9 +29,16 @@ WHERE datname = current_database() AND application_name IN ('planq', 'planq-list
 _DROP = """
 DO $$
 DECLARE
+    v_trigger text;
     v_functions text;
     v_types text;
 BEGIN
+    FOR v_trigger IN
+        SELECT format('%I ON %s', tgname, tgrelid::regclass) FROM pg_trigger JOIN pg_class c ON c.oid = tgrelid
+        WHERE c.relnamespace = current_schema()::regnamespace AND tgname LIKE 'planq\\_%'
+    LOOP
+        EXECUTE 'DROP TRIGGER ' || v_trigger;
+    END LOOP;
     SELECT string_agg(oid::regprocedure::text, ', ') INTO v_functions FROM pg_proc
     WHERE pronamespace = current_schema()::regnamespace AND proname LIKE 'planq\\_%';
     IF v_functions IS NOT NULL THEN
@@ -96,7 +103,7 @@ def upgrade(database_url: str) -> tuple[str | None, str]:
 
 
 def define_functions(connection: Connection) -> None:
-    """Create the types and functions, and the one that tells their digest, where there are none."""
+    """Create the types and functions, and the one that returns their digest, where there are none."""
     driver = _driver(connection)
     # A function may call one that a later file defines.
     driver.execute("SET LOCAL check_function_bodies = off")

@@ -112,7 +112,7 @@ class FolderObjects(ObjectStore):
         await self._do("removes no objects", lambda: (self._folder / location).unlink(missing_ok=True))
 
     def _read(self, location: str, start: int, length: int) -> bytes:
-        # Opened for each piece: whoever stops reading must not close what a thread still reads from.
+        # Opened for each piece: a reader that stops must not close what a thread still reads from.
         with (self._folder / location).open("rb") as file:
             file.seek(start)
             return file.read(length)
@@ -122,7 +122,7 @@ class FolderObjects(ObjectStore):
         with contextlib.suppress(FileExistsError):
             path.parent.mkdir()
             self._kept.discard(path.parent)
-        if path.parent not in self._kept:  # whoever has made it may not have forced it to the disk yet
+        if path.parent not in self._kept:  # its maker may not have forced it to the disk yet
             _sync_folder(self._folder)
             self._kept.add(path.parent)
         # No other name is ever in use for it: what a crash leaves half-written must be found under this one.

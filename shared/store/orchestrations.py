@@ -7,12 +7,12 @@ from typing import Any
 from uuid import UUID
 
 from shared.domain.errors import InternalFault, storable
-from shared.domain.ids import StepRef
-from shared.domain.states import StepStatus
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.states import StepStatus
 from shared.ports import ChildOutcome
-from shared.ports.orchestrations import OrchestratedStep, Orchestration, T, TreeUsage
-from shared.store.children import error_record, outcomes
+from shared.ports.orchestrations import OrchestratedStep, Orchestration, TreeUsage
 from shared.store.database import Database, as_json, query
+from shared.store.jobs.children import error_record, outcomes
 
 
 class PostgresOrchestrations:
@@ -41,22 +41,22 @@ class PostgresOrchestrations:
         ]
         return Orchestration(rows[0]["frame"], steps)
 
-    async def journal(self, job_id: UUID, transitions: Sequence[T]) -> Sequence[T]:
-        given = {"job_id": job_id, "transitions": as_json([one.to_json() for one in transitions])}
+    async def journal(self, job_id: UUID, transitions: Sequence[Mapping[str, Any]]) -> Sequence[int]:
+        rows = await self._append(
+            "journal_orchestration", {"job_id": job_id, "transitions": as_json(list(transitions))}
+        )
+        return [row["n"] for row in rows]
+
+    async def journal_refusal(self, job_id: UUID, step_index: int, transitions: Sequence[Mapping[str, Any]]) -> bool:
+        events = as_json([{**one, "step": step_index} for one in transitions])
+        given = {"job_id": job_id, "step": step_index, "transitions": events}
+        return bool(await self._append("journal_refusal", given))
+
+    async def _append(self, statement: str, given: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         # The lock comes in a statement of its own: what others appended before it is seen only by the next one.
         async with self._database.connection() as connection, connection.transaction():
             await connection.execute(query("lock_orchestration"), given)
-            rows = await (await connection.execute(query("journal_orchestration"), given)).fetchall()
-        added = {row["n"] for row in rows}
-        return [one for one in transitions if one.number in added]
-
-    async def journal_refusal(self, job_id: UUID, step_index: int, transitions: Sequence[T]) -> Sequence[T]:
-        told = as_json([{**one.to_json(), "step": step_index} for one in transitions])
-        given = {"job_id": job_id, "step": step_index, "transitions": told}
-        async with self._database.connection() as connection, connection.transaction():
-            await connection.execute(query("lock_orchestration"), given)
-            rows = await (await connection.execute(query("journal_refusal"), given)).fetchall()
-        return transitions if rows else ()
+            return await (await connection.execute(query(statement), given)).fetchall()
 
     async def usage(self, job_id: UUID) -> TreeUsage:
         row = await self._database.fetch_one("tree_usage", job_id=job_id)

@@ -3,15 +3,15 @@
 A row of `payloads` is the index of every payload; its bytes are in the row, or in an object of a folder or bucket
 (`objects.py`). Rules that make every race harmless:
 
-- Whoever refers to a payload touches its row (`created_at`) in the transaction that makes the reference, and fails
-  where there is none; whoever puts one touches it too. `collect` deletes only rows untouched for an hour, and looks
+- A transaction that refers to a payload touches its row (`created_at`) and fails
+  where there is none; a put touches it too. `collect` deletes only rows untouched for an hour, and looks
   at that again under the row's lock. So a row that is about to be referred to is fresh, or is gone and put again.
 - Each put writes an object under a name of its own, so removing an old object never removes a new one.
 - The name is noted in `payload_objects` before the object is written, and forgotten after it is removed, so a process
   may die between any two of these and the object is still found. A noted object is doomed before it is removed, and
   what is doomed no put refers to any more.
-- An object may be lost or damaged by others. So no byte of one is believed: whoever reads it compares its length and
-  its SHA-256 first, and whoever puts bytes that are there already does the same, and stores them again where they are
+- An object may be lost or damaged by others. So no byte of one is believed: a reader compares its length and
+  its SHA-256 first, and a put of bytes that are there already does the same, and stores them again where they are
   not right. The row then names the new object, and the old one is collected as one that no row names.
 """
 

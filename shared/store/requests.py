@@ -1,6 +1,7 @@
 """The API's side of the store: submit, read, list, cancel.
 
-Rows go out as plain mappings; `api/schemas.py` shapes them.
+Rows go out as plain mappings; `api/documents.py` shapes them. One statement, and one commit, inserts the jobs that
+arrive together.
 """
 
 from __future__ import annotations
@@ -8,25 +9,78 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Self
 from uuid import UUID
 
-from shared.domain.errors import Conflict, ErrorRecord, HumanWaitTimedOut, NotFound
-from shared.domain.states import TERMINAL_JOB, JobStatus, Settlement, StepStatus
-from shared.domain.tool import ToolDefinition
-from shared.ports import ArtifactRecord, PayloadRecord, PlanWake, RespondWake, Wake
+from shared.domain.errors import Conflict, ErrorRecord, NotFound, storable
+from shared.domain.jobs.limits import Limits
+from shared.domain.jobs.states import (
+    STAGES,
+    TERMINAL_JOB,
+    ElicitationStatus,
+    JobStatus,
+    Settlement,
+    StepStatus,
+    Strategy,
+)
+from shared.domain.tools.definition import ToolDefinition
+from shared.domain.values.encoding import JsonText
+from shared.ports import ArtifactRecord, PayloadRecord, Wake
+from shared.ports.jobs.wakes import stage_again
 from shared.store.catalogue import list_tools
-from shared.store.codec import outcome_fields, step_wakes
-from shared.store.database import Database, Row, json_text
-from shared.store.submissions import Submission, Submissions
-from shared.store.views import JobView, Views
+from shared.store.database import Database, Row, json_text, stored_text
+from shared.store.jobs.batching import Batcher
+from shared.store.jobs.codec import outcome_fields, step_wakes
+from shared.store.views import JobView, ViewLook, view_batcher
+
+_BYTES_OF_AN_ITEM = 64 * 1024
+"""A plan that is longer counts as several jobs of a batch, so that a batch stays small enough for one statement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A request that has been checked and may become a job.
+
+    In a fork, `reuse` says which steps of its plan take over the outcome of which step of `forked_from`. An `agent`
+    is pinned to the version that is named here, and so are the skills that its document lists, in their order. The
+    `budget` is that of the whole tree of jobs (`shared/domain/jobs/budget.py`), `loop` the job's own loop block.
+    """
+
+    id: UUID
+    tenant_id: str
+    input: str
+    strategy: Strategy
+    model: str
+    limits: Limits
+    plan: Mapping[str, Any] | JsonText | None = None
+    tools: Sequence[str] | None = None
+    metadata: Mapping[str, Any] | None = None
+    user_id: str = ""
+    trace_id: str = ""
+    idempotency_key: str | None = None
+    request_hash: str | None = None
+    forked_from: UUID | None = None
+    reuse: Mapping[int, int] | None = None
+    agent: str | None = None
+    agent_version: int | None = None
+    skill_versions: Sequence[int] | None = None
+    action: str | None = None
+    with_: Mapping[str, Any] | None = None
+    budget: Mapping[str, Any] | None = None
+    loop: Mapping[str, Any] | None = None
+
+    @property
+    def expires_in(self) -> timedelta:
+        """How long after its creation the job is given up unless a worker begins it."""
+        return timedelta(seconds=min(self.limits.queue_timeout_seconds, self.limits.job_timeout_seconds))
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What became of a request to pause, resume or settle: `applied` says whether it changed anything.
+    """The result of a request to pause or resume, or of an answer: `applied` says whether it changed anything.
 
     `status` is the job's. The caller publishes the wake-ups `wakes`.
     """
@@ -51,6 +105,48 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class AnsweredBy:
+    """Who answers a question, why, and over which channel; nobody where it is not known."""
+
+    name: str | None = None
+    channel: str = "api"
+    reason: str | None = None
+
+    def fields(self) -> dict[str, str]:
+        """Return the fields in which `planq_answer_question` takes it."""
+        found = {"answered_by": self.name, "channel": self.channel, "reason": self.reason}
+        return {field: storable(text) for field, text in found.items() if text is not None}
+
+
+async def close_question(
+    database: Database,
+    tenant_id: str,
+    id: UUID,
+    said: Mapping[str, str | None],
+    *,
+    again: bool,
+    item: Mapping[str, Any],
+) -> Asked:
+    """Close an open question; only the first answer applies. The arguments are those of `planq_answer_question`.
+
+    Raises `NotFound` when the tenant has no such question.
+    """
+    value = await database.call(
+        "planq_answer_question", tenant_id, id, json_text(said), False, again, json_text(item)
+    )
+    if not value["found"]:
+        raise NotFound(f"there is no elicitation {id}")
+    status = JobStatus(value["job_status"])
+    if not value["applied"]:
+        return Asked(False, status)
+    job_id = UUID(value["job_id"])
+    wakes: list[Wake] = list(step_wakes(job_id, value["round"], value["ready"]))
+    if status in STAGES:
+        wakes.append(stage_again(job_id, status, value["stage_attempt"]))
+    return Asked(True, status, wakes)
+
+
+@dataclass(frozen=True, slots=True)
 class StoredJson:
     """JSON as it is stored: `body`, or where `payload` is given the payload of that hash."""
 
@@ -68,8 +164,8 @@ class RequestStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._submissions = Submissions(database)
-        self._views = Views(database)
+        self._submissions = Batcher(self._insert, weigh=_weight)
+        self._looks = view_batcher(database)
 
     async def submit(self, submission: Submission) -> tuple[UUID, datetime | None]:
         """Store a job; return its id and when it was made.
@@ -78,7 +174,12 @@ class RequestStore:
         earlier job, and nothing is stored. Raises `Conflict` when the key was used for another request, `NotFound`
         when the job that it forks has been removed.
         """
-        row = await self._submissions.insert(submission)
+        values = _values(submission)
+        if submission.forked_from is None:
+            row = await self._submissions.do(values)
+        else:
+            # It may wait for retention, which holds the lock of the job it forks; no other job is to wait with it.
+            (row,) = await self._insert([values])
         if row["created_at"] is not None:
             return submission.id, row["created_at"]
         key, digest = submission.idempotency_key or "", submission.request_hash or ""
@@ -88,6 +189,13 @@ class RequestStore:
         if earlier is None:
             raise Conflict("the job of this Idempotency-Key has just been removed; send the request again")
         return earlier, None
+
+    async def _insert(self, batch: Sequence[dict[str, object]]) -> Sequence[Row]:
+        # Two processes that insert the same keys in different orders would wait for one another.
+        ordered = sorted(batch, key=lambda values: str(values["idempotency_key"] or ""))
+        rows = await self._database.call_table("planq_submit_jobs", json_text(ordered))
+        found = {str(row["id"]): row for row in rows}
+        return [found[str(values["id"])] for values in batch]
 
     async def earlier(self, tenant_id: str, idempotency_key: str, request_hash: str) -> UUID | None:
         """Return the job that was submitted under a key, None when the key is new.
@@ -110,7 +218,7 @@ class RequestStore:
 
         With `only_ended` its plan and its steps are only there if it has ended.
         """
-        view = await self._views.of(tenant_id, job_id, only_ended=only_ended)
+        view = await self._looks.do(ViewLook(tenant_id, job_id, not only_ended))
         if view is None:
             raise NotFound(f"there is no job {job_id}")
         return view
@@ -118,15 +226,13 @@ class RequestStore:
     async def planned(self, tenant_id: str, job_id: UUID, index: int | None = None) -> tuple[Row, Sequence[Row]]:
         """Return a job's row, and of its steps (or one of them) what they are and how they ended.
 
-        The row has `plan_source`, `plan_body` and `plan_errors` of its present round; the steps are in plan order,
-        with the arguments as planned and without outputs. Raises `NotFound`.
+        The row has `plan_source`, `plan_body` and `plan_errors` of its first round; the steps are of all
+        rounds, in the order of their indices, with the arguments as planned and without outputs. Raises `NotFound`.
         """
         job = await self._database.fetch_one("get_job", id=job_id, tenant_id=tenant_id)
         if job is None:
             raise NotFound(f"there is no job {job_id}")
-        return job, await self._database.fetch_all(
-            "get_planned_steps", job_id=job_id, round=job["round"], index=index
-        )
+        return job, await self._database.fetch_all("get_planned_steps", job_id=job_id, index=index)
 
     async def ended(self, job_ids: Collection[UUID]) -> set[UUID]:
         """Return those of the given jobs that have ended."""
@@ -135,15 +241,22 @@ class RequestStore:
         return {row["id"] for row in rows}
 
     async def jobs(
-        self, tenant_id: str, *, status: JobStatus | None, below: UUID | None, limit: int, roots: bool = False
+        self,
+        tenant_id: str,
+        *,
+        status: JobStatus | None,
+        below: UUID | None,
+        limit: int,
+        strategy: Strategy | None = None,
+        roots: bool = False,
     ) -> Sequence[Row]:
         """Return at most `limit` jobs, newest first, older than the job `below` if given.
 
         With `roots` those that no other job has made.
         """
-        named = str(status) if status else None
+        named = {"status": str(status) if status else None, "strategy": str(strategy) if strategy else None}
         return await self._database.fetch_all(
-            "list_jobs", tenant_id=tenant_id, status=named, roots=roots, below=below, limit=limit
+            "list_jobs", tenant_id=tenant_id, **named, roots=roots, below=below, limit=limit
         )
 
     async def cancel(self, tenant_id: str, job_id: UUID) -> tuple[Sequence[UUID], JobStatus]:
@@ -151,48 +264,52 @@ class RequestStore:
 
         A finished job stays as it is. Raises `NotFound`.
         """
-        value = await self._database.call("planq_cancel_job", job_id, tenant_id)
+        value = await self._change("planq_cancel_job", job_id, tenant_id)
+        return [UUID(ended) for ended in value.get("ended", ())], JobStatus(value["status"])
+
+    async def _change(self, function: str, job_id: UUID, *arguments: Any) -> Any:
+        value = await self._database.call(function, job_id, *arguments)
         if not value["found"]:
             raise NotFound(f"there is no job {job_id}")
-        return [UUID(ended) for ended in value.get("ended", ())], JobStatus(value["status"])
+        return value
 
     async def pause(self, tenant_id: str, job_id: UUID) -> Asked:
         """Begin nothing more of a job; what runs goes on to its end. Raises `NotFound`."""
-        value = await self._database.call("planq_pause_job", job_id, tenant_id)
-        if not value["found"]:
-            raise NotFound(f"there is no job {job_id}")
+        value = await self._change("planq_pause_job", job_id, tenant_id)
         return Asked(value["applied"], JobStatus(value["status"]))
 
     async def resume(
-        self, tenant_id: str, job_id: UUID, *, after: int | None = None, in_doubt: Collection[int] = ()
+        self,
+        tenant_id: str,
+        job_id: UUID,
+        *,
+        after: int | None = None,
+        in_doubt: Collection[int] = (),
+        seconds: float | None = None,
     ) -> Asked:
         """Let a paused job go on, or, with `after`, one with failures try again what has not succeeded.
 
         `after` is the job's `resumes` when its failures were looked at: if it has ended again since, nothing happens.
-        `in_doubt` are steps without success whose tool has to find out first whether it took effect. Raises
-        `NotFound`.
+        Where failures are recorded, that is what was cut off in the round that had not ended. `in_doubt` are steps
+        without success whose tool has to find out first whether it took effect. `seconds` is the time that its steps
+        get, None for the job's limit on a plan. Raises `NotFound`.
         """
-        value = await self._database.call("planq_resume_job", job_id, tenant_id, after, list(in_doubt))
-        if not value["found"]:
-            raise NotFound(f"there is no job {job_id}")
+        value = await self._change("planq_resume_job", job_id, tenant_id, after, list(in_doubt), seconds)
         status = JobStatus(value["status"])
         if not value["applied"]:
             return Asked(False, status)
         wakes: list[Wake] = list(step_wakes(job_id, value["round"], value["ready"]))
-        if status in (JobStatus.QUEUED, JobStatus.PLANNING):
-            wakes.append(PlanWake(job_id, value["attempt"] + 1))
-        elif status is JobStatus.RESPONDING:
-            wakes.append(RespondWake(job_id, value["attempt"] + 1))
+        if status in STAGES:
+            wakes.append(stage_again(job_id, status, value["attempt"]))
         return Asked(True, status, wakes)
 
     async def was_settled(self, tenant_id: str, job_id: UUID, index: int, outcome: Settlement, body: bytes) -> bool:
-        """Say whether the last answer about a step was this one: the same outcome, with the same output,
-        of which `body` is the JSON.
+        """Return whether the last answer about a step was this outcome, with the output whose JSON is `body`.
 
-        A question whose time ran out was answered by nobody. Raises `NotFound` when there is no such job.
+        Nobody answered a question whose time ran out. Raises `NotFound` when there is no such job.
         """
         said = await self._database.fetch_one("last_settlement", tenant_id=tenant_id, job_id=job_id, index=index)
-        if said is None or said["outcome"] != outcome or said["code"] == HumanWaitTimedOut.code:
+        if said is None or said["outcome"] != outcome:
             return False
         if outcome is not Settlement.HAPPENED:
             return True
@@ -201,37 +318,32 @@ class RequestStore:
             return kept.payload == sha256(body).digest()
         return bool(json.loads(kept.body) == json.loads(body))
 
-    async def settle(self, tenant_id: str, job_id: UUID, index: int, verdict: Verdict) -> Asked:
-        """Answer the question of a waiting step.
+    async def settle(
+        self,
+        tenant_id: str,
+        job_id: UUID,
+        index: int,
+        verdict: Verdict,
+        by: AnsweredBy = AnsweredBy(),
+        status: ElicitationStatus = ElicitationStatus.ACCEPTED,
+    ) -> Asked:
+        """Answer the question of a waiting step whose call was cut off; who declines it does not know.
 
         Raises `NotFound` when there is no such step.
         """
-        value = await self._database.call(
-            "planq_settle_step",
-            tenant_id,
-            str(verdict.outcome),
-            False,
-            json_text(
-                {
-                    "job": str(job_id),
-                    "index": index,
-                    "error": None if verdict.error is None else json_text(verdict.error.to_json()),
-                    **outcome_fields(verdict.output, verdict.artifact, verdict.payload),
-                }
-            ),
-        )
-        if not value["found"]:
+        found = await self._database.fetch_one("open_question", tenant_id=tenant_id, job_id=job_id, index=index)
+        if found is None or found["index"] is None:
             raise NotFound(f"job {job_id} has no step {index}")
-        status = JobStatus(value["job_status"])
-        if not value["applied"]:
-            return Asked(False, status)
-        wakes: list[Wake] = list(step_wakes(job_id, value["round"], value["ready"]))
-        if status is JobStatus.RESPONDING:
-            wakes.append(RespondWake(job_id, value["stage_attempt"] + 1))
-        return Asked(True, status, wakes)
+        if found["id"] is None:
+            return Asked(False, JobStatus(found["status"]))
+        error = None if verdict.error is None else json_text(verdict.error.to_json())
+        item = {"error": error, **outcome_fields(verdict.output, verdict.artifact, verdict.payload)}
+        said = {"status": str(status), "content": json_text({"outcome": str(verdict.outcome)}), **by.fields()}
+        again = verdict.outcome is Settlement.DID_NOT_HAPPEN
+        return await close_question(self._database, tenant_id, found["id"], said, again=again, item=item)
 
     async def output(self, tenant_id: str, job_id: UUID, index: int) -> StoredJson:
-        """Return the output of a step of the job's present round; raises `NotFound`, also when there is none yet."""
+        """Return the output of a step; raises `NotFound`, also when there is none yet."""
         row = await self._database.fetch_one("get_output", tenant_id=tenant_id, job_id=job_id, index=index)
         if row is None:
             raise NotFound(f"there is no job {job_id}")
@@ -263,3 +375,41 @@ class RequestStore:
     async def tools(self, tenant_id: str) -> Mapping[str, ToolDefinition]:
         """Return the published tools by name."""
         return await list_tools(self._database, tenant_id)
+
+
+def _values(submission: Submission) -> dict[str, object]:
+    reuse, skills = submission.reuse, submission.skill_versions
+    return {
+        "id": str(submission.id),
+        "tenant_id": submission.tenant_id,
+        "strategy": str(submission.strategy),
+        "model": submission.model,
+        "limits": _limits_text(submission.limits),
+        "tools": None if submission.tools is None else list(submission.tools),
+        "metadata": stored_text(submission.metadata),
+        "input": submission.input,
+        "user_id": submission.user_id,
+        "trace_id": submission.trace_id,
+        "idempotency_key": submission.idempotency_key,
+        "request_hash": submission.request_hash,
+        "plan": stored_text(submission.plan),
+        "expires_seconds": submission.expires_in.total_seconds(),
+        "forked_from": None if submission.forked_from is None else str(submission.forked_from),
+        "reuse": None if reuse is None else json_text({str(index): source for index, source in reuse.items()}),
+        "agent_name": submission.agent,
+        "agent_version": submission.agent_version,
+        "skill_versions": None if skills is None else list(skills),
+        "action": submission.action,
+        "budget": stored_text(submission.budget),
+        "loop_block": stored_text(submission.loop),
+        "with_input": stored_text(submission.with_),
+    }
+
+
+@lru_cache(maxsize=64)
+def _limits_text(limits: Limits) -> str:
+    return json_text(limits.to_json())
+
+
+def _weight(values: dict[str, object]) -> int:
+    return 1 + sum(len(str(values[name])) for name in ("plan", "input", "with_input")) // _BYTES_OF_AN_ITEM

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from shared.domain.states import JobStatus
+from shared.domain.jobs.states import JobStatus
 from shared.ports import Removed
 from shared.store.database import Database, query
 
@@ -27,7 +27,7 @@ _PAYLOADS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Outlived:
+class Purgeable:
     """What is due in one status: how many jobs, and when the oldest of them ended (None when there are none)."""
 
     jobs: int
@@ -65,14 +65,14 @@ class Retention:
         while count := await self._payloads.collect(_PAYLOADS):
             yield Removed(PAYLOADS, count)
 
-    async def due(self) -> Mapping[JobStatus, Outlived]:
+    async def due(self) -> Mapping[JobStatus, Purgeable]:
         """Return what `remove` would delete now; child jobs, which follow their parents, are not counted."""
         found = {}
         for status, kept in self._keep.items():
             row = await self._database.fetch_one(
-                "count_outlived_jobs", status=status.value, seconds=kept.total_seconds()
+                "count_purgeable_jobs", status=status.value, seconds=kept.total_seconds()
             )
-            found[status] = Outlived(row["jobs"], row["oldest"]) if row else Outlived(0, None)
+            found[status] = Purgeable(row["jobs"], row["oldest"]) if row else Purgeable(0, None)
         return found
 
     async def _delete(self, status: JobStatus, kept: timedelta) -> int:
@@ -87,10 +87,10 @@ class Retention:
             "most_steps": _MOST_STEPS,
         }
         async with self._database.connection() as connection, connection.transaction():
-            locked = await connection.execute(query("lock_outlived_jobs"), chosen)
+            locked = await connection.execute(query("lock_purgeable_jobs"), chosen)
             ids = [row["id"] for row in await locked.fetchall()]
             if not ids:
                 return 0
             await connection.execute(query("charge_schedules"), {"ids": ids})
-            deleted = await connection.execute(query("delete_outlived_jobs"), {"ids": ids})
+            deleted = await connection.execute(query("delete_purgeable_jobs"), {"ids": ids})
             return deleted.rowcount

@@ -1,37 +1,24 @@
 """Schedules: the ones that are due, the jobs that they make, and how callers see them.
 
-A job is made and its schedule moved on by one statement, guarded by the time that was due: however many sweepers find
-it and whenever they die, each due time makes one job. What was missed while nobody swept makes one job altogether. A
-budget is that of all jobs of a schedule together, so each waits until the one before has ended; when nothing is left
-of it, the schedule is switched off.
+One statement makes the job and moves its schedule on, guarded by the time that was due: however many sweepers find
+it and whenever they die, each due time makes one job. Times that no sweeper saw make one job altogether. A budget is
+that of all jobs of a schedule together, so each waits until the one before has ended; when nothing is left of it, the
+schedule is switched off.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
 
-from shared.domain import strict_json
-from shared.domain.agents.document import read_agent
 from shared.domain.errors import Conflict, NotFound, RequestRefused
-from shared.domain.model_names import check_model_name
-from shared.domain.schedule import next_time, read_zone
+from shared.domain.jobs.schedule import next_time, read_zone
 from shared.ports import DueSchedule
-from shared.store.agents import DocumentStore
+from shared.store.agents import DocumentStore, pin_agent, with_prompt
 from shared.store.database import Database, Row, as_json
 from shared.store.ids import new_id
-
-
-@dataclass(frozen=True, slots=True)
-class _Pinned:
-    """What a job of an agent is made with."""
-
-    version: int
-    skills: Sequence[int]
-    model: str
 
 
 class Firing:
@@ -47,11 +34,16 @@ class Firing:
         return [DueSchedule(**row) for row in await self._database.fetch_all("due_schedules", limit=limit)]
 
     async def fire(self, due: DueSchedule) -> UUID | None:
-        """Make the job that is due and move the schedule on; None when somebody else did, or it was switched off."""
+        """Make the job that is due and move the schedule on; None when another sweeper did, or it is switched off."""
         try:
             if due.is_spent:
                 raise Conflict("its jobs have used up the budget that the job which asked for it had left")
-            pinned = await self._pinned(due)
+            pinned = loop = None
+            if due.agent is not None:
+                pinned = await pin_agent(self._agents, self._skills, due.tenant_id, due.agent)
+                loop = await with_prompt(self._skills, due.tenant_id, pinned.loop(above=due.loop))
+            skills = pinned.skill_versions() if pinned else None
+            model = pinned.model_or(due.model) if pinned else due.model
             next_at = _after(due)
         except RequestRefused as error:
             # It would be refused again each time: its user finds the reason at the schedule.
@@ -65,29 +57,14 @@ class Firing:
             job_id=new_id(),
             trace_id=uuid4().hex,
             metadata=as_json(_metadata(due)),
-            model=pinned.model if pinned else due.model,
+            model=model,
             agent=due.agent,
-            agent_version=pinned and pinned.version,
-            skill_versions=pinned and list(pinned.skills),
+            agent_version=pinned.version if pinned else None,
+            skill_versions=skills,
+            strategy=pinned.strategy() if pinned else None,
+            loop_block=as_json(loop),
         )
         return None if row is None else row["id"]
-
-    async def _pinned(self, due: DueSchedule) -> _Pinned | None:
-        """Return the newest versions in use of the agent and its skills; raises `RequestRefused` where one lacks."""
-        if due.agent is None:
-            return None
-        stored = await self._agents.get(due.tenant_id, due.agent)
-        document = read_agent(strict_json.loads(stored.content))
-        skills = await self._skills.newest(due.tenant_id, document.skills)
-        missing = [name for name in document.skills if name not in skills]
-        if missing:
-            raise NotFound(f"agent {due.agent!r} lists skills that are not stored: {', '.join(missing[:10])}")
-        model = due.model
-        if document.model is not None:
-            model = document.options(model=due.model).model
-            if model != due.model:
-                check_model_name(model, allow_cassette=False)
-        return _Pinned(stored.version, [skills[name] for name in document.skills], model)
 
 
 def _after(due: DueSchedule) -> datetime | None:

@@ -33,7 +33,7 @@ def definitions() -> Sequence[str]:
 
 @cache
 def digest() -> str:
-    """Return what tells the functions of this release from those of any other."""
+    """Return the digest of this release's functions."""
     return sha256("\0".join(definitions()).encode()).hexdigest()[:12]
 
 

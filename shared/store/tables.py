@@ -1,8 +1,10 @@
 """The tables, and nothing else: SQLModel is their one source, Alembic's migrations give the same schema (tested).
 
+What tools look up and remember has tables of its own, in `memory_tables.py`.
 No row object crosses the store's edge: `codec.py` turns rows into records. JSON that came from outside is kept as
 `json`, not `jsonb`: it stays byte for byte what it was (key order, `\u0000`), and planq never searches in it.
-Partial indexes cover only what is unfinished, so that a million finished jobs cost nothing.
+Partial indexes cover only what is unfinished, so that a million finished jobs cost nothing. What a job or a step must
+hold in each state is asserted by triggers (`sql/functions/invariants.sql`), and that file says why.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     Column,
-    Computed,
     ForeignKey,
     Identity,
     Index,
@@ -30,17 +31,30 @@ from sqlalchemy import (
     event,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSON, TSVECTOR
+from sqlalchemy.dialects.postgresql import JSON
 from sqlmodel import Field, SQLModel
 
-from shared.domain.states import Effect, JobStatus, JoinPolicy, Lane, Recovery, StepKind, StepStatus
+from shared.domain.jobs.states import (
+    AfterSteps,
+    Effect,
+    ElicitationKind,
+    ElicitationStatus,
+    JobStatus,
+    JoinPolicy,
+    Lane,
+    OnFailure,
+    Recovery,
+    StepKind,
+    StepStatus,
+)
+from shared.store import memory_tables  # noqa: F401  (fills the metadata, too)
 from shared.store.columns import (
     bigint_column,
+    enum_column,
     flag_column,
     int_column,
     ints_column,
     json_column,
-    one_of,
     partial_index,
     text_column,
     texts_column,
@@ -48,14 +62,13 @@ from shared.store.columns import (
 )
 
 _KEYED = "idempotency_key IS NOT NULL"
-_SEARCH = "setweight(to_tsvector('english', heading), 'A') || setweight(to_tsvector('english', body), 'B')"
 
 UNFINISHED_JOB = "status IN ('queued', 'planning', 'executing', 'input_required', 'responding')"
 ENDED_JOB = "status IN ('completed', 'failed', 'cancelled')"
 
 
 class Tenant(SQLModel, table=True):
-    """Whoever owns rows; one row, `default`, until tenants are configured."""
+    """The owners of rows; one row, `default`, until tenants are configured."""
 
     __tablename__ = "tenants"
     id: str = text_column(primary_key=True)
@@ -67,20 +80,17 @@ class Job(SQLModel, table=True):
 
     `stage_worker` and `stage_attempt` are the claim on the PLAN or RESPOND stage. `wake_at` is when the sweeper has
     to publish the job's wake-up again unless it has moved on; `deadline` bounds the execution of its plan, and a
-    claimed stage.
-    `stage_retry` is what a stage came to whose model failed, and which is tried again at `run_at`: it is of that
-    stage alone.
-    `halt_index` is the earliest failed step: nothing after it starts any more. `expires_at` bounds the time in the
-    queue, later the whole life; while `paused_at` is set nothing is begun and no time runs out.
-    A child job was made by the step `parent_step_index` of `parent_round` of its parent, as number `child_position`;
-    while `run_at` lies in the year 9999 it is held back, and `is_joined` once its end has been told to that step. A
-    job of an agent pins the version of its document, and those of the document's skills in their order.
+    claimed stage. `stage_retry` is what a stage came to whose model failed, and which is tried again at `run_at`: it
+    is of that stage alone. `halt_index` is the earliest failed step: nothing after it starts any more. `expires_at`
+    bounds the time in the queue, later the whole life; while `paused_at` is set nothing is begun and no time runs
+    out. A child job was made by the step `parent_step_index` of `parent_round` of its parent, as number
+    `child_position`; while `run_at` lies in the year 9999 it is held back, and `is_joined` once that step has been
+    notified of its end. A job of an agent pins the version of its document, and those of the document's skills in
+    their order.
     """
 
     __tablename__ = "jobs"
     __table_args__ = (
-        one_of("status", JobStatus),
-        CheckConstraint("open_steps >= 0 AND failed_steps >= 0", name="counters"),
         Index("uq_jobs_idempotency_key", "tenant_id", "idempotency_key", unique=True, postgresql_where=text(_KEYED)),
         Index("ix_jobs_listing", "tenant_id", "id"),
         Index("ix_jobs_status_listing", "tenant_id", "status", "id"),
@@ -91,7 +101,7 @@ class Job(SQLModel, table=True):
         partial_index("parent_job_id", "parent_job_id IS NOT NULL"),
         partial_index("forked_from", f"forked_from IS NOT NULL AND {UNFINISHED_JOB}"),
         Index(
-            "ix_jobs_untold",
+            "ix_jobs_unnotified",
             "parent_job_id",
             postgresql_where=text(f"parent_job_id IS NOT NULL AND NOT is_joined AND {ENDED_JOB}"),
         ),
@@ -113,8 +123,13 @@ class Job(SQLModel, table=True):
     action: str | None = text_column(nullable=True)
     with_input: Any = json_column()
     strategy: str = text_column()
-    status: str = text_column("queued")
+    loop_block: Any = json_column()
+    status: str = enum_column("job_status", JobStatus, default="queued")
     round: int = int_column()
+    after_steps: str = enum_column("after_steps", AfterSteps, default="responding")
+    on_failure: str = enum_column("on_failure", OnFailure, default="halt")
+    rounds_deadline: datetime | None = time_column()
+    stop_reason: str | None = text_column(nullable=True)
     model: str = text_column()
     stage_worker: UUID | None = None
     stage_attempt: int = int_column()
@@ -160,6 +175,7 @@ class PlanRow(SQLModel, table=True):
     """The plan of one round as it was accepted, or refused with its defects; never changed afterwards.
 
     In a fork, `reuse` says whose outcomes its steps take over: `{index: index}` of the job it was forked from.
+    `reply` is what the model said, where the next round's planner is shown it.
     """
 
     __tablename__ = "plans"
@@ -170,45 +186,42 @@ class PlanRow(SQLModel, table=True):
     body: Any = json_column()
     errors: Any = json_column()
     reuse: Any = json_column()
+    reply: Any = json_column()
     created_at: datetime = time_column(nullable=False, now=True)
 
 
 class Step(SQLModel, table=True):
     """One node of a plan. `inputs` are the steps it references, `pending` its dependencies without success.
 
+    The `index` counts on over the rounds of a job, so that it alone names a step there.
     `releases` counts the attempts that do not use up retries: given back, or made before the job was resumed, or that
     delegated to child jobs that have failed.
-    `in_doubt` says that an earlier attempt may have taken effect, which the tool has to find out first; `question` is
-    what a step asks a person since `asked_at`. A large output is kept as `payload_hash`, `output_bytes` and the
-    `excerpts` at the paths `wanted`, which later steps use; a fork has it from `reused_job`; `origin_job` made it.
+    `in_doubt` says that an earlier attempt may have taken effect, which the tool has to find out first;
+    `elicitation_id` is the step's open question to a person, asked at `asked_at`. A large output is kept as
+    `payload_hash`, `output_bytes` and the `excerpts` at the paths `wanted`, which later steps use; a fork has it from
+    `reused_job`; `origin_job` made it.
     A step that delegates has `children`, the first `next_child` of which were begun; of `open_children` it was not
-    yet told that they ended; it waits for them as `waits_for` says until it has `joined`. The `note` is its tool's.
+    yet notified of their end; it waits for them as `waits_for` says until it has `joined`. The `note` is its tool's.
     """
 
     __tablename__ = "steps"
     __table_args__ = (
-        one_of("status", StepStatus),
-        one_of("kind", StepKind),
-        one_of("lane", Lane),
-        one_of("effect", Effect),
-        one_of("recovery", Recovery),
-        one_of("waits_for", JoinPolicy),
-        CheckConstraint("pending >= 0 AND attempt >= 0", name="counters"),
         partial_index("wake_at", "status IN ('ready', 'waiting')"),
         partial_index("worker_id", "status = 'running'"),
         partial_index("payload_hash", "payload_hash IS NOT NULL"),
         partial_index("origin_job", "origin_job IS NOT NULL"),
     )
     job_id: UUID = Field(sa_column=Column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True))
-    round: int = Field(sa_column=Column(Integer, primary_key=True))
+    round: int = Field(nullable=False)
     index: int = Field(sa_column=Column(Integer, primary_key=True))
     tenant_id: str = text_column()
-    kind: str = text_column("tool")
+    kind: str = enum_column("step_kind", StepKind, default="tool")
     tool_name: str = text_column()
-    lane: str = text_column()
-    effect: str = text_column()
-    status: str = text_column()
+    lane: str = enum_column("step_lane", Lane)
+    effect: str = enum_column("step_effect", Effect)
+    status: str = enum_column("step_status", StepStatus)
     arguments: Any = json_column(nullable=False)
+    verbatim: bool = flag_column()
     inputs: list[int] = ints_column()
     depends_on: list[int] = ints_column()
     dependents: list[int] = ints_column()
@@ -228,11 +241,11 @@ class Step(SQLModel, table=True):
     output_bytes: int | None = Field(default=None, sa_column=Column(BigInteger, nullable=True))
     wanted: Any = json_column()
     excerpts: Any = json_column()
-    recovery: str = text_column("fail")
+    recovery: str = enum_column("step_recovery", Recovery, default="fail")
     in_doubt: bool = flag_column()
-    question: Any = json_column()
+    elicitation_id: UUID | None = None
     asked_at: datetime | None = time_column()
-    waits_for: str | None = text_column(nullable=True)
+    waits_for: str | None = enum_column("join_policy", JoinPolicy, nullable=True)
     max_parallel: int | None = None
     note: Any = json_column()
     joined: bool = flag_column()
@@ -248,8 +261,48 @@ class Step(SQLModel, table=True):
     finished_at: datetime | None = time_column()
 
 
+class ElicitationRow(SQLModel, table=True):
+    """A question of a step to a person, and its answer.
+
+    `ordinal` counts the questions of one call of a tool; `details` is what belongs to the `kind`, `state` what who
+    asks gets back with the answer, and nobody else sees. `default_content` is the answer where nobody gives one until
+    the step's `wake_at`. Once it `is_spent` its step asks anew instead of using the answer.
+    """
+
+    __tablename__ = "elicitations"
+    __table_args__ = (
+        Index("ix_elicitations_listing", "tenant_id", "id"),
+        Index("ix_elicitations_open", "tenant_id", "id", postgresql_where=text("status = 'open'")),
+        Index("ix_elicitations_root_job_id", "root_job_id", "id"),
+        Index("ix_elicitations_job_id", "job_id", "step_index"),
+    )
+    id: UUID = Field(primary_key=True)
+    tenant_id: str = text_column()
+    job_id: UUID = Field(sa_column=Column(ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False))
+    root_job_id: UUID = Field(nullable=False)
+    round: int = Field(nullable=False)
+    step_index: int = Field(nullable=False)
+    attempt: int = Field(nullable=False)
+    ordinal: int = int_column()
+    kind: str = enum_column("elicitation_kind", ElicitationKind)
+    status: str = enum_column("elicitation_status", ElicitationStatus, default="open")
+    message: str = text_column()
+    schema_: Any = Field(default=None, sa_column=Column("schema", JSON, nullable=True))
+    url: str | None = text_column(nullable=True)
+    details: Any = json_column()
+    default_content: Any = json_column()
+    state: Any = json_column()
+    content: Any = json_column()
+    reason: str | None = text_column(nullable=True)
+    answered_by: str | None = text_column(nullable=True)
+    channel: str | None = text_column(nullable=True)
+    is_spent: bool = flag_column()
+    created_at: datetime = time_column(nullable=False, now=True)
+    answered_at: datetime | None = time_column()
+
+
 class Event(SQLModel, table=True):
-    """One thing that happened to a job, appended in the commit of the change that it tells."""
+    """One thing that happened to a job, appended in the commit of the change that it reports."""
 
     __tablename__ = "events"
     __table_args__ = (Index("ix_events_job_id", "job_id", "sequence"),)
@@ -354,40 +407,11 @@ class ModelCallRow(SQLModel, table=True):
     created_at: datetime = time_column(nullable=False, now=True)
 
 
-class Document(SQLModel, table=True):
-    """A document loaded into the knowledge base."""
-
-    __tablename__ = "documents"
-    __table_args__ = (Index("uq_documents_source", "tenant_id", "source", unique=True),)
-    id: UUID = Field(primary_key=True)
-    tenant_id: str = text_column()
-    source: str = text_column()
-    title: str = text_column()
-    digest: str = text_column()
-    loaded_at: datetime = time_column(nullable=False, now=True)
-
-
-class PassageRow(SQLModel, table=True):
-    """A searchable piece of a document."""
-
-    __tablename__ = "passages"
-    __table_args__ = (
-        Index("ix_passages_search", "search", postgresql_using="gin"),
-        Index("ix_passages_tenant_id", "tenant_id"),
-    )
-    document_id: UUID = Field(sa_column=Column(ForeignKey("documents.id", ondelete="CASCADE"), primary_key=True))
-    position: int = Field(sa_column=Column(Integer, primary_key=True))
-    tenant_id: str = text_column()
-    heading: str = text_column("")
-    body: str = text_column()
-    search: Any = Field(default=None, sa_column=Column(TSVECTOR, Computed(_SEARCH, persisted=True)))
-
-
 class Worker(SQLModel, table=True):
     """One worker process; its lease lives as long as `heartbeat_at` is fresh.
 
     It is ended by putting it back to the epoch. `counts` are totals since its start, `[[name, label, …, number], …]`;
-    `process` says which process it is (`shared.domain.processes`), null where it does not tell.
+    `process` says which process it is (`shared.domain.jobs.processes`), null where it does not say.
     """
 
     __tablename__ = "workers"
@@ -439,13 +463,11 @@ class ToolRow(SQLModel, table=True):
     published_at: datetime = time_column(nullable=False, now=True)
 
 
-_MOMENT_SEARCH = "setweight(to_tsvector('english', name), 'A') || setweight(to_tsvector('english', summary), 'B')"
-
-
 class AgentRow(SQLModel, table=True):
     """One version of an agent's document, never changed; a retired one can be named by no new job.
 
-    `skills` are the names of the skills that the document lists, in its order.
+    `skills` are the names of the skills that the document lists, in its order; `strategy` and `loop_block` are what
+    it says of its jobs' rounds.
     """
 
     __tablename__ = "agents"
@@ -455,6 +477,8 @@ class AgentRow(SQLModel, table=True):
     document: Any = json_column(nullable=False)
     digest: str = text_column()
     skills: list[str] = texts_column(nullable=False, empty=True)
+    strategy: str | None = text_column(nullable=True)
+    loop_block: Any = json_column()
     created_at: datetime = time_column(nullable=False, now=True)
     retired_at: datetime | None = time_column()
 
@@ -519,43 +543,12 @@ class BudgetHoldRow(SQLModel, table=True):
     owed_until: datetime | None = time_column()
 
 
-class MomentRow(SQLModel, table=True):
-    """Something that happened to a user, as an agent saw it; found again by words and by time."""
-
-    __tablename__ = "moments"
-    __table_args__ = (
-        Index("ix_moments_search", "search", postgresql_using="gin"),
-        Index("ix_moments_user_id", "tenant_id", "user_id", "starts_at"),
-    )
-    tenant_id: str = text_column(primary_key=True)
-    id: UUID = Field(primary_key=True)
-    user_id: str = text_column("")
-    name: str = text_column()
-    summary: str = text_column("")
-    body: Any = json_column()
-    starts_at: datetime | None = time_column()
-    ends_at: datetime | None = time_column()
-    tags: list[str] = texts_column(nullable=False, empty=True)
-    search: Any = Field(default=None, sa_column=Column(TSVECTOR, Computed(_MOMENT_SEARCH, persisted=True)))
-    created_at: datetime = time_column(nullable=False, now=True)
-
-
-class UserMetadataRow(SQLModel, table=True):
-    """What agents keep about a user."""
-
-    __tablename__ = "user_metadata"
-    tenant_id: str = text_column(primary_key=True)
-    user_id: str = text_column(primary_key=True)
-    data: Any = json_column(nullable=False)
-    updated_at: datetime = time_column(nullable=False, now=True)
-
-
 class ScheduleRow(SQLModel, table=True):
     """A job that is made at a time, once or again and again (`cron` in `timezone`); `next_at` is when next.
 
-    `strategy`, `model`, `limits` and `tools` are those of the job that asked for it, or of its tree; `budget` is what
-    all its jobs together have left of the tree's, before what `last_job_id` uses; `error` says why it was switched
-    off by itself.
+    `strategy`, `loop_block`, `model`, `limits` and `tools` are those of the job that asked for it, or of its tree;
+    `budget` is what all its jobs together have left of the tree's, before what `last_job_id` uses; `error` says why
+    it was switched off by itself.
     """
 
     __tablename__ = "schedules"
@@ -575,6 +568,7 @@ class ScheduleRow(SQLModel, table=True):
     cron: str | None = Field(default=None, sa_column=Column(Text, nullable=True))
     timezone: str = text_column("UTC")
     strategy: str = text_column("plan")
+    loop_block: Any = json_column()
     model: str | None = text_column(nullable=True)
     limits: Any = json_column()
     budget: Any = json_column()

@@ -1,5 +1,5 @@
-"""Jobs as callers see them: one query for a job and its steps, and one for all who look at the same moment; others
-only where a job may have child jobs, and where an agent does it: there may be something to warn of.
+"""Jobs as callers see them: one query for a job and its steps, and one for all looks of the same moment. Further
+queries are made only where a job may have child jobs, and for the warnings of an agent's job.
 
 What comes as JSON and is only handed on stays text (`JsonText`); steps are parsed, since arguments are resolved from
 outputs.
@@ -11,17 +11,18 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
 import orjson
 
 from shared.domain.agents.warnings import JOB_WARNINGS
-from shared.domain.encoding import JsonText, has_long_integer
-from shared.domain.states import TERMINAL_JOB, JobStatus, StepKind, StepStatus
-from shared.store.codec import CalledArguments, array_text, known_output
+from shared.domain.jobs.states import DELEGATING, TERMINAL_JOB, JobStatus, StepStatus
+from shared.domain.values.encoding import JsonText, has_long_integer
 from shared.store.database import Database
-from shared.store.grouping import Group
+from shared.store.jobs.batching import Batcher
+from shared.store.jobs.codec import CalledArguments, array_text, known_output
 
 _TOGETHER = 32
 """Jobs of one query: by then its own cost no longer counts."""
@@ -30,7 +31,7 @@ _AT_ONCE = 2
 """Queries under way: while the server answers one, the answers of the other are worked on."""
 
 _FEW_STEPS = 100
-"""Beside other jobs one with more is asked for again by itself, so that it holds up nobody else."""
+"""Beside other jobs one with more is asked for again by itself, so that it holds up no other."""
 
 _ANY_STEPS = 2**31 - 1
 
@@ -42,11 +43,13 @@ _WARNINGS = array_text(JOB_WARNINGS)
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job's row, JSON in it as `JsonText`, with `plan_body`, `plan_errors`, `children`, `warnings`, and its steps.
+    """A job's row, JSON in it as `JsonText`, its steps of all rounds, and with the row what else there is of it.
 
-    The steps are in plan order. Each carries `called_arguments`: resolved once it has begun, as planned before or
-    where they are too large to show (`CalledArguments`). Plan, steps and children are only there when the view
-    `is_whole`. A view may be shared.
+    `plan_source`, `plan_body` and `plan_errors` are the first round's plan, `later_plans` (`{round, source, body,
+    errors}`) those of the further rounds, beside `children` and `warnings`. The steps are in the order of their
+    indices. Each carries `called_arguments`: resolved once it has begun, as planned before or where they are too
+    large to show (`CalledArguments`). Plans, steps and children are only there when the view `is_whole`.
+    A view may be shared.
     """
 
     row: dict[str, Any]
@@ -55,76 +58,78 @@ class JobView:
 
     @property
     def may_have_children(self) -> bool:
-        """False when none of its steps, of no round, can have handed over to child jobs."""
-        return self.is_whole and (self.row["round"] > 0 or any(step["kind"] != StepKind.TOOL for step in self.steps))
+        """False when none of its steps can have handed over to child jobs."""
+        return self.is_whole and any(step["kind"] in DELEGATING for step in self.steps)
 
     @property
     def has_ended(self) -> bool:
-        """True when nothing of the job changes any more unless somebody resumes it."""
+        """True when nothing of the job changes any more unless it is resumed."""
         return JobStatus(self.row["status"]).is_terminal
 
 
-class _Look(NamedTuple):
+class ViewLook(NamedTuple):
+    """One look at a job; without `is_wanted` its plan and steps are left out unless it has ended."""
+
     tenant_id: str
     job_id: UUID
     is_wanted: bool
 
 
-class Views:
-    """Looks at jobs; those of one moment ride in one query. Lives on one event loop."""
+def view_batcher(database: Database) -> Batcher[ViewLook, JobView | None]:
+    """Return what looks at jobs, by one query for those of one moment; None for a job that is not there.
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._looks = Group(self._read, at_once=_AT_ONCE, most=_TOGETHER)
+    It lives on one event loop.
+    """
+    return Batcher(partial(_read, database), at_once=_AT_ONCE, max_weight=_TOGETHER)
 
-    async def of(self, tenant_id: str, job_id: UUID, *, only_ended: bool = False) -> JobView | None:
-        """Return a job, None when there is none; with `only_ended` without its plan and steps unless it has ended."""
-        return await self._looks.do(_Look(tenant_id, job_id, not only_ended))
 
-    async def _read(self, looks: Sequence[_Look]) -> Sequence[JobView | None]:
-        found: dict[_Look, JobView] = {}
-        asked = list(dict.fromkeys(looks))
-        is_alone = len(asked) == 1
-        for row in await self._rows(asked, _ANY_STEPS if is_alone else _FEW_STEPS + 1):
-            look = _Look(row["tenant_id"], row["id"], row["is_wanted"])
-            steps = _steps(row["steps"])
-            if len(steps) > _FEW_STEPS and not is_alone:
-                for whole in await self._rows([look], _ANY_STEPS):
-                    found[look] = _view(whole, _steps(whole["steps"]))
-            else:
-                found[look] = _view(row, steps)
-        await self._add_children([view for view in found.values() if view.may_have_children])
-        await self._add_warnings([view for view in found.values() if view.is_whole and view.row["agent_name"]])
-        return [found.get(look) for look in looks]
+async def _read(database: Database, looks: Sequence[ViewLook]) -> Sequence[JobView | None]:
+    found: dict[ViewLook, JobView] = {}
+    asked = list(dict.fromkeys(looks))
+    is_alone = len(asked) == 1
+    for row in await _rows(database, asked, _ANY_STEPS if is_alone else _FEW_STEPS + 1):
+        look = ViewLook(row["tenant_id"], row["id"], row["is_wanted"])
+        steps = _steps(row["steps"])
+        if len(steps) > _FEW_STEPS and not is_alone:
+            for whole in await _rows(database, [look], _ANY_STEPS):
+                found[look] = _view(whole, _steps(whole["steps"]))
+        else:
+            found[look] = _view(row, steps)
+    await _add_children(database, [view for view in found.values() if view.may_have_children])
+    await _add_warnings(database, [view for view in found.values() if view.is_whole and view.row["agent_name"]])
+    return [found.get(look) for look in looks]
 
-    async def _add_children(self, views: Sequence[JobView]) -> None:
-        """Add the child jobs of those that may have some; nothing is asked where none may."""
-        if not views:
-            return
-        rows = await self._database.fetch_all("view_children", ids=array_text(view.row["id"] for view in views))
-        known = {row["parent_job_id"]: JsonText(row["children"].encode()) for row in rows}
-        for view in views:
-            view.row["children"] = known.get(view.row["id"])
 
-    async def _add_warnings(self, views: Sequence[JobView]) -> None:
-        """Add what jobs of agents warn of, as `{kind, data}`; nothing is asked where there is no agent."""
-        if not views:
-            return
-        ids = array_text(view.row["id"] for view in views)
-        rows = await self._database.fetch_all("view_warnings", ids=ids, kinds=_WARNINGS)
-        known = {row["job_id"]: row["warnings"] for row in rows}
-        for view in views:
-            view.row["warnings"] = known.get(view.row["id"], ())
+async def _add_children(database: Database, views: Sequence[JobView]) -> None:
+    """Add the child jobs of those that may have some; nothing is asked where none may."""
+    if not views:
+        return
+    rows = await database.fetch_all("view_children", ids=array_text(view.row["id"] for view in views))
+    known = {row["parent_job_id"]: JsonText(row["children"].encode()) for row in rows}
+    for view in views:
+        view.row["children"] = known.get(view.row["id"])
 
-    async def _rows(self, looks: Sequence[_Look], steps: int) -> list[dict[str, Any]]:
-        return await self._database.fetch_all(
-            "view_jobs",
-            ids=array_text(look.job_id for look in looks),
-            tenant_ids=array_text(look.tenant_id for look in looks),
-            wanted=array_text(look.is_wanted for look in looks),
-            ended=_ENDED,
-            steps=steps,
-        )
+
+async def _add_warnings(database: Database, views: Sequence[JobView]) -> None:
+    """Add what jobs of agents warn of, as `{kind, data}`; nothing is asked where there is no agent."""
+    if not views:
+        return
+    ids = array_text(view.row["id"] for view in views)
+    rows = await database.fetch_all("view_warnings", ids=ids, kinds=_WARNINGS)
+    known = {row["job_id"]: row["warnings"] for row in rows}
+    for view in views:
+        view.row["warnings"] = known.get(view.row["id"], ())
+
+
+async def _rows(database: Database, looks: Sequence[ViewLook], steps: int) -> list[dict[str, Any]]:
+    return await database.fetch_all(
+        "view_jobs",
+        ids=array_text(look.job_id for look in looks),
+        tenant_ids=array_text(look.tenant_id for look in looks),
+        wanted=array_text(look.is_wanted for look in looks),
+        ended=_ENDED,
+        steps=steps,
+    )
 
 
 def _view(row: dict[str, Any], steps: list[dict[str, Any]]) -> JobView:
@@ -133,6 +138,7 @@ def _view(row: dict[str, Any], steps: list[dict[str, Any]]) -> JobView:
             row[name] = JsonText(row[name].encode())
     row["children"] = None
     row["warnings"] = ()
+    row["later_plans"] = () if row["later_plans"] is None else parsed(row["later_plans"])
     known = {step["index"]: known_output(step) for step in steps if step["status"] == StepStatus.SUCCEEDED}
     called = CalledArguments(known)
     for step in steps:

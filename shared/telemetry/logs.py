@@ -21,7 +21,7 @@ OURS = "planq"
 """The logger above all of ours; every other one is a library's."""
 
 redaction = Redaction()
-"""What no line of this process shows; whoever learns of a secret later adds it."""
+"""What no line of this process shows; a secret that is learned later is added."""
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """What every record has; the rest was given as `extra`."""

@@ -36,6 +36,7 @@ MEASUREMENTS = {
     "B11": "tests.bench.footprint",
     "B12": "tests.bench.react",
     "B13": "tests.bench.children",
+    "B14": "tests.bench.turns",
     "startup": "tests.bench.startup",
     "storage": "tests.bench.storage",
     "scale": "tests.bench.scale",

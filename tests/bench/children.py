@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 
 from shared.domain.errors import ToolFailed
-from shared.domain.states import Effect, JobStatus, JoinPolicy, StepKind
-from shared.domain.tool import ToolDefinition
+from shared.domain.jobs.states import Effect, JobStatus, JoinPolicy, StepKind
+from shared.domain.tools.definition import ToolDefinition
 from shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
 from tests.bench import plans
 from tests.bench.client import Client, run

@@ -6,7 +6,6 @@ the best of the peers, or a limit that nothing could beat (one commit, the ideal
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -116,8 +115,3 @@ class Figure:
 
     def __str__(self) -> str:
         return f"{self.name:<44} {self.value:10.2f} {self.unit}"
-
-
-def median_of(runs: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Return the median of each subject's runs."""
-    return {name: statistics.median(values) for name, values in runs.items()}

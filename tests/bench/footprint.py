@@ -64,7 +64,7 @@ class TransitionResult:
 def measure(context: Context) -> list[Figure]:
     """Run jobs on a database of their own, between readings."""
     database_url, jobs = context.create_migrated(), context.either(200, 100)
-    _stop_autovacuum(database_url)
+    stop_autovacuum(database_url)
     with context.planq(env={"DATABASE_URL": database_url}) as stack:
         planq = Planq(stack.url)
         # The first half leaves the space that updates free for reuse, as in a database that has run for a while.
@@ -138,7 +138,8 @@ def _commits(context: Context, start: str, end: str) -> int:
     return done.stdout.count(" desc: COMMIT ")
 
 
-def _stop_autovacuum(database_url: str) -> None:
+def stop_autovacuum(database_url: str) -> None:
+    """Keep autovacuum off the tables: its own commits would count."""
     with psycopg.connect(database_url, autocommit=True) as connection:
         for (table,) in connection.execute(_TABLES.encode()).fetchall():
             connection.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)".encode())

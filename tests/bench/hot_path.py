@@ -31,8 +31,8 @@ COMMITS, MESSAGES = 100, 20
 NOTE = (
     "planq: 1 API, 2 `io` workers, 1 idle `cpu` worker, default settings (task events off), over HTTP. Celery: a "
     "chain of five tasks, prefork 2, results in the same Valkey (B3: a chord on 128 threads). LangGraph "
-    "(PostgresSaver, durability sync) and DBOS run in the client's process, without HTTP or broker; B2 in two "
-    "processes."
+    "(PostgresSaver, durability sync; B14: `create_agent`) and DBOS run in the client's process, without HTTP or "
+    "broker; B2 in two processes."
 )
 
 CPU_NOTE = "API, workers, PostgreSQL, Valkey and the client of this benchmark."
@@ -136,7 +136,7 @@ def measure(context: Context) -> Iterator[Figure]:
     context.about |= environment.versions()
     with _everybody(context) as (planq, peers, limits):
         for workload in workloads(context):
-            yield _figure(context, workload, {PLANQ: planq, **peers}, limits)
+            yield compared(context, workload, {PLANQ: planq, **peers}, limits)
             if planq.cpu_of_jobs:
                 yield _cpu(planq)
                 planq.cpu_of_jobs.clear()
@@ -160,9 +160,10 @@ def _everybody(context: Context) -> Iterator[tuple[Planq, dict[str, subjects.Pee
         yield planq, peers, {COMMIT: commits, MESSAGE: peers["Celery"]}
 
 
-def _figure(
+def compared(
     context: Context, workload: Workload, everybody: Mapping[str, Subject], limits: Mapping[str, Subject]
 ) -> Figure:
+    """Let everybody do a workload in turns, `context.repeats` times after one that does not count; return its row."""
     context.say(f"  {workload.title}")
     taken, reached = Taken(), Taken()
     names = list(everybody)

@@ -25,6 +25,13 @@ def asking(steps: int) -> Body:
     return {"input": ", then ".join(f'call {PREFIX}_noop with {{"value": {value}}}' for value in values)}
 
 
+def turns(count: int) -> Body:
+    """Return a request in words for `react`: `count` calls, each with the value that the one before it returned."""
+    values = ["1", *(f'"${index}.output.value"' for index in range(count - 1))]
+    calls = (f'call {PREFIX}_next with {{"value": {value}}}' for value in values)
+    return {"input": ", then ".join(calls), "strategy": "react"}
+
+
 def gathering(steps: int, seconds: float) -> Body:
     """Return so many steps that wait beside one another, and a last one that takes a value from every one of them."""
     return _joined([_call("wait", seconds=seconds) for _ in range(steps)])

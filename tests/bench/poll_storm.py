@@ -17,11 +17,11 @@ from pathlib import Path
 from time import time
 from uuid import UUID
 
-from shared.domain.states import JobStatus
+from shared.domain.jobs.states import JobStatus
 from shared.ports import StageClaim
 from shared.store.database import Database
 from shared.store.ids import new_id
-from shared.store.jobs import PostgresJobStore
+from shared.store.jobs.transitions import PostgresJobStore
 from tests.bench.client import Answer, Client, run
 from tests.bench.context import Context
 from tests.bench.figures import Bound, Figure

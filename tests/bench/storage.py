@@ -13,8 +13,8 @@ from typing import Any
 
 import psycopg
 
-from shared.domain.limits import Limits
-from shared.domain.states import JobStatus
+from shared.domain.jobs.limits import Limits
+from shared.domain.jobs.states import JobStatus
 from shared.store.database import Database
 from tests.bench.context import Context
 from tests.bench.figures import Figure

@@ -88,7 +88,15 @@ async def long(client: Client, steps: int) -> None:
     await _check(client, plans.chains(steps, steps), steps)
 
 
-WORK: dict[str, Work] = {"B1": one, "B2": many, "B3": fan, "B4": long}
+async def turns(client: Client, count: int) -> None:
+    """Run a job in which the model calls one tool after the other, a turn for each, and answers."""
+    job, _ = await finished(client, plans.turns(count))
+    expect_completed(job, count)
+    if (job["round"], job["stop_reason"], job["model_calls"]) != (count, "answered", count + 1):
+        raise RuntimeError(f"expected {count} rounds and an answer, found {str(job)[:500]}")
+
+
+WORK: dict[str, Work] = {"B1": one, "B2": many, "B3": fan, "B4": long, "B14": turns}
 
 
 async def _check(client: Client, body: plans.Body, steps: int) -> None:

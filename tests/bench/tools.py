@@ -31,6 +31,12 @@ async def noop(value: int = 0) -> Value:
     return Value(value=value)
 
 
+@tool(name="bench_next", effect="pure", lane="io")
+async def following(value: int) -> Value:
+    """Return the number after the value at once."""
+    return Value(value=value + 1)
+
+
 @tool(name="bench_wait", effect="pure", lane="io")
 async def wait(seconds: float) -> Value:
     """Hold nothing but a place for so long, as a call of another service does."""

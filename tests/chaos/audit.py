@@ -22,6 +22,7 @@ from tests.chaos.recovery import (
     started_after_success,
     started_while_paused,
     successes,
+    unrecorded_calls,
 )
 from tests.chaos.verdict import defects
 
@@ -35,7 +36,9 @@ class Phase:
     `lost` were accepted and do not exist, `stuck` exist and did not end, `doubled` exist and nobody submitted them.
     `repeated` are finished steps that ran again, by idempotency key. `recovery` is of interrupted attempts (see
     `recovery`), `unrecovered` those that never went on; `gap` is of attempts that were given back by a stopping
-    worker, `given_back` their number. `interrupted` counts attempts that a fault cut off.
+    worker, `given_back` their number. `unrecorded_model_calls` are jobs that asked their model more often than is
+    recorded, beyond one call for each attempt at a stage that was cut off. `interrupted` counts attempts that a
+    fault cut off.
     """
 
     name: str
@@ -52,6 +55,7 @@ class Phase:
     duplicate_unsafe_effects: Sequence[str]
     repeated_finished_steps: Sequence[str]
     started_while_paused: Sequence[str]
+    unrecorded_model_calls: Sequence[str]
     broken_invariants: Sequence[str]
     outcome_unknown: int
     interrupted: int
@@ -75,6 +79,7 @@ class Phase:
             "duplicate unsafe effect": self.duplicate_unsafe_effects,
             "repeated finished step": self.repeated_finished_steps,
             "started while paused": self.started_while_paused,
+            "unrecorded model call": self.unrecorded_model_calls,
             "broken invariant": self.broken_invariants,
             "never recovered": self.unrecovered,
         }
@@ -124,6 +129,11 @@ async def audit(
         faults=faults or {},
         must_know_every_outcome=must_know_every_outcome,
         started_while_paused=started_while_paused(histories.values()),
+        unrecorded_model_calls=[
+            job
+            for job, ended in client.ended.items()
+            if ended.recipe.asks_model and unrecorded_calls(histories[job], ended.document["model_calls"])
+        ],
         **_by_ledger(client, ledger_path, histories),
         **_by_time(interruptions, histories, outages),
     )
@@ -207,6 +217,7 @@ def shown(phase: Phase) -> str:
         ("duplicate unsafe effects", len(phase.duplicate_unsafe_effects)),
         ("repeated finished steps", len(phase.repeated_finished_steps)),
         ("started while paused", len(phase.started_while_paused)),
+        ("unrecorded model calls", len(phase.unrecorded_model_calls)),
         ("broken invariants", len(phase.broken_invariants)),
         ("outcome_unknown", phase.outcome_unknown),
         ("attempts interrupted", f"{phase.interrupted}, never recovered {len(phase.unrecovered)}"),

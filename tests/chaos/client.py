@@ -19,7 +19,7 @@ import httpx
 
 from tests.chaos import ledger
 from tests.chaos.blob import shrunk
-from tests.chaos.recipes import Recipe
+from tests.chaos.recipes import ASKING, Recipe
 from tests.chaos.verdict import Ended
 
 WAIT_SECONDS = 20
@@ -99,7 +99,7 @@ class Client:
         job: str = response.json()["id"]
         self.accepted[job] = recipe
         cancelled = await self._act(recipe, job)
-        wait = ASKED_WAIT_SECONDS if recipe.kind == "asked" else WAIT_SECONDS
+        wait = ASKED_WAIT_SECONDS if recipe.kind in ASKING else WAIT_SECONDS
         while True:
             response = await self._ask("GET", f"/jobs/{job}", params={"wait": wait})
             if response.status_code != httpx.codes.OK:
@@ -115,16 +115,25 @@ class Client:
                 return
 
     async def _answer(self, document: dict[str, Any]) -> None:
-        """Say of each call in question whether it has happened, as the ledger has it."""
+        """Approve of calls that ask for it, and say of others whether they have happened, as the ledger has it."""
         for step in document["steps"]:
             if step["question"] is None:
                 continue
-            key = step["question"]["idempotency_key"]
+            self.trouble["question"] += 1
+            if step["question"]["kind"] == "approval":
+                await self._approve(step["question"]["id"])
+                continue
+            key = step["question"]["details"]["idempotency_key"]
             output = {"value": step["arguments"]["value"]}
             happened = {"outcome": "happened", "output": output}
             body = happened if ledger.has_happened(self._ledger, key) else {"outcome": "did_not_happen"}
-            self.trouble["question"] += 1
             await self._order(document["id"], f"steps/{step['index']}/settle", body)
+
+    async def _approve(self, question: str) -> None:
+        """Approve of a call; by now the question may be closed (409)."""
+        response = await self._ask("POST", f"/elicitations/{question}", json={"action": "accept", "content": {}})
+        if response.status_code not in (httpx.codes.OK, httpx.codes.CONFLICT):
+            self.refused.append(f"approval {question} gave {response.status_code}: {response.text[:300]}")
 
     async def _fetch_outputs(self, document: dict[str, Any]) -> None:
         """Put the large outputs where the small ones are, and keep of either kind what the verdict needs."""

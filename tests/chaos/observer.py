@@ -13,7 +13,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from shared.store.database import Database
-from shared.store.worker_registry import WorkerRegistry
+from shared.store.jobs.worker_registry import WorkerRegistry
 from tests.chaos.recovery import Happened
 
 _RETRY_SECONDS = 0.05

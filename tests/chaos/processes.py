@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from deploy.local.child import has_ended, reap, send, wait_ended
+from deploy.local.child import has_exited, reap, send, wait_ended
 from tests.chaos.schedule import APIS, PROXIED, WORKERS
 from tests.chaos.servers import Servers
 from tests.support.ports import free_ports
@@ -139,7 +139,7 @@ class Processes:
     async def _supervise(self) -> None:
         while True:
             for name, process in list(self._stack.processes.items()):
-                if has_ended(process):
+                if has_exited(process):
                     lived = time.monotonic() - self._started[name]
                     self.ends.append(End(name, reap(process), round(lived, 1), process.pid in self._intended))
                     self._intended.discard(process.pid)
@@ -153,7 +153,7 @@ class Processes:
 
     def _signal_group(self, process: subprocess.Popen[bytes], number: signal.Signals) -> None:
         # Not reaped, so neither its pid nor its group's can be another's.
-        if process.returncode is None and not has_ended(process):
+        if process.returncode is None and not has_exited(process):
             os.killpg(process.pid, number)
 
 

@@ -7,8 +7,9 @@ kind of attempt running.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -37,6 +38,7 @@ class Recipe:
     `outputs` are the right outputs of the steps in order, long ones `shrunk`; `unsafe` the indices of those that may
     end as `outcome_unknown`. `told` must occur in the answer of a job whose steps all succeeded. `action` (`cancel`,
     `pause`) is what the client does `after` so many seconds; `quiet` is how long a paused job stays paused.
+    A job that is planned by rounds ends with a `stop_reason`.
     """
 
     number: int
@@ -48,6 +50,12 @@ class Recipe:
     action: str | None = None
     after: float = 0.0
     quiet: float = 0.0
+    stop_reason: str | None = None
+
+    @property
+    def asks_model(self) -> bool:
+        """True when a model makes its plans."""
+        return "plan" not in self.body
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +82,12 @@ class _Steps:
     def recipe(self, number: int, kind: str, **more: Any) -> Recipe:
         """Return the job that runs these steps."""
         return Recipe(number, kind, {"plan": {"calls": list(self.calls)}}, self.outputs, self.unsafe, **more)
+
+    def in_words(self, number: int, kind: str, strategy: str) -> Recipe:
+        """Return the job whose planner makes these calls; in `react` each in the turn after those that it needs."""
+        told = (f"call {call['tool_name']} with {json.dumps(call['arguments'])}" for call in self.calls)
+        body = {"input": ", then ".join(told), "strategy": strategy, "model": "offline"}
+        return Recipe(number, kind, body, self.outputs, self.unsafe, stop_reason="answered")
 
 
 def _value(value: int) -> dict[str, int]:
@@ -177,6 +191,36 @@ def _planned(number: int, random: Random) -> Recipe:
     return Recipe(number, "planned", body, ({"result": a * b}, {"result": a * b + c}), told=told)
 
 
+def _turns(random: Random, tool: str) -> _Steps:
+    """Return a step, two that need it, and one that needs both: three turns of `react`, one round of `loop`."""
+    value = random.randrange(1000)
+    steps = _Steps().then("chaos_hold", _value(value), seconds=_seconds(random, 0, 1), value=value)
+    steps = steps.then(tool, _value(value), value="$0.output.value", seconds=_seconds(random, 0, 1))
+    steps = steps.then("chaos_put", _value(value), value="$0.output.value", seconds=_seconds(random, 0, 1))
+    return steps.then("chaos_add", _value(2 * value), a="$1.output.value", b="$2.output.value")
+
+
+def _react(number: int, random: Random) -> Recipe:
+    return _turns(random, "chaos_effect").in_words(number, "react", "react")
+
+
+def _react_asked(number: int, random: Random) -> Recipe:
+    return _turns(random, "chaos_charge").in_words(number, "react_asked", "react")
+
+
+def _approved(number: int, random: Random) -> Recipe:
+    recipe = _turns(random, "chaos_effect").in_words(number, "approved", "react")
+    return replace(recipe, body={**recipe.body, "loop": {"policy": {"chaos_effect": "ask"}}})
+
+
+def _loop(number: int, random: Random) -> Recipe:
+    return _turns(random, "chaos_effect").in_words(number, "loop", "loop")
+
+
+def _loop_asked(number: int, random: Random) -> Recipe:
+    return _turns(random, "chaos_charge").in_words(number, "loop_asked", "loop")
+
+
 def _large(number: int, random: Random) -> Recipe:
     seed = random.randrange(BLOBS)
     text = blob(seed, BLOB_SIZE)
@@ -222,11 +266,19 @@ KINDS: dict[str, Callable[[int, Random], Recipe]] = {
     "hold": _hold,
     "cpu": _cpu,
     "planned": _planned,
+    "react": _react,
+    "react_asked": _react_asked,
+    "approved": _approved,
+    "loop": _loop,
+    "loop_asked": _loop_asked,
     "large": _large,
     "cancelled": _cancelled,
     "paused": _paused,
     "kill": _kill,
 }
+
+ASKING = frozenset({"asked", "react_asked", "loop_asked", "approved"})
+"""Kinds whose steps ask a person: what became of a call that was cut off, or whether it may be made."""
 
 PEACEFUL = tuple(kind for kind in KINDS if kind != "kill")
 

@@ -145,6 +145,17 @@ def started_after_success(histories: Iterable[Sequence[Happened]]) -> list[str]:
     return sorted(found)
 
 
+def unrecorded_calls(history: Sequence[Happened], recorded: int) -> int:
+    """Return how many model calls of a job that has ended are accounted for by nothing.
+
+    Each attempt at a stage makes one call. It is among the `recorded` ones, or was lost with the attempt, which was
+    then taken from its worker or given back.
+    """
+    begun = sum(event.kind == "stage_started" for event in history)
+    released = sum(event.kind == "stage_released" for event in history)
+    return max(0, begun - released - recorded)
+
+
 def started_while_paused(histories: Iterable[Sequence[Happened]]) -> list[str]:
     """Return the idempotency keys of steps that started while their job was paused."""
     found = set()

@@ -16,7 +16,7 @@ import redis
 from deploy.local.child import wait_ended
 from deploy.local.postgres import PORT, EmbeddedPostgres
 from deploy.local.valkey import EmbeddedValkey
-from shared.domain.states import Lane
+from shared.domain.jobs.states import Lane
 from shared.store.migrate import upgrade
 from tests.support.poison import poison_redis
 from tests.support.proxy import TcpProxy

@@ -33,6 +33,7 @@ CLEAN = {
     "duplicate_unsafe_effects": [],
     "repeated_finished_steps": [],
     "started_while_paused": [],
+    "unrecorded_model_calls": [],
     "broken_invariants": [],
     "unrecovered": [],
 }

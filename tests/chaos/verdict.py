@@ -47,7 +47,11 @@ def defects(ended: Ended, starts: Counter[str], finishes: Counter[str]) -> list[
     found = []
     if document["status"] != expected:
         found.append(f"status is {document['status']}, expected {expected}: {document['error']}")
-    if not ended.cancelled and len(ended.steps) != len(recipe.outputs):
+    if not ended.cancelled and document.get("stop_reason") != recipe.stop_reason:
+        found.append(f"stop_reason is {document.get('stop_reason')}, expected {recipe.stop_reason}")
+    # What needs an unknown outcome is not even planned where it would be in a later round.
+    is_short = ended.unknown and recipe.stop_reason is not None and len(ended.steps) < len(recipe.outputs)
+    if not ended.cancelled and not is_short and len(ended.steps) != len(recipe.outputs):
         found.append(f"{len(ended.steps)} steps, expected {len(recipe.outputs)}")
     for step in ended.steps:
         found += _step_defects(ended, step)

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from shared.domain import artifacts, names, references, results
-from shared.domain.compile import bind
-from shared.domain.model import StepResult, ToolCallRequest
-from shared.domain.plan import Call, Plan
-from shared.domain.planning import Calls, Direct, Malformed, interpret, interpret_json
-from shared.domain.resolution import resolve
-from shared.domain.tool import ToolDefinition
-from shared.domain.validation import PlanError, Producer, reference_error, validate_plan
+from shared.domain.jobs.steps import StepResult
+from shared.domain.models.exchange import ToolCallRequest
+from shared.domain.plan.compile import bind
+from shared.domain.plan.document import Call, Plan
+from shared.domain.plan.interpret import PLANNING_TOOL_NAME, Calls, Direct, Malformed, interpret
+from shared.domain.plan.validation import PlanError, Producer, reference_error, validate_plan
+from shared.domain.references import grammar as references
+from shared.domain.references.resolution import resolve
+from shared.domain.results import artifacts
+from shared.domain.results import texts as results
+from shared.domain.tools import names
+from shared.domain.tools.definition import ToolDefinition
 from tests.conformance.orchestrate import ORCHESTRATE
+from tests.conformance.refine_loop import REFINE_LOOP
 from tests.model import shapes
 
 Answer = Any
@@ -99,7 +104,7 @@ def classify_plan(given: Mapping[str, Any]) -> Answer:
 
 
 def parse_plan_json(given: Mapping[str, Any]) -> Answer:
-    outcome = interpret_json(given["plan"])
+    outcome = interpret("", [ToolCallRequest(PLANNING_TOOL_NAME, given["plan"])])
     if isinstance(outcome, Malformed):
         return {"error": True}
     count = len(outcome.plan.calls) if isinstance(outcome, Calls) else 0
@@ -182,12 +187,13 @@ def fingerprint_relation(given: Mapping[str, Any]) -> Answer:
 
 
 def split(given: Mapping[str, Any]) -> Answer:
-    service, method = names.split(given["canonical"])
+    service, method = names.split_name(given["canonical"])
     return {"service": service, "method": method}
 
 
 ADAPTERS: dict[str, dict[str, Adapter]] = {
     **ORCHESTRATE,
+    **REFINE_LOOP,
     "template_validation": {
         "validate": validate,
         "find_templates": find_templates,

@@ -5,34 +5,41 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from shared.domain.schemas import violations
-from worker.agents.orchestration import machine, merging, rendering
-from worker.agents.orchestration.compiling import Compiled, compile_orchestration
-from worker.agents.orchestration.defects import render
-from worker.agents.orchestration.limits import OrchestrateLimits
-from worker.agents.orchestration.machine import Machine
-from worker.agents.orchestration.plan import Group, OrchestrationPlan, decode
-from worker.agents.orchestration.progress import Outcome, Progress, State, state_named
-from worker.agents.orchestration.request import agent_request, read_reply, refusal
+from shared.domain.orchestration.compiling import Compiled, compile_orchestration
+from shared.domain.orchestration.plan import OrchestrationPlan, ParallelGroup, StepType
+from shared.domain.orchestration.request import OrchestrateLimits, agent_request, read_reply, refusal
+from shared.domain.orchestration.validation import defects_text, read_plan
+from shared.domain.schema.schemas import violations
+from worker.agents.orchestration.results import AgentResult, Status, group_bindings, group_status
+from worker.agents.orchestration.results import render_output as rendered_output
 from worker.agents.orchestration.schema import PLAN_SCHEMA
-from worker.agents.orchestration.words import StepType
+from worker.agents.orchestration.state_machine import (
+    ALIASES,
+    InvalidEvent,
+    State,
+    StepPhase,
+    StepProgress,
+    UnknownEvent,
+    next_state,
+    transitions_of,
+)
 
 Answer = Any
 
 
 def validate(given: Mapping[str, Any]) -> Answer:
-    found = decode(given["plan"])
+    found = read_plan(given["plan"])
     if isinstance(found, OrchestrationPlan):
         return {"valid": True, "errors": [], "message": ""}
     errors = [{"path": defect.path, "rule": defect.rule} for defect in found]
-    return {"valid": False, "errors": errors, "message": render(found)}
+    return {"valid": False, "errors": errors, "message": defects_text(found)}
 
 
 def decode_(given: Mapping[str, Any]) -> Answer:
-    found = decode(given["payload"])
+    found = read_plan(given["payload"])
     if isinstance(found, OrchestrationPlan):
         return {"ok": True, "plan_id": found.id, "step_count": len(found.steps)}
-    return {"ok": False, "message": render(found)}
+    return {"ok": False, "message": defects_text(found)}
 
 
 def json_schema(given: Mapping[str, Any]) -> Answer:
@@ -48,7 +55,7 @@ def compile_(given: Mapping[str, Any]) -> Answer:
         return {"error": refused.reason.value, "llm_calls": 0}
     limits = OrchestrateLimits(max_steps=options.get("max_steps") or OrchestrateLimits().max_steps)
     if given.get("plan"):
-        return _compiled(decode(given["plan"], max_steps=limits.max_steps), given, limits) | {"llm_calls": 0}
+        return _compiled(read_plan(given["plan"], max_steps=limits.max_steps), given, limits) | {"llm_calls": 0}
     if isinstance(given["llm"], Mapping):
         return {"error": "llm_failed", "llm_calls": 1}
     return _compiled(read_reply(given["llm"], max_steps=limits.max_steps), given, limits) | {"llm_calls": 1}
@@ -89,52 +96,59 @@ def step_timeout(given: Mapping[str, Any]) -> Answer:
 def runner_request(given: Mapping[str, Any]) -> Answer:
     found = agent_request(given, OrchestrateLimits().default_timeout_ms)
     if isinstance(found, list):
-        return {"ok": False, "error": render(found)}
-    return {"ok": True, "timeout_ms": found.timeout_ms, "action_id": found.action, "task_id": found.label}
+        return {"ok": False, "error": defects_text(found)}
+    return {
+        "ok": True,
+        "timeout_ms": found.timeout_ms,
+        "action_id": found.action,
+        "task_id": f"agent:{found.agent_id}",
+    }
 
 
 def parallel_status(given: Mapping[str, Any]) -> Answer:
-    return {"status": merging.group_status(given["children"]).value}
+    return {"status": group_status(given["children"]).value}
 
 
 def merge(given: Mapping[str, Any]) -> Answer:
-    plan = decode({"steps": [given["step"]]})
+    plan = read_plan({"steps": [given["step"]]})
     assert isinstance(plan, OrchestrationPlan)
     group = plan.steps[0].call
-    assert isinstance(group, Group)
+    assert isinstance(group, ParallelGroup)
     children = [
-        merging.ChildResult(merging.Status.SUCCESS, call.result_key, output, order)
+        AgentResult(Status.SUCCESS, output=output, order=order, result_key=call.result_key)
         for order, (call, output) in enumerate(zip(group.calls, given["child_outputs"], strict=True))
     ]
-    return {"bindings": merging.bound(given["bindings"], group.merge_strategy, children, group.result_key)}
+    added = group_bindings(group.merge_strategy, children, group.result_key)
+    return {"bindings": {**given["bindings"], **added}}
 
 
 def render_output(given: Mapping[str, Any]) -> Answer:
-    return rendering.render_output(given["results"], given["bindings"], given["run_error"])
+    return rendered_output(given["results"], given["bindings"], given["run_error"])
 
 
 def transition(given: Mapping[str, Any]) -> Answer:
     try:
-        return {"state": Machine(state=State(given["state"])).send(given["event"]).value}
-    except machine.UnknownEvent:
+        return {"state": next_state(State(given["state"]), given["event"]).value}
+    except UnknownEvent:
         return {"error": "unknown_event"}
-    except machine.InvalidEvent:
+    except InvalidEvent:
         return {"error": "invalid_event"}
 
 
 def path(given: Mapping[str, Any]) -> Answer:
-    outcomes = {"success": Outcome.SUCCEEDED, "failed": Outcome.FAILED}
+    outcomes = {"success": StepPhase.SUCCEEDED, "failed": StepPhase.FAILED}
     steps = [
-        Progress(str(number), StepType(step["kind"]), outcomes[step["outcome"]])
+        StepProgress(str(number), StepType(step["kind"]), outcomes[step["outcome"]])
         for number, step in enumerate(given["steps"])
     ]
-    made = machine.follow(steps, is_valid=given["valid_plan"], is_over=True)
+    made = transitions_of(steps, is_valid=given["valid_plan"], is_over=True)
     states = [State.PENDING.value, *(one.target.value for one in made)]
     return {"events": [one.event.value for one in made], "states": states}
 
 
 def alias(given: Mapping[str, Any]) -> Answer:
-    return {"state": state_named(given["seed_state"]).value}
+    name = given["seed_state"]
+    return {"state": (ALIASES.get(name) or State(name)).value}
 
 
 ORCHESTRATE: dict[str, dict[str, Any]] = {

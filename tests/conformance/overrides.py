@@ -16,7 +16,9 @@ from tests.conformance.cases import Case
 from tests.conformance.oracle import Place
 from tests.conformance.orchestrate import ORCHESTRATE
 from tests.conformance.orchestrate_overrides import ORCHESTRATE_RULES
+from tests.conformance.refine_overrides import GUARD_RULES, REFINE_RULES
 from tests.conformance.rule import Expected, Rule
+from tests.conformance.tool_loop_overrides import TOOL_LOOP_RULES
 
 
 def expectation(case: Case) -> tuple[Expected, list[Rule]]:
@@ -391,5 +393,10 @@ RULES: tuple[Rule, ...] = (
     ),
 )
 
-TABLES: Mapping[str, tuple[Rule, ...]] = dict.fromkeys(ORCHESTRATE, ORCHESTRATE_RULES)
+TABLES: Mapping[str, tuple[Rule, ...]] = {
+    **dict.fromkeys(ORCHESTRATE, ORCHESTRATE_RULES),
+    "inbound_flow": TOOL_LOOP_RULES,
+    "agently_plan": REFINE_RULES,
+    "duplicate_guard": GUARD_RULES,
+}
 """The rules of suites that have a table of their own, for their operations are called as those of others."""

@@ -12,12 +12,12 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.agents.chaining import shown
+from shared.domain.agents.chaining import stored_chained_result
 from shared.domain.agents.document import AgentDocument
 from shared.domain.errors import ToolFailed
-from shared.domain.names import resolve_name
-from shared.domain.states import Effect
-from shared.domain.tool import ToolDefinition
+from shared.domain.jobs.states import Effect
+from shared.domain.tools.definition import ToolDefinition
+from shared.domain.tools.names import resolve_name
 from shared.ports import ToolContext
 from shared.settings import Settings
 from shared.store.agents import DocumentStore
@@ -81,7 +81,7 @@ async def played(url: str, model: Any, tools: Any, scenario: Scenario) -> Any:
     try:
         services = ToolServices(knowledge=_Nothing(), memory=PostgresMemory(database))
         harness = Harness(database, model, [*tools, *_builtins(services, {one.definition.name for one in tools})])
-        harness.registry.reserve(agent_tools(harness.desk))
+        harness.registry.reserve(agent_tools(harness.agent_services))
         await harness.open()
         return await scenario(harness)
     finally:
@@ -125,7 +125,7 @@ async def execute(url: str, given: Mapping[str, Any]) -> dict[str, Any]:
     job, _, messages, events = await played(url, saying(said(given["structured_output"])), tools, scenario)
     called = [arguments for one in tools for arguments in one.called]
     answer = {
-        "result": shown(job["chained"]),
+        "result": stored_chained_result(job["chained"]),
         "tool_calls": len(called),
         "llm_calls": job["model_calls"] - 1,
         "messages": [_message(one, messages) for one in messages],
@@ -174,7 +174,7 @@ async def agent_run(url: str, given: Mapping[str, Any]) -> dict[str, Any]:
         "chained_result_streamed": bool(told),
         "status": "success" if job["status"] == "completed" else "error",
         "output": job["output"],
-        "chained_tool_result": shown(job["chained"]),
+        "chained_tool_result": stored_chained_result(job["chained"]),
     }
 
 

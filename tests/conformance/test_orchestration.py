@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from shared.domain.errors import ExecutionFailed, InternalFault, InvalidArguments, PolicyDenied
-from shared.domain.limits import Limits
-from shared.domain.model import Findings
-from shared.domain.states import JobStatus
+from shared.domain.jobs.limits import Limits
+from shared.domain.jobs.states import JobStatus
+from shared.domain.models.exchange import Findings
 from shared.ports import ChildOutcome
 from shared.store.database import Database
 from shared.store.ids import new_id
 from tests.conformance.cases import Case, load, mismatches, params
 from tests.conformance.overrides import expectation
+from tests.support.agent_backends import Surroundings, agent_services, context
 from tests.support.agents import rows
-from tests.support.desks import Surroundings, context, desk
 from tests.support.harness import Harness
 from tests.support.orchestras import Orchestra, call_of, document, orchestrate, perform
 from worker.agents import AgentTool, agent_tools
@@ -37,7 +37,9 @@ S1_CODES = {PolicyDenied: "PermissionDenied", InvalidArguments: "InvalidArgument
 
 
 def tool_named(name: str, around: Surroundings | None, *, is_enabled: bool = True) -> AgentTool:
-    return next(one for one in agent_tools(desk(around, is_enabled=is_enabled)) if one.definition.name == name)
+    return next(
+        one for one in agent_tools(agent_services(around, is_enabled=is_enabled)) if one.definition.name == name
+    )
 
 
 async def raised_by(

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from shared.domain.errors import InternalFault, ToolFailed, Transient
-from shared.domain.model import Findings, ToolCallRequest
-from shared.domain.plan_errors import format_plan_errors
-from shared.domain.states import Effect
-from shared.domain.tool import ToolDefinition
+from shared.domain.jobs.states import Effect
+from shared.domain.models.exchange import Findings, ToolCallRequest
+from shared.domain.plan.errors import format_plan_errors
+from shared.domain.tools.definition import ToolDefinition
 from shared.ports import ToolContext
 from shared.store.database import Database
 from tests.conformance.cases import Case, load, mismatches, params

@@ -14,8 +14,8 @@ import psycopg
 import pytest
 
 from shared.store.database import Database
+from shared.store.jobs.worker_registry import WorkerRegistry
 from shared.store.knowledge import Piece, PostgresKnowledge
-from shared.store.worker_registry import WorkerRegistry
 from tests.support.stack import Stack
 from tests.support.waiting import eventually
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from shared.domain.states import Effect, JoinPolicy, StepKind
-from shared.domain.tool import ToolDefinition
+from shared.domain.jobs.states import Effect, JoinPolicy, StepKind
+from shared.domain.tools.definition import ToolDefinition
 from shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
 from tests.faults.scene import PATIENCE, Scene
 from tests.faults.tools import OUTPUT, entered

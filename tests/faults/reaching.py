@@ -11,11 +11,13 @@ import socket
 from collections.abc import Callable
 from uuid import UUID
 
-from shared.domain.limits import Limits
-from shared.domain.states import JobStatus, Settlement
-from shared.store.jobs import PostgresJobStore
-from shared.store.requests import Verdict
-from shared.store.signals import CANCELLED
+from shared.domain.jobs.elicitations import Continues, ElicitationAnswer
+from shared.domain.jobs.limits import Limits
+from shared.domain.jobs.states import ElicitationKind, ElicitationStatus, JobStatus, Settlement, Strategy
+from shared.store.elicitations import ElicitationStore
+from shared.store.jobs.signals import CANCELLED
+from shared.store.jobs.transitions import PostgresJobStore
+from shared.store.requests import AnsweredBy, Verdict
 from tests.faults.chaining import CHAINING
 from tests.faults.delegating import kin, untold
 from tests.faults.orchestrating import orchestrated
@@ -62,6 +64,16 @@ def asked(scene: Scene, point: str) -> None:
     job, steps = scene.ends(job_id)
     assert (job["status"], [step["output"] for step in steps]) == ("completed", [{"result": 42}])
     assert "42" in job["answer"]
+
+
+def by_turns(scene: Scene, point: str) -> None:
+    """A job whose model calls tools turn by turn."""
+    job_id = scene.submit(text="calculate 40 + 2", strategy=Strategy.REACT)
+    scene.died_at(point)
+    scene.worker()
+    job, steps = scene.ends(job_id)
+    assert (job["status"], job["stop_reason"]) == ("completed", "answered")
+    assert [step["output"] for step in steps] == [{"result": 42}]
 
 
 def refused(scene: Scene, point: str) -> None:
@@ -260,14 +272,32 @@ def asks(scene: Scene, job_id: UUID) -> None:
     """Wait until a job asks what became of a call; say that it happened; see it end."""
     eventually(lambda: scene.read("SELECT 1 FROM jobs WHERE status = 'input_required'"), PATIENCE, what="it asks")
     assert scene.steps(job_id) == ["waiting", "pending"]
-    asked = scene.read("SELECT question, open_questions FROM steps JOIN jobs j ON j.id = job_id WHERE index = 0")
-    assert [(row["open_questions"], row["question"] is None) for row in asked] == [(1, False)]
+    asked = scene.read(
+        "SELECT elicitation_id, open_questions FROM steps JOIN jobs j ON j.id = job_id WHERE index = 0"
+    )
+    assert [(row["open_questions"], row["elicitation_id"] is None) for row in asked] == [(1, False)]
     verdict = Verdict(Settlement.HAPPENED, output={"text": "told"})
     settled = scene.caller.do(scene.caller.requests.settle("default", job_id, 0, verdict))
     assert settled.applied
     scene.caller.publisher.publish_soon(settled.wakes)
     scene.completes(job_id, "told", "<told>")
     assert scene.paid()[f"{job_id}/0"] == 1
+
+
+def approved(scene: Scene, point: str) -> None:
+    """A worker dies before it asks whether a tool may be called; the next one asks, and then may call it."""
+    policy = {"PLANQ_TOOL_POLICY": '{"fault_note": "ask"}'}
+    job_id = scene.submit(("fault_note", {"text": "a"}))
+    scene.died_at(point, **policy)
+    scene.worker(**policy)
+    eventually(lambda: scene.read("SELECT 1 FROM elicitations WHERE status = 'open'"), PATIENCE, what="it asks")
+    (asked,) = scene.read("SELECT id FROM elicitations WHERE status = 'open'")
+    store = ElicitationStore(scene.caller.database)
+    said = ElicitationAnswer(ElicitationKind.APPROVAL, ElicitationStatus.ACCEPTED, {})
+    answer = scene.caller.do(store.answer("default", asked["id"], said, Continues(), AnsweredBy()))
+    assert answer.applied
+    scene.caller.publisher.publish_soon(answer.wakes)
+    scene.completes(job_id, "<a>")
 
 
 def stopped_in_a_charge(scene: Scene, point: str) -> None:
@@ -361,7 +391,7 @@ def without_a_model(scene: Scene, point: str) -> None:
 
 REACH: dict[str, Recipe] = {
     "store.claim_stage": mixed,
-    "store.tool_definitions": mixed,
+    "catalogue.tools": mixed,
     "store.accept_plan": mixed,
     "store.refuse_plan": refused,
     "store.claim_step": mixed,
@@ -374,6 +404,7 @@ REACH: dict[str, Recipe] = {
     "store.suspend_step": mixed,
     "store.end_job": mixed,
     "store.ask_step": stopped_in_a_charge,
+    "store.approvals": approved,
     "store.record_calls": cut_off_in_a_model_call,
     "store.holds_step": confirmed,
     "store.release_step": stopped_in_a_step,
@@ -381,6 +412,7 @@ REACH: dict[str, Recipe] = {
     "store.retry_stage": without_a_model,
     "publisher.publish": wide,
     "planner.plan": asked,
+    "planner.turn": by_turns,
     "responder.respond": mixed,
     "tool.call": mixed,
     "tool.find_out": found_out,
@@ -398,10 +430,10 @@ REACH: dict[str, Recipe] = {
     "worker_registry.unanswered_wakes": idle,
     "worker_registry.take_suspects": lost_in_a_step,
     "store.claim_suspects": lost_again_in_its_own_process,
-    "worker_registry.disown": process_killed,
+    "worker_registry.abandon": process_killed,
     "worker_registry.forget": stopped_idle,
     **dict.fromkeys(("sweep.due_timers", "sweep.fire_timer", "sweep.look", "sweep.tidy"), mixed),
-    "sweep.neighbours": mixed,
+    "sweep.peers": mixed,
     "sweep.end_lease": lost_in_a_step,
     "sweep.lost_steps": lost_in_a_step,
     "sweep.take_back_step": lost_in_a_step,
@@ -415,7 +447,7 @@ REACH: dict[str, Recipe] = {
     "sweep.expire_job": overdue,
     "sweep.expired_questions": never_answered,
     "sweep.expire_question": never_answered,
-    "sweep.untold_children": untold,
+    "sweep.unnotified_children": untold,
     "sweep.child_ended": untold,
     "sweep.take_due_wakes": unpublished,
     "sweep.return_wakes": without_broker,

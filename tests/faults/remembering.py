@@ -48,7 +48,7 @@ def kept(scene: Scene, point: str) -> None:
 REMEMBERING = {
     "memory.save_moments": kept,
     "memory.change_user": kept,
-    "memory.tell": kept,
+    "memory.emit": kept,
     "memory.schedule": kept,
     "sweep.due_schedules": reminded,
     "sweep.fire_schedule": reminded,

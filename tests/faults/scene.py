@@ -17,21 +17,25 @@ import psycopg
 from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import Json
 
-from deploy.local.child import has_ended, reap, send
+from deploy.local.child import has_exited, reap, send
 from deploy.local.folder import last_lines
-from shared.domain.limits import Limits
-from shared.domain.states import Strategy
+from shared.domain.jobs.limits import Limits
+from shared.domain.jobs.states import Strategy
 from shared.failpoints import EXIT_CODE, VARIABLE
 from shared.ports import PlanWake
 from shared.store.ids import new_id
-from shared.store.submissions import Submission
-from shared.store.worker_registry import WorkerRegistry
+from shared.store.jobs.worker_registry import WorkerRegistry
+from shared.store.requests import Submission
 from tests.support.callers import Caller
 from tests.support.stack import Stack, step_processes
 from tests.support.waiting import eventually
 
-LEASE_SECONDS = 2.5
-"""Short, because many plays wait for its end; a worker that the machine stops for as long in a write ends itself."""
+LEASE_SECONDS = 30.0
+"""No lease ends because the machine is busy: a worker that is stopped for as long ends itself, and nobody starts it
+again. A killed one is not waited for, since the others see that it has gone."""
+SHORT_LEASE_SECONDS = 2.5
+SHORT_LEASE = {"PLANQ_LEASE_SECONDS": str(SHORT_LEASE_SECONDS)}
+"""For plays that wait for the end of a lease."""
 GRACE_SECONDS = 1.0
 SUSPECTS_GRACE_SECONDS = 5.0
 
@@ -73,9 +77,9 @@ class Scene:
         self.folder = folder
         self.database_url = database_url
         self.broker_url = broker_url
-        self.stack = Stack(
-            folder, database_url, broker_url, env={**SETTINGS, "FAULT_FOLDER": str(folder), **(env or {})}
-        )
+        settings = {**SETTINGS, "FAULT_FOLDER": str(folder), **(env or {})}
+        self.stack = Stack(folder, database_url, broker_url, env=settings)
+        self._lease = timedelta(seconds=float(settings["PLANQ_LEASE_SECONDS"]))
         self.caller = Caller(database_url, broker_url)
         self._numbers = Counter[str]()
         self._connection = self._connect()
@@ -140,7 +144,7 @@ class Scene:
     def dies(self, name: str, code: int = EXIT_CODE) -> None:
         """Wait until a process has ended, and see that it did so with this exit code."""
         process = self.stack.processes[name]
-        eventually(lambda: has_ended(process), PATIENCE, what=f"{name} dies")
+        eventually(lambda: has_exited(process), PATIENCE, what=f"{name} dies")
         found = reap(self.stack.processes.pop(name))
         assert found == code, f"{name} ended with {found}:\n{last_lines(self.stack.log(name), 40)}"
 
@@ -167,13 +171,14 @@ class Scene:
         publish: bool = True,
         model: str = "offline",
         limits: Limits | None = None,
+        strategy: Strategy = Strategy.PLAN,
     ) -> UUID:
         """Store a job with a plan of `calls` (or, without any, one that the model plans) and publish its wake-up."""
         job_id = new_id()
         plan = (
             {"calls": [{"tool_name": name, "arguments": arguments} for name, arguments in calls]} if calls else None
         )
-        submission = Submission(job_id, "default", text, Strategy.PLAN, model, limits or Limits(), plan=plan)
+        submission = Submission(job_id, "default", text, strategy, model, limits or Limits(), plan=plan)
         self.caller.do(self.caller.requests.submit(submission))
         if publish:
             # Where the broker is in trouble it may refuse: the sweeper of a worker then finds the job.
@@ -325,7 +330,7 @@ class Scene:
             yield
 
     def _worker_registry(self) -> WorkerRegistry:
-        return WorkerRegistry(self.caller.database, timedelta(seconds=LEASE_SECONDS))
+        return WorkerRegistry(self.caller.database, self._lease)
 
     def _told(self, job_id: UUID) -> str:
         job, steps = self.job(job_id)

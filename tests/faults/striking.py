@@ -9,7 +9,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -19,9 +19,9 @@ from psycopg.conninfo import conninfo_to_dict
 
 from deploy.local.valkey import EmbeddedValkey
 from tests.faults.conftest import Stage
-from tests.faults.scene import MIGRATING, MIXED, Scene
+from tests.faults.scene import MIGRATING, MIXED, SHORT_LEASE, Scene
 from tests.support.proxy import TcpProxy
-from tests.support.servers import TestPostgres
+from tests.support.servers import TestPostgres, server_folder
 from tests.support.waiting import eventually
 
 
@@ -68,7 +68,7 @@ def killed(stage: Stage, point: str) -> None:
 
 def killed_elsewhere(stage: Stage, point: str) -> None:
     """SIGKILL of a worker that does not tell where it lives: its lease ends before another one goes on."""
-    with stage() as scene:
+    with stage(env=SHORT_LEASE) as scene:
         struck = standing_at(scene, point, PLANQ_DETECT_DEAD_PEERS="false")
         scene.stack.kill(struck.name)
         scene.worker()
@@ -77,7 +77,7 @@ def killed_elsewhere(stage: Stage, point: str) -> None:
 
 def terminated(stage: Stage, point: str) -> None:
     """SIGTERM: what was begun is given back, so that nobody waits for the lease and nothing counts as a loss."""
-    with stage(env={"PLANQ_DRAIN_SECONDS": "0", "PLANQ_LEASE_SECONDS": "30"}) as scene:
+    with stage(env={"PLANQ_DRAIN_SECONDS": "0"}) as scene:
         struck = standing_at(scene, point)
         scene.signal(struck.name, signal.SIGTERM)
         if "claim" in point:
@@ -91,7 +91,7 @@ def terminated(stage: Stage, point: str) -> None:
 
 def stopped(stage: Stage, point: str) -> None:
     """SIGSTOP past the lease, then SIGCONT: another worker has gone on, and the late result changes nothing."""
-    with stage() as scene:
+    with stage(env=SHORT_LEASE) as scene:
         struck = standing_at(scene, point)
         scene.signal(struck.name, signal.SIGSTOP)
         other = scene.worker()
@@ -192,9 +192,9 @@ def broker_silent(stage: Stage, point: str) -> None:
 @functools.cache
 def _original() -> TestPostgres:
     """A stopped server with planq's schema, of which others are made; call with `MIGRATING` held."""
-    folder = tempfile.TemporaryDirectory(prefix="planq-pg-")
-    atexit.register(folder.cleanup)
-    server = TestPostgres(Path(folder.name, "original"))
+    kept = ExitStack()
+    atexit.register(kept.close)
+    server = TestPostgres(kept.enter_context(server_folder()))
     server.start()
     server.drop(server.create_migrated())
     server.stop()
@@ -204,10 +204,10 @@ def _original() -> TestPostgres:
 @contextmanager
 def own_postgres() -> Iterator[tuple[TestPostgres, str]]:
     """A PostgreSQL server that may be maltreated, and the URL of a database on it."""
-    with tempfile.TemporaryDirectory(prefix="planq-pg-") as folder:
+    with server_folder() as folder:
         with MIGRATING:
             original = _original()
-        server = original.copy_to(Path(folder))
+        server = original.copy_to(folder)
         server.start()
         try:
             yield server, server.create_migrated()

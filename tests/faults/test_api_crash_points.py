@@ -11,13 +11,13 @@ from uuid import UUID
 import httpx
 import pytest
 
-from api.app import CRASH_POINTS
+from api.app import API_CRASH_POINTS
 from shared.failpoints import VARIABLE, point_names
 from tests.faults.conftest import Play, Stage
 from tests.faults.scene import MIXED, MIXED_TEXT, PATIENCE, Scene
 from tests.support.waiting import eventually
 
-POINTS = point_names(CRASH_POINTS)
+POINTS = point_names(API_CRASH_POINTS)
 
 KEY = {"Idempotency-Key": "one-order"}
 BODY = {"plan": {"calls": [{"tool_name": name, "arguments": arguments} for name, arguments in MIXED]}}
@@ -117,6 +117,25 @@ def settled(scene: Scene, point: str) -> None:
     assert scene.paid()[f"{job_id}/0"] == 1
 
 
+def answered(scene: Scene, point: str) -> None:
+    first = scene.worker()
+    job_id = scene.submit(("fault_charge", {"text": "a", "until": "never"}), ("fault_note", {"text": "b"}))
+    scene.runs(job_id)
+    scene.stack.kill(first)
+    scene.worker()
+    eventually(lambda: scene.steps(job_id)[0] == "waiting", PATIENCE, what="it asks what became of the call")
+    # What the call asks becomes a question of another kind, whose answer ends its step by itself.
+    (asked,) = scene.read("UPDATE elicitations SET kind = 'approval', schema = NULL RETURNING id")
+    scene.api(**{VARIABLE: point})
+    path, said = f"/elicitations/{asked['id']}", {"action": "decline", "reason": "no"}
+    dies_of(scene, "POST", path, json=said)
+    scene.api()
+    answer = httpx.post(f"{scene.stack.url}{path}", json=said, timeout=60)
+    assert answer.status_code == (httpx.codes.CONFLICT if point.endswith(":after") else httpx.codes.OK)
+    job, steps = scene.ends(job_id)
+    assert (job["status"], steps[0]["error"]["code"]) == ("completed", "declined")
+
+
 DOCUMENTS = {
     "agents": {"json": {"name": "one"}},
     "skills": {"content": "Be brief.", "headers": {"Content-Type": "text/markdown"}},
@@ -170,6 +189,7 @@ REACH: dict[str, Recipe] = {
     "skills.put": document_stored,
     "skills.retire": document_retired,
     "schedules.delete": schedule_deleted,
+    "elicitations.answer": answered,
 }
 
 

@@ -14,7 +14,7 @@ from deploy.local.valkey import EmbeddedValkey
 from shared.broker import names
 from shared.broker.celery_config import create_celery
 from shared.broker.dead_letters import DeadLetters, Letter
-from shared.domain.states import Lane
+from shared.domain.jobs.states import Lane
 from tests.faults.conftest import Play, Stage, as_play
 from tests.faults.scene import MIXED, PATIENCE, Scene
 from tests.faults.striking import own_valkey

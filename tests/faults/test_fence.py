@@ -21,7 +21,7 @@ import psutil
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from shared.domain.states import Settlement
+from shared.domain.jobs.states import Settlement
 from shared.store.requests import Verdict
 from tests.faults.conftest import Play, Stage
 from tests.faults.scene import PATIENCE, Scene

@@ -18,7 +18,7 @@ import pytest
 
 from tests.faults.conftest import Play, Stage, as_play
 from tests.faults.reaching import begun_stage
-from tests.faults.scene import LEASE_SECONDS, PATIENCE, Scene
+from tests.faults.scene import PATIENCE, SHORT_LEASE, SHORT_LEASE_SECONDS, Scene
 from tests.support.stack import step_processes
 from tests.support.waiting import eventually
 
@@ -153,30 +153,32 @@ def what_a_killed_worker_has_forked_is_waited_for(stage: Stage) -> None:
         scene.sound()
 
 
-def a_worker_that_stands_still_keeps_its_step_until_its_lease_has_ended(scene: Scene) -> None:
-    job_id = scene.submit(HOLD)
-    slow = scene.worker()
-    scene.runs(job_id)
-    scene.signal(slow, signal.SIGSTOP)
-    scene.worker()
-    eventually(lambda: scene.ran()[f"{job_id}/0"] == 2, PATIENCE, what="another one has taken the step over")
-    assert began(scene, job_id, 2) - beat(scene, slow) >= timedelta(seconds=LEASE_SECONDS)
-    (scene.folder / "go").touch()
-    scene.completes(job_id, "attempt 2")
-    eventually(lambda: counted(scene, lease=1), PATIENCE, what="the loss is counted")
+def a_worker_that_stands_still_keeps_its_step_until_its_lease_has_ended(stage: Stage) -> None:
+    with stage(env=SHORT_LEASE) as scene:
+        job_id = scene.submit(HOLD)
+        slow = scene.worker()
+        scene.runs(job_id)
+        scene.signal(slow, signal.SIGSTOP)
+        scene.worker()
+        eventually(lambda: scene.ran()[f"{job_id}/0"] == 2, PATIENCE, what="another one has taken the step over")
+        assert began(scene, job_id, 2) - beat(scene, slow) >= timedelta(seconds=SHORT_LEASE_SECONDS)
+        (scene.folder / "go").touch()
+        scene.completes(job_id, "attempt 2")
+        eventually(lambda: counted(scene, lease=1), PATIENCE, what="the loss is counted")
 
 
-def a_killed_worker_that_does_not_tell_where_it_lives_is_lost_with_its_lease(scene: Scene) -> None:
+def a_killed_worker_that_does_not_tell_where_it_lives_is_lost_with_its_lease(stage: Stage) -> None:
     """As one on another machine, or of a release that did not tell."""
-    job_id = scene.submit(HOLD)
-    silent = scene.worker(PLANQ_DETECT_DEAD_PEERS="false")
-    scene.runs(job_id)
-    kill_alone(scene, silent)
-    scene.worker()
-    eventually(lambda: scene.ran()[f"{job_id}/0"] == 2, PATIENCE, what="another one has taken the step over")
-    assert began(scene, job_id, 2) - beat(scene, silent) >= timedelta(seconds=LEASE_SECONDS)
-    (scene.folder / "go").touch()
-    scene.completes(job_id, "attempt 2")
+    with stage(env=SHORT_LEASE) as scene:
+        job_id = scene.submit(HOLD)
+        silent = scene.worker(PLANQ_DETECT_DEAD_PEERS="false")
+        scene.runs(job_id)
+        kill_alone(scene, silent)
+        scene.worker()
+        eventually(lambda: scene.ran()[f"{job_id}/0"] == 2, PATIENCE, what="another one has taken the step over")
+        assert began(scene, job_id, 2) - beat(scene, silent) >= timedelta(seconds=SHORT_LEASE_SECONDS)
+        (scene.folder / "go").touch()
+        scene.completes(job_id, "attempt 2")
 
 
 GONE = (

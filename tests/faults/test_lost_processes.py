@@ -8,7 +8,7 @@ from concurrent.futures import Future
 import psutil
 import pytest
 
-from deploy.local.child import has_ended
+from deploy.local.child import has_exited
 from tests.faults.conftest import Play, Stage, as_play
 from tests.faults.delegating import the_workers_of_a_family_are_killed_in_the_middle
 from tests.faults.lines import line_comes_out_right, line_of
@@ -78,8 +78,8 @@ def a_step_that_kills_its_worker_in_a_unit_is_the_one_given_up(stage: Stage) -> 
         # a process of its own.
         for _ in range(3):
             process = scene.stack.processes[name := scene.worker()]
-            eventually(lambda: has_ended(process) or "failed" in scene.steps(job_id), PATIENCE)  # noqa: B023
-            if not has_ended(process):
+            eventually(lambda: has_exited(process) or "failed" in scene.steps(job_id), PATIENCE)  # noqa: B023
+            if not has_exited(process):
                 break
             scene.dies(name, -signal.SIGKILL)
         job, steps = scene.ends(job_id)

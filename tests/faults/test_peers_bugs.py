@@ -12,6 +12,7 @@ import signal
 import socket
 import struct
 from concurrent.futures import Future
+from datetime import timedelta
 from uuid import UUID
 
 import httpx
@@ -21,7 +22,7 @@ from celery import Celery
 from shared.broker import names
 from shared.broker.celery_config import create_celery
 from tests.faults.conftest import Play, Stage, as_play
-from tests.faults.scene import PATIENCE, Scene
+from tests.faults.scene import PATIENCE, SHORT_LEASE, SHORT_LEASE_SECONDS, Scene
 from tests.faults.striking import crash, own_postgres, own_valkey
 from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
@@ -60,26 +61,27 @@ def dbos_716_the_database_restarts_in_the_middle_of_a_recovery(stage: Stage) -> 
         scene.sound()
 
 
-def dbos_742_a_stale_list_of_what_to_recover_moves_nothing(scene: Scene) -> None:
+def dbos_742_a_stale_list_of_what_to_recover_moves_nothing(stage: Stage) -> None:
     """dbos-transact-py #742: who had read that a workflow was pending ran it, although another had recovered it.
 
     Here the list only proposes: taking back names the attempt that was lost, and after another has taken it back the
     attempt is a different one.
     """
-    job_id = scene.submit(HOLD)
-    first = scene.worker()
-    scene.runs(job_id)
-    scene.stack.kill(first)
-    eventually(lambda: scene.live() == 0, PATIENCE, what="its lease has ended")
-    _, folder = scene.held("sweep.lost_steps:after")
-    eventually((folder / "held").exists, PATIENCE, what="one worker has read the list")
-    scene.worker()
-    eventually(lambda: scene.ran()[f"{job_id}/0"] == 2, PATIENCE, what="another one has taken the step back")
-    (folder / "go").touch()
-    go(scene)
-    scene.completes(job_id, "attempt 2")
-    assert scene.ran()[f"{job_id}/0"] == 2
-    scene.sound()
+    with stage(env=SHORT_LEASE) as scene:
+        job_id = scene.submit(HOLD)
+        first = scene.worker()
+        scene.runs(job_id)
+        scene.stack.kill(first)
+        eventually(lambda: scene.live() == 0, PATIENCE, what="its lease has ended")
+        _, folder = scene.held("sweep.lost_steps:after")
+        eventually((folder / "held").exists, PATIENCE, what="one worker has read the list")
+        scene.worker()
+        eventually(lambda: scene.ran()[f"{job_id}/0"] == 2, PATIENCE, what="another one has taken the step back")
+        (folder / "go").touch()
+        go(scene)
+        scene.completes(job_id, "attempt 2")
+        assert scene.ran()[f"{job_id}/0"] == 2
+        scene.sound()
 
 
 def dbos_804_a_worker_that_drains_takes_nothing_and_its_work_goes_to_others(stage: Stage) -> None:
@@ -88,7 +90,7 @@ def dbos_804_a_worker_that_drains_takes_nothing_and_its_work_goes_to_others(stag
     Here a worker that was told to stop reads no more messages and begins no follow-up; every process has an id of its
     own, and what it gives back at the end of its drain is claimed by somebody else.
     """
-    with stage(env={"PLANQ_DRAIN_SECONDS": "4", "PLANQ_LEASE_SECONDS": "30"}) as scene:
+    with stage(env={"PLANQ_DRAIN_SECONDS": "4"}) as scene:
         held = scene.submit(HOLD, ("fault_note", {"text": "$0.output.text"}))
         draining = scene.worker()
         scene.runs(held)
@@ -208,25 +210,26 @@ def hatchet_1796_a_worker_that_beats_and_takes_nothing_ends_itself(stage: Stage)
         scene.sound()
 
 
-def hatchet_1022_the_late_result_of_an_expired_attempt_is_rejected(scene: Scene) -> None:
+def hatchet_1022_the_late_result_of_an_expired_attempt_is_rejected(stage: Stage) -> None:
     """hatchet #1022: a worker that had been given up came back with its result, and the work was counted twice.
 
     Here an outcome carries the number of its attempt, and the database takes it from no other than the present one.
     """
-    job_id = scene.submit(HOLD)
-    slow = scene.worker()
-    scene.runs(job_id)
-    scene.signal(slow, signal.SIGSTOP)
-    scene.worker()
-    eventually(lambda: scene.ran()[f"{job_id}/0"] == 2, PATIENCE, what="another worker has taken the step over")
-    go(scene)
-    scene.completes(job_id, "attempt 2")
-    scene.signal(slow, signal.SIGCONT)
-    eventually(lambda: scene.live() == 2, PATIENCE, what="the slow worker is back")
-    again = scene.submit(("fault_note", {"text": "a"}))
-    scene.completes(again, "<a>")
-    assert [row["data"]["attempt"] for row in scene.told(job_id, "step_succeeded")] == [2]
-    scene.sound()
+    with stage(env=SHORT_LEASE) as scene:
+        job_id = scene.submit(HOLD)
+        slow = scene.worker()
+        scene.runs(job_id)
+        scene.signal(slow, signal.SIGSTOP)
+        scene.worker()
+        eventually(lambda: scene.ran()[f"{job_id}/0"] == 2, PATIENCE, what="another worker has taken the step over")
+        go(scene)
+        scene.completes(job_id, "attempt 2")
+        scene.signal(slow, signal.SIGCONT)
+        eventually(lambda: scene.live() == 2, PATIENCE, what="the slow worker is back")
+        again = scene.submit(("fault_note", {"text": "a"}))
+        scene.completes(again, "<a>")
+        assert [row["data"]["attempt"] for row in scene.told(job_id, "step_succeeded")] == [2]
+        scene.sound()
 
 
 def hatchet_1696_a_blocked_event_loop_loses_no_lease(stage: Stage) -> None:
@@ -234,14 +237,15 @@ def hatchet_1696_a_blocked_event_loop_loses_no_lease(stage: Stage) -> None:
 
     Here the lease is renewed by a thread with a loop of its own.
     """
-    with stage() as scene:
+    with stage(env=SHORT_LEASE) as scene:
         job_id = scene.submit(("fault_block", {"until": "go"}))
         scene.worker()
         scene.runs(job_id)
         scene.worker()
         eventually(lambda: scene.live() == 2, PATIENCE, what="a second worker, which could take the step, is there")
         begun = scene.now()
-        eventually(lambda: (scene.now() - begun).total_seconds() > 2 * 1.5, 60, what="two leases have passed")
+        two_leases = timedelta(seconds=2 * SHORT_LEASE_SECONDS)
+        eventually(lambda: scene.now() - begun > two_leases, 60, what="two leases have passed")
         go(scene)
         scene.completes(job_id, "attempt 1")
         scene.sound()

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from deploy.local.child import has_ended
+from deploy.local.child import has_exited
 from tests.faults.conftest import Play, Stage, as_play
 from tests.faults.scene import PATIENCE, Scene
 from tests.support.waiting import eventually
@@ -25,8 +25,8 @@ def until_ended(scene: Scene, job_id: UUID, name: str) -> int:
     killed = 0
     while True:
         process = scene.stack.processes[name]
-        eventually(lambda: has_ended(process) or scene.has_ended(job_id), 2 * PATIENCE)  # noqa: B023
-        if not has_ended(process):
+        eventually(lambda: has_exited(process) or scene.has_ended(job_id), 2 * PATIENCE)  # noqa: B023
+        if not has_exited(process):
             return killed
         scene.dies(name, -signal.SIGKILL)
         name = scene.worker()

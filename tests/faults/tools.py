@@ -16,6 +16,8 @@ from worker.tools import NotHappened, ToolContext, tool
 OUTPUT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 
 _LOOK_SECONDS = 0.02
+PATIENT = 300.0
+"""A tool that waits for a file waits as long as a slow machine needs to make it."""
 
 
 def _folder() -> Path:
@@ -77,7 +79,7 @@ async def flaky(text: str, context: ToolContext) -> dict[str, str]:
     raise ConnectionResetError("the first call never works")
 
 
-@tool(name="fault_pay", effect="unsafe", output_schema=OUTPUT)
+@tool(name="fault_pay", effect="unsafe", output_schema=OUTPUT, timeout_seconds=PATIENT)
 async def pay(text: str, context: ToolContext, until: str | None = None) -> dict[str, str]:
     """Do what must happen once; with `until` the answer comes only when a file of this name exists."""
     enter(_folder() / "paid", context.idempotency_key)
@@ -87,7 +89,7 @@ async def pay(text: str, context: ToolContext, until: str | None = None) -> dict
     return {"text": f"<{text}>"}
 
 
-@tool(name="fault_charge", effect="unsafe", recovery="ask", output_schema=OUTPUT)
+@tool(name="fault_charge", effect="unsafe", recovery="ask", output_schema=OUTPUT, timeout_seconds=PATIENT)
 async def charge(text: str, until: str, context: ToolContext) -> dict[str, str]:
     """Do what must happen once; what became of a call that was cut off, a person has to say."""
     enter(_folder() / "paid", context.idempotency_key)
@@ -192,7 +194,7 @@ def cpu_book(text: str, context: ToolContext) -> dict[str, str]:
     return {"text": f"<{text}>"}
 
 
-@tool(name="fault_hold", effect="read", output_schema=OUTPUT)
+@tool(name="fault_hold", effect="read", output_schema=OUTPUT, timeout_seconds=PATIENT)
 async def hold(until: str, context: ToolContext) -> dict[str, str]:
     """Wait until a file of this name exists, then tell which attempt this was."""
     entered(context)
@@ -200,7 +202,7 @@ async def hold(until: str, context: ToolContext) -> dict[str, str]:
     return {"text": f"attempt {context.attempt}"}
 
 
-@tool(name="fault_crunch", effect="pure", lane="cpu", timeout_seconds=60, output_schema=OUTPUT)
+@tool(name="fault_crunch", effect="pure", lane="cpu", timeout_seconds=PATIENT, output_schema=OUTPUT)
 def crunch(until: str, context: ToolContext) -> dict[str, str]:
     """Occupy a process of the cpu lane until a file of this name exists, then tell which attempt this was."""
     entered(context)
@@ -209,7 +211,7 @@ def crunch(until: str, context: ToolContext) -> dict[str, str]:
     return {"text": f"attempt {context.attempt}"}
 
 
-@tool(name="fault_tick", effect="pure", lane="cpu", timeout_seconds=60, output_schema=OUTPUT)
+@tool(name="fault_tick", effect="pure", lane="cpu", timeout_seconds=PATIENT, output_schema=OUTPUT)
 def tick(until: str, context: ToolContext) -> dict[str, str]:
     """As `fault_crunch`, and enter the attempt into the ledger `ticks` all the time."""
     entered(context)

@@ -13,7 +13,16 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from shared.domain.states import TERMINAL_JOB, TERMINAL_STEP, JobStatus, JoinPolicy, Settlement, StepStatus
+from shared.domain.jobs.states import (
+    TERMINAL_JOB,
+    TERMINAL_STEP,
+    AfterSteps,
+    JobStatus,
+    JoinPolicy,
+    OnFailure,
+    Settlement,
+    StepStatus,
+)
 from tests.model.events import (
     AnswerGiven,
     BeginChild,
@@ -22,7 +31,6 @@ from tests.model.events import (
     CancelUnfinished,
     ChildEnded,
     DispatchReady,
-    DispatchRespond,
     DispatchStage,
     DispatchStep,
     Effect,
@@ -40,6 +48,7 @@ from tests.model.events import (
     ReopenUnfinished,
     ResumeRequested,
     SkipAfter,
+    SkipNeeding,
     StageClaimed,
     StageFailed,
     StageReleased,
@@ -109,10 +118,18 @@ def _plan_accepted(here: Neighbourhood, event: PlanAccepted, now: datetime) -> R
     if not _holds_stage(here.job, event.attempt, JobStatus.PLANNING):
         return _reject(here, "another attempt holds the stage")
     unfinished = sum(step.status not in TERMINAL_STEP for step in event.steps)
-    job = replace(here.job, is_claimed=False, open_steps=unfinished, failed_steps=0, halt_index=None)
+    job = replace(
+        here.job,
+        is_claimed=False,
+        open_steps=unfinished,
+        failed_steps=0,
+        halt_index=None,
+        after_steps=event.after_steps,
+        on_failure=event.on_failure,
+    )
     ready: tuple[Effect, ...] = tuple(DispatchStep(s.index) for s in event.steps if s.status is StepStatus.READY)
     if unfinished == 0:
-        job, ready = replace(job, status=JobStatus.RESPONDING), (DispatchRespond(),)
+        job, ready = _close(job, 0)
     else:
         job = replace(job, status=JobStatus.EXECUTING)
     return replace(here, job=job, dependents=event.steps), ready
@@ -122,7 +139,7 @@ def _plan_refused(here: Neighbourhood, event: PlanRefused, now: datetime) -> Res
     if not _holds_stage(here.job, event.attempt, JobStatus.PLANNING):
         return _reject(here, "another attempt holds the stage")
     job = replace(here.job, status=JobStatus.RESPONDING, is_claimed=False)
-    return replace(here, job=job), (DispatchRespond(),)
+    return replace(here, job=job), (DispatchStage(),)
 
 
 def _answer_given(here: Neighbourhood, event: AnswerGiven, now: datetime) -> Result:
@@ -158,12 +175,16 @@ def _holds_step(here: Neighbourhood, attempt: int, *statuses: StepStatus) -> boo
 
 
 def _close(job: JobView, closed: int, *, failed: int = 0) -> tuple[JobView, tuple[Effect, ...]]:
-    """Count steps off; the last one opens the RESPOND stage."""
+    """Count steps off; the last one opens the stage after the round. What is recorded is no failure of the job."""
     left = job.open_steps - closed
-    job = replace(job, open_steps=left, failed_steps=job.failed_steps + failed)
-    if left == 0:
-        return replace(job, status=JobStatus.RESPONDING, open_questions=0), (DispatchRespond(),)
-    return job, ()
+    counted = failed if job.on_failure is OnFailure.HALT else 0
+    job = replace(job, open_steps=left, failed_steps=job.failed_steps + counted)
+    if left > 0:
+        return job, ()
+    job = replace(job, status=JobStatus(job.after_steps), open_questions=0)
+    if job.after_steps is AfterSteps.PLANNING:
+        job = replace(job, round=job.round + 1)
+    return job, (DispatchStage(),)
 
 
 def _step_succeeded(here: Neighbourhood, event: StepSucceeded, now: datetime) -> Result:
@@ -201,6 +222,9 @@ def _step_failed(here: Neighbourhood, event: StepFailed, now: datetime) -> Resul
         fresh = replace(step, joined=False, waits_for=None, open_children=0)
         return replace(here, step=fresh), _dropped(step)
     step = replace(here.step, status=StepStatus.FAILED)
+    if here.job.on_failure is OnFailure.RECORD:
+        job, effects = _close(here.job, 1, failed=1)
+        return replace(here, job=job, step=step), (*_dropped(step), SkipNeeding(index), *effects)
     job = replace(here.job, halt_index=index if halt is None else min(halt, index))
     job, effects = _close(job, 1, failed=1)
     return replace(here, job=job, step=step), (*_dropped(step), SkipAfter(index), *effects)
@@ -266,7 +290,15 @@ def _tool_chained(here: Neighbourhood, event: ToolChained, now: datetime) -> Res
     if not _holds_stage(here.job, event.attempt, JobStatus.PLANNING, JobStatus.RESPONDING):
         return _reject(here, "another attempt holds the stage")
     job = replace(
-        here.job, status=JobStatus.EXECUTING, is_claimed=False, open_steps=1, failed_steps=0, halt_index=None
+        here.job,
+        status=JobStatus.EXECUTING,
+        is_claimed=False,
+        open_steps=1,
+        failed_steps=0,
+        halt_index=None,
+        round=here.job.round + 1,
+        after_steps=AfterSteps.RESPONDING,
+        on_failure=OnFailure.HALT,
     )
     return Neighbourhood(job, None, (StepView(0, StepStatus.READY),)), (DispatchStep(0),)
 

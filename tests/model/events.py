@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from shared.domain.states import JobStatus, JoinPolicy, Settlement, StepStatus
+from shared.domain.jobs.states import AfterSteps, JobStatus, JoinPolicy, OnFailure, Settlement, StepStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,8 @@ class JobView:
     """The part of a job that transitions read.
 
     `open_steps` counts the steps of the round that are not terminal; `halt_index` is the earliest failed step;
-    `open_questions` counts the steps that wait for a person; no stage is claimed before `run_at`.
+    `open_questions` counts the steps that wait for a person; no stage is claimed before `run_at`. `after_steps` and
+    `on_failure` are those of the round's plan.
     """
 
     status: JobStatus
@@ -28,6 +29,9 @@ class JobView:
     open_questions: int = 0
     is_paused: bool = False
     run_at: datetime | None = None
+    round: int = 0
+    after_steps: AfterSteps = AfterSteps.RESPONDING
+    on_failure: OnFailure = OnFailure.HALT
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +91,14 @@ class StageRetried:
 class PlanAccepted:
     """The plan of the round was valid; `steps` are new, ready where nothing holds them up.
 
-    In a fork, those whose outcome is taken over from the job it was forked from have succeeded already.
+    In a fork, those whose outcome is taken over from the job it was forked from have succeeded already, and those
+    whose outcome is known have ended.
     """
 
     attempt: int
     steps: tuple[StepView, ...]
+    after_steps: AfterSteps = AfterSteps.RESPONDING
+    on_failure: OnFailure = OnFailure.HALT
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +217,7 @@ class PlanExpired:
 
 @dataclass(frozen=True, slots=True)
 class StepsSkipped:
-    """`SkipAfter` was carried out on `count` steps."""
+    """`SkipAfter` or `SkipNeeding` was carried out on `count` steps."""
 
     count: int
 
@@ -234,7 +241,8 @@ class PauseRequested:
 class ResumeRequested:
     """Somebody wants a paused job to go on, or one with failures to try again what has not succeeded.
 
-    `has_plan` says whether the round has a plan, accepted or refused; `unfinished` counts its steps without success.
+    `has_plan` says whether the round has a plan, accepted or refused; `unfinished` counts its steps without success;
+    where failures are recorded, those that were cancelled.
     """
 
     has_plan: bool
@@ -279,17 +287,21 @@ class DispatchStep:
 
 
 @dataclass(frozen=True, slots=True)
-class DispatchRespond:
-    """Publish a wake-up for the RESPOND stage, or go on with it."""
-
-
-@dataclass(frozen=True, slots=True)
 class SkipAfter:
     """Skip what the sequence would not have reached, then report `StepsSkipped`.
 
     That is every pending or ready step after `index` in plan order, and every one that waits, however indirectly, for
     a step that will not run. One that has joined has begun, so it goes on, and earlier steps do: the sequence would
     have run them before it came to the failure.
+    """
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class SkipNeeding:
+    """Skip every pending step that needs the output of `index`, or of a step that is skipped so; unlock the others
+    that waited for any of these, dispatch those that are ready then, and report `StepsSkipped`.
     """
 
     index: int
@@ -324,7 +336,7 @@ class CancelChildren:
 
 @dataclass(frozen=True, slots=True)
 class DispatchStage:
-    """Publish a wake-up for the stage that the job stands before."""
+    """Publish a wake-up for the stage that the job stands before, or go on with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,10 +365,10 @@ class Rejected:
 
 Effect = (
     DispatchStep
-    | DispatchRespond
     | DispatchStage
     | DispatchReady
     | SkipAfter
+    | SkipNeeding
     | ExpireUnfinished
     | CancelUnfinished
     | BeginChild

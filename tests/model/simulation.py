@@ -5,12 +5,12 @@ Tests drive it with events in any order; it carries out the bulk effects as the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from shared.domain.compile import PlannedStep
-from shared.domain.states import TERMINAL_STEP, JobStatus, StepStatus
+from shared.domain.jobs.states import TERMINAL_STEP, JobStatus, StepStatus
+from shared.domain.jobs.steps import PlannedStep
 from tests.model.advance import advance
 from tests.model.events import (
     CancelUnfinished,
@@ -23,6 +23,7 @@ from tests.model.events import (
     Rejected,
     ReopenUnfinished,
     SkipAfter,
+    SkipNeeding,
     StepsSkipped,
     StepView,
 )
@@ -42,7 +43,8 @@ def initial_steps(planned: Sequence[PlannedStep]) -> tuple[StepView, ...]:
 class SimulatedJob:
     """The state of one job, and everything that was dispatched."""
 
-    dependents: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    dependents: dict[int, Sequence[int]] = field(default_factory=dict)
+    inputs: dict[int, Sequence[int]] = field(default_factory=dict)
     job: JobView = field(default_factory=lambda: JobView(JobStatus.QUEUED))
     steps: dict[int, StepView] = field(default_factory=dict)
     dispatched: list[int] = field(default_factory=list)
@@ -69,6 +71,8 @@ class SimulatedJob:
                 self.dispatched.append(index)
             case SkipAfter(index):
                 self._skip(self._doomed(index), StepStatus.SKIPPED)
+            case SkipNeeding(index):
+                self._skip_needing(index)
             case CancelUnfinished():
                 self._end_unfinished(StepStatus.CANCELLED, StepStatus.CANCELLED)
             case ReopenUnfinished():
@@ -115,6 +119,34 @@ class SimulatedJob:
                     doomed.add(index)
                     frontier.append(index)
         return {i for i in doomed - begun if self.steps[i].status in unstarted}
+
+    def plan(self, planned: Sequence[PlannedStep]) -> tuple[StepView, ...]:
+        """Take over the edges of a plan that is about to be accepted; returns its steps."""
+        self.dependents |= {step.index: step.dependents for step in planned}
+        self.inputs |= {step.index: step.inputs for step in planned}
+        views = initial_steps(planned)
+        self.steps |= {view.index: view for view in views}
+        return views
+
+    def _skip_needing(self, failed: int) -> None:
+        doomed, frontier = {failed}, [failed]
+        while frontier:
+            ended = frontier.pop()
+            for index in self.dependents.get(ended, ()):
+                is_pending = self.steps[index].status is StepStatus.PENDING
+                if index not in doomed and is_pending and ended in self.inputs.get(index, ()):
+                    doomed.add(index)
+                    frontier.append(index)
+        for ended in doomed:
+            for index in self.dependents.get(ended, ()):
+                step = self.steps[index]
+                if index in doomed or step.status is not StepStatus.PENDING:
+                    continue
+                status = StepStatus.READY if step.pending == 1 else StepStatus.PENDING
+                self.steps[index] = replace(step, pending=step.pending - 1, status=status)
+                if status is StepStatus.READY:
+                    self.dispatched.append(index)
+        self._skip(doomed - {failed}, StepStatus.SKIPPED)
 
     def _skip(self, indices: set[int], status: StepStatus) -> None:
         for index in indices:

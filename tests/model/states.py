@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shared.domain.states import JobStatus, StepStatus
+from shared.domain.jobs.states import JobStatus, StepStatus
 
 EXECUTING_JOB = frozenset({JobStatus.EXECUTING, JobStatus.INPUT_REQUIRED})
 """Where the steps of a job are carried out; in `input_required` at least one of them waits for a person."""
@@ -13,6 +13,7 @@ JOB_TRANSITIONS: Mapping[JobStatus, frozenset[JobStatus]] = {
     JobStatus.QUEUED: frozenset({JobStatus.PLANNING, JobStatus.FAILED, JobStatus.CANCELLED}),
     JobStatus.PLANNING: frozenset(
         {
+            JobStatus.PLANNING,  # every call of the round was decided at once
             JobStatus.EXECUTING,
             JobStatus.RESPONDING,
             JobStatus.INPUT_REQUIRED,

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.domain.compile import PlannedStep
-from shared.domain.plan import Plan
-from shared.domain.states import TERMINAL_JOB, TERMINAL_STEP, Effect, JobStatus, Settlement, StepStatus
+from shared.domain.jobs.states import TERMINAL_JOB, TERMINAL_STEP, Effect, JobStatus, Settlement, StepStatus
+from shared.domain.jobs.steps import PlannedStep
+from shared.domain.plan.document import Plan
 from tests.model.advance import advance
 from tests.model.events import (
     AnswerGiven,
     CancelRequested,
-    DispatchRespond,
+    DispatchStage,
     Event,
     JobEnded,
     JobExpired,
@@ -43,17 +43,15 @@ from tests.model.events import (
     StepSuspended,
     StepView,
 )
-from tests.model.simulation import NOW, SimulatedJob, initial_steps
+from tests.model.simulation import NOW, SimulatedJob
 from tests.model.states import JOB_TRANSITIONS, STEP_TRANSITIONS
 from tests.support.plans import compiled, plans
 
 
 def started(steps: Sequence[PlannedStep]) -> SimulatedJob:
-    job = SimulatedJob({s.index: s.dependents for s in steps})
+    job = SimulatedJob()
     job.apply(StageClaimed())
-    accepted = initial_steps(steps)
-    job.steps = {s.index: s for s in accepted}
-    job.apply(PlanAccepted(1, accepted))
+    job.apply(PlanAccepted(1, job.plan(steps)))
     return job
 
 
@@ -248,7 +246,7 @@ def test_a_failure_skips_what_comes_later_and_lets_earlier_steps_run() -> None:
     job.apply(StepSucceeded(1), 0)
     assert job.in_status(StepStatus.READY) == [1]
     job.apply(StepClaimed(), 1)
-    assert DispatchRespond() in job.apply(StepSucceeded(1), 1)
+    assert DispatchStage() in job.apply(StepSucceeded(1), 1)
 
 
 def test_a_step_that_waits_for_a_skipped_one_is_skipped_too() -> None:

@@ -12,7 +12,8 @@ from psycopg.rows import dict_row
 
 from shared.domain.agents.document import parse_agent
 from shared.domain.errors import ErrorRecord, ExecutionFailed
-from shared.domain.model import Ask, Findings, ModelCall, ModelFailed, ModelReply, Purpose
+from shared.domain.jobs.usage import ModelCall, Purpose
+from shared.domain.models.exchange import Ask, Findings, ModelFailed, ModelReply
 from shared.ports import CutOff
 from shared.store.agents import DocumentStore
 from tests.support.harness import Harness, ScriptedModel

@@ -9,12 +9,12 @@ from uuid import UUID
 
 from shared.broker.celery_config import create_celery
 from shared.broker.publisher import CeleryPublisher
-from shared.domain.limits import Limits
-from shared.domain.states import Strategy
+from shared.domain.jobs.limits import Limits
+from shared.domain.jobs.states import Strategy
 from shared.ports import PlanWake
 from shared.store.database import Database
 from shared.store.ids import new_id
-from shared.store.submissions import Submission
+from shared.store.requests import Submission
 from tests.support.requests import OpenRequestStore
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from uuid import UUID
 
 from shared.domain.errors import ToolFailed
-from shared.domain.states import Effect, JobStatus, JoinPolicy, Lane, StepKind
-from shared.domain.tool import ToolDefinition
+from shared.domain.jobs.states import Effect, JobStatus, JoinPolicy, Lane, StepKind
+from shared.domain.tools.definition import ToolDefinition
 from shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
 
 ANY_OBJECT = {"type": "object"}

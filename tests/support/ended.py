@@ -10,19 +10,23 @@ import psycopg
 
 _JOBS = """
 INSERT INTO jobs (id, tenant_id, strategy, status, model, limits, input, created_at, finished_at, parent_job_id,
-                  forked_from, idempotency_key, request_hash)
+                  forked_from, idempotency_key, request_hash, open_steps, open_questions, deadline, wake_at)
 SELECT (lpad(to_hex(floor(1000 * extract(epoch FROM now() - %(made)s))::bigint + i), 12, '0') || '7'
         || lpad(to_hex((random() * 1e15)::bigint), 19, '0'))::uuid,
-       'default', 'plan', %(status)s, 'offline', '{}', 'an old request', now() - %(made)s, now() - %(ended)s,
-       %(parent)s, %(forked_from)s, %(key)s, 'digest'
+       'default', 'plan', %(status)s::text, 'offline', '{}', 'an old request', now() - %(made)s,
+       CASE WHEN %(status)s::text IN ('completed', 'failed', 'cancelled') THEN now() - %(ended)s END,
+       %(parent)s, %(forked_from)s, %(key)s, 'digest',
+       (%(status)s::text IN ('executing', 'input_required'))::int, (%(status)s::text = 'input_required')::int,
+       now(), now()
 FROM generate_series(1, %(count)s) i
 RETURNING id"""
 
 _PARTS = (
     "INSERT INTO plans (job_id, round, tenant_id, source, body)"
     " SELECT id, 0, 'default', 'caller', '{}' FROM unnest(%(ids)s) id",
-    "INSERT INTO steps (job_id, round, index, tenant_id, tool_name, lane, effect, status, arguments, timeout_seconds)"
-    " SELECT id, 0, i - 1, 'default', 'now', 'io', 'read', 'succeeded', '{}', 60"
+    "INSERT INTO steps (job_id, round, index, tenant_id, tool_name, lane, effect, status, arguments, timeout_seconds,"
+    " finished_at)"
+    " SELECT id, 0, i - 1, 'default', 'now', 'io', 'read', 'succeeded', '{}', 60, now()"
     " FROM unnest(%(ids)s) id, generate_series(1, %(steps)s) i",
     "INSERT INTO events (tenant_id, job_id, kind) SELECT 'default', id, 'job_submitted' FROM unnest(%(ids)s) id",
     "INSERT INTO artifacts (tenant_id, id, job_id, step_index, tool_name, body)"
@@ -30,6 +34,8 @@ _PARTS = (
     "INSERT INTO model_calls (tenant_id, job_id, purpose, model)"
     " SELECT 'default', id, 'plan', 'offline' FROM unnest(%(ids)s) id",
     "INSERT INTO messages (tenant_id, job_id, kind) SELECT 'default', id, 'tool_call' FROM unnest(%(ids)s) id",
+    "INSERT INTO elicitations (id, tenant_id, job_id, root_job_id, round, step_index, attempt, kind, status, message)"
+    " SELECT id, 'default', id, id, 0, 0, 1, 'form', 'accepted', 'Why?' FROM unnest(%(ids)s) id",
     "INSERT INTO budget_holds (job_id, root_job_id, attempt, tokens, model_calls, steps)"
     " SELECT id, id, 1, 0, 0, 0 FROM unnest(%(ids)s) id",
     "INSERT INTO suspects (tenant_id, job_id, round, index, attempt, lane, group_id, company, delays)"

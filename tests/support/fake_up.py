@@ -13,8 +13,8 @@ from collections.abc import Mapping
 
 from deploy.cli import main
 from deploy.local import up
-from deploy.local.parts import Place
-from deploy.local.supervisor import ProcessPart
+from deploy.local.parts import UpOptions
+from deploy.local.supervisor import PlanqProcess
 
 API = """
 import http.server, sys
@@ -37,13 +37,13 @@ signal.pause(); child.wait()
 """
 
 
-def fake_parts(place: Place, env: Mapping[str, str]) -> list[ProcessPart]:
+def fake_parts(place: UpOptions, env: Mapping[str, str]) -> list[PlanqProcess]:
     """Return stand-ins with the names of the real parts."""
     api = DYING_API if os.environ.get("FAKE_API") == "dies" else API
     mood = os.environ.get("FAKE_WORKER", "gentle")
     return [
-        ProcessPart("worker-io", [sys.executable, "-c", WORKER, mood], env, place.log("worker-io"), patience=30),
-        ProcessPart("api", [sys.executable, "-c", api, str(place.port)], env, place.log("api")),
+        PlanqProcess("worker-io", [sys.executable, "-c", WORKER, mood], env, place.log("worker-io"), patience=30),
+        PlanqProcess("api", [sys.executable, "-c", api, str(place.port)], env, place.log("api")),
     ]
 
 

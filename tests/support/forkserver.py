@@ -38,6 +38,8 @@ MODULES = (
     *("kombu.transport.redis", "kombu.transport.pyamqp", "billiard.pool", "billiard.popen_fork"),
     *("uvicorn", "uvicorn.loops.uvloop", "uvicorn.protocols.http.httptools_impl", "uvicorn.lifespan.on"),
     *("structlog", "jmespath", "orjson", "yaml", "encodings.idna", "shared.telemetry.logs"),
+    # Read by a worker in the middle of its first call to a model; a busy disk may stop all its threads for that long.
+    *("worker.llm.providers", "anyio._backends._asyncio", "genai_prices.data", "jiter"),
     *("worker.container", "worker.runtime.lifecycle", "worker.runtime.prefork", "worker.celery.events", "api.app"),
 )
 """What a running worker and a running API have imported, but for what reads the environment."""

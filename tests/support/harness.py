@@ -6,20 +6,32 @@ Wake-ups are carried out as a worker would, one after the other or several at on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 from shared.domain.errors import ErrorRecord, ExecutionFailed
-from shared.domain.limits import Limits
-from shared.domain.model import Ask, Findings, ModelCall, ModelFailed, ModelReply, Purpose, ToolCallRequest
-from shared.domain.states import Lane, Strategy
-from shared.domain.tool import ToolDefinition
+from shared.domain.jobs.limits import Limits
+from shared.domain.jobs.states import Lane, Strategy
+from shared.domain.jobs.usage import ModelCall, Purpose
+from shared.domain.models.exchange import (
+    Ask,
+    ChatMessage,
+    Findings,
+    ModelFailed,
+    ModelReply,
+    ToolCallRequest,
+    TurnForm,
+)
+from shared.domain.tools.definition import ToolDefinition
 from shared.ports import (
     AnyWake,
     CutOff,
+    JobStore,
+    OwnPlanners,
     Payloads,
     PlanWake,
     Prices,
@@ -30,18 +42,21 @@ from shared.ports import (
     Tool,
     Wake,
 )
+from shared.store.catalogue import Catalogue, list_tools
 from shared.store.database import Database
 from shared.store.ids import new_id
-from shared.store.jobs import PostgresJobStore
+from shared.store.jobs.transitions import PostgresJobStore
+from shared.store.jobs.worker_registry import WorkerRegistry
 from shared.store.orchestrations import PostgresOrchestrations
 from shared.store.payloads import PayloadStore
-from shared.store.submissions import Submission
-from shared.store.worker_registry import WorkerRegistry
+from shared.store.requests import Submission
 from tests.support.requests import OpenRequestStore
-from worker.agents import AgentBackends, AgentServices, Concluding, agent_tools
-from worker.engine import Carried, Engine, EngineSettings, Sweeper, SweepSettings
-from worker.engine.claims import attempt_of
+from worker.agents import AgentBackends, AgentServices, OrchestrationConclusions, agent_tools
+from worker.attempts import Attempts, AttemptSettings
+from worker.engine import Carried, Dispatcher, DispatcherSettings, Sweeper, SweepSettings
+from worker.engine.in_flight import InFlightWork, attempt_of
 from worker.engine.persist import persist
+from worker.llm.gateway import ModelGateway
 from worker.tools.declare import ToolOptions, options_of
 from worker.tools.function import FunctionTool
 from worker.tools.registry import Registry
@@ -53,11 +68,18 @@ LEASE = timedelta(seconds=15)
 
 @dataclass
 class ScriptedModel:
-    """Planner and responder that say what the test wants, and keep what they were asked."""
+    """Planner and responder that say what the test wants, and keep what they were asked.
+
+    `turns` is what it says in the rounds of `loop` and `react`: the one after so many of its own messages in the
+    transcript, so that a turn which is asked for again is answered in the same way; the last one again and again.
+    """
 
     planned: str | Sequence[ToolCallRequest] | ExecutionFailed = "hello"
     answered: str | ExecutionFailed = "the answer"
     asked: list[tuple[Ask, Any]] = field(default_factory=list)
+    turns: Sequence[str | Sequence[ToolCallRequest] | ExecutionFailed] = ()
+    told: list[tuple[Sequence[ChatMessage], TurnForm]] = field(default_factory=list)
+    own: OwnPlanners | None = None
 
     @classmethod
     def planning(cls, *calls: tuple[str, Mapping[str, Any]], answered: str | ExecutionFailed = "the answer") -> Any:
@@ -79,6 +101,28 @@ class ScriptedModel:
             return ModelReply(self.planned, (), call)
         return ModelReply("", self.planned, call)
 
+    async def turn(
+        self,
+        ask: Ask,
+        tools: Sequence[ToolDefinition],
+        transcript: Sequence[ChatMessage],
+        form: TurnForm,
+        *,
+        cut_off: CutOff | None = None,
+    ) -> ModelReply:
+        self.asked.append((ask, transcript))
+        self.told.append((transcript, form))
+        if form is TurnForm.ANSWER:
+            return self._say(self.answered, ModelCall(Purpose.RESPOND, ask.model, 5, 13, 3))
+        number = sum(message.role == "assistant" for message in transcript)
+        said = self._say(self.turns[min(number, len(self.turns) - 1)], ModelCall(Purpose.PLAN, ask.model, 5, 11, 7))
+        return replace(said, state={"kept": number}) if said.tool_calls else said
+
+    def _say(self, said: str | Sequence[ToolCallRequest] | ExecutionFailed, call: ModelCall) -> ModelReply:
+        if isinstance(said, ExecutionFailed):
+            raise ModelFailed(said, _failed(call, said))
+        return ModelReply(said, (), call) if isinstance(said, str) else ModelReply("", said, call)
+
     async def respond(self, ask: Ask, findings: Findings, *, cut_off: CutOff | None = None) -> ModelReply:
         self.asked.append((ask, findings))
         call = ModelCall(Purpose.RESPOND, ask.model, 5, 13, 3)
@@ -98,17 +142,10 @@ def _failed(call: ModelCall, error: ExecutionFailed) -> ModelCall:
     return ModelCall(call.purpose, call.model, call.latency_ms, attempts=3, error=ErrorRecord.of(error), id=uuid4())
 
 
-class _NoKnowledge:
-    async def search(self, tenant_id: str, query: str, limit: int) -> Sequence[Any]:
-        return []
-
-
 def make_tool(function: Callable[..., Any]) -> Tool:
     """A tool of a function declared with `@tool`."""
     options = options_of(function) or ToolOptions()
-    return FunctionTool(
-        function, options, services=ToolServices(knowledge=_NoKnowledge()), threads=ToolThreads(running=4)
-    )
+    return FunctionTool(function, options, services=ToolServices(), threads=ToolThreads(running=4))
 
 
 class _Silent:
@@ -123,13 +160,23 @@ class _Silent:
     def ended(self, wake: Wake, attempt: int, error: ErrorRecord | None, runtime_seconds: float) -> None: ...
 
 
+class _Replaceable:
+    """A store whose methods are looked up when they are called, so that a test may replace one."""
+
+    def __init__(self, store: PostgresJobStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        return lambda *args, **kwargs: getattr(self._store, name)(*args, **kwargs)
+
+
 class Harness:
     """One worker's engine. `published` is what it handed to the broker and nobody has taken yet."""
 
     def __init__(
         self,
         database: Database,
-        model: ScriptedModel,
+        model: ScriptedModel | ModelGateway,
         tools: Sequence[Tool],
         *,
         lane: Lane = Lane.IO,
@@ -141,8 +188,11 @@ class Harness:
         prices: Prices | None = None,
         model_retry_seconds: float = 0.0,
         draw: float = 0.0,
+        policy: Mapping[str, str] | None = None,
     ) -> None:
-        """`agents` offers the tools by which agents call agents beside `tools`; `draw` is every draw for jitter.
+        """`model` is a script, or the gateway over a provider of the test's or the offline rules.
+
+        `agents` offers the tools by which agents call agents beside `tools`; `draw` is every draw for jitter.
 
         Without `model_retry_seconds` a job fails as soon as its model does.
         """
@@ -151,31 +201,56 @@ class Harness:
         self.registry.extend(tools)
         self.worker_registry = WorkerRegistry(database, LEASE)
         self.store = PostgresJobStore(database, self.worker_id)
+        self.catalogue = Catalogue(partial(list_tools, database))
         self.payloads: Payloads = payloads or PayloadStore(database)
         self.requests = OpenRequestStore(database)
         self.published: list[AnyWake] = []
         self.silent = _Silent()
         backends = AgentBackends(self.store, PostgresOrchestrations(database), model, persist, prices)
-        self.desk = AgentServices(reach=backends)
-        self.registry.reserve(agent_tools(self.desk) if agents else [])
-        settings = EngineSettings(lane, slots, max_output_bytes, model_retry_seconds=model_retry_seconds)
-        self.engine = Engine(
-            settings,
-            store=self.store,
-            publisher=self,
-            planner=model,
-            responder=model,
-            toolbox=self.registry,
-            payloads=self.payloads,
-            tracker=self.silent,
-            conclusions=Concluding(self.desk),
-            prices=prices,
-            draw=lambda: draw,
-            workers=lambda: workers,
+        self.agent_services = AgentServices(backends=backends)
+        self.registry.reserve(agent_tools(self.agent_services) if agents else [])
+        attempts = AttemptSettings(
+            max_output_bytes, model_retry_seconds=model_retry_seconds, tool_policy=policy or {}
         )
+        self.dispatcher = self._dispatcher(DispatcherSettings(lane, slots), attempts, prices, draw, workers)
         self.interrupted: list[UUID] = []
         given = (SweepSettings(), self.worker_registry, self, self, self.silent.job_ended, lambda: 0.0)
         self.sweeper = Sweeper(*given, interrupt=self.interrupted.append)
+
+    def _dispatcher(
+        self,
+        settings: DispatcherSettings,
+        attempts: AttemptSettings,
+        prices: Prices | None,
+        draw: float,
+        workers: int,
+    ) -> Dispatcher:
+        in_flight = InFlightWork()
+        guarded = in_flight.guard(cast(JobStore, _Replaceable(self.store)))
+        executor = Attempts(
+            attempts,
+            store=guarded,
+            catalogue=self.catalogue,
+            in_flight=in_flight,
+            planner=self.model,
+            turns=self.model,
+            responder=self.model,
+            toolbox=self.registry,
+            payloads=self.payloads,
+            conclusions=OrchestrationConclusions(self.agent_services),
+            prices=prices,
+            draw=lambda: draw,
+            own_planners=self.model.own if isinstance(self.model, ScriptedModel) else None,
+        )
+        return Dispatcher(
+            settings,
+            store=guarded,
+            executor=executor,
+            publisher=self,
+            tracker=self.silent,
+            in_flight=in_flight,
+            workers=lambda: workers,
+        )
 
     async def open(self) -> None:
         """Register the worker and publish its tools."""
@@ -183,7 +258,7 @@ class Harness:
         await self.worker_registry.register(
             self.worker_id, "test", list(Lane), [d.name for d in definitions], 10, "test"
         )
-        await self.worker_registry.publish_tools("default", definitions)
+        await self.worker_registry.publish_tools("default", [d.model_dump(mode="json") for d in definitions])
 
     async def publish(self, wakes: Sequence[AnyWake]) -> bool:
         """The port `Publisher`."""
@@ -199,8 +274,9 @@ class Harness:
         """Store a job and its wake-up."""
         job_id = new_id()
         limits = fields.pop("limits", Limits())
+        strategy = fields.pop("strategy", Strategy.PLAN)
         await self.requests.submit(
-            Submission(job_id, "default", text, Strategy.PLAN, fields.pop("model", "offline"), limits, **fields)
+            Submission(job_id, "default", text, strategy, fields.pop("model", "offline"), limits, **fields)
         )
         self.published.append(PlanWake(job_id))
         return job_id
@@ -209,7 +285,7 @@ class Harness:
         """Carry out wake-ups, all published ones at once, until none is left."""
         while self.published:
             wakes, self.published = self.published, []
-            await asyncio.gather(*(self.engine.run(wake) for wake in wakes))
+            await asyncio.gather(*(self.dispatcher.run(wake) for wake in wakes))
 
     async def drain_lane(self, lane: Lane) -> None:
         """Carry out the wake-ups of one lane until only those of the other are left."""
@@ -219,7 +295,7 @@ class Harness:
 
         while ours := [wake for wake in self.published if is_ours(wake)]:
             self.published = [wake for wake in self.published if not is_ours(wake)]
-            await asyncio.gather(*(self.engine.run(wake) for wake in ours))
+            await asyncio.gather(*(self.dispatcher.run(wake) for wake in ours))
 
     async def run(self, text: str = "do it", **fields: Any) -> tuple[Any, list[Any]]:
         """Submit, drain, and return the job's row and its steps."""
@@ -229,11 +305,11 @@ class Harness:
 
     async def carry_out(self, claim: StageClaim | StepClaim) -> Carried:
         """Carry out what is claimed, and nothing that follows from it."""
-        claims = self.engine.claims
-        with claims.claiming([attempt_of(claim).place]) as asked:
-            claims.hold([claim], asked)
-        return await self.engine._carry_out(self.engine._chain(lambda: False), claim, tracked=False)
+        in_flight = self.dispatcher.in_flight
+        with in_flight.claiming([attempt_of(claim).place]) as asked:
+            in_flight.hold([claim], asked)
+        return await self.dispatcher._carry_out(self.dispatcher._chain(lambda: False), claim, tracked=False)
 
     async def run_one(self, wake: AnyWake) -> Carried:
         """Carry out a single wake-up."""
-        return await self.engine.run(wake)
+        return await self.dispatcher.run(wake)

@@ -11,10 +11,11 @@ from typing import Any
 from uuid import UUID
 
 from shared.domain.errors import Cancelled, ErrorRecord, ExecutionFailed, ToolFailed
-from shared.domain.model import Ask, Findings, ModelCall, ModelFailed, ModelReply, Purpose, ToolCallRequest
-from shared.domain.tool import ToolDefinition
+from shared.domain.jobs.usage import ModelCall, Purpose
+from shared.domain.models.exchange import Ask, Findings, ModelFailed, ModelReply, ToolCallRequest
+from shared.domain.tools.definition import ToolDefinition
 from shared.ports import CutOff
-from shared.store.signals import CANCELLED, listen
+from shared.store.jobs.signals import CANCELLED, listen
 from tests.support.agents import keep_agent, rows
 from tests.support.harness import Harness, ScriptedModel
 
@@ -135,12 +136,12 @@ async def pump(harness: Harness) -> None:
     tasks: set[asyncio.Task[Any]] = set()
     while harness.published or tasks:
         wakes, harness.published = harness.published, []
-        tasks |= {asyncio.create_task(harness.engine.run(wake)) for wake in wakes}
+        tasks |= {asyncio.create_task(harness.dispatcher.run(wake)) for wake in wakes}
         done, tasks = await asyncio.wait(tasks, timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
         if not done:
             await harness.sweeper.sweep()
             for job_id in harness.interrupted:
-                harness.engine.interrupt(job_id)
+                harness.dispatcher.interrupt(job_id)
         for task in done:
             task.result()
 
@@ -157,7 +158,7 @@ async def perform(
 
     def heard(ended: UUID | None) -> None:
         if ended is not None:
-            harness.engine.interrupt(ended)
+            harness.dispatcher.interrupt(ended)
 
     listening = asyncio.create_task(listen(database_url, CANCELLED, heard))
     depth = fields.pop("depth", 0)

@@ -13,12 +13,12 @@ import redis
 from kombu import Connection
 
 from shared.broker import names
-from shared.broker.messages import encode
-from shared.domain.states import Lane
+from shared.broker.messages import encode_wake
+from shared.domain.jobs.states import Lane
 from shared.ports import PlanWake
 
 JOB = UUID("01900000-0000-7000-8000-000000000001")
-_WAKE = encode(PlanWake(JOB))
+_WAKE = encode_wake(PlanWake(JOB))
 _EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 HEADERS: Mapping[str, Any] = {
     "lang": "py",

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import httpx
 
-from deploy.local.child import has_ended, spawn, stop
+from deploy.local.child import has_exited, spawn, stop
 from deploy.local.folder import last_lines
 from tests.support.ports import free_ports
 from tests.support.waiting import eventually
@@ -64,8 +64,8 @@ class RabbitMQ:
             node = spawn([str(SCRIPT)], log=out, env=self._environment(), cwd=self._folder)
             self._children.append(node)
         try:
-            eventually(lambda: has_ended(node) or self._answers(), 240, every=0.1, what="RabbitMQ answers")
-            assert not has_ended(node), f"RabbitMQ ended while it was starting:\n{last_lines(log)}"
+            eventually(lambda: has_exited(node) or self._answers(), 240, every=0.1, what="RabbitMQ answers")
+            assert not has_exited(node), f"RabbitMQ ended while it was starting:\n{last_lines(log)}"
         except BaseException:
             self.stop()
             raise

@@ -1,7 +1,7 @@
 """Writes the reference pages of docs/ from the code: `make docs`. A test compares them with what this gives.
 
 A page is prose with blocks between two marks. What stands inside a block comes from one place in the code: settings
-from `shared/settings.py`, errors from `shared/domain/errors.py` and `api/errors.py`, the command line from typer, the
+from `shared/settings.py`, errors from `shared/domain/errors.py` and `api/http.py`, the command line from typer, the
 HTTP API from its OpenAPI document.
 """
 
@@ -16,12 +16,13 @@ from typing import Any, Literal, get_args, get_origin
 
 from typer.main import get_command
 
-from api.app import create_app
-from api.errors import STATUS_OF
+from api.app import create_api
+from api.http import STATUS_OF
 from deploy.cli.main import create_app as create_cli
 from shared.domain import errors
 from shared.domain.errors import PlanqError
-from shared.settings import Settings, variables_of
+from shared.environment import variables_of
+from shared.settings import Settings
 
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"(<!-- made by `make docs`: (\w+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
@@ -186,7 +187,7 @@ def _shown_default(one: Any) -> str:
 @functools.cache
 def openapi() -> Json:
     """Return the OpenAPI document of an API with default settings."""
-    return create_app(Settings(database_url="postgresql://none", broker_url="redis://none")).openapi()
+    return create_api(Settings(database_url="postgresql://none", broker_url="redis://none")).openapi()
 
 
 def endpoints() -> str:

@@ -8,11 +8,11 @@ from uuid import UUID
 
 from psycopg.rows import dict_row
 
-from shared.domain.model import StepResult
-from shared.domain.states import JobStatus, StepStatus
+from shared.domain.jobs.states import JobStatus, StepStatus
+from shared.domain.jobs.steps import StepResult
 from shared.ports import StageClaim
-from shared.store.codec import CalledArguments, known_output, step_results
 from shared.store.database import Database, Row
+from shared.store.jobs.codec import CalledArguments, known_output, step_results
 from shared.store.requests import RequestStore
 
 
@@ -25,17 +25,19 @@ class OpenRequestStore(RequestStore):
 
     async def results(self, claim: StageClaim) -> Sequence[StepResult]:
         """Return the outcomes of the round's steps as a RESPOND that is claimed now would bring them."""
-        return step_results(await self._opened.call("planq_results", claim.job_id, claim.round))
+        return step_results(
+            await self._opened.call("planq_results", claim.job_id, claim.round, ["succeeded", "failed"])
+        )
 
     async def job(self, tenant_id: str, job_id: UUID) -> tuple[Row, list[Mapping[str, Any]]]:
-        """Return a job's row, with `plan_source`, `plan_body` and `plan_errors`, and the rows of its present steps.
+        """Return a job's row, with `plan_source`, `plan_body` and `plan_errors`, and the rows of all its steps.
 
         Each step carries `called_arguments`, as in `JobView`. Raises `NotFound`.
         """
         job, _ = await self.planned(tenant_id, job_id)
-        statement = "SELECT * FROM steps WHERE job_id = %s AND round = %s ORDER BY index"
+        statement = "SELECT * FROM steps WHERE job_id = %s ORDER BY index"
         async with self._opened.connection() as connection, connection.cursor(row_factory=dict_row) as cursor:
-            await cursor.execute(statement, (job_id, job["round"]))
+            await cursor.execute(statement, (job_id,))
             rows = await cursor.fetchall()
         called = CalledArguments({r["index"]: known_output(r) for r in rows if r["status"] == StepStatus.SUCCEEDED})
         return job, [{**row, "called_arguments": called.of(row)} for row in rows]

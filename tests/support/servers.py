@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import os
+import shutil
 import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import psycopg
 
 from deploy.local.postgres import EmbeddedPostgres
@@ -13,8 +19,34 @@ from deploy.local.postgres import EmbeddedPostgres
 TEMPLATE = "planq_template"
 
 # A test's database is thrown away: surviving a power cut is not worth the writes. Several tests may be under way on
-# one server, each with workers of its own. The rest is as in production.
-THROWAWAY = {"fsync": "off", "full_page_writes": "off", "max_connections": "200"}
+# one server, each with workers of its own, and its log may lie in memory. The rest is as in production.
+THROWAWAY = {"fsync": "off", "full_page_writes": "off", "max_connections": "200", "max_wal_size": "128MB"}
+
+MEMORY = Path("/dev/shm")
+PREFIX = "planq-test-server-"
+FREE_BYTES = 2 << 30
+"""What must be free in memory: a server here takes 0.1 to 0.2 GB, and about ten run at once."""
+
+
+@contextmanager
+def server_folder() -> Iterator[Path]:
+    """An empty folder for the data of a server, in memory where there is room, removed afterwards.
+
+    A new database is 400 files. On ext4 its creation takes 0.1 to 0.3 s of CPU, most of all after others were dropped
+    (the kernel passes over recently deleted inodes one by one); in memory it takes 0.014 s.
+    """
+    roomy = MEMORY.is_dir() and min(shutil.disk_usage(MEMORY).free, psutil.virtual_memory().available) > FREE_BYTES
+    if roomy:
+        _remove_leftovers()
+    with tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-", dir=MEMORY if roomy else None) as folder:
+        yield Path(folder)
+
+
+def _remove_leftovers() -> None:
+    """Free the memory that a killed test process has left taken."""
+    for folder in MEMORY.glob(f"{PREFIX}*"):
+        if not psutil.pid_exists(int(folder.name.removeprefix(PREFIX).partition("-")[0])):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class TestPostgres:

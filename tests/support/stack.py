@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from deploy.local.child import has_ended, reap, send, spawn, wait_ended
+from deploy.local.child import has_exited, reap, send, spawn, wait_ended
 from deploy.local.folder import last_lines
 from tests.support.forking import fork_server
 from tests.support.ports import free_port
@@ -101,7 +101,7 @@ class Stack:
 
         def is_ready() -> bool:
             for name, process in self.processes.items():
-                if has_ended(process):
+                if has_exited(process):
                     raise RuntimeError(f"{name} ended while it was starting:\n{last_lines(self.log(name), 40)}")
             try:
                 return httpx.get(f"{self.url}/readyz", timeout=2).status_code == httpx.codes.OK

@@ -9,29 +9,32 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from shared.domain.compile import PlannedStep
 from shared.domain.errors import ErrorRecord
-from shared.domain.ids import StepRef
-from shared.domain.limits import Limits
-from shared.domain.retry import StageTries
-from shared.domain.states import TERMINAL_JOB, Effect, JobStatus, Lane, Settlement, Strategy
+from shared.domain.jobs.elicitations import Elicitation
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.limits import Limits
+from shared.domain.jobs.retry import StageTries
+from shared.domain.jobs.states import TERMINAL_JOB, Effect, ElicitationKind, JobStatus, Lane, Settlement, Strategy
+from shared.domain.jobs.steps import PlannedStep
+from shared.domain.tools.definition import ToolDefinition
 from shared.ports import (
     ChildRequest,
     Delegated,
     DueTimer,
     ExpiredJob,
     ExpiredPlan,
+    FollowUp,
     StageClaim,
     StepClaim,
     Take,
     TransitionResult,
 )
+from shared.ports.jobs.store import ONE_ROUND
 from shared.store.database import Database
 from shared.store.ids import new_id
-from shared.store.jobs import PostgresJobStore
-from shared.store.requests import Verdict
-from shared.store.submissions import Submission
-from shared.store.worker_registry import WorkerRegistry
+from shared.store.jobs.transitions import PostgresJobStore
+from shared.store.jobs.worker_registry import WorkerRegistry
+from shared.store.requests import Submission, Verdict
 from tests.model.events import (
     CancelRequested,
     ChildEnded,
@@ -53,6 +56,7 @@ from tests.model.events import (
 from tests.support.requests import OpenRequestStore
 
 BOOM = ErrorRecord("tool_error", "boom")
+DID_IT = Elicitation(ElicitationKind.OUTCOME, "did it?")
 
 
 class StoredJob:
@@ -70,16 +74,33 @@ class StoredJob:
         self.take: Take | None = None  # what the next transition takes over
         self.taken: list[StepClaim | StageClaim] = []
         self._stage: StageClaim | None = None
+        self._rounds: list[int] = []  # the round of each step
 
-    async def begin(self) -> None:
+    async def begin(self, follow: FollowUp = ONE_ROUND) -> None:
         await self._requests.submit(Submission(self.id, "default", "x", Strategy.PLAN, "offline", Limits()))
         claim = await self._store.claim_stage(self.id, [JobStatus.QUEUED])
         assert claim is not None
         assert await self._store.claim_stage(self.id, [JobStatus.QUEUED, JobStatus.PLANNING]) is None
-        moved = await self._store.accept_plan(claim, "model", {}, self._steps, [], take=self.take)
+        self._rounds += [0] * len(self._steps)
+        moved = await self._store.accept_plan(claim, "model", {}, self._steps, [], follow=follow, take=self.take)
         assert self._taking(moved)
-        again = await self._store.accept_plan(claim, "model", {}, self._steps, [], take=self.take)
+        again = await self._store.accept_plan(claim, "model", {}, self._steps, [], follow=follow, take=self.take)
         assert not again.applied
+
+    async def plan_again(self, steps: Sequence[PlannedStep], follow: FollowUp) -> None:
+        """Carry out PLAN of a further round: it knows all that has happened, and its plan is accepted."""
+        claim = self._stage or await self._store.claim_stage(self.id, [JobStatus.PLANNING])
+        assert claim is not None
+        self._stage = None
+        assert claim.round == len(claim.rounds) == self._rounds[-1] + 1
+        assert claim.next_index == len(self._rounds)
+        assert [result.index for record in claim.rounds for result in record.results] == [*range(len(self._rounds))]
+        assert claim.rounds_time_left is not None
+        assert claim.rounds_time_left <= timedelta(seconds=claim.limits.plan_timeout_seconds)
+        self._rounds += [claim.round] * len(steps)
+        assert self._taking(
+            await self._store.accept_plan(claim, "model", {}, steps, [], follow=follow, take=self.take)
+        )
 
     def _taking(self, moved: TransitionResult) -> bool:
         self.taken += moved.taken
@@ -89,7 +110,7 @@ class StoredJob:
         return moved.applied
 
     def _claim(self, index: int, attempt: int) -> StepClaim:
-        ref = StepRef(self.id, 0, index)
+        ref = StepRef(self.id, self._rounds[index], index)
         claim = StepClaim(
             ref, "default", "x", Effect.PURE, Lane.IO, {}, {}, attempt, attempt, 0, 0, 60.0, "", "", str(self.id)
         )
@@ -99,9 +120,9 @@ class StoredJob:
         match event:
             case StepClaimed(as_suspect):
                 assert not as_suspect, "these are claimed together"
-                return await self._store.claim_step(StepRef(self.id, 0, index)) is not None
+                return await self._store.claim_step(StepRef(self.id, self._rounds[index], index)) is not None
             case StepLost(attempt):
-                return await self._lose(StepRef(self.id, 0, index), attempt)
+                return await self._lose(StepRef(self.id, self._rounds[index], index), attempt)
             case StepSucceeded(attempt):
                 claim = self._claim(index, attempt)
                 return self._taking(await self._store.succeed_step(claim, {"value": "v"}, None, take=self.take))
@@ -117,7 +138,7 @@ class StoredJob:
             case ChildEnded(completed):
                 return await self._end_child(index, completed)
             case StepAsked(attempt):
-                return await self._store.ask_step(self._claim(index, attempt), BOOM, {"message": "did it?"})
+                return await self._store.ask_step(self._claim(index, attempt), DID_IT, BOOM)
             case _:
                 return await self._apply_to_job(event, index)
 
@@ -163,13 +184,13 @@ class StoredJob:
         if completed:
             claim = await self._store.claim_stage(child, [JobStatus.QUEUED])
             assert claim is not None
-            assert claim.parent == StepRef(self.id, 0, index)
+            assert claim.parent == StepRef(self.id, self._rounds[index], index)
             assert await self._store.end_job(claim, JobStatus.COMPLETED, "done", None, [])
         else:
             await self._requests.cancel("default", child)
         told = await self._store.child_ended(child)
         assert await self._store.child_ended(child) is None
-        return told is not None and told.moved.applied
+        return told is not None and told.result.applied
 
     async def _apply_to_job(self, event: Event, index: int) -> bool:
         match event:
@@ -187,7 +208,7 @@ class StoredJob:
                 return list(ended[:1]) == [self.id]
             case PlanExpired():
                 await self._run("UPDATE jobs SET deadline = now() WHERE id = %s")
-                return await self._worker_registry.expire_plan(ExpiredPlan(self.id, 300.0), BOOM)
+                return await self._worker_registry.expire_plan(ExpiredPlan(self.id, 300.0), BOOM) is not None
             case CancelRequested():
                 ended, _ = await self._requests.cancel("default", self.id)
                 return list(ended[:1]) == [self.id]
@@ -244,14 +265,18 @@ class StoredJob:
 
     async def fire_timer(self, index: int, attempt: int) -> bool:
         timers = await self._worker_registry.due_timers(100)
-        assert DueTimer(StepRef(self.id, 0, index), attempt) in timers
-        return (await self._worker_registry.fire_timer(DueTimer(StepRef(self.id, 0, index), attempt))).applied
+        due = DueTimer(StepRef(self.id, self._rounds[index], index), attempt)
+        assert due in timers
+        return (await self._worker_registry.fire_timer(due)).applied
 
     async def state(self) -> tuple[Any, ...]:
-        job, steps = await self._requests.job("default", self.id)
+        job, _ = await self._requests.job("default", self.id)
+        query = 'SELECT * FROM steps WHERE job_id = %s ORDER BY "index"'
+        async with self._database.connection() as connection:
+            steps = await (await connection.execute(query.encode(), [self.id])).fetchall()
         counters = (
             *(job["status"], job["open_steps"], job["failed_steps"], job["halt_index"]),
-            *(job["open_questions"], job["paused_at"] is not None),
+            *(job["open_questions"], job["paused_at"] is not None, job["round"]),
         )
         return counters, [
             (s["status"], s["attempt"], s["pending"], s["joined"], s["waits_for"], s["open_children"] or 0)
@@ -262,3 +287,8 @@ class StoredJob:
         """Return which invariants are broken; nobody here has a lease."""
         rows = await self._worker_registry.broken_invariants(100_000)
         return [row for row in rows if row["invariant"] != "running_without_lease"]
+
+
+def documents(definitions: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+    """Return tool definitions as they are published."""
+    return [definition.model_dump(mode="json") for definition in definitions]

@@ -12,22 +12,24 @@ import yaml
 from pydantic import BaseModel
 from starlette.testclient import TestClient
 
-from api.app import create_app
+from api.app import create_api
 from api.routes.executions import ExecutionRequest
 from api.schemas import JobRequest, ValidationRequest
 from shared.domain.agents.document import AgentDocument, parse_agent
 from shared.domain.errors import PlanqError
-from shared.domain.model import Ask
-from shared.domain.plan import Plan, structural_errors
-from shared.domain.schemas import violations
-from shared.domain.tool import ToolDefinition
-from shared.settings import Settings, variables_of
+from shared.domain.models.exchange import Ask
+from shared.domain.orchestration.compiling import Compiled, compile_orchestration
+from shared.domain.orchestration.plan import OrchestrationPlan
+from shared.domain.orchestration.request import OrchestrateLimits
+from shared.domain.orchestration.validation import read_plan
+from shared.domain.plan.document import Plan, structural_errors
+from shared.domain.schema.schemas import violations
+from shared.domain.tools.definition import ToolDefinition
+from shared.environment import variables_of
+from shared.settings import Settings
 from tests.support import reference
 from tests.support.harness import make_tool
-from worker.agents.orchestration.compiling import Compiled, compile_orchestration
-from worker.agents.orchestration.limits import OrchestrateLimits
-from worker.agents.orchestration.plan import OrchestrationPlan, decode
-from worker.agents.orchestration.schema import INPUT_SCHEMA as ORCHESTRATE_SCHEMA
+from worker.agents.orchestration.schema import ORCHESTRATE_INPUT as ORCHESTRATE_SCHEMA
 from worker.llm.offline import plan_offline
 from worker.tools.declare import options_of
 from worker.tools.mcp.config import read_mcp_file
@@ -103,7 +105,7 @@ def test_every_variable_that_is_named_exists() -> None:
 
 
 def test_the_api_serves_its_description() -> None:
-    api = create_app(Settings(database_url="postgresql://none", broker_url="redis://none"))
+    api = create_api(Settings(database_url="postgresql://none", broker_url="redis://none"))
     client = TestClient(api, base_url="http://127.0.0.1")
 
     assert [client.get(path).status_code for path in ("/docs", "/openapi.json")] == [200, 200]
@@ -129,7 +131,7 @@ def test_the_examples_in_json_are_plans_and_an_mcp_file(tmp_path: Path, monkeypa
     assert isinstance(structural_errors(json.loads(plan)), Plan)
     assert [server.name for server in read_mcp_file(tmp_path / "mcp.json")] == ["files", "search"]
     assert violations(ORCHESTRATE_SCHEMA, json.loads(orchestration)) == []
-    decoded = decode(json.loads(orchestration)["plan"])
+    decoded = read_plan(json.loads(orchestration)["plan"])
     assert isinstance(decoded, OrchestrationPlan)
     assert isinstance(compile_orchestration(decoded, OrchestrateLimits()), Compiled)
 

@@ -7,7 +7,9 @@ import os
 import pytest
 
 from shared.domain.errors import Misconfigured
-from shared.settings import Settings, load_settings, variables_of
+from shared.domain.rounds.guard import GuardLimits
+from shared.environment import load_settings, variables_of
+from shared.settings import Settings
 
 IMPOSSIBLE = [
     ("PLANQ_MODEL", "gpt-4o", "openai:<model>"),
@@ -24,6 +26,8 @@ IMPOSSIBLE = [
     ("PLANQ_LEASE_SECONDS", "nan", "greater than 0|finite"),
     ("PLANQ_JOB_TIMEOUT_SECONDS", "1e300", "ten years"),
     ("PLANQ_MAX_WORKER_LOSSES", "3000000000", "at most 2,147,483,647"),
+    ("PLANQ_GUARD_CONSECUTIVE_LIMIT", "0", "greater than or equal to 2"),
+    ("PLANQ_GUARD_WINDOW_SIZE", "-8", "greater than or equal to 4"),
     ("OPENAI_BASE_URL", "localhost:11434", "http://"),
     ("PLANQ_MODEL_BASE_URL", "http://[::1", "http://"),
     ("PLANQ_HTTP_FETCH_ALLOW_HOSTS", "http://intranet/", "hosts alone"),
@@ -91,3 +95,9 @@ def test_what_can_be_is_taken(monkeypatch: pytest.MonkeyPatch, name: str, value:
     monkeypatch.setenv(name, value)
 
     assert load_settings().log_level in ("INFO", "DEBUG")
+
+
+def test_the_guard_of_the_server_is_read_from_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLANQ_GUARD_WINDOW_SIZE", "6")
+
+    assert Settings().guard == GuardLimits(window_size=6)

@@ -3,7 +3,7 @@
 | tool | what it does |
 |---|---|
 | `cp__agent_orchestrate` | carries out a plan of agent steps and parallel groups, or plans one from a prompt |
-| `cp__call_agents` | calls several agents at once and tells how each came out |
+| `cp__call_agents` | calls several agents at once and returns the outcome of each |
 | `ask_agent` | asks one agent |
 | `cp__call_agent`, `cp__parallel` | the steps of an orchestration's own job |
 
@@ -13,23 +13,20 @@ that was cut off before that is repeated, so their effect is `idempotent`; a del
 
 from __future__ import annotations
 
-from worker.agents.ask_agent import AskAgent
-from worker.agents.call_agent import CallAgent
-from worker.agents.call_agents import CallAgents
-from worker.agents.conclusion import Concluding
-from worker.agents.desk import AgentBackends, AgentServices
+from worker.agents.calls import AskAgent, CallAgent, CallAgents, Parallel
 from worker.agents.orchestrate import Orchestrate
-from worker.agents.parallel import Parallel
+from worker.agents.orchestration_jobs import OrchestrationConclusions
+from worker.agents.services import AgentBackends, AgentServices
 
 SWITCHED = ("cp__agent_orchestrate", "cp__call_agents")
-"""The tools that the operator can switch off; then they are offered to nobody, and refuse what was planned before."""
+"""The tools that the operator can switch off: no agent is offered them, and a call planned before is refused."""
 
 AgentTool = AskAgent | CallAgent | CallAgents | Orchestrate | Parallel
 
 
-def agent_tools(desk: AgentServices) -> list[AgentTool]:
+def agent_tools(services: AgentServices) -> list[AgentTool]:
     """Return the tools of one process."""
-    return [AskAgent(desk), CallAgent(desk), CallAgents(desk), Orchestrate(desk), Parallel(desk)]
+    return [kind(services) for kind in (AskAgent, CallAgent, CallAgents, Orchestrate, Parallel)]
 
 
-__all__ = ["SWITCHED", "AgentBackends", "AgentServices", "AgentTool", "Concluding", "agent_tools"]
+__all__ = ["SWITCHED", "AgentBackends", "AgentServices", "AgentTool", "OrchestrationConclusions", "agent_tools"]

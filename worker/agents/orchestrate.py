@@ -1,7 +1,7 @@
 """`cp__agent_orchestrate`: a plan of agents, carried out as a job of its own (cases orchestrate_…).
 
-A plan is compiled, a prompt is first turned into one. Whatever is wrong with the input is an error of the tool; what
-goes wrong while the plan is carried out is told in its output, with `success: false` (case oe-094).
+A plan is compiled; a model first turns a prompt into one. Defects of the input are an error of the tool; failures of
+agents stand in its output, with `success: false` (case oe-094).
 """
 
 from __future__ import annotations
@@ -13,68 +13,68 @@ from typing import Any
 from uuid import UUID
 
 from shared.domain.errors import ErrorRecord, InvalidArguments, TimedOut, capped
-from shared.domain.references import find_references
-from shared.domain.states import JobStatus
+from shared.domain.jobs.states import JobStatus
+from shared.domain.orchestration.compiling import Compiled, compile_orchestration, framed
+from shared.domain.orchestration.plan import OrchestrationPlan
+from shared.domain.orchestration.request import (
+    OrchestrateLimits,
+    Reason,
+    RequestRefusal,
+    read_reply,
+    refusal,
+    request_defects,
+)
+from shared.domain.orchestration.validation import PlanDefect, defects_text, read_plan
+from shared.domain.references.grammar import find_references
 from shared.ports import ChildOutcome, ChildRequest, Delegated, ToolContext
 from shared.ports.orchestrations import PLAN_SOURCE
-from worker.agents.conclusion import unfinished
-from worker.agents.definitions import define
-from worker.agents.desk import ORCHESTRATE, AgentBackends, AgentServices, time_left, too_deep
-from worker.agents.journal import say
+from worker.agents.calls import delegating_tool
 from worker.agents.orchestration.agents import agent_defects, agents_of
-from worker.agents.orchestration.compiling import Compiled, compile_orchestration, framed
-from worker.agents.orchestration.defects import Defect, render
-from worker.agents.orchestration.limits import OrchestrateLimits, request_defects
-from worker.agents.orchestration.plan import OrchestrationPlan, decode
-from worker.agents.orchestration.progress import State, Transition
-from worker.agents.orchestration.rendering import refused
-from worker.agents.orchestration.request import Reason, Refusal, read_reply, refusal
-from worker.agents.orchestration.schema import INPUT_SCHEMA, OUTPUT_SCHEMA
-from worker.agents.orchestration.words import Event
+from worker.agents.orchestration.results import unbegun_output
+from worker.agents.orchestration.schema import ORCHESTRATE_INPUT, ORCHESTRATE_OUTPUT
+from worker.agents.orchestration.state_machine import transitions_of
+from worker.agents.orchestration_jobs import log_transitions, unfinished_output
 from worker.agents.outcomes import shown_error
 from worker.agents.planner import ask_planner, is_planning
+from worker.agents.services import ORCHESTRATE, AgentBackends, AgentServices, time_left, too_deep
 
 _BESIDE_THE_AGENTS = 30.0
-"""Seconds for an orchestration beside those of its agents: these are to run out first, for then it can tell so."""
+"""Seconds for an orchestration beside those of its agents, which run out first, so that the output can say so."""
 
 _log = logging.getLogger("planq.agents")
-
-_REFUSED = (
-    Transition(0, Event.START_PLAN, State.PENDING, State.PLANNING),
-    Transition(1, Event.VALIDATION_FAILED, State.PLANNING, State.FAILED),
-)
 
 
 class Orchestrate:
     """The tool; see the module."""
 
-    def __init__(self, desk: AgentServices) -> None:
-        self._desk = desk
-        self.definition = define(
-            ORCHESTRATE,
-            "Carry out a plan of agent calls, one after the other and in parallel groups; give the plan, or a prompt "
-            "from which one is made.",
-            INPUT_SCHEMA,
-            OUTPUT_SCHEMA,
-        )
+    definition = delegating_tool(
+        ORCHESTRATE,
+        "Carry out a plan of agent calls, one after the other and in parallel groups; give the plan, or a prompt "
+        "from which one is made.",
+        ORCHESTRATE_INPUT,
+        ORCHESTRATE_OUTPUT,
+    )
+
+    def __init__(self, services: AgentServices) -> None:
+        self._services = services
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         """Delegate to the orchestration's own job.
 
         Raises `PolicyDenied` where orchestration is switched off, `InvalidArguments` with every defect of the input,
-        `InternalFault` when no plan could be made of a prompt because the model failed. Too deep a nesting is told in
-        the output.
+        `InternalFault` when no plan could be made of a prompt because the model failed. Too deep a nesting is an
+        error in the output.
         """
-        self._desk.check_enabled(self.definition.name)
-        reach = self._desk.opened()
+        self._services.check_enabled(self.definition.name)
+        backends = self._services.opened()
         await self._check(request_defects(arguments), context)
-        caps = self._desk.limits(context)
+        caps = self._services.limits(context)
         limits = caps.lowered(arguments)
-        if self._desk.is_too_deep(context):
-            plan = decode(arguments["plan"], max_steps=limits.max_steps) if arguments.get("plan") else None
+        if self._services.is_too_deep(context):
+            plan = read_plan(arguments["plan"], max_steps=limits.max_steps) if arguments.get("plan") else None
             steps = [framed(step) for step in plan.steps] if isinstance(plan, OrchestrationPlan) else []
-            return refused(shown_error(ErrorRecord.of(too_deep(context, limits))), steps)
-        compiled = await self._compiled(reach, arguments, context, limits, caps.lowerings(arguments))
+            return unbegun_output(shown_error(ErrorRecord.of(too_deep(context, limits))), steps)
+        compiled = await self._compiled(backends, arguments, context, limits, caps.lowerings(arguments))
         for name in compiled.missing:
             _log.warning("orchestration_name_unknown", extra={"job": context.job_id, "template": capped(name, 100)})
         left = time_left(context)
@@ -95,11 +95,15 @@ class Orchestrate:
     async def gather(
         self, arguments: dict[str, Any], children: Sequence[ChildOutcome], note: Any, context: ToolContext
     ) -> Any:
-        """Return the output of the orchestration's job; one that did not get to an output tells why."""
+        """Return the output of the orchestration's job; without one, what its steps have done and why it ended."""
         (job,) = children
         exec_id = str(job.job_id)
         document = job.output if job.status is JobStatus.COMPLETED else None
-        output = dict(document) if isinstance(document, Mapping) else await unfinished(self._desk, job, note["steps"])
+        output = (
+            dict(document)
+            if isinstance(document, Mapping)
+            else await unfinished_output(self._services, job, note["steps"])
+        )
         _log.info(
             "orchestration_ended",
             extra={
@@ -115,11 +119,11 @@ class Orchestrate:
 
     async def _compiled(
         self,
-        reach: AgentBackends,
+        backends: AgentBackends,
         arguments: Mapping[str, Any],
         context: ToolContext,
         limits: OrchestrateLimits,
-        lowered: Sequence[Defect],
+        lowered: Sequence[PlanDefect],
     ) -> Compiled:
         why = refusal(arguments, is_planning=is_planning())
         if why is not None:
@@ -127,53 +131,55 @@ class Orchestrate:
         bindings = arguments.get("bindings") or {}
         if arguments.get("plan"):
             await self._check(_inserted(context), context)
-            plan = decode(arguments["plan"], max_steps=limits.max_steps)
+            plan = read_plan(arguments["plan"], max_steps=limits.max_steps)
         else:
-            reply = await ask_planner(reach, context, arguments, limits.max_steps, self._desk.planner_model)
+            reply = await ask_planner(backends, context, arguments, limits.max_steps, self._services.planner_model)
             plan = read_reply(reply, max_steps=limits.max_steps)
         if not isinstance(plan, OrchestrationPlan):
             raise await self._refused(_invalid(plan), context)
         compiled = compile_orchestration(plan, limits, bindings, lowered=lowered)
         names = agents_of(plan)
-        stored = await reach.persist(lambda: reach.orchestrations.documents(context.tenant_id, names))
+        stored = await backends.persist(lambda: backends.orchestrations.documents(context.tenant_id, names))
         if isinstance(compiled, Compiled):
             await self._check(agent_defects(plan, stored, compiled), context)
             return compiled
         raise await self._refused(_invalid([*compiled, *agent_defects(plan, stored)]), context)
 
-    async def _check(self, defects: Sequence[Defect], context: ToolContext) -> None:
+    async def _check(self, defects: Sequence[PlanDefect], context: ToolContext) -> None:
         if defects:
             raise await self._refused(_invalid(defects), context)
 
-    async def _refused(self, why: Refusal, context: ToolContext) -> InvalidArguments:
-        reach = self._desk.opened()
-        made = await reach.persist(
-            lambda: reach.orchestrations.journal_refusal(UUID(context.job_id), context.step_index, _REFUSED)
-        )
-        say(self._desk, UUID(context.job_id), made)
+    async def _refused(self, why: RequestRefusal, context: ToolContext) -> InvalidArguments:
+        backends = self._services.opened()
+        job_id, made = UUID(context.job_id), transitions_of([], is_valid=False)
+        events = [one.to_json() for one in made]
+        if await backends.persist(
+            lambda: backends.orchestrations.journal_refusal(job_id, context.step_index, events)
+        ):
+            log_transitions(self._services, job_id, made)
         details: dict[str, Any] = {"reason": why.reason.value, "errors": [one.to_json() for one in why.defects]}
         if why.reason in _FIELDS:
             details["field"] = _FIELDS[why.reason]
         return InvalidArguments(f"{why.reason.value}: {why.message}", error_code="InvalidArgument", **details)
 
 
-def _invalid(defects: Sequence[Defect]) -> Refusal:
-    return Refusal(Reason.INVALID_PLAN, render(defects), tuple(defects))
+def _invalid(defects: Sequence[PlanDefect]) -> RequestRefusal:
+    return RequestRefusal(Reason.INVALID_PLAN, defects_text(defects), tuple(defects))
 
 
 _FIELDS = {Reason.PROMPT_REQUIRED: "prompt", Reason.INVALID_PLAN: "plan"}
 
 
-def _inserted(context: ToolContext) -> list[Defect]:
-    """Return the places of a plan where outputs of other steps of the calling job were put in.
+def _inserted(context: ToolContext) -> list[PlanDefect]:
+    """Return the places of a plan where outputs of other steps of the calling job were inserted.
 
-    Templates are read in a plan, so that such an output could say which bindings it wants to see. Bindings are data.
-    A plan that is an output as a whole is what its author wanted.
+    Templates of a plan are read, so such an output could choose the bindings that it sees. Bindings are data. A plan
+    that is an output as a whole is its author's wish.
     """
     planned = (context.planned or {}).get("plan")
-    told = "hand outputs over in bindings, and write {{ bindings.<name> }} here"
+    advice = "hand outputs over in bindings, and write {{ bindings.<name> }} here"
     return [
-        Defect(f"plan{one.pointer}", "inserted", f"plan{one.pointer} inserts {one.template!r}: {told}")
+        PlanDefect.at(f"plan{one.pointer}", "inserted", f"inserts {one.template!r}: {advice}")
         for one in find_references(planned)
         if one.pointer
     ]

@@ -1,4 +1,4 @@
-"""From how a child job stands to what its caller is told: a status, an output, or an error."""
+"""The outcome of an agent's job as its caller gets it: a status, an output, or an error."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from shared.domain.errors import (
     as_agent_error,
     capped,
 )
-from shared.domain.states import JobStatus
+from shared.domain.jobs.states import JobStatus
 from shared.ports import ChildOutcome
-from worker.agents.orchestration.merging import ChildResult, Status
+from worker.agents.orchestration.results import AgentResult, Status
 
 FAULTS = frozenset({InternalFault.code, WorkerLost.code, OutcomeUnknown.code})
 """Codes of faults that no agent is to blame for."""
@@ -59,7 +59,7 @@ _CLASSES: Mapping[str, type[ExecutionFailed]] = {
     "invalid_request": InvalidArguments,
 }
 
-_S1_CODES: Mapping[str, str] = {
+_PUBLISHED_CODES: Mapping[str, str] = {
     **dict.fromkeys(AGENT_TIMEOUTS, "DeadlineExceeded"),
     UnknownAgent.code: "NotFound",
     "invalid_request": "InvalidArgument",
@@ -72,14 +72,9 @@ _S1_CODES: Mapping[str, str] = {
 
 
 def status_of(child: ChildOutcome) -> Status:
-    """Return how an agent came out; one that has not ended, or was cancelled, was not needed: it is skipped."""
-    match child.status:
-        case JobStatus.COMPLETED:
-            return Status.SUCCESS
-        case JobStatus.FAILED:
-            return Status.FAILED
-        case _:
-            return Status.SKIPPED
+    """Return the status of an agent; one that has not ended, or was cancelled, was not needed: it is skipped."""
+    ended = {JobStatus.COMPLETED: Status.SUCCESS, JobStatus.FAILED: Status.FAILED}
+    return ended.get(child.status, Status.SKIPPED)
 
 
 def output_of(child: ChildOutcome) -> Any:
@@ -95,8 +90,8 @@ def error_of(child: ChildOutcome) -> dict[str, Any] | None:
         return None
     if child.error is not None:
         return shown_error(child.error)
-    told = "cancelled before its end" if child.status.is_terminal else "not needed any more"
-    return {"code": Cancelled.code, "message": told}
+    message = "cancelled before its end" if child.status.is_terminal else "not needed any more"
+    return {"code": Cancelled.code, "message": message}
 
 
 def shown_error(error: ErrorRecord) -> dict[str, Any]:
@@ -104,13 +99,20 @@ def shown_error(error: ErrorRecord) -> dict[str, Any]:
     return {"code": as_agent_error(error.code), "message": error.message}
 
 
-def result_of(child: ChildOutcome, result_key: str = "") -> ChildResult:
-    """Return an agent's part in a group."""
-    order = child.ended_at.timestamp() if child.ended_at is not None else float("inf")
-    return ChildResult(status_of(child), result_key, output_of(child), order)
+def agent_result(child: ChildOutcome, result_key: str = "") -> AgentResult:
+    """Return the result of an agent as groups and outputs of orchestrations have it."""
+    return AgentResult(
+        status=status_of(child),
+        exec_id=str(child.job_id),
+        output=output_of(child),
+        error=error_of(child),
+        elapsed_ms=child.elapsed_ms,
+        order=child.ended_at.timestamp() if child.ended_at is not None else float("inf"),
+        result_key=result_key,
+    )
 
 
-def failure_of(child: ChildOutcome, **details: Any) -> ExecutionFailed:
+def agent_failure(child: ChildOutcome, **details: Any) -> ExecutionFailed:
     """Return the error of a step whose agent did not succeed: the agent's own, with its name and its job."""
     error = error_of(child) or {"code": InternalFault.code, "message": "it succeeded"}
     name = f"agent {capped(child.agent or '', 100)!r}" if child.agent else "the job"
@@ -120,6 +122,6 @@ def failure_of(child: ChildOutcome, **details: Any) -> ExecutionFailed:
     return kind(f"{name} did not succeed: {error['message']}", **known, **details)
 
 
-def s1_code(code: str) -> str:
+def published_code(code: str) -> str:
     """Return the error code that the tools which call agents publish for one of planq's."""
-    return _S1_CODES.get(code, "Internal")
+    return _PUBLISHED_CODES.get(code, "Internal")

@@ -1,4 +1,4 @@
-"""The Celery instance of a worker process, and tasks that are coroutines.
+"""The Celery instance of a worker process, and its tasks: decode, call the dispatcher, conclude; no decisions.
 
 `app` is made from the environment when this module is imported, as `celery -A worker.main` expects; it opens no
 connection. `worker/main.py` hangs the composed runtime on it as `app.planq_lane`.
@@ -12,12 +12,14 @@ from typing import Any
 
 from celery import Celery, Task
 
+from shared.broker import names
 from shared.broker.celery_config import create_celery
 from shared.broker.dead_letters import DeadLetterWriter
-from shared.settings import load_settings
+from shared.broker.messages import decode_plan, decode_respond, decode_step, decode_steps
+from shared.environment import load_settings
 from worker.celery.pool import WorkFailed
 from worker.container import LaneRuntime
-from worker.engine import Carried, Engine
+from worker.engine import Carried, Dispatcher
 
 _POISONED_EXIT = 70
 """Exit code of a `cpu` process that replaces itself (EX_SOFTWARE of sysexits.h)."""
@@ -33,7 +35,7 @@ app.planq_lifecycle = None
 
 
 class CoroutineTask(Task):
-    """A task whose `run` is a coroutine function: the asyncio pool awaits it, a prefork child runs it on its loop."""
+    """A task whose `run` is a coroutine function: the asyncio pool awaits it, a prefork process on its own loop."""
 
     abstract = True
     Request = "worker.celery.consumer:StepRequest"
@@ -44,17 +46,17 @@ class CoroutineTask(Task):
         return _process_runner().run(self.run(*args, **kwargs))
 
 
-def engine() -> Engine:
-    """Return the engine of this process; raises RuntimeError in a process that was not composed."""
+def _dispatcher() -> Dispatcher:
+    """Return the dispatcher of this process; raises RuntimeError in a process that was not composed."""
     lane: LaneRuntime | None = app.planq_lane
-    if lane is None or lane.engine is None:
+    if lane is None or lane.dispatcher is None:
         raise RuntimeError(
             "this process runs no planq lane; start workers with `planq worker io` or `planq worker cpu`"
         )
-    return lane.engine
+    return lane.dispatcher
 
 
-def conclude(carried: Carried) -> str:
+def _conclude(carried: Carried) -> str:
     """Turn what became of a wake-up into the Celery task's end: its result, or `WorkFailed` with the error's code.
 
     A process in which a tool cannot be stopped ends here: its outcome is stored, its parent replaces it.
@@ -68,7 +70,7 @@ def conclude(carried: Carried) -> str:
 
 
 def _process_runner() -> asyncio.Runner:
-    """Return this child's loop, with the lane opened on it at first use.
+    """Return this process's loop, with the lane opened on it at first use.
 
     Raises what opening raises; the next task then tries again, for the database may be back.
     """
@@ -82,3 +84,27 @@ def _process_runner() -> asyncio.Runner:
             raise
         app.planq_runner = runner
     return runner
+
+
+@app.task(name=names.PLAN, base=CoroutineTask)
+async def plan_job(job: str) -> str:
+    """Carry out the PLAN stage of a job, and what follows from it here."""
+    return _conclude(await _dispatcher().run(decode_plan(job)))
+
+
+@app.task(name=names.STEP, base=CoroutineTask)
+async def run_step(job: str, round: int, step: int, lane: str, tool: str) -> str:
+    """Run one step, and what follows from it here."""
+    return _conclude(await _dispatcher().run(decode_step(job, round, step, lane, tool)))
+
+
+@app.task(name=names.STEPS, base=CoroutineTask)
+async def run_steps(job: str, round: int, steps: list[tuple[int, str]], lane: str) -> str:
+    """Run several steps of one job at once, and what follows from them here."""
+    return _conclude(await _dispatcher().run(decode_steps(job, round, steps, lane)))
+
+
+@app.task(name=names.RESPOND, base=CoroutineTask)
+async def respond_to_job(job: str) -> str:
+    """Carry out the RESPOND stage of a job."""
+    return _conclude(await _dispatcher().run(decode_respond(job)))

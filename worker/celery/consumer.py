@@ -22,7 +22,7 @@ from kombu.exceptions import OperationalError
 
 from shared.broker.dead_letters import LONGEST_CHARS, DeadLetterWriter
 from shared.broker.depth import reply_of
-from shared.broker.messages import check
+from shared.broker.messages import check_message
 from shared.broker.transport import Channel
 
 _log = logging.getLogger("planq.consumer")
@@ -76,7 +76,7 @@ class WakeConsumer(Consumer):
 
         def on_message(message: Any) -> None:
             try:
-                check(message.headers, message.payload)
+                check_message(message.headers, message.payload)
             except Exception as error:  # whatever decoding stumbles over in what anybody may have written
                 self._bury(message, error)
                 return
@@ -108,12 +108,12 @@ class WakeConsumer(Consumer):
 
     def on_connection_error_before_connected(self, exc: BaseException) -> None:
         """Do what Celery does, and name the reply of a broker that refuses."""
-        _tell(exc)
+        _log_reply(exc)
         super().on_connection_error_before_connected(exc)
 
     def on_connection_error_after_connected(self, exc: BaseException) -> None:
         """Do what Celery does, and name the reply of a broker that refuses."""
-        _tell(exc)
+        _log_reply(exc)
         super().on_connection_error_after_connected(exc)
 
     def call_soon_ack(self, p: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -132,7 +132,7 @@ class WakeConsumer(Consumer):
         if self.hub is None or self._is_flush_due:
             return
         self._is_flush_due = True
-        if self._is_stopping:  # timers do not matter any more; what the pool still ends is told at once
+        if self._is_stopping:  # timers do not matter any more; what the pool still ends is sent at once
             self.hub.call_soon(self._flush_due)
         else:
             self.hub.call_soon(self.hub.call_later, _FLUSH_SECONDS, self._flush_due)
@@ -162,13 +162,13 @@ class WakeConsumer(Consumer):
         message.ack_log_error(_log, self.connection_errors)
 
 
-def _tell(error: BaseException) -> None:
+def _log_reply(error: BaseException) -> None:
     if reply := reply_of(error):
         _log.warning("broker_refuses", extra={"cause": reply})
 
 
 def _pause(seconds: float) -> None:
-    """Let time pass on the consumer's thread, unless the worker is told to stop."""
+    """Let time pass on the consumer's thread, unless the worker is to stop."""
     until = monotonic() + seconds
     while (left := until - monotonic()) > 0:
         maybe_shutdown()

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from celery.events.dispatcher import EventDispatcher
 from celery.utils.time import utcoffset
 
-from shared.broker.messages import encode
+from shared.broker.messages import encode_wake
 from shared.domain.errors import ErrorRecord
 from shared.ports import Wake
 
@@ -31,7 +31,7 @@ _Noted: TypeAlias = "tuple[str, float, _Fields]"
 
 
 class TaskEvents(EventDispatcher):
-    """An event dispatcher that may be told of task events from any thread, at the cost of a few microseconds."""
+    """An event dispatcher that takes task events from any thread, at the cost of a few microseconds."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._pending: deque[_Noted] = deque(maxlen=_MAX_PENDING)
@@ -51,7 +51,7 @@ class TaskEvents(EventDispatcher):
             super().send(type, *args, **fields)
 
     def note(self, type: str, fields: _Fields) -> None:
-        """Note a task event of this moment; `fields` may be a function, which is only called if somebody listens."""
+        """Note a task event of this moment; `fields` may be a function, which is only called if a monitor listens."""
         if self.shows_tasks:
             self._pending.append((type, time.time(), fields))
             if self.on_send_buffered:
@@ -72,7 +72,7 @@ class TaskEvents(EventDispatcher):
                     raise
                 self._is_heard = getattr(self.producer.channel, "heard_by", None) != 0
                 if not self._is_heard:
-                    # Nobody got that one, so nobody would get the others; whoever comes now hears the next.
+                    # Nobody got that one, so nobody would get the others; a monitor that comes now gets the next.
                     self._pending.clear()
 
     def extend_buffer(self, other: EventDispatcher) -> None:
@@ -118,15 +118,17 @@ class CeleryTracker:
     def started(self, wake: Wake, attempt: int) -> None:
         """Send `task-received` and `task-started`."""
         self._note("task-received", partial(_received, wake, attempt))
-        self._note("task-started", partial(_told, wake, attempt))
+        self._note("task-started", partial(_identified, wake, attempt))
 
     def ended(self, wake: Wake, attempt: int, error: ErrorRecord | None, runtime_seconds: float) -> None:
         """Send `task-succeeded` or `task-failed`."""
         if error is None:
-            self._note("task-succeeded", partial(_told, wake, attempt, result="succeeded", runtime=runtime_seconds))
+            self._note(
+                "task-succeeded", partial(_identified, wake, attempt, result="succeeded", runtime=runtime_seconds)
+            )
         else:
             # The code alone: the message may quote a provider or a tool, and monitors show it to everybody.
-            self._note("task-failed", partial(_told, wake, attempt, exception=error.code, traceback=""))
+            self._note("task-failed", partial(_identified, wake, attempt, exception=error.code, traceback=""))
 
     def _note(self, kind: str, fields: Callable[[], dict[str, Any]]) -> None:
         dispatcher = getattr(self._consumer, "event_dispatcher", None)
@@ -135,13 +137,13 @@ class CeleryTracker:
 
 
 def _received(wake: Wake, attempt: int) -> dict[str, Any]:
-    message = encode(wake, attempt)
+    message = encode_wake(wake, attempt)
     shown = {"name": message.task, "args": "()", "kwargs": message.kwargs_repr}
     return {"uuid": message.task_id, **shown, "retries": 0, "eta": None, "expires": None}
 
 
-def _told(wake: Wake, attempt: int, **fields: Any) -> dict[str, Any]:
-    return {"uuid": encode(wake, attempt).task_id, **fields}
+def _identified(wake: Wake, attempt: int, **fields: Any) -> dict[str, Any]:
+    return {"uuid": encode_wake(wake, attempt).task_id, **fields}
 
 
 class SilentTracker:

@@ -55,7 +55,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 @dataclass(eq=False)
-class Job:
+class PoolMessage:
     """One message in the pool; Celery keeps it as the request's apply result and may `terminate` it."""
 
     number: int
@@ -83,7 +83,7 @@ class AsyncioPool(BasePool):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._numbers = itertools.count(1)
-        self._jobs: dict[int, Job] = {}
+        self._messages: dict[int, PoolMessage] = {}
         self._hub: Any = None
         self._loop = new_loop()
         self._thread = threading.Thread(target=self._run_loop, name="planq-loop", daemon=True)
@@ -118,20 +118,20 @@ class AsyncioPool(BasePool):
         self.app.planq_lane.wind_down()
         until = time.monotonic() + self.app.planq_lane.drain_seconds
         self._wait(until)
-        for number in list(self._jobs):
+        for number in list(self._messages):
             self.terminate_job(number)
         self._wait(time.monotonic() + _CANCEL_SECONDS)
         self._finish()
 
     def on_terminate(self) -> None:
         """Cold stop: work is given back at once."""
-        for number in list(self._jobs):
+        for number in list(self._messages):
             self.terminate_job(number)
         self._wait(time.monotonic() + _CANCEL_SECONDS)
         self._finish()
 
     def _wait(self, until: float) -> None:
-        while (self._jobs or (self._hub is not None and self._hub._ready)) and time.monotonic() < until:
+        while (self._messages or (self._hub is not None and self._hub._ready)) and time.monotonic() < until:
             self._pump()
             time.sleep(_TICK_SECONDS)
 
@@ -172,35 +172,41 @@ class AsyncioPool(BasePool):
         soft_timeout: float | None = None,
         timeout: float | None = None,
         **_: Any,
-    ) -> Job:
+    ) -> PoolMessage:
         """Take one message: `args` begin with task name, task id, request, body, content type and encoding."""
-        job = Job(next(self._numbers), self)
-        self._jobs[job.number] = job
+        message = PoolMessage(next(self._numbers), self)
+        self._messages[message.number] = message
         if accept_callback is not None:
-            accept_callback(job.number, time.monotonic())
-        self._loop.call_soon_threadsafe(self._spawn, job, args, callback, soft_timeout or timeout)
-        return job
+            accept_callback(message.number, time.monotonic())
+        self._loop.call_soon_threadsafe(self._spawn, message, args, callback, soft_timeout or timeout)
+        return message
 
-    def _spawn(self, job: Job, args: Any, callback: Any, limit: float | None) -> None:
-        job.task = self._loop.create_task(self._call(args))
+    def _spawn(self, message: PoolMessage, args: Any, callback: Any, limit: float | None) -> None:
+        message.task = self._loop.create_task(self._call(args))
         # A callback and not a `finally`: a task that is cancelled before its first step never runs a line.
-        job.task.add_done_callback(partial(self._conclude, job, args, callback, limit, time.monotonic()))
-        if job.stop_signal is not None:
-            job.task.cancel()
+        message.task.add_done_callback(partial(self._conclude, message, args, callback, limit, time.monotonic()))
+        if message.stop_signal is not None:
+            message.task.cancel()
         if limit:
-            job.timers.append(self._loop.call_later(limit, self._time_out, job))
+            message.timers.append(self._loop.call_later(limit, self._time_out, message))
 
-    def _time_out(self, job: Job) -> None:
-        job.timed_out = True
-        if job.task is not None:
-            job.task.cancel()
+    def _time_out(self, message: PoolMessage) -> None:
+        message.timed_out = True
+        if message.task is not None:
+            message.task.cancel()
 
     def _conclude(
-        self, job: Job, args: Any, callback: Any, limit: float | None, started: float, task: asyncio.Task[Any]
+        self,
+        message: PoolMessage,
+        args: Any,
+        callback: Any,
+        limit: float | None,
+        started: float,
+        task: asyncio.Task[Any],
     ) -> None:
-        for timer in job.timers:
+        for timer in message.timers:
             timer.cancel()
-        outcome = (*self._outcome(job, args, limit, task), time.monotonic() - started)
+        outcome = (*self._outcome(message, args, limit, task), time.monotonic() - started)
         # From this thread and not through the hub: a callback queued there queues the acknowledgement behind the next
         # poll, which costs up to a second a message.
         try:
@@ -208,12 +214,18 @@ class AsyncioPool(BasePool):
         except Exception:
             _log.exception("pool_callback_failed")
         finally:
-            self._jobs.pop(job.number, None)
+            self._messages.pop(message.number, None)
 
-    def _outcome(self, job: Job, args: Any, limit: float | None, task: asyncio.Task[Any]) -> tuple[int, Any]:
+    def _outcome(
+        self, message: PoolMessage, args: Any, limit: float | None, task: asyncio.Task[Any]
+    ) -> tuple[int, Any]:
         """Return how Celery wants to hear of an ended task: whether it failed, and its value or error."""
         if task.cancelled():
-            reason = SoftTimeLimitExceeded(limit) if job.timed_out else Terminated(job.stop_signal or signals.SIGTERM)
+            reason = (
+                SoftTimeLimitExceeded(limit)
+                if message.timed_out
+                else Terminated(message.stop_signal or signals.SIGTERM)
+            )
             return 1, _info(reason)
         error = task.exception()
         if error is None:
@@ -231,16 +243,16 @@ class AsyncioPool(BasePool):
         return await self.app.tasks[name].run(*arguments, **keywords)
 
     def terminate_job(self, pid: int, signal: int | None = None) -> None:
-        """Cancel one message's coroutine; `pid` is the number that Celery was told when it was accepted."""
-        job = self._jobs.get(pid)
-        if job is None:
+        """Cancel one message's coroutine; `pid` is the number that Celery got when it was accepted."""
+        message = self._messages.get(pid)
+        if message is None:
             return
-        job.stop_signal = int(signal or signals.SIGTERM)
-        self._loop.call_soon_threadsafe(lambda: job.task and job.task.cancel())
+        message.stop_signal = int(signal or signals.SIGTERM)
+        self._loop.call_soon_threadsafe(lambda: message.task and message.task.cancel())
 
     def _get_info(self) -> dict[str, Any]:
         info: dict[str, Any] = super()._get_info()
-        info["in-flight"] = len(self._jobs)
+        info["in-flight"] = len(self._messages)
         return info
 
 

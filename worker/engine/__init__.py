@@ -1,11 +1,11 @@
-"""The use cases of a worker, over ports only: plan, run a step, respond, go on, sweep, retain.
+"""The worker's half of the kernel: claim, carry out, go on, sweep; over ports only.
 
-`Engine.run` takes one wake-up and carries it as far as this process can: claim, work, finish, continue. Nothing here
-knows PostgreSQL, Celery, a provider or HTTP.
+`Dispatcher.run` takes one wake-up and carries it as far as this process can. What an attempt does is in
+`worker.attempts`; nothing here knows of plans, tools, models, agents or HTTP.
 """
 
-from worker.engine.carried import Carried
-from worker.engine.engine import Engine, EngineSettings
+from worker.engine.chain import Carried
+from worker.engine.dispatcher import Dispatcher, DispatcherSettings
 from worker.engine.sweeper import Retainer, Sweeper, SweepSettings
 
-__all__ = ["Carried", "Engine", "EngineSettings", "Retainer", "SweepSettings", "Sweeper"]
+__all__ = ["Carried", "Dispatcher", "DispatcherSettings", "Retainer", "SweepSettings", "Sweeper"]

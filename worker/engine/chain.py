@@ -12,23 +12,109 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from uuid import UUID
 
-from shared.domain.model import ModelCall
-from shared.domain.states import Lane
-from shared.ports import AnyWake, StepClaim, StepsWake, StepWake, Take, Wake
-from worker.engine.claims import Flight
-from worker.engine.unit import Units
-from worker.engine.values import Outcome
+from shared.domain.errors import ErrorRecord
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.states import STAGES, Lane
+from shared.domain.jobs.steps import PlannedStep
+from shared.domain.jobs.usage import ModelCall
+from shared.ports.jobs.claims import StageClaim, StepClaim
+from shared.ports.jobs.store import Take, TransitionResult, UnitStep
+from shared.ports.jobs.sweep import Place
+from shared.ports.jobs.wakes import AnyWake, PlanWake, StepsWake, StepWake, Wake, stage_again
+from worker.engine.in_flight import RunningAttempt
 
 T = TypeVar("T")
+
+Units = Mapping[StepRef, PlannedStep]
+"""The steps that go on with a unit, each by the step before it."""
 
 _CONCLUDE_SECONDS = 1.0
 """What a conclusion under way gets when the process stops, before its work is given back in its place. Both writes
 are fenced, so only one of them lands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """The outcome of carrying out one wake-up.
+
+    `attempt` is None when there was nothing to do: the claim found the work taken, over or not yet due. `error` is
+    what the stage or step failed with. `taken` and `wakes` are what it led to: what this process has claimed already,
+    and what anybody may carry out. `poisoned` says that a thread which cannot be stopped still runs a tool here, so
+    that a `cpu` process should be replaced. `is_late` says that the outcome was rejected, because the attempt had
+    ended otherwise (taken back, cancelled, expired). `steps` counts the attempts of a wake-up for several steps.
+    `unit` are the further steps of its unit.
+    """
+
+    attempt: int | None = None
+    wakes: Sequence[Wake] = ()
+    taken: Sequence[StageClaim | StepClaim] = ()
+    error: ErrorRecord | None = None
+    poisoned: bool = False
+    is_late: bool = False
+    steps: int | None = None
+    unit: Sequence[UnitStep] = ()
+
+    @property
+    def text(self) -> str:
+        """Return the outcome in a word or two, as Flower shows it."""
+        if self.steps:
+            return f"{self.steps} steps"
+        if self.attempt is None:
+            return "nothing to do"
+        if self.is_late:
+            return "rejected: too late"
+        return "succeeded" if self.error is None else f"failed: {self.error.code}"
+
+    @classmethod
+    def by(
+        cls,
+        claim: StageClaim | StepClaim,
+        result: TransitionResult,
+        *,
+        error: ErrorRecord | None = None,
+        poisoned: bool = False,
+    ) -> Carried:
+        """Return the outcome of an attempt from its last transition; one that did not land led to nothing."""
+        wakes: Sequence[Wake] = ()
+        if result.applied:
+            ref = claim.ref if isinstance(claim, StepClaim) else StepRef(claim.job_id, claim.round, 0)
+            wakes = after_step(ref, result)
+        return cls(claim.attempt, wakes, result.taken, error, poisoned, is_late=not result.applied)
+
+
+def after_step(ref: StepRef, result: TransitionResult) -> list[Wake]:
+    """Return the wake-ups that an applied transition of the step `ref` asks for, beside what it took over."""
+    wakes: list[Wake] = [StepWake(replace(ref, index=s.index), s.lane, s.tool_name) for s in result.ready]
+    is_taken = any(isinstance(claim, StageClaim) for claim in result.taken)
+    if result.job_status in STAGES and not is_taken:
+        wakes.append(stage_again(ref.job_id, result.job_status, result.stage_attempt))
+    wakes += [PlanWake(child) for child in result.children]
+    return wakes
+
+
+def after_release(ref: StepRef, attempt: int, result: TransitionResult) -> list[Wake]:
+    """Return the wake-ups after `attempt` at the step `ref` was given back: its next one, or what a skip leads to."""
+    return [
+        replace(wake, attempt=attempt + 1) if isinstance(wake, StepWake) and wake.ref == ref else wake
+        for wake in after_step(ref, result)
+    ]
+
+
+def wake_of(claim: StageClaim | StepClaim) -> Wake:
+    """Return the wake-up that would have led to a claim."""
+    if isinstance(claim, StepClaim):
+        return StepWake(claim.ref, claim.lane, claim.tool_name, claim.attempt)
+    return stage_again(claim.job_id, claim.status, claim.attempt - 1)
+
+
+def place_of(wake: Wake) -> Place:
+    """Return what a wake-up asks to claim."""
+    return wake.ref if isinstance(wake, StepWake) else wake.job_id
 
 
 @dataclass(eq=False, slots=True)
@@ -37,8 +123,9 @@ class Chain:
 
     `may_go_on` says whether a follow-up may be taken over here now, `workers` how many workers of the lane there are.
     `held` counts its slots, `asked` is for how many wake-ups it claimed last. While `is_asking`, it waits for the
-    answer to a claim, or has not begun. `units` are those of its plan; `known` is what the last step of one came to,
-    which is concluded by itself. `calls` are the model calls of the stage at hand that are not recorded yet.
+    answer to a claim, or has not begun. `units` are those of its plan; `known` is what its executor knows already of
+    the step after a unit, with the claim that the unit's commit brings. `calls` are the model calls
+    of the stage at hand that are not recorded yet.
     """
 
     lane: Lane
@@ -49,9 +136,9 @@ class Chain:
     asked: int = 0
     is_asking: bool = True
     is_stopped: bool = False
-    flight: Flight | None = None
+    running: RunningAttempt | None = None
     units: Units = field(default_factory=dict)
-    known: tuple[StepClaim, Outcome] | None = None
+    known: tuple[StepClaim, Any] | None = None
     calls: list[ModelCall] = field(default_factory=list)
 
     def take(self, ready: int | None = None) -> Take | None:
@@ -80,7 +167,7 @@ class Chain:
     @property
     def is_open(self) -> bool:
         """True while the answer of the database is awaited, which must be known before anything is given back."""
-        return self.is_asking or (self.flight is not None and self.flight.is_concluding)
+        return self.is_asking or (self.running is not None and self.running.is_concluding)
 
     def stop(self, task: asyncio.Task[Any]) -> None:
         """End the chain and give back what it carries out; `task` runs it."""
@@ -97,15 +184,15 @@ class Work:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._errors: list[BaseException] = []
 
-    def begin(self, chain: Chain, running: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def begin(self, chain: Chain, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run a chain; when it has ended, however it ended, its slots are given back."""
-        task = self.spawn(running)
+        task = self.spawn(work)
         self._chains[task] = chain
         return task
 
-    def spawn(self, running: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run something that is not broken off when the chains are stopped."""
-        task = asyncio.create_task(running)
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
@@ -185,7 +272,7 @@ class Slots:
             await turn
         except asyncio.CancelledError:
             self._waiting.remove(turn)
-            self._call_next()  # whoever stands behind must not wait for one who has gone
+            self._call_next()  # the next in line must not wait for one who has gone
             raise
         self._waiting.popleft()
 

@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 
-from shared.ports import Place
+from shared.ports.jobs.sweep import Place
 
 _log = logging.getLogger("planq.fence")
 
@@ -60,7 +60,7 @@ class Fence:
         threading.Thread(target=self._watch, name="planq-fence", daemon=True).start()
 
     def hear(self, kind: str, place: Place, number: int) -> None:
-        """Take note of a change of `Claims` of this process."""
+        """Take note of a change of `InFlightWork` of this process."""
         if kind in ("acting", "still"):
             self.is_acting(kind == "acting")
 

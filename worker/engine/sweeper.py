@@ -28,26 +28,24 @@ from shared.domain.errors import (
     Unavailable,
     WorkerLost,
 )
-from shared.domain.ids import StepRef
-from shared.domain.retry import Ask, GiveUp, Next, Phase, RunAgain, after_error, after_loss
-from shared.domain.states import Lane, StepStatus
-from shared.ports import (
+from shared.domain.jobs.elicitations import AfterAnswer, ElicitationAnswer, Fails, after_answer
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.retry import AskPerson, GiveUp, Next, Phase, RunAgain, after_error, after_loss
+from shared.domain.jobs.states import ElicitationKind, ElicitationStatus, Lane, StepStatus
+from shared.ports.jobs.store import TransitionResult
+from shared.ports.jobs.sweep import (
     Due,
     ExpiredJob,
+    ExpiredQuestion,
+    LocalPeers,
     LostStage,
     LostStep,
-    Neighbourhood,
-    PlanWake,
-    Publisher,
-    Queues,
-    RespondWake,
     RetentionStore,
     SweepPart,
     SweepStore,
-    TransitionResult,
-    Wake,
 )
-from worker.engine.carried import after_step
+from shared.ports.jobs.wakes import PlanWake, Publisher, Queues, Wake, stage_again
+from worker.engine.chain import after_step
 
 _log = logging.getLogger("planq.sweep")
 
@@ -76,9 +74,9 @@ class SweepSettings:
 class Sweeper:
     """One pass after the other.
 
-    `job_ended` is told of jobs that a pass ends, and `interrupt` of those that it ends in the middle, so that what
-    runs of them is cut off. `due_in` is told in how many seconds a pass is due that should not wait for its turn.
-    Workers of the `neighbourhood` that have gone are not waited for until their leases end. `suspected` is called
+    `job_ended` is called with jobs that a pass ends, and `interrupt` with those that it ends in the middle, so that
+    what runs of them is cut off. `due_in` is called with the seconds until a pass is due that should not wait for its
+    turn. Workers of the `local_peers` that have gone are not waited for until their leases end. `suspected` is called
     where suspects may wait for a process of their own. `counts` are totals since the start, by name and labels.
     """
 
@@ -93,7 +91,7 @@ class Sweeper:
         *,
         interrupt: Callable[[UUID], None],
         due_in: Callable[[float], None] = lambda _: None,
-        neighbourhood: Neighbourhood | None = None,
+        local_peers: LocalPeers | None = None,
         suspected: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
@@ -104,7 +102,7 @@ class Sweeper:
         self._draw = draw
         self._interrupt = interrupt
         self._due_in = due_in
-        self._neighbourhood = neighbourhood
+        self._local_peers = local_peers
         self._suspected = suspected
         self.counts = Counter[tuple[str, ...]]()
         self._parts = {
@@ -115,7 +113,7 @@ class Sweeper:
             SweepPart.JOBS: self._expire_jobs,
             SweepPart.QUESTIONS: self._expire_questions,
             SweepPart.SCHEDULES: self._fire_schedules,
-            SweepPart.CHILDREN: self._tell_parents,
+            SweepPart.CHILDREN: self._notify_parents,
         }
         self._passes = 0
         self._is_broker_there = True
@@ -170,23 +168,23 @@ class Sweeper:
 
         What has gone never comes back, so what was seen is still true when it is written.
         """
-        if self._neighbourhood is None or (place := self._neighbourhood.place) is None:
+        if self._local_peers is None or (place := self._local_peers.place) is None:
             return
-        for worker in await self._store.neighbours(place):
-            if self._neighbourhood.has_gone(worker.process) and await self._store.end_lease(worker):
+        for worker in await self._store.peers(place):
+            if self._local_peers.has_gone(worker.process) and await self._store.end_lease(worker):
                 _log.warning("worker_gone", extra={"worker": worker.name})
 
     async def _lanes_that_lost_wakes(self, unclaimed: Collection[Lane]) -> Collection[Lane]:
-        """Return the lanes with unclaimed work and an empty queue: whoever took those wake-ups will not claim."""
+        """Return the lanes with unclaimed work and an empty queue: their wake-ups are lost."""
         return await self._queues.empty(unclaimed) if unclaimed and self._is_broker_there else ()
 
     async def _fire_timers(self) -> tuple[int, list[Wake]]:
         wakes: list[Wake] = []
         count = 0
         for timer in await self._store.due_timers(self._settings.batch):
-            moved = await self._store.fire_timer(timer)
-            count += moved.applied
-            wakes += after_step(timer.ref, moved)
+            result = await self._store.fire_timer(timer)
+            count += result.applied
+            wakes += after_step(timer.ref, result)
         return count, wakes
 
     async def _fire_schedules(self) -> tuple[int, list[Wake]]:
@@ -210,14 +208,14 @@ class Sweeper:
         count = 0
         for step in await self._store.lost_steps(self._settings.batch, self._settings.deadline_grace):
             decided = self._judge(step)
-            moved = await self._store_next(step, decided)
-            if not moved.applied:
+            result = await self._store_next(step, decided)
+            if not result.applied:
                 continue
             count += 1
             self._has_lost_worker |= step.is_worker_lost
-            told = {"code": decided.error.code, "attempt": step.attempt, "to": str(moved.status)}
-            _tell("step_taken_back", step.ref, **told, **self._count(step))
-            wakes += after_step(step.ref, moved)
+            notified = {"code": decided.error.code, "attempt": step.attempt, "to": str(result.status)}
+            _log_step("step_taken_back", step.ref, **notified, **self._count(step))
+            wakes += after_step(step.ref, result)
         return count, wakes
 
     def _judge(self, step: LostStep) -> Next:
@@ -234,8 +232,8 @@ class Sweeper:
         match decided:
             case RunAgain(error, delay, in_doubt):  # nobody has joined here, so nothing begins anew
                 return await self._store.take_back_step(step, error, delay, in_doubt=in_doubt)
-            case Ask(error, question):
-                applied = await self._store.ask_lost_step(step, error, question)
+            case AskPerson(error, question):
+                applied = await self._store.ask_lost_step(step, question, error)
                 return TransitionResult(applied, status=StepStatus.WAITING)
             case GiveUp(error):
                 return await self._store.take_back_step(step, error, None)
@@ -243,13 +241,13 @@ class Sweeper:
     async def _take_back_stages(self) -> tuple[int, list[Wake]]:
         count = 0
         for stage in await self._store.lost_stages(self._settings.batch):
-            told = {"job": str(stage.job_id), "stage": str(stage.status)}
+            notified = {"job": str(stage.job_id), "stage": str(stage.status)}
             if stage.company == 1 and stage.losses + 1 >= self._settings.max_worker_losses:
                 count += await self._give_up(stage)
             elif await self._store.take_back_stage(stage):
                 count += 1
                 self._has_lost_worker = True
-                _log.warning("stage_taken_back", extra={**told, **self._count(stage)})
+                _log.warning("stage_taken_back", extra={**notified, **self._count(stage)})
         return count, []  # what hung is due at once, and published by this very pass; a suspect waits for its process
 
     async def _give_up(self, stage: LostStage) -> int:
@@ -277,9 +275,10 @@ class Sweeper:
         wakes: list[Wake] = []
         for plan in await self._store.expired_plans(self._settings.batch):
             error = ErrorRecord.of(PlanTimedOut(f"the plan did not end within {plan.plan_timeout_seconds:g} s"))
-            if await self._store.expire_plan(plan, error):
+            status = await self._store.expire_plan(plan, error)
+            if status is not None:
                 _log.warning("plan_expired", extra={"job": str(plan.job_id)})
-                wakes.append(RespondWake(plan.job_id))
+                wakes.append(stage_again(plan.job_id, status, 0))
         return len(wakes), wakes
 
     async def _expire_jobs(self) -> tuple[int, list[Wake]]:
@@ -295,37 +294,34 @@ class Sweeper:
                 self._job_ended(ended)
                 self._interrupt(ended)
             if job.is_child:
-                wakes += await self._tell_parent(job.job_id)
+                wakes += await self._notify_parent(job.job_id)
         return count, wakes
 
-    async def _tell_parents(self) -> tuple[int, list[Wake]]:
+    async def _notify_parents(self) -> tuple[int, list[Wake]]:
         wakes: list[Wake] = []
-        ended = await self._store.untold_children(self._settings.batch)
+        ended = await self._store.unnotified_children(self._settings.batch)
         for child in ended:
-            wakes += await self._tell_parent(child)
+            wakes += await self._notify_parent(child)
         return len(ended), wakes
 
-    async def _tell_parent(self, child: UUID) -> list[Wake]:
+    async def _notify_parent(self, child: UUID) -> list[Wake]:
         """Tell the parent of a child job that has ended; returns what that led to."""
-        told = await self._store.child_ended(child)
-        if told is None:
+        notified = await self._store.child_ended(child)
+        if notified is None:
             return []
-        _tell("parent_told", told.step, child=str(child))
-        return after_step(told.step, told.moved)
+        _log_step("parent_notified", notified.step, child=str(child))
+        return after_step(notified.step, notified.result)
 
     async def _expire_questions(self) -> tuple[int, list[Wake]]:
         wakes: list[Wake] = []
         count = 0
         for question in await self._store.expired_questions(self._settings.batch):
-            error = HumanWaitTimedOut(
-                f"nobody said within {question.limit_seconds:g} s whether the call took effect, so it is not repeated"
-            )
-            moved = await self._store.expire_question(question, ErrorRecord.of(error))
-            if not moved.applied:
+            result = await self._store.expire_question(question, _after_silence(question))
+            if not result.applied:
                 continue
             count += 1
-            _tell("question_expired", question.ref)
-            wakes += after_step(question.ref, moved)
+            _log_step("question_expired", question.ref)
+            wakes += after_step(question.ref, result)
         return count, wakes
 
 
@@ -337,7 +333,18 @@ def _overdue(job: ExpiredJob) -> TimedOut:
     return JobTimedOut(f"the job did not end within {job.limit_seconds:g} s")
 
 
-def _tell(event: str, ref: StepRef, **fields: Any) -> None:
+def _after_silence(question: ExpiredQuestion) -> AfterAnswer:
+    """Return what it does to a step that nobody answered in time."""
+    if question.kind is ElicitationKind.OUTCOME:
+        error = HumanWaitTimedOut(
+            f"nobody said within {question.limit_seconds:g} s whether the call took effect, so it is not repeated"
+        )
+        return Fails(ErrorRecord.of(error))
+    answer = ElicitationAnswer(question.kind, ElicitationStatus.EXPIRED, question.default)
+    return after_answer(answer, question.step_kind, limit_seconds=question.limit_seconds)
+
+
+def _log_step(event: str, ref: StepRef, **fields: Any) -> None:
     _log.warning(event, extra={"job": str(ref.job_id), "step": ref.index, **fields})
 
 

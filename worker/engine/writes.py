@@ -1,7 +1,7 @@
 """The calls of writes (`idempotent` and `unsafe` tools) that may act now, and the right of a call to act.
 
 A call acts from its beginning until its asyncio task has ended, and as long as a thread of it runs, which no
-cancellation stops. Whoever says that an attempt has stopped asks here first.
+cancellation stops. Code that says that an attempt has stopped asks here first.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from shared.domain.errors import DatabaseUnavailable, OwnershipLost
-from shared.domain.states import Effect, Recovery
-from shared.ports import Attempt, StepClaim
+from shared.domain.jobs.states import Effect, Recovery
+from shared.ports.jobs.claims import StepClaim
+from shared.ports.jobs.sweep import Attempt
 from worker.engine.fence import Lease
 
 _LOOK_SECONDS = 0.05
@@ -38,9 +39,9 @@ class _Acting:
 class Writes:
     """Those of one process; safe from any thread."""
 
-    def __init__(self, told: Callable[[str, Attempt], None] = lambda *_: None) -> None:
-        """`told` hears when the first call begins (`acting`), and when none acts any more (`still`); in order."""
-        self._told = told
+    def __init__(self, on_change: Callable[[str, Attempt], None] = lambda *_: None) -> None:
+        """`on_change` is called when the first call begins (`acting`) and when the last has ended (`still`)."""
+        self._on_change = on_change
         self._lock = threading.Lock()
         self._calls: dict[Attempt, _Acting] = {}
 
@@ -66,7 +67,7 @@ class Writes:
         with self._lock:
             call = self._calls[attempt] = _Acting()
             if len(self._calls) == 1:
-                self._told("acting", attempt)
+                self._on_change("acting", attempt)
         try:
             yield
         finally:
@@ -93,7 +94,7 @@ class Writes:
         if not call.is_open and not call.threads and self._calls.get(attempt) is call:
             del self._calls[attempt]
             if not self._calls:
-                self._told("still", attempt)
+                self._on_change("still", attempt)
 
 
 class Owner:

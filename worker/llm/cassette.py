@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from shared.domain.errors import InvalidOutput, Misconfigured, ModelRefused, capped
-from worker.llm.backend import FREE, Completion
+from worker.llm.completion import NO_COST, Completion
 from worker.llm.prompts import FENCE_ID
 from worker.llm.request import ModelRequest
 
-VERSION = 1
-COMPARED_CHARS = 4_000
+_VERSION = 1
+_COMPARED_CHARS = 4_000
 """How much of a request is compared when the closest recorded one is looked for; difflib is quadratic."""
 
 _VOLATILE = (
@@ -70,7 +70,7 @@ class Recorder:
         """Add one exchange and return once it is written; raise `OSError` when it cannot be."""
         recorded = request.to_json()
         entry = {
-            "version": VERSION,
+            "version": _VERSION,
             "key": _key(canonical_request(recorded)),
             "model": model,
             "recorded": recorded,
@@ -95,7 +95,7 @@ class Recorder:
 
 
 def replay(path: str, request: ModelRequest) -> Completion:
-    """Return what was recorded for `request`; nothing is spent, so the cost is zero.
+    """Return the recorded reply to `request`; nothing is spent, so the cost is zero.
 
     Raises `ModelRefused` when the file cannot be read or holds no such request (the message names the closest one),
     and `InvalidOutput` when a line of it is damaged.
@@ -111,7 +111,7 @@ def replay(path: str, request: ModelRequest) -> Completion:
     if found is None:
         raise ModelRefused(_miss(path, recorded, canonical, entries))
     try:
-        return Completion.from_json(found.reply, cost_usd=FREE)
+        return Completion.from_json(found.reply, cost_usd=NO_COST)
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidOutput(f"cassette {path}: the reply of {key[:12]} is damaged: {error!r}") from error
 
@@ -124,8 +124,8 @@ def _entries(path: str) -> Iterator[_Entry]:
             try:
                 entry = json.loads(line)
                 version, recorded, reply = entry["version"], entry["recorded"], entry["reply"]
-                if version != VERSION:
-                    raise ValueError(f"version {version!r}, expected {VERSION}")
+                if version != _VERSION:
+                    raise ValueError(f"version {version!r}, expected {_VERSION}")
                 canonical = canonical_request(recorded)
                 # The key is computed again, so that a cassette edited by hand means what it says.
                 yield _Entry(_key(canonical), str(recorded["purpose"]), canonical, reply)
@@ -140,10 +140,10 @@ def _miss(path: str, recorded: Mapping[str, Any], canonical: str, entries: list[
     rivals = [entry for entry in entries if entry.purpose == purpose]
     if not rivals:
         return f"{message}; none of its {len(entries)} exchanges is a {purpose} request. Record it with PLANQ_RECORD."
-    wanted = canonical[:COMPARED_CHARS]
+    wanted = canonical[:_COMPARED_CHARS]
 
     def likeness(entry: _Entry) -> float:
-        return difflib.SequenceMatcher(None, wanted, entry.canonical[:COMPARED_CHARS]).quick_ratio()
+        return difflib.SequenceMatcher(None, wanted, entry.canonical[:_COMPARED_CHARS]).quick_ratio()
 
     closest = max(rivals, key=likeness)
     heard = _last_message(json.loads(closest.canonical))

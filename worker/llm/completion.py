@@ -1,87 +1,116 @@
-"""From pydantic-ai's responses, whole or broken off, to ours: text, tool calls, tokens, price."""
+"""The reply of a provider, a cassette or the offline rules to a model request, and its usage.
+
+Providers report the tokens of a reply early (Anthropic, Google) or with its last event (OpenAI). The rest
+of a stream that broke off is estimated, and kept apart, so that a record can say so.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from pydantic_ai.messages import ModelResponse, TextPart, ThinkingPart, ToolCallPart
+from shared.domain.models.exchange import ToolCallRequest
 
-from shared.domain.model import ToolCallRequest
-from shared.domain.planning import decoded
-from worker.llm.backend import Completion
-from worker.llm.request import ModelRequest
-
-_MOST_TOKENS = 2**31 - 1
-
-_BYTES_PER_TOKEN = 4
-"""A rule of thumb of the providers for English text (https://platform.openai.com/tokenizer); JSON and other languages
-have fewer. Only used for what a broken stream did not tell."""
+NO_COST = Decimal(0)
+"""The cost of a reply without a provider."""
 
 
-def completion_of(response: ModelResponse) -> Completion:
-    """Return a whole reply."""
-    texts = [part.content for part in response.parts if isinstance(part, TextPart)]
-    calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
-    return Completion(
-        text="\n\n".join(texts),
-        tool_calls=[ToolCallRequest(call.tool_name, _arguments(call.args)) for call in calls],
-        input_tokens=_count(response.usage.input_tokens),
-        output_tokens=_count(response.usage.output_tokens),
-        cost_usd=_cost(response),
-        finish_reason=response.finish_reason,
-    )
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A reply. `cost_usd` is None when no price is known, `finish_reason` when none was reported.
 
-
-def partial_of(response: ModelResponse, request: ModelRequest) -> Completion:
-    """Return as much of a reply as had come, with the tokens that it has probably cost.
-
-    The provider's own numbers count where it told them; while a reply runs they may lag behind (Anthropic begins with
-    the tokens of the question), so that the output is never less than the text that came.
+    `state` is that of `ModelReply`.
     """
-    told = response.usage
-    asked = told.input_tokens or _estimated(json.dumps(request.to_json(), ensure_ascii=False))
-    said = max(told.output_tokens, _estimated("".join(_received(response))))
-    usage = replace(told, input_tokens=asked, output_tokens=said, unmeasured_requests=0)
-    return completion_of(replace(response, usage=usage))
+
+    text: str = ""
+    tool_calls: Sequence[ToolCallRequest] = ()
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: Decimal | None = None
+    finish_reason: str | None = None
+    state: Any = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form that exchanges and cassettes hold."""
+        calls = [
+            {"name": call.name, "arguments": raw if isinstance(raw := call.arguments, str) else dict(raw)}
+            | ({"id": call.id} if call.id else {})
+            for call in self.tool_calls
+        ]
+        usage = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
+        form = {"text": self.text, "tool_calls": calls, "finish_reason": self.finish_reason, "usage": usage}
+        return form if self.state is None else {**form, "state": self.state}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any], cost_usd: Decimal | None) -> Completion:
+        """Read the stored form; raise `KeyError`, `TypeError` or `ValueError` when it is none."""
+        calls = [
+            ToolCallRequest(str(call["name"]), _arguments(call["arguments"]), str(call.get("id", "")))
+            for call in stored["tool_calls"]
+        ]
+        usage = stored["usage"]
+        finish_reason = stored["finish_reason"]
+        return cls(
+            text=str(stored["text"]),
+            tool_calls=calls,
+            input_tokens=int(usage["input_tokens"]),
+            output_tokens=int(usage["output_tokens"]),
+            cost_usd=cost_usd,
+            finish_reason=None if finish_reason is None else str(finish_reason),
+            state=stored.get("state"),
+        )
 
 
-def _received(response: ModelResponse) -> list[str]:
-    texts = [part.content for part in response.parts if isinstance(part, (TextPart, ThinkingPart))]
-    calls = [part.args for part in response.parts if isinstance(part, ToolCallPart)]
-    return texts + [args if isinstance(args, str) else json.dumps(args or "") for args in calls]
+def _arguments(stored: Any) -> Mapping[str, Any] | str:
+    if not isinstance(stored, (str, dict)):
+        raise TypeError(f"arguments of a tool call: expected an object or a string, found {type(stored).__name__}")
+    return stored
 
 
-def _estimated(text: str) -> int:
-    return -(-len(text.encode("utf-8", "replace")) // _BYTES_PER_TOKEN)
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens and their price; `cost_usd` is None while no price is known."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: Decimal | None = None
+
+    @classmethod
+    def of(cls, completion: Completion) -> Usage:
+        """Return the usage of one reply."""
+        return cls(completion.input_tokens, completion.output_tokens, completion.cost_usd)
+
+    def __add__(self, other: Usage) -> Usage:
+        costs = [cost for cost in (self.cost_usd, other.cost_usd) if cost is not None]
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            sum(costs, Decimal(0)) if costs else None,
+        )
 
 
-def _count(tokens: int) -> int:
-    """Return a number of tokens that can be stored, whatever the server claims."""
-    return min(max(tokens, 0), _MOST_TOKENS)
+@dataclass(slots=True)
+class Spent:
+    """Usage of the broken attempts of one logical call; filled in while the call is made.
 
-
-def _arguments(raw: Any) -> Mapping[str, Any] | str:
-    """Return a JSON object, or the provider's text where it is none; the planning extractor judges it.
-
-    Some SDKs decode the arguments themselves, and let NaN and infinities pass.
+    `reported` is what the provider counted, `probable` the same with estimates for what it had not reported yet.
+    `partial` is the received part of the last broken reply.
     """
-    try:
-        text = json.dumps(raw) if isinstance(raw, Mapping) else str(raw or "")
-    except RecursionError:
-        return "{… nested too deeply"
-    value = decoded(text)
-    return value if isinstance(value, dict) else text
 
+    attempts: int = 0
+    reported: Usage = Usage()
+    probable: Usage = Usage()
+    partial: Completion | None = None
 
-def _cost(response: ModelResponse) -> Decimal | None:
-    """Return the price by genai-prices, or None when it knows no price for the model or no usage was told."""
-    if not (response.usage.input_tokens or response.usage.output_tokens):
-        return None
-    try:
-        return response.cost().total_price
-    except (LookupError, ValueError, AssertionError):
-        return None
+    def broke_off(self, reported: Completion, probable: Completion) -> None:
+        """Add a reply that broke off, by the usage that the provider reported and by the probable one."""
+        self.partial = probable
+        self.reported += Usage.of(reported)
+        self.probable += Usage.of(probable)
+
+    @property
+    def caveat(self) -> dict[str, Any]:
+        """`{"estimated": true}` where a part of the usage is an estimate, else nothing."""
+        return {} if self.probable == self.reported else {"estimated": True}

@@ -1,7 +1,7 @@
 """Holding a model to a JSON Schema by its provider's own means, and where that is not to be had.
 
 pydantic-ai (2.68) knows which models can do it (`supports_json_schema_output` of the model's profile) and turns a
-schema into what the provider takes; what is lost on the way is checked by whoever reads the answer. Where it cannot
+schema into the provider's form; the reader of the answer checks what that form cannot say. Where it cannot
 be done, or the server refuses it, the schema goes into the instructions instead (`ModelRequest.in_words`).
 """
 
@@ -18,7 +18,7 @@ from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.settings import ModelSettings as WireSettings
 
-from shared.domain.model_names import ModelName, Provider
+from shared.domain.models.names import ModelName, Provider
 from worker.llm.provider_errors import FOREIGN
 from worker.llm.request import ModelRequest
 
@@ -40,7 +40,7 @@ _WORDS = (
     "grammar",
     "structured output",
 )
-"""What their answers then name: OpenAI's, Anthropic's and Google's parameters, and what they are for."""
+"""Words in their answers then: OpenAI's, Anthropic's and Google's parameters, and their purpose."""
 
 
 class Unconstrained:
@@ -69,7 +69,7 @@ def _key(name: ModelName, request: ModelRequest) -> tuple[str, str]:
 def constrained(
     model: Model, provider: Provider | None, schema: Mapping[str, Any], settings: WireSettings
 ) -> ModelRequestParameters | None:
-    """Return the parameters that hold `model` to `schema`, None where its provider cannot be told."""
+    """Return the parameters that hold `model` to `schema`, None where its provider has no means for it."""
     if not model.profile.get("supports_json_schema_output", False):
         return None
     is_open = _has_open_object(schema)
@@ -96,8 +96,8 @@ _ONE = ("items", "additionalProperties", "contains", "if", "then", "else")
 def opened(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return `schema` with every object that lists no properties said to be open, which means the same.
 
-    Providers and servers that hold a model to a schema take what is not listed for forbidden: without a word on it,
-    such an object can only come back empty. Precondition: not nested deeply.
+    Providers and servers that hold a model to a schema forbid unlisted fields: without a word on them, such
+    an object can only come back empty. Precondition: not nested deeply.
     """
     made = dict(schema)
     for keyword in _BY_NAME:
@@ -119,8 +119,8 @@ def _opened(schema: Any) -> Any:
 
 def refuses_schema(error: ModelHTTPError) -> bool:
     """Say whether the server may have refused the answer's schema: its answer names it, or the parameter."""
-    told = f"{error.message} {error.body}".lower()
-    return error.status_code in _REFUSED and any(word in told for word in _WORDS)
+    answer = f"{error.message} {error.body}".lower()
+    return error.status_code in _REFUSED and any(word in answer for word in _WORDS)
 
 
 def _has_open_object(schema: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The one door to language models: `ModelGateway` is the `Planner` and the `Responder` of a worker.
+"""The one door to language models: `ModelGateway` is the `Planner`, `TurnPlanner` and `Responder` of a worker.
 
 It turns a stage's question into one logical call: build the request, find who answers (a provider, a cassette, or the
 offline rules), try as often as the settings allow, and return the reply with its `ModelCall`. The provider SDKs are
@@ -18,7 +18,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
-from shared.domain.budget import Price
 from shared.domain.errors import (
     Cancelled,
     ErrorRecord,
@@ -30,17 +29,18 @@ from shared.domain.errors import (
     PolicyDenied,
     RateLimited,
 )
-from shared.domain.model import Ask, Findings, ModelCall, ModelFailed, ModelReply, Purpose
-from shared.domain.model_names import OFFLINE, ModelName, Provider, parse_model_name
-from shared.domain.retry import RetryPolicy
-from shared.domain.tool import ToolDefinition
+from shared.domain.jobs.budget import Price
+from shared.domain.jobs.retry import RetryPolicy
+from shared.domain.jobs.usage import ModelCall, Purpose
+from shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply, TurnForm
+from shared.domain.models.names import OFFLINE, ModelName, Provider, parse_model_name
+from shared.domain.tools.definition import ToolDefinition
 from shared.ports.models import CutOff
-from worker.llm.backend import Completion
 from worker.llm.cassette import Recorder, replay
-from worker.llm.offline import answer_offline, plan_offline
-from worker.llm.request import ModelRequest, plan_request, respond_request
+from worker.llm.completion import Completion, Spent, Usage
+from worker.llm.offline import answer_offline, plan_offline, turn_offline
+from worker.llm.request import ModelRequest, plan_request, respond_request, turn_request
 from worker.llm.settings import ModelSettings
-from worker.llm.spent import Spent, Usage
 
 if TYPE_CHECKING:
     from worker.llm.providers import Providers
@@ -48,22 +48,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Question:
-    """A request, written when it is first needed, together with what the offline rules would say to it."""
+    """A request, written when it is first needed, together with what the offline rules would say to it.
+
+    With `may_be_silent` the model may end its reply without a word or a call.
+    """
 
     purpose: Purpose
     write: Callable[[], ModelRequest]
     offline: Callable[[], Completion]
+    may_be_silent: bool = False
 
     @cached_property
     def request(self) -> ModelRequest:
-        """What is said to a model."""
+        """The request to a model."""
         return self.write()
 
 
 class ModelGateway:
-    """Implements `Planner` and `Responder`; one per process, usable from any event loop of that process.
+    """Implements `Planner`, `TurnPlanner` and `Responder`.
 
-    Clients are made at first use, per event loop, so a gateway made before a fork is safe to use after it.
+    There is one per process, usable from any event loop of that process. Clients are made at first use, per event
+    loop, so a gateway made before a fork is safe to use after it.
     `patience` and `clock` (seconds, monotonic) replace waiting and measuring in tests.
     """
 
@@ -90,6 +95,24 @@ class ModelGateway:
         question = _Question(Purpose.PLAN, lambda: plan_request(ask, tools), lambda: plan_offline(ask, tools))
         return await self._call(ask, question, cut_off)
 
+    async def turn(
+        self,
+        ask: Ask,
+        tools: Sequence[ToolDefinition],
+        transcript: Sequence[ChatMessage],
+        form: TurnForm,
+        *,
+        cut_off: CutOff | None = None,
+    ) -> ModelReply:
+        """Do what `TurnPlanner.turn` promises."""
+        question = _Question(
+            Purpose.RESPOND if form is TurnForm.ANSWER else Purpose.PLAN,
+            lambda: turn_request(ask, tools, transcript, form),
+            lambda: turn_offline(ask, tools, transcript, form),
+            may_be_silent=form is not TurnForm.ANSWER,
+        )
+        return await self._call(ask, question, cut_off)
+
     async def respond(self, ask: Ask, findings: Findings, *, cut_off: CutOff | None = None) -> ModelReply:
         """Do what `Responder.respond` promises."""
         most = self._settings.max_findings_chars
@@ -99,8 +122,15 @@ class ModelGateway:
         return await self._call(ask, question, cut_off)
 
     async def price(self, model: str, asked_tokens: int) -> Price | None:
-        """Return what a call to `model` costs whose question has so many tokens; None where no price is known."""
-        return await price_of(model or self._settings.default_model, asked_tokens)
+        """Return the price of a call to `model` for a question of so many tokens; None where none is known."""
+        try:
+            name = parse_model_name(model or self._settings.default_model)
+        except InvalidRequest:
+            return None  # the call itself is refused for it
+        if name.provider is None:
+            return Price(0.0, 0.0)
+        # The first time takes half a second, hence in a thread.
+        return await asyncio.to_thread(_price, name, asked_tokens)
 
     async def warm_up(self) -> None:
         """Load the default model's SDK and make its client, so that the first call waits for neither.
@@ -129,7 +159,7 @@ class ModelGateway:
 
         try:
             completion = await self._patience.insist(lambda: self._complete(name, question, spent))
-            _check_says_something(question.purpose, completion)
+            _check_says_something(question, completion)
             await self._keep(name, question, completion)
         except ExecutionFailed as error:
             raise ModelFailed(error, record(error)) from error
@@ -137,7 +167,7 @@ class ModelGateway:
             if cut_off is not None:
                 cut_off(record(Cancelled("the call was cut off: its job had ended, or its worker stopped")))
             raise
-        return ModelReply(completion.text, completion.tool_calls, record(None))
+        return ModelReply(completion.text, completion.tool_calls, record(None), completion.state)
 
     def _record(
         self,
@@ -148,11 +178,10 @@ class ModelGateway:
         completion: Completion | None,
         error: ExecutionFailed | None,
     ) -> ModelCall:
-        used = spent.told
-        told_error = None
+        used = spent.reported if error is None else spent.probable
+        shown = None
         if error is not None:
-            used += spent.estimated
-            told_error = replace(ErrorRecord.of(error), details={**error.details, **spent.caveat})
+            shown = replace(ErrorRecord.of(error), details={**error.details, **spent.caveat})
         if completion is not None:
             used += Usage.of(completion)
         return ModelCall(
@@ -163,7 +192,7 @@ class ModelGateway:
             output_tokens=used.output_tokens,
             cost_usd=used.cost_usd,
             attempts=spent.attempts,
-            error=told_error,
+            error=shown,
             exchange=self._exchange(name, question, completion or spent.partial),
         )
 
@@ -209,13 +238,20 @@ class ModelGateway:
         if not self._settings.keep_exchanges:
             return None
         # The offline rules read the plan and the results themselves; there is no prompt that they were sent.
-        request = None if name == OFFLINE else question.request.to_json()
+        request = None if name == OFFLINE else question.request.to_keep()
         return {"request": request, "reply": None if completion is None else completion.to_json()}
 
 
-def _check_says_something(purpose: Purpose, completion: Completion) -> None:
+_ENDED = ("stop", "tool_call")
+"""The reasons for which a reply ends in order; a limit or a filter cuts it off."""
+
+
+def _check_says_something(question: _Question, completion: Completion) -> None:
     """Raise `InvalidOutput` when the stage cannot go on from this reply: RESPOND needs text, PLAN text or a call."""
+    purpose = question.purpose
     if completion.text.strip() or (purpose is Purpose.PLAN and completion.tool_calls):
+        return
+    if question.may_be_silent and completion.finish_reason in _ENDED:
         return
     expected = "a text or a tool call" if purpose is Purpose.PLAN else "a text"
     found = "only tool calls" if completion.tool_calls else "nothing"
@@ -226,27 +262,11 @@ def _check_says_something(purpose: Purpose, completion: Completion) -> None:
     )
 
 
-FREE = Price(0.0, 0.0)
-"""What is not sent to any provider costs nothing."""
-
 _REPLY_TOKENS = 1_000
+"""The price of a reply is that of so many tokens, divided by them."""
 
 
-async def price_of(model: str, asked_tokens: int) -> Price | None:
-    """Return what a call to `model` costs whose question has so many tokens; None where no price is known.
-
-    The first time takes half a second, hence in a thread.
-    """
-    try:
-        name = parse_model_name(model)
-    except InvalidRequest:
-        return None  # the call itself is refused for it
-    if name.provider is None:
-        return FREE
-    return await asyncio.to_thread(_looked_up, name, asked_tokens)
-
-
-def _looked_up(name: ModelName, asked_tokens: int) -> Price | None:
+def _price(name: ModelName, asked_tokens: int) -> Price | None:
     from genai_prices import Usage, calc_price  # only where money is limited: it costs memory
 
     try:
@@ -263,7 +283,7 @@ def _looked_up(name: ModelName, asked_tokens: int) -> Price | None:
     return Price(asked, (whole - asked) / _REPLY_TOKENS)
 
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 Sleep = Callable[[float], Awaitable[None]]
 """Waits that many seconds."""
 
@@ -276,7 +296,7 @@ class Patience:
     sleep: Sleep = asyncio.sleep
     jitter: Callable[[], float] = field(default=random.random)
 
-    async def insist(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def insist(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
         """Return the first success of `attempt`.
 
         Raises the error of the last attempt: one that is not retryable, the one of the last attempt that is allowed,

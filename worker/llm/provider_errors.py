@@ -24,7 +24,7 @@ from shared.domain.errors import (
     Transient,
 )
 from shared.domain.redact import redacted
-from worker.llm.bounded import ReplyTooLarge
+from worker.llm.http_client import ReplyTooLarge
 
 FOREIGN: tuple[type[Exception], ...] = (
     foreign.AgentRunError,
@@ -43,15 +43,20 @@ FOREIGN: tuple[type[Exception], ...] = (
 )
 """Everything that a call through pydantic-ai is known to raise; anything else is a defect and passes through."""
 
-
-_LONGEST_WISH_SECONDS = 86_400.0
+_LONGEST_WAIT_SECONDS = 86_400.0
 """A server may ask for any number; beyond a day they all mean the same."""
+
+_Translation = Callable[[str, Exception], ExecutionFailed]
+
+
+def _always(kind: Callable[[str], ExecutionFailed]) -> _Translation:
+    return lambda message, _: kind(message)
 
 
 def _limited(message: str, error: Exception) -> ExecutionFailed:
     seconds = getattr(error, "retry_after", None)
-    wish = None if seconds is None else timedelta(seconds=min(max(0.0, float(seconds)), _LONGEST_WISH_SECONDS))
-    return RateLimited(message, wish)
+    wait = None if seconds is None else timedelta(seconds=min(max(0.0, float(seconds)), _LONGEST_WAIT_SECONDS))
+    return RateLimited(message, wait)
 
 
 def _unavailable(message: str, error: Exception) -> ExecutionFailed:
@@ -72,23 +77,11 @@ def _timed_out(message: str, error: Exception) -> ExecutionFailed:
     return TimedOut(message)
 
 
-def _transient(message: str, _error: Exception) -> ExecutionFailed:
-    return Transient(message)
+_refused, _transient, _invalid = _always(ModelRefused), _always(Transient), _always(InvalidOutput)
 
+_OTHER = "the model's reply is not of the provider's form"
 
-def _refused(message: str, _error: Exception) -> ExecutionFailed:
-    return ModelRefused(message)
-
-
-def _auth(message: str, _error: Exception) -> ExecutionFailed:
-    return AuthFailed(message)
-
-
-def _invalid(message: str, _error: Exception) -> ExecutionFailed:
-    return InvalidOutput(message)
-
-
-_TABLE: tuple[tuple[type[Exception], str, Callable[[str, Exception], ExecutionFailed]], ...] = (
+_TABLE: tuple[tuple[type[Exception], str, _Translation], ...] = (
     (foreign.ModelRateLimitError, "the model provider limits the rate of calls", _limited),
     (foreign.ModelQuotaExceededError, "the quota or credit with the model provider is used up", _refused),
     (foreign.ModelTimeoutError, "the model did not answer in time", _timed_out),
@@ -96,30 +89,31 @@ _TABLE: tuple[tuple[type[Exception], str, Callable[[str, Exception], ExecutionFa
     (foreign.ModelConnectionError, "the model provider cannot be reached", _transient),
     (foreign.ModelUnavailableError, "the model provider is overloaded or down", _unavailable),
     (foreign.ModelServerError, "the model provider failed", _unavailable),
-    (foreign.ModelAuthenticationError, "the model provider refused the API key; check it", _auth),
+    (foreign.ModelAuthenticationError, "the model provider refused the API key; check it", _always(AuthFailed)),
     (foreign.ModelNotFoundError, "the provider knows no such model, or its address is wrong", _refused),
     (foreign.ModelContextWindowExceededError, "the request is too long for the model", _refused),
     (foreign.ModelRequestRejectedError, "the model provider rejected the request", _refused),
     (foreign.ModelHTTPError, "the model provider answered with an error", _by_status),
     (foreign.ContentFilterError, "the provider's content filter stopped the model", _refused),
     (foreign.ModelAPIError, "the model provider's answer cannot be read", _transient),
-    (foreign.AgentRunError, "the model's reply is not of the provider's form", _invalid),
+    (foreign.AgentRunError, _OTHER, _invalid),
     (foreign.UserError, "the request does not suit the model", _refused),
     (httpx2.TimeoutException, "the model did not answer in time", _timed_out),
     (httpx2.HTTPError, "the model provider cannot be reached", _transient),
 )
-_OTHER = "the model's reply is not of the provider's form"
 
 
 def translated(error: Exception, *, secret: str) -> ExecutionFailed:
-    """Return our error for `error`, one of `FOREIGN`; `secret` (the API key) is taken out of its message, and so
-    are credentials and queries of addresses.
+    """Return our error for `error`, one of `FOREIGN`.
 
-    Servers are known to repeat a refused key in their answer, and the message is stored and shown.
+    Its message is stored and shown, and servers are known to repeat a refused key: `secret` (the API key) is taken
+    out of it, and so are credentials and queries of addresses.
     """
-    too_large = _too_large(error)
-    if too_large is not None:
-        return InvalidOutput(f"the model's reply cannot be taken: {too_large}")
+    cause: BaseException | None = error
+    while cause is not None:  # the SDKs wrap it into a connection error
+        if isinstance(cause, ReplyTooLarge):
+            return InvalidOutput(f"the model's reply cannot be taken: {cause}")
+        cause = cause.__cause__
     detail = str(error) or type(error).__name__
     if secret:
         detail = detail.replace(secret, "[API key]")
@@ -128,10 +122,3 @@ def translated(error: Exception, *, secret: str) -> ExecutionFailed:
         if isinstance(error, category):
             return ours(f"{meaning}: {detail}", error)
     return InvalidOutput(f"{_OTHER}: {type(error).__name__}: {detail}")
-
-
-def _too_large(error: BaseException | None) -> ReplyTooLarge | None:
-    """Return the cause that the SDKs have wrapped into a connection error."""
-    while error is not None and not isinstance(error, ReplyTooLarge):
-        error = error.__cause__
-    return error

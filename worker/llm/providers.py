@@ -11,10 +11,9 @@ import asyncio
 import importlib
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,42 +21,46 @@ from weakref import WeakKeyDictionary
 import httpx2
 from pydantic_ai.direct import model_request, model_request_stream
 from pydantic_ai.exceptions import ModelHTTPError
-from pydantic_ai.messages import ModelMessage, ModelResponse, SystemPromptPart, TextPart, UserPromptPart
 from pydantic_ai.messages import (
-    ModelRequest as WireRequest,
+    ModelResponse,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
 )
-from pydantic_ai.models import Model, ModelRequestParameters, create_async_httpx2_client
-from pydantic_ai.models.openai import OpenAIChatModel, OpenAIStreamedResponse
+from pydantic_ai.models import Model, ModelRequestParameters
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel, OpenAIStreamedResponse
 from pydantic_ai.profiles.openai import OpenAIModelProfile
+from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings as WireSettings
 from pydantic_ai.tools import ToolDefinition as WireTool
 from pydantic_ai.usage import RequestUsage
 
 from shared.domain.errors import AuthFailed, Transient
-from shared.domain.model_names import ModelName, Provider
-from worker.llm.backend import Completion
-from worker.llm.bounded import bound
-from worker.llm.completion import completion_of, partial_of
+from shared.domain.models.exchange import ToolCallRequest
+from shared.domain.models.names import ModelName, Provider
+from shared.domain.plan.interpret import decoded
+from worker.llm.completion import Completion, Spent
 from worker.llm.constrained import Unconstrained, constrained, opened, refuses_schema
+from worker.llm.http_client import closing_replies, model_client
+from worker.llm.identity_cache import IdentityCache
+from worker.llm.messages import WireNames, state_of, wire_messages
 from worker.llm.provider_errors import FOREIGN, translated
-from worker.llm.remembered import Remembered
 from worker.llm.request import ModelRequest
 from worker.llm.settings import ModelSettings
-from worker.llm.spent import Spent
 
 _log = logging.getLogger("planq.llm")
 
-OPENAI_URL = "https://api.openai.com/v1"
-ANTHROPIC_URL = "https://api.anthropic.com"
-GOOGLE_URL = "https://generativelanguage.googleapis.com"
-NO_KEY = "no-key"
+_OPENAI_URL = "https://api.openai.com/v1"
+_ANTHROPIC_URL = "https://api.anthropic.com"
+_GOOGLE_URL = "https://generativelanguage.googleapis.com"
+_NO_KEY = "no-key"
 """Sent to a compatible server that was configured without a key; the SDK refuses to send none."""
 
 MakeModel = Callable[[str], Model]
 _Client = tuple[MakeModel, httpx2.AsyncClient]
 
 _SDK_MODULES = {
-    Provider.OPENAI: ("pydantic_ai.models.openai", "pydantic_ai.providers.openai", "worker.llm.providers"),
+    Provider.OPENAI: (),  # imported above
     Provider.ANTHROPIC: ("pydantic_ai.models.anthropic", "pydantic_ai.providers.anthropic"),
     Provider.GOOGLE: ("pydantic_ai.models.google", "pydantic_ai.providers.google"),
 }
@@ -83,6 +86,7 @@ class _Wire:
     request: ModelRequest
     settings: WireSettings
     parameters: ModelRequestParameters
+    names: WireNames
 
 
 class Providers:
@@ -104,7 +108,7 @@ class Providers:
     async def complete(self, name: ModelName, request: ModelRequest, spent: Spent) -> Completion:
         """Send `request` once; raise an `ExecutionFailed` that says whether it may be sent again.
 
-        A reply that breaks off is told to `spent`, also when the caller is cancelled; its connection is closed then.
+        A reply that breaks off is added to `spent`, also when the caller is cancelled; its connection is closed then.
         A server that refuses to stream is asked again for a whole reply, and from then on only for those; one that
         refuses an answer's schema is asked again in words.
         """
@@ -143,7 +147,7 @@ class Providers:
         wire = self._wire(model, name, request)
         opened = model_request_stream(
             model,
-            _messages(wire.request),
+            wire_messages(wire.request, wire.names),
             model_settings=wire.settings,
             model_request_parameters=wire.parameters,
             instrument=False,
@@ -160,31 +164,34 @@ class Providers:
                 raise
         if response.usage.unmeasured_requests:
             _log.warning("model_told_no_usage", extra={"model": name.model})
-        return completion_of(response)
+        return _reply_of(response, wire)
 
     async def _ask_whole(self, provider: Provider, name: ModelName, request: ModelRequest) -> Completion:
         model = self._maker(provider, is_stream=False)(name.model)
         wire = self._wire(model, name, request)
         response = await model_request(
             model,
-            _messages(wire.request),
+            wire_messages(wire.request, wire.names),
             model_settings=wire.settings,
             model_request_parameters=wire.parameters,
             instrument=False,
         )
-        return completion_of(response)
+        return _reply_of(response, wire)
 
     def _wire(self, model: Model, name: ModelName, request: ModelRequest) -> _Wire:
-        """Put a request into the provider's terms; what it cannot be told otherwise stands in the instructions."""
+        """Put a request into the provider's terms; an answer schema may have to go into the instructions."""
         settings = self._wire_settings(model, request)
         if request.answer_schema is None:
-            return _Wire(request, settings, _NO_TOOL if request.tool is None else _forcing(request.tool))
+            offer = _offering(request.tools)
+            return _Wire(
+                request, settings, offer.parameters if request.tool is None else _forcing(request.tool), offer.names
+            )
         parameters = None
         if not self._unconstrained.holds(name, request):
             parameters = constrained(model, name.provider, request.answer_schema, settings)
         if parameters is None:
-            return _Wire(request.in_words(), settings, ModelRequestParameters())
-        return _Wire(request, settings, parameters)
+            return _Wire(request.in_words(), settings, ModelRequestParameters(), _NO_NAMES)
+        return _Wire(request, settings, parameters, _NO_NAMES)
 
     async def aclose(self) -> None:
         """Close the running loop's connection pools; new ones are made if a call follows."""
@@ -196,9 +203,7 @@ class Providers:
         key = (provider, is_stream)
         if key not in opened:
             timeout = httpx2.Timeout(self._settings.request_timeout, connect=5)
-            client = watch(bound(create_async_httpx2_client(timeout=timeout)))
-            if is_stream and provider is Provider.OPENAI:
-                accept_whole_replies(client)
+            client = model_client(timeout, as_streams=is_stream and provider is Provider.OPENAI)
             # Making a model means working out its profile, as long as a third of the whole call takes.
             make = lru_cache(maxsize=_MODELS_KEPT)(_remembering(_MAKERS[provider](self._settings, client)))
             opened[key] = (make, client)
@@ -226,18 +231,14 @@ class Providers:
 
 
 def _openai(settings: ModelSettings, client: httpx2.AsyncClient) -> MakeModel:
-    from pydantic_ai.models.openai import OpenAIResponsesModel
-    from pydantic_ai.providers.openai import OpenAIProvider
-
-    from worker.llm.providers import CHAT_PROFILE, ChatModel
-
     base_url = settings.base_urls.get(Provider.OPENAI)
-    key = settings.api_keys.get(Provider.OPENAI) or (NO_KEY if base_url else _missing_key(Provider.OPENAI))
-    provider = OpenAIProvider(base_url=base_url or OPENAI_URL, api_key=key, http_client=client)
+    key = settings.api_keys.get(Provider.OPENAI) or (_NO_KEY if base_url else _missing_key(Provider.OPENAI))
+    provider = OpenAIProvider(base_url=base_url or _OPENAI_URL, api_key=key, http_client=client)
     responses = settings.openai_api == "responses" or (settings.openai_api == "auto" and base_url is None)
     if responses:
         return lambda name: OpenAIResponsesModel(name, provider=provider)
-    return lambda name: ChatModel(name, provider=provider, profile=CHAT_PROFILE)
+    profile = OpenAIModelProfile(openai_chat_streaming_requires_finish_reason=True)
+    return lambda name: _ChatModel(name, provider=provider, profile=profile)
 
 
 def _anthropic(settings: ModelSettings, client: httpx2.AsyncClient) -> MakeModel:
@@ -245,7 +246,7 @@ def _anthropic(settings: ModelSettings, client: httpx2.AsyncClient) -> MakeModel
     from pydantic_ai.providers.anthropic import AnthropicProvider
 
     provider = AnthropicProvider(
-        base_url=settings.base_urls.get(Provider.ANTHROPIC, ANTHROPIC_URL),
+        base_url=settings.base_urls.get(Provider.ANTHROPIC, _ANTHROPIC_URL),
         api_key=settings.api_keys.get(Provider.ANTHROPIC) or _missing_key(Provider.ANTHROPIC),
         http_client=client,
     )
@@ -257,7 +258,7 @@ def _google(settings: ModelSettings, client: httpx2.AsyncClient) -> MakeModel:
     from pydantic_ai.providers.google import GoogleProvider
 
     provider = GoogleProvider(
-        base_url=settings.base_urls.get(Provider.GOOGLE, GOOGLE_URL),
+        base_url=settings.base_urls.get(Provider.GOOGLE, _GOOGLE_URL),
         api_key=settings.api_keys.get(Provider.GOOGLE) or _missing_key(Provider.GOOGLE),
         http_client=client,
     )
@@ -295,26 +296,6 @@ def _check_is_whole(response: ModelResponse) -> None:
         raise Transient("the model's reply broke off: its stream ended without saying why it ended")
 
 
-def _messages(request: ModelRequest) -> list[ModelMessage]:
-    """Return the conversation as pydantic-ai's messages: consecutive user texts share one request."""
-    wire: list[ModelMessage] = []
-    pending: list[Any] = [SystemPromptPart(content=_sendable(text)) for text in request.system]
-    for message in request.messages:
-        if message.role == "assistant":
-            if pending:
-                wire.append(WireRequest(parts=pending))
-                pending = []
-            wire.append(ModelResponse(parts=[TextPart(content=_sendable(message.content))]))
-        else:
-            pending.append(UserPromptPart(content=_sendable(message.content)))
-    return [*wire, WireRequest(parts=pending)]
-
-
-def _sendable(text: str) -> str:
-    """Return `text` without lone surrogates, which JSON can bring in and UTF-8 cannot carry out."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
 def _forced(tool: Mapping[str, Any]) -> ModelRequestParameters:
     wire = WireTool(
         name=str(tool["name"]),
@@ -327,9 +308,39 @@ def _forced(tool: Mapping[str, Any]) -> ModelRequestParameters:
     return ModelRequestParameters(output_mode="tool", output_tools=[wire], allow_text_output=False)
 
 
-_NO_TOOL = ModelRequestParameters()
-_forcing = Remembered(_forced)
-"""The same parameters for the same tool, by which models know again what they have put into their terms."""
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """Tools that a model may call, in the provider's terms."""
+
+    parameters: ModelRequestParameters
+    names: WireNames
+
+
+def _offered(tools: Sequence[Mapping[str, Any]]) -> _Offer:
+    names = WireNames(tools)
+    wire = [
+        WireTool(
+            name=names.out(str(tool["name"])),
+            description=str(tool["description"]),
+            parameters_json_schema=opened(tool["parameters"]),
+            strict=False,
+        )
+        for tool in tools
+    ]
+    return _Offer(ModelRequestParameters(function_tools=wire), names)
+
+
+_NO_NAMES = WireNames(())
+_forcing = IdentityCache(_forced)
+_offering = IdentityCache(_offered, parts=lambda tools: tools)
+"""The same parameters for the same tools, so that the models' caches by identity find them."""
+
+
+def _reply_of(response: ModelResponse, wire: _Wire) -> Completion:
+    """Return a whole reply, with the names of tools as they were before they were put into the provider's terms."""
+    completion = completion_of(response)
+    calls = [replace(call, name=wire.names.back(call.name)) for call in completion.tool_calls]
+    return replace(completion, tool_calls=calls, state=state_of(response))
 
 
 def _remembering(make: MakeModel) -> MakeModel:
@@ -340,10 +351,11 @@ def _remembering(make: MakeModel) -> MakeModel:
 
     def made(name: str) -> Model:
         model = make(name)
-        customized = Remembered(model.customize_request_parameters)
+        customized = IdentityCache(model.customize_request_parameters)
 
         def customize(model_request_parameters: ModelRequestParameters) -> ModelRequestParameters:
-            if not model_request_parameters.output_tools:  # made for one call, and soon gone
+            tools = model_request_parameters.output_tools or model_request_parameters.function_tools
+            if not tools:  # made for one call, and soon gone
                 return customized.make(model_request_parameters)
             return customized(model_request_parameters)
 
@@ -351,9 +363,6 @@ def _remembering(make: MakeModel) -> MakeModel:
         return model
 
     return made
-
-
-CHAT_PROFILE = OpenAIModelProfile(openai_chat_streaming_requires_finish_reason=True)
 
 
 @dataclass
@@ -364,7 +373,7 @@ class _Streamed(OpenAIStreamedResponse):
             super()._add_usage(usage, reported=True, cumulative=True)
 
 
-class ChatModel(OpenAIChatModel):
+class _ChatModel(OpenAIChatModel):
     """An OpenAI-compatible server's model."""
 
     @property
@@ -372,89 +381,73 @@ class ChatModel(OpenAIChatModel):
         return _Streamed
 
 
-_replies: ContextVar[list[httpx2.Response] | None] = ContextVar("planq_replies", default=None)
+_MOST_TOKENS = 2**31 - 1
+
+_BYTES_PER_TOKEN = 4
+"""A rule of thumb of the providers for English text (https://platform.openai.com/tokenizer); JSON and other languages
+have fewer. Only used where a broken stream reported nothing."""
 
 
-def watch(client: httpx2.AsyncClient) -> httpx2.AsyncClient:
-    """Let `closing_replies` know what `client` receives; returns the client."""
-
-    async def received(response: httpx2.Response) -> None:
-        replies = _replies.get()
-        if replies is not None:
-            replies.append(response)
-
-    hooks = client.event_hooks
-    client.event_hooks = {**hooks, "response": [*hooks.get("response", []), received]}
-    return client
-
-
-@asynccontextmanager
-async def closing_replies() -> AsyncIterator[None]:
-    """Close what watched clients receive within the block, in this asyncio task, when the block ends."""
-    replies: list[httpx2.Response] = []
-    token = _replies.set(replies)
-    try:
-        yield
-    finally:
-        _replies.reset(token)
-        for response in replies:
-            if not response.is_closed:
-                await asyncio.shield(response.aclose())
+def completion_of(response: ModelResponse) -> Completion:
+    """Return a whole reply."""
+    texts = [part.content for part in response.parts if isinstance(part, TextPart)]
+    calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
+    return Completion(
+        text="\n\n".join(texts),
+        tool_calls=[ToolCallRequest(call.tool_name, _arguments(call.args), call.tool_call_id) for call in calls],
+        input_tokens=_count(response.usage.input_tokens),
+        output_tokens=_count(response.usage.output_tokens),
+        cost_usd=_cost(response),
+        finish_reason=response.finish_reason,
+    )
 
 
-class _AsEvents(httpx2.AsyncByteStream):
-    def __init__(self, inner: httpx2.AsyncByteStream) -> None:
-        self._inner = inner
-        self._is_read = False
+def partial_of(response: ModelResponse, request: ModelRequest) -> Completion:
+    """Return as much of a reply as had come, with the tokens that it has probably cost.
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        if self._is_read:
-            return  # the SDK looks once more for what may follow the last event
-        body = b"".join([piece async for piece in self._inner])
-        self._is_read = True
-        yield as_events(body)
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
-def accept_whole_replies(client: httpx2.AsyncClient) -> httpx2.AsyncClient:
-    """Let JSON bodies that `client` receives be read as event streams; returns the client.
-
-    Use it for a client that only asks for streams, and after `bounded.bound`: the body is kept in memory.
+    The provider's own numbers count where it reported them; while a reply runs they may lag behind (Anthropic begins
+    with the tokens of the question), so that the output is never less than the text that came.
     """
-
-    async def shown_as_stream(response: httpx2.Response) -> None:
-        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if response.is_success and kind == "application/json":
-            assert isinstance(response.stream, httpx2.AsyncByteStream)
-            response.stream = _AsEvents(response.stream)
-            response.headers["content-type"] = "text/event-stream"
-
-    hooks = client.event_hooks
-    client.event_hooks = {**hooks, "response": [*hooks.get("response", []), shown_as_stream]}
-    return client
+    reported = response.usage
+    asked = reported.input_tokens or _estimated(json.dumps(request.to_json(), ensure_ascii=False))
+    said = max(reported.output_tokens, _estimated("".join(_received(response))))
+    usage = replace(reported, input_tokens=asked, output_tokens=said, unmeasured_requests=0)
+    return completion_of(replace(response, usage=usage))
 
 
-def as_events(body: bytes) -> bytes:
-    """Return a chat completion as the events of a stream that says all of it at once.
+def _received(response: ModelResponse) -> list[str]:
+    texts = [part.content for part in response.parts if isinstance(part, (TextPart, ThinkingPart))]
+    calls = [part.args for part in response.parts if isinstance(part, ToolCallPart)]
+    return texts + [args if isinstance(args, str) else json.dumps(args or "") for args in calls]
 
-    What is no chat completion (an error object, say) becomes one event as it is, for the SDK to judge.
+
+def _estimated(text: str) -> int:
+    return -(-len(text.encode("utf-8", "replace")) // _BYTES_PER_TOKEN)
+
+
+def _count(tokens: int) -> int:
+    """Return a number of tokens that can be stored, whatever the server claims."""
+    return min(max(tokens, 0), _MOST_TOKENS)
+
+
+def _arguments(raw: Any) -> Mapping[str, Any] | str:
+    """Return a JSON object, or the provider's text where it is none; the planning extractor judges it.
+
+    Some SDKs decode the arguments themselves, and let NaN and infinities pass.
     """
     try:
-        chunk = _chunk(json.loads(body))
-    except (ValueError, RecursionError, TypeError, KeyError):
-        return b"data: " + b" ".join(body.split()) + b"\n\n"
-    return f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode("ascii")
+        text = json.dumps(raw) if isinstance(raw, Mapping) else str(raw or "")
+    except RecursionError:
+        return "{… nested too deeply"
+    value = decoded(text)
+    return value if isinstance(value, dict) else text
 
 
-def _chunk(completion: Mapping[str, Any]) -> dict[str, Any]:
-    choices = [{**choice, "delta": _delta(choice["message"])} for choice in completion["choices"]]
-    for choice in choices:
-        del choice["message"]
-    return {**completion, "object": "chat.completion.chunk", "choices": choices}
-
-
-def _delta(message: Mapping[str, Any]) -> dict[str, Any]:
-    calls = message.get("tool_calls") or []
-    return {**message, "tool_calls": [{**call, "index": index} for index, call in enumerate(calls)]}
+def _cost(response: ModelResponse) -> Decimal | None:
+    """Return the price by genai-prices, or None when it knows no price for the model or no usage was reported."""
+    if not (response.usage.input_tokens or response.usage.output_tokens):
+        return None
+    try:
+        return response.cost().total_price
+    except (LookupError, ValueError, AssertionError):
+        return None

@@ -1,8 +1,9 @@
-"""A model request in planq's own words: what a stage says, before any provider's format.
+"""A model request in planq's own form, before any provider's format.
 
 PLAN is the conversation plus the planning rules and one forced tool. RESPOND is the original conversation plus one
-further user message with two headed parts: the findings, and what to do with them. The same form is what
-`ModelCall.exchange` keeps and what cassettes compare.
+further user message with two headed parts: the findings, and what to do with them. A turn of `loop` or `react` is the
+conversation plus its rules, what was done so far, and the tools. The same form is what `ModelCall.exchange` keeps and
+what cassettes compare.
 """
 
 from __future__ import annotations
@@ -12,46 +13,69 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shared.domain.encoding import indented
 from shared.domain.errors import capped
-from shared.domain.model import Ask, ChatMessage, Findings, Purpose, Repair, StepResult
-from shared.domain.planning import planning_tool
-from shared.domain.preview import fair_share
-from shared.domain.results import format_summary
-from shared.domain.tool import ToolDefinition
-from worker.llm.plan_errors import told_plan_errors
-from worker.llm.prompts import fenced, render
-from worker.llm.remembered import Remembered
+from shared.domain.jobs.steps import StepResult
+from shared.domain.jobs.usage import Purpose
+from shared.domain.models.exchange import Ask, ChatMessage, Findings, Repair, TurnForm
+from shared.domain.plan.errors import format_plan_errors
+from shared.domain.plan.interpret import planning_tool
+from shared.domain.results.texts import format_summary
+from shared.domain.rounds.reading import loop_tool
+from shared.domain.tools.definition import ToolDefinition
+from shared.domain.values.encoding import indented
+from shared.domain.values.preview import fair_share
+from worker.llm.identity_cache import IdentityCache
+from worker.llm.prompts import REFERENCE, fenced_data, render_prompt
+from worker.llm.words import turn_prompt
+
+_MAX_UNKNOWN_CHARS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One question to a model: `system` texts first, then `messages` (`user` or `assistant`), oldest first.
+    """One question to a model: `system` texts first, then `messages`, oldest first.
 
-    `tool` is `{name, description, parameters}` and must be called when present; no tool is offered when it is None.
-    `answer_schema` is what the reply's text must satisfy; a provider that cannot be told is sent `in_words()`.
+    `tool` is `{name, description, parameters}` and must be called when present. `tools` are offered in the same form,
+    and the model may call several of them or none. There are never both; without either no tool is offered.
+    The first `known` messages were in an earlier request of the same job.
+    `answer_schema` is what the reply's text must satisfy; a provider without a means for it is sent `in_words()`.
     """
 
     purpose: Purpose
     system: Sequence[str]
     messages: Sequence[ChatMessage]
     tool: Mapping[str, Any] | None = None
+    tools: Sequence[Mapping[str, Any]] = ()
     answer_schema: Mapping[str, Any] | None = None
     temperature: float | None = None
     max_tokens: int | None = None
+    known: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form that exchanges and cassettes hold; what is not asked for is left out."""
+        """Return the form that exchanges and cassettes hold; unset fields are left out."""
         system = [{"role": "system", "content": text} for text in self.system]
-        messages = [{"role": message.role, "content": message.content} for message in self.messages]
-        tools = [] if self.tool is None else [dict(self.tool)]
-        told: dict[str, Any] = {"purpose": self.purpose.value, "messages": system + messages, "tools": tools}
+        messages = [_message_json(message) for message in self.messages]
+        tools = [dict(tool) for tool in self.tools] if self.tool is None else [dict(self.tool)]
+        form: dict[str, Any] = {"purpose": self.purpose.value, "messages": system + messages, "tools": tools}
         asked = {
             "temperature": self.temperature,
             "max_tokens": self.max_tokens,
             "answer_schema": self.answer_schema,
         }
-        return told | {key: value for key, value in asked.items() if value is not None}
+        return form | {key: value for key, value in asked.items() if value is not None}
+
+    def to_keep(self) -> dict[str, Any]:
+        """Return the form for the record of a call: of a further turn only what is new in it.
+
+        `earlier_messages` is the number of messages that stand in earlier records; of the tools it has the names.
+        """
+        form = self.to_json()
+        if not self.known:
+            return form
+        messages = [_message_json(message) for message in self.messages[self.known :]]
+        form["messages"] = form["messages"][: len(self.system)] + messages
+        form["tools"] = [{"name": tool["name"]} for tool in form["tools"]]
+        return {**form, "earlier_messages": self.known}
 
     def in_words(self) -> ModelRequest:
         """Return the same request with the answer's schema among the instructions."""
@@ -62,19 +86,49 @@ class ModelRequest:
         return replace(self, system=system, answer_schema=None)
 
 
-_planning_tool: Remembered[Sequence[ToolDefinition], dict[str, Any]] = Remembered(
+def _message_json(message: ChatMessage) -> dict[str, Any]:
+    """Return a message as exchanges show it; what only its provider can read is left out."""
+    shown: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        shown["tool_calls"] = [
+            {
+                "id": call.id,
+                "name": call.name,
+                "arguments": raw if isinstance(raw := call.arguments, str) else dict(raw),
+            }
+            for call in message.tool_calls
+        ]
+    if message.call_id:
+        shown |= {"tool_call_id": message.call_id, "name": message.name}
+    return shown
+
+
+_planning_tool: IdentityCache[Sequence[ToolDefinition], dict[str, Any]] = IdentityCache(
     planning_tool, parts=lambda tools: tools
 )
 """The forced tool over the same tools, made once: it takes as long as the rest of the request."""
 
 
+_loop_tool: IdentityCache[Sequence[ToolDefinition], dict[str, Any]] = IdentityCache(
+    loop_tool, parts=lambda tools: tools
+)
+
+
+def _offered(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
+    return [{"name": tool.name, "description": tool.description, "parameters": tool.input_schema} for tool in tools]
+
+
+_offered_tools: IdentityCache[Sequence[ToolDefinition], list[dict[str, Any]]] = IdentityCache(
+    _offered, parts=lambda tools: tools
+)
+
+
 def plan_request(ask: Ask, tools: Sequence[ToolDefinition]) -> ModelRequest:
     """Return the PLAN stage's request: the conversation, with `__planning__` over `tools` as the forced tool."""
     system, messages = _conversation(ask)
-    # The reference syntax is filled in, for the template's own braces are placeholders.
-    rules = [render("plan", reference="{{ $N.output.<path> }}")]
+    rules = [render_prompt("plan", reference=REFERENCE)]
     if ask.answer_schema is not None:
-        # Only a direct answer must satisfy it, and no provider can be told so of a part of a tool's arguments.
+        # Only a direct answer must satisfy it, and no provider can express that of a part of a tool's arguments.
         rules.append(_answer_form(ask.answer_schema))
     return ModelRequest(
         Purpose.PLAN,
@@ -86,20 +140,83 @@ def plan_request(ask: Ask, tools: Sequence[ToolDefinition]) -> ModelRequest:
     )
 
 
+def turn_request(
+    ask: Ask, tools: Sequence[ToolDefinition], transcript: Sequence[ChatMessage], form: TurnForm
+) -> ModelRequest:
+    """Return the request of a turn; `transcript` is what was done so far, after `ask.input`.
+
+    The last answer is asked for without any tool, and told what was done as data in a text: some providers refuse
+    tool calls in a conversation where none is offered.
+    """
+    if form is TurnForm.ANSWER:
+        return _last_request(ask, transcript)
+    system, messages = _conversation(ask)
+    forced = form is TurnForm.LOOP
+    rules = [_turn_rules(form) if ask.prompt is None else turn_prompt(ask, ask.prompt, tools, transcript)]
+    if ask.answer_schema is not None:
+        # Only an answer must satisfy it, and no provider can be told that while it may call tools.
+        rules.append(_answer_form(ask.answer_schema))
+    return ModelRequest(
+        Purpose.PLAN,
+        [*system, *rules],
+        [*messages, *transcript],
+        tool=_loop_tool(tools) if forced else None,
+        tools=() if forced else _offered_tools(tools),
+        temperature=ask.temperature,
+        max_tokens=ask.max_tokens,
+        known=_known(messages, transcript),
+    )
+
+
+def _known(messages: Sequence[ChatMessage], transcript: Sequence[ChatMessage]) -> int:
+    """Return how many messages the turn before was sent: all before the model's last one."""
+    said = [number for number, message in enumerate(transcript) if message.role == "assistant"]
+    return len(messages) + said[-1] if said else 0
+
+
+def _turn_rules(form: TurnForm) -> str:
+    return render_prompt("loop", reference=REFERENCE) if form is TurnForm.LOOP else render_prompt("react")
+
+
+def _last_request(ask: Ask, transcript: Sequence[ChatMessage]) -> ModelRequest:
+    system, messages = _conversation(ask)
+    findings = fenced_data(_as_text(transcript) or "Nothing was done.")
+    messages.append(ChatMessage("user", render_prompt("last_answer", findings=findings)))
+    return _answer_request(ask, system, messages)
+
+
+def _as_text(transcript: Sequence[ChatMessage]) -> str:
+    parts = []
+    for message in transcript:
+        if message.role == "tool":
+            parts.append(f"Result of {message.name}: {message.content}")
+        elif message.content.strip():
+            parts.append(message.content)
+        for call in message.tool_calls:
+            raw = call.arguments
+            arguments = raw if isinstance(raw, str) else json.dumps(raw, ensure_ascii=False, default=str)
+            parts.append(f"Call of {call.name}: {arguments}")
+    return "\n\n".join(parts)
+
+
 def respond_request(ask: Ask, findings: Findings, max_chars: int) -> ModelRequest:
     """Return the RESPOND stage's request; `plan_errors` win over `results`, for a refused plan has none.
 
     Results that are longer than `max_chars` together are shortened, the longest ones first, and say so.
     """
     system, messages = _conversation(ask)
-    told = _told(findings, max_chars)
-    if told is not None:
-        messages.append(ChatMessage("user", told))
+    shown = _findings_text(findings, max_chars)
+    if shown is not None:
+        messages.append(ChatMessage("user", shown))
     if findings.repair is not None:
         messages += _repair(findings.repair)
         if ask.answer_schema is not None:
             # In words too, for the server may have paid no heed to the schema.
             system.append(_answer_form(ask.answer_schema))
+    return _answer_request(ask, system, messages)
+
+
+def _answer_request(ask: Ask, system: Sequence[str], messages: Sequence[ChatMessage]) -> ModelRequest:
     return ModelRequest(
         Purpose.RESPOND,
         system,
@@ -110,22 +227,33 @@ def respond_request(ask: Ask, findings: Findings, max_chars: int) -> ModelReques
     )
 
 
-def _told(findings: Findings, max_chars: int) -> str | None:
+def _findings_text(findings: Findings, max_chars: int) -> str | None:
     if findings.plan_errors:
-        return render("respond_errors", findings=fenced(told_plan_errors(findings.plan_errors)))
+        return render_prompt("respond_errors", findings=fenced_data(plan_errors_text(findings.plan_errors)))
     if findings.is_direct:
         return None
-    return render("respond_results", findings=fenced(format_summary(shortened(findings.results, max_chars))))
+    return render_prompt(
+        "respond_results", findings=fenced_data(format_summary(shortened(findings.results, max_chars)))
+    )
+
+
+def plan_errors_text(errors: Sequence[Mapping[str, Any]]) -> str:
+    """Return the defects of a refused plan as lines; those of another version's form as JSON. Nothing raises."""
+    try:
+        return format_plan_errors(errors)
+    except (KeyError, TypeError, AttributeError, ValueError):
+        shown = json.dumps(list(errors), ensure_ascii=False, default=str)
+        return f"Plan validation failed:\n- {capped(shown, _MAX_UNKNOWN_CHARS)}"
 
 
 def _repair(repair: Repair) -> list[ChatMessage]:
     errors = "\n".join(f"- {error}" for error in repair.errors)
-    asked = ChatMessage("user", render("respond_repair", errors=fenced(errors)))
+    asked = ChatMessage("user", render_prompt("respond_repair", errors=fenced_data(errors)))
     return [ChatMessage("assistant", repair.raw), asked] if repair.raw.strip() else [asked]
 
 
 def _answer_form(schema: Mapping[str, Any]) -> str:
-    return render("answer_form", schema=json.dumps(schema, ensure_ascii=False, indent=2))
+    return render_prompt("answer_form", schema=json.dumps(schema, ensure_ascii=False, indent=2))
 
 
 def shortened(results: Sequence[StepResult], max_chars: int) -> list[StepResult]:
@@ -140,12 +268,12 @@ def shortened(results: Sequence[StepResult], max_chars: int) -> list[StepResult]
 
 def _conversation(ask: Ask) -> tuple[list[str], list[ChatMessage]]:
     """Split the conversation; blank messages are left out, for some providers refuse them."""
-    history = [message for message in ask.history if message.content.strip()]
+    history = [message for message in ask.history if message.content.strip() or message.tool_calls]
     # System messages of the history move to the front: not every provider takes one in the middle.
     system = [text for text in ask.instructions if text.strip()]
     system += [message.content for message in history if message.role == "system"]
     messages = [message for message in history if message.role != "system"]
     asked = [ask.input] if ask.input.strip() or ask.data is None else []
     if ask.data is not None:
-        asked.append(render("data", data=fenced(indented(ask.data))))
+        asked.append(render_prompt("data", data=fenced_data(indented(ask.data))))
     return system, [*messages, ChatMessage("user", "\n\n".join(asked))]

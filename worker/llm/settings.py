@@ -1,7 +1,6 @@
-"""What the model gateway is told by whoever composes the process.
+"""The settings of the model gateway. The composition root hands them in: nothing here reads the environment.
 
-Nothing in `worker/llm` reads the environment: keys and addresses come in here. The defaults are those of a process
-without any configuration, which speaks to no network (`offline`).
+The defaults are those of a process without any configuration, which speaks to no network (`offline`).
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from shared.domain.errors import InvalidRequest, Misconfigured
-from shared.domain.model_names import OFFLINE, Provider, parse_model_name
+from shared.domain.models.names import OFFLINE, Provider, parse_model_name
 
 OpenAIApi = Literal["auto", "chat", "responses"]
 """`auto`: Responses on OpenAI's own address, Chat Completions (which every compatible server has) on another."""
@@ -63,21 +62,13 @@ class ModelSettings:
             parse_model_name(self.default_model)
         except InvalidRequest as error:
             raise Misconfigured(f"default model: {error.message}") from error
-        positive = {
-            "request_timeout": self.request_timeout,
-            "first_token_timeout": self.first_token_timeout,
-            "max_attempts": self.max_attempts,
-            "max_output_tokens": self.max_output_tokens,
-            "max_findings_chars": self.max_findings_chars,
-        }
-        for name, value in positive.items():
-            if value <= 0:
-                raise Misconfigured(f"model setting {name}: expected more than 0, found {value}")
-        waits = {
-            "backoff_base": self.backoff_base,
-            "backoff_cap": self.backoff_cap,
-            "retry_after_cap": self.retry_after_cap,
-        }
-        for name, value in waits.items():
-            if value < 0:
-                raise Misconfigured(f"model setting {name}: expected 0 or more seconds, found {value}")
+        for name in _POSITIVE:
+            if getattr(self, name) <= 0:
+                raise Misconfigured(f"model setting {name}: expected more than 0, found {getattr(self, name)}")
+        for name in _WAITS:
+            if getattr(self, name) < 0:
+                raise Misconfigured(f"model setting {name}: expected 0 or more seconds, found {getattr(self, name)}")
+
+
+_POSITIVE = ("request_timeout", "first_token_timeout", "max_attempts", "max_output_tokens", "max_findings_chars")
+_WAITS = ("backoff_base", "backoff_cap", "retry_after_cap")

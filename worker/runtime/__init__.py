@@ -1,1 +1,1 @@
-"""What a worker process does beside its work: heartbeat, sweeps, its child processes, its neighbours."""
+"""What a worker process does beside its work: heartbeat, sweeps, its prefork processes, its peers."""

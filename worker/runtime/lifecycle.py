@@ -27,23 +27,23 @@ from celery import Celery
 from shared.broker.depth import BrokerQueues
 from shared.broker.publisher import CeleryPublisher
 from shared.domain.errors import DatabaseUnavailable
+from shared.domain.jobs.states import Lane
 from shared.failpoints import Failpoints
 from shared.ports import Attempt
 from shared.settings import Settings
 from shared.store.database import Database
+from shared.store.jobs.signals import CANCELLED, ENDED, Notifier, listen
+from shared.store.jobs.worker_registry import WorkerRegistry
 from shared.store.objects import open_objects
 from shared.store.payloads import PayloadStore
 from shared.store.retention import Retention
-from shared.store.signals import CANCELLED, ENDED, Notifier, listen
-from shared.store.worker_registry import WorkerRegistry
-from worker.container import Identity, Tools, announce
+from worker.container import Tools, WorkerIdentity, announce
 from worker.engine import Retainer, Sweeper, SweepSettings
 from worker.engine.fence import Lease
 from worker.host import Host
-from worker.runtime.prefork import Children
+from worker.runtime.prefork import PreforkProcesses
 from worker.runtime.quarantine import Quarantine
 from worker.runtime.reconcile import InFlight, Reconciler
-from worker.runtime.watchdog import ConsumerWatchdog
 
 _log = logging.getLogger("planq.lifecycle")
 
@@ -70,16 +70,16 @@ STUCK_EXIT = 70
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatParts:
-    """What the thread looks after. `children` are those of a `cpu` worker, None where a loop runs the steps.
+    """What the thread looks after. `processes` are those of a `cpu` worker's pool, None where a loop runs the steps.
 
     `loop_of` returns that loop; `received` counts the messages that the worker has taken; `restart` ends the worker
-    with an exit code that makes a supervisor start it again. `counted` is told how many workers of the lane live;
+    with an exit code that makes a supervisor start it again. `counted` gets how many workers of the lane live;
     `counts` returns what the worker's consumer has counted since its start, by name and labels.
     """
 
     here: InFlight
     lease: Lease
-    children: Children | None
+    processes: PreforkProcesses | None
     loop_of: Callable[[], asyncio.AbstractEventLoop | None]
     received: Callable[[], int]
     restart: Callable[[], None]
@@ -93,7 +93,7 @@ class Lifecycle:
     def __init__(
         self,
         settings: Settings,
-        identity: Identity,
+        identity: WorkerIdentity,
         tools: Tools,
         app: Celery,
         parts: HeartbeatParts,
@@ -132,7 +132,7 @@ class Lifecycle:
             parts.here,
             parts.lease,
             self._publisher,
-            counts=lambda: {**tools.desk.counts, **self._swept, **parts.counts()},
+            counts=lambda: {**tools.agent_services.counts, **self._swept, **parts.counts()},
         )
         self._work: set[asyncio.Task[None]] = set()
         self._sweep_timer = SweepTimer()
@@ -154,7 +154,7 @@ class Lifecycle:
         """End the thread and give the lease up, so that what this worker still holds is taken back at once."""
         if self._thread.is_alive():
             if self._quarantine is not None:
-                # This worker beats until they have ended: they would be told to stop by its end alone.
+                # This worker beats until they have ended: its end alone would stop them.
                 stopping = self._quarantine.stop(self._settings.drain_seconds)
                 asyncio.run_coroutine_threadsafe(stopping, self._loop).result()
             self._loop.call_soon_threadsafe(self._stopping.set)
@@ -163,7 +163,7 @@ class Lifecycle:
         self._queues.close()
 
     def wind_down(self) -> None:
-        """The worker was told to stop: bound what its processes get to end. From any thread or signal handler."""
+        """The worker is stopping: bound what its processes get to end. From any thread or signal handler."""
         self._loop.call_soon_threadsafe(self._winding_down.set)
         if self._quarantine is not None:
             self._loop.call_soon_threadsafe(self._quarantine.ask_to_stop)
@@ -176,28 +176,28 @@ class Lifecycle:
 
     def fence(self) -> None:
         """The lease is over: kill the processes that carry out writes; returns at once, from any thread."""
-        children = self._parts.children
-        if children is not None:
+        processes = self._parts.processes
+        if processes is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended, and the processes with it
-                self._loop.call_soon_threadsafe(children.fence)
+                self._loop.call_soon_threadsafe(processes.fence)
 
     def _sweep_now(self) -> None:
         self._sweep_timer.due_in(0.0)
 
     def process_died(self, pid: int) -> None:
         """Let what a process carried out be taken back by the next sweep; returns at once, from any thread."""
-        asyncio.run_coroutine_threadsafe(self._disown(pid), self._loop)
+        asyncio.run_coroutine_threadsafe(self._abandon(pid), self._loop)
 
-    async def _disown(self, pid: int) -> None:
-        children = self._parts.children
-        attempt = children.died(pid) if children is not None else None
+    async def _abandon(self, pid: int) -> None:
+        processes = self._parts.processes
+        attempt = processes.died(pid) if processes is not None else None
         if attempt is not None:
             with contextlib.suppress(DatabaseUnavailable):  # the next comparisons find it held for nothing
                 await self._let_go_of(attempt)
 
     async def _let_go_of(self, attempt: Attempt) -> None:
         """Let the next sweep take a step back whose process has ended; raises `DatabaseUnavailable`."""
-        if await self._registry.disown(self._identity.id, attempt):
+        if await self._registry.abandon(self._identity.id, attempt):
             _log.warning("step_process_died", extra={"job": str(attempt.job_id), "attempt": attempt.number})
 
     def _run(self) -> None:
@@ -238,7 +238,7 @@ class Lifecycle:
             SystemRandom().random,
             interrupt=interrupt,
             due_in=self._sweep_timer.due_in,
-            neighbourhood=self._host,
+            local_peers=self._host,
             suspected=self._quarantine.look if self._quarantine is not None else lambda: None,
         )
         self._swept = sweeper.counts
@@ -250,10 +250,10 @@ class Lifecycle:
         if self._quarantine is not None:
             self._start(self._quarantine.listen())
         self._start(listen(self._settings.require_database(), CANCELLED, self._heard_cancel))
-        children = self._parts.children
-        if children is not None:
-            self._loop.add_reader(children.fileno(), children.read)
-            self._start(self._stop_children(children))
+        processes = self._parts.processes
+        if processes is not None:
+            self._loop.add_reader(processes.fileno(), processes.read_and_end_cancelled)
+            self._start(self._stop_processes(processes))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -262,13 +262,9 @@ class Lifecycle:
 
     async def _retain(self) -> None:
         """Remove what is due over a connection of its own: that takes as long as it takes."""
-        database = Database(self._settings.require_database(), max_connections=1)
-        await database.open()
-        try:
+        async with Database(self._settings.require_database(), max_connections=1) as database:
             payloads = PayloadStore(database, self._objects)
             await Retainer(Retention(database, self._settings.retention, payloads)).retain()
-        finally:
-            await database.close()
 
     async def _announce(self) -> None:
         asked = self._parts.lease.clock()
@@ -305,18 +301,18 @@ class Lifecycle:
             await wait(pause)
 
     async def _beat(self) -> None:
-        children = self._parts.children
-        for pid in children.dead() if children is not None else []:
-            await self._disown(pid)
+        processes = self._parts.processes
+        for pid in processes.dead() if processes is not None else []:
+            await self._abandon(pid)
         if not await self._reconciler.beat(self._lag.take_worst()):
             # The row was removed: a sweep took this worker for dead. What it held is fenced off; it goes on afresh.
             await announce(self._registry, self._identity, self._tools.registry.definitions())
             await self._reconciler.beat(timedelta(0))
-        for attempt in children.fenced() if children is not None else ():
+        for attempt in processes.fenced() if processes is not None else ():
             await self._let_go_of(attempt)
         alive = await self._registry.live()
         self._parts.counted(sum(str(self._identity.lane) in worker["lanes"] for worker in alive))
-        if not self._winding_down.is_set() and await self._watchdog.is_lost(self._parts.here.in_flight):
+        if not self._winding_down.is_set() and await self._watchdog.is_lost(len(self._parts.here.attempts())):
             self._winding_down.set()
             self._parts.restart()
             self._start(self._end_by_force())
@@ -341,18 +337,18 @@ class Lifecycle:
         with contextlib.suppress(DatabaseUnavailable):
             await self._reconciler.compare()
 
-    async def _stop_children(self, children: Children) -> None:
-        """Once the worker was told to stop: after the drain time kill what is left, and give back what it held.
+    async def _stop_processes(self, processes: PreforkProcesses) -> None:
+        """Once the worker is stopping: after the drain time kill what is left, and give back what it held.
 
         Celery itself would wait for its processes without an end.
         """
         await self._winding_down.wait()
         await asyncio.sleep(self._settings.drain_seconds)
         for _ in range(round(_CONCLUDE_SECONDS / _TICK_SECONDS)):
-            if children.stop():
+            if processes.stop():
                 break
             await asyncio.sleep(_TICK_SECONDS)
-        children.stop_at_once()
+        processes.stop_at_once()
         with contextlib.suppress(DatabaseUnavailable):
             await self._reconciler.hand_back_all()
         await self._end_by_force()
@@ -424,3 +420,44 @@ class SweepTimer:
         await asyncio.sleep(earliest - loop.time())
         # What has become due is looked at now.
         self._is_due.clear()
+
+
+_SETTLED = timedelta(seconds=3)
+"""A wake-up reaches an idle worker in milliseconds; one that was published so long ago is not under way any more."""
+
+
+class ConsumerWatchdog:
+    """Notices that this worker beats but hears no wake-ups: its consumer was cancelled, or lost in a reconnect.
+
+    Such a worker looks alive to everybody and does nothing (celery/celery #8030, #8091, #8384; hatchet #1796). The
+    sign: work of its own lane was published again and again while it stood idle, and nobody has claimed it.
+    Asked at every heartbeat; `received` counts the messages that this worker has taken so far.
+    """
+
+    def __init__(
+        self, worker_registry: WorkerRegistry, lane: Lane, patience: timedelta, received: Callable[[], int]
+    ) -> None:
+        self._registry = worker_registry
+        self._lane = lane
+        self._patience = patience
+        self._received = received
+        self._count = -1
+        self._idle_since = 0.0
+
+    async def is_lost(self, in_flight: int) -> bool:
+        """Return whether this worker has been idle for its patience while wake-ups for it were published in vain.
+
+        What the broker did not take counts as not published, so a broker that is away is no sign. Raises
+        `DatabaseUnavailable`.
+        """
+        count, now = self._received(), monotonic()
+        if in_flight or count != self._count:
+            self._count, self._idle_since = count, now
+            return False
+        idle = timedelta(seconds=now - self._idle_since)
+        if idle < self._patience:
+            return False
+        unheard = await self._registry.unanswered_wakes(self._lane, idle, _SETTLED)
+        if unheard:
+            _log.critical("consumer_stalled", extra={"lane": str(self._lane), "unheard": unheard, "idle": str(idle)})
+        return bool(unheard)

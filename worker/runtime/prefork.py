@@ -1,8 +1,8 @@
-"""What the processes of a `cpu` worker carry out, as they tell their parent, and how the parent ends one of them.
+"""The processes of a `cpu` worker: what each reports to its parent, and how the parent ends one.
 
-Each child writes every change of its `Claims` into one pipe, a line at a time (shorter than PIPE_BUF, so that lines
-never mix). A child that computes in C hears nothing, so it is stopped (SIGSTOP), the pipe is read to its end, and the
-child is killed only if it still carries out what is to end: no other step is ever hit.
+Each process writes every change of its `InFlightWork` into one pipe, a line at a time (below PIPE_BUF, so that lines
+never mix). A process that computes in C hears nothing, so it is stopped (SIGSTOP), the pipe is read to its end, and
+the process is killed only if it still carries out what is to end: no other step is ever hit.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from time import monotonic, sleep
 from typing import Any
 from uuid import UUID
 
-from shared.domain.ids import StepRef
+from shared.domain.jobs.ids import StepRef
 from shared.launcher import die_with
 from shared.ports import Attempt, Place, job_of
 
-_log = logging.getLogger("planq.children")
+_log = logging.getLogger("planq.prefork")
 
 _READ_BYTES = 65_536
 _STOP_SECONDS = 0.2
@@ -29,7 +29,7 @@ _STOP_SECONDS = 0.2
 
 
 @dataclass(slots=True)
-class _Child:
+class _Process:
     """What one process does: it claims `place`, or carries out `attempt`, or nothing.
 
     `is_acting`: the attempt calls a write. `is_void`: the job of what it claims was cancelled meanwhile.
@@ -49,74 +49,74 @@ class _Child:
             self.is_acting = kind == "acting"
 
 
-class Children:
-    """Make it before the children are forked.
+class PreforkProcesses:
+    """Make it before the processes are forked.
 
-    `tell` and `tie` are for the children; all else is for the parent's heartbeat thread.
+    `notify` and `tie` are for the processes; all else is for the parent's heartbeat thread. Whatever asks what runs
+    here first reads what they have written, and ends those that turn out to work for a cancelled job.
     """
 
     def __init__(self) -> None:
-        """`told` may be set before they are forked: it hears whether one of them calls a write, after each change."""
+        """`on_acting` may be set before they are forked: it gets whether one of them calls a write."""
         self._parent = os.getpid()
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
         self._rest = b""
-        self._children: dict[int, _Child] = {}
+        self._processes: dict[int, _Process] = {}
         self._abandoned: set[Attempt] = set()
         self._fenced: list[Attempt] = []
         self._consumer: Any = None
         self.late_outcomes = 0
-        self.told: Callable[[bool], None] = lambda _: None
+        self.on_acting: Callable[[bool], None] = lambda _: None
 
     def attach(self, consumer: Any) -> None:
         """Kill through the pool of Celery's consumer, so that it does not take the end of a process for a crash."""
         self._consumer = consumer
 
     def tie(self) -> None:
-        """In a child, before it takes work: let the kernel kill it with its parent, where it can (Linux).
+        """In a process, before it takes work: let the kernel kill it with its parent, where it can (Linux).
 
         Nobody else would: Celery's processes outlive a parent that was killed, and would go on with a step which
         another worker may have taken over. The kernel means the thread that forks: Celery forks in the main thread.
         """
         die_with(self._parent, signal.SIGKILL)
 
-    def tell(self, kind: str, place: Place, number: int) -> None:
-        """In a child: let the parent know of a change of `Claims`; waits while the pipe is full."""
+    def notify(self, kind: str, place: Place, number: int) -> None:
+        """In a process: let the parent know of a change of `InFlightWork`; waits while the pipe is full."""
         job, rest = (place.job_id, f"{place.round} {place.index}") if isinstance(place, StepRef) else (place, "- -")
         os.write(self._writer, f"{os.getpid()} {kind} {job} {rest} {number}\n".encode())
 
     def fileno(self) -> int:
-        """Return what becomes readable when a child has told something."""
+        """Return what becomes readable when a process has written something."""
         return self._reader
 
-    def read(self) -> None:
-        """Take in everything that the children have told so far, and end those that work for a cancelled job."""
+    def read_and_end_cancelled(self) -> None:
+        """Take in what the processes have written so far, and end those that work for a cancelled job."""
         self._drain()
-        for pid, child in list(self._children.items()):
-            if child.is_void and child.attempt is not None:
-                self._end(pid, child.attempt)
+        for pid, process in list(self._processes.items()):
+            if process.is_void and process.attempt is not None:
+                self._end(pid, process.attempt)
 
     # What runs here (`worker.runtime.reconcile.InFlight`) ---------------------------------------------------------
 
     @property
-    def in_flight(self) -> int:
-        """How many processes carry out an attempt."""
-        return len(self.attempts())
-
-    @property
     def acting(self) -> list[Attempt]:
         """The attempts that call a write."""
-        return [child.attempt for child in self._children.values() if child.attempt is not None and child.is_acting]
+        return [
+            process.attempt
+            for process in self._processes.values()
+            if process.attempt is not None and process.is_acting
+        ]
 
     def attempts(self) -> list[Attempt]:
         """Return the attempts that are being carried out."""
-        self.read()
-        return [child.attempt for child in self._children.values() if child.attempt is not None]
+        self.read_and_end_cancelled()
+        return [one.attempt for one in self._processes.values() if one.attempt is not None]
 
     def is_here(self, attempt: Attempt) -> bool:
         """Return whether the attempt runs here, or may be the answer to a claim that is awaited."""
-        self.read()
-        return any(c.attempt == attempt or c.place == attempt.place for c in self._children.values())
+        self.read_and_end_cancelled()
+        return any(one.attempt == attempt or one.place == attempt.place for one in self._processes.values())
 
     def was_called(self, attempt: Attempt) -> bool:
         """Return whether an attempt that is not here any more was begun here, and ended without an outcome."""
@@ -129,27 +129,27 @@ class Children:
     def cut_off(self, attempts: Collection[Attempt], then: Callable[[], None]) -> None:
         """Kill the processes that carry out attempts which this worker does not hold any more, then call `then`."""
         try:
-            for pid, child in list(self._children.items()):
-                if child.attempt is not None and child.attempt in attempts:
-                    self._end(pid, child.attempt)
+            for pid, process in list(self._processes.items()):
+                if process.attempt is not None and process.attempt in attempts:
+                    self._end(pid, process.attempt)
         finally:
             then()
 
     def cancel(self, job_id: UUID) -> None:
         """Kill the processes that work for a job that was cancelled; others are not touched."""
-        self.read()
-        for pid, child in list(self._children.items()):
-            if child.attempt is not None and child.attempt.job_id == job_id:
-                self._end(pid, child.attempt)
-            elif child.place is not None and job_of(child.place) == job_id:
-                child.is_void = True
+        self.read_and_end_cancelled()
+        for pid, process in list(self._processes.items()):
+            if process.attempt is not None and process.attempt.job_id == job_id:
+                self._end(pid, process.attempt)
+            elif process.place is not None and job_of(process.place) == job_id:
+                process.is_void = True
 
     def fence(self) -> None:
         """Kill the processes that call a write, for the lease is over: others may soon do the same."""
         self._drain()
-        for pid, child in list(self._children.items()):
-            attempt = child.attempt
-            if attempt is not None and child.is_acting and self._end(pid, attempt):
+        for pid, process in list(self._processes.items()):
+            attempt = process.attempt
+            if attempt is not None and process.is_acting and self._end(pid, attempt):
                 self._fenced.append(attempt)
 
     def fenced(self) -> list[Attempt]:
@@ -160,9 +160,9 @@ class Children:
     # The end of processes ------------------------------------------------------------------------------------------
 
     def died(self, pid: int) -> Attempt | None:
-        """Take note that a process has died by itself; returns what it carried out, None for nothing.
+        """Note that a process has died by itself; returns what it carried out, None for nothing.
 
-        Whoever cannot tell the database now may leave that to the next comparisons: the attempt `was_called`.
+        Where the database is away now, the next comparisons find the attempt: it `was_called`.
         """
         self._drain()
         self._replace()
@@ -171,42 +171,41 @@ class Children:
     def dead(self) -> list[int]:
         """Return the processes that were at work and have ended by themselves."""
         self._drain()
-        return [pid for pid in self._children if _has_ended(pid)]
+        return [pid for pid in self._processes if _has_ended(pid)]
 
     def stop(self) -> bool:
         """Kill the processes that carry out an attempt, unless they conclude it; True when none is at work now."""
-        for pid, child in list(self._children.items()):
-            if child.attempt is not None:
-                self._end(pid, child.attempt)
-        return self.is_idle
+        for pid, process in list(self._processes.items()):
+            if process.attempt is not None:
+                self._end(pid, process.attempt)
+        return self.is_idle()
 
     def stop_at_once(self) -> None:
         """Kill every process that is at work, whatever it does."""
         self._drain()
-        for pid in list(self._children):
+        for pid in list(self._processes):
             self._kill(pid)
         self._drain()
-        self._abandoned.update(child.attempt for child in self._children.values() if child.attempt is not None)
-        self._children.clear()
-        self.told(False)
+        self._abandoned.update(process.attempt for process in self._processes.values() if process.attempt is not None)
+        self._processes.clear()
+        self.on_acting(False)
 
-    @property
     def is_idle(self) -> bool:
-        """True when no process claims, carries out or concludes anything."""
-        self.read()
-        return all(child.attempt is None and child.place is None for child in self._children.values())
+        """Return whether no process claims, carries out or concludes anything."""
+        self.read_and_end_cancelled()
+        return all(process.attempt is None and process.place is None for process in self._processes.values())
 
     def _end(self, pid: int, attempt: Attempt) -> bool:
         """Kill a process if it carries out this attempt and does not conclude it; return whether it was killed."""
         try:
-            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # is it our child at all?
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # is it a process of ours at all?
             os.kill(pid, signal.SIGSTOP)
         except (ChildProcessError, ProcessLookupError):
             return False
         _await_change(pid, os.WSTOPPED | os.WEXITED)
         self._drain()
-        child = self._children.get(pid)
-        if child is None or child.attempt != attempt or child.is_concluding:
+        process = self._processes.get(pid)
+        if process is None or process.attempt != attempt or process.is_concluding:
             os.kill(pid, signal.SIGCONT)
             return False
         _log.warning("attempt_cut_off", extra={"job": str(attempt.job_id), "attempt": attempt.number, "pid": pid})
@@ -223,12 +222,12 @@ class Children:
         self._replace()
 
     def _lose(self, pid: int) -> Attempt | None:
-        child = self._children.pop(pid, None)
-        if child is None or child.attempt is None:
+        process = self._processes.pop(pid, None)
+        if process is None or process.attempt is None:
             return None
-        self._abandoned.add(child.attempt)
-        self.told(bool(self.acting))
-        return child.attempt
+        self._abandoned.add(process.attempt)
+        self.on_acting(bool(self.acting))
+        return process.attempt
 
     def _replace(self) -> None:
         """Let Celery replace what has ended now; by itself it looks every five seconds."""
@@ -245,7 +244,7 @@ class Children:
             *lines, self._rest = (self._rest + some).split(b"\n")
             for line in lines:
                 self._take(line.decode())
-            self.told(bool(self.acting))
+            self.on_acting(bool(self.acting))
 
     def _take(self, line: str) -> None:
         pid, kind, job, round_, index, number = line.split()
@@ -254,22 +253,22 @@ class Children:
         match kind:
             case "claiming":
                 self._lose(int(pid))  # a new process may have the number of one that died unnoticed
-                self._children[int(pid)] = _Child(place=place)
+                self._processes[int(pid)] = _Process(place=place)
             case "begun":
-                earlier = self._children.get(int(pid), _Child())
-                self._children[int(pid)] = _Child(attempt=attempt, is_void=earlier.is_void)
+                earlier = self._processes.get(int(pid), _Process())
+                self._processes[int(pid)] = _Process(attempt=attempt, is_void=earlier.is_void)
             case "acting" | "still" | "concluding":
-                self._children.get(int(pid), _Child()).note(kind)
+                self._processes.get(int(pid), _Process()).note(kind)
             case "late":
                 self.late_outcomes += 1
             case _:  # unclaimed, ended, abandoned
-                self._children.pop(int(pid), None)
+                self._processes.pop(int(pid), None)
                 if kind == "abandoned":
                     self._abandoned.add(attempt)
 
 
 def _await_change(pid: int, changes: int) -> None:
-    """Wait until a child has stopped or ended; whoever waits for its end elsewhere is not disturbed."""
+    """Wait until a process has stopped or ended; it stays to be waited for by its pool."""
     until = monotonic() + _STOP_SECONDS
     with contextlib.suppress(ChildProcessError):
         while os.waitid(os.P_PID, pid, changes | os.WNOHANG | os.WNOWAIT) is None:

@@ -23,9 +23,9 @@ from typing import Protocol
 from uuid import UUID
 
 from shared.domain.errors import DatabaseUnavailable, PlanqError
-from shared.domain.states import Lane
+from shared.domain.jobs.states import Lane
 from shared.launcher import die_with
-from worker.engine import Engine
+from worker.engine import Dispatcher
 
 _log = logging.getLogger("planq.quarantine")
 
@@ -66,7 +66,7 @@ def fork_zygote(run: Callable[[UUID], int]) -> socket.socket:
     worker = os.getpid()
     if os.fork() == 0:
         ours.close()
-        # A process group of its own: whoever looks for what is left of the worker must not find it there.
+        # A process group of its own: a peer that looks for what is left of the worker must not find it there.
         os.setpgid(0, 0)
         die_with(worker, signal.SIGTERM)
         try:
@@ -78,10 +78,10 @@ def fork_zygote(run: Callable[[UUID], int]) -> socket.socket:
 
 
 def _serve(requests: socket.socket, run: Callable[[UUID], int]) -> None:
-    """Fork a process for each group that a line names, tell how each ended, and pass signals on, until the end."""
-    children: dict[int, str] = {}
+    """Fork a process for each group that a line names, report how each ended, and pass signals on, until the end."""
+    forked: dict[int, str] = {}
     rest = b""
-    while select.select([requests], [], [], _REAP_SECONDS if children else None)[0] or children:
+    while select.select([requests], [], [], _REAP_SECONDS if forked else None)[0] or forked:
         with contextlib.suppress(BlockingIOError):
             received = requests.recv(4096, socket.MSG_DONTWAIT)
             if not received:
@@ -91,13 +91,13 @@ def _serve(requests: socket.socket, run: Callable[[UUID], int]) -> None:
                 kind, _, group = line.decode().partition(" ")
                 if kind == "begin":
                     number, _, group = group.partition(" ")
-                    children[_fork(requests, run, group)] = number
-                for pid in children if kind in signal.Signals.__members__ else ():
+                    forked[_fork(requests, run, group)] = number
+                for pid in forked if kind in signal.Signals.__members__ else ():
                     os.kill(pid, signal.Signals[kind])
-        for pid in list(children):
+        for pid in list(forked):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
-                requests.sendall(f"{children.pop(pid)} {os.waitstatus_to_exitcode(status)}\n".encode())
+                requests.sendall(f"{forked.pop(pid)} {os.waitstatus_to_exitcode(status)}\n".encode())
 
 
 def _fork(requests: socket.socket, run: Callable[[UUID], int], group: str) -> int:
@@ -167,7 +167,7 @@ class Quarantine:
     def ask_to_stop(self) -> None:
         """Begin no more, and let those that run end their steps within the drain time; returns at once."""
         self._is_closing = True
-        self._tell(signal.SIGTERM.name)
+        self._send(signal.SIGTERM.name)
 
     async def stop(self, patience_seconds: float) -> None:
         """Ask to stop, and return when all have ended; what has not within `patience_seconds` is killed."""
@@ -176,7 +176,7 @@ class Quarantine:
             async with asyncio.timeout(patience_seconds + _PARTING_SECONDS):
                 await self._none_left.wait()
                 return
-        self._tell(signal.SIGKILL.name)
+        self._send(signal.SIGKILL.name)
 
     @property
     def _has_room(self) -> bool:
@@ -192,14 +192,14 @@ class Quarantine:
                 _log.warning("suspects_begun", extra={"group": str(group), "number": number})
                 self._begun[number] = self._clock()
                 self._none_left.clear()
-                self._tell(f"begin {number} {group}")
+                self._send(f"begin {number} {group}")
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         if self._writer is not None:
             self._writer.write(f"{line}\n".encode())
 
 
-async def carry_out_suspects(engine: Engine, group: UUID, drain_seconds: float, stop: asyncio.Event) -> None:
+async def carry_out_suspects(engine: Dispatcher, group: UUID, drain_seconds: float, stop: asyncio.Event) -> None:
     """Carry out a group of suspects, then others that wait, until there are none or `stop` is set.
 
     Then what runs gets `drain_seconds`, and is given back after that. Where the database does not answer, or the

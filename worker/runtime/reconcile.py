@@ -13,27 +13,22 @@ from datetime import timedelta
 from typing import Protocol
 from uuid import UUID
 
-from shared.domain.states import Effect
+from shared.domain.jobs.states import Effect
 from shared.ports import Attempt, Held, Publisher
-from shared.store.worker_registry import WorkerRegistry
+from shared.store.jobs.worker_registry import WorkerRegistry
 from worker.container import LaneRuntime
-from worker.engine.claims import Claims
 from worker.engine.fence import Lease
+from worker.engine.in_flight import InFlightWork
 
 _log = logging.getLogger("planq.lifecycle")
 
 
 class InFlight(Protocol):
-    """What runs in this worker, as its heartbeat thread may ask and tell it."""
+    """What runs in this worker, as its heartbeat thread may ask for it and cut it off."""
 
     @property
     def late_outcomes(self) -> int:
         """How many outcomes were rejected because their attempt had ended otherwise, since the worker started."""
-        ...
-
-    @property
-    def in_flight(self) -> int:
-        """How many attempts are being carried out."""
         ...
 
     @property
@@ -67,49 +62,45 @@ class InFlight(Protocol):
 
 
 class LoopInFlight:
-    """`InFlight` of the `io` lane: `Claims` on another thread's loop."""
+    """`InFlight` of the `io` lane: `InFlightWork` on another thread's loop."""
 
-    def __init__(self, runtime: LaneRuntime, claims: Claims) -> None:
+    def __init__(self, runtime: LaneRuntime, work: InFlightWork) -> None:
         self._runtime = runtime
-        self._claims = claims
-
-    @property
-    def in_flight(self) -> int:
-        return self._claims.in_flight
+        self._work = work
 
     @property
     def late_outcomes(self) -> int:
-        return self._claims.late_outcomes
+        return self._work.late_outcomes
 
     @property
     def acting(self) -> Collection[Attempt]:
-        return self._claims.writes.acting
+        return self._work.writes.acting
 
     def attempts(self) -> Collection[Attempt]:
-        return self._claims.attempts()
+        return self._work.attempts()
 
     def is_here(self, attempt: Attempt) -> bool:
-        return self._claims.is_here(attempt)
+        return self._work.is_here(attempt)
 
     def was_called(self, attempt: Attempt) -> bool:
-        return self._claims.was_called(attempt)
+        return self._work.was_called(attempt)
 
     def keep_abandoned(self, held: Collection[Attempt]) -> None:
-        self._call(lambda: self._claims.keep_abandoned(held))
+        self._call(lambda: self._work.keep_abandoned(held))
 
     def cut_off(self, attempts: Collection[Attempt], then: Callable[[], None]) -> None:
         def act() -> None:
-            self._claims.cut_off(attempts)
+            self._work.cut_off(attempts)
             then()
 
         self._call(act)
 
     def cancel(self, job_id: UUID) -> None:
-        self._call(lambda: self._claims.cut_off_job(job_id))
+        self._call(lambda: self._work.cut_off_job(job_id))
 
     def fence(self) -> None:
         """Stop the calls of writes, for the lease is over; from any thread."""
-        self._call(self._claims.fence)
+        self._call(self._work.fence)
 
     def _call(self, act: Callable[[], None]) -> None:
         loop = self._runtime.loop
@@ -149,7 +140,7 @@ class Reconciler:
         applied = await self._registry.heartbeat(
             self._worker_id,
             lag,
-            in_flight=self._here.in_flight,
+            in_flight=len(self._here.attempts()),
             late_outcomes=self._here.late_outcomes,
             counts=[[*labels, number] for labels, number in sorted(self._counts().items())] or None,
         )
@@ -191,7 +182,7 @@ class Reconciler:
         attempt = held.attempt
         if held.effect is Effect.UNSAFE and self._here.was_called(attempt):
             # Whether it took effect is not known: the sweeper decides, as for a worker that was lost.
-            await self._registry.disown(self._worker_id, attempt)
+            await self._registry.abandon(self._worker_id, attempt)
         elif wakes := await self._registry.hand_back(held):
             await self._publisher.publish(wakes)
         _log.warning("attempt_handed_back", extra={"job": str(attempt.job_id), "attempt": attempt.number})

@@ -2,11 +2,12 @@
 
 Tool authors need only what is exported here: `@tool` for a typed function, `ToolError` to report a failure, and the
 two types that a function may ask for in its signature, `ToolContext` (who calls) and `ToolServices` (what this
-process offers); `ToolResponse` wraps an artifact, `NotHappened` is what a `find_out` function may answer, and
-`OwnershipLost` what `ToolContext.confirm` raises. Nothing here knows the engine, the store or Celery.
+process offers); `ToolResponse` wraps an artifact, `NotHappened` is what a `find_out` function may answer,
+`OwnershipLost` what `ToolContext.confirm` raises, and `AnswerDeclined` and `Cancelled` what `ToolContext.ask` raises.
+Nothing here knows the engine, the store or Celery.
 """
 
-from shared.domain.errors import OwnershipLost
+from shared.domain.errors import AnswerDeclined, Cancelled, OwnershipLost
 from shared.ports import NotHappened, Suspended, ToolContext
 from worker.tools.declare import tool
 from worker.tools.errors import ToolError
@@ -14,6 +15,8 @@ from worker.tools.response import ToolResponse
 from worker.tools.services import ToolServices
 
 __all__ = [
+    "AnswerDeclined",
+    "Cancelled",
     "NotHappened",
     "OwnershipLost",
     "Suspended",

@@ -18,10 +18,10 @@ from typing import Any, TypeVar, overload
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shared.domain.errors import Misconfigured
-from shared.domain.states import Effect, Lane, Recovery
-from shared.domain.tool import MAX_TIMEOUT_SECONDS
+from shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
+from shared.domain.jobs.states import Effect, Lane, Recovery
 
-ATTRIBUTE = "__planq_tool__"
+_ATTRIBUTE = "__planq_tool__"
 """Where a decorated function carries its `ToolOptions`."""
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -42,6 +42,7 @@ class ToolOptions(BaseModel):
     output_schema: dict[str, Any] | None = None
     recovery: Recovery | None = None
     find_out: Callable[..., Any] | None = None
+    repeatable: bool | None = None
 
     def overridden_by(self, other: ToolOptions) -> ToolOptions:
         """Return these options with every one that `other` sets taken from there.
@@ -71,6 +72,7 @@ def tool(
     output_schema: Mapping[str, Any] | None = None,
     recovery: Recovery | str | None = None,
     find_out: Callable[..., Any] | None = None,
+    repeatable: bool | None = None,
 ) -> Callable[[F], F]: ...
 
 
@@ -82,6 +84,7 @@ def tool(function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
     What becomes of an `unsafe` call that was cut off, so that nobody knows whether it took effect: its step fails
     (`recovery="fail"`, the default), waits for a person (`"ask"`), or `find_out` is asked: a function over parameters
     of this one, by name, that returns the output of the call, or `NotHappened`, and the tool is called again.
+    A `repeatable` tool is one that a model may rightly call again and again with the same arguments.
     Raises `Misconfigured` naming the function when an option is wrong.
     """
 
@@ -91,13 +94,13 @@ def tool(function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
         try:
             declared = ToolOptions.model_validate(options)
         except ValidationError as error:
-            raise Misconfigured(f"{place_of(target)}: @tool({describe(error)})") from error
+            raise Misconfigured(f"{source_place(target)}: @tool({faults_of(error)})") from error
         if declared.find_out is not None and declared.recovery not in (None, Recovery.FIND_OUT):
             raise Misconfigured(
-                f"{place_of(target)}: @tool(recovery={declared.recovery.value!r}, find_out=…) says two things; "
+                f"{source_place(target)}: @tool(recovery={declared.recovery.value!r}, find_out=…) says two things; "
                 "leave one of them out"
             )
-        setattr(target, ATTRIBUTE, declared)
+        setattr(target, _ATTRIBUTE, declared)
         return target
 
     return declare if function is None else declare(function)
@@ -105,11 +108,11 @@ def tool(function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
 
 def options_of(function: object) -> ToolOptions | None:
     """Return what `@tool` attached; None when `function` was not decorated."""
-    options = getattr(function, ATTRIBUTE, None)
+    options = getattr(function, _ATTRIBUTE, None)
     return options if isinstance(options, ToolOptions) else None
 
 
-def place_of(function: Callable[..., Any]) -> str:
+def source_place(function: Callable[..., Any]) -> str:
     """Return `file:line (module:function)`, the path relative to the working directory where it lies below it."""
     code = inspect.unwrap(function).__code__
     path = code.co_filename
@@ -118,7 +121,7 @@ def place_of(function: Callable[..., Any]) -> str:
     return f"{shown}:{code.co_firstlineno} ({function.__module__}:{function.__qualname__})"
 
 
-def describe(error: ValidationError) -> str:
+def faults_of(error: ValidationError) -> str:
     """Return the faults of a pydantic error in one line: `effect: Input should be …; …`."""
     return "; ".join(
         f"{'.'.join(str(part) for part in fault['loc']) or 'value'}: {fault['msg']}" for fault in error.errors()

@@ -31,10 +31,13 @@ from shared.domain.redact import redacted
 MAX_QUOTE_CHARS = 500
 """Longest quotation of a foreign exception's text in a message."""
 
-NETWORK_ERRNOS = frozenset(
+_NETWORK_ERRNOS = frozenset(
     {errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETRESET, errno.ENOBUFS}
 )
 """`OSError` numbers of passing network faults that Python gives no class of their own."""
+
+
+_AUTH_STATUSES = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN, httpx.codes.PROXY_AUTHENTICATION_REQUIRED)
 
 
 class ToolError(ToolFailed):
@@ -60,23 +63,30 @@ def as_execution_failed(error: BaseException, tool_name: str) -> ExecutionFailed
     for kind, translate in _TABLE:
         if isinstance(error, kind):
             return translate(error, tool_name)
-    if isinstance(error, OSError) and error.errno in NETWORK_ERRNOS:
+    if isinstance(error, OSError) and error.errno in _NETWORK_ERRNOS:
         return _transient(error, tool_name)
     # Not `tool_error`, which says that nothing happened: this may have been raised after the effect.
     return InternalFault(f"{tool_name} raised {quoted(error)}")
 
 
-def from_status(response: httpx.Response, tool_name: str) -> ExecutionFailed:
-    """Return the failure that an HTTP answer outside 2xx stands for; 408, 429 and 5xx are retryable."""
+def from_response(response: httpx.Response, tool_name: str) -> ExecutionFailed:
+    """Return the failure that an HTTP answer outside 2xx stands for."""
     status = response.status_code
     what = f"{tool_name}: {response.request.url.host} answered {status} {response.reason_phrase}".rstrip()
-    if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN, httpx.codes.PROXY_AUTHENTICATION_REQUIRED):
-        return AuthFailed(f"{what}; the address needs a credential that was not accepted", status=status)
+    if status in _AUTH_STATUSES:
+        what = f"{what}; the address needs a credential that was not accepted"
+    return from_status(status, what, retry_after(response))
+
+
+def from_status(status: int, message: str, wait: timedelta | None = None) -> ExecutionFailed:
+    """Return the failure that an HTTP status stands for: 408, 429 and 5xx are retryable, 429 after `wait`."""
+    if status in _AUTH_STATUSES:
+        return AuthFailed(message, status=status)
     if status == httpx.codes.TOO_MANY_REQUESTS:
-        return RateLimited(what, retry_after=retry_after(response), status=status)
+        return RateLimited(message, retry_after=wait, status=status)
     if status >= 500 or status == httpx.codes.REQUEST_TIMEOUT:
-        return Transient(what, status=status)
-    return ToolFailed(what, status=status)
+        return Transient(message, status=status)
+    return ToolFailed(message, status=status)
 
 
 def retry_after(response: httpx.Response, now: datetime | None = None) -> timedelta | None:
@@ -113,7 +123,7 @@ def _transient(error: BaseException, tool_name: str) -> ExecutionFailed:
 
 def _http_status(error: BaseException, tool_name: str) -> ExecutionFailed:
     assert isinstance(error, httpx.HTTPStatusError)
-    return from_status(error.response, tool_name)
+    return from_response(error.response, tool_name)
 
 
 def _invalid(error: BaseException, tool_name: str) -> ExecutionFailed:

@@ -18,10 +18,11 @@ from shared.domain.errors import (
     Misconfigured,
     OutcomeUnknown,
 )
-from shared.domain.states import Effect, Lane, Recovery
-from shared.domain.tool import DEFAULT_TIMEOUT_SECONDS, ToolDefinition, default_retries
+from shared.domain.jobs.states import Effect, Lane, Recovery
+from shared.domain.tools.definition import DEFAULT_TIMEOUT_SECONDS, ToolDefinition, default_retries
 from shared.ports import NotHappened, Ownership, Suspended, ToolContext
-from worker.tools.declare import ToolOptions, describe, place_of
+from shared.ports.tools import AskingPerson
+from worker.tools.declare import ToolOptions, faults_of, source_place
 from worker.tools.errors import as_execution_failed
 from worker.tools.services import ToolServices
 from worker.tools.signature import Question, read_inputs, read_output, read_question
@@ -41,7 +42,7 @@ class FunctionTool:
     ) -> None:
         """Read the signature; raises `Misconfigured` naming the function when it cannot be described."""
         self.function = function
-        self.place = place_of(function)
+        self.place = source_place(function)
         self._is_async = inspect.iscoroutinefunction(function)
         self._inputs = read_inputs(function, self.place)
         self._output = read_output(function, self.place, options.output_schema)
@@ -86,7 +87,7 @@ class FunctionTool:
         try:
             return self._inputs.bind(arguments, context, self._services)
         except ValidationError as error:
-            raise InvalidArguments(f"{self._definition.name}: {describe(error)}") from error
+            raise InvalidArguments(f"{self._definition.name}: {faults_of(error)}") from error
 
     async def _run(
         self,
@@ -105,7 +106,7 @@ class FunctionTool:
             if not _is_being_cancelled():
                 raise InternalFault(f"{name} cancelled itself") from error
             raise
-        except ExecutionFailed:
+        except (ExecutionFailed, AskingPerson):
             raise  # as it is: one that is said to come from itself would wait for the garbage collector
         except BaseException as error:
             # Not Exception alone: SystemExit and KeyboardInterrupt would end the event loop and every step on it.
@@ -125,12 +126,13 @@ class FunctionTool:
             retries=retries,
             recovery=self._recovery,
             skill_id=options.skill_id,
+            repeatable=bool(options.repeatable),
             source=f"python:{self.function.__module__}:{self.function.__qualname__}",
         )
 
 
 def _is_being_cancelled() -> bool:
-    """Return whether somebody has cancelled the running task. Its variables are not the caller's, whose frame the
+    """Return whether the running task was cancelled from outside. Its variables are not the caller's, whose frame the
     error of a cancelled task refers to."""
     current = asyncio.current_task()
     return current is None or current.cancelling() > 0

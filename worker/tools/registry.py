@@ -17,19 +17,19 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from shared.domain.agents.marked import load_yaml
+from shared.domain.agents.source import load_yaml
 from shared.domain.errors import Misconfigured
-from shared.domain.schemas import check_schema
-from shared.domain.states import Effect, Recovery
-from shared.domain.tool import RESERVED_NAME, TOOL_NAME, ToolDefinition
+from shared.domain.jobs.states import Effect, Recovery
+from shared.domain.schema.schemas import check_schema
+from shared.domain.tools.definition import RESERVED_NAME, TOOL_NAME, ToolDefinition
 from shared.ports import FindsOut, Tool
-from worker.tools.declare import ToolOptions, describe, options_of, place_of
+from worker.tools.declare import ToolOptions, faults_of, options_of, source_place
 from worker.tools.errors import quoted
 from worker.tools.function import FunctionTool
 from worker.tools.services import ToolServices
 from worker.tools.threads import ToolThreads
 
-ENTRY_POINT_GROUP = "planq.tools"
+_ENTRY_POINTS = "planq.tools"
 
 
 class Registry:
@@ -97,7 +97,7 @@ class Registry:
 def load_registry(
     *,
     services: ToolServices,
-    entry_point_group: str | None = ENTRY_POINT_GROUP,
+    entry_point_group: str | None = _ENTRY_POINTS,
     modules: Sequence[str] = (),
     yaml_path: Path | None = None,
 ) -> Registry:
@@ -198,10 +198,10 @@ def _call_factory(factory: Callable[..., Any], services: ToolServices, place: st
     except Misconfigured:
         raise
     except Exception as error:
-        raise Misconfigured(f"{place}: the factory {place_of(factory)} failed: {quoted(error)}") from error
+        raise Misconfigured(f"{place}: the factory {source_place(factory)} failed: {quoted(error)}") from error
     if not isinstance(made, (list, tuple)):
         raise Misconfigured(
-            f"{place}: {place_of(factory)} returned {type(made).__name__}; expected a list of tools "
+            f"{place}: {source_place(factory)} returned {type(made).__name__}; expected a list of tools "
             "(decorate it with @tool if it is a tool itself)"
         )
     return list(made)
@@ -291,7 +291,7 @@ def read_tools_file(path: Path) -> list[FunctionOptions]:
     try:
         entries = _ToolsFile.model_validate({} if content is None else content).tools
     except ValidationError as error:
-        raise Misconfigured(f"{path}: {describe(error)}") from error
+        raise Misconfigured(f"{path}: {faults_of(error)}") from error
     seen: set[str] = set()
     for entry in entries:
         if entry.function in seen:

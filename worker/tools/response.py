@@ -18,7 +18,7 @@ from typing import Annotated, Any, Generic, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from shared.domain.artifacts import MAX_ID, METADATA_SCHEMA, provenance
+from shared.domain.results.artifacts import MAX_ID, METADATA_SCHEMA, provenance
 from shared.ports import ToolContext
 
 A = TypeVar("A")

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any
 
 from shared.domain.errors import Misconfigured
-from shared.ports import Knowledge, Memory
+from shared.ports import KeptMoment, Knowledge, Memory, Moment, MomentQuery, Passage, Reminder, ToolContext
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 """`(host, port) -> addresses`, as text; raises `OSError` when the name does not resolve."""
@@ -31,16 +31,36 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class NoMemory:
-    """A `Memory` of a process that has no database: every call raises `Misconfigured`."""
+class NoDatabase:
+    """`Knowledge` and `Memory` of a process without a database; every call raises `Misconfigured`."""
 
-    def __getattr__(self, name: str) -> Any:
-        raise Misconfigured("this process keeps nothing: it has no database")
+    async def search(self, tenant_id: str, query: str, limit: int) -> Sequence[Passage]:
+        raise self._refusal()
+
+    async def save_moments(self, tenant_id: str, user_id: str, moments: Sequence[Moment]) -> int:
+        raise self._refusal()
+
+    async def find_moments(self, tenant_id: str, user_id: str, wanted: MomentQuery) -> Sequence[KeptMoment]:
+        raise self._refusal()
+
+    async def change_user(
+        self, tenant_id: str, user_id: str, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    ) -> Mapping[str, Any]:
+        raise self._refusal()
+
+    async def emit(self, context: ToolContext, kind: str, data: Mapping[str, Any]) -> bool:
+        raise self._refusal()
+
+    async def schedule(self, context: ToolContext, reminder: Reminder, *, most: int) -> datetime | None:
+        raise self._refusal()
+
+    def _refusal(self) -> Misconfigured:
+        return Misconfigured("this process keeps nothing: it has no database")
 
 
 @dataclass(frozen=True, slots=True)
 class WebSearch:
-    """Where the web is searched: a service of `builtin/engines.py`, its address, its key (empty for none)."""
+    """Where the web is searched: a service of `builtin/web.py`, its address, its key (empty for none)."""
 
     engine: str
     url: str
@@ -56,8 +76,8 @@ class ToolServices:
     private address. `http_max_bytes` caps a fetched body, `http_timeout_seconds` a whole fetch with its redirects.
     """
 
-    knowledge: Knowledge
-    memory: Memory = field(default_factory=lambda: cast(Memory, NoMemory()))
+    knowledge: Knowledge = field(default_factory=NoDatabase)
+    memory: Memory = field(default_factory=NoDatabase)
     web_search: WebSearch | None = None
     max_reminders: int = 100
     allow_private_hosts: frozenset[str] = frozenset()

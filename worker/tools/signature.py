@@ -24,8 +24,9 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 
 from shared.domain.errors import InvalidOutput, Misconfigured
-from shared.domain.schemas import MAX_DEPTH, is_deeper_than
-from shared.domain.tool import TEXT_OUTPUT_SCHEMA
+from shared.domain.schema.schemas import MAX_DEPTH
+from shared.domain.tools.definition import TEXT_OUTPUT_SCHEMA
+from shared.domain.values.describe import is_deeper_than
 from shared.ports import NotHappened, Suspended, ToolContext
 from worker.tools.services import ToolServices
 
@@ -84,8 +85,8 @@ class Output:
         try:
             plain = self.adapter.dump_python(value, mode="json", by_alias=True, warnings="none")
             if not _is_plain(value):
-                told = self.adapter.dump_python(value, mode="python", by_alias=True, warnings="none")
-                _check_kept(told, plain, tool_name)
+                returned = self.adapter.dump_python(value, mode="python", by_alias=True, warnings="none")
+                _check_kept(returned, plain, tool_name)
         except (ValueError, TypeError, RecursionError) as error:
             raise InvalidOutput(f"{tool_name} returned a {type(value).__name__} that is no JSON: {error}") from error
         if is_deeper_than(plain, MAX_DEPTH):
@@ -283,9 +284,9 @@ def _is_plain(value: Any) -> bool:
     return True
 
 
-def _check_kept(told: Any, plain: Any, tool_name: str) -> None:
+def _check_kept(returned: Any, plain: Any, tool_name: str) -> None:
     """Raise `InvalidOutput` where the JSON form of what was returned says less: pydantic keeps silent about that."""
-    stack = [(told, plain)]
+    stack = [(returned, plain)]
     while stack:
         said, kept = stack.pop()
         if isinstance(said, float) and not math.isfinite(said) and not isinstance(kept, str):

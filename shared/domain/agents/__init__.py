@@ -1,1 +1,1 @@
-"""Agents as documents, and what an agent that calls others has to decide: pure, as the rest of the core."""
+"""Agents as documents, their input, their answers and their chained tools: pure, as the rest of the core."""

@@ -1,7 +1,7 @@
 """A structured answer in a model's text: found tolerantly, checked strictly.
 
 Models put JSON into fences and sentences around it, so it is looked for as plans are
-(docs/decisions.md, D5). What it says must satisfy the agent's schema to the letter.
+(docs/decisions.md, D5). The object must satisfy the agent's schema to the letter.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shared.domain import strict_json
-from shared.domain.encoding import encode
 from shared.domain.errors import InvalidOutput, capped
-from shared.domain.model import ToolCallRequest
-from shared.domain.planning import DIRECT, PLANNING_TOOL_NAME, decoded
-from shared.domain.schemas import excerpt, violations
+from shared.domain.models.exchange import ToolCallRequest
+from shared.domain.plan.interpret import DIRECT, PLANNING_TOOL_NAME, decoded
+from shared.domain.schema.schemas import violations
+from shared.domain.values import strict_json
+from shared.domain.values.describe import excerpt
+from shared.domain.values.encoding import encode
 
 MAX_RAW_CHARS = 20_000
 """How much of a text that is no answer is kept with the error, and shown to the model that shall repair it."""
@@ -46,9 +47,9 @@ class Rejected:
 
     def failure(self) -> InvalidOutput:
         """Return the error with which the job ends: its details keep the defects and the text."""
-        told = "; ".join(self.errors[:5])
+        listed = "; ".join(self.errors[:5])
         return InvalidOutput(
-            f"the agent's answer does not satisfy its schema: {told}", errors=list(self.errors), raw=self.raw
+            f"the agent's answer does not satisfy its schema: {listed}", errors=list(self.errors), raw=self.raw
         )
 
 
@@ -75,7 +76,7 @@ def read_answer(text: str, schema: Mapping[str, Any]) -> Answered | Rejected:
 def with_answers_as_text(calls: Sequence[ToolCallRequest]) -> list[ToolCallRequest]:
     """Return a planner's calls with answers that it gave as objects turned into the texts that they should be.
 
-    Models that are told an answer's schema tend to put the object itself into `content` of a direct response.
+    Models that know an answer's schema tend to put the object itself into `content` of a direct response.
     """
     return [_with_answer_as_text(call) for call in calls]
 
@@ -105,9 +106,9 @@ def _defects(value: Any, schema: Mapping[str, Any]) -> tuple[str, ...]:
         encode(value)
     except (ValueError, RecursionError):
         return ("the object holds a character that cannot be stored, or is nested too deeply",)
-    return _told(value, schema)
+    return _violations(value, schema)
 
 
-def _told(value: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[str, ...]:
+def _violations(value: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[str, ...]:
     found: Sequence[Any] = violations(schema, value)
     return tuple(f"{one.pointer or 'the object'}: {one.message}" for one in found)

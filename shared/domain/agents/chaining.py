@@ -14,9 +14,9 @@ from typing import Any
 
 from shared.domain.agents.document import AgentDocument
 from shared.domain.errors import ErrorRecord
-from shared.domain.names import NameIndex
-from shared.domain.schemas import violations
-from shared.domain.tool import ToolDefinition
+from shared.domain.schema.schemas import violations
+from shared.domain.tools.definition import ToolDefinition
+from shared.domain.tools.names import NameIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class NoSuchTool:
 def chained_call(
     document: AgentDocument, output: Any, tools: Mapping[str, ToolDefinition]
 ) -> ChainedCall | NoSuchTool | None:
-    """Return what follows from an answer: the call of the chained tool, its absence, or nothing.
+    """Return the call of the chained tool after an answer, its absence, or None for no call.
 
-    Nothing follows unless the agent's mode is structured, it names a tool, and the answer is an object. The chained
+    There is no call unless the agent's mode is structured, it names a tool, and the answer is an object. The chained
     tool need not be among the tools that the agent may use.
     """
     name = document.chained_tool
@@ -48,10 +48,10 @@ def chained_call(
     found = NameIndex(tools).candidates(name)
     if len(found) != 1:
         return NoSuchTool(name)
-    return ChainedCall(found[0], bound(output, tools[found[0]].input_schema))
+    return ChainedCall(found[0], bound_arguments(output, tools[found[0]].input_schema))
 
 
-def bound(output: Mapping[str, Any], input_schema: Mapping[str, Any]) -> dict[str, Any]:
+def bound_arguments(output: Mapping[str, Any], input_schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments for an answer: its fields, or the whole of it where the tool has a single parameter.
 
     The latter only where the fields do not fit and the whole does. Arguments that fit neither way stay the fields:
@@ -66,16 +66,18 @@ def bound(output: Mapping[str, Any], input_schema: Mapping[str, Any]) -> dict[st
     return fields
 
 
-def result_of(output: Any, error: ErrorRecord | None) -> dict[str, Any]:
-    """Return what is shown beside the agent's answer: the tool's result as an object, or its error."""
+def chained_result(output: Any, error: ErrorRecord | None) -> dict[str, Any]:
+    """Return the entry beside the agent's answer: the tool's result as an object, or its error."""
     if error is not None:
         return {"status": "error", "error": error.message}
     return dict(output) if isinstance(output, Mapping) else {"result": output}
 
 
-def shown(chained: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return an agent's `chained_tool_result` from what is stored of a chained tool; None where none was called."""
+def stored_chained_result(chained: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return an agent's `chained_tool_result` from its stored form; None where no chained tool was called."""
     if chained is None:
         return None
     error = chained.get("error")
-    return result_of(chained.get("result"), None if error is None else ErrorRecord(error["code"], error["message"]))
+    return chained_result(
+        chained.get("result"), None if error is None else ErrorRecord(error["code"], error["message"])
+    )

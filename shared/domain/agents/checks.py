@@ -1,44 +1,53 @@
-"""What an agent's document must satisfy to be saved, beyond the types of its fields; every defect is found at once.
+"""The checks of a document before it is saved: an agent's, beyond the types of its fields, and a skill's.
 
-These checks read the document as it was written, so that they say what they find although other parts of it are
-broken too.
+All defects are found at once. The checks of an agent read the document as it was written, so that they work although
+other parts of it are broken. A skill is a named text of instructions; Markdown, kept as it was written.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from shared.domain.agents.marked import Defect, Marked, Path
+from shared.domain.agents.source import MAX_CHARS, DocumentDefect, DocumentPath, DocumentSource
 from shared.domain.errors import InvalidRequest, Misconfigured
-from shared.domain.model_names import OFFLINE, check_model_name
-from shared.domain.names import MAX_AGENT_NAME
-from shared.domain.patterns import needs_backtracking, patterns_of
-from shared.domain.schemas import check_schema, excerpt, schema_defects
+from shared.domain.jobs.states import Strategy
+from shared.domain.models.names import OFFLINE, check_model_name
+from shared.domain.rounds.block import read_block
+from shared.domain.schema.patterns import needs_backtracking, patterns_of
+from shared.domain.schema.schemas import check_schema, schema_defects
+from shared.domain.tools.names import MAX_AGENT_NAME
+from shared.domain.values.describe import excerpt
 
 AGENT_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.\-]{{0,{MAX_AGENT_NAME - 1}}}")
 """Names of agents stand in addresses, in the names of files and in plans."""
 
-Found = Iterator[tuple[Path, str]]
+_Found = Iterator[tuple[DocumentPath, str]]
 
 
-def savable_defects(document: Mapping[str, Any], marked: Marked) -> list[Defect]:
-    """Return what keeps `document` from being saved: its name, its model, its schemas, its output mode."""
+def savable_defects(document: Mapping[str, Any], marked: DocumentSource) -> list[DocumentDefect]:
+    """Return the defects of the name, the model, the output mode, the schemas and the loop of `document`."""
     found = [*_name(document), *_model(document), *_mode(document), *_answer_schema(document), *_actions(document)]
+    found += _loop(document)
     return [marked.defect(path, message) for path, message in found]
 
 
-def _name(document: Mapping[str, Any]) -> Found:
+def _name(document: Mapping[str, Any]) -> _Found:
     name = document.get("name")
     if name is None or name == "":
         yield (), "name is missing: expected the name under which the agent is saved"
     elif isinstance(name, str) and not AGENT_NAME.fullmatch(name):
-        expected = f"expected a letter or digit, then at most {MAX_AGENT_NAME - 1} letters, digits, '_', '-' or '.'"
-        yield ("name",), f"{expected}; found {excerpt(name)}"
+        yield ("name",), _bad_name(name)
 
 
-def _model(document: Mapping[str, Any]) -> Found:
+def _bad_name(name: str) -> str:
+    allowed = f"expected a letter or digit, then at most {MAX_AGENT_NAME - 1} letters, digits, '_', '-' or '.'"
+    return f"{allowed}; found {excerpt(name)}"
+
+
+def _model(document: Mapping[str, Any]) -> _Found:
     model = document.get("model")
     if not isinstance(model, str):
         return
@@ -48,7 +57,7 @@ def _model(document: Mapping[str, Any]) -> Found:
         yield ("model",), error.message
 
 
-def _mode(document: Mapping[str, Any]) -> Found:
+def _mode(document: Mapping[str, Any]) -> _Found:
     if document.get("structured_output") is True and not document.get("properties"):
         yield (
             ("structured_output",),
@@ -56,7 +65,22 @@ def _mode(document: Mapping[str, Any]) -> Found:
         )
 
 
-def _answer_schema(document: Mapping[str, Any]) -> Found:
+def _loop(document: Mapping[str, Any]) -> _Found:
+    nested = document.get("json_schema_extra")
+    place: DocumentPath = ("json_schema_extra",) if isinstance(nested, Mapping) and "loop" in nested else ()
+    loop = nested["loop"] if place and isinstance(nested, Mapping) else document.get("loop")
+    if not isinstance(loop, Mapping):
+        return  # of another type, the document itself says
+    block, defects = read_block(loop)
+    for path, message in defects:
+        yield (*place, "loop", *path), message
+    strategy = document.get("strategy") or (nested.get("strategy") if isinstance(nested, Mapping) else None)
+    if block is not None and strategy in (None, Strategy.PLAN) and (fields := block.of_loops_alone()):
+        needed = f"{', '.join(fields)}: only a job with rounds has these; add strategy: loop, or strategy: react"
+        yield (*place, "loop"), needed
+
+
+def _answer_schema(document: Mapping[str, Any]) -> _Found:
     properties = document.get("properties")
     if not isinstance(properties, Mapping):
         return
@@ -72,7 +96,7 @@ def _answer_schema(document: Mapping[str, Any]) -> Found:
                 yield ("required", index), f"{excerpt(name)} is required, but is no property"
 
 
-def _actions(document: Mapping[str, Any]) -> Found:
+def _actions(document: Mapping[str, Any]) -> _Found:
     actions = document.get("actions")
     if isinstance(actions, list):
         seen: set[str] = set()
@@ -90,7 +114,7 @@ def _actions(document: Mapping[str, Any]) -> Found:
             yield from _action(action, ("actions", name))
 
 
-def _action(action: Any, path: Path) -> Found:
+def _action(action: Any, path: DocumentPath) -> _Found:
     if not isinstance(action, Mapping):
         return
     for key in ("input_schema", "input"):
@@ -98,8 +122,8 @@ def _action(action: Any, path: Path) -> Found:
             yield from _schema(action[key], (*path, key))
 
 
-def _schema(schema: Mapping[str, Any], path: Path) -> Found:
-    """Say what is wrong with a schema that stands at `path`; one of the document itself stands at the top."""
+def _schema(schema: Mapping[str, Any], path: DocumentPath) -> _Found:
+    """Yield the defects of a schema that stands at `path`; one of the document itself stands at the top."""
     try:
         broken = schema_defects(schema)
     except RecursionError:
@@ -123,3 +147,42 @@ def _schema(schema: Mapping[str, Any], path: Path) -> Found:
                     "or repeats too much; write it without"
                 ),
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """A skill that can be stored."""
+
+    name: str
+    text: str
+
+
+def parse_skill(name: str, source: str | bytes) -> Skill:
+    """Return a skill; its name is one that agents could have, its text says something and can be stored.
+
+    Raises `InvalidRequest` whose `details["errors"]` holds every defect as `{path, line, message}`.
+    """
+    found = [] if AGENT_NAME.fullmatch(name) else [DocumentDefect("/name", _bad_name(name))]
+    text = ""
+    try:
+        text = source if isinstance(source, str) else source.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        assert isinstance(source, bytes)
+        found.append(DocumentDefect("", "the text is not UTF-8", source[: error.start].count(b"\n") + 1))
+    else:
+        found += _text_defects(text)
+    if found:
+        listed = "; ".join(defect.render() for defect in found)
+        raise InvalidRequest(f"the skill is not valid: {listed}", errors=[defect.to_json() for defect in found])
+    return Skill(name, text)
+
+
+def _text_defects(text: str) -> list[DocumentDefect]:
+    if not text.strip():
+        return [DocumentDefect("", "expected instructions, found an empty text")]
+    if len(text) > MAX_CHARS:
+        return [DocumentDefect("", f"the text has {len(text)} characters; at most {MAX_CHARS} are taken")]
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        return [DocumentDefect("", "the text holds a NUL character, which cannot be stored", line)]
+    return []

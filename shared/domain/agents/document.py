@@ -7,7 +7,7 @@ The document is flat, JSON Schema beside the agent's settings:
      "tools": [{"name": "search", "description": "Query knowledge base"}], "chained_tool": "save_moments"}
 
 Unknown keys are kept: a document is stored as it was written, and read again by this module. `read_agent` is
-tolerant, for what is stored already; what is to be saved goes through `parse_agent`, which reports every defect.
+tolerant, for stored documents; `parse_agent` reads a document that is to be saved, and reports every defect.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from pydantic import (
 )
 
 from shared.domain.agents.checks import savable_defects
-from shared.domain.agents.marked import Defect, Marked, read_marked
 from shared.domain.agents.prompt import system_prompt
+from shared.domain.agents.source import DocumentDefect, DocumentSource, read_source
 from shared.domain.errors import InvalidRequest
-from shared.domain.model_names import OFFLINE
-from shared.domain.names import NameIndex
-from shared.domain.schemas import excerpt
+from shared.domain.models.names import OFFLINE
+from shared.domain.rounds.block import LoopBlock, parse_block
+from shared.domain.tools.names import NameIndex
+from shared.domain.values.describe import excerpt, sentence_list
 
 OutputMode = Literal["text", "object"]
 
 MAX_OUTPUT_TOKENS = 1_000_000
 
-_MOST_TOLD = 10
+_MOST_LISTED = 10
 """Defects that the message names; its details hold all."""
 
 _OPEN = ConfigDict(frozen=True, strict=True, extra="allow")
@@ -126,6 +127,8 @@ class AgentDocument(BaseModel):
     routing_enabled: bool = True
     routing_max_turns: _Positive = 20
     observation_mode: str = "sync"
+    strategy: Literal["plan", "loop", "react"] | None = None
+    loop: dict[str, Any] | None = None
 
     _source: dict[str, Any] = PrivateAttr(default_factory=dict)
 
@@ -148,6 +151,10 @@ class AgentDocument(BaseModel):
     def output_mode(self) -> OutputMode:
         """Return `object` where answers must satisfy the schema; without properties there is nothing to satisfy."""
         return "object" if self.structured_output and self.properties else "text"
+
+    def loop_block(self) -> LoopBlock | None:
+        """Return how its rounds are made, None where it says nothing; raises `InvalidRequest` for a broken block."""
+        return None if self.loop is None else parse_block(self.loop, f"the loop block of agent {self.name!r}")
 
     def answer_schema(self) -> dict[str, Any] | None:
         """Return the JSON Schema of an answer in structured mode, None in conversational mode."""
@@ -222,7 +229,7 @@ def full_model_name(name: str) -> str:
 
 def read_agent(source: str | bytes | Mapping[str, Any]) -> AgentDocument:
     """Read a document that may be incomplete; raises `InvalidRequest` as `parse_agent` does."""
-    document, found = _read(read_marked(source))
+    document, found = _read(read_source(source))
     if document is None:
         raise _refusal(found)
     return document
@@ -234,7 +241,7 @@ def parse_agent(source: str | bytes | Mapping[str, Any]) -> AgentDocument:
     Raises `InvalidRequest` whose `details["errors"]` holds every defect as `{path, line, message}`: `path` is a JSON
     pointer into the document, `line` counts from 1 and is None for a decoded object.
     """
-    marked = read_marked(source)
+    marked = read_source(source)
     document, found = _read(marked)
     if isinstance(marked.value, Mapping) and not marked.defects:
         found += savable_defects(marked.value, marked)
@@ -243,7 +250,7 @@ def parse_agent(source: str | bytes | Mapping[str, Any]) -> AgentDocument:
     return document
 
 
-def _read(marked: Marked) -> tuple[AgentDocument | None, list[Defect]]:
+def _read(marked: DocumentSource) -> tuple[AgentDocument | None, list[DocumentDefect]]:
     if marked.defects:
         return None, list(marked.defects)
     if not isinstance(marked.value, Mapping):
@@ -255,7 +262,7 @@ def _read(marked: Marked) -> tuple[AgentDocument | None, list[Defect]]:
         return None, [_defect(marked, item) for item in error.errors(include_url=False, include_context=False)]
 
 
-def _defect(marked: Marked, item: Mapping[str, Any]) -> Defect:
+def _defect(marked: DocumentSource, item: Mapping[str, Any]) -> DocumentDefect:
     found = "" if item["type"] == "missing" else f"; found {excerpt(item['input'])}"
     path = tuple(item["loc"])
     actions = marked.value.get("actions")
@@ -265,13 +272,10 @@ def _defect(marked: Marked, item: Mapping[str, Any]) -> Defect:
     return marked.defect(path, f"{item['msg']}{found}")
 
 
-def _refusal(defects: Sequence[Defect]) -> InvalidRequest:
+def _refusal(defects: Sequence[DocumentDefect]) -> InvalidRequest:
     ordered = sorted(defects, key=lambda defect: (defect.line or 0, defect.path))
-    told = "; ".join(defect.render() for defect in ordered[:_MOST_TOLD])
-    more = f"; and {len(ordered) - _MOST_TOLD} more" if len(ordered) > _MOST_TOLD else ""
-    return InvalidRequest(
-        f"the agent's document is not valid: {told}{more}", errors=[one.to_json() for one in ordered]
-    )
+    listed = sentence_list([defect.render() for defect in ordered], _MOST_LISTED)
+    return InvalidRequest(f"the agent's document is not valid: {listed}", errors=[one.to_json() for one in ordered])
 
 
 def _flattened(source: Mapping[str, Any]) -> dict[str, Any]:
@@ -289,7 +293,7 @@ def _flattened(source: Mapping[str, Any]) -> dict[str, Any]:
             [{"name": one} if isinstance(one, str) else one for one in tools], resources
         )
     actions = fields.get("actions")
-    if isinstance(actions, list):  # those without an id are told by `checks`
+    if isinstance(actions, list):  # `checks` reports those without an id
         fields["actions"] = {one["id"]: one for one in actions if _has_id(one)}
     return fields
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from shared.domain.schemas import MAX_DEPTH
+from shared.domain.schema.schemas import MAX_DEPTH
 
 _GUIDANCE = (
     "Let these fields guide what you look for and keep in mind. They are for your reasoning only.",
@@ -26,7 +26,7 @@ def system_prompt(
 ) -> str:
     """Return the parts that are not blank, one blank line between them.
 
-    `notes` are tools with what is said about them; `properties` (none in structured mode) are the thinking aides,
+    `notes` are tools with the notes on them; `properties` (none in structured mode) are the thinking aides,
     whose `$ref`s lead into `definitions`.
     """
     parts = [text.strip() for text in texts if text.strip()]
@@ -73,7 +73,7 @@ class _Outline:
             yield from self.lines(nested, inner.get("required") or (), within)
 
     def _resolved(self, schema: Any) -> Mapping[str, Any]:
-        """Return what a schema says, its reference into the definitions followed once."""
+        """Return a schema, its reference into the definitions followed once."""
         if not isinstance(schema, Mapping):
             return {}
         target = schema.get("$ref")
@@ -86,9 +86,9 @@ class _Outline:
 
 def _kind(schema: Mapping[str, Any]) -> str:
     kind = schema.get("type", "any")
-    told = " or ".join(map(str, kind)) if isinstance(kind, list) else str(kind)
+    kinds = " or ".join(map(str, kind)) if isinstance(kind, list) else str(kind)
     choices = schema.get("enum")
-    return f"{told} (one of: {', '.join(map(str, choices))})" if isinstance(choices, list) and choices else told
+    return f"{kinds} (one of: {', '.join(map(str, choices))})" if isinstance(choices, list) and choices else kinds
 
 
 def _mark(is_required: bool) -> str:

@@ -1,7 +1,7 @@
-"""What is not in order and stops nothing: names in an agent's document that nobody offers, and what came of them.
+"""Warnings: names in an agent's document that stand for nothing, and jobs that went on without a tool.
 
-A document may come before its skills and its workers, so it is stored all the same, and its author is told. A job
-whose agent misses something goes on without it, and its document says so.
+A document may come before its skills and its workers, so it is stored with a warning to its author. A job goes on
+without the missing tool, and its own document has the warning.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from shared.domain.agents.document import AgentDocument
+from shared.domain.agents.source import pointer
 from shared.domain.errors import capped
-from shared.domain.names import NameIndex
+from shared.domain.tools.names import NameIndex
 
 CHAINED_TOOL_MISSING: Final = "chained_tool_missing"
 AGENT_TOOLS_MISSING: Final = "agent_tools_missing"
@@ -26,7 +27,7 @@ _SUB_AGENTS = ("agents", "sub_agents")
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """One warning about a document: `path` is a JSON pointer into it, `name` what is not there."""
+    """One warning about a document: `path` is a JSON pointer into it, `name` is missing."""
 
     path: str
     code: str
@@ -53,6 +54,7 @@ def document_warnings(
             for number, name in enumerate(document.skills)
             if name not in skills
         ),
+        *_looping(document, tools, skills),
         *_chained(document, tools),
         *(
             Warned(path, "agent_missing", name, _missing(f"agent {_shown(name)} is not in use"))
@@ -67,17 +69,24 @@ def named_agents(document: AgentDocument) -> list[str]:
     return [name for _, name in _sub_agents(document)]
 
 
+def prompt_skills(document: AgentDocument) -> list[str]:
+    """Return the name of the skill that a document's loop has as its prompt, in a list; none where it has none."""
+    block = document.loop_block()
+    prompt = None if block is None else block.prompt
+    return [prompt.name] if prompt is not None and prompt.name is not None and prompt.text is None else []
+
+
 def job_warning(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how a job's document tells an event of one of the `JOB_WARNINGS`: `{code, message, details}`."""
+    """Return the warning in a job's document for an event of the `JOB_WARNINGS`: `{code, message, details}`."""
     agent = _shown(str(data.get("agent")))
     if kind == CHAINED_TOOL_MISSING:
-        told = (
+        message = (
             f"no worker offers {_shown(str(data.get('tool')))}, the chained tool of agent {agent}: it was not called"
         )
-        return {"code": kind, "message": f"{told}, and the answer stands", "details": dict(data)}
+        return {"code": kind, "message": f"{message}, and the answer stands", "details": dict(data)}
     listed = ", ".join(_shown(str(name)) for name in data.get("tools") or ())
-    told = f"no worker offers {capped(listed, 500)}, listed by agent {agent}: it went on without"
-    return {"code": kind, "message": told, "details": dict(data)}
+    message = f"no worker offers {capped(listed, 500)}, listed by agent {agent}: it went on without"
+    return {"code": kind, "message": message, "details": dict(data)}
 
 
 def _tools(document: AgentDocument, known: Collection[str]) -> Iterator[Warned]:
@@ -90,16 +99,31 @@ def _tools(document: AgentDocument, known: Collection[str]) -> Iterator[Warned]:
             yield Warned(path, "tool_missing", tool.name, _missing(f"no worker offers a tool {_shown(tool.name)}"))
 
 
+def _looping(document: AgentDocument, known: Collection[str], skills: Collection[str]) -> Iterator[Warned]:
+    block = document.loop_block()
+    index = NameIndex(known)
+    for path, name in block.called() if block is not None else ():
+        if len(index.candidates(name)) != 1:
+            place = pointer(("loop", *path))
+            yield Warned(place, "tool_missing", name, _missing(f"no worker offers a tool {_shown(name)}"))
+    for name in prompt_skills(document):
+        if name not in skills:
+            told = f"skill {_shown(name)} is not stored"
+            yield Warned("/loop/prompt", "skill_missing", name, _missing(told))
+
+
 def _chained(document: AgentDocument, known: Collection[str]) -> Iterator[Warned]:
     name = document.chained_tool
     if not name:
         return
     if not document.structured_output:
-        told = "a chained tool is called with a structured answer only: add structured_output: true, or take it out"
-        yield Warned("/chained_tool", "chained_tool_unused", name, told)
+        message = (
+            "a chained tool is called with a structured answer only: add structured_output: true, or take it out"
+        )
+        yield Warned("/chained_tool", "chained_tool_unused", name, message)
     if len(NameIndex(known).candidates(name)) != 1:
-        told = _missing(f"no worker offers a tool {_shown(name)}")
-        yield Warned("/chained_tool", CHAINED_TOOL_MISSING, name, told)
+        message = _missing(f"no worker offers a tool {_shown(name)}")
+        yield Warned("/chained_tool", CHAINED_TOOL_MISSING, name, message)
 
 
 def _sub_agents(document: AgentDocument) -> Iterator[tuple[str, str]]:
@@ -111,8 +135,8 @@ def _sub_agents(document: AgentDocument) -> Iterator[tuple[str, str]]:
                 yield f"/{key}/{number}", name
 
 
-def _missing(told: str) -> str:
-    return f"{told} now; the document is stored all the same: correct the name, or see that it is there in time"
+def _missing(message: str) -> str:
+    return f"{message} now; the document is stored all the same: correct the name, or see that it is there in time"
 
 
 def _shown(name: str) -> str:

@@ -9,15 +9,15 @@
 --   events    what has happened                         clock     the time, and all periods
 --
 -- A job moves submit -> claim -> plan -> (claim -> finish)* -> claim -> stage. `planq migrate` makes all of them anew when
--- a file has changed; queries/ holds single statements that Python runs by name.
+-- a file has changed; queries/ holds the single statements that Python runs by name, one file for each subject.
 
 -- The records that functions pass to one another. They hold nothing between transactions: no table has a column of them.
 
 -- Events that gather while a function runs, so that one statement stores them.
 CREATE TYPE planq_event AS (tenant text, job uuid, kind text, data json);
 
--- The claim of a stage, and the event that tells of it.
-CREATE TYPE planq_stage AS (claim json, attempt int, told planq_event);
+-- The claim of a stage, and its event.
+CREATE TYPE planq_stage AS (claim json, attempt int, event planq_event);
 
 -- How one attempt at a step ended, and what its worker takes over next. It has succeeded unless there is an `error`.
 -- A large output comes as the `hash` of its payload (hexadecimal), its size in `bytes` and its `excerpts` instead of

@@ -20,7 +20,7 @@ _VERSIONS = """import json, sys
 from importlib.metadata import version
 print(json.dumps({name: version(name) for name in sys.argv[1:]}))"""
 
-PACKAGES = {"Celery": "celery", "LangGraph": "langgraph", "DBOS": "dbos"}
+PACKAGES = {"Celery": "celery", "LangGraph": "langgraph", "LangChain": "langchain", "DBOS": "dbos"}
 
 
 @cache

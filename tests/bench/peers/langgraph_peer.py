@@ -1,7 +1,7 @@
 """LangGraph with its Postgres checkpointer: a job is a graph of five nodes, each committed before the next begins.
 
-It runs in the client's own process, without broker or HTTP; the many jobs of B2 in two processes. `PEER_DATABASE` is
-a database of its own.
+It runs in the client's own process, without broker or HTTP; the many jobs of B2 in two processes. The job of B14 is
+LangGraph's own agent, with a model that takes no time. `PEER_DATABASE` is a database of its own.
 """
 
 from __future__ import annotations
@@ -17,6 +17,11 @@ from multiprocessing import get_context
 from typing import Annotated, Any, TypedDict
 
 import psycopg
+from langchain.agents import create_agent
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.tools import tool
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
@@ -86,6 +91,47 @@ def wide(width: int) -> Any:
     return graph.compile(checkpointer=saver())
 
 
+@tool
+def following(value: int) -> int:
+    """Return the number after the value."""
+    return value + 1
+
+
+class Scripted(BaseChatModel):
+    """Calls `following` with what came of the call before, in each of so many turns, and then answers."""
+
+    turns: int
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    def bind_tools(self, tools: Any, **_: Any) -> Any:
+        """Return this model: it knows its tool."""
+        return self
+
+    def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
+        results = [message for message in messages if isinstance(message, ToolMessage)]
+        value = int(str(results[-1].content)) if results else 1
+        said = AIMessage(str(value))
+        if len(results) < self.turns:
+            call = {"name": "following", "args": {"value": value}, "id": f"call_{len(results)}"}
+            said = AIMessage("", tool_calls=[call])
+        return ChatResult(generations=[ChatGeneration(message=said)])
+
+
+@cache
+def agent(turns: int) -> Any:
+    """Return an agent whose model calls a tool so often."""
+    return create_agent(Scripted(turns=turns), [following], checkpointer=saver())
+
+
+def converse(turns: int) -> None:
+    """Run an agent of so many turns to its answer."""
+    asked = {"messages": [("user", "Count.")]}
+    expect(agent(turns).invoke(asked, config(), durability=DURABILITY)["messages"][-1].content, str(turns + 1))
+
+
 def config() -> Any:
     """Return the settings of a new job."""
     return {"configurable": {"thread_id": str(uuid.uuid4())}, "recursion_limit": 1000, "max_concurrency": THREADS}
@@ -122,7 +168,7 @@ def main() -> None:
     def many(jobs: int) -> None:
         list(pool.map(share, [jobs // PROCESSES] * PROCESSES))
 
-    serve({"B1": one, "B2": many, "B3": fan, "B4": long})
+    serve({"B1": one, "B2": many, "B3": fan, "B4": long, "B14": converse})
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import redis
 
-from deploy.local.child import has_ended
+from deploy.local.child import has_exited
 from deploy.local.folder import last_lines
 from deploy.local.postgres import PORT, EmbeddedPostgres
 from deploy.local.valkey import EmbeddedValkey
@@ -123,7 +123,7 @@ class Installation:
     def _live_workers(self) -> int:
         """Return how many workers the API sees; raises RuntimeError when a process has ended."""
         for name, process in self._stack.processes.items():
-            if has_ended(process):
+            if has_exited(process):
                 raise RuntimeError(f"{name} ended:\n{last_lines(self._stack.log(name), 40)}")
         try:
             text = httpx.get(f"{self.url}/metrics", timeout=5, trust_env=False).text

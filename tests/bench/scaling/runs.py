@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psycopg
 
-from shared.domain.states import JobStatus
+from shared.domain.jobs.states import JobStatus
 from shared.store.database import Database
 from shared.store.payloads import PayloadStore
 from shared.store.retention import Retention

@@ -17,22 +17,23 @@ import httpx
 import pytest
 import uvicorn
 
-from api.app import create_app
+from api.app import create_api
 from deploy.local.valkey import EmbeddedValkey
-from shared.domain.compile import compile_plan
 from shared.domain.errors import ErrorRecord
-from shared.domain.ids import StepRef
-from shared.domain.plan import Plan
-from shared.domain.states import Effect, JobStatus, Lane
-from shared.domain.tool import ToolDefinition
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.states import Effect, JobStatus, Lane
+from shared.domain.plan.compile import compile_plan
+from shared.domain.plan.document import Plan
+from shared.domain.tools.definition import ToolDefinition
 from shared.ports import ArtifactRecord, Wake
 from shared.settings import Settings
 from shared.store.database import Database
 from shared.store.ids import new_id
-from shared.store.jobs import PostgresJobStore
-from shared.store.worker_registry import WorkerRegistry
+from shared.store.jobs.transitions import PostgresJobStore
+from shared.store.jobs.worker_registry import WorkerRegistry
 from tests.integration.api import control
 from tests.support.servers import TestPostgres
+from tests.support.stored import documents
 from tests.support.waiting import eventually
 
 JSON = {"Content-Type": "application/json"}
@@ -102,7 +103,11 @@ class Jobs:
 
     def publish_tools(self) -> None:
         """Publish `TOOLS`."""
-        self.run(lambda database: WorkerRegistry(database, timedelta(seconds=15)).publish_tools("default", TOOLS))
+        self.run(
+            lambda database: WorkerRegistry(database, timedelta(seconds=15)).publish_tools(
+                "default", documents(TOOLS)
+            )
+        )
 
     def register_worker(self, *lanes: Lane) -> UUID:
         """Announce a live worker of these lanes."""
@@ -156,7 +161,7 @@ class Api:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.app = create_app(settings)
+        self.app = create_api(settings)
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1_024)
         self.port: int = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"

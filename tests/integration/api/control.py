@@ -7,17 +7,19 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from shared.domain.compile import compile_plan
 from shared.domain.errors import ErrorRecord
-from shared.domain.ids import StepRef
-from shared.domain.plan import Plan
-from shared.domain.states import Effect, JobStatus, Recovery
-from shared.domain.tool import ToolDefinition
+from shared.domain.jobs.elicitations import OUTCOME_SCHEMA, Elicitation
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.states import Effect, ElicitationKind, JobStatus, Recovery
+from shared.domain.plan.compile import compile_plan
+from shared.domain.plan.document import Plan
+from shared.domain.tools.definition import ToolDefinition
 from shared.ports import StageClaim, StepClaim
 from shared.store.database import Database
 from shared.store.ids import new_id
-from shared.store.jobs import PostgresJobStore
-from shared.store.worker_registry import WorkerRegistry
+from shared.store.jobs.transitions import PostgresJobStore
+from shared.store.jobs.worker_registry import WorkerRegistry
+from tests.support.stored import documents
 
 if TYPE_CHECKING:
     from tests.integration.api.conftest import Api
@@ -51,6 +53,9 @@ def call(name: str, text: str = "") -> Call:
 
 def plan(*calls: Call) -> dict[str, Any]:
     return {"type": "tool_calls", "calls": list(calls)}
+
+
+DID_IT_HAPPEN = Elicitation(ElicitationKind.OUTCOME, "did it happen?", OUTCOME_SCHEMA)
 
 
 class Story:
@@ -126,15 +131,15 @@ class Story:
 
         self._api.jobs.run(work)
 
-    def ask(self, index: int) -> None:
-        """Run a step whose call is cut off, and let it ask."""
+    def ask(self, index: int, question: Elicitation = DID_IT_HAPPEN) -> None:
+        """Run a step whose call is cut off, and let it ask; or another question."""
 
         async def work(database: Database) -> None:
             store = PostgresJobStore(database, new_id())
             claim = await store.claim_step(StepRef(UUID(self.id), 0, index))
             assert claim is not None
             error = ErrorRecord("outcome_unknown", "the worker was lost")
-            assert await store.ask_step(claim, error, {"message": "did it happen?"})
+            assert await store.ask_step(claim, question, error if question is DID_IT_HAPPEN else None)
 
         self._api.jobs.run(work)
 
@@ -190,4 +195,6 @@ def failed_job(api: Api, code: str, tool: str = "mail") -> Story:
 
 def publish(api: Api, tools: Sequence[ToolDefinition]) -> None:
     """Publish tools."""
-    api.jobs.run(lambda database: WorkerRegistry(database, timedelta(seconds=15)).publish_tools("default", tools))
+    api.jobs.run(
+        lambda database: WorkerRegistry(database, timedelta(seconds=15)).publish_tools("default", documents(tools))
+    )

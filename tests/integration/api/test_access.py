@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from api.app import create_app
+from api.app import create_api
 from shared.domain.errors import Misconfigured
 from shared.settings import Settings
 from tests.integration.api.conftest import Api, MakeApi, problem_of
@@ -123,10 +123,10 @@ def test_an_application_that_cannot_serve_is_not_made(changed: dict[str, Any], t
     settings = {"database_url": "postgresql://localhost/x", "broker_url": "redis://localhost/0", **changed}
 
     with pytest.raises(Misconfigured, match=text.replace("[", r"\[")):
-        create_app(Settings(**settings))
+        create_api(Settings(**settings))
 
 
 def test_an_application_that_others_may_reach_is_made_with_keys() -> None:
     given = {"database_url": "postgresql://localhost/x", "broker_url": "redis://localhost/0"}
 
-    assert create_app(Settings(**given, host="0.0.0.0", api_keys="k")).title == "planq"
+    assert create_api(Settings(**given, host="0.0.0.0", api_keys="k")).title == "planq"

@@ -10,8 +10,8 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
-from shared.domain.ids import StepRef
-from shared.domain.states import Lane
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.states import Lane
 from shared.ports import PlanWake, RespondWake, StepWake, Wake
 from tests.integration.api.conftest import Api, problem_of
 from tests.integration.api.control import Story, begun, call, failed_job
@@ -220,7 +220,8 @@ def test_a_waiting_question_is_shown(asking: Story) -> None:
 
     assert seen["status"] == "input_required"
     assert seen["steps"][0]["status"] == "waiting"
-    assert seen["steps"][0]["question"] == {"message": "did it happen?"}
+    question = seen["steps"][0]["question"]
+    assert (question["kind"], question["message"]) == ("outcome", "did it happen?")
     assert [step["recovery"] for step in seen["steps"]] == ["ask", None]
 
 

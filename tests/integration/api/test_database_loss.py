@@ -25,6 +25,7 @@ WITHOUT_DATABASE = {"GET /healthz", "GET /metrics"}
 BODIES: dict[str, Any] = {
     "POST /jobs": {"input": "a", "plan": {"calls": [search()]}},
     "POST /jobs/{job_id}/steps/{index}/settle": {"outcome": "happened", "output": {}},
+    "POST /elicitations/{elicitation_id}": {"action": "accept", "content": {}},
     "POST /plans/validate": {"plan": {"calls": [search()]}},
     "PUT /agents/{agent_id}": {"name": "something"},
     "POST /agents/{agent_id}/executions": {"prompt": "a"},
@@ -46,7 +47,7 @@ class Operations:
     def ask(self, name: str) -> httpx.Response:
         """Send one request that is valid as far as can be told without the database."""
         method, path = name.split(" ")
-        place = re.sub(r"{(job|exec|schedule)_id[^}]*}", self.job_id, path)
+        place = re.sub(r"{(job|exec|schedule|elicitation)_id[^}]*}", self.job_id, path)
         place = re.sub(r"{[^}]*index[^}]*}", "0", place)
         place = re.sub(r"{[^}]*}", "something", place)
         body: Any = TEXTS.get(name) or ({} if method == "GET" else {"json": BODIES.get(name, {})})

@@ -8,9 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
-from shared.domain.tool import ToolDefinition
-from shared.store.worker_registry import WorkerRegistry
+from shared.domain.tools.definition import ToolDefinition
+from shared.store.jobs.worker_registry import WorkerRegistry
 from tests.integration.api.conftest import JSON, TOOLS, Api, MakeApi, problem_of, search
+from tests.support.stored import documents
 from tests.support.waiting import eventually
 
 BY_ROUTE = {"Content-Type": "application/json; charset=utf-8"}
@@ -124,7 +125,9 @@ def test_a_tool_that_was_published_a_moment_ago_is_known(make_api: MakeApi) -> N
     problem_of(api.http.post("/jobs", json={"input": "a", "tools": ["brand_new"]}), 422, "invalid_request")
 
     api.jobs.run(
-        lambda database: WorkerRegistry(database, api.settings.lease).publish_tools("default", [*TOOLS, new])
+        lambda database: WorkerRegistry(database, api.settings.lease).publish_tools(
+            "default", documents([*TOOLS, new])
+        )
     )
 
     api.submit({"plan": {"calls": [call]}})

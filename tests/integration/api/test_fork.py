@@ -289,21 +289,64 @@ def test_what_has_no_valid_plan_cannot_be_forked(api: Api, why: str) -> None:
     assert why in problem["detail"]
 
 
-@pytest.mark.parametrize(
-    ("source", "told"), [("orchestrate", "fork the job that it works for"), ("chained", "again")]
-)
-def test_plans_that_planq_makes_for_itself_cannot_be_forked(api: Api, source: str, told: str) -> None:
+def test_the_plan_of_an_orchestration_cannot_be_forked(api: Api) -> None:
     story = begun(api, *CALLS)
-    api.jobs.execute("UPDATE plans SET source = %s WHERE job_id = %s", source, story.id)
+    api.jobs.execute("UPDATE plans SET source = 'orchestrate' WHERE job_id = %s", story.id)
 
-    assert told in problem_of(fork(api, story, {}), 409, "conflict")["detail"]
+    told = problem_of(fork(api, story, {}), 409, "conflict")["detail"]
+    assert "fork the job that it works for" in told
+
+
+def further_round(api: Api, story: Story, source: str, tool: str, arguments: dict[str, Any], **columns: Any) -> None:
+    """Give a job one round more, of one step that has succeeded."""
+    api.jobs.execute(
+        "INSERT INTO plans (job_id, round, tenant_id, source) VALUES (%s, 1, 'default', %s)", story.id, source
+    )
+    api.jobs.execute(
+        "INSERT INTO steps (job_id, round, index, tenant_id, tool_name, lane, effect, status, arguments, "
+        "timeout_seconds, attempt, output, verbatim, finished_at) SELECT job_id, 1, max(index) + 1, 'default', %s, "
+        "'io', max(effect) FILTER (WHERE tool_name = %s), 'succeeded', %s, 60, 1, '{\"text\": \"more\"}', %s, now() "
+        "FROM steps WHERE job_id = %s GROUP BY job_id",
+        *(tool, tool, json.dumps(arguments), columns.get("verbatim", False), story.id),
+    )
+    api.jobs.execute("UPDATE jobs SET round = 1 WHERE id = %s", story.id)
+
+
+def test_a_fork_has_the_plan_of_the_first_round_and_calls_the_chained_tool_anew(api: Api, source: Story) -> None:
+    further_round(api, source, "chained", "look", {"query": "a"}, verbatim=True)
+
+    story = forked(api, source)
+
+    assert not story.accept()
+    assert origins(story) == {index: {"job_id": source.id, "index": index} for index in range(4)}
+
+
+def test_a_fork_of_a_loop_has_a_plan_of_its_own_that_takes_over_outcomes_of_any_round(
+    api: Api, source: Story
+) -> None:
+    said = call("look", "$0.output.text")  # as data: in no round it refers to anything
+    further_round(api, source, "model", "look", said["arguments"], verbatim=True)
+    api.jobs.execute("UPDATE jobs SET strategy = 'react' WHERE id = %s", source.id)
+    assert "needs a `plan`" in problem_of(fork(api, source), 409, "conflict")["detail"]
+
+    literal = {**said, "arguments": {name: f"\\{text}" for name, text in said["arguments"].items()}}
+    body = {"plan": plan(CALLS[0], CALLS[1], CALLS[2], literal, said), "dry_run": True}
+    seen = fork(api, source, body).json()
+
+    assert [(step["index"], step["reused_from"]["index"]) for step in seen["reuse"]] == [
+        (0, 0),
+        (1, 1),
+        (2, 2),
+        (3, 4),
+    ]
+    assert [step["index"] for step in seen["run"]] == [4]
 
 
 def test_a_fork_has_the_agent_and_the_budget_of_its_source(api: Api) -> None:
     assert api.http.put("/agents/forked", json={"name": "forked"}).status_code in (200, 201)
     limits = {"budget": {"max_steps": 9}}
     job = api.submit({"input": "x", "agent": "forked", "with": {"a": 1}, "limits": limits})
-    api.jobs.execute("UPDATE jobs SET status = 'failed' WHERE id = %s", job["id"])
+    api.jobs.execute("UPDATE jobs SET status = 'failed', finished_at = now() WHERE id = %s", job["id"])
     api.jobs.execute(
         "INSERT INTO plans (job_id, round, tenant_id, source, body) VALUES (%s, 0, 'default', 'model', %s)",
         job["id"],

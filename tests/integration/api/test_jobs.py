@@ -10,13 +10,13 @@ import psycopg
 import pytest
 
 from api.schemas import JobDocument
-from shared.domain.ids import StepRef
-from shared.domain.model import ModelCall, Purpose
-from shared.domain.states import JobStatus
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.states import JobStatus
+from shared.domain.jobs.usage import ModelCall, Purpose
 from shared.ports import PlanWake
 from shared.store.database import Database
 from shared.store.ids import new_id
-from shared.store.jobs import PostgresJobStore
+from shared.store.jobs.transitions import PostgresJobStore
 from tests.integration.api.conftest import Api, MakeApi, problem_of, search
 
 PLAN = {
@@ -38,7 +38,7 @@ def test_a_job_shows_its_plan_and_what_became_of_its_steps(api: Api) -> None:
     seen = api.http.get(f"/jobs/{job['id']}").json()
 
     assert list(seen) == [
-        *("id", "status", "strategy", "input", "answer", "error", "model_calls", "usage"),
+        *("id", "status", "strategy", "round", "stop_reason", "input", "answer", "error", "model_calls", "usage"),
         *("created_at", "started_at", "finished_at", "paused_at", "expires_at", "forked_from"),
         *(
             "user",
@@ -48,6 +48,7 @@ def test_a_job_shows_its_plan_and_what_became_of_its_steps(api: Api) -> None:
             "depth",
             "plan",
             "plan_errors",
+            "rounds",
             "steps",
             "output",
             "chained",
@@ -57,10 +58,13 @@ def test_a_job_shows_its_plan_and_what_became_of_its_steps(api: Api) -> None:
     ]
     assert JobDocument.model_validate(seen)
     assert (seen["status"], seen["plan"], seen["plan_errors"]) == ("responding", PLAN, None)
+    assert seen["rounds"] == [
+        {"round": 0, "source": "caller", "plan": PLAN, "plan_errors": None, "steps": [0, 1, 2, 3]}
+    ]
     assert (seen["model_calls"], seen["usage"]) == (0, {"input_tokens": 0, "output_tokens": 0, "cost_usd": None})
     first, second, third, fourth = seen["steps"]
     assert list(first) == [
-        *("index", "kind", "tool_name", "status", "attempt", "arguments", "output", "output_ref", "error"),
+        *("index", "round", "kind", "tool_name", "status", "attempt", "arguments", "output", "output_ref", "error"),
         *("depends_on", "reused_from", "recovery", "question", "started_at", "finished_at"),
     ]
     assert (first["status"], first["output"], first["attempt"]) == ("succeeded", {"text": "Rust", "count": 2**70}, 1)

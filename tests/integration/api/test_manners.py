@@ -62,7 +62,7 @@ def test_a_method_that_is_not_known_is_told_all_that_are(api: Api, method: str, 
 @pytest.mark.parametrize(
     ("method", "path", "field", "told"),
     [
-        ("GET", "/jobs?limt=1", "limt", "known parameters are status, limit, cursor, roots"),
+        ("GET", "/jobs?limt=1", "limt", "known parameters are status, strategy, limit, cursor, roots"),
         ("GET", "/jobs?limit=1&limit=2", "limit", "more than once"),
         ("GET", "/jobs/{id}?wiat=1", "wiat", "known parameters are wait"),
         ("GET", "/jobs/{id}?wait=0&x=", "x", "known parameters are wait"),

@@ -13,11 +13,11 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from api.readiness import BrokerProbe, Readiness
+from api.readiness import BrokerProbe, ReadinessChecks
 from shared.broker.celery_config import create_celery
-from shared.domain.states import Lane
+from shared.domain.jobs.states import Lane
 from shared.store.database import Database
-from shared.store.worker_registry import WorkerRegistry
+from shared.store.jobs.worker_registry import WorkerRegistry
 from tests.integration.api.conftest import JSON, TOOLS, Api, MakeApi, problem_of, search
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
@@ -62,7 +62,7 @@ def test_ready_says_that_a_disk_is_full(api: Api, tmp_path: Path) -> None:
         probe = BrokerProbe(create_celery(api.settings.broker_url))
         await database.open()
         try:
-            readiness = Readiness(database, worker_registry, probe, data=tmp_path, least_free=least_free)
+            readiness = ReadinessChecks(database, worker_registry, probe, data=tmp_path, least_free=least_free)
             return (await readiness.document())["checks"]
         finally:
             await database.close()
@@ -234,6 +234,15 @@ PLANS: list[tuple[str, Any, list[str]]] = [
     ("cycle", {"calls": [{**search(), "depends_on": [1]}, {**search(), "depends_on": [0]}]}, ["dependency_cycle"]),
     ("deep", {"calls": [{"tool_name": "text_search", "arguments": {"query": DEEP}}]}, ["too_deep"]),
     ("long", {"calls": [search("x" * 1_000_001)]}, ["too_large"]),
+    ("deep steps", {"steps": [{"name": "text_search", "args": {"query": DEEP}}]}, ["too_deep"]),
+    ("deep schema", {"elicitation": {"message": "?", "schema": "(" * 5_000}}, ["invalid_plan"]),
+    (
+        "a later round",
+        {"steps": [{"name": "text_search", "args": {"query": "$7.output.text"}}]},
+        ["forward_reference"],
+    ),
+    ("after an abort", {"calls": [{"kind": "abort"}, search()]}, ["after_abort"]),
+    ("steps that are none", {"steps": {}}, ["invalid_plan"]),
 ]
 
 
@@ -244,6 +253,86 @@ def test_any_plan_can_be_checked(api: Api, plan: Any, kinds: list[str]) -> None:
     assert response.status_code == 200, response.text
     assert response.json()["valid"] == (not kinds)
     assert [error["error"]["type"] for error in response.json()["errors"]] == kinds
+
+
+FORMS: list[tuple[str, Any, str, list[str]]] = [
+    ("calls", {"calls": [search(), search("$9.output.text")]}, "calls", ["/calls/1/arguments/query"]),
+    ("typed", {"steps": [{"type": "tool", "name": "text.search", "args": {"query": "x"}}]}, "typed_steps", []),
+    (
+        "typed, wrong",
+        {
+            "steps": [
+                {"name": "text_search", "args": {"query": "$step[3].output.text"}},
+                {"type": "tool", "name": "ghost"},
+                {"type": "tool", "name": "text_search", "args": {"query": 5}},
+            ]
+        },
+        "typed_steps",
+        ["/steps/0/args/query", "/steps/1", "/steps/2/args/query"],
+    ),
+    (
+        "typed, structure",
+        {"steps": [{"type": "tool"}, {"type": "x"}]},
+        "typed_steps",
+        ["/steps/0/name", "/steps/1/type"],
+    ),
+    (
+        "numbered",
+        {
+            "steps": [
+                {"step_number": 1, "tool_name": "text_search", "tool_arguments": {"query": 5}, "depends_on": [1]}
+            ]
+        },
+        "numbered_steps",
+        ["/steps/0/tool_arguments/query", "/steps/0"],
+    ),
+    (
+        "numbered, structure",
+        {"steps": [{"step_number": 1, "tool_name": "text_search", "depends_on": [7]}]},
+        "numbered_steps",
+        ["/steps/0/depends_on/0"],
+    ),
+    (
+        "agents",
+        {
+            "steps": [
+                {"id": "a", "type": "agent", "status": "pending", "agent": {"agent_id": "nobody", "prompt": "x"}}
+            ]
+        },
+        "orchestration",
+        ["/steps/0"],
+    ),
+    ("agents, structure", {"steps": [{"type": "agent", "agent": {}}]}, "orchestration", []),
+]
+
+
+@pytest.mark.parametrize(("plan", "form", "places"), [p[1:] for p in FORMS], ids=[p[0] for p in FORMS])
+def test_every_form_of_a_plan_is_checked_and_each_defect_has_its_place(
+    api: Api, plan: Any, form: str, places: list[str]
+) -> None:
+    found = api.http.post("/plans/validate", json={"plan": plan}).json()
+
+    assert found["form"] == form
+    if not places and form == "orchestration":
+        assert {error["place"].split("/")[1] for error in found["errors"]} == {"steps"}
+    else:
+        assert [error["place"] for error in found["errors"]] == places
+
+
+def test_a_job_takes_typed_steps_and_refuses_what_it_could_not_carry_out(api: Api) -> None:
+    step = {"type": "tool", "name": "text_search", "args": {"query": "x"}}
+    asks = {"type": "elicitation", "content": "Which?"}
+    agents = {"steps": [{"id": "a", "type": "agent", "status": "pending", "agent": {"agent_id": "b", "prompt": "x"}}]}
+
+    taken = api.http.post("/jobs", json={"plan": {"steps": [step]}})
+    dropped = api.http.post("/jobs", json={"plan": {"steps": [step, asks, step]}})
+    checked = api.http.post("/plans/validate", json={"plan": {"steps": [step, asks, step]}}).json()
+    refused = api.http.post("/jobs", json={"plan": agents})
+
+    assert taken.status_code == 202, taken.text
+    assert problem_of(dropped, 422, "plan_invalid")["errors"][0]["error"]["path"] == "/steps/1"
+    assert (checked["valid"], checked["dropped"]) == (True, 1)
+    assert "cp__agent_orchestrate" in problem_of(refused, 422, "plan_invalid")["errors"][0]["error"]["message"]
 
 
 def test_checking_a_plan_can_be_confined_to_some_tools(api: Api) -> None:

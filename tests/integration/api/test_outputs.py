@@ -10,15 +10,15 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.compile import compile_plan
-from shared.domain.excerpts import excerpts_json
-from shared.domain.ids import StepRef
-from shared.domain.plan import Plan
-from shared.domain.states import JobStatus
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.states import JobStatus
+from shared.domain.plan.compile import compile_plan
+from shared.domain.plan.document import Plan
+from shared.domain.references.excerpts import excerpts_json
 from shared.ports import ArtifactRecord, PayloadRecord
 from shared.store.database import Database
 from shared.store.ids import new_id
-from shared.store.jobs import PostgresJobStore
+from shared.store.jobs.transitions import PostgresJobStore
 from shared.store.payloads import SLICE_BYTES, PayloadStore
 from tests.integration.api.conftest import TOOLS, Api, problem_of
 

@@ -38,12 +38,13 @@ def test_planq_does_every_workload(stack: Stack, database_url: str) -> None:
         planq.run("B2", size=5, times=1),
         planq.run("B3", size=4, times=1),
         planq.run("B4", size=6, times=1),
+        planq.run("B14", size=4, times=1),
     ]
 
-    assert [len(runs) for runs in seconds] == [2, 1, 1, 1]
+    assert [len(runs) for runs in seconds] == [2, 1, 1, 1, 1]
     with psycopg.connect(database_url) as connection:
         found = connection.execute(JOBS).fetchall()
-    assert found == [(3, 7), (5, 1), (6, 1)]
+    assert found == [(3, 7), (4, 1), (5, 1), (6, 1)]
 
 
 def test_a_planq_finds_no_messages_of_the_one_before(tmp_path: Path) -> None:

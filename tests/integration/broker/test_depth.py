@@ -13,7 +13,7 @@ from kombu import Connection
 from shared.broker.celery_config import create_celery
 from shared.broker.depth import BrokerQueues
 from shared.broker.publisher import CeleryPublisher
-from shared.domain.states import Lane
+from shared.domain.jobs.states import Lane
 from shared.ports import PlanWake
 from tests.support.ports import free_port
 

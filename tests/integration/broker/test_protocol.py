@@ -10,10 +10,10 @@ import pytest
 from celery import Celery
 
 from shared.broker.celery_config import create_celery
-from shared.broker.messages import encode
+from shared.broker.messages import encode_wake
 from shared.broker.publisher import CeleryPublisher
-from shared.domain.ids import StepRef
-from shared.domain.states import Lane
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.states import Lane
 from shared.ports import PlanWake, StepWake, Wake
 from tests.support.waiting import eventually
 
@@ -39,7 +39,7 @@ def take(app: Celery, queue: str) -> Any:
 
 
 def sent_by_celery(app: Celery, wake: Wake) -> Any:
-    message = encode(wake)
+    message = encode_wake(wake)
     app.signature(message.task, kwargs=message.kwargs, app=app).set(
         task_id=message.task_id, queue=message.queue, argsrepr="()", kwargsrepr=message.kwargs_repr
     ).apply_async(retry=False)
@@ -53,10 +53,12 @@ def sent_by_celery(app: Celery, wake: Wake) -> Any:
 def test_a_message_is_what_apply_async_sends(app: Celery, wake: Wake, alone: bool) -> None:
     theirs = sent_by_celery(app, wake)
     publisher = CeleryPublisher(app)
-    other = PlanWake(JOB, 9) if encode(wake).queue == "planq.cpu" else StepWake(StepRef(JOB, 0, 0), Lane.CPU, "t")
+    other = (
+        PlanWake(JOB, 9) if encode_wake(wake).queue == "planq.cpu" else StepWake(StepRef(JOB, 0, 0), Lane.CPU, "t")
+    )
     assert publisher.publish_soon([wake] if alone else [wake, other]).result(60)
     publisher.close()
-    ours = take(app, encode(wake).queue)
+    ours = take(app, encode_wake(wake).queue)
 
     assert ours.headers == theirs.headers
     assert ours.body == theirs.body

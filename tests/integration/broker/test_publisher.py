@@ -14,10 +14,10 @@ from celery import Celery
 
 from shared.broker import names
 from shared.broker.celery_config import create_celery
-from shared.broker.messages import Message
+from shared.broker.messages import WakeMessage
 from shared.broker.publisher import CeleryPublisher
-from shared.domain.ids import StepRef
-from shared.domain.states import Lane
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.states import Lane
 from shared.ports import PlanWake, RespondWake, StepWake
 from tests.support.waiting import eventually
 
@@ -95,7 +95,7 @@ class GatedPublisher(CeleryPublisher):
         self.answers = threading.Event()
         self.sent: list[str] = []
 
-    def _send(self, messages: Sequence[Message]) -> None:
+    def _send(self, messages: Sequence[WakeMessage]) -> None:
         self.asked.set()
         assert self.answers.wait(60)
         self.sent += [message.task_id for message in messages]

@@ -37,6 +37,17 @@ async def mail(text: str, context: ToolContext) -> dict[str, str]:
     return {"text": f"sent {text}"}
 
 
+WHEN = {"type": "object", "properties": {"day": {"type": "string"}}, "required": ["day"]}
+
+
+@tool(name="desk_visit", effect="unsafe", output_schema=OUTPUT)
+async def visit(text: str, context: ToolContext) -> dict[str, str]:
+    """Visit somebody, on a day that a person names."""
+    day = (await context.ask(f"When to visit {text}?", WHEN))["day"]
+    _enter(f"visit {text} on {day} for {context.job_id}")
+    return {"text": f"visited {text} on {day}"}
+
+
 @tool(name="desk_sign", effect="unsafe", recovery="ask", output_schema=OUTPUT)
 async def sign(text: str, context: ToolContext) -> dict[str, str]:
     """Sign something, once there is a file `pen`."""

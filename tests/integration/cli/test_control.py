@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -18,7 +19,7 @@ from tests.support.servers import TestPostgres
 from tests.support.stack import Stack
 from tests.support.waiting import eventually
 
-TOOLS = ",".join(f"tests.integration.cli.desk:{name}" for name in ("read", "mail", "sign"))
+TOOLS = ",".join(f"tests.integration.cli.desk:{name}" for name in ("read", "mail", "sign", "visit"))
 PATIENCE = 120.0
 
 
@@ -27,7 +28,7 @@ def call(name: str, text: str) -> dict[str, Any]:
 
 
 @dataclass
-class AgentServices:
+class Desk:
     """The command line, the processes behind it, and the folder in which the tools keep their ledger."""
 
     stack: Stack
@@ -60,9 +61,7 @@ class AgentServices:
 
 
 @pytest.fixture(scope="module")
-def desk(
-    postgres: TestPostgres, valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[AgentServices]:
+def desk(postgres: TestPostgres, valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     """One planq for all tests here; its leases are short, because one of them kills a worker."""
     database_url = postgres.create_migrated()
     folder = tmp_path_factory.mktemp("desk")
@@ -76,13 +75,13 @@ def desk(
     stack = Stack(tmp_path_factory.mktemp("stack"), database_url, valkey.url, env=env)
     try:
         stack.start()
-        yield AgentServices(stack, folder)
+        yield Desk(stack, folder)
     finally:
         stack.end()
         postgres.drop(database_url)
 
 
-def test_a_failed_step_is_repaired_and_resumed_and_a_fork_repeats_only_what_was_edited(desk: AgentServices) -> None:
+def test_a_failed_step_is_repaired_and_resumed_and_a_fork_repeats_only_what_was_edited(desk: Desk) -> None:
     closed = desk.folder / "closed"
     closed.touch()
     calls = [call("desk_read", "a"), call("desk_mail", "$0.output.text"), call("desk_mail", "b")]
@@ -111,7 +110,7 @@ def test_a_failed_step_is_repaired_and_resumed_and_a_fork_repeats_only_what_was_
     assert f"forked from {job_id}" in desk.planq("status", new_id).stdout
 
 
-def test_a_fork_of_what_is_done_is_only_answered_again_and_one_with_defects_is_refused(desk: AgentServices) -> None:
+def test_a_fork_of_what_is_done_is_only_answered_again_and_one_with_defects_is_refused(desk: Desk) -> None:
     job_id = desk.submit(call("desk_mail", "x"))
     desk.ended(job_id)
 
@@ -124,7 +123,7 @@ def test_a_fork_of_what_is_done_is_only_answered_again_and_one_with_defects_is_r
     assert "unknown tool 'nope'" in refused.stderr
 
 
-def test_a_paused_job_waits_until_it_is_resumed(desk: AgentServices) -> None:
+def test_a_paused_job_waits_until_it_is_resumed(desk: Desk) -> None:
     (desk.folder / "pen").unlink(missing_ok=True)
     job_id = desk.submit(call("desk_sign", "a"), call("desk_read", "b"))
     eventually(lambda: desk.ledger(job_id) == ["sign a"], PATIENCE, what="the first step runs")
@@ -141,8 +140,37 @@ def test_a_paused_job_waits_until_it_is_resumed(desk: AgentServices) -> None:
     assert desk.ledger(job_id) == ["sign a", "read b"]
 
 
+def test_two_questions_are_answered_in_reverse_order_over_http_and_here_while_a_worker_is_killed(desk: Desk) -> None:
+    visits = [{**call("desk_visit", who), "depends_on": []} for who in ("ada", "bob")]
+    job_id = desk.submit(*visits)
+    eventually(lambda: len(asked(desk, job_id)) == 2, PATIENCE, every=0.1, what="both steps ask")
+    ada, bob = sorted(asked(desk, job_id), key=lambda one: one["message"])
+
+    desk.stack.kill("io-1")
+    path, said = f"{desk.stack.url}/elicitations/{bob['id']}", {"action": "accept", "content": {"day": "friday"}}
+    over_http = httpx.post(path, json=said, timeout=60)
+    refused = desk.planq("answer", ada["id"], "--content", '{"day": 5}')
+    here = desk.planq("answer", ada["id"], given="monday\n")
+    late = desk.planq("answer", ada["id"], "--decline")
+    desk.stack.run_worker("io")
+
+    assert (over_http.status_code, over_http.json()["channel"]) == (200, "api")
+    assert (refused.exit_code, here.exit_code, late.exit_code) == (1, 0, 1)
+    assert "/content/day" in refused.stderr
+    job = desk.ended(job_id)
+    assert (job["status"], [step["attempt"] for step in job["steps"]]) == ("completed", [2, 2])
+    assert sorted(desk.ledger(job_id)) == ["visit ada on monday", "visit bob on friday"]
+    assert asked(desk, job_id) == []
+
+
+def asked(desk: Desk, job_id: str) -> list[dict[str, Any]]:
+    """What the steps of a job ask now."""
+    items: list[dict[str, Any]] = json.loads(desk.planq("inbox", "--job", job_id, "--json").stdout)["items"]
+    return items
+
+
 @pytest.mark.parametrize("answer", ["happened", "did-not-happen", "unknown"])
-def test_a_call_that_was_cut_off_by_a_killed_worker_is_settled(desk: AgentServices, answer: str) -> None:
+def test_a_call_that_was_cut_off_by_a_killed_worker_is_settled(desk: Desk, answer: str) -> None:
     (desk.folder / "pen").unlink(missing_ok=True)
     job_id = desk.submit(call("desk_sign", "a"), call("desk_read", "$0.output.text"))
     eventually(lambda: desk.ledger(job_id) == ["sign a"], PATIENCE, what="the unsafe tool runs")

@@ -16,11 +16,11 @@ from typer.testing import CliRunner, Result
 from deploy.cli.main import create_app
 from deploy.local.valkey import EmbeddedValkey
 from shared.broker.celery_config import create_celery
-from shared.broker.dead_letters import MOST, DeadLetters, Letter
-from shared.domain.states import Lane
+from shared.broker.dead_letters import MOST_LETTERS, DeadLetters, Letter
+from shared.domain.jobs.states import Lane
 from shared.store.database import Database
 from shared.store.ids import new_id
-from shared.store.worker_registry import WorkerRegistry
+from shared.store.jobs.worker_registry import WorkerRegistry
 from tests.support.ports import free_port
 from tests.support.refusing import REFUSALS
 from tests.support.stack import Stack
@@ -201,8 +201,8 @@ def test_dead_letters_are_bounded_and_the_oldest_go_first(broker_url: str) -> No
     dead_letters = DeadLetters(create_celery(broker_url))
     for start in range(0, 2_000, 500):
         dead_letters.add([Letter.of("planq.io", str(n), "no wake-up") for n in range(start, start + 500)])
-    eventually(lambda: dead_letters.count() == MOST, what="the oldest have gone")
-    kept = dead_letters.list(MOST)
+    eventually(lambda: dead_letters.count() == MOST_LETTERS, what="the oldest have gone")
+    kept = dead_letters.list(MOST_LETTERS)
     assert [letter.message for letter in (kept[0], kept[-1])] == ["1999", "1000"]
     dead_letters.close()
 

@@ -88,6 +88,43 @@ def test_a_plan_of_the_callers_own_needs_no_planning_call(planq: Planq) -> None:
     assert job["model_calls"] == 1
 
 
+WORKFLOW = """\
+vars: {iteration: 0}
+exec:
+  post: {iteration: "${iteration + 1}"}
+  goto: {when: iteration < 2 && len(plan.steps) > 0, task: loop}
+  onError:
+    action: json/query
+    input: {expression: "[0]", data: ["${step.name} failed"]}
+  abort: true
+postproc:
+  action: json.query
+  when: len(results) > 0
+  input: {expression: result, data: "${results[-1].result}"}
+"""
+
+
+def test_a_workflow_is_imported_and_its_loop_runs(planq: Planq, tmp_path: Path) -> None:
+    (tmp_path / "workflow.yaml").write_text(WORKFLOW)
+    block = str(tmp_path / "loop.yaml")
+    asked = ["--strategy", "loop", "--loop", block, "--tools", "calculate,json.query", "--json"]
+
+    written = planq("loops", "import", str(tmp_path / "workflow.yaml"), "-o", block)
+    job = parsed(planq("submit", "calculate 6*7", *asked))
+    failing = parsed(planq("submit", "calculate 1/0", *asked))
+
+    assert written.exit_code == 0, written.output
+    assert (job["status"], job["stop_reason"], job["strategy"]) == ("completed", "answered", "loop")
+    assert [(step["tool_name"], step["output"]) for step in job["steps"]] == [
+        ("calculate", {"result": 42}),
+        ("json_query", {"result": 42}),
+    ]
+    assert "42" in job["answer"]
+    assert (failing["status"], failing["error"]["code"]) == ("failed", "aborted")
+    assert [step["status"] for step in failing["steps"]] == ["failed", "succeeded"]
+    assert failing["steps"][1]["output"] == {"result": "calculate failed"}
+
+
 def test_the_same_key_gives_the_same_job_and_another_body_is_a_conflict(planq: Planq) -> None:
     first = planq("submit", "calculate 1", "--idempotency-key", "k", "--no-wait")
     again = planq("submit", "calculate 1", "--idempotency-key", "k", "--no-wait")

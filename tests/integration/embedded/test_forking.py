@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deploy.local.child import has_ended, reap, send
+from deploy.local.child import has_exited, reap, send
 from tests.support.forking import Forked, ForkServer, fork_server
 from tests.support.waiting import eventually
 
@@ -53,7 +53,7 @@ def test_a_fork_is_what_a_new_process_would_be(server: ForkServer, tmp_path: Pat
     child = start(server, TELL, tmp_path / "log", ONLY="this")
 
     assert psutil.Process(child.pid).ppid() == os.getpid()
-    eventually(lambda: has_ended(child), what="it has ended")
+    eventually(lambda: has_exited(child), what="it has ended")
     assert reap(child) == 0
     told = json.loads((tmp_path / "log").read_text().splitlines()[0])
     assert told["env"] == {"ONLY": "this"}
@@ -75,7 +75,7 @@ def test_a_fork_is_what_a_new_process_would_be(server: ForkServer, tmp_path: Pat
 def test_how_it_ended_is_seen_as_with_any_child(server: ForkServer, tmp_path: Path, code: str, expected: int) -> None:
     child = start(server, code, tmp_path / "log")
 
-    eventually(lambda: has_ended(child), what="it has ended")
+    eventually(lambda: has_exited(child), what="it has ended")
 
     assert child.poll() == expected
     assert child.wait() == reap(child) == expected
@@ -85,11 +85,11 @@ def test_how_it_ended_is_seen_as_with_any_child(server: ForkServer, tmp_path: Pa
 def test_a_signal_reaches_it(server: ForkServer, tmp_path: Path) -> None:
     child = start(server, PAUSE, tmp_path / "log")
     eventually(lambda: "ready" in (tmp_path / "log").read_text())
-    assert not has_ended(child)
+    assert not has_exited(child)
 
     send(child, signal.SIGTERM)
 
-    eventually(lambda: has_ended(child), what="it has ended")
+    eventually(lambda: has_exited(child), what="it has ended")
     assert reap(child) == -signal.SIGTERM
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shared.domain.limits import Limits
+from shared.domain.jobs.limits import Limits
 from shared.store.agents import DocumentStore
 from tests.support.agents import keep_agent, rows
 from tests.support.harness import Harness
@@ -66,7 +66,7 @@ def test_from_the_deepest_level_on_no_agent_may_orchestrate_and_that_is_told_and
     counted: dict[str, Any] = {}
 
     async def also(harness: Harness, job: Any) -> Any:
-        counted.update(harness.desk.counts)
+        counted.update(harness.agent_services.counts)
         statement = "SELECT s.output FROM steps s JOIN jobs j ON j.id = s.job_id WHERE j.agent_name = 'one'"
         return [row["output"] for row in await rows(harness, statement)]
 
@@ -94,7 +94,7 @@ def test_agents_that_ask_each_other_in_a_circle_come_to_an_end(orchestra: Run) -
     counted: dict[str, Any] = {}
 
     async def also(harness: Harness, job: Any) -> Any:
-        counted.update(harness.desk.counts)
+        counted.update(harness.agent_services.counts)
         statement = "SELECT s.error FROM steps s JOIN jobs j ON j.id = s.job_id WHERE s.status = 'failed'"
         return [row["error"] for row in await rows(harness, statement)]
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from shared.domain.errors import ToolFailed, Transient
-from shared.domain.model import ToolCallRequest
-from shared.domain.states import Effect
+from shared.domain.jobs.states import Effect
+from shared.domain.models.exchange import ToolCallRequest
 from shared.ports import ToolContext
 from tests.support.agents import look, rows, run_agent, saying, submit_agent
 from tests.support.harness import Harness, make_tool
@@ -243,6 +243,7 @@ class Keeper:
     def __init__(self, result: Any = None, schema: dict[str, Any] | None = None) -> None:
         keeper = self
         self.calls: list[dict[str, Any]] = []
+        self.keys: list[str] = []
         self.result = {"kept": True} if result is None else result
         self.schema = schema or {"type": "object"}
 
@@ -256,6 +257,7 @@ class Keeper:
 
             async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
                 keeper.calls.append(arguments)
+                keeper.keys.append(context.idempotency_key)
                 if isinstance(keeper.result, Exception):
                     raise keeper.result
                 return keeper.result
@@ -284,7 +286,12 @@ def test_the_chained_tool_is_called_with_the_answer_and_no_further_turn(play: Ca
     assert keeper.calls == [SUMS]
     assert (job["status"], job["output"], json.loads(job["answer"])) == ("completed", SUMS, SUMS)
     assert job["model_calls"] == (2 if path == "after tools" else 1)
-    assert [step["tool_name"] for step in steps] == ["keep_it"]
+    before = [(0, 0, "echo")] if path == "after tools" else []
+    assert [(step["round"], step["index"], step["tool_name"]) for step in steps] == [
+        *before,
+        (1, len(before), "keep_it"),
+    ]
+    assert keeper.keys == [f"{job['id']}/{len(before)}"]
     call, response = messages
     assert [(one["kind"], one["name"], one["content"]) for one in messages] == [
         ("tool_call", "keep_it", SUMS),
@@ -375,7 +382,7 @@ def test_a_stage_that_is_cut_off_in_the_repair_keeps_the_first_call(play: Callab
         running = asyncio.create_task(harness.drain())
         await asyncio.wait_for(began.wait(), 60)
         await harness.requests.cancel("default", job_id)
-        harness.engine.interrupt(job_id)
+        harness.dispatcher.interrupt(job_id)
         await asyncio.wait_for(running, 60)
         return await look(harness, job_id)
 

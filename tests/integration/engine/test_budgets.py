@@ -10,9 +10,10 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.budget import Holder, Price, Wanted
-from shared.domain.model import Ask, Findings, ModelCall, ModelReply, Purpose, ToolCallRequest
-from shared.domain.states import Effect, JobStatus
+from shared.domain.jobs.budget import Holder, Price, Wanted
+from shared.domain.jobs.states import Effect, JobStatus
+from shared.domain.jobs.usage import ModelCall, Purpose
+from shared.domain.models.exchange import Ask, Findings, ModelReply, ToolCallRequest
 from shared.ports import RespondWake
 from tests.support.agents import TalkingModel, keep_agent, look, rows, run_agent, saying, submit_agent
 from tests.support.children import DelegatingTool

@@ -12,15 +12,16 @@ from uuid import UUID
 import pytest
 
 from shared.domain.errors import ErrorRecord, ExecutionFailed, RateLimited, ToolFailed, Transient, WorkerLost
-from shared.domain.ids import StepRef
-from shared.domain.model import Ask, ModelCall, ModelFailed, ModelReply, Purpose
-from shared.domain.states import TERMINAL_JOB, JobStatus
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.states import TERMINAL_JOB, JobStatus
+from shared.domain.jobs.usage import ModelCall, Purpose
+from shared.domain.models.exchange import Ask, ModelFailed, ModelReply
 from shared.ports import Attempt, ToolContext
-from shared.store.signals import CANCELLED, listen
+from shared.store.jobs.signals import CANCELLED, listen
 from tests.support.agents import keep_agent, rows
 from tests.support.harness import Harness
 from tests.support.orchestras import Orchestra, document, pump
-from worker.agents.call_agent import CallAgent
+from worker.agents.calls import CallAgent
 
 Play = Callable[..., Any]
 
@@ -59,7 +60,7 @@ async def settled(harness: Harness, database_url: str, plan: Mapping[str, Any]) 
 
     def heard(ended: UUID | None) -> None:
         if ended is not None:
-            harness.engine.interrupt(ended)
+            harness.dispatcher.interrupt(ended)
 
     listening = asyncio.create_task(listen(database_url, CANCELLED, heard))
     job_id = await harness.submit("", plan=plan)
@@ -167,7 +168,7 @@ def test_what_is_lost_while_it_gathers_only_gathers_again(
             gathers.append(context.attempt)
             if len(gathers) == 1:
                 attempt = Attempt(StepRef(UUID(context.job_id), 0, 0), context.attempt)
-                assert await harness.worker_registry.disown(harness.worker_id, attempt)
+                assert await harness.worker_registry.abandon(harness.worker_id, attempt)
                 await harness.sweeper.sweep()
             return await gather(self, arguments, children, note, context)
 

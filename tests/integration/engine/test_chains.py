@@ -12,8 +12,8 @@ from uuid import UUID
 import pytest
 
 from shared.domain.errors import DatabaseUnavailable, ExecutionFailed, OwnershipLost, Transient
-from shared.domain.ids import StepRef
-from shared.domain.states import Lane
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.states import Lane
 from shared.ports import StepWake, Suspended, ToolContext
 from tests.integration.engine.test_takes import statuses
 from tests.support.harness import Harness, ScriptedModel, make_tool
@@ -108,7 +108,7 @@ def test_a_chain_of_pure_steps_ends_in_one_commit_and_each_step_is_shown(play: P
         job_id = await harness.submit("", plan=chain(*["leaf"] * 5))
         await harness.run_one(harness.published.pop())
         assert await kinds(harness, job_id) == [(kind, n) for n in range(5) for kind in ("started", "succeeded")]
-        return sizes, await outcome(harness, job_id), shown, harness.engine.claims.in_flight
+        return sizes, await outcome(harness, job_id), shown, harness.dispatcher.in_flight.count
 
     sizes, found, shown, in_flight = play(scenario, ScriptedModel(), steps.tools())
     assert found == ("completed", [{"n": n + 1} for n in range(5)], [1] * 5)
@@ -135,7 +135,7 @@ def test_a_unit_ends_there(
         await harness.drain()
         return found, await outcome(harness, job_id)
 
-    monkeypatch.setattr(f"worker.engine.step.{bound[0]}", bound[1])
+    monkeypatch.setattr(f"worker.attempts.step.{bound[0]}", bound[1])
     count = len(tools)
     ended = ("completed", [{"n": n + 1} for n in range(count)], [1] * count)
     assert play(scenario, ScriptedModel(), Steps().tools()) == (sizes, ended)
@@ -214,12 +214,12 @@ def test_a_failure_that_may_pass_is_tried_again(play: Play) -> None:
 def test_a_process_that_winds_down_stores_what_has_run_and_begins_no_further_step(play: Play) -> None:
     async def scenario(harness: Harness) -> Any:
         async def winds_down() -> Any:
-            harness.engine.wind_down()
+            harness.dispatcher.wind_down()
 
         steps.odd[1] = winds_down
         job_id = await harness.submit("", plan=chain(*["leaf"] * 4))
         await harness.run_one(harness.published.pop())
-        return await statuses(harness, job_id), harness.published, harness.engine.claims.in_flight
+        return await statuses(harness, job_id), harness.published, harness.dispatcher.in_flight.count
 
     steps = Steps()
     found, published, in_flight = play(scenario, ScriptedModel(), steps.tools())
@@ -282,7 +282,7 @@ def test_a_stopping_process_gives_back_the_unit_that_it_carries_out(play: Play) 
             await running
         assert await statuses(harness, job_id) == ["ready", "pending", "pending"]
         await harness.drain()
-        return await outcome(harness, job_id), harness.engine.claims.in_flight
+        return await outcome(harness, job_id), harness.dispatcher.in_flight.count
 
     found, in_flight = play(scenario, ScriptedModel(), steps.tools())
     assert (found, in_flight) == (("completed", [{"n": 1}, {"n": 2}, {"n": 3}], [2, 1, 1]), 0)
@@ -296,9 +296,9 @@ def test_a_call_under_way_is_cut_off_with_its_job(play: Play) -> None:
     async def scenario(harness: Harness) -> Any:
         job_id, running = await in_the_second_step(harness, steps)
         await harness.requests.cancel("default", job_id)
-        harness.engine.interrupt(job_id)
+        harness.dispatcher.interrupt(job_id)
         await asyncio.wait_for(running, PATIENCE)
-        return await statuses(harness, job_id), harness.engine.claims.in_flight
+        return await statuses(harness, job_id), harness.dispatcher.in_flight.count
 
     assert play(scenario, ScriptedModel(), steps.tools()) == (["cancelled"] * 3, 0)
     assert stands.cut_off == 1
@@ -324,7 +324,7 @@ def test_a_unit_is_stored_once_although_the_database_went_away(play: Play, edge:
         harness.store.succeed_step = failing  # type: ignore[method-assign]
         job_id = await harness.submit("", plan=chain(*["leaf"] * 3))
         await harness.run_one(harness.published.pop())
-        return tries, await outcome(harness, job_id), harness.engine.claims.late_outcomes
+        return tries, await outcome(harness, job_id), harness.dispatcher.in_flight.late_outcomes
 
     tries, (status, outputs, attempts), late = play(scenario, ScriptedModel(), steps.tools())
     assert (tries, outputs, attempts) == ([3, 3], [{"n": n + 1} for n in range(3)], [1] * 3)

@@ -10,12 +10,13 @@ from uuid import UUID
 import pytest
 
 from shared.domain.errors import Cancelled, ErrorRecord
-from shared.domain.limits import Limits
-from shared.domain.model import Ask, ModelCall, ModelReply, Purpose
-from shared.domain.states import JobStatus
-from shared.domain.tool import ToolDefinition
+from shared.domain.jobs.limits import Limits
+from shared.domain.jobs.states import JobStatus
+from shared.domain.jobs.usage import ModelCall, Purpose
+from shared.domain.models.exchange import Ask, ModelReply
+from shared.domain.tools.definition import ToolDefinition
 from shared.ports import CutOff, PlanWake
-from shared.store.signals import CANCELLED, listen
+from shared.store.jobs.signals import CANCELLED, listen
 from tests.support.children import DelegatingTool, child_plan, children_of
 from tests.support.harness import Harness, ScriptedModel, make_tool
 from worker.tools import tool
@@ -75,7 +76,7 @@ async def pump(harness: Harness) -> None:
     tasks: set[asyncio.Task[Any]] = set()
     while harness.published or tasks:
         wakes, harness.published = harness.published, []
-        tasks |= {asyncio.create_task(harness.engine.run(wake)) for wake in wakes}
+        tasks |= {asyncio.create_task(harness.dispatcher.run(wake)) for wake in wakes}
         done, tasks = await asyncio.wait(tasks, timeout=0.02, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
@@ -157,7 +158,7 @@ def test_the_first_success_ends_the_wait_and_the_losers(play: Play, database_url
     async def scenario(harness: Harness) -> Any:
         def heard(ended: UUID | None) -> None:
             if ended is not None:
-                harness.engine.interrupt(ended)
+                harness.dispatcher.interrupt(ended)
 
         listening = asyncio.create_task(listen(database_url, CANCELLED, heard))
         plan = delegating({"input": "think"}, SLOW, FAST, FAST, until="first_success", most=3)
@@ -215,7 +216,7 @@ def test_a_cancelled_parent_takes_everything_below_with_it(play: Play) -> None:
         job_id, running = await begun(harness, gate, delegating({"plan": inner}, SLOW), 3)
         ended, status = await harness.requests.cancel("default", job_id)
         for each in ended:
-            harness.engine.interrupt(each)
+            harness.dispatcher.interrupt(each)
         await asyncio.wait_for(running, 60)
         await sound(harness)
         children = await children_of(harness.database, job_id)
@@ -238,7 +239,7 @@ def test_a_child_that_never_ends_expires_and_its_parent_is_told(play: Play) -> N
         while (await children_of(harness.database, job_id))[0]["status"] != "failed":
             await harness.sweeper.sweep()
         for child in harness.interrupted:
-            harness.engine.interrupt(child)
+            harness.dispatcher.interrupt(child)
         await asyncio.wait_for(running, 60)
         await harness.drain()
         await sound(harness)
@@ -276,7 +277,7 @@ def test_the_end_that_nobody_told_of_is_told_by_the_sweeper(play: Play) -> None:
         job_id, running = await begun(harness, gate, delegating(SLOW, SLOW, most=1), 1)
         first, second = [child["id"] for child in await children_of(harness.database, job_id)]
         await harness.requests.cancel("default", first)
-        harness.engine.interrupt(first)
+        harness.dispatcher.interrupt(first)
         await asyncio.wait_for(running, 60)
         assert PlanWake(second) not in harness.published
         while PlanWake(second) not in harness.published:
@@ -365,7 +366,7 @@ def test_an_expired_plan_cancels_the_children_of_its_steps(play: Play) -> None:
         await harness.sweeper.sweep()
         children = await children_of(harness.database, job_id)
         for child in children:
-            harness.engine.interrupt(child["id"])
+            harness.dispatcher.interrupt(child["id"])
         await asyncio.wait_for(running, 60)
         await harness.drain()
         await sound(harness)

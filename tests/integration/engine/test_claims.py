@@ -11,8 +11,8 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.ids import StepRef
-from shared.domain.states import Lane
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.states import Lane
 from shared.ports import RespondWake, StepWake
 from tests.support.harness import LEASE, Harness, ScriptedModel, make_tool
 from worker.container import LaneRuntime
@@ -45,7 +45,7 @@ class Held:
 async def begun(harness: Harness, tool: Held) -> tuple[UUID, asyncio.Task[Any]]:
     """A job whose only step runs."""
     job_id = await harness.submit("", plan={"calls": [{"tool_name": "held", "arguments": {}}]})
-    running = asyncio.create_task(harness.engine.run(harness.published.pop()))
+    running = asyncio.create_task(harness.dispatcher.run(harness.published.pop()))
     await asyncio.wait_for(tool.begun.wait(), 60)
     return job_id, running
 
@@ -53,15 +53,15 @@ async def begun(harness: Harness, tool: Held) -> tuple[UUID, asyncio.Task[Any]]:
 async def planned(harness: Harness) -> UUID:
     """A job whose only step is ready."""
     job_id = await harness.submit("", plan={"calls": [{"tool_name": "held", "arguments": {}}]})
-    harness.engine.wind_down()
-    await harness.engine.run(harness.published.pop())
+    harness.dispatcher.wind_down()
+    await harness.dispatcher.run(harness.published.pop())
     harness.published.clear()
     return job_id
 
 
 def reconciler(harness: Harness, lease: Lease | None = None) -> Reconciler:
     runtime = cast(LaneRuntime, SimpleNamespace(loop=asyncio.get_running_loop()))
-    here = LoopInFlight(runtime, harness.engine.claims)
+    here = LoopInFlight(runtime, harness.dispatcher.in_flight)
     return Reconciler(harness.worker_registry, harness.worker_id, here, lease or Lease(LEASE), harness)
 
 
@@ -89,11 +89,11 @@ def test_an_attempt_that_was_taken_back_is_cut_off_and_writes_nothing(play: Play
         await take_back(harness, job_id)
         assert await compare.beat(timedelta(0))
         await asyncio.wait_for(running, 60)
-        return await step_of(harness, job_id), harness.engine.claims
+        return await step_of(harness, job_id), harness.dispatcher.in_flight
 
     step, claims = play(scenario, ScriptedModel(), [held.tool])
     assert (step["status"], step["error"]) == ("ready", None)
-    assert (claims.in_flight, claims.late_outcomes) == (0, 0)
+    assert (claims.count, claims.late_outcomes) == (0, 0)
 
 
 def test_a_late_outcome_is_rejected_and_counted(play: Play) -> None:
@@ -150,7 +150,7 @@ def test_a_worker_that_stops_while_it_claims_gives_back_what_nobody_called(play:
 
         harness.store.claim_step = slow  # type: ignore[method-assign]
         ref = StepRef(job_id, 0, 0)
-        running = asyncio.create_task(harness.engine.run(StepWake(ref, Lane.IO, "held")))
+        running = asyncio.create_task(harness.dispatcher.run(StepWake(ref, Lane.IO, "held")))
         await asyncio.wait_for(claimed.wait(), 60)
         running.cancel()
         answer.set()
@@ -173,7 +173,7 @@ def test_a_job_that_is_cancelled_while_its_step_is_claimed_calls_nothing(play: P
         async def overtaken(ref: StepRef) -> Any:
             claim = await real(ref)
             await harness.requests.cancel("default", job_id)
-            harness.engine.interrupt(job_id)
+            harness.dispatcher.interrupt(job_id)
             return claim
 
         harness.store.claim_step = overtaken  # type: ignore[method-assign]
@@ -190,7 +190,7 @@ def test_a_worker_whose_lease_is_not_fresh_looks_before_it_writes(play: Play) ->
     async def scenario(harness: Harness) -> Any:
         now = [100.0]
         lease = Lease(LEASE, clock=lambda: now[0])
-        harness.engine.claims._lease = lease
+        harness.dispatcher.in_flight._lease = lease
         job_id, running = await begun(harness, held)
         now[0] += 60
         held.go.set()
@@ -202,7 +202,7 @@ def test_a_worker_whose_lease_is_not_fresh_looks_before_it_writes(play: Play) ->
         compare = reconciler(harness, lease)
         await compare.compare(asked=now[0])
         await asyncio.wait_for(running, 60)
-        return before, (await step_of(harness, job_id))["status"], harness.engine.claims.late_outcomes
+        return before, (await step_of(harness, job_id))["status"], harness.dispatcher.in_flight.late_outcomes
 
     assert play(scenario, ScriptedModel(), [held.tool]) == ("running", "ready", 0)
 
@@ -216,7 +216,7 @@ def test_a_worker_that_was_frozen_between_claim_and_call_does_not_begin_what_was
     async def scenario(harness: Harness) -> Any:
         now = [100.0]
         lease = Lease(LEASE, clock=lambda: now[0])
-        harness.engine.claims._lease = lease
+        harness.dispatcher.in_flight._lease = lease
         job_id = await planned(harness)
         claim, claimed = harness.store.claim_step, asyncio.Event()
 
@@ -227,7 +227,7 @@ def test_a_worker_that_was_frozen_between_claim_and_call_does_not_begin_what_was
             return answer
 
         monkeypatch.setattr(harness.store, "claim_step", claim_and_freeze)
-        running = asyncio.create_task(harness.engine.run(StepWake(StepRef(job_id, 0, 0), Lane.IO, "held")))
+        running = asyncio.create_task(harness.dispatcher.run(StepWake(StepRef(job_id, 0, 0), Lane.IO, "held")))
         await asyncio.wait_for(claimed.wait(), 60)
         await take_back(harness, job_id)
         await reconciler(harness, lease).compare(asked=now[0])

@@ -9,7 +9,7 @@ import pytest
 
 from shared.domain.errors import DatabaseUnavailable
 from tests.support.harness import Harness, ScriptedModel, make_tool
-from worker.tools.builtin.arithmetic import calculate
+from worker.tools.builtin.pure import calculate
 
 Play = Callable[..., Any]
 
@@ -20,7 +20,7 @@ PLAN = {"calls": [{"tool_name": "calculate", "arguments": {"expression": "6*7"}}
 @pytest.mark.parametrize("asked", ["claim_stage", "claim_step"])
 def test_a_claim_waits_for_a_database_that_is_away(play: Play, monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
     async def story(harness: Harness) -> None:
-        harness.engine.wind_down()  # nothing is taken over, each step is claimed
+        harness.dispatcher.wind_down()  # nothing is taken over, each step is claimed
         ask = getattr(harness.store, asked)
         away = 2
 

@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import Any
 
 from shared.domain.errors import ErrorRecord
-from shared.domain.ids import StepRef
-from shared.domain.limits import Limits
-from shared.domain.states import JobStatus, Lane
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.limits import Limits
+from shared.domain.jobs.states import JobStatus, Lane
 from shared.ports import StepWake
 from tests.support.clock import move_clock
 from tests.support.harness import LEASE, Harness, ScriptedModel, make_tool

@@ -11,10 +11,10 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.ids import StepRef
-from shared.domain.states import Effect
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.states import Effect
 from shared.ports import ToolContext
-from shared.store.worker_registry import WorkerRegistry
+from shared.store.jobs.worker_registry import WorkerRegistry
 from tests.support.harness import LEASE, Harness, ScriptedModel, make_tool
 from tests.support.waiting import PATIENCE, until
 from worker.engine.fence import Lease
@@ -83,14 +83,14 @@ def leased(harness: Harness) -> tuple[Lease, Clock]:
     """Give the engine's worker a lease on a clock of the test's."""
     clock = Clock()
     lease = Lease(LEASE, clock=clock)
-    harness.engine.claims._lease = lease
+    harness.dispatcher.in_flight._lease = lease
     return lease, clock
 
 
 async def begun(harness: Harness, is_begun: Callable[[], bool]) -> tuple[UUID, asyncio.Task[Any]]:
     """A job whose only step runs."""
     job_id = await harness.submit("", plan={"calls": [{"tool_name": "held", "arguments": {}}]})
-    running = asyncio.create_task(harness.engine.run(harness.published.pop()))
+    running = asyncio.create_task(harness.dispatcher.run(harness.published.pop()))
     await until(is_begun)
     return job_id, running
 
@@ -126,18 +126,18 @@ def test_a_write_is_stopped_when_the_lease_is_over_and_that_is_said_when_it_is_b
         lease, clock = leased(harness)
         job_id, running = await begun(harness, held.begun.is_set)
         clock.now += 60
-        harness.engine.claims.fence()
+        harness.dispatcher.in_flight.fence()
         await asyncio.wait_for(held.stopped.wait(), PATIENCE)
         before = await step_of(harness, job_id)
         assert (before["status"], running.done()) == ("running", False), "nothing is said without a lease"
         lease.renewed(clock.now)
         await asyncio.wait_for(running, PATIENCE)
-        return await step_of(harness, job_id), harness.engine.claims
+        return await step_of(harness, job_id), harness.dispatcher.in_flight
 
     step, claims = play(scenario, ScriptedModel(), [held.tool])
     error = step["error"]
     assert (step["status"], error and error["code"], step["in_doubt"]) == (status, code, in_doubt)
-    assert (claims.in_flight, claims.late_outcomes, claims.writes.acting) == (0, 0, [])
+    assert (claims.count, claims.late_outcomes, claims.writes.acting) == (0, 0, [])
     assert step["attempt"] - step["releases"] == (0 if effect == "idempotent" else 1), "no retry is used up"
 
 
@@ -148,13 +148,13 @@ def test_what_was_stopped_is_left_to_those_who_took_it_over(play: Play) -> None:
         lease, clock = leased(harness)
         job_id, running = await begun(harness, held.begun.is_set)
         clock.now += 60
-        harness.engine.claims.fence()
+        harness.dispatcher.in_flight.fence()
         await asyncio.wait_for(held.stopped.wait(), PATIENCE)
         await take_back(harness, job_id)
-        harness.engine.claims.cut_off(harness.engine.claims.attempts())
+        harness.dispatcher.in_flight.cut_off(harness.dispatcher.in_flight.attempts())
         lease.renewed(clock.now)
         await asyncio.wait_for(running, PATIENCE)
-        return await step_of(harness, job_id), harness.engine.claims.in_flight
+        return await step_of(harness, job_id), harness.dispatcher.in_flight.count
 
     step, in_flight = play(scenario, ScriptedModel(), [held.tool])
     assert (step["status"], step["error"], in_flight) == ("ready", None, 0)
@@ -167,7 +167,7 @@ def test_a_read_goes_on_without_a_lease_and_its_result_waits_for_it(play: Play) 
         lease, clock = leased(harness)
         job_id, running = await begun(harness, held.begun.is_set)
         clock.now += 60
-        harness.engine.claims.fence()
+        harness.dispatcher.in_flight.fence()
         held.go.set()
         await asyncio.wait([running], timeout=0.3)
         assert (await step_of(harness, job_id))["status"] == "running"
@@ -186,7 +186,7 @@ def test_a_thread_that_nobody_can_stop_is_not_said_to_have_stopped(play: Play) -
     async def scenario(harness: Harness) -> Any:
         lease, clock = leased(harness)
         job_id, running = await begun(harness, stuck.begun.is_set)
-        claims = harness.engine.claims
+        claims = harness.dispatcher.in_flight
         clock.now += 60
         claims.fence()
         lease.renewed(clock.now)
@@ -210,13 +210,13 @@ def test_a_thread_past_its_time_is_waited_for_where_somebody_will_look(play: Pla
 
     async def scenario(harness: Harness) -> Any:
         job_id, running = await begun(harness, stuck.begun.is_set)
-        await until(lambda: (harness.engine.claims.writes.acting and running.done()) or recovery == "find_out")
+        await until(lambda: (harness.dispatcher.in_flight.writes.acting and running.done()) or recovery == "find_out")
         if recovery == "find_out":
             await asyncio.wait([running], timeout=0.5)
             assert (await step_of(harness, job_id))["status"] == "running"
         stuck.go.set()
         await asyncio.wait_for(running, PATIENCE)
-        await until(lambda: not harness.engine.claims.writes.acting)
+        await until(lambda: not harness.dispatcher.in_flight.writes.acting)
         return await step_of(harness, job_id)
 
     step = play(scenario, ScriptedModel(), [stuck.tool])
@@ -235,7 +235,7 @@ def test_a_stopping_worker_gives_back_no_call_of_which_a_thread_still_runs(play:
             await asyncio.wait_for(running, PATIENCE)
         step = await step_of(harness, job_id)
         stuck.go.set()
-        await until(lambda: not harness.engine.claims.writes.acting)
+        await until(lambda: not harness.dispatcher.in_flight.writes.acting)
         return step
 
     assert play(scenario, ScriptedModel(), [stuck.tool])["status"] == "running"
@@ -247,8 +247,8 @@ def test_a_stopping_worker_gives_back_no_call_of_which_a_thread_still_runs(play:
 async def claimed(harness: Harness) -> Callable[[], Any]:
     """A worker took a step; returns what looks whether that is lost."""
     job_id = await harness.submit("", plan={"calls": [{"tool_name": "held", "arguments": {}}]})
-    harness.engine.wind_down()
-    await harness.engine.run(harness.published.pop())
+    harness.dispatcher.wind_down()
+    await harness.dispatcher.run(harness.published.pop())
     assert await harness.store.claim_step(StepRef(job_id, 0, 0)) is not None
 
     async def lost() -> list[tuple[str, str]]:
@@ -268,7 +268,7 @@ async def change(harness: Harness, statement: str) -> None:
 SILENT = "UPDATE workers SET heartbeat_at = now() - interval '1 hour'"
 GONE = "UPDATE workers SET heartbeat_at = 'epoch'"
 FORGOTTEN = "DELETE FROM workers"
-DISOWNED = "UPDATE steps SET worker_id = NULL"
+ABANDONED = "UPDATE steps SET worker_id = NULL"
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ DISOWNED = "UPDATE steps SET worker_id = NULL"
         ({"find_out": not_happened}, GONE, 0, [("held", "gone")]),
         ({"recovery": "ask"}, GONE, 0, [("held", "gone")]),
         ({"find_out": not_happened}, FORGOTTEN, 0, [("held", "lease")]),
-        ({"find_out": not_happened}, DISOWNED, 0, [("held", "disowned")]),
+        ({"find_out": not_happened}, ABANDONED, 0, [("held", "abandoned")]),
         # Nobody repeats it.
         ({}, SILENT, 0, [("held", "lease")]),
         # It lives, and says so itself.

@@ -11,10 +11,10 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.ids import StepRef
-from shared.domain.processes import Process
-from shared.domain.states import JobStatus, Lane
-from shared.ports import Attempt, Loss, Neighbour, StageClaim, StepClaim
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.processes import Process
+from shared.domain.jobs.states import JobStatus, Lane
+from shared.ports import Attempt, Loss, Peer, StageClaim, StepClaim
 from tests.support.harness import Harness, ScriptedModel, make_tool
 from worker.engine import Sweeper, SweepSettings
 from worker.tools import tool
@@ -36,7 +36,7 @@ MODEL = ScriptedModel.planning(("double", {"number": 4}))
 
 
 class Machine:
-    """The port `Neighbourhood`: a machine on which the processes `gone` have gone; `asked` are those looked for."""
+    """The port `LocalPeers`: a machine on which the processes `gone` have gone; `asked` are those looked for."""
 
     def __init__(self, *gone: str, place: str | None = HERE.place) -> None:
         self.place = place
@@ -57,7 +57,7 @@ def sweeper_on(harness: Harness, machine: Machine) -> Sweeper:
         harness.silent.job_ended,
         lambda: 0.0,
         interrupt=harness.interrupted.append,
-        neighbourhood=machine,
+        local_peers=machine,
     )
 
 
@@ -147,7 +147,7 @@ def test_a_lease_is_ended_once_however_many_see_it(play: Play) -> None:
     async def scenario(harness: Harness) -> Any:
         await lives_as(harness, HERE)
         sweepers = [sweeper_on(harness, Machine(HERE.text)) for _ in range(5)]
-        (one,) = await harness.worker_registry.neighbours(HERE.place)
+        (one,) = await harness.worker_registry.peers(HERE.place)
         applied = await asyncio.gather(*(harness.worker_registry.end_lease(one) for _ in sweepers))
         await asyncio.gather(*(sweeper.sweep() for sweeper in sweepers))
         return applied, sum((sweeper.counts for sweeper in sweepers), Counter())
@@ -161,7 +161,7 @@ def test_the_lease_of_another_process_than_was_seen_is_not_ended(play: Play) -> 
     async def scenario(harness: Harness) -> Any:
         await lives_as(harness, HERE)
         other = Process(HERE.boot, HERE.pids, HERE.times, HERE.pid, HERE.started + 1, HERE.group)
-        applied = await harness.worker_registry.end_lease(Neighbour(harness.worker_id, "one", other.text))
+        applied = await harness.worker_registry.end_lease(Peer(harness.worker_id, "one", other.text))
         return applied, len(await harness.worker_registry.live())
 
     assert play(scenario, MODEL, TOOLS) == (False, 1)
@@ -198,15 +198,15 @@ def test_how_a_loss_was_seen_is_told(play: Play) -> None:
             assert claim is not None
             await harness.carry_out(claim)
             claims.append(await harness.store.claim_step(StepRef(job_id, 0, 0)))
-        disowned, *others = [claim for claim in claims if claim is not None]
-        assert await harness.worker_registry.disown(harness.worker_id, Attempt(disowned.ref, disowned.attempt))
+        abandoned, *others = [claim for claim in claims if claim is not None]
+        assert await harness.worker_registry.abandon(harness.worker_id, Attempt(abandoned.ref, abandoned.attempt))
         sweeper = sweeper_on(harness, Machine())
         await sweeper.sweep()
-        assert sweeper.counts == Counter({("lost", "disowned"): 1})
+        assert sweeper.counts == Counter({("lost", "abandoned"): 1})
         async with harness.database.connection() as connection:
             await connection.execute("UPDATE workers SET heartbeat_at = now() - interval '1 hour'")
         seen = [step.seen for step in await harness.worker_registry.lost_steps(10, SweepSettings().deadline_grace)]
-        assert await harness.worker_registry.end_lease(Neighbour(harness.worker_id, "one", HERE.text))
+        assert await harness.worker_registry.end_lease(Peer(harness.worker_id, "one", HERE.text))
         seen += [step.seen for step in await harness.worker_registry.lost_steps(10, SweepSettings().deadline_grace)]
         return seen, len(others)
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from shared.domain.errors import InvalidOutput, Transient
-from shared.domain.limits import Limits
-from shared.domain.model import ToolCallRequest
+from shared.domain.jobs.limits import Limits
+from shared.domain.models.exchange import ToolCallRequest
 from tests.support.harness import Harness, ScriptedModel, make_tool
 from worker.tools import ToolError, tool
 
@@ -157,7 +157,7 @@ def test_a_plan_with_a_lone_surrogate_is_refused(play: Play, text: str) -> None:
 def test_arguments_that_are_too_large_to_show_are_shown_as_planned(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shared.store.codec.MAX_SIZE", 400)
+    monkeypatch.setattr("shared.store.jobs.codec.MAX_SIZE", 400)
     model = ScriptedModel.planning(("say", {"text": "x" * 300}), *[("say", {"text": "$0.output.said"})] * 2)
     _, steps, _ = play(default, model, TOOLS)
     assert statuses(steps) == ["succeeded"] * 3

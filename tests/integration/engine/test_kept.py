@@ -15,7 +15,8 @@ from shared.store.agents import DocumentStore
 from shared.store.knowledge import Piece, PostgresKnowledge
 from shared.store.memory import PostgresMemory
 from tests.support.harness import Harness, ScriptedModel
-from worker.engine.carried import after_release
+from tests.support.stored import documents
+from worker.engine.chain import after_release
 from worker.tools.registry import load_registry
 from worker.tools.services import ToolServices
 
@@ -43,7 +44,7 @@ async def furnish(harness: Harness, **services: Any) -> None:
     )
     loaded = load_registry(services=known, entry_point_group=None, modules=["worker.tools.builtin"])
     harness.registry.extend([tool for d in loaded.definitions() if (tool := loaded.find(d.name)) is not None])
-    await harness.worker_registry.publish_tools("default", loaded.definitions())
+    await harness.worker_registry.publish_tools("default", documents(loaded.definitions()))
 
 
 def plan(*calls: Call) -> dict[str, Any]:
@@ -59,7 +60,7 @@ async def outputs(harness: Harness, *calls: Call, **fields: Any) -> list[Any]:
 
 async def begun(harness: Harness, call: Call) -> StepClaim:
     """Return the claim of the one step of a new job; nothing carries it out."""
-    harness.engine.wind_down()  # what follows a stage is published
+    harness.dispatcher.wind_down()  # what follows a stage is published
     await harness.submit(plan=plan(call))
     await harness.run_one(harness.published.pop())
     wake = harness.published.pop()
@@ -222,12 +223,12 @@ def test_an_attempt_that_is_over_tells_nothing(play: Play, read: Read) -> None:
         await furnish(harness)
         memory = PostgresMemory(harness.database)
         first = await begun(harness, ("action", {"type": "observation"}))
-        told = [await memory.tell(context_of(first), "action", {"type": "a"}) for _ in range(2)]
+        told = [await memory.emit(context_of(first), "action", {"type": "a"}) for _ in range(2)]
         await harness.store.release_step(first)
         second = await harness.store.claim_step(first.ref)
         assert second is not None
-        told.append(await memory.tell(context_of(first), "action", {"type": "late"}))
-        told.append(await memory.tell(context_of(second), "action", {"type": "again"}))
+        told.append(await memory.emit(context_of(first), "action", {"type": "late"}))
+        told.append(await memory.emit(context_of(second), "action", {"type": "again"}))
         return told
 
     assert play(scenario, ScriptedModel()) == [True, True, False, True]

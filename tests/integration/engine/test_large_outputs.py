@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from shared.domain.errors import StorageUnavailable
-from shared.domain.ids import StepRef
-from shared.domain.preview import PREVIEW_CHARS
-from shared.domain.states import Lane
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.states import Lane
+from shared.domain.values.preview import PREVIEW_CHARS
 from shared.ports import Payloads, StepsWake, StepWake
 from shared.store.database import Database
 from shared.store.objects import open_objects
@@ -116,7 +116,7 @@ def test_fifty_megabytes_pass_through_a_plan_and_only_the_step_that_needs_them_l
                 harness.published += wake.each
                 continue
             before, index = payloads.loads, wake.ref.index if isinstance(wake, StepWake) else -1
-            harness.engine.wind_down()  # one step a turn: nothing is fused
+            harness.dispatcher.wind_down()  # one step a turn: nothing is fused
             tracemalloc.start()
             await harness.run_one(wake)
             peaks[index] = tracemalloc.get_traced_memory()[1]
@@ -232,7 +232,7 @@ def test_a_death_between_the_payload_and_the_end_of_the_step_leaves_only_what_is
 
     async def scenario(harness: Harness, payloads: Counting) -> None:
         job_id = await harness.submit("", plan=plan(("different", {})))
-        harness.engine.wind_down()
+        harness.dispatcher.wind_down()
         await harness.run_one(harness.published.pop(0))
         (wake,) = harness.published
         harness.published.clear()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shared.domain.states import Lane
+from shared.domain.jobs.states import Lane
 from shared.ports import PlanWake
 from tests.integration.engine.test_sweep import CHAIN, TOOLS, accepted
 from tests.support.harness import Harness, ScriptedModel

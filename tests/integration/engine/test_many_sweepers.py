@@ -13,11 +13,12 @@ from uuid import UUID
 import pytest
 
 from shared.domain.errors import ErrorRecord
-from shared.domain.ids import StepRef
-from shared.domain.states import JobStatus, Lane
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.states import JobStatus, Lane
 from shared.ports import AnyWake, PlanWake, RespondWake, StepClaim, StepWake, Wake
 from shared.store.database import Database
 from tests.support.harness import Harness, ScriptedModel, make_tool
+from tests.support.stored import DID_IT
 from worker.engine import Sweeper, SweepSettings
 from worker.tools import tool
 
@@ -80,7 +81,7 @@ async def late_step(harness: Harness) -> UUID:
 
 async def unanswered_question(harness: Harness) -> UUID:
     claim = await running(harness)
-    assert await harness.store.ask_step(claim, LOST, {"about": "the effect"})
+    assert await harness.store.ask_step(claim, DID_IT, LOST)
     await change(harness, "UPDATE steps SET wake_at = now() - interval '1 second' WHERE status = 'waiting'")
     return claim.ref.job_id
 

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from shared.domain.limits import Limits
+from shared.domain.jobs.limits import Limits
+from shared.domain.orchestration.plan import StepType
 from shared.store.orchestrations import PostgresOrchestrations
 from tests.support.agents import rows
 from tests.support.harness import Harness
 from tests.support.orchestras import Orchestra, agent_step, below, group_step, orchestrate, told
-from worker.agents.orchestration.machine import follow
-from worker.agents.orchestration.progress import Outcome, Progress
-from worker.agents.orchestration.words import StepType
+from worker.agents.orchestration.state_machine import StepPhase, StepProgress, transitions_of
 
 Run = Callable[..., Any]
 
@@ -180,7 +179,7 @@ def test_the_transitions_are_told_once_and_in_order(orchestra: Run) -> None:
     counted: dict[str, Any] = {}
 
     async def also(harness: Harness, job: Any) -> Any:
-        counted.update(harness.desk.counts)
+        counted.update(harness.agent_services.counts)
         return await told(harness, job)
 
     _, _, events = orchestra({"a": OK}, orchestrate(plan), also=also)
@@ -215,25 +214,25 @@ def test_a_time_out_and_a_fault_fire_their_own_events(orchestra: Run, behaviour:
 
 
 def test_the_transitions_of_a_refused_plan_are_events_of_the_job_that_asked_once(play: Callable[..., Any]) -> None:
-    made = follow([], is_valid=False)
+    made = [one.to_json() for one in transitions_of([], is_valid=False)]
 
     async def scenario(harness: Harness) -> Any:
         job_id = await harness.submit("anything")
         store = PostgresOrchestrations(harness.database)
         told = [await store.journal_refusal(job_id, step, made) for step in (4, 4, 7)]
         query = "SELECT data FROM events WHERE job_id = %s AND kind = 'orchestration' ORDER BY sequence"
-        return [len(one) for one in told], [row["data"] for row in await rows(harness, query, job_id)]
+        return told, [row["data"] for row in await rows(harness, query, job_id)]
 
     told, events = play(scenario, Orchestra())
 
-    assert told == [2, 0, 2]
-    assert events == [{**one.to_json(), "step": step} for step in (4, 7) for one in made]
+    assert told == [True, False, True]
+    assert events == [{**one, "step": step} for step in (4, 7) for one in made]
     assert events[1]["target"] == "failed"
 
 
 def test_whoever_tells_transitions_at_the_same_time_tells_each_once(play: Callable[..., Any]) -> None:
-    steps = [Progress(name, StepType.AGENT, Outcome.SUCCEEDED) for name in "abc"]
-    transitions = follow(steps, is_over=True)
+    steps = [StepProgress(name, StepType.AGENT, StepPhase.SUCCEEDED) for name in "abc"]
+    transitions = [one.to_json() for one in transitions_of(steps, is_over=True)]
 
     async def scenario(harness: Harness) -> Any:
         job_id = await harness.submit("anything")
@@ -245,8 +244,8 @@ def test_whoever_tells_transitions_at_the_same_time_tells_each_once(play: Callab
 
     told, events = play(scenario, Orchestra())
 
-    assert events == [one.to_json() for one in transitions]
-    assert sorted(one.number for part in told for one in part) == list(range(len(transitions)))
+    assert events == transitions
+    assert sorted(number for part in told for number in part) == list(range(len(transitions)))
 
 
 def test_limits_above_the_cap_are_lowered_and_the_output_says_so(orchestra: Run) -> None:

@@ -12,12 +12,12 @@ from uuid import UUID
 import pytest
 
 from api.documents import job_document
-from api.responses import encode
+from api.http import json_bytes
 from shared.domain.errors import AuthFailed, ExecutionFailed, ModelRefused, RateLimited, Transient
-from shared.domain.limits import Limits
-from shared.domain.model import Ask, Findings, ModelReply
+from shared.domain.jobs.limits import Limits
+from shared.domain.models.exchange import Ask, Findings, ModelReply
 from shared.ports import CutOff, PlanWake
-from shared.store.views import Views
+from shared.store.requests import RequestStore
 from tests.support.agents import look, rows, submit_agent
 from tests.support.harness import Harness, ScriptedModel, make_tool
 from worker.tools.declare import tool
@@ -83,9 +83,8 @@ def outage(play: Callable[..., Any]) -> Callable[..., Any]:
 
 async def document(harness: Harness, job_id: UUID) -> dict[str, Any]:
     """Return a job as its callers see it."""
-    view = await Views(harness.database).of("default", job_id)
-    assert view is not None
-    document: dict[str, Any] = json.loads(encode(job_document(view)))
+    view = await RequestStore(harness.database).view("default", job_id)
+    document: dict[str, Any] = json.loads(json_bytes(job_document(view)))
     return document
 
 
@@ -109,12 +108,12 @@ def test_a_stage_waits_for_its_model_without_a_worker_and_goes_on(outage: Callab
     async def scenario(harness: Harness) -> None:
         job_id = await harness.submit()
         if stage == "responding":
-            harness.engine.wind_down()  # what follows is published
+            harness.dispatcher.wind_down()  # what follows is published
             await harness.run_one(harness.published.pop(0))
             model.failures = list(AWAY)
         for attempt, away in enumerate(AWAY, 1):
             await harness.drain()
-            assert (harness.engine.claims.in_flight, harness.published) == (0, [])
+            assert (harness.dispatcher.in_flight.count, harness.published) == (0, [])
             job = await document(harness, job_id)
             retry = job["retry"]
             assert (job["status"], job["error"]) == (stage, None)

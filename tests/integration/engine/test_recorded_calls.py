@@ -10,14 +10,14 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from shared.domain.compile import PlannedStep
 from shared.domain.errors import DatabaseUnavailable
-from shared.domain.model import ModelCall, Purpose
-from shared.domain.states import Effect, JobStatus, Lane, Recovery, StepKind
+from shared.domain.jobs.states import Effect, JobStatus, Lane, Recovery, StepKind
+from shared.domain.jobs.steps import PlannedStep
+from shared.domain.jobs.usage import ModelCall, Purpose
 from shared.ports import StageClaim
 from tests.support.agents import rows, run_agent, saying
 from tests.support.harness import Harness, ScriptedModel, make_tool
-from worker.engine.budget import Budget, ModelCallRecorder
+from worker.attempts.budget import Budget, ModelCallRecorder
 from worker.engine.persist import persist
 from worker.tools.declare import tool
 

@@ -12,8 +12,8 @@ import pytest
 
 from api.recovery import doubts_about
 from shared.domain.errors import RateLimited, Transient
-from shared.domain.ids import StepRef
-from shared.domain.states import JobStatus, Lane, Settlement
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.states import JobStatus, Lane, Settlement
 from shared.ports import StepClaim, StepWake
 from shared.store.requests import Verdict
 from tests.support.harness import Harness, ScriptedModel, make_tool
@@ -197,7 +197,7 @@ def test_a_person_says_what_became_of_a_lost_call(play: Play, verdict: Verdict, 
         await lose_the_worker(harness, job_id)
         job, steps = await seen(harness, job_id)
         assert (job["status"], steps[0]["status"]) == ("input_required", "waiting")
-        assert steps[0]["question"]["idempotency_key"] == f"{job_id}/0"
+        assert steps[0]["elicitation_id"] is not None
         await go_on(harness)
         assert bank.paid == [], "nothing goes on without a word"
         asked = await harness.requests.settle("default", job_id, 0, verdict)
@@ -288,7 +288,7 @@ def test_a_worker_that_stops_in_the_middle_leaves_the_call_as_its_tool_says(
 
     async def scenario(harness: Harness) -> Any:
         job_id = await executing(harness)
-        running = asyncio.create_task(harness.engine.run(StepWake(StepRef(job_id, 0, 0), Lane.IO, "pay")))
+        running = asyncio.create_task(harness.dispatcher.run(StepWake(StepRef(job_id, 0, 0), Lane.IO, "pay")))
         await bank.entered.wait()
         running.cancel()
         with pytest.raises(asyncio.CancelledError):

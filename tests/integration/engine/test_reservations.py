@@ -10,11 +10,12 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from shared.domain.budget import Holder, Price, Reserved, Wanted
-from shared.domain.ids import StepRef
-from shared.domain.model import Ask, Findings, ModelCall, ModelReply, Purpose
-from shared.domain.plan import Plan
-from shared.domain.states import JobStatus
+from shared.domain.jobs.budget import Holder, Price, Reserved, Wanted
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.states import JobStatus
+from shared.domain.jobs.usage import ModelCall, Purpose
+from shared.domain.models.exchange import Ask, Findings, ModelReply
+from shared.domain.plan.document import Plan
 from shared.ports import StageClaim
 from shared.store.database import as_json
 from tests.support.agents import TalkingModel, keep_agent, rows

@@ -12,11 +12,11 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from shared.domain.limits import Limits
+from shared.domain.jobs.limits import Limits
 from shared.ports import PlanWake
 from shared.store.agents import DocumentStore
 from shared.store.database import Database, as_json
-from shared.store.worker_registry import WorkerRegistry
+from shared.store.jobs.worker_registry import WorkerRegistry
 from tests.integration.engine.test_kept import begun, context_of, furnish, outputs
 from tests.support.harness import LEASE, Harness, ScriptedModel
 
@@ -82,6 +82,35 @@ def test_a_reminder_becomes_one_job_when_its_time_has_come(play: Play, read: Rea
     assert [e["kind"] for e in read("SELECT kind FROM events WHERE job_id = %s", job["id"])] == ["job_submitted"]
     (schedule,) = read("SELECT * FROM schedules")
     assert (schedule["is_active"], schedule["next_at"], schedule["last_job_id"]) == (False, None, job["id"])
+
+
+def test_a_reminder_has_the_loop_of_the_job_that_asked_and_an_agent_its_own(play: Play, read: Read) -> None:
+    block = {"max_rounds": 2, "policy": {"mail_*": "deny"}}
+    document = '{"name": "looper", "strategy": "loop", "loop": {"max_rounds": 3, "prompt": "plan-it"}}'
+
+    async def scenario(harness: Harness) -> None:
+        await furnish(harness)
+        await DocumentStore(harness.database, "skill").put("default", "plan-it", "Plan {{query}}.")
+        await DocumentStore(harness.database, "agent").put("default", "looper", document, skills=[])
+        call = ("remind_me", {"description": "x", "delay_seconds": 60})
+        await outputs(harness, call, loop=block)
+        await outputs(harness, (call[0], {**call[1], "agent": "looper"}), loop=block)
+        read(DUE)
+        await harness.sweeper.sweep()
+
+    play(scenario, ScriptedModel())
+    found = {job["agent_name"]: (job["strategy"], job["loop_block"]) for job in read(MADE)}
+    assert found == {
+        None: ("plan", block),
+        "looper": (
+            "loop",
+            {
+                "max_rounds": 3,
+                "prompt": {"name": "plan-it", "text": "Plan {{query}}."},
+                "policy": {"mail_*": "deny"},
+            },
+        ),
+    }
 
 
 def test_the_job_that_was_made_runs_as_any_other(play: Play, read: Read) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from shared.domain.ids import StepRef
-from shared.domain.states import Lane
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.states import Lane
 from shared.ports import AnyWake, PlanWake, StepsWake, StepWake
 from shared.store.ids import new_id
 from tests.support.harness import Harness, ScriptedModel, make_tool
-from worker.tools.builtin.arithmetic import calculate
+from worker.tools.builtin.pure import calculate
 
 Play = Callable[..., Any]
 
@@ -31,7 +31,7 @@ def test_wake_ups_for_nothing_leave_the_slots_free(play: Play, name: str) -> Non
     async def story(harness: Harness) -> None:
         async with asyncio.timeout(60):
             for _ in range(3):
-                await harness.engine.run(VAIN[name])
+                await harness.dispatcher.run(VAIN[name])
             assert harness.model.asked == []
             job, _ = await harness.run("", plan=PLAN)
         assert job["status"] == "completed"

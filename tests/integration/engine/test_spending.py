@@ -13,8 +13,9 @@ from uuid import UUID
 import pytest
 
 from shared.domain.errors import Cancelled, ErrorRecord
-from shared.domain.model import Ask, Findings, ModelCall, ModelReply, Purpose
-from shared.domain.tool import ToolDefinition
+from shared.domain.jobs.usage import ModelCall, Purpose
+from shared.domain.models.exchange import Ask, Findings, ModelReply
+from shared.domain.tools.definition import ToolDefinition
 from shared.ports import CutOff, PlanWake
 from tests.support.harness import Harness, ScriptedModel
 
@@ -79,7 +80,7 @@ def test_a_cancelled_job_keeps_what_its_open_call_had_cost(play: Play, stage: Pu
         running = asyncio.create_task(harness.drain())
         await asyncio.wait_for(model.began.wait(), 60)
         await harness.requests.cancel("default", job_id)
-        harness.engine.interrupt(job_id)
+        harness.dispatcher.interrupt(job_id)
         await asyncio.wait_for(running, 60)
         return (await harness.requests.job("default", job_id))[0], await calls_of(harness, job_id)
 
@@ -97,7 +98,7 @@ def test_a_stopping_worker_keeps_what_its_open_call_had_cost_and_gives_the_stage
     async def scenario(harness: Harness) -> Any:
         model: Any = harness.model
         job_id = await harness.submit()
-        running = asyncio.create_task(harness.engine.run(PlanWake(job_id)))
+        running = asyncio.create_task(harness.dispatcher.run(PlanWake(job_id)))
         await asyncio.wait_for(model.began.wait(), 60)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -123,7 +124,7 @@ def test_a_record_that_has_to_wait_delays_nobody_and_is_written(play: Play) -> N
         async with harness.database.connection() as other, other.transaction():
             await other.execute(*job_lock(job_id))
             started = monotonic()
-            harness.engine.interrupt(job_id)
+            harness.dispatcher.interrupt(job_id)
             await asyncio.wait_for(running, 60)
             waited = monotonic() - started
             before = await calls_of(harness, job_id)
@@ -140,7 +141,7 @@ def test_an_outcome_that_is_being_written_is_not_broken_off(play: Play) -> None:
     async def scenario(harness: Harness) -> Any:
         job_id = await harness.submit()
         async with harness.database.connection() as other, other.transaction():
-            running = asyncio.create_task(harness.engine.run(PlanWake(job_id)))
+            running = asyncio.create_task(harness.dispatcher.run(PlanWake(job_id)))
             await _until_waiting(harness, other, job_id)
             running.cancel()
             # The write waits for the lock, and the cancellation for the write.

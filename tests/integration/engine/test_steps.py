@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from shared.domain.ids import StepRef
-from shared.domain.states import JobStatus, Lane
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.states import JobStatus, Lane
 from shared.ports import PlanWake, RespondWake, StepWake, Suspended
 from tests.support.harness import Harness, ScriptedModel, make_tool
 from worker.tools import ToolError, tool
@@ -42,7 +42,7 @@ def test_a_tool_that_hangs_is_cut_off_at_its_timeout(play: Play) -> None:
 
 
 def test_a_tool_that_swallows_its_cancellation_is_abandoned(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker.engine.step._ABANDON_SECONDS", 0.05)
+    monkeypatch.setattr("worker.attempts.step._ABANDON_SECONDS", 0.05)
     freed = asyncio.Event()
 
     @tool(effect="unsafe", timeout_seconds=0.05)
@@ -103,7 +103,7 @@ def test_a_defect_while_storing_ends_the_step_with_a_reason(play: Play, monkeypa
     async def refuse(*_: Any, **named: Any) -> Any:
         raise KeyError("a defect")
 
-    monkeypatch.setattr("shared.store.jobs.PostgresJobStore.succeed_step", refuse)
+    monkeypatch.setattr("shared.store.jobs.transitions.PostgresJobStore.succeed_step", refuse)
     job, steps = run_plan(play, [fine], ("fine", {}))
     assert (job["status"], steps[0]["status"], steps[0]["error"]["code"]) == ("completed", "failed", "internal")
 
@@ -196,7 +196,7 @@ def test_a_timer_holds_no_worker_and_fires(play: Play) -> None:
         job_id = await harness.submit("", plan=plan(("sleepless", {}), ("after", {"number": "$0.output.waited"})))
         await harness.drain()
         _, waiting = await harness.requests.job("default", job_id)
-        assert harness.engine.claims.in_flight == 0
+        assert harness.dispatcher.in_flight.count == 0
         await harness.sweeper.sweep()
         await harness.drain()
         return waiting, await harness.requests.job("default", job_id)
@@ -255,7 +255,7 @@ def test_a_cancelled_job_stops_what_runs_and_takes_no_late_result(play: Play) ->
         running = asyncio.create_task(harness.drain())
         await asyncio.wait_for(started.wait(), 60)
         assert await harness.requests.cancel("default", job_id) == ([job_id], JobStatus.CANCELLED)
-        harness.engine.interrupt(job_id)
+        harness.dispatcher.interrupt(job_id)
         await asyncio.wait_for(running, 60)
         assert await harness.requests.cancel("default", job_id) == ([], JobStatus.CANCELLED)
         return await harness.requests.job("default", job_id)
@@ -279,7 +279,7 @@ def test_a_stopping_worker_gives_back_what_may_run_again(play: Play, effect: str
 
     async def scenario(harness: Harness) -> Any:
         job_id = await harness.submit("", plan=plan(("slow", {})))
-        running = asyncio.create_task(harness.engine.run(harness.published.pop()))
+        running = asyncio.create_task(harness.dispatcher.run(harness.published.pop()))
         await asyncio.wait_for(started.wait(), 60)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -313,7 +313,7 @@ def test_what_this_process_has_no_slots_for_goes_out_in_one_batch(play: Play) ->
         job_id = await harness.submit("", plan=plan(*calls))
         wake = harness.published.pop()
         assert isinstance(wake, PlanWake)
-        harness.engine._slots.reserve(290)
+        harness.dispatcher._slots.reserve(290)
         await harness.run_one(wake)
         fanned_out = list(harness.published)
         await harness.drain()

@@ -8,11 +8,11 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.ids import StepRef
-from shared.domain.states import JobStatus, Lane
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.states import JobStatus, Lane
 from shared.ports import StageClaim, StepClaim
 from shared.store.ids import new_id
-from shared.store.jobs import PostgresJobStore
+from shared.store.jobs.transitions import PostgresJobStore
 from tests.support.harness import Harness, ScriptedModel, make_tool
 from worker.tools import tool
 
@@ -205,8 +205,8 @@ def test_the_engine_carries_out_a_group_and_nothing_that_follows(play: Play) -> 
     async def scenario(harness: Harness) -> Any:
         job_id = await executing(harness, 1)
         await lost(harness, job_id, 1)
-        carried = await harness.engine.run_suspects(None)
-        nothing = await harness.engine.run_suspects(None)
+        carried = await harness.dispatcher.run_suspects(None)
+        nothing = await harness.dispatcher.run_suspects(None)
         return carried.steps, nothing.steps, harness.published, await harness.requests.job("default", job_id)
 
     steps, nothing, published, (job, _) = play(scenario, ScriptedModel(), TOOLS)

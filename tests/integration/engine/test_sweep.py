@@ -11,11 +11,11 @@ from uuid import UUID
 import pytest
 
 from shared.domain.errors import DatabaseUnavailable, ErrorRecord
-from shared.domain.ids import StepRef
-from shared.domain.limits import Limits
-from shared.domain.states import JobStatus, Lane, StepStatus
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.limits import Limits
+from shared.domain.jobs.states import JobStatus, Lane, StepStatus
 from shared.ports import AnyWake, Attempt, ExpiredPlan, PlanWake, RespondWake, StepWake
-from shared.store.worker_registry import WorkerRegistry
+from shared.store.jobs.worker_registry import WorkerRegistry
 from tests.support.harness import LEASE, Harness, ScriptedModel, make_tool
 from worker.engine import Sweeper, SweepSettings
 from worker.tools import tool
@@ -128,10 +128,11 @@ def test_a_stage_whose_claim_never_arrived_is_taken_back_from_a_living_worker(pl
     assert (job["status"], job["answer"], job["deadline"]) == ("completed", "Hello!", None)
 
 
-@pytest.mark.parametrize("method", ["tool_definitions", "accept_plan", "succeed_step", "end_job"])
+@pytest.mark.parametrize("method", ["tools", "accept_plan", "succeed_step", "end_job"])
 def test_a_short_loss_of_the_database_ends_no_work(play: Play, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     async def scenario(harness: Harness) -> Any:
-        real = getattr(harness.store, method)
+        target = harness.catalogue if method == "tools" else harness.store
+        real = getattr(target, method)
         calls: list[int] = []
 
         async def away_at_first(*arguments: Any, **named: Any) -> Any:
@@ -140,7 +141,7 @@ def test_a_short_loss_of_the_database_ends_no_work(play: Play, monkeypatch: pyte
                 raise DatabaseUnavailable("the database does not answer")
             return await real(*arguments, **named)
 
-        monkeypatch.setattr(harness.store, method, away_at_first)
+        monkeypatch.setattr(target, method, away_at_first)
         return await harness.run()
 
     job, steps = play(scenario, ScriptedModel.planning(*CHAIN), TOOLS)
@@ -205,7 +206,7 @@ def test_a_part_of_the_sweep_that_fails_leaves_the_others_to_do_their_work(
         harness.published.clear()
         async with harness.database.connection() as connection:
             await connection.execute("UPDATE jobs SET wake_at = now()")
-        monkeypatch.setattr("shared.store.worker_registry.WorkerRegistry.lost_steps", broken)
+        monkeypatch.setattr("shared.store.jobs.worker_registry.WorkerRegistry.lost_steps", broken)
         await harness.sweeper.sweep()
         return job_id, list(harness.published)
 
@@ -256,9 +257,9 @@ def test_a_late_word_of_a_dead_process_leaves_the_next_attempt_alone(play: Play)
         moved = await harness.store.fail_step(first, LATE, timedelta(0))
         assert moved.status is StepStatus.READY
         assert await harness.store.claim_step(ref) is not None
-        late = await harness.worker_registry.disown(harness.worker_id, Attempt(ref, 1))
+        late = await harness.worker_registry.abandon(harness.worker_id, Attempt(ref, 1))
         assert await harness.worker_registry.lost_steps(10, timedelta(0)) == []
-        right = await harness.worker_registry.disown(harness.worker_id, Attempt(ref, 2))
+        right = await harness.worker_registry.abandon(harness.worker_id, Attempt(ref, 2))
         return late, right, len(await harness.worker_registry.lost_steps(10, timedelta(0)))
 
     assert play(scenario, ScriptedModel.planning(*CHAIN), TOOLS) == (False, True, 1)
@@ -267,7 +268,7 @@ def test_a_late_word_of_a_dead_process_leaves_the_next_attempt_alone(play: Play)
 def test_a_worker_that_winds_down_leaves_the_next_step_to_others(play: Play) -> None:
     async def scenario(harness: Harness) -> Any:
         job_id = await accepted(harness)
-        harness.engine.wind_down()
+        harness.dispatcher.wind_down()
         carried = await harness.run_one(StepWake(StepRef(job_id, 0, 0), Lane.IO, "double"))
         _, steps = await harness.requests.job("default", job_id)
         return carried.text, [step["status"] for step in steps], harness.published, job_id

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shared.domain.limits import Limits
+from shared.domain.jobs.limits import Limits
 from tests.support.agents import rows
 from tests.support.harness import Harness, ScriptedModel, make_tool
 from worker.engine import Sweeper, SweepSettings
@@ -81,7 +81,7 @@ def test_the_time_of_a_paused_job_does_not_run_out(play: Play) -> None:
 def test_a_stage_that_is_claimed_tells_how_long_its_job_may_take(play: Play) -> None:
     async def scenario(harness: Harness) -> Any:
         ends: list[float] = []
-        harness.engine.claims.ends_in = ends.append
+        harness.dispatcher.in_flight.ends_in = ends.append
         for limits in (SOON, PLAN_SOON):
             await harness.submit("", plan=PLAN, limits=limits)
             await harness.drain()

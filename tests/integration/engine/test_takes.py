@@ -12,8 +12,8 @@ from uuid import UUID
 import pytest
 
 from shared.domain.errors import DatabaseUnavailable
-from shared.domain.ids import StepRef
-from shared.domain.states import Lane
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.states import Lane
 from shared.ports import Attempt, PlanWake, RespondWake, StepsWake, StepWake
 from shared.store.database import Database
 from tests.support.harness import LEASE, Harness, ScriptedModel, make_tool
@@ -62,7 +62,7 @@ def wide(count: int) -> dict[str, Any]:
 
 def reconciler(harness: Harness) -> Reconciler:
     runtime = cast(LaneRuntime, SimpleNamespace(loop=asyncio.get_running_loop()))
-    here = LoopInFlight(runtime, harness.engine.claims)
+    here = LoopInFlight(runtime, harness.dispatcher.in_flight)
     return Reconciler(harness.worker_registry, harness.worker_id, here, Lease(LEASE), harness)
 
 
@@ -128,7 +128,7 @@ def test_a_fan_out_is_carried_out_over_the_slots_of_the_process(database_url: st
         await harness.open()
         try:
             job, steps = await harness.run("", plan=wide(40))
-            return job["status"], steps[-1]["output"], {s["attempt"] for s in steps}, harness.engine._slots.free
+            return job["status"], steps[-1]["output"], {s["attempt"] for s in steps}, harness.dispatcher._slots.free
         finally:
             await database.close()
 
@@ -159,7 +159,7 @@ def test_each_worker_gets_its_part_of_a_fan_out_in_one_message(database_url: str
 def test_a_message_for_several_steps_that_comes_twice_is_harmless(play: Play) -> None:
     async def scenario(harness: Harness) -> Any:
         job_id = await harness.submit("", plan=wide(12))
-        harness.engine.wind_down()
+        harness.dispatcher.wind_down()
         await harness.run_one(harness.published.pop())
         [wake] = harness.published
         assert isinstance(wake, StepsWake)
@@ -181,7 +181,7 @@ def test_what_may_just_be_taken_over_is_not_handed_back(play: Play) -> None:
         answer = Answer(harness, "accept_plan")
         running = asyncio.create_task(harness.run_one(harness.published.pop()))
         await asyncio.wait_for(answer.applied.wait(), 60)
-        assert harness.engine.claims.is_here(Attempt(StepRef(job_id, 0, 0), 1))
+        assert harness.dispatcher.in_flight.is_here(Attempt(StepRef(job_id, 0, 0), 1))
         compare = reconciler(harness)
         for _ in range(3):
             await compare.beat(timedelta(0))
@@ -230,17 +230,17 @@ def test_what_was_taken_over_by_a_worker_that_stops_is_given_back_at_once(play: 
     async def scenario(harness: Harness) -> Any:
         job_id = await harness.submit("", plan=wide(3))
         answer = Answer(harness, "accept_plan")
-        running = asyncio.create_task(harness.engine.run(harness.published.pop()))
+        running = asyncio.create_task(harness.dispatcher.run(harness.published.pop()))
         await asyncio.wait_for(answer.applied.wait(), 60)
         if how == "cancel":
             running.cancel()
         else:
-            harness.engine.wind_down()
+            harness.dispatcher.wind_down()
         answer.go.set()
         await asyncio.wait([running], timeout=60)
         assert running.cancelled() is (how == "cancel")
-        assert harness.engine.claims.in_flight == 0
-        assert harness.engine._slots.free == 300
+        assert harness.dispatcher.in_flight.count == 0
+        assert harness.dispatcher._slots.free == 300
         return await statuses(harness, job_id), harness.published, job_id
 
     found, published, job_id = play(scenario, ScriptedModel(), TOOLS)
@@ -253,7 +253,7 @@ def test_a_stage_that_was_taken_over_by_a_worker_that_stops_is_given_back_at_onc
         plan = {"calls": [{"tool_name": "leaf", "arguments": {"n": 1}}]}
         job_id = await harness.submit("", plan=plan)
         answer = Answer(harness, "succeed_step")
-        running = asyncio.create_task(harness.engine.run(harness.published.pop()))
+        running = asyncio.create_task(harness.dispatcher.run(harness.published.pop()))
         await asyncio.wait_for(answer.applied.wait(), 60)
         running.cancel()
         answer.go.set()
@@ -283,10 +283,10 @@ def test_a_job_that_is_cancelled_while_its_step_is_taken_over_calls_nothing(play
         running = asyncio.create_task(harness.run_one(PlanWake(job_id)))
         await asyncio.wait_for(answer.applied.wait(), 60)
         await harness.requests.cancel("default", job_id)
-        harness.engine.interrupt(job_id)
+        harness.dispatcher.interrupt(job_id)
         answer.go.set()
         await asyncio.wait_for(running, 60)
-        return await statuses(harness, job_id), harness.engine.claims.in_flight
+        return await statuses(harness, job_id), harness.dispatcher.in_flight.count
 
     assert play(scenario, ScriptedModel(), [make_tool(noted)]) == (["cancelled"] * 3, 0)
     assert called == []
@@ -295,12 +295,12 @@ def test_a_job_that_is_cancelled_while_its_step_is_taken_over_calls_nothing(play
 def test_steps_that_no_slot_is_free_for_are_for_others_once_this_process_stops(play: Play) -> None:
     async def scenario(harness: Harness) -> Any:
         job_id = await harness.submit("", plan=wide(12))
-        harness.engine.wind_down()
+        harness.dispatcher.wind_down()
         await harness.run_one(harness.published.pop())
         [wake] = harness.published
         harness.published.clear()
-        harness.engine._slots.reserve(300)
-        running = asyncio.create_task(harness.engine.run(wake))
+        harness.dispatcher._slots.reserve(300)
+        running = asyncio.create_task(harness.dispatcher.run(wake))
         await asyncio.wait([running], timeout=0.05)
         assert await statuses(harness, job_id) == ["ready"] * 12 + ["pending"], "the time of a claimed step runs"
         running.cancel()

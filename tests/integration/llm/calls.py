@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from shared.domain.model import Ask, ChatMessage, Findings, ModelCall, ModelFailed, ModelReply, StepResult
-from shared.domain.tool import ToolDefinition
+from shared.domain.jobs.steps import StepResult
+from shared.domain.jobs.usage import ModelCall
+from shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply
+from shared.domain.tools.definition import ToolDefinition
 from tests.integration.llm.dialects import DIALECTS, KEY, STREAMS, Dialect
 from tests.integration.llm.wire import Received, WireServer
 from worker.llm.gateway import ModelGateway, Patience

@@ -49,6 +49,8 @@ def _chat(whole: Json, *, has_usage: bool) -> Iterator[Event]:
         return Event({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
 
     yield chunk({"role": "assistant", "content": ""})
+    for piece in pieces(choice["message"].get("reasoning_content") or ""):
+        yield chunk({"reasoning_content": piece})
     for piece in pieces(choice["message"]["content"] or ""):
         yield chunk({"content": piece})
     for index, call in enumerate(choice["message"].get("tool_calls", [])):
@@ -69,6 +71,8 @@ def _responses(whole: Json) -> Iterator[Event]:
         place = {"output_index": index, "item_id": item["id"]}
         if item["type"] == "message":
             told += _responses_message(place, item)
+        elif item["type"] == "reasoning":
+            told.append({"type": "response.output_item.added", "item": {**item, "encrypted_content": ""}, **place})
         else:
             told += _responses_call(place, item)
         told.append({"type": "response.output_item.done", "output_index": index, "item": item})
@@ -105,6 +109,10 @@ def _anthropic(whole: Json) -> Iterator[Event]:
         if block["type"] == "text":
             begun: Json = {"type": "text", "text": ""}
             deltas = [{"type": "text_delta", "text": piece} for piece in pieces(block["text"])]
+        elif block["type"] == "thinking":
+            begun = {"type": "thinking", "thinking": "", "signature": ""}
+            deltas = [{"type": "thinking_delta", "thinking": piece} for piece in pieces(block["thinking"])]
+            deltas.append({"type": "signature_delta", "signature": block["signature"]})
         else:
             begun = {**block, "input": {}}
             deltas = [{"type": "input_json_delta", "partial_json": p} for p in pieces(json.dumps(block["input"]))]
@@ -122,7 +130,7 @@ def _google(whole: Json) -> Iterator[Event]:
     candidate = whole["candidates"][0]
     parts: list[Json] = []
     for part in candidate["content"]["parts"]:
-        parts += [{"text": piece} for piece in pieces(part["text"])] if "text" in part else [part]
+        parts += [{**part, "text": piece} for piece in pieces(part["text"])] if "text" in part else [part]
     asked = {**whole["usageMetadata"], "candidatesTokenCount": 1}
     for part in parts:
         said = {"content": {"role": "model", "parts": [part]}, "index": 0}

@@ -14,9 +14,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from shared.domain.model import Ask, ModelReply
-from shared.domain.planning import decoded
-from shared.domain.tool import ToolDefinition
+from shared.domain.models.exchange import Ask, ModelReply
+from shared.domain.plan.interpret import decoded
+from shared.domain.tools.definition import ToolDefinition
 from tests.integration.llm.calls import settings_for
 from tests.integration.llm.dialects import ANTHROPIC, GOOGLE, OPENAI_CHAT, OPENAI_RESPONSES, Dialect
 from tests.integration.llm.test_structured import answer, ask_for, schema_sent

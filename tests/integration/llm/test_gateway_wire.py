@@ -9,8 +9,9 @@ from decimal import Decimal
 
 import pytest
 
-from shared.domain.model import Findings, ModelReply, StepResult
-from shared.domain.model_names import Provider
+from shared.domain.jobs.steps import StepResult
+from shared.domain.models.exchange import Findings, ModelReply
+from shared.domain.models.names import Provider
 from tests.integration.llm.calls import (
     PLAN,
     TOOLS,
@@ -56,7 +57,8 @@ def test_the_record_of_a_call_tells_tokens_cost_and_exchange(server: WireServer,
     assert Decimal(0) < call.cost_usd < Decimal("0.01")
     assert call.latency_ms >= 0
     assert call.exchange is not None
-    assert call.exchange["reply"]["tool_calls"] == [{"name": "__planning__", "arguments": PLAN}]
+    (kept,) = call.exchange["reply"]["tool_calls"]
+    assert (kept["name"], kept["arguments"], bool(kept["id"])) == ("__planning__", PLAN, True)
     assert call.exchange["request"]["messages"][-1] == {"role": "user", "content": "What is 2+2?"}
     assert KEY not in json.dumps(call.exchange)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from shared.domain.model import ModelFailed
-from shared.domain.model_names import Provider
+from shared.domain.models.exchange import ModelFailed
+from shared.domain.models.names import Provider
 from tests.integration.llm.calls import (
     PLAN,
     TOOLS,
@@ -26,8 +26,8 @@ from tests.integration.llm.calls import (
 from tests.integration.llm.dialects import ANTHROPIC, GOOGLE, KEY, OPENAI_CHAT, OPENAI_RESPONSES, Dialect
 from tests.integration.llm.events import events_of
 from tests.integration.llm.wire import Reply, WireServer
-from worker.llm.bounded import MAX_REPLY_BYTES
 from worker.llm.gateway import ModelGateway
+from worker.llm.http_client import MAX_REPLY_BYTES
 
 
 @every_dialect

@@ -8,16 +8,19 @@ import json
 import secrets
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shared.domain.model import Ask, Findings, ModelFailed, ModelReply, StepResult
-from shared.domain.model_names import Provider
-from shared.domain.tool import ToolDefinition
+from shared.domain.jobs.steps import StepResult
+from shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply, TurnForm, reply_to_json
+from shared.domain.models.names import Provider
+from shared.domain.rounds.record import RoundRecord
+from shared.domain.rounds.transcript import transcript
+from shared.domain.tools.definition import ToolDefinition
 from tests.support import litellm_env
 from tests.support.waiting import eventually
 from worker.llm.gateway import ModelGateway
@@ -43,7 +46,9 @@ def _mock(name: str, **behaviour: Any) -> dict[str, Any]:
 
 def _models() -> list[dict[str, Any]]:
     call = {"id": "c1", "type": "function", "function": {"name": "__planning__", "arguments": json.dumps(PLAN)}}
+    native = {"id": "c1", "type": "function", "function": {"name": "now", "arguments": "{}"}}
     return [
+        _mock("caller", mock_tool_calls=[native], mock_response=""),
         _mock("planner", mock_tool_calls=[call], mock_response=""),
         _mock("writer", mock_response="It is noon."),
         _mock("limited", mock_response="litellm.RateLimitError"),
@@ -143,6 +148,26 @@ def test_an_answer_comes_back_through_the_proxy(proxy: Proxy) -> None:
             await gateway.aclose()
 
     assert asyncio.run(run()).text == "It is noon."
+
+
+@pytest.mark.parametrize("form", list(TurnForm))
+def test_a_conversation_with_calls_goes_through_the_proxy(proxy: Proxy, form: TurnForm) -> None:
+    async def turn(model: str, told: Sequence[ChatMessage]) -> ModelReply:
+        settings = settings_for(proxy, model, stream=False)
+        gateway = ModelGateway(settings)
+        try:
+            ask = Ask("job-1", "What time is it?", settings.default_model)
+            return await gateway.turn(ask, TOOLS, told, TurnForm.REACT if model == "caller" else form)
+        finally:
+            await gateway.aclose()
+
+    called = asyncio.run(turn("caller", ()))
+    results = [StepResult("now", {}, {"iso": "2026-01-01T12:00:00Z"})]
+    record = RoundRecord(0, "model", {}, reply_to_json(called), 0, results)
+    answered = asyncio.run(turn("writer", transcript([record], max_tokens=1_000, form=form)))
+
+    assert [(call.name, call.arguments, call.id) for call in called.tool_calls] == [("now", {}, "c1")]
+    assert answered.text == "It is noon."
 
 
 @pytest.mark.parametrize(

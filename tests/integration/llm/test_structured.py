@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shared.domain.model import Ask, Findings, ModelReply, Repair
+from shared.domain.models.exchange import Ask, Findings, ModelReply, Repair
 from tests.integration.llm.calls import Waits, every_dialect, every_stream, settings_for
 from tests.integration.llm.dialects import ANTHROPIC, GOOGLE, OPENAI_CHAT, OPENAI_RESPONSES, Dialect
 from tests.integration.llm.wire import Reply, WireServer

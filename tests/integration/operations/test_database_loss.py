@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deploy.local.child import has_ended
+from deploy.local.child import has_exited
 from tests.integration.operations.conftest import Site
 from tests.support.outage import closed, cut, locked, read_only
 from tests.support.waiting import eventually
@@ -50,7 +50,7 @@ def test_work_pauses_and_goes_on(
     again = {step["index"] for job in ends for step in job["steps"] if step["attempt"] != 1}
     assert again <= ({1, 2} if loss is locked else set())
     assert len(ledger.read_text().splitlines()) == 10, "each effect happened once"
-    assert not any(has_ended(process) for process in site.stack.processes.values())
+    assert not any(has_exited(process) for process in site.stack.processes.values())
     assert site.ended(site.submit(("now", {})))["status"] == "completed"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from deploy.local.child import has_ended
+from deploy.local.child import has_exited
 from shared.store import schema
 from tests.integration.operations.conftest import Site
 from tests.support.stack import ROOT, refused_start
@@ -77,7 +77,7 @@ def test_what_runs_goes_on_while_the_schema_grows(make_site: Callable[..., Site]
         site.http.get(path).status_code for path in ("/jobs", "/tools", "/readyz", "/metrics") for _ in range(8)
     } == {200}
     newcomer = site.stack.run_worker("io", 2)
-    eventually(lambda: has_ended(newcomer), 60, what="a worker of this release refuses the newer schema")
+    eventually(lambda: has_exited(newcomer), 60, what="a worker of this release refuses the newer schema")
     assert site.stack.processes.pop("io-2").wait() == 2
     assert "9999" in site.stack.log("io-2").read_text()
     assert site.ended(site.submit(*CHAIN))["status"] == "completed"

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from shared.domain.encoding import JsonText, encode
 from shared.domain.errors import NotFound
-from shared.domain.plan import Plan
-from shared.domain.states import JobStatus, Lane
+from shared.domain.jobs.states import JobStatus, Lane
+from shared.domain.plan.document import Plan
+from shared.domain.values.encoding import JsonText, encode
 from shared.ports import ArtifactRecord, StepClaim, Take
 from tests.integration.store.test_control import Rows, play  # noqa: F401
 from tests.support.plans import compiled

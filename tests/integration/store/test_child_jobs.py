@@ -10,18 +10,19 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.compile import PlannedStep
 from shared.domain.errors import ErrorRecord
-from shared.domain.ids import StepRef
-from shared.domain.limits import Limits
-from shared.domain.plan import Plan
-from shared.domain.states import Effect, JobStatus, JoinPolicy, Lane, StepKind, StepStatus, Strategy
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.limits import Limits
+from shared.domain.jobs.states import Effect, JobStatus, JoinPolicy, Lane, StepKind, StepStatus, Strategy
+from shared.domain.jobs.steps import PlannedStep
+from shared.domain.plan.document import Plan
 from shared.ports import ChildRequest, Delegated, Message, StageClaim, StepClaim, Take
+from shared.store.agents import DocumentStore
 from shared.store.database import Database
 from shared.store.ids import new_id, new_ids
-from shared.store.jobs import PostgresJobStore
-from shared.store.submissions import Submission
-from shared.store.worker_registry import WorkerRegistry
+from shared.store.jobs.transitions import PostgresJobStore
+from shared.store.jobs.worker_registry import WorkerRegistry
+from shared.store.requests import Submission
 from tests.support.children import children_of
 from tests.support.harness import LEASE
 from tests.support.plans import compiled
@@ -126,7 +127,7 @@ def test_many_ends_at_once_are_each_counted_once(play: Any) -> None:
         told = await asyncio.gather(*(family.store.child_ended(each) for each in [*children, *children]))
         applied = [one for one in told if one is not None]
         assert len(applied) == 24
-        assert [one.step for one in applied if one.moved.ready] == [claim.ref]
+        assert [one.step for one in applied if one.result.ready] == [claim.ref]
         _, steps = await family.requests.job("default", claim.ref.job_id)
         assert (steps[0]["status"], steps[0]["open_children"]) == ("ready", 0)
 
@@ -139,20 +140,20 @@ def test_a_place_that_becomes_free_is_given_to_one_child_only(play: Any) -> None
         children = await family.delegate(claim, *[child()] * 12, max_parallel=4)
         await asyncio.gather(*(family.end(each) for each in children[:4]))
         told = await asyncio.gather(*(family.store.child_ended(each) for each in children[:4]))
-        begun = [each for one in told if one is not None for each in one.moved.children]
+        begun = [each for one in told if one is not None for each in one.result.children]
         assert sorted(begun) == children[4:8]
         # One that is cancelled while it is held back has no place to give.
         await family.requests.cancel("default", children[9])
         told_of = await family.store.child_ended(children[9])
         assert told_of is not None
-        assert told_of.moved.children == []
+        assert told_of.result.children == []
         held = [row["is_held"] for row in await children_of(family.database, claim.ref.job_id)]
         assert held == [False] * 8 + [True] * 4
         # It is passed over when its turn comes.
         for each in children[4:6]:
             await family.end(each)
         next_ones = [await family.store.child_ended(each) for each in children[4:6]]
-        assert [one.moved.children for one in next_ones if one] == [[children[8]], [children[10]]]
+        assert [one.result.children for one in next_ones if one] == [[children[8]], [children[10]]]
 
     play(scenario)
 
@@ -296,6 +297,28 @@ def test_a_failed_chained_tool_is_tried_again_from_the_same_output(play: Any) ->
     play(scenario)
 
 
+def test_a_child_has_its_own_agents_strategy_and_loop(play: Any) -> None:
+    async def scenario(family: Family) -> None:
+        agents = DocumentStore(family.database, "agent")
+        own = {"max_rounds": 3, "prompt": {"name": "plan-it"}}
+        await agents.put("default", "looper", "{}", skills=[], strategy="loop", loop=own)
+        await agents.put("default", "plain", "{}", skills=[])
+        for version in (1, 2):
+            await family.run(SKILL, "plan-it", version, f"Plan {version}.")
+        parent = await family.parent(loop={"max_rounds": 2, "until": ["query"]})
+        born = await family.delegate(parent, child(agent="looper"), child(agent="plain"), child())
+        claims = [await family.store.claim_stage(one, [JobStatus.QUEUED]) for one in born]
+        assert [claim and claim.loop for claim in claims] == [
+            {"max_rounds": 3, "prompt": {"name": "plan-it", "text": "Plan 2."}},
+            None,
+            None,
+        ]
+        rows = await family.run("SELECT strategy FROM jobs WHERE parent_job_id IS NOT NULL ORDER BY id")
+        assert [row["strategy"] for row in rows] == ["loop", "plan", "plan"]
+
+    play(scenario)
+
+
 def test_ids_of_children_sort_as_they_were_asked_for_and_after_their_parent() -> None:
     ahead = UUID(int=(2**47) << 80)  # of a clock that is far ahead
     ids = new_ids(50, after=ahead)
@@ -319,7 +342,7 @@ def test_a_gathered_step_goes_on_after_an_earlier_failure(play: Any) -> None:
         await family.end(children[0])
         told = await family.store.child_ended(children[0])
         assert told is not None
-        assert [step.index for step in told.moved.ready] == [1]
+        assert [step.index for step in told.result.ready] == [1]
         gathering = await family.store.claim_step(second.ref)
         assert gathering is not None
         handed_back = await family.store.release_step(gathering)

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from shared.domain.errors import ErrorRecord, InternalFault
-from shared.domain.ids import StepRef
-from shared.domain.limits import Limits
-from shared.domain.plan import Plan
-from shared.domain.states import JobStatus, Lane, Settlement, StepStatus, Strategy
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.limits import Limits
+from shared.domain.jobs.states import AfterSteps, JobStatus, Lane, OnFailure, Settlement, StepStatus, Strategy
+from shared.domain.plan.document import Plan
 from shared.ports import PlanWake, StepWake
+from shared.ports.jobs.store import ONE_ROUND, FollowUp
 from shared.store.database import Database
 from shared.store.ids import new_id
-from shared.store.jobs import PostgresJobStore
-from shared.store.requests import Verdict
-from shared.store.submissions import Submission
-from shared.store.worker_registry import WorkerRegistry
+from shared.store.jobs.transitions import PostgresJobStore
+from shared.store.jobs.worker_registry import WorkerRegistry
+from shared.store.requests import Submission, Verdict
 from tests.support.plans import compiled
 from tests.support.requests import OpenRequestStore
+from tests.support.stored import DID_IT
 
 BOOM = ErrorRecord("tool_error", "boom")
 LATE = ErrorRecord("queue_timeout", "too late")
@@ -55,12 +56,12 @@ class Rows:
         assert moved.applied
         return job_id
 
-    async def accept(self, job_id: Any, *tools: str) -> Any:
+    async def accept(self, job_id: Any, *tools: str, follow: FollowUp = ONE_ROUND) -> Any:
         claim = await self.store.claim_stage(job_id, [JobStatus.QUEUED])
         assert claim is not None
         calls = [{"tool_name": f"sim_{tool}", "arguments": {}} for tool in tools]
         steps = compiled(Plan.model_validate({"calls": calls}))
-        return await self.store.accept_plan(claim, "caller", {"calls": calls}, steps, [])
+        return await self.store.accept_plan(claim, "caller", {"calls": calls}, steps, [], follow=follow)
 
     async def claim(self, job_id: Any, index: int) -> Any:
         return await self.store.claim_step(StepRef(job_id, 0, index))
@@ -146,6 +147,64 @@ def test_what_runs_in_a_paused_job_still_ends(play: Any) -> None:
         asked = await rows.requests.resume("default", job)
         assert [wake.ref.index for wake in asked.wakes if isinstance(wake, StepWake)] == [1]
         await rows.succeed(job, 1)
+
+    play(scenario)
+
+
+RECORDED = FollowUp(AfterSteps.PLANNING, OnFailure.RECORD)
+
+
+def test_a_job_that_records_failures_goes_on_with_what_was_cut_off_and_keeps_its_failures(play: Any) -> None:
+    async def scenario(rows: Rows) -> None:
+        job = await rows.submit()
+        await rows.accept(job, "read", "read", "unsafe", "unsafe", follow=RECORDED)
+        await rows.fail(job, 0)
+        await rows.succeed(job, 1)
+        begun = await rows.claim(job, 2)
+        await rows.run("UPDATE jobs SET expires_at = now() - interval '1 s' WHERE id = %s", job)
+        (expired,) = await rows.worker_registry.expired_jobs(9)
+        assert await rows.worker_registry.expire_job(expired, LATE)
+        assert not (await rows.store.succeed_step(begun, {"value": "late"}, None)).applied
+
+        asked = await rows.requests.resume("default", job, after=0, seconds=900)
+
+        assert (asked.status, asked.wakes) == (
+            JobStatus.EXECUTING,
+            [StepWake(StepRef(job, 0, 2), Lane.IO, "sim_unsafe")],
+        )
+        row, steps = await rows.job(job)
+        assert [step["status"] for step in steps] == ["failed", "succeeded", "ready", "pending"]
+        assert [step["attempt"] for step in steps] == [1, 1, 1, 0]
+        assert (row["open_steps"], row["failed_steps"], row["halt_index"]) == (2, 0, None)
+        assert row["deadline"] - datetime.now(UTC) > timedelta(seconds=800)
+        assert await rows.database.fetch_all("broken_invariants", lease_seconds=1e9, margin_seconds=9, limit=9) == []
+        await rows.succeed(job, 2)
+        await rows.succeed(job, 3)
+        row, _ = await rows.job(job)
+        assert (row["status"], row["round"]) == ("planning", 1)
+
+    play(scenario)
+
+
+def test_a_job_whose_planning_failed_in_a_later_round_plans_that_round_again(play: Any) -> None:
+    async def scenario(rows: Rows) -> None:
+        job = await rows.submit()
+        await rows.accept(job, "read", follow=RECORDED)
+        await rows.fail(job, 0)
+        stage = await rows.store.claim_stage(job, [JobStatus.PLANNING])
+        assert stage is not None
+        assert await rows.store.end_job(stage, JobStatus.FAILED, None, BOOM, [])
+
+        asked = await rows.requests.resume("default", job, after=0)
+
+        assert asked.applied
+        again = await rows.store.claim_stage(job, [JobStatus.QUEUED])
+        assert again is not None
+        assert (again.round, again.next_index, len(again.rounds)) == (1, 1, 1)
+        assert [step["status"] for step in (await rows.job(job))[1]] == ["failed"]
+        assert await rows.store.end_job(again, JobStatus.COMPLETED, "done", None, [])
+        # What its planner was shown is no failure of the job.
+        assert not (await rows.requests.resume("default", job, after=1)).applied
 
     play(scenario)
 
@@ -276,13 +335,14 @@ def test_a_question_is_answered_once(play: Any, outcome: Settlement) -> None:
     async def scenario(rows: Rows) -> None:
         job = await rows.executing("unsafe", "read")
         claim = await rows.claim(job, 0)
-        assert await rows.store.ask_step(claim, BOOM, {"message": "did it happen?"})
-        assert not await rows.store.ask_step(claim, BOOM, {"message": "again"})
+        assert await rows.store.ask_step(claim, DID_IT, BOOM)
+        assert not await rows.store.ask_step(claim, DID_IT, BOOM)
         assert not (await rows.store.succeed_step(claim, {"value": "late"}, None)).applied
         assert await rows.worker_registry.due_timers(10) == []
         row, steps = await rows.job(job)
         assert (row["status"], row["open_questions"]) == ("input_required", 1)
-        assert steps[0]["question"] == {"message": "did it happen?"}
+        asked = await rows.run("SELECT id, status, kind, attempt FROM elicitations")
+        assert asked == [{"id": steps[0]["elicitation_id"], "status": "open", "kind": "outcome", "attempt": 1}]
         happened = outcome is Settlement.HAPPENED
         verdict = Verdict(outcome, {"value": "v"} if happened else None, None if happened else BOOM)
         asked = await rows.requests.settle("default", job, 0, verdict)
@@ -388,7 +448,7 @@ def test_neither_a_pause_nor_a_question_counts_against_the_plan(play: Any, asked
         }
 
         async def ask() -> Any:
-            return await rows.store.ask_step(claim, BOOM, {"message": "did it happen?"})
+            return await rows.store.ask_step(claim, DID_IT, BOOM)
 
         job = await rows.executing("unsafe", "read")
         claim = await rows.claim(job, 0)

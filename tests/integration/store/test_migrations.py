@@ -8,13 +8,13 @@ from pathlib import Path
 import psycopg
 import pytest
 from alembic.script import ScriptDirectory
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine
 from sqlmodel import SQLModel
 
 from shared.domain.errors import DatabaseUnavailable, Misconfigured
-from shared.domain.states import JobStatus, StepStatus
+from shared.domain.jobs.states import JobStatus, StepStatus
 from shared.store import migrate, schema
-from shared.store.database import query
+from shared.store.database import named, query
 from tests.support.schema import catalogue, tables_ddl
 from tests.support.servers import TestPostgres
 
@@ -239,26 +239,49 @@ def test_a_url_that_cannot_be_read_is_refused_without_its_password() -> None:
     assert "hush" not in refused.value.message
 
 
-def test_check_constraints_allow_exactly_the_enums(database_url: str) -> None:
-    engine = create_engine(migrate.sqlalchemy_url(database_url))
-    with engine.connect() as connection:
-        for name, values in (("ck_jobs_status", JobStatus), ("ck_steps_status", StepStatus)):
-            found = connection.execute(
-                text("SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = :name"), {"name": name}
-            ).scalar_one()
+def test_domains_allow_exactly_the_enums(database_url: str) -> None:
+    with psycopg.connect(database_url) as connection:
+        for domain, values in (("job_status", JobStatus), ("step_status", StepStatus)):
+            (found,) = connection.execute(
+                "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE contypid = to_regtype(%s)", [domain]
+            ).fetchone() or ("",)
             assert all(f"'{value}'" in found for value in values)
             assert found.count("'::text") == len(values)
-    engine.dispose()
 
 
 def test_every_named_query_fits_the_schema(database_url: str) -> None:
     """Each query is planned by the server with all its parameters null."""
-    names = [file.stem for file in _files(".sql", "sql", "queries")]
+    names = _queries()
     assert len(names) > 20
     with psycopg.connect(database_url) as connection:
         for name in names:
             source = query(name).decode()
-            assert source.startswith("-- "), f"{name}.sql says in its first line what it is for"
+            assert source.startswith("-- "), f"the query {name} says first what it is for"
             client = psycopg.ClientCursor(connection)
             marks = {part.split(")s")[0] for part in source.split("%(")[1:]}
             client.execute("EXPLAIN " + client.mogrify(source, dict.fromkeys(marks)))
+
+
+def test_the_queries_that_python_asks_for_are_those_that_there_are() -> None:
+    python = "".join(file.read_text("utf-8") for file in _files(".py"))
+    asked = set(re.findall(r'(?:fetch_all|fetch_one|execute|execute_large|query|ask)\(\s*"(\w+)"', python))
+    named_apart = set(re.findall(r'"(\w+)"', python))
+    for before, after in re.findall(r'f"(\w+_)\{self._kind\}(s?)"', python):
+        asked |= {f"{before}{kind}{after}" for kind in ("agent", "skill")}
+
+    assert asked - set(_queries()) == set(), "there is none of this name"
+    assert set(_queries()) - asked - named_apart == set(), "nobody asks for it"
+
+
+def test_a_name_that_two_queries_have_is_refused() -> None:
+    assert named(["-- Subject.\n\n-- name: a\n-- One.\nSELECT 1\n\n-- name: b\nSELECT 2\n"]) == {
+        "a": b"-- One.\nSELECT 1",
+        "b": b"SELECT 2",
+    }
+    with pytest.raises(ValueError, match="two queries are called 'a'"):
+        named(["-- name: a\nSELECT 1", "-- name: a\nSELECT 2"])
+
+
+def _queries() -> list[str]:
+    files = [file.read_text("utf-8") for file in _files(".sql", "sql", "queries")]
+    return [name for text in files for name in re.findall(r"^-- name: (\w+)$", text, re.MULTILINE)]

@@ -14,13 +14,12 @@ import psycopg
 import pytest
 
 from shared.domain.errors import Conflict, NotFound
-from shared.domain.limits import Limits
-from shared.domain.states import TERMINAL_JOB, JobStatus, Strategy
+from shared.domain.jobs.limits import Limits
+from shared.domain.jobs.states import TERMINAL_JOB, JobStatus, Strategy
 from shared.store.database import Database, query
 from shared.store.ids import new_id
-from shared.store.requests import RequestStore
-from shared.store.retention import Outlived, Retention
-from shared.store.submissions import Submission
+from shared.store.requests import RequestStore, Submission
+from shared.store.retention import Purgeable, Retention
 from tests.support.ended import ended
 from tests.support.waiting import eventually
 
@@ -92,7 +91,6 @@ def test_what_is_unfinished_is_never_removed(
     connection: psycopg.Connection[Any], run: Run, status: JobStatus
 ) -> None:
     kept = ended(connection, status, days=4000)
-    connection.execute("UPDATE jobs SET finished_at = NULL")
 
     assert run(dict.fromkeys(TERMINAL_JOB, 0.000001)) == []
     assert left(connection) == set(kept)
@@ -152,14 +150,17 @@ def test_a_job_that_something_unfinished_needs_is_kept(
     (needing,) = ended(connection, status, days=35, **{relation: source})
 
     assert run() == []
-    assert run(use=due)[0] == Outlived(0, None)
-    connection.execute("UPDATE jobs SET status = 'failed', finished_at = now() WHERE id = %s", [needing])
+    assert run(use=due)[0] == Purgeable(0, None)
+    connection.execute(
+        "UPDATE jobs SET status = 'failed', finished_at = now(), open_steps = 0, open_questions = 0 WHERE id = %s",
+        [needing],
+    )
 
     assert run() == [("completed", 1)]
     assert left(connection) == {needing}
 
 
-async def due(retention: Retention) -> list[Outlived]:
+async def due(retention: Retention) -> list[Purgeable]:
     return list((await retention.due()).values())
 
 
@@ -178,9 +179,9 @@ def test_a_fork_that_is_made_between_finding_and_deleting_keeps_its_source(
 ) -> None:
     (source,) = ended(connection, days=40)
     with psycopg.connect(database_url) as other:
-        found = [row[0] for row in other.execute(query("lock_outlived_jobs"), HELD).fetchall()]
+        found = [row[0] for row in other.execute(query("lock_purgeable_jobs"), HELD).fetchall()]
         ended(connection, "queued", days=0, forked_from=source)
-        deleted = other.execute(query("delete_outlived_jobs"), {"ids": found}).rowcount
+        deleted = other.execute(query("delete_purgeable_jobs"), {"ids": found}).rowcount
 
     assert (found, deleted) == ([source], 0)
 
@@ -214,10 +215,10 @@ def test_a_fork_that_is_submitted_while_its_source_is_removed_is_refused(
     async def work(submit: Submit) -> None:
         forking = asyncio.create_task(submit(submission_of(source, idempotency_key="k", request_hash="h")))
         with psycopg.connect(database_url) as other:
-            found = [row[0] for row in other.execute(query("lock_outlived_jobs"), HELD).fetchall()]
+            found = [row[0] for row in other.execute(query("lock_purgeable_jobs"), HELD).fetchall()]
             await asyncio.to_thread(eventually, waits, what="the fork waits for the source")
             assert not forking.done()
-            other.execute(query("delete_outlived_jobs"), {"ids": found})
+            other.execute(query("delete_purgeable_jobs"), {"ids": found})
         with pytest.raises(NotFound, match="the job it forks is gone"):
             await forking
 
@@ -255,7 +256,7 @@ def test_a_job_that_somebody_holds_is_passed_over(
 ) -> None:
     resumed, _ = ended(connection, "failed", days=100, count=2)
     with psycopg.connect(database_url) as holder:
-        holder.execute("UPDATE jobs SET status = 'executing', finished_at = NULL WHERE id = %s", [resumed])
+        holder.execute("UPDATE jobs SET status = 'queued', finished_at = NULL WHERE id = %s", [resumed])
         assert run() == [("failed", 1)]
 
     assert run() == []
@@ -269,7 +270,7 @@ def test_batches_are_bounded_by_jobs_and_by_steps_and_begin_with_the_oldest(
     long = ended(connection, days=40, count=3, steps=1_500)
 
     with psycopg.connect(database_url) as other:
-        first = {row[0] for row in other.execute(query("lock_outlived_jobs"), HELD).fetchall()}
+        first = {row[0] for row in other.execute(query("lock_purgeable_jobs"), HELD).fetchall()}
 
     assert first == set(many[:100])
     assert [count for _, count in run()] == [100, 100, 52, 1]
@@ -290,7 +291,7 @@ def test_looking_costs_nothing_when_nothing_is_due(connection: psycopg.Connectio
     ended(connection, days=20, count=15_000)
     ended(connection, "failed", days=19, count=5_000)
     connection.execute("ANALYZE jobs")
-    asked = psycopg.ClientCursor(connection).mogrify(query("lock_outlived_jobs").decode(), HELD)
+    asked = psycopg.ClientCursor(connection).mogrify(query("lock_purgeable_jobs").decode(), HELD)
 
     row = connection.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {asked}".encode()).fetchone()
 
@@ -318,6 +319,6 @@ def test_what_is_due_is_counted_without_removing_it(connection: psycopg.Connecti
     ended(connection, days=2)
     when = connection.execute("SELECT finished_at FROM jobs WHERE id = %s", oldest).fetchone()
 
-    assert run(use=due) == [Outlived(4, when[0] if when else None), Outlived(0, None)]
+    assert run(use=due) == [Purgeable(4, when[0] if when else None), Purgeable(0, None)]
     assert len(left(connection)) == 5
     assert Counter(dict(run())) == {"completed": 4}

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from shared.domain.errors import NotFound
-from shared.domain.states import JobStatus
+from shared.domain.jobs.states import JobStatus
 from shared.store.database import Database, query
 from shared.store.requests import RequestStore
 from shared.store.retention import Retention
@@ -135,8 +135,8 @@ def test_an_artifact_stays_with_a_job_that_a_new_fork_keeps(connection: Connecti
     source, *_ = family(connection)
     age(connection, source)
     with psycopg.connect(database_url) as other:
-        found = [row[0] for row in other.execute(query("lock_outlived_jobs"), HELD).fetchall()]
+        found = [row[0] for row in other.execute(query("lock_purgeable_jobs"), HELD).fetchall()]
         ended(connection, "queued", days=0, forked_from=source)
-        assert other.execute(query("delete_outlived_jobs"), {"ids": found}).fetchall() == []
+        assert other.execute(query("delete_purgeable_jobs"), {"ids": found}).fetchall() == []
 
     assert (found, owner(database_url, source)) == ([source], (source, 0))

@@ -8,10 +8,11 @@ from datetime import timedelta
 
 import pytest
 
-from shared.domain.states import JobStatus, Settlement
+from shared.domain.jobs.states import JobStatus, Settlement
 from shared.store.database import Database
 from shared.store.requests import Verdict
 from tests.integration.store.test_control import BOOM, Rows
+from tests.support.stored import DID_IT
 
 
 def play(database_url: str, scenario: Callable[[Rows], Awaitable[None]]) -> None:
@@ -32,7 +33,7 @@ def test_the_time_that_a_person_takes_is_not_the_time_of_the_step(database_url: 
 
     async def scenario(rows: Rows) -> None:
         job = await rows.executing("unsafe")
-        assert await rows.store.ask_step(await rows.claim(job, 0), BOOM, {"message": "?"})
+        assert await rows.store.ask_step(await rows.claim(job, 0), DID_IT, BOOM)
         await rows.run(
             "UPDATE steps SET started_at = now() - interval '100 s', asked_at = now() - interval '90 s' "
             "WHERE asked_at IS NOT NULL"

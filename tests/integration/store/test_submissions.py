@@ -13,15 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shared.domain.encoding import JsonText
 from shared.domain.errors import Conflict, NotFound
-from shared.domain.limits import Limits
-from shared.domain.states import Strategy
-from shared.store.codec import array_text
+from shared.domain.jobs.limits import Limits
+from shared.domain.jobs.states import Strategy
+from shared.domain.values.encoding import JsonText
 from shared.store.database import Database
 from shared.store.ids import new_id
-from shared.store.requests import RequestStore
-from shared.store.submissions import Submission
+from shared.store.jobs.codec import array_text
+from shared.store.requests import RequestStore, Submission
 
 ODD = [
     "plain",

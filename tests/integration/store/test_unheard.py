@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from shared.domain.states import Lane
+from shared.domain.jobs.states import Lane
 from shared.store.database import Database
 from tests.integration.store.test_control import Rows
 

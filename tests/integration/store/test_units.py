@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shared.domain.states import Lane
+from shared.domain.jobs.states import Lane
 from shared.ports import ArtifactRecord, StageClaim, StepClaim, Take, TransitionResult, UnitStep
 from shared.store.database import Database
 from tests.integration.store.test_artifacts import begun, calls_of, text

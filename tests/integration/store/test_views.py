@@ -10,24 +10,27 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.compile import compile_plan
-from shared.domain.encoding import JsonText
-from shared.domain.errors import NotFound
-from shared.domain.ids import StepRef
-from shared.domain.limits import Limits
-from shared.domain.plan import Plan
-from shared.domain.states import JobStatus, StepStatus, Strategy
+from api.documents import job_document, steps_document
+from shared.domain.errors import ErrorRecord, NotFound
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.limits import Limits
+from shared.domain.jobs.states import Effect, JobStatus, Lane, StepKind, StepStatus, Strategy
+from shared.domain.jobs.steps import PlannedStep
+from shared.domain.plan.compile import compile_plan
+from shared.domain.plan.document import Plan
+from shared.domain.values.encoding import JsonText
+from shared.ports import StageClaim, Take
 from shared.store.database import Database
 from shared.store.ids import new_id
-from shared.store.jobs import PostgresJobStore
-from shared.store.submissions import Submission
+from shared.store.jobs.transitions import PostgresJobStore
+from shared.store.requests import Submission
 from shared.store.views import JobView, parsed
 from tests.support.plans import TOOLS
 from tests.support.requests import OpenRequestStore
 
 SHOWN_AS_STORED = (
     *("index", "tool_name", "status", "attempt", "output", "output_bytes", "error", "depends_on", "effect"),
-    *("recovery", "question", "started_at", "finished_at", "called_arguments"),
+    *("recovery", "started_at", "finished_at", "called_arguments"),
 )
 
 
@@ -91,6 +94,50 @@ def test_a_job_is_seen_as_it_is_stored_however_many_steps_it_has(database_url: s
     assert json.loads(view.row["metadata"].body) == row["metadata"]
     for name in ("id", "status", "input", "created_at", "started_at", "expires_at", "cost_usd", "model_calls"):
         assert view.row[name] == row[name]
+
+
+def test_every_round_of_a_job_is_seen_with_its_plan_and_its_steps(database_url: str) -> None:
+    # Pins: a job with a chained tool showed no plan, and of its steps the last alone.
+    called = PlannedStep(2, StepKind.TOOL, "keep", Lane.IO, Effect.READ, {"a": "$0.output.x"}, (), (), (), 60.0, 0)
+
+    async def work(requests: OpenRequestStore, store: PostgresJobStore) -> Any:
+        job_id = await planned(requests, store, 2)
+        await succeed(store, job_id, 0, {"value": "done"})
+        failing = await store.claim_step(StepRef(job_id, 0, 1))
+        assert failing is not None
+        after = await store.fail_step(failing, ErrorRecord("tool_error", "no"), None, take=Take(Lane.IO))
+        stage = after.taken[0]
+        assert isinstance(stage, StageClaim)
+        assert (await store.chain_tool(stage, {}, "text", called, [])).applied
+        view = await requests.view("default", job_id)
+        steps = [steps_document(view, number)["items"] for number in (None, 0, 1, 2)]
+        return job_document(view), steps, await requests.output("default", job_id, 0)
+
+    seen, steps, output = run(database_url, work)
+
+    first, second = seen["rounds"]
+    assert (first["source"], first["steps"], first["plan"]) == ("caller", [0, 1], seen["plan"])
+    assert (second["source"], second["steps"], second["plan"], seen["round"]) == ("chained", [2], None, 1)
+    assert [(step["round"], step["index"], step["status"]) for step in seen["steps"]] == [
+        (0, 0, "succeeded"),
+        (0, 1, "failed"),
+        (1, 2, "ready"),
+    ]
+    assert seen["steps"][2]["arguments"] == {"a": "$0.output.x"}
+    assert steps == [seen["steps"], seen["steps"][:2], seen["steps"][2:], []]
+    assert json.loads(output.body) == {"value": "done"}
+
+
+@pytest.mark.parametrize("strategy", [*Strategy, None])
+def test_jobs_are_listed_by_strategy(database_url: str, strategy: Strategy | None) -> None:
+    async def work(requests: OpenRequestStore, store: PostgresJobStore) -> Any:
+        for one in Strategy:
+            await requests.submit(Submission(new_id(), "default", "x", one, "offline", Limits()))
+        return await requests.jobs("default", status=None, strategy=strategy, below=None, limit=9)
+
+    rows = run(database_url, work)
+
+    assert {row["strategy"] for row in rows} == {str(one) for one in ([strategy] if strategy else Strategy)}
 
 
 @pytest.mark.parametrize(

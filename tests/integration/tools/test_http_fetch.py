@@ -24,7 +24,7 @@ from shared.domain.errors import (
     ToolFailed,
     Transient,
 )
-from shared.domain.schemas import violations
+from shared.domain.schema.schemas import violations
 from shared.ports import ToolContext
 from worker.tools import ToolServices
 from worker.tools.registry import load_registry

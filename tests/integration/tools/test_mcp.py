@@ -26,8 +26,8 @@ from shared.domain.errors import (
     Transient,
     Unreached,
 )
-from shared.domain.schemas import violations
-from shared.domain.states import Effect, Lane
+from shared.domain.jobs.states import Effect, Lane
+from shared.domain.schema.schemas import violations
 from shared.ports import Accompanied, Tool, ToolContext
 from tests.integration.tools.mcp_probe import Entry, HttpProbe, Scenario, connected, gate, stdio, tool, until
 from worker.tools.mcp import McpToolbox

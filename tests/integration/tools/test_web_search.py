@@ -26,12 +26,12 @@ from shared.domain.errors import (
     ToolFailed,
     Transient,
 )
-from shared.domain.schemas import violations
+from shared.domain.schema.schemas import violations
 from shared.ports import ToolContext
 from worker.tools import ToolServices
 from worker.tools.builtin import web
-from worker.tools.builtin.engines import read_access
 from worker.tools.builtin.guard import GuardedTransport
+from worker.tools.builtin.web import read_web_access
 from worker.tools.registry import load_registry
 
 Search = Callable[..., Any]
@@ -100,7 +100,9 @@ def search(service: Service, services: ToolServices, context: ToolContext) -> Se
 
     def call(engine: str, url: str | None = None, **arguments: Any) -> Any:
         address = url or f"http://search.example:{service.server_port}/"
-        offered = dataclasses.replace(services, resolve=resolve, web_search=read_access(engine, address, "s3cret"))
+        offered = dataclasses.replace(
+            services, resolve=resolve, web_search=read_web_access(engine, address, "s3cret")
+        )
         registry = load_registry(services=offered, entry_point_group=None, modules=["worker.tools.builtin"])
         tool = registry.find("web_search")
         assert tool is not None
@@ -237,7 +239,7 @@ def test_a_body_is_bounded_unpacked_too(service: Service, search: Search) -> Non
 
 
 def test_a_silent_service_is_given_up(service: Service, search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web, "TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(web, "_TIMEOUT_SECONDS", 0.1)
     service.is_silent = True
 
     with pytest.raises(TimedOut, match=r"did not answer in full within 0\.1 s"):
@@ -278,13 +280,13 @@ def test_a_setting_that_is_missing_or_wrong_is_named_at_the_start(
     engine: str, url: str, key: str, named: str
 ) -> None:
     with pytest.raises(Misconfigured, match=rf"{named}\b") as caught:
-        read_access(engine, url, key)
+        read_web_access(engine, url, key)
     assert "p4ss" not in str(caught.value)
 
 
 def test_without_settings_there_is_no_service() -> None:
-    assert read_access("", "https://unused.example", "unused") is None
-    access = read_access("tavily", "", "key")
+    assert read_web_access("", "https://unused.example", "unused") is None
+    access = read_web_access("tavily", "", "key")
     assert access is not None
     assert access.url == "https://api.tavily.com"
     assert "key=" not in repr(access)

@@ -9,12 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.domain.agents.answers import MAX_RAW_CHARS, Answered, Rejected, read_answer
-from shared.domain.agents.asking import misfits, question, unstorable
-from shared.domain.agents.chaining import ChainedCall, NoSuchTool, bound, chained_call, result_of, shown
+from shared.domain.agents.chaining import (
+    ChainedCall,
+    NoSuchTool,
+    bound_arguments,
+    chained_call,
+    chained_result,
+    stored_chained_result,
+)
 from shared.domain.agents.document import parse_agent, read_agent
+from shared.domain.agents.input import agent_question, input_defects, unstorable_texts
 from shared.domain.errors import ErrorRecord, InvalidArguments
-from shared.domain.schemas import UNKNOWN
-from shared.domain.tool import ToolDefinition
+from shared.domain.schema.schemas import UNKNOWN
+from shared.domain.tools.definition import ToolDefinition
 
 SCHEMA = {
     "type": "object",
@@ -88,13 +95,13 @@ AGENT = read_agent(
 
 
 def test_the_actions_prompt_comes_before_the_callers() -> None:
-    assert question(AGENT, "check", "Quickly.", {"id": 1}) == "Check it.\n\nQuickly."
-    assert question(AGENT, None, " Only this. ", {}) == "Only this."
-    assert question(AGENT, None, "", {"id": 1}) == ""
+    assert agent_question(AGENT, "check", "Quickly.", {"id": 1}) == "Check it.\n\nQuickly."
+    assert agent_question(AGENT, None, " Only this. ", {}) == "Only this."
+    assert agent_question(AGENT, None, "", {"id": 1}) == ""
 
 
 def test_input_data_is_never_filled_into_a_prompt() -> None:
-    assert question(AGENT, "greet", "", {"name": "you"}) == "Say hello to {{ with.name }}."
+    assert agent_question(AGENT, "greet", "", {"name": "you"}) == "Say hello to {{ with.name }}."
 
 
 @pytest.mark.parametrize(
@@ -108,7 +115,7 @@ def test_input_data_is_never_filled_into_a_prompt() -> None:
 )
 def test_what_cannot_be_asked_is_refused(action: str | None, prompt: str, data: Any, told: str) -> None:
     with pytest.raises(InvalidArguments) as caught:
-        question(AGENT, action, prompt, data)
+        agent_question(AGENT, action, prompt, data)
 
     assert told in caught.value.message
 
@@ -145,7 +152,7 @@ def test_a_tool_with_one_parameter_gets_the_whole_answer_where_its_fields_do_not
     assert chain({"a": 1, "b": 2}, tool("save_it", "data")) == ChainedCall("save_it", {"data": {"a": 1, "b": 2}})
     assert chain({"data": 1}, tool("save_it", "data")) == ChainedCall("save_it", {"data": 1})
     number = tool("save_it", data={"type": "number"})
-    assert bound({"a": 1}, number.input_schema) == {"a": 1}, "the whole does not fit either"
+    assert bound_arguments({"a": 1}, number.input_schema) == {"a": 1}, "the whole does not fit either"
 
 
 @pytest.mark.parametrize(
@@ -169,12 +176,15 @@ def test_an_empty_object_is_chained_too_and_a_missing_tool_is_told() -> None:
 
 
 def test_what_is_shown_beside_the_answer_is_an_object() -> None:
-    assert result_of({"ok": 1}, None) == {"ok": 1}
-    assert result_of([1], None) == {"result": [1]}
-    assert result_of(None, ErrorRecord("tool_error", "boom")) == {"status": "error", "error": "boom"}
-    assert shown(None) is None
-    assert shown({"tool_name": "a", "call_id": "1", "result": {"ok": 1}}) == {"ok": 1}
-    assert shown({"error": {"code": "tool_error", "message": "boom"}}) == {"status": "error", "error": "boom"}
+    assert chained_result({"ok": 1}, None) == {"ok": 1}
+    assert chained_result([1], None) == {"result": [1]}
+    assert chained_result(None, ErrorRecord("tool_error", "boom")) == {"status": "error", "error": "boom"}
+    assert stored_chained_result(None) is None
+    assert stored_chained_result({"tool_name": "a", "call_id": "1", "result": {"ok": 1}}) == {"ok": 1}
+    assert stored_chained_result({"error": {"code": "tool_error", "message": "boom"}}) == {
+        "status": "error",
+        "error": "boom",
+    }
 
 
 def test_what_is_not_known_yet_fits_and_what_is_known_does_not() -> None:
@@ -185,15 +195,15 @@ def test_what_is_not_known_yet_fits_and_what_is_known_does_not() -> None:
     }
     agent = parse_agent({"name": "clerk", "actions": {"check": {"input": schema}}})
 
-    found = misfits(agent, "check", {"id": UNKNOWN, "n": "many"}, partial=True)
+    found = input_defects(agent, "check", {"id": UNKNOWN, "n": "many"}, partial=True)
 
     assert [(one.field, one.pointer, one.rule) for one in found] == [("with", "/n", "type")]
     assert found[0].to_json() == {"in": "body", "field": "with/n", "message": found[0].message}
-    assert misfits(agent, None, {"anything": 1}) == []
+    assert input_defects(agent, None, {"anything": 1}) == []
 
 
 def test_texts_with_nul_are_found_where_they_stand() -> None:
-    assert [one.render() for one in unstorable({"a": ["x", {"b/c": "y\x00"}]})] == [
+    assert [one.render() for one in unstorable_texts({"a": ["x", {"b/c": "y\x00"}]})] == [
         "with/a/1/b~1c: the character NUL (U+0000) cannot be stored; found at 1"
     ]
-    assert unstorable({"a": "\ufffd"}) == unstorable(None) == []
+    assert unstorable_texts({"a": "\ufffd"}) == unstorable_texts(None) == []

@@ -8,7 +8,7 @@ import pytest
 
 from shared.domain.agents.document import AgentDocument, parse_agent, read_agent
 from shared.domain.errors import InvalidRequest
-from shared.domain.schemas import violations
+from shared.domain.schema.schemas import violations
 
 INVOICE = """\
 type: object

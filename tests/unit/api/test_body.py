@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.body import decode, digest
-from api.responses import Refusal, encode
+from api.http import HttpRefusal, body_digest, decode_body, json_bytes
 from shared.domain.errors import InvalidRequest
 
 INT64 = st.integers(min_value=-(2**63), max_value=2**64 - 1)
@@ -23,21 +22,21 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 
 @given(VALUES)
 def test_what_was_encoded_is_decoded_again(value: Any) -> None:
-    assert decode(encode(value)) == value
+    assert decode_body(json_bytes(value)) == value
 
 
 @given(VALUES)
 def test_the_digest_knows_no_spelling(value: Any) -> None:
     spelt_otherwise = json.dumps(value, ensure_ascii=True, indent=3).encode()
 
-    assert digest(decode(spelt_otherwise)) == digest(value)
+    assert body_digest(decode_body(spelt_otherwise)) == body_digest(value)
 
 
 @given(st.binary())
 def test_any_bytes_are_a_value_or_a_refusal(body: bytes) -> None:
     try:
-        value, status = decode(body), 200
-    except Refusal as refusal:
+        value, status = decode_body(body), 200
+    except HttpRefusal as refusal:
         value, status = None, refusal.status_code
 
     assert status in (400, 422) or value == json.loads(body)
@@ -45,25 +44,25 @@ def test_any_bytes_are_a_value_or_a_refusal(body: bytes) -> None:
 
 @pytest.mark.parametrize("number", [2**64, -(2**63) - 1, 10**19 * 2, 10**300])
 def test_an_integer_that_would_lose_digits_is_refused(number: int) -> None:
-    with pytest.raises(Refusal, match="64 bits"):
-        decode(f'{{"a": {number}}}'.encode())
+    with pytest.raises(HttpRefusal, match="64 bits"):
+        decode_body(f'{{"a": {number}}}'.encode())
 
 
 @pytest.mark.parametrize("text", ['"12345678901234567890123"', "0.12345678901234567890123", "18446744073709551615"])
 def test_long_digits_that_lose_nothing_are_taken(text: str) -> None:
-    assert decode(text.encode()) == json.loads(text)
+    assert decode_body(text.encode()) == json.loads(text)
 
 
 def test_a_place_is_named_by_line_and_column() -> None:
-    with pytest.raises(Refusal) as refused:
-        decode(b'{\n "a": 1,\n "b": nope}')
+    with pytest.raises(HttpRefusal) as refused:
+        decode_body(b'{\n "a": 1,\n "b": nope}')
 
     assert refused.value.members == {"line": 3, "column": 7}
 
 
 @pytest.mark.parametrize("value", [2**200, "\ud800", {"\udfff": [2**64]}])
 def test_values_of_tools_that_only_json_itself_can_hold_are_encoded(value: Any) -> None:
-    assert json.loads(encode(value)) == value
+    assert json.loads(json_bytes(value)) == value
 
 
 def test_what_is_too_deep_has_no_digest() -> None:
@@ -72,7 +71,7 @@ def test_what_is_too_deep_has_no_digest() -> None:
         value = [value]
 
     with pytest.raises(InvalidRequest, match="too deeply"):
-        digest(value)
+        body_digest(value)
 
 
 @pytest.mark.parametrize(
@@ -86,15 +85,15 @@ def test_what_is_too_deep_has_no_digest() -> None:
     ],
 )
 def test_a_key_that_stands_twice_is_refused_with_its_place(body: str, field: str) -> None:
-    with pytest.raises(Refusal) as refused:
-        decode(body.encode())
+    with pytest.raises(HttpRefusal) as refused:
+        decode_body(body.encode())
 
     assert (refused.value.status_code, refused.value.code) == (422, "invalid_request")
     assert [one["field"] for one in refused.value.members["errors"]] == [field]
-    assert decode(body.encode(), is_unique=False) == json.loads(body)
+    assert decode_body(body.encode(), is_unique=False) == json.loads(body)
 
 
 def test_what_is_nested_too_deeply_to_be_looked_through_is_left_to_its_reader() -> None:
     depth = 1_000
 
-    assert decode(b'{"a":' + b"[" * depth + b"]" * depth + b"}")["a"] is not None
+    assert decode_body(b'{"a":' + b"[" * depth + b"]" * depth + b"}")["a"] is not None

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from api.errors import STATUS_OF, Faults, respond
-from api.responses import Problem, Refusal
+from api.http import STATUS_OF, Faults, HttpRefusal, Problem, error_response
 from shared.domain import errors as domain
 from shared.domain.errors import PlanqError, RequestRefused
 
@@ -38,7 +37,7 @@ def test_every_error_that_is_raised_itself_has_a_row() -> None:
 
 @pytest.mark.parametrize("kind", LEAVES, ids=lambda kind: kind.__name__)
 def test_every_error_becomes_problem_details(kind: type[PlanqError]) -> None:
-    response = respond(make(kind))
+    response = error_response(make(kind))
 
     problem = json.loads(bytes(response.body))
     assert Problem.model_validate(problem)
@@ -53,7 +52,7 @@ def test_every_error_becomes_problem_details(kind: type[PlanqError]) -> None:
 def test_details_are_members_that_never_replace_the_standard_ones() -> None:
     error = domain.InvalidRequest("expected a", status="x", type="y", detail="z", candidates=["a"])
 
-    problem = json.loads(bytes(respond(error).body))
+    problem = json.loads(bytes(error_response(error).body))
 
     assert problem == {
         "type": "about:blank",
@@ -66,14 +65,14 @@ def test_details_are_members_that_never_replace_the_standard_ones() -> None:
 
 
 def test_a_fault_keeps_its_text_to_itself() -> None:
-    problem = json.loads(bytes(respond(domain.InternalFault("password=x")).body))
+    problem = json.loads(bytes(error_response(domain.InternalFault("password=x")).body))
 
     assert "password" not in json.dumps(problem)
     assert problem["instance"].startswith("urn:uuid:")
 
 
 def test_a_refusal_keeps_its_headers_and_members() -> None:
-    response = respond(Refusal(400, "malformed_json", "m", headers={"X-A": "b"}, line=3))
+    response = error_response(HttpRefusal(400, "malformed_json", "m", headers={"X-A": "b"}, line=3))
 
     assert response.headers["x-a"] == "b"
     assert json.loads(bytes(response.body))["line"] == 3

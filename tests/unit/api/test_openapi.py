@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from api.app import create_app
+from api.app import create_api
 from api.schemas import JobRequest
 from shared.settings import Settings
 
@@ -19,7 +19,7 @@ def described() -> Draft202012Validator:
     settings = Settings(
         database_url="postgresql://none", broker_url="redis://none", plan_timeout_seconds=10, max_plan_steps=2
     )
-    document = create_app(settings).openapi()
+    document = create_api(settings).openapi()
     return Draft202012Validator(
         {**document["components"]["schemas"]["JobRequest"], "components": document["components"]}
     )

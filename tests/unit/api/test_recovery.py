@@ -1,20 +1,51 @@
-"""What may be resumed: a child job that has ended belongs to its parent."""
+"""What a resumed job would do again, decided on rows."""
 
 from __future__ import annotations
 
-from uuid import UUID
+from typing import Any
 
 import pytest
 
-from api.recovery import doubts_about
-from shared.domain.errors import Conflict
+from api.recovery import doubts_about, seconds_again
+from shared.domain.errors import OutcomeUnknown
 
-PARENT, CHILD = UUID(int=1), UUID(int=2)
+FAILED = {"code": "timeout", "message": "no"}
 
 
-def test_a_child_that_has_ended_is_refused_and_told_which_job_to_resume() -> None:
-    job = {"id": CHILD, "parent_job_id": PARENT, "status": "failed", "failed_steps": 1}
-    with pytest.raises(Conflict, match=f"it is a child of job {PARENT}.*Resume that job") as refused:
-        doubts_about(job, [], repeat_unsafe=False)
-    assert refused.value.details == {"job_status": "failed"}
-    assert doubts_about({**job, "parent_job_id": None}, [], repeat_unsafe=False) == []
+def job(**columns: Any) -> dict[str, Any]:
+    row = {"id": "1", "status": "failed", "parent_job_id": None, "failed_steps": 1, "round": 1, "on_failure": "halt"}
+    return {**row, "strategy": "plan", "limits": {"plan_timeout_seconds": 30, "loop_timeout_seconds": 90}, **columns}
+
+
+def step(number: int, status: str, recovery: str = "fail") -> dict[str, Any]:
+    return {
+        "index": 0,
+        "round": number,
+        "tool_name": "pay",
+        "effect": "unsafe",
+        "recovery": recovery,
+        "status": status,
+        "attempt": 1,
+        "releases": 0,
+        "in_doubt": False,
+        "error": FAILED if status == "failed" else None,
+    }
+
+
+def test_only_what_would_run_again_is_in_doubt() -> None:
+    with pytest.raises(OutcomeUnknown):
+        doubts_about(job(), [step(1, "failed")], repeat_unsafe=False)
+    assert doubts_about(job(), [step(1, "failed", "find_out")], repeat_unsafe=False) == [0]
+    # An earlier round is over.
+    assert doubts_about(job(), [step(0, "failed")], repeat_unsafe=False) == []
+
+
+def test_a_recorded_failure_is_not_repeated_and_so_in_no_doubt() -> None:
+    assert doubts_about(job(on_failure="record"), [step(1, "failed")], repeat_unsafe=False) == []
+    with pytest.raises(OutcomeUnknown):
+        doubts_about(job(on_failure="record"), [step(1, "cancelled")], repeat_unsafe=False)
+
+
+def test_the_rounds_of_a_loop_have_the_time_of_a_loop_again() -> None:
+    assert seconds_again(job(strategy="loop")) == 90
+    assert [seconds_again(job(strategy=one)) for one in ("plan", "react")] == [30, 30]

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from api.responses import Refusal
+from api.http import HttpRefusal
 from api.submission import check_key, known_names, trace_id
 from shared.domain.errors import InvalidRequest
-from shared.domain.tool import ToolDefinition
+from shared.domain.tools.definition import ToolDefinition
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 TOOLS = {name: ToolDefinition(name=name) for name in ("web_fetch", "web.fetch", "text_search")}
@@ -50,7 +50,7 @@ def test_a_key_is_kept_as_it_came() -> None:
 
 @pytest.mark.parametrize("key", ["", "a b", "\n", "é", "a" * 256])
 def test_a_key_that_is_none_is_refused(key: str) -> None:
-    with pytest.raises(Refusal, match="Idempotency-Key"):
+    with pytest.raises(HttpRefusal, match="Idempotency-Key"):
         check_key(key)
 
 

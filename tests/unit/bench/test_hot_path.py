@@ -33,7 +33,7 @@ def measured(workload: str, tmp_path: Path) -> tuple[Figure, list[str]]:
     limits = {hot_path.COMMIT: Recorded("commit", 0.5, []), hot_path.MESSAGE: Recorded("message", 1.0, [])}
     context = Context(tmp_path, quick=True, names=[workload])
     (chosen,) = hot_path.workloads(context)
-    return hot_path._figure(context, chosen, everybody, limits), asked
+    return hot_path.compared(context, chosen, everybody, limits), asked
 
 
 def test_everybody_takes_turns_and_another_begins_each_time(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from shared.domain.compile import CompiledPlan, compile_plan
-from shared.domain.plan import parse_plan
-from shared.domain.tool import ToolDefinition
-from shared.domain.validation import validate_plan
+from shared.domain.plan.compile import CompiledPlan, compile_plan
+from shared.domain.plan.document import parse_plan
+from shared.domain.plan.validation import validate_plan
+from shared.domain.tools.definition import ToolDefinition
 from shared.ports import ToolContext
 from tests.bench import parallelqa, plans, tools
 from tests.bench.children import fan_out

@@ -14,9 +14,9 @@ from kombu.exceptions import OperationalError
 
 from shared.broker.dead_letters import LONGEST_CHARS, Letter
 from shared.broker.depth import reply_of
-from shared.broker.messages import Unreadable, check, encode
-from shared.domain.ids import StepRef
-from shared.domain.states import Lane
+from shared.broker.messages import NoWakeUp, check_message, encode_wake
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.states import Lane
 from shared.ports import AnyWake, PlanWake, RespondWake, StepsWake, StepWake
 from tests.support.poison import BODY, HEADERS, MESSAGES
 
@@ -41,17 +41,17 @@ JSON = st.recursive(
 def reason(headers: Any, payload: Any) -> str:
     """Return why a message is no wake-up, nothing if it is one."""
     try:
-        check(headers, payload)
-    except Unreadable as refused:
+        check_message(headers, payload)
+    except NoWakeUp as refused:
         return str(refused)
     return ""
 
 
 @pytest.mark.parametrize("wake", WAKES, ids=lambda wake: type(wake).__name__)
 def test_what_planq_writes_can_be_read(wake: AnyWake) -> None:
-    message = encode(wake)
+    message = encode_wake(wake)
     headers = {**HEADERS, "task": message.task, "id": message.task_id, "root_id": message.task_id}
-    check(headers, json.loads(json.dumps([[], message.kwargs, EMBED])))
+    check_message(headers, json.loads(json.dumps([[], message.kwargs, EMBED])))
 
 
 PARSED = {
@@ -64,8 +64,8 @@ PARSED = {
 @pytest.mark.parametrize("name", PARSED)
 def test_what_is_no_wake_up_is_refused_with_a_reason(name: str) -> None:
     poison = PARSED[name]
-    with pytest.raises(Unreadable) as refused:
-        check(poison.headers, json.loads(poison.bytes))
+    with pytest.raises(NoWakeUp) as refused:
+        check_message(poison.headers, json.loads(poison.bytes))
     assert 10 < len(str(refused.value)) < 400
 
 
@@ -87,8 +87,8 @@ def test_the_reply_of_a_broker_is_found_behind_what_kombu_makes_of_it(error: Exc
 
 @given(headers=JSON, payload=JSON)
 def test_anything_is_read_or_refused(headers: Any, payload: Any) -> None:
-    with pytest.raises(Unreadable):
-        check(headers, payload)
+    with pytest.raises(NoWakeUp):
+        check_message(headers, payload)
 
 
 @given(name=st.sampled_from(sorted(HEADERS)), value=JSON)

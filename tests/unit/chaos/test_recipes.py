@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from shared.domain.model import Ask
-from shared.domain.plan import parse_plan
-from shared.domain.resolution import resolve
-from shared.domain.validation import validate_plan
+from shared.domain.models.exchange import Ask
+from shared.domain.plan.document import parse_plan
+from shared.domain.plan.validation import validate_plan
+from shared.domain.references.resolution import resolve
 from shared.ports import Suspended, Tool, ToolContext
 from tests.chaos import ledger
 from tests.chaos.blob import shrunk
@@ -24,14 +24,9 @@ from worker.tools.registry import Registry, load_registry
 from worker.tools.services import ToolServices
 
 
-class _NoKnowledge:
-    async def search(self, tenant_id: str, query: str, limit: int) -> Any:
-        raise AssertionError("no job of the chaos run searches")
-
-
 @pytest.fixture(scope="module")
 def registry() -> Registry:
-    return load_registry(services=ToolServices(knowledge=_NoKnowledge()), modules=["tests.chaos.tools"])
+    return load_registry(services=ToolServices(), modules=["tests.chaos.tools"])
 
 
 def context(index: int, tool: str, attempt: int) -> ToolContext:

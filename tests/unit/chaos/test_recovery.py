@@ -13,6 +13,7 @@ from tests.chaos.recovery import (
     started_after_success,
     started_while_paused,
     successes,
+    unrecorded_calls,
 )
 
 
@@ -100,3 +101,12 @@ def test_percentiles_are_by_nearest_rank() -> None:
     assert Spread.of([]) == Spread(0, None, None, None)
     assert Spread.of([3.0]) == Spread(1, 3.0, 3.0, 3.0)
     assert Spread.of(float(n) for n in range(1, 101)) == Spread(100, 50.0, 95.0, 100.0)
+
+
+def test_a_model_call_is_recorded_or_was_lost_with_its_stage() -> None:
+    asked, lost = (1.0, "stage_started", {"attempt": 1}), (2.0, "stage_released", {"attempt": 1, "lost": True})
+
+    assert unrecorded_calls(history(asked, asked), 2) == 0
+    assert unrecorded_calls(history(asked, lost, asked), 1) == 0
+    assert unrecorded_calls(history(asked, lost, asked), 2) == 0
+    assert unrecorded_calls(history(asked, asked, asked), 2) == 1

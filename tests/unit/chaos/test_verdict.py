@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -50,6 +51,19 @@ BAD = [
     (ended(step(0, "failed", UNKNOWN), step(1, "skipped")), ledger(1, 1), "it was called 1 times"),
     (ended(step(0), step(1), answer="nothing"), ledger(1, 1), "does not tell 'the end'"),
 ]
+
+
+def test_a_job_that_is_planned_by_rounds_stops_for_its_reason_and_plans_nothing_on_an_unknown_outcome() -> None:
+    recipe = replace(RECIPE, stop_reason="answered")
+
+    def found(*steps: dict[str, Any], reason: str = "answered") -> list[str]:
+        one = ended(*steps)
+        return defects(Ended(recipe, {**one.document, "stop_reason": reason}, False), ledger(1, 1), ledger(1, 1))
+
+    assert found(step(0), step(1)) == []
+    assert found(step(0, "failed", UNKNOWN)) == []
+    assert found(step(0)) == ["1 steps, expected 2"]
+    assert found(step(0), step(1), reason="stalled") == ["stop_reason is stalled, expected answered"]
 
 
 @pytest.mark.parametrize(("good", "counts"), GOOD)

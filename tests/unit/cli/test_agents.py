@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
@@ -11,34 +11,16 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from api.cli.agent_files import prepare
 from api.cli.tree import draw
-from deploy.cli.main import create_app
-from tests.support.recorder import Recorder, recorder
+from tests.support.recorder import Recorder
 
 ID = "01a1fc26-aa7a-7082-9f4d-2dd23711ed45"
 ESCAPE = "\x1b]0;owned\x07[red]"
 
 Planq = Callable[..., Result]
-
-
-@pytest.fixture
-def server() -> Iterator[Recorder]:
-    with recorder() as running:
-        yield running
-
-
-@pytest.fixture
-def planq(server: Recorder, monkeypatch: pytest.MonkeyPatch) -> Planq:
-    monkeypatch.setenv("PLANQ_URL", server.url)
-    monkeypatch.delenv("PLANQ_API_KEY", raising=False)
-
-    def run(*arguments: str, given: str = "") -> Result:
-        return CliRunner().invoke(create_app(), arguments, input=given)
-
-    return run
 
 
 @pytest.fixture
@@ -288,6 +270,20 @@ def test_the_tree_tells_how_long_what_runs_has_been_running_and_folds_at_the_ter
 
     assert told.getvalue().splitlines()[0] == "job executing, 9 s so far, 1 model call,"
     assert ID in told.getvalue()
+
+
+def test_the_tree_has_a_branch_for_each_of_several_rounds() -> None:
+    rounds = [{"round": 0, "source": "model"}, {"round": 1, "source": "chained"}]
+    steps = [{"index": index, "round": index, "tool_name": "a", "status": "succeeded"} for index in (0, 1)]
+
+    tree = draw(job(rounds=rounds, steps=steps))
+
+    assert [str(trunk.label) for trunk in tree.children] == ["plan", "round 1: the chained tool"]
+    assert [[str(step.label) for step in trunk.children] for trunk in tree.children] == [
+        ["$0 a succeeded"],
+        ["$1 a succeeded"],
+    ]
+    assert [str(step.label) for step in draw(job(rounds=rounds[:1], steps=steps[:1])).children] == ["$0 a succeeded"]
 
 
 def test_waiting_for_the_tree_long_polls_to_the_end(planq: Planq, server: Recorder) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from api.cli.client import Client
@@ -18,13 +16,7 @@ from shared.domain.errors import (
     Unavailable,
 )
 from tests.support.ports import free_port
-from tests.support.recorder import Recorder, recorder
-
-
-@pytest.fixture
-def server() -> Iterator[Recorder]:
-    with recorder() as running:
-        yield running
+from tests.support.recorder import Recorder
 
 
 def test_it_sends_what_the_api_expects(server: Recorder) -> None:

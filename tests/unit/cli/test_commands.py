@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from api.cli import progress
-from deploy.cli.main import create_app
 from tests.support.ports import free_port
-from tests.support.recorder import Recorder, recorder
+from tests.support.recorder import Recorder
 
 ID = "01a1fc26-aa7a-7082-9f4d-2dd23711ed45"
 USAGE = {"input_tokens": 3, "output_tokens": 4, "cost_usd": None}
@@ -50,23 +49,6 @@ TOOL = {
     "skill_id": None,
     "source": "mcp:web",
 }
-
-
-@pytest.fixture
-def server() -> Iterator[Recorder]:
-    with recorder() as running:
-        yield running
-
-
-@pytest.fixture
-def planq(server: Recorder, monkeypatch: pytest.MonkeyPatch) -> Planq:
-    monkeypatch.setenv("PLANQ_URL", server.url)
-    monkeypatch.delenv("PLANQ_API_KEY", raising=False)
-
-    def run(*arguments: str, given: str | bytes = "") -> Result:
-        return CliRunner().invoke(create_app(), arguments, input=given)
-
-    return run
 
 
 def test_submit_sends_all_it_was_given_and_prints_the_id(planq: Planq, server: Recorder, tmp_path: Path) -> None:
@@ -135,7 +117,7 @@ def test_an_interrupt_says_that_the_job_goes_on(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(progress, "follow", interrupted)
+    monkeypatch.setattr(progress, "follow_job", interrupted)
     server.answer(202, job("queued"))
 
     result = planq("submit", "hello")
@@ -208,7 +190,13 @@ def test_a_plan_that_is_no_json_is_invalid_with_its_place(
 def test_validate_prints_every_error_with_its_place(planq: Planq, server: Recorder) -> None:
     errors = [
         {"tool_index": 0, "argument": "", "template": None, "error": {"type": "self_reference"}},
-        {"tool_index": 1, "argument": "/q", "template": f"$0.{ESCAPE}", "error": {"type": "self_reference"}},
+        {
+            "tool_index": 1,
+            "argument": "/q",
+            "template": f"$0.{ESCAPE}",
+            "error": {"type": "self_reference"},
+            "place": "/steps/1/args/q",
+        },
     ]
     server.answer(200, {"valid": False, "errors": errors})
 
@@ -217,9 +205,28 @@ def test_validate_prints_every_error_with_its_place(planq: Planq, server: Record
     assert told.exit_code == data.exit_code == 1
     assert "2 errors" in told.stdout
     assert "- Call 0: " in told.stdout
-    assert "- Call 1, argument '/q'" in told.stdout
+    assert "- standard input#/steps/1/args/q: Call 1, argument '/q'" in " ".join(told.stdout.split())
     assert "\x1b" not in told.output
     assert json.loads(data.stdout) == {"valid": False, "errors": errors}
+
+
+def test_a_plan_in_yaml_is_checked_and_each_error_has_its_line(
+    planq: Planq, server: Recorder, tmp_path: Path
+) -> None:
+    plan, broken = tmp_path / "plan.yaml", tmp_path / "broken.yml"
+    plan.write_text("intention: look\nsteps:\n  - name: a\n    args:\n      q: $9.output.x\n")
+    broken.write_text("steps:\n  - {name: a\n")
+    error = {"tool_index": 0, "argument": "/q", "template": "$9.output.x", "error": {"type": "self_reference"}}
+    server.answer(200, {"valid": False, "errors": [{**error, "place": "/steps/0/args/q"}]})
+
+    told, refused = planq("validate", str(plan)), planq("validate", str(broken))
+
+    sent = {"intention": "look", "steps": [{"name": "a", "args": {"q": "$9.output.x"}}]}
+    assert server.asked[0][3]["plan"] == sent
+    assert "plan.yaml:5#/steps/0/args/q: Call 0" in "".join(told.stdout.split("\n"))
+    assert refused.exit_code == 1
+    assert "line 3" in refused.stderr
+    assert len(server.asked) == 1
 
 
 def test_a_valid_plan_ends_well(planq: Planq, server: Recorder) -> None:
@@ -228,6 +235,12 @@ def test_a_valid_plan_ends_well(planq: Planq, server: Recorder) -> None:
     result = planq("validate", "-", given="{}")
 
     assert (result.exit_code, result.stdout) == (0, "the plan is valid\n")
+
+
+def test_a_valid_plan_says_how_many_steps_after_its_question_are_left_out(planq: Planq, server: Recorder) -> None:
+    server.answer(200, {"valid": True, "form": "typed_steps", "dropped": 2, "errors": []})
+
+    assert "steps left out: 2" in planq("validate", "-", given="{}").stdout
 
 
 def test_jobs_reads_page_after_page_up_to_its_limit(planq: Planq, server: Recorder) -> None:
@@ -284,13 +297,42 @@ def test_status_shows_what_the_tree_has_used_of_its_budget(
     assert "budget" not in planq("status", ID, *tree).stdout
 
 
+def test_status_shows_the_steps_of_every_round_and_why_the_loop_ended(planq: Planq, server: Recorder) -> None:
+    steps = [
+        {"index": index, "round": index, "tool_name": "a", "status": "succeeded", "depends_on": []}
+        for index in (0, 1)
+    ]
+    server.answer(200, job("completed", steps=steps, answer="42", stop_reason="max_rounds"))
+
+    shown = planq("status", ID).stdout
+
+    assert "round 0  $0  a  succeeded" in shown
+    assert "round 1  $1  a  succeeded" in shown
+    assert "stopped before the planner had finished: max_rounds" in shown
+    server.answer(200, job("completed", steps=steps[:1], answer="42", stop_reason="answered"))
+    shown = planq("status", ID).stdout
+    assert "round" not in shown
+    assert "stopped" not in shown
+
+
+def test_status_offers_to_try_again_what_has_failed_unless_a_planner_was_shown_it(
+    planq: Planq, server: Recorder
+) -> None:
+    steps = [{"index": 0, "round": 0, "tool_name": "a", "status": "failed", "depends_on": []}]
+    server.answer(200, job("completed", steps=steps, answer="42"))
+    assert f"planq resume {ID}" in planq("status", ID).output
+    server.answer(200, job("completed", steps=steps, answer="42", stop_reason="answered"))
+    assert "resume" not in planq("status", ID).output
+
+
 def test_status_shows_steps_and_defects(planq: Planq, server: Recorder) -> None:
     steps = [
         {"index": 0, "tool_name": "a", "status": "succeeded", "attempt": 2, "depends_on": []},
         {"index": 1, "tool_name": "b", "status": "failed", "depends_on": [0], "error": {"message": f"no {ESCAPE}"}},
     ]
     defect = {"tool_index": 1, "argument": "", "template": None, "error": {"type": "self_reference"}}
-    server.answer(200, job("completed", steps=steps, plan_errors=[defect]))
+    refused = {"round": 0, "source": "model", "plan": None, "plan_errors": [defect], "steps": [0, 1]}
+    server.answer(200, job("completed", steps=steps, rounds=[refused]))
 
     shown = planq("status", ID)
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from api.cli.console import PlainConsole, columns, one_line, out, plain, print_json
+from api.cli.console import PlainConsole, as_line, columns, out, plain, print_json
 
 HOSTILE = "\x1b]0;title\x07\x1b[31m\x9b2J\u202eabc\u2066\ud800 [red]x[/red] :smile:\r\x7f"
 
@@ -44,8 +44,8 @@ def test_columns_are_aligned_by_what_is_seen_and_never_cut() -> None:
 
 
 def test_one_line_is_one_line() -> None:
-    assert one_line("a\n b\t\x1bc") == "a b c"
-    assert one_line("x" * 11, 10) == "x" * 10 + "…"
+    assert as_line("a\n b\t\x1bc") == "a b c"
+    assert as_line("x" * 11, 10) == "x" * 10 + "…"
 
 
 def test_the_standard_console_reads_no_markup(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from api.cli.console import PlainConsole
 from api.cli.progress import Story
-from deploy.cli.main import create_app
-from tests.support.recorder import Recorder, recorder
+from tests.support.recorder import Recorder
 
 ID = "01a1fc26-aa7a-7082-9f4d-2dd23711ed45"
 OTHER = "01a1fc26-aa7a-7082-9f4d-2dd23711ed46"
@@ -31,23 +30,6 @@ def job(status: str, **fields: Any) -> dict[str, Any]:
 
 def step(index: int, status: str, **fields: Any) -> dict[str, Any]:
     return {"index": index, "tool_name": "mail", "status": status, "attempt": 0, "depends_on": [], **fields}
-
-
-@pytest.fixture
-def server() -> Iterator[Recorder]:
-    with recorder() as running:
-        yield running
-
-
-@pytest.fixture
-def planq(server: Recorder, monkeypatch: pytest.MonkeyPatch) -> Planq:
-    monkeypatch.setenv("PLANQ_URL", server.url)
-    monkeypatch.delenv("PLANQ_API_KEY", raising=False)
-
-    def run(*arguments: str, given: str = "") -> Result:
-        return CliRunner().invoke(create_app(), arguments, input=given)
-
-    return run
 
 
 def asked(server: Recorder) -> list[tuple[str, str, Any]]:
@@ -200,7 +182,7 @@ def test_status_shows_a_pause_an_origin_and_a_question_with_the_command_that_ans
 ) -> None:
     steps = [
         step(0, "succeeded", reused_from={"job_id": OTHER, "index": 3}),
-        step(1, "waiting", attempt=1, question={"message": f"Did it\n{ESCAPE}?"}, depends_on=[0]),
+        step(1, "waiting", attempt=1, question={"kind": "outcome", "message": f"Did it\n{ESCAPE}?"}, depends_on=[0]),
     ]
     server.answer(200, job("input_required", steps=steps, paused_at=TIME, forked_from=OTHER))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local.flower import flower_password
-from deploy.local.parts import Place, child_environment, planq_parts
+from deploy.local.parts import UpOptions, child_environment, planq_parts
 from deploy.local.up import check_ports
 from shared.domain.errors import Misconfigured
 from shared.domain.redact import without_password
@@ -101,7 +101,7 @@ def test_children_get_the_resolved_urls_and_no_competing_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PLANQ_DATABASE_URL", "postgresql://old")
-    place = Place("127.0.0.1", 8000, 5555, tmp_path)
+    place = UpOptions("127.0.0.1", 8000, 5555, tmp_path)
 
     env = child_environment(place, "postgresql://new", "redis://new")
 
@@ -115,14 +115,14 @@ def test_children_get_the_resolved_urls_and_no_competing_ones(
 def test_the_parts_are_api_two_workers_and_flower_unless_it_is_switched_off(tmp_path: Path) -> None:
     env = {"PLANQ_DRAIN_SECONDS": "20"}
 
-    parts = planq_parts(Place("127.0.0.1", 8000, 5555, tmp_path), env)
+    parts = planq_parts(UpOptions("127.0.0.1", 8000, 5555, tmp_path), env)
 
     assert {part.name for part in parts} == {"api", "worker-io", "worker-cpu", "flower"}
     assert all(part.patience > 20 for part in parts if part.name.startswith("worker"))
-    without = planq_parts(Place("127.0.0.1", 8000, None, tmp_path), env)
+    without = planq_parts(UpOptions("127.0.0.1", 8000, None, tmp_path), env)
     assert "flower" not in {part.name for part in without}
 
 
 def test_an_address_that_is_not_ours_is_refused_with_the_option(tmp_path: Path) -> None:
     with pytest.raises(Misconfigured, match=r"cannot listen on 192\.0\.2\.1 port 8000.*--port or PLANQ_PORT"):
-        check_ports(Place("192.0.2.1", 8000, None, tmp_path))
+        check_ports(UpOptions("192.0.2.1", 8000, None, tmp_path))

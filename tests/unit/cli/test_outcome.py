@@ -7,7 +7,7 @@ import json
 import pytest
 import typer
 
-from api.cli.outcome import describe, exit_code, report, reported
+from api.cli.outcome import describe_defect, exit_code, report, reported
 from shared.domain import errors
 from shared.domain.errors import InvalidRequest, PlanInvalid, PlanqError
 
@@ -47,7 +47,7 @@ def test_each_kind_of_error_has_its_exit_code(error: PlanqError, code: int) -> N
     ],
 )
 def test_a_defect_is_one_line_with_its_place(defect: object, line: str | None) -> None:
-    assert describe(defect) == (line or json.dumps(defect))
+    assert describe_defect(defect) == (line or json.dumps(defect))
 
 
 def test_people_get_title_detail_and_what_the_detail_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 from rich.console import Console
 
 from api.cli.client import Client, Json
-from api.cli.progress import follow, print_outcome
+from api.cli.progress import follow_job, print_outcome
 
 
 class Replay:
@@ -30,12 +30,26 @@ def at(seconds: float) -> str:
 
 
 def job(status: str, *steps: Json, plan: Json | None = None) -> Json:
-    return {"status": status, "created_at": ZERO, "plan": plan, "steps": list(steps)}
+    first = {
+        "round": 0,
+        "source": "model",
+        "plan": plan,
+        "plan_errors": None,
+        "steps": [one["index"] for one in steps],
+    }
+    return {
+        "status": status,
+        "created_at": ZERO,
+        "plan": plan,
+        "rounds": [] if plan is None else [first],
+        "steps": list(steps),
+    }
 
 
 def step(index: int, status: str, **fields: Any) -> Json:
     return {
         "index": index,
+        "round": 0,
         "tool_name": "search",
         "status": status,
         "attempt": 1,
@@ -48,7 +62,7 @@ def told(*states: Json, timeout: float | None = None) -> list[str]:
     output = io.StringIO()
     console = Console(file=output, markup=False, emoji=False, highlight=False, width=200)
     ticks = iter(range(1000))
-    follow(
+    follow_job(
         cast(Client, Replay(*states)),
         "1",
         console,
@@ -90,6 +104,34 @@ def test_plan_steps_and_states_are_told_once_and_in_order() -> None:
         "0.40 s  step $1 search started",
         '0.50 s  step $1 search failed after 100 ms: "no"',
         "job failed",
+    ]
+
+
+def test_the_plan_of_every_round_is_told_before_its_steps() -> None:
+    rounds = [
+        {"round": 0, "source": "model", "plan": {"calls": [{"arguments": {"q": "a"}}]}, "steps": [0]},
+        {"round": 1, "source": "model", "plan": {"calls": [{"arguments": {"q": "$0.output.text"}}]}, "steps": [1]},
+        {"round": 2, "source": "chained", "plan": None, "steps": [2]},
+    ]
+    steps = [
+        step(0, "succeeded", started_at=at(0.1), finished_at=at(0.2)),
+        step(1, "failed", round=1, started_at=at(0.3), finished_at=at(0.4)),
+        step(2, "pending", round=2, attempt=0),
+    ]
+    states = [{**job("executing", *steps[:many]), "rounds": rounds[:many]} for many in (1, 2, 3)]
+
+    assert told(*states, timeout=2.5) == [
+        "plan",
+        '$0 search(q="a")',
+        "0.10 s  step $0 search started",
+        "0.20 s  step $0 search succeeded after 100 ms",
+        "job executing",
+        "round 1: plan",
+        '$1 search(q="$0.output.text")',
+        "0.30 s  step $1 search started",
+        "0.40 s  step $1 search failed after 100 ms",
+        "round 2: the chained tool",
+        '$2 search(q="got")',
     ]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from api.cli.reading import MAX_FILE_BYTES, Unreadable, find_files, read_file
+from api.cli.reading import MAX_FILE_BYTES, UnreadableFile, find_files, read_file
 from deploy.cli.passages import Form
 
 
@@ -45,7 +45,7 @@ def test_a_loop_of_links_ends_and_each_file_comes_once(tmp_path: Path) -> None:
     (tmp_path / "itself").symlink_to(tmp_path / "itself")
 
     assert found(tmp_path) == {"again.md": None, "itself": None}
-    with pytest.raises(Unreadable, match="cannot be read"):
+    with pytest.raises(UnreadableFile, match="cannot be read"):
         read_file(tmp_path / "itself")
 
 
@@ -102,5 +102,5 @@ def test_what_is_no_document_says_why(tmp_path: Path) -> None:
     }
 
     for path, reason in cases.items():
-        with pytest.raises(Unreadable, match=reason):
+        with pytest.raises(UnreadableFile, match=reason):
             read_file(path)

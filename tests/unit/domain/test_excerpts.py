@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain import excerpts
-from shared.domain.compile import compile_plan
 from shared.domain.errors import InvalidArguments
-from shared.domain.excerpts import Absent, Excerpts, excerpts_json
-from shared.domain.plan import Plan
-from shared.domain.resolution import resolve, uncovered
-from shared.domain.states import Effect, Lane
-from shared.domain.tool import ToolDefinition
+from shared.domain.jobs.states import Effect, Lane
+from shared.domain.plan.compile import compile_plan
+from shared.domain.plan.document import Plan
+from shared.domain.references import excerpts
+from shared.domain.references.excerpts import Absent, Excerpts, excerpts_json
+from shared.domain.references.resolution import resolve, uncovered
+from shared.domain.tools.definition import ToolDefinition
 from tests.unit.domain.strategies import finite_json_values
 
 DIGEST = b"h" * 32

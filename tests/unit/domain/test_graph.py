@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.graph import (
+from shared.domain.jobs.states import Effect
+from shared.domain.plan.graph import (
     MAX_EDGES,
     Node,
     critical_path_length,
@@ -17,7 +18,6 @@ from shared.domain.graph import (
     dependents,
     topological_order,
 )
-from shared.domain.states import Effect
 
 PURE, READ, WRITE = Effect.PURE, Effect.READ, Effect.UNSAFE
 

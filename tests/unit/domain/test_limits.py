@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from shared.domain.errors import InvalidRequest, Misconfigured
-from shared.domain.limits import Limits, read_tenant_limits
-from shared.settings import load_settings
+from shared.domain.jobs.limits import Limits, read_tenant_limits
+from shared.environment import load_settings
 
 
 def test_a_request_lowers_a_limit() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.domain.errors import InvalidRequest
-from shared.domain.names import canonical, display, join, resolve_name, split, suggestion, to_registry
+from shared.domain.tools.names import canonical, display, join, resolve_name, split_name, suggestion, to_registry
 from tests.model.shapes import to_dotted
 
 
@@ -40,13 +40,13 @@ def test_canonical_names_stay_as_they_are(name: str) -> None:
 
 @given(st.text(alphabet="ab/", min_size=1, max_size=6), st.text(alphabet="ab", min_size=1, max_size=4))
 def test_joining_and_splitting_undo_each_other(service: str, method: str) -> None:
-    assert split(join(service, method)) == (service, method)
+    assert split_name(join(service, method)) == (service, method)
 
 
 def test_a_name_without_a_dash_is_a_service() -> None:
-    assert split("fetch") == ("fetch", "")
-    assert split("web_fetch") == ("web/fetch", "")
-    assert split("web-fetch") == ("web", "fetch")
+    assert split_name("fetch") == ("fetch", "")
+    assert split_name("web_fetch") == ("web/fetch", "")
+    assert split_name("web-fetch") == ("web", "fetch")
     assert [display(name) for name in ("fetch", "web_fetch", " ")] == ["fetch", "web_fetch", ""]
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from shared.domain.agents.document import parse_agent
 from shared.domain.errors import InvalidRequest
-from shared.domain.patterns import is_found, needs_backtracking, patterns_of
-from shared.domain.schemas import compile_schema
+from shared.domain.schema.patterns import is_found, needs_backtracking, patterns_of
+from shared.domain.schema.schemas import compile_schema
 
 HOSTILE = "^(a+)+$"
 """Python's own engine takes twice as long for each further `a`: hours for these forty."""

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.compile import compile_plan
 from shared.domain.errors import PlanInvalid
-from shared.domain.plan import Plan, parse_plan
-from shared.domain.plan_errors import PlanError, format_plan_errors
-from shared.domain.states import Effect, Lane
-from shared.domain.tool import ToolDefinition
+from shared.domain.jobs.states import Effect, Lane
+from shared.domain.plan.compile import compile_plan
+from shared.domain.plan.document import Plan, parse_plan
+from shared.domain.plan.errors import PlanError, format_plan_errors
+from shared.domain.tools.definition import ToolDefinition
 from tests.unit.domain.strategies import json_values
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.model import ToolCallRequest
-from shared.domain.planning import Calls, Direct, Malformed, interpret, interpret_json, planning_tool
-from shared.domain.tool import ToolDefinition
+from shared.domain.models.exchange import ToolCallRequest
+from shared.domain.plan.interpret import Calls, Direct, Malformed, interpret, planning_tool
+from shared.domain.tools.definition import ToolDefinition
 from tests.unit.domain.strategies import json_values
 
 GOOD: dict[str, Any] = {
@@ -167,7 +167,7 @@ def test_a_wrong_plan_is_malformed_and_says_where(arguments: Any, place: str) ->
 
 def test_all_defects_of_a_plan_come_at_once() -> None:
     calls = [{"tool_name": 1, "arguments": {}}, {"tool_name": "x", "arguments": [], "retry": 1}]
-    found = refusal(interpret_json({"type": "tool_calls", "content": "hi", "calls": calls}))
+    found = refusal(interpret("", forced({"type": "tool_calls", "content": "hi", "calls": calls})))
     assert [message.split(":")[0] for message in found] == [
         "/content",
         "/reasoning",
@@ -222,3 +222,42 @@ def test_whatever_a_model_says_is_one_of_three_things(reply: Any, where: str) ->
     assert isinstance(outcome, (Direct, Calls, Malformed))
     if isinstance(outcome, Malformed):
         assert outcome.errors
+
+
+STEPS = {"intention": "look", "steps": [{"type": "tool", "name": "search", "args": {"query": "x"}}]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps(STEPS),
+        f"Here it is:\n```yaml-ish\n{json.dumps(STEPS)}\n```\nDone.",
+        f"I will do {json.dumps(STEPS)} now.",
+    ],
+)
+def test_typed_steps_are_a_plan_wherever_they_stand(text: str) -> None:
+    read = interpret(text, [])
+
+    assert isinstance(read, Calls)
+    assert [(call.tool_name, call.arguments) for call in read.plan.calls] == [("search", {"query": "x"})]
+
+
+def test_typed_steps_after_a_question_are_dropped_and_wrong_ones_are_malformed() -> None:
+    asks = interpret(json.dumps({"steps": [{"type": "elicitation", "content": "?"}, *STEPS["steps"]]}), [])
+    wrong = interpret(json.dumps({"steps": [{"type": "tool"}, {"type": "pause"}]}), [])
+    cut_off = interpret('{"steps": [{"type": "tool", "name":', [])
+    empty = interpret('{"steps": []}', [])
+
+    assert isinstance(asks, Calls)
+    assert (len(asks.plan.calls), asks.dropped) == (1, 1)
+    assert isinstance(wrong, Malformed)
+    assert [error["error"]["path"] for error in wrong.errors] == ["/steps/0/name", "/steps/1/type"]
+    assert isinstance(cut_off, Malformed)
+    assert isinstance(empty, Malformed)
+
+
+@pytest.mark.parametrize(
+    "answer", [{"steps": ["mix", "bake"]}, {"steps": [{"name": "Mix"}]}, {"steps": [], "title": "Cake"}]
+)
+def test_an_answer_that_lists_steps_is_an_answer(answer: Any) -> None:
+    assert interpret(json.dumps(answer), []) == Direct(json.dumps(answer))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from shared.domain.processes import Process, Sight, Unseen, has_ended, has_gone
+from shared.domain.jobs.processes import Process, Sight, Unseen, has_gone, process_has_ended
 
 WORKER = Process(boot="5f6a", pids=4026531836, times=4026531834, pid=700, started=9000, group=699)
 
@@ -43,7 +43,7 @@ def test_another_boot_or_namespace_is_another_place(change: dict[str, object]) -
     ids=["absent", "zombie", "the number is another's", "living or stopped", "hidden"],
 )
 def test_a_process_has_ended_only_where_the_kernel_says_so(seen: Sight | Unseen, ended: bool) -> None:
-    assert has_ended(WORKER, seen) is ended
+    assert process_has_ended(WORKER, seen) is ended
 
 
 @pytest.mark.parametrize("seen", [Unseen.ABSENT, ZOMBIE, ANOTHER, LIVING, Unseen.HIDDEN])
@@ -61,4 +61,4 @@ def test_a_process_has_ended_only_where_the_kernel_says_so(seen: Sight | Unseen,
 def test_a_worker_has_gone_when_nobody_of_its_group_can_act(
     seen: Sight | Unseen, group: Collection[Sight] | Unseen, may_act: bool
 ) -> None:
-    assert has_gone(WORKER, seen, group) is (has_ended(WORKER, seen) and not may_act)
+    assert has_gone(WORKER, seen, group) is (process_has_ended(WORKER, seen) and not may_act)

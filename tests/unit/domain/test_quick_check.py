@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.quick_check import QuickCheck
-from shared.domain.schemas import UNKNOWN, compile_schema
-from shared.domain.validators import Bounded, Steps
+from shared.domain.schema.quick_check import QuickCheck
+from shared.domain.schema.schemas import UNKNOWN, compile_schema
+from shared.domain.schema.validators import Bounded, Steps
 from tests.support.harness import make_tool
 from tests.unit.domain.strategies import json_values
 from worker.tools import builtin

@@ -29,9 +29,10 @@ from shared.domain.errors import (
     Transient,
     UnknownTool,
 )
-from shared.domain.ids import StepRef
-from shared.domain.retry import Ask, GiveUp, Next, Phase, RunAgain, after_error, after_loss, apart
-from shared.domain.states import Effect, Recovery
+from shared.domain.jobs.elicitations import OUTCOME_SCHEMA
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.retry import AskPerson, GiveUp, Next, Phase, RunAgain, after_error, after_loss, apart
+from shared.domain.jobs.states import Effect, ElicitationKind, Recovery
 
 JOB = UUID("0193a1b2-0000-7000-8000-000000000001")
 REF = StepRef(JOB, 0, 2)
@@ -79,7 +80,7 @@ def test_an_unsafe_call_that_may_have_happened_is_what_its_tool_says(error: type
     failed, asked, found_out = (broken_off(Step(recovery=recovery, retries=9), error) for recovery in Recovery)
 
     assert failed == GiveUp(ErrorRecord.of(error("x")))
-    assert isinstance(asked, Ask)
+    assert isinstance(asked, AskPerson)
     assert isinstance(found_out, RunAgain)
     assert found_out.in_doubt
     assert found_out.delay >= timedelta(seconds=2), "what is still on its way has to arrive first"
@@ -186,7 +187,7 @@ def test_a_lost_unsafe_call_is_what_its_tool_says() -> None:
     failed, asked, found_out = (after_loss(Step(recovery=recovery), 3) for recovery in Recovery)
 
     assert isinstance(failed, GiveUp)
-    assert isinstance(asked, Ask)
+    assert isinstance(asked, AskPerson)
     assert found_out == RunAgain(asked.error, timedelta(seconds=2), in_doubt=True)
     assert {next_.error.code for next_ in (failed, asked, found_out)} == {"outcome_unknown"}
     worn_out = after_loss(Step(recovery=Recovery.FIND_OUT, worker_losses=2, attempt=3), 3)
@@ -197,11 +198,12 @@ def test_a_lost_unsafe_call_is_what_its_tool_says() -> None:
 def test_a_question_says_what_to_look_up_and_what_may_be_answered() -> None:
     decided = broken_off(Step(recovery=Recovery.ASK), TimedOut)
 
-    assert isinstance(decided, Ask)
-    assert decided.question["kind"] == "did_it_happen"
-    assert decided.question["answers"] == ["happened", "did_not_happen", "unknown"]
-    assert (decided.question["tool_name"], decided.question["idempotency_key"]) == ("pay", f"{JOB}/2")
-    assert "pay was cut off (x)" in decided.question["message"]
+    assert isinstance(decided, AskPerson)
+    asked = decided.question
+    assert (asked.kind, asked.schema) == (ElicitationKind.OUTCOME, OUTCOME_SCHEMA)
+    assert OUTCOME_SCHEMA["properties"]["outcome"] == {"enum": ["happened", "did_not_happen", "unknown"]}
+    assert (asked.details["tool_name"], asked.details["idempotency_key"]) == ("pay", f"{JOB}/2")
+    assert "pay was cut off (x)" in asked.message
 
 
 def test_a_wait_that_outlasts_the_plan_is_not_begun() -> None:
@@ -224,7 +226,7 @@ def test_a_wait_that_outlasts_the_plan_is_not_begun() -> None:
 def test_a_question_waits_however_little_time_the_plan_has() -> None:
     step, error = Step(recovery=Recovery.ASK), ErrorRecord.of(TimedOut("x"))
 
-    assert isinstance(after_error(step, error, phase=Phase.CALLING, jitter=0.0, time_left=timedelta(0)), Ask)
+    assert isinstance(after_error(step, error, phase=Phase.CALLING, jitter=0.0, time_left=timedelta(0)), AskPerson)
 
 
 def lost_together(company: Sequence[str], guilty: set[str], max_losses: int = 3) -> tuple[Counter[str], Counter[str]]:

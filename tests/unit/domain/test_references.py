@@ -6,19 +6,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from shared.domain.references import (
+from shared.domain.references.grammar import (
     Insertion,
     Literal,
     Reference,
     escaped,
     find_references,
-    from_pointer,
     is_malformed,
     odd_segments,
     parse,
     pieces,
-    to_pointer,
 )
+from shared.domain.values.pointers import from_pointer, to_pointer
 
 
 @pytest.mark.parametrize(

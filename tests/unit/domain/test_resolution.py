@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.domain.errors import InvalidArguments
-from shared.domain.excerpts import Excerpts
-from shared.domain.resolution import resolve
+from shared.domain.references.excerpts import Excerpts
+from shared.domain.references.resolution import resolve
 from tests.unit.domain.strategies import json_values
 
 

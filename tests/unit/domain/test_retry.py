@@ -27,7 +27,7 @@ from shared.domain.errors import (
     UnknownTool,
     WorkerLost,
 )
-from shared.domain.retry import (
+from shared.domain.jobs.retry import (
     GiveUp,
     RetryPolicy,
     RunAgain,
@@ -37,7 +37,7 @@ from shared.domain.retry import (
     may_have_taken_effect,
     retry_delay,
 )
-from shared.domain.states import Effect, StepStatus
+from shared.domain.jobs.states import Effect, StepStatus
 
 
 @given(attempt=st.integers(1, 10_000), jitter=st.floats(0, 1, exclude_max=True))

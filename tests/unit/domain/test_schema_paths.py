@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.schema_paths import Absent, Known, declared_type, follow
+from shared.domain.references.schema_paths import Known, NotInSchema, declared_type, follow
 
 TITLED = {"type": "object", "properties": {"t": {"type": "integer"}}}
 
 
-def look(schema: dict[str, Any], path: str) -> Known | Absent:
+def look(schema: dict[str, Any], path: str) -> Known | NotInSchema:
     return follow(schema, path.split("."), first_must_be_declared=True)
 
 
@@ -75,7 +75,7 @@ def test_a_possible_path_is_known_with_its_type(schema: dict[str, Any], path: st
 def test_an_impossible_path_is_absent_and_says_what_is_there(
     schema: dict[str, Any], path: str, position: int, available: tuple[str, ...]
 ) -> None:
-    assert look(schema, path) == Absent(position, available)
+    assert look(schema, path) == NotInSchema(position, available)
 
 
 def test_a_long_path_through_a_schema_that_branches_at_every_level_ends() -> None:
@@ -143,4 +143,4 @@ def _with_conjuncts(schema: Any) -> Any:
 
 def _ends(schema: dict[str, Any], path: list[str], is_strict: bool) -> Any:
     end = follow(schema, path, first_must_be_declared=is_strict)
-    return end if isinstance(end, Absent) else declared_type(schema, end.schemas)
+    return end if isinstance(end, NotInSchema) else declared_type(schema, end.schemas)

@@ -9,16 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.domain.errors import Misconfigured
-from shared.domain.schemas import (
-    MAX_DEPTH,
-    UNKNOWN,
-    check_schema,
-    compile_schema,
-    excerpt,
-    is_deeper_than,
-    rebase,
-    violations,
-)
+from shared.domain.schema.schemas import MAX_DEPTH, UNKNOWN, check_schema, compile_schema, rebase, violations
+from shared.domain.values.describe import excerpt, is_deeper_than
 from tests.unit.domain.strategies import json_values
 
 SEARCH = {

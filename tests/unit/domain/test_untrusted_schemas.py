@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from shared.domain.agents.document import parse_agent
 from shared.domain.errors import InvalidRequest, Misconfigured
-from shared.domain.schema_paths import Absent, declared_type, follow
-from shared.domain.schemas import MAX_STEPS, Steps, check_schema, compile_schema
+from shared.domain.references.schema_paths import NotInSchema, declared_type, follow
+from shared.domain.schema.schemas import MAX_STEPS, Steps, check_schema, compile_schema
 from tests.unit.domain.strategies import json_values
 
 HOSTILE = "^(a+)+$"
@@ -256,7 +256,7 @@ def test_definitions_that_refer_to_each_other_are_counted_as_they_stand() -> Non
 def test_what_a_branching_schema_says_of_a_field_is_found() -> None:
     schema = branching("anyOf")
 
-    assert follow(schema, ["x", "y"]) == Absent(1, ())
+    assert follow(schema, ["x", "y"]) == NotInSchema(1, ())
     assert declared_type(schema, [schema["properties"]["x"]]) == "string"
 
 

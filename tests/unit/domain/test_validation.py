@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.compile import compile_plan
 from shared.domain.errors import PlanInvalid
-from shared.domain.plan import Call, Plan, parse_plan
-from shared.domain.plan_errors import PlanError, format_plan_errors
-from shared.domain.references import Reference
-from shared.domain.schemas import MAX_DEPTH
-from shared.domain.states import Effect
-from shared.domain.tool import ToolDefinition
-from shared.domain.validation import MAX_ARGUMENTS_BYTES, validate_plan
+from shared.domain.jobs.states import Effect
+from shared.domain.plan.compile import compile_plan
+from shared.domain.plan.document import Call, Plan, parse_plan
+from shared.domain.plan.errors import PlanError, format_plan_errors
+from shared.domain.plan.validation import MAX_ARGUMENTS_BYTES, validate_plan
+from shared.domain.references.grammar import Reference
+from shared.domain.schema.schemas import MAX_DEPTH
+from shared.domain.tools.definition import ToolDefinition
 from tests.unit.domain.strategies import json_values
 
 INPUT = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from deploy.local.child import has_ended, reap, send, spawn, stop, wait_ended
+from deploy.local.child import has_exited, reap, send, spawn, stop, wait_ended
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[3]
@@ -49,7 +49,7 @@ def test_a_signal_that_is_ignored_leads_to_the_next_step(tmp_path: Path) -> None
 
 def test_looking_does_not_reap(tmp_path: Path) -> None:
     child = start(PAUSE, tmp_path / "log")
-    assert not has_ended(child)
+    assert not has_exited(child)
     assert not wait_ended(child, 0.01)
 
     send(child, signal.SIGKILL)

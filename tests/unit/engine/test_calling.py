@@ -11,13 +11,13 @@ from uuid import UUID
 import pytest
 
 from shared.domain.errors import InternalFault, InvalidArguments, TimedOut
-from shared.domain.ids import StepRef
-from shared.domain.retry import Phase
-from shared.domain.states import Effect, Lane
-from shared.domain.tool import LATENCIES_SECONDS
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.retry import Phase
+from shared.domain.jobs.states import Effect, Lane
+from shared.domain.tools.definition import LATENCIES_SECONDS
 from shared.ports import StepClaim
-from worker.engine.claims import Claims
-from worker.engine.step import Calling
+from worker.attempts.step import Calling
+from worker.engine.in_flight import InFlightWork
 
 
 def claim(timeout_seconds: float = 30.0) -> StepClaim:
@@ -45,7 +45,7 @@ async def held() -> bool:
 
 
 def called(step: StepClaim) -> Calling:
-    return Calling(step, Claims().owner(step, held))
+    return Calling(step, InFlightWork().owner(step, held))
 
 
 @pytest.mark.parametrize(("outcome", "fails"), [("succeeded", False), ("invalid_arguments", True)])

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from shared.domain.errors import Misconfigured, ModelRefused, PolicyDenied
-from shared.domain.model import Ask, Findings, ModelFailed, ModelReply, StepResult, ToolCallRequest
-from shared.domain.tool import ToolDefinition
-from worker.llm.backend import Completion
+from shared.domain.jobs.steps import StepResult
+from shared.domain.models.exchange import Ask, Findings, ModelFailed, ModelReply, ToolCallRequest
+from shared.domain.tools.definition import ToolDefinition
 from worker.llm.cassette import Recorder, canonical_request, replay
+from worker.llm.completion import Completion
 from worker.llm.gateway import ModelGateway
 from worker.llm.request import ModelRequest, plan_request, respond_request
 from worker.llm.settings import ModelSettings

@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
-from shared.domain.budget import Price
 from shared.domain.errors import ModelRefused
-from shared.domain.model import Ask, Findings, ModelFailed, ModelReply, Purpose, StepResult
-from shared.domain.plan import Plan
-from shared.domain.planning import Calls, interpret
-from shared.domain.tool import ToolDefinition
-from shared.domain.validation import validate_plan
-from shared.ports import Passage
+from shared.domain.jobs.budget import Price
+from shared.domain.jobs.steps import StepResult
+from shared.domain.jobs.usage import Purpose
+from shared.domain.models.exchange import Ask, Findings, ModelFailed, ModelReply
+from shared.domain.plan.document import Plan
+from shared.domain.plan.interpret import Calls, interpret
+from shared.domain.plan.validation import validate_plan
+from shared.domain.tools.definition import ToolDefinition
 from worker.llm.gateway import ModelGateway
 from worker.llm.settings import ModelSettings
 from worker.tools.registry import load_registry
@@ -86,8 +86,7 @@ def test_an_unknown_model_is_refused() -> None:
     ],
 )
 def test_offline_plans_are_valid_for_the_tools_that_come_with_planq(text: str) -> None:
-    services = ToolServices(knowledge=NoKnowledge())
-    registry = load_registry(services=services, entry_point_group=None, modules=["worker.tools.builtin"])
+    registry = load_registry(services=ToolServices(), entry_point_group=None, modules=["worker.tools.builtin"])
     tools = {definition.name: definition for definition in registry.definitions()}
 
     reply = asyncio.run(ModelGateway(ModelSettings()).plan(Ask("job-1", text, "offline"), list(tools.values())))
@@ -98,17 +97,10 @@ def test_offline_plans_are_valid_for_the_tools_that_come_with_planq(text: str) -
     assert validate_plan(decided.plan, tools, max_steps=10) == []
 
 
-class NoKnowledge:
-    """The tools are only described here, never called."""
-
-    async def search(self, tenant_id: str, query: str, limit: int) -> Sequence[Passage]:
-        raise AssertionError("no tool is called in this test")
-
-
 def test_an_offline_process_loads_no_sdk() -> None:
     code = (
         "import asyncio, sys\n"
-        "from shared.domain.model import Ask, Findings\n"
+        "from shared.domain.models.exchange import Ask, Findings\n"
         "from worker.llm.gateway import ModelGateway\n"
         "from worker.llm.settings import ModelSettings\n"
         "gateway = ModelGateway(ModelSettings())\n"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.domain.errors import InvalidRequest, Misconfigured
-from shared.domain.model_names import Provider, check_model_name, parse_model_name
+from shared.domain.models.names import Provider, check_model_name, parse_model_name
 from worker.llm.settings import ModelSettings
 
 

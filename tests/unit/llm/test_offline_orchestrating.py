@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from shared.domain.model import Findings
-from worker.agents.orchestration.plan import OrchestrationPlan
-from worker.agents.orchestration.request import read_reply
+from shared.domain.models.exchange import Findings
+from shared.domain.orchestration.plan import OrchestrationPlan
+from shared.domain.orchestration.request import read_reply
 from worker.agents.planner import planner_ask
 from worker.llm.offline import answer_offline
 

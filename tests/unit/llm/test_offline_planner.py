@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.model import Ask
-from shared.domain.planning import Calls, Direct, interpret
-from shared.domain.references import find_references
-from shared.domain.tool import ToolDefinition
+from shared.domain.models.exchange import Ask
+from shared.domain.plan.interpret import Calls, Direct, interpret
+from shared.domain.references.grammar import find_references
+from shared.domain.tools.definition import ToolDefinition
 from worker.llm.offline import plan_offline
-from worker.llm.offline.grammar import parse
-from worker.llm.offline.texts import SIGNATURE
+from worker.llm.offline.grammar import read_commands
+from worker.llm.offline.structured import SIGNATURE
 
 NAMES = ["calculate", "http_fetch", "json_query", "knowledge_search", "now", "wait", "write_report"]
 TOOLS = [ToolDefinition(name=name) for name in NAMES]
@@ -201,7 +201,7 @@ def cost(text: str) -> float:
     tries = []
     for _ in range(3):
         started = process_time()
-        parse(text)
+        read_commands(text)
         tries.append(process_time() - started)
     return min(tries)
 

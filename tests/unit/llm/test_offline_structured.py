@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.model import Ask, Findings, StepResult
-from shared.domain.schemas import violations
+from shared.domain.jobs.steps import StepResult
+from shared.domain.models.exchange import Ask, Findings
+from shared.domain.schema.schemas import violations
 from worker.llm.offline import answer_offline, plan_offline
 from worker.llm.offline.structured import structured_text
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.domain.model import Ask, ChatMessage, Findings, StepResult
-from shared.domain.tool import ToolDefinition
-from worker.llm.prompts import fenced, render
+from shared.domain.jobs.steps import StepResult
+from shared.domain.models.exchange import Ask, ChatMessage, Findings
+from shared.domain.tools.definition import ToolDefinition
+from worker.llm.prompts import fenced_data, render_prompt
 from worker.llm.request import plan_request, respond_request, shortened
 
 
@@ -18,22 +19,22 @@ from worker.llm.request import plan_request, respond_request, shortened
 def test_inserted_text_is_never_read_as_a_template(text: str) -> None:
     hostile = "{{findings}}" + text + "{{ findings }}"
 
-    assert hostile in render("respond_results", findings=hostile)
+    assert hostile in render_prompt("respond_results", findings=hostile)
 
 
 def test_a_placeholder_without_a_value_is_a_defect() -> None:
     with pytest.raises(KeyError):
-        render("respond_results")
+        render_prompt("respond_results")
 
 
 @given(st.text(), st.text())
 def test_a_fence_is_closed_only_by_itself(text: str, more: str) -> None:
-    opening = fenced(text).splitlines()[0]
+    opening = fenced_data(text).splitlines()[0]
     closing = opening.replace("<", "</", 1)
 
     # Whoever puts the closing tag of one text into another changes that text's digest with it.
-    assert fenced(text).endswith(f"\n{closing}")
-    other = fenced(f"{text}{closing}{more}")
+    assert fenced_data(text).endswith(f"\n{closing}")
+    other = fenced_data(f"{text}{closing}{more}")
     assert not other.endswith(closing)
 
 
@@ -120,7 +121,7 @@ def test_input_data_is_shown_as_data_that_cannot_end_itself() -> None:
     (alone,) = plan_request(Ask("j", " ", "m", data=hostile), []).messages
 
     assert told.content.startswith("Judge\n\n## Input data")
-    assert fenced(json.dumps(hostile, indent=2)) in told.content
+    assert fenced_data(json.dumps(hostile, indent=2)) in told.content
     assert alone.content.startswith("## Input data"), "a blank prompt is no part of it"
 
 

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from shared.domain.tool import ToolDefinition
+from shared.domain.tools.definition import ToolDefinition
 from shared.store import catalogue
-from shared.store.catalogue import FRESH_SECONDS, Catalogue, Tools
+from shared.store.catalogue import FRESH_SECONDS, Catalogue, ToolsByName
 
 TENANT = "default"
 
@@ -21,9 +21,9 @@ class Published:
         self.first = asyncio.Event()
         self.first.set()
 
-    async def ask(self, tenant_id: str) -> Tools:
+    async def ask(self, tenant_id: str) -> ToolsByName:
         self.asked += 1
-        found: Tools = {}
+        found: ToolsByName = {}
         if self.asked == 1:
             await self.first.wait()
         return found
@@ -93,7 +93,7 @@ def test_every_tenant_has_tools_of_its_own(clock: list[float]) -> None:
 def test_a_tool_that_has_not_changed_stays_the_same_object(clock: list[float]) -> None:
     published = {"a": "old", "b": "old"}
 
-    async def ask(tenant_id: str) -> Tools:
+    async def ask(tenant_id: str) -> ToolsByName:
         return {
             name: ToolDefinition(name=name, description=text, input_schema={"type": "object"})
             for name, text in published.items()

@@ -10,7 +10,6 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.budget import Reserved
 from shared.domain.errors import (
     BudgetExceeded,
     Cancelled,
@@ -25,24 +24,26 @@ from shared.domain.errors import (
     ToolFailed,
     UnknownAgent,
 )
-from shared.domain.limits import Limits
-from shared.domain.model import ModelCall, Purpose
-from shared.domain.schemas import violations
-from shared.domain.states import Effect, JobStatus, JoinPolicy, StepKind
-from shared.domain.tool import ToolDefinition
+from shared.domain.jobs.budget import Reserved
+from shared.domain.jobs.limits import Limits
+from shared.domain.jobs.states import Effect, JobStatus, JoinPolicy, StepKind
+from shared.domain.jobs.usage import ModelCall, Purpose
+from shared.domain.schema.schemas import violations
+from shared.domain.tools.definition import ToolDefinition
 from shared.ports import ChildOutcome, Delegated
 from shared.settings import Settings
 from shared.store.ids import new_id
-from tests.support.desks import Surroundings, context, desk
+from tests.support.agent_backends import Surroundings, agent_services, context
 from worker.agents import AgentServices, agent_tools
 from worker.container import Tools
 from worker.tools.registry import Registry
+from worker.tools.services import NoDatabase
 
 START = datetime(2026, 11, 21, tzinfo=UTC)
 
 
 def tool_named(name: str, around: Surroundings | None = None, *, is_enabled: bool = True) -> Any:
-    tools = agent_tools(desk(around or Surroundings(), is_enabled=is_enabled))
+    tools = agent_tools(agent_services(around or Surroundings(), is_enabled=is_enabled))
     return next(one for one in tools if one.definition.name == name)
 
 
@@ -71,7 +72,7 @@ def failed(position: int = 0, *, code: str = "tool_error", ended: int = 1, **fie
 
 
 def test_they_delegate_keep_their_order_and_are_not_tried_again() -> None:
-    definitions = {one.definition.name: one.definition for one in agent_tools(desk())}
+    definitions = {one.definition.name: one.definition for one in agent_tools(agent_services())}
 
     kinds = {name: one.kind for name, one in definitions.items()}
     assert kinds == {
@@ -96,7 +97,7 @@ class Claiming:
 
 def test_nobody_else_can_take_their_names() -> None:
     registry = Registry()
-    registry.reserve(agent_tools(desk()))
+    registry.reserve(agent_tools(agent_services()))
 
     with pytest.raises(Misconfigured, match="reserved for planq"):
         registry.extend([Claiming("cp__mine")])
@@ -110,7 +111,7 @@ def test_a_name_that_somebody_has_taken_stops_the_worker_at_its_start() -> None:
     registry.extend([Claiming("ask_agent")])
 
     with pytest.raises(Misconfigured, match="two tools are called 'ask_agent'"):
-        registry.reserve(agent_tools(desk()))
+        registry.reserve(agent_tools(agent_services()))
 
 
 @pytest.mark.parametrize(
@@ -275,7 +276,7 @@ def test_a_refused_plan_leaves_its_transitions_with_the_step_that_asked() -> Non
 
     ((step, transitions),) = around.refused
     assert step == 0
-    assert [(one.event, one.to_json()["aliases"]) for one in transitions] == [
+    assert [(one["event"], one["aliases"]) for one in transitions] == [
         ("start_plan", ["plan_init", "planner_active"]),
         ("validation_failed", ["planner_active", "failed"]),
     ]
@@ -291,7 +292,7 @@ def test_a_refused_plan_leaves_its_transitions_with_the_step_that_asked() -> Non
 )
 def test_the_planner_has_a_model_of_its_own(request_: dict[str, Any], setting: str | None, asked: str) -> None:
     around = Surroundings(["a"], "no plan")
-    tools = agent_tools(AgentServices(planner_model=setting, reach=around.reach()))
+    tools = agent_tools(AgentServices(planner_model=setting, backends=around.backends()))
     tool = next(one for one in tools if one.definition.name == "cp__agent_orchestrate")
 
     with pytest.raises(InvalidArguments):
@@ -325,7 +326,7 @@ def test_what_is_logged_of_an_agent_names_the_tool_that_the_caller_called(
 
 @pytest.mark.parametrize("is_enabled", [True, False])
 def test_what_is_switched_off_is_not_offered(is_enabled: bool) -> None:
-    registry = Tools.load(Settings(agent_orchestrator_enabled=is_enabled)).registry
+    registry = Tools.load(Settings(agent_orchestrator_enabled=is_enabled), NoDatabase(), NoDatabase()).registry
 
     offered = {one.name for one in registry.definitions()}
 
@@ -380,7 +381,7 @@ def test_a_valid_plan_becomes_one_job_that_has_time_for_its_agents_and_a_little_
 
 def test_the_caps_of_a_tenant_hold_for_jobs_that_were_made_under_higher_ones() -> None:
     caps = {"acme": Limits(orchestrate_max_depth=1), "other": Limits(orchestrate_max_depth=9)}
-    tools = agent_tools(AgentServices(reach=Surroundings().reach(), caps=caps.__getitem__))
+    tools = agent_tools(AgentServices(backends=Surroundings().backends(), caps=caps.__getitem__))
     tool = next(one for one in tools if one.definition.name == "cp__call_agent")
     arguments = {"agent_id": "a", "prompt": "p"}
 

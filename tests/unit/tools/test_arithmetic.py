@@ -9,7 +9,7 @@ import time
 import pytest
 
 from shared.domain.errors import InvalidArguments
-from worker.tools.builtin.arithmetic import calculate
+from worker.tools.builtin.pure import calculate
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from shared.domain.artifacts import extract_skill_id
 from shared.domain.errors import InvalidArguments
-from shared.domain.schemas import violations
-from shared.domain.states import Effect, Lane
+from shared.domain.jobs.states import Effect, Lane
+from shared.domain.results.artifacts import extract_skill_id
+from shared.domain.schema.schemas import violations
+from shared.domain.tools.definition import ToolDefinition
 from shared.ports import Passage, Suspended, ToolContext
 from tests.unit.tools.conftest import ShelfKnowledge
 from worker.tools import ToolServices
-from worker.tools.builtin.report import fenced, one_line
+from worker.tools.builtin.report import heading_line, json_block
 from worker.tools.registry import Registry, load_registry
 
 
@@ -64,6 +65,17 @@ def test_every_builtin_is_registered_and_says_what_it_does(registry: Registry) -
         assert definition.description.endswith(".")
         for name, schema in definition.input_schema["properties"].items():
             assert schema.get("description"), f"{definition.name}.{name} is not described"
+
+
+def test_only_tools_about_time_may_be_called_again_and_again(registry: Registry) -> None:
+    assert {one.name for one in registry.definitions() if one.repeatable} == {"now", "wait"}
+
+
+def test_a_definition_of_before_is_read_as_not_repeatable() -> None:
+    stored = ToolDefinition(name="t").model_dump(mode="json")
+    del stored["repeatable"]
+
+    assert not ToolDefinition.model_validate(stored).repeatable
 
 
 def test_builtins_are_installed_through_their_entry_point(services: ToolServices) -> None:
@@ -199,10 +211,9 @@ def test_retried_report_is_the_same_artifact_and_another_step_another(
     first = call(registry, "write_report", arguments, context)
     again = call(registry, "write_report", arguments, dataclasses.replace(context, attempt=2))
     other = call(registry, "write_report", arguments, dataclasses.replace(context, step_index=4))
-    later = call(registry, "write_report", arguments, dataclasses.replace(context, round=1))
 
     assert first["artifact_id"] == again["artifact_id"]
-    assert len({report["artifact_id"] for report in (first, other, later)}) == 3
+    assert first["artifact_id"] != other["artifact_id"]
 
 
 @pytest.mark.parametrize(
@@ -216,11 +227,11 @@ def test_retried_report_is_the_same_artifact_and_another_step_another(
     ],
 )
 def test_headings_are_one_line(heading: str, expected: str) -> None:
-    assert one_line(heading) == expected
+    assert heading_line(heading) == expected
 
 
 def test_code_block_cannot_be_ended_from_inside() -> None:
-    block = fenced({"text": "```\n# not a heading\n````"})
+    block = json_block({"text": "```\n# not a heading\n````"})
 
     assert block.startswith("`````json\n")
     assert block.endswith("\n`````")

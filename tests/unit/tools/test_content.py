@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.support.garbage import garbage
-from worker.tools.builtin.content import Document, read_document, read_limited
+from worker.tools.builtin.content import FetchedDocument, read_document, read_limited
 
 OPENERS = [
     "<!--",
@@ -50,7 +50,7 @@ def test_only_what_is_never_closed_is_left_out() -> None:
 def test_a_number_that_json_cannot_say_again_leaves_the_text(number: str) -> None:
     body = f'{{"a": {number}}}'
 
-    assert read_document(body.encode(), "application/json", None) == Document("", body)
+    assert read_document(body.encode(), "application/json", None) == FetchedDocument("", body)
 
 
 @pytest.mark.parametrize("charset", ["no-such", "undefined", "idna", "hex", "../../x"])

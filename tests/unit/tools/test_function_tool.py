@@ -19,9 +19,9 @@ from shared.domain.errors import (
     InvalidOutput,
     Misconfigured,
 )
-from shared.domain.schemas import check_schema, violations
-from shared.domain.states import Effect, Lane
-from shared.domain.tool import TEXT_OUTPUT_SCHEMA
+from shared.domain.jobs.states import Effect, Lane
+from shared.domain.schema.schemas import check_schema, violations
+from shared.domain.tools.definition import TEXT_OUTPUT_SCHEMA
 from shared.ports import Suspended, ToolContext
 from tests.unit.tools.conftest import Make
 from worker.tools import ToolServices, tool

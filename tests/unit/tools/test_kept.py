@@ -9,9 +9,7 @@ from hypothesis import given
 
 from shared.domain.errors import InvalidArguments
 from tests.unit.domain.strategies import json_values
-from worker.tools.builtin.kept import check_size, storable_json
-from worker.tools.builtin.moments import title_of
-from worker.tools.builtin.user import merge_patch
+from worker.tools.builtin.memory import check_size, merge_patch, moment_title, storable_json
 
 
 @pytest.mark.parametrize(
@@ -63,7 +61,7 @@ def test_a_patch_that_is_applied_again_changes_nothing(target: Any, patch: Any) 
     ],
 )
 def test_a_name_for_people(name: str, expected: str) -> None:
-    assert title_of(name) == expected
+    assert moment_title(name) == expected
 
 
 def test_texts_that_no_database_holds_are_replaced_everywhere() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from shared.domain.errors import Misconfigured
-from shared.domain.plan import parse_plan
-from shared.domain.schemas import check_schema, violations
-from shared.domain.states import Effect
-from shared.domain.validation import validate_plan
+from shared.domain.jobs.states import Effect
+from shared.domain.plan.document import parse_plan
+from shared.domain.plan.validation import validate_plan
+from shared.domain.schema.schemas import check_schema, violations
 from worker.tools import ToolError
 from worker.tools.mcp.config import McpServer, read_mcp_file
 from worker.tools.mcp.definitions import UNDECLARED_OUTPUT_SCHEMA, answer_of, definition_of, effect_of, registry_name
@@ -195,6 +195,15 @@ def test_fields_of_structured_content_that_nobody_declared_can_be_referenced() -
     )
 
     assert validate_plan(plan, {"s_t": definition}, max_steps=2) == []
+
+
+def test_a_server_entry_names_tools_that_may_be_called_again_and_again() -> None:
+    server = McpServer.model_validate({"name": "s", "command": "c", "planq": {"repeatable": ["poll.it"]}})
+    poll, other = (
+        definition_of(server, {"name": name, "inputSchema": {"type": "object"}}) for name in ("poll.it", "x")
+    )
+
+    assert (poll.repeatable, other.repeatable) == (True, False)
 
 
 def test_error_of_a_result_carries_its_first_text() -> None:

@@ -17,11 +17,11 @@ from shared.domain.errors import (
     Transient,
     Unreached,
 )
-from shared.domain.retry import may_have_taken_effect
-from shared.domain.states import Effect, StepStatus
+from shared.domain.jobs.retry import may_have_taken_effect
+from shared.domain.jobs.states import Effect, StepStatus
 from worker.tools import ToolError
 from worker.tools.mcp.definitions import answer_of
-from worker.tools.mcp.failures import failure_of
+from worker.tools.mcp.failures import call_failure
 from worker.tools.mcp.transport import NOT_SENT
 
 DECLARED = {"type": "object", "properties": {"n": {"type": "integer"}}}
@@ -40,7 +40,7 @@ DECLARED = {"type": "object", "properties": {"n": {"type": "integer"}}}
 def test_a_fault_that_may_come_after_the_effect_is_no_refusal(
     error: Exception, expected: type[ExecutionFailed]
 ) -> None:
-    assert type(failure_of(error, "bank", "pay", ())) is expected
+    assert type(call_failure(error, "bank", "pay", ())) is expected
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_fault_that_may_come_after_the_effect_is_no_refusal(
     ],
 )
 def test_a_call_that_was_never_sent_has_no_effect(error: Exception, noted: list[int]) -> None:
-    failure = failure_of(error, "bank", "pay", noted)
+    failure = call_failure(error, "bank", "pay", noted)
 
     assert type(failure) is Unreached
     assert not may_have_taken_effect(StepStatus.FAILED, Effect.UNSAFE, failure.code, is_begun=True, is_in_doubt=False)

@@ -11,8 +11,8 @@ import pytest
 from pydantic import Field
 
 from shared.domain.errors import InvalidArguments, InvalidOutput, Misconfigured, OutcomeUnknown, Transient
-from shared.domain.states import Recovery
-from shared.domain.tool import ToolDefinition
+from shared.domain.jobs.states import Recovery
+from shared.domain.tools.definition import ToolDefinition
 from shared.ports import ToolContext
 from tests.unit.tools.conftest import Make
 from worker.tools import NotHappened, Suspended, ToolServices, tool

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from shared.domain.errors import Misconfigured
-from shared.domain.states import Effect, Lane
-from shared.domain.tool import ToolDefinition
+from shared.domain.jobs.states import Effect, Lane
+from shared.domain.tools.definition import ToolDefinition
 from shared.ports import ToolContext
 from worker.tools import ToolServices
 from worker.tools.registry import Registry, load_registry

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from shared.domain.plan import parse_plan
-from shared.domain.schemas import violations
-from shared.domain.validation import validate_plan
+from shared.domain.plan.document import parse_plan
+from shared.domain.plan.validation import validate_plan
+from shared.domain.schema.schemas import violations
 from shared.ports import ToolContext
 from tests.unit.tools.conftest import Make
 from worker.tools import ToolResponse, tool

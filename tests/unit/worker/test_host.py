@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from shared.domain.processes import Process
-from shared.domain.states import Lane
+from shared.domain.jobs.processes import Process
+from shared.domain.jobs.states import Lane
 from tests.support.waiting import eventually
 from worker.container import process_text
 from worker.host import Host

@@ -9,8 +9,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from shared.domain.errors import DatabaseUnavailable
-from shared.domain.states import JobStatus
-from worker.engine.claims import Claims
+from shared.domain.jobs.states import JobStatus
+from worker.engine.in_flight import InFlightWork
 
 QUEUED = (JobStatus.QUEUED,)
 
@@ -39,14 +39,14 @@ class SilentStore:
 def test_claims_are_refused_while_an_earlier_one_waits_for_too_long(waited: float, refused: bool) -> None:
     async def story() -> None:
         clock, store = Clock(), SilentStore()
-        claims = Claims(clock=clock)
-        watched = claims.watch(store)  # type: ignore[arg-type]
-        first = asyncio.ensure_future(watched.claim_stage(uuid4(), QUEUED))
+        in_flight = InFlightWork(clock=clock)
+        claim_stage = in_flight.claims(store.claim_stage)
+        first = asyncio.ensure_future(claim_stage(uuid4(), QUEUED))
         await asyncio.sleep(0)
         clock.now = waited
 
-        assert claims.is_stalled is refused
-        second = asyncio.ensure_future(watched.claim_stage(uuid4(), QUEUED))
+        assert in_flight.is_stalled is refused
+        second = asyncio.ensure_future(claim_stage(uuid4(), QUEUED))
         await asyncio.sleep(0)
         assert second.done() is refused
         if refused:
@@ -55,8 +55,8 @@ def test_claims_are_refused_while_an_earlier_one_waits_for_too_long(waited: floa
 
         store.answer.set()
         await first
-        assert not claims.is_stalled
-        await watched.claim_stage(uuid4(), QUEUED)
+        assert not in_flight.is_stalled
+        await claim_stage(uuid4(), QUEUED)
 
     asyncio.run(story())
 
@@ -68,12 +68,12 @@ def test_a_claim_that_failed_is_not_waited_for() -> None:
 
     async def story() -> None:
         clock = Clock()
-        claims = Claims(clock=clock)
-        watched = claims.watch(AwayStore())  # type: ignore[arg-type]
+        in_flight = InFlightWork(clock=clock)
+        claim_stage = in_flight.claims(AwayStore().claim_stage)
         with pytest.raises(DatabaseUnavailable, match="away"):
-            await watched.claim_stage(uuid4(), QUEUED)
+            await claim_stage(uuid4(), QUEUED)
         clock.now = 60.0
 
-        assert not claims.is_stalled
+        assert not in_flight.is_stalled
 
     asyncio.run(story())

@@ -1,6 +1,4 @@
-"""Orchestration of agents: plans that agents write for other agents, and what becomes of them.
+"""Orchestrations as they are carried out: their agents, transitions and output, all derived from the steps.
 
-Pure: a plan is validated (`plan`), compiled into an ordinary plan of planq (`compiling`), bounded (`limits`), its
-progress read as a state machine (`machine`), its parts merged (`merging`) and its outcome rendered (`rendering`).
-docs/decisions.md, D2, D11 to D16.
+Pure. Plans of agents are read and compiled in `shared/domain/orchestration`. docs/decisions.md, D15 and D16.
 """

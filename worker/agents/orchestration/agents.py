@@ -1,8 +1,8 @@
-"""Whether the agents of a plan are there and can be asked so: every defect before any of them starts.
+"""The agents of a plan, checked against the stored documents before any of them starts.
 
-What a call hands over is looked at as it was compiled: bindings stand in their places by then, and only what earlier
-steps will find is not known yet. What cannot be known now is checked when the agent's own job begins, by the same
-function (`asking.misfits`).
+The input data of a call is checked as it was compiled: bindings stand in their places by then, and only the outputs
+of earlier steps are unknown. Those are checked when the agent's own job begins, by the same function
+(`input_defects`).
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shared.domain.agents.asking import misfits, unstorable
 from shared.domain.agents.document import AgentDocument, read_agent
+from shared.domain.agents.input import input_defects, unstorable_texts
 from shared.domain.errors import capped
-from shared.domain.references import from_pointer, parse, unescaped
-from shared.domain.schemas import UNKNOWN
-from worker.agents.orchestration.compiling import Compiled
-from worker.agents.orchestration.defects import Defect
-from worker.agents.orchestration.plan import AgentCall, Group, OrchestrationPlan
+from shared.domain.orchestration.compiling import Compiled
+from shared.domain.orchestration.plan import AgentCall, OrchestrationPlan, ParallelGroup
+from shared.domain.orchestration.validation import PlanDefect
+from shared.domain.references.grammar import parse, unescaped
+from shared.domain.schema.schemas import UNKNOWN
+from shared.domain.values.pointers import from_pointer
 
 
 def agents_of(plan: OrchestrationPlan) -> list[str]:
@@ -27,8 +28,8 @@ def agents_of(plan: OrchestrationPlan) -> list[str]:
 
 def agent_defects(
     plan: OrchestrationPlan, stored: Mapping[str, Mapping[str, Any]], compiled: Compiled | None = None
-) -> list[Defect]:
-    """Return what is wrong with the agents that a plan calls, their actions and what they are handed.
+) -> list[PlanDefect]:
+    """Return the defects of a plan's calls: unknown agents and actions, input data that does not fit.
 
     `stored` are the documents in use of those agents, by name. Without `compiled`, for a plan that has other defects,
     no template counts as known.
@@ -46,7 +47,7 @@ def _calls(
 ) -> Iterator[tuple[str, AgentCall, Mapping[str, Any] | None]]:
     for number, step in enumerate(plan.steps):
         made = None if compiled is None else compiled.plan["calls"][number]["arguments"]
-        if not isinstance(step.call, Group):
+        if not isinstance(step.call, ParallelGroup):
             yield f"steps[{number}].agent", step.call, made
             continue
         for position, call in enumerate(step.call.calls):
@@ -56,19 +57,19 @@ def _calls(
 
 def _call_defects(
     path: str, call: AgentCall, documents: Mapping[str, AgentDocument], arguments: Mapping[str, Any] | None
-) -> Iterator[Defect]:
+) -> Iterator[PlanDefect]:
     document = documents.get(call.agent_id)
     if document is None:
-        told = f"{path}.agent_id: there is no agent {capped(call.agent_id, 80)!r} in use"
-        yield Defect(f"{path}.agent_id", "unknown_agent", told)
+        unknown = f"{path}.agent_id: there is no agent {capped(call.agent_id, 80)!r} in use"
+        yield PlanDefect(f"{path}.agent_id", "unknown_agent", unknown)
         return
     if not call.action_id and not call.prompt.strip():
-        told = f"{path}: an agent needs something to do; give it an action_id or a prompt"
-        yield Defect(path, "required", told)
+        missing = f"{path}: an agent needs something to do; give it an action_id or a prompt"
+        yield PlanDefect(path, "required", missing)
     known = _known(call.with_) if arguments is None else _known(arguments.get("with") or {}, _set_aside(arguments))
-    for one in [*unstorable(call.with_), *misfits(document, call.action_id or None, known, partial=True)]:
+    for one in [*unstorable_texts(call.with_), *input_defects(document, call.action_id or None, known, partial=True)]:
         place = f"{path}.action_id" if one.field == "action" else f"{path}.with{_dotted(one.pointer)}"
-        yield Defect(place, one.rule, f"{place}: {one.message}")
+        yield PlanDefect(place, one.rule, f"{place}: {one.message}")
 
 
 def _set_aside(arguments: Mapping[str, Any]) -> frozenset[tuple[str, ...]]:

@@ -1,6 +1,6 @@
-"""What `cp__agent_orchestrate` publishes: the JSON Schemas of its input, of plans, and of its output.
+"""JSON Schemas of `cp__agent_orchestrate`: its input, plans, and its output; and of one call of an agent.
 
-A schema says less than `plan.decode`: not that ids and result keys are unique, nor what references mean. It allows
+A schema says less than `read_plan`: not that ids and result keys are unique, nor what references mean. It allows
 unknown keys at the top of a plan only (cases orchestrate_plan_validation, `json_schema`). docs/decisions.md, D15.
 """
 
@@ -8,38 +8,41 @@ from __future__ import annotations
 
 from typing import Any
 
-from shared.domain.names import MAX_AGENT_NAME
-from worker.agents.orchestration.defects import MAX_CHILDREN, MAX_TIMEOUT_MS, RESULT_KEY, STATUSES, STEP_ID
-from worker.agents.orchestration.words import EVENTS, STRATEGIES, TYPES
+from shared.domain.orchestration.plan import STRATEGIES, OrchestrationEvent, StepType
+from shared.domain.orchestration.validation import MAX_CHILDREN, MAX_TIMEOUT_MS, RESULT_KEY, STATUSES, STEP_ID
+from shared.domain.tools.names import MAX_AGENT_NAME
 
 _TEXT = {"type": "string"}
+_POSITIVE = {"type": "integer", "minimum": 1}
 _KEY = {
     "type": "string",
     "pattern": f"^(?:{RESULT_KEY.pattern})?$",
     "description": "Later steps use the output by it.",
 }
 
-_AGENT: dict[str, Any] = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["agent_id"],
-    "properties": {
-        "agent_id": {
-            "type": "string",
-            "minLength": 1,
-            "maxLength": MAX_AGENT_NAME,
-            "description": "The name of the agent.",
-        },
-        "action_id": {"type": "string", "description": "One of its actions; this or a prompt."},
-        "prompt": {
-            "type": "string",
-            "description": "What it is asked; {{ bindings.x }} and {{ result.key.f }} count.",
-        },
-        "with": {"type": "object", "description": "Its input; strings in it may be templates as those of prompt."},
-        "result_key": _KEY,
-        "timeout_ms": {"type": "integer", "minimum": 1, "maximum": MAX_TIMEOUT_MS},
-    },
+AGENT_ID = {"type": "string", "minLength": 1, "maxLength": MAX_AGENT_NAME, "description": "The name of the agent."}
+
+CALL_PROPERTIES: dict[str, Any] = {
+    "agent_id": AGENT_ID,
+    "action_id": {"type": "string", "description": "One of its actions; this or a prompt."},
+    "prompt": {"type": "string", "description": "The request in words."},
+    "with": {"type": "object", "description": "Its input data."},
+    "timeout_ms": {"type": "integer", "minimum": 1, "maximum": MAX_TIMEOUT_MS},
 }
+"""The properties of one call of one agent, as every tool that calls agents takes it."""
+
+
+def agent_call(**more: Any) -> dict[str, Any]:
+    """Return the schema of a call of an agent, with more properties or with other words for them."""
+    properties = {**CALL_PROPERTIES, **more}
+    return {"type": "object", "additionalProperties": False, "required": ["agent_id"], "properties": properties}
+
+
+_AGENT = agent_call(
+    prompt={"type": "string", "description": "The request; {{ bindings.x }} and {{ result.key.f }} count."},
+    **{"with": {"type": "object", "description": "Its input; strings in it may be templates as those of prompt."}},
+    result_key=_KEY,
+)
 
 _GROUP: dict[str, Any] = {
     "type": "object",
@@ -47,7 +50,7 @@ _GROUP: dict[str, Any] = {
     "required": ["steps"],
     "properties": {
         "steps": {"type": "array", "minItems": 1, "maxItems": MAX_CHILDREN, "items": _AGENT},
-        "max_concurrency": {"type": "integer", "minimum": 1},
+        "max_concurrency": _POSITIVE,
         "merge_strategy": {"enum": list(STRATEGIES)},
         "result_key": _KEY,
         "bindings": {"type": "object", "description": "Added to the plan's for this group."},
@@ -58,7 +61,7 @@ _TRANSITIONS: dict[str, Any] = {
     "type": "object",
     "additionalProperties": False,
     "properties": {
-        "allowed_events": {"type": "array", "items": {"enum": list(EVENTS)}},
+        "allowed_events": {"type": "array", "items": {"enum": [event.value for event in OrchestrationEvent]}},
         "failure_branch_ids": {"type": "array", "items": _TEXT},
         "default_next_step": _TEXT,
     },
@@ -79,7 +82,7 @@ _STEP: dict[str, Any] = {
     "type": "object",
     "additionalProperties": False,
     "required": ["id", "type", "status"],
-    "properties": {**_COMMON, "type": {"enum": list(TYPES)}, **_PAYLOADS},
+    "properties": {**_COMMON, "type": {"enum": [kind.value for kind in StepType]}, **_PAYLOADS},
     "allOf": [
         {
             "if": {"properties": {"type": {"const": kind}}, "required": ["type"]},
@@ -88,7 +91,7 @@ _STEP: dict[str, Any] = {
         for kind in _PAYLOADS
     ],
 }
-"""Conditions and no alternatives, so that a defect is told where it is, and not as "fits none of two"."""
+"""Conditions and no alternatives, so that the message names the place of a defect, and not "fits none of two"."""
 
 _STEP_FOR_MODELS: dict[str, Any] = {
     "anyOf": [
@@ -122,23 +125,15 @@ PLAN_SCHEMA = _plan(_STEP)
 PLAN_SCHEMA_FOR_MODELS = _plan(_STEP_FOR_MODELS)
 
 
-INPUT_SCHEMA: dict[str, Any] = {
+ORCHESTRATE_INPUT: dict[str, Any] = {
     "type": "object",
     "additionalProperties": False,
     "properties": {
         "prompt": {"type": "string", "description": "What shall be done, in words: a model then makes the plan."},
         "plan": {"$ref": "#/$defs/plan"},
         "bindings": {"type": "object", "description": "Values for templates; they win over the plan's own."},
-        "timeout_ms": {
-            "type": "integer",
-            "minimum": 1,
-            "description": "Lowers what an agent gets that names no time of its own.",
-        },
-        "max_parallel": {
-            "type": "integer",
-            "minimum": 1,
-            "description": "Lowers how many agents of a group run at once.",
-        },
+        "timeout_ms": {**_POSITIVE, "description": "Lowers the time of an agent that names none of its own."},
+        "max_parallel": {**_POSITIVE, "description": "Lowers how many agents of a group run at once."},
         "planner_model": {
             "type": "string",
             "description": "The model that makes a plan of the prompt, as provider:model; else the server's choice.",
@@ -154,7 +149,7 @@ _ENTRY: dict[str, Any] = {
     "required": ["id", "type", "status"],
     "properties": {
         "id": _TEXT,
-        "type": {"enum": list(TYPES)},
+        "type": {"enum": [kind.value for kind in StepType]},
         "status": {"enum": ["success", "failed", "partial", "skipped"]},
         "agent_id": _TEXT,
         "action_id": _TEXT,
@@ -166,7 +161,7 @@ _ENTRY: dict[str, Any] = {
     },
 }
 
-OUTPUT_SCHEMA: dict[str, Any] = {
+ORCHESTRATE_OUTPUT: dict[str, Any] = {
     "type": "object",
     "required": ["success", "steps"],
     "properties": {
@@ -178,7 +173,7 @@ OUTPUT_SCHEMA: dict[str, Any] = {
         "totals": {"type": "object"},
         "warnings": {
             "type": "array",
-            "description": "What is not as asked: limits that were lowered, names that nothing has.",
+            "description": "Differences from the request: limits that were lowered, names that nothing has.",
             "items": {"type": "object", "required": ["path", "rule", "message"]},
         },
     },

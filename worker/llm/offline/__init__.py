@@ -18,5 +18,6 @@ result" in a calculation mean the calculation before.
 
 from worker.llm.offline.planner import plan_offline
 from worker.llm.offline.responder import answer_offline
+from worker.llm.offline.turns import turn_offline
 
-__all__ = ["answer_offline", "plan_offline"]
+__all__ = ["answer_offline", "plan_offline", "turn_offline"]

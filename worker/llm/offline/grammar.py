@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-MAX_COMMANDS = 100
-"""More than any plan of a model may have (docs/decisions.md, D11); what is beyond is left unread."""
+_MAX_COMMANDS = 100
+"""More than any plan of a model may have (docs/decisions.md, D11); the rest is left unread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class WriteReport:
     """Write a report. `last_only`: from the last result instead of all. `about`: search for this first."""
 
     title: str = ""
@@ -60,14 +60,14 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallTool:
     """Call `tool` with `arguments` exactly as written."""
 
     tool: str
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
-Command = Search | Calculate | Fetch | Now | Wait | Report | Call
+Command = Search | Calculate | Fetch | Now | Wait | WriteReport | CallTool
 
 _MARK = re.compile("\x00(\\d+)\x00")
 _CALL = re.compile(r"\b(?:call|use|run)\s+([A-Za-z][\w.\-/]{0,127})\s+with\s*(?=\{)", re.IGNORECASE)
@@ -86,7 +86,7 @@ _POLITE = re.compile(
 
 
 class _Marks:
-    """What was taken out of the text, by the number of its mark."""
+    """The texts and values taken out of the text, by the numbers of their marks."""
 
     def __init__(self) -> None:
         self.kept: list[Any] = []
@@ -108,7 +108,7 @@ class _Marks:
         return value if isinstance(value, str) else json.dumps(value)
 
 
-def parse(text: str) -> list[Command]:
+def read_commands(text: str) -> list[Command]:
     """Return the commands found in `text`, in order; none when it holds no command of the grammar."""
     marks = _Marks()
     marked = _QUOTED.sub(lambda quoted: marks.add(_inside(quoted)), _mark_calls(text.replace("\x00", ""), marks))
@@ -117,9 +117,9 @@ def parse(text: str) -> list[Command]:
     commands: list[Command] = []
     for clause in _clauses(marked):
         commands += clause.verb("".join(clause.object), marks)
-        if len(commands) >= MAX_COMMANDS:
+        if len(commands) >= _MAX_COMMANDS:
             break
-    return commands[:MAX_COMMANDS]
+    return commands[:_MAX_COMMANDS]
 
 
 def _inside(quoted: re.Match[str]) -> str:
@@ -143,12 +143,12 @@ def _mark_calls(text: str, marks: _Marks) -> str:
     return "".join(out) + text[position:]
 
 
-Verb = Callable[[str, _Marks], list[Command]]
+_Verb = Callable[[str, _Marks], list[Command]]
 
 
 @dataclass(slots=True)
 class _Clause:
-    verb: Verb
+    verb: _Verb
     object: list[str]
     open_brackets: int = 0
 
@@ -200,21 +200,6 @@ def _clause_begun_by(piece: str) -> _Clause | None:
 
 _STARTS_LIKE_SUM = re.compile(r"[\d(.\-+]")
 _PLACE = r"(?:the\s+|our\s+|my\s+)?(?:handbook|knowledge(?:\s+base)?|docs?|documentation|documents|library|notes)"
-_VERB_PATTERNS: tuple[tuple[str, str], ...] = (
-    (rf"(?:search|look|check|consult)\s+(?:in\s+|through\s+)?{_PLACE}\s+(?:for|about|on)\b", "search"),
-    (r"(?:search|look)\s+(?:for|up)\b", "search"),
-    (r"(?:search|research|find)\b(?:\s+(?:information|passages|out))?(?:\s+(?:for|about|on)\b)?", "search"),
-    (r"(?:calculate|compute|evaluate|work\s+out)\b", "calculate"),
-    (r"(?:what\s+is|what's|how\s+much\s+is)\s+(?=[\d(.\-+\s]*\d)(?=[^A-Za-z]*$)", "calculate"),
-    (r"(?:fetch|get|download|read|open|retrieve)\s+(?:the\s+)?(?:page\s+|url\s+|document\s+)?(?:at\s+|from\s+)?"
-     r"(?=https?://|\x00)", "fetch"),
-    (r"what(?:\s+is|'s)?\s+(?:the\s+)?(?:current\s+)?(?:time|date)\b|what\s+day\s+is\s+it\b"
-     r"|(?:tell|give|show|get)\s+(?:me\s+)?the\s+(?:current\s+)?(?:time|date)\b", "now"),
-    (r"(?:wait|pause|sleep)\s+(?:for\s+)?(?=\d)", "wait"),
-    (r"(?:write|create|make|compose|produce|prepare|draft)\s+(?:me\s+|us\s+)?(?:an?\s+|the\s+)?"
-     r"(?:short\s+|brief\s+|little\s+|final\s+)?report\b", "report"),
-    (r"(?:call|use|run)\s+(?=[A-Za-z][\w.\-/]{0,127}(?:\s+with\s*\x00\d+\x00)?\s*$)", "call"),
-)  # fmt: skip
 
 
 def _search(rest: str, marks: _Marks) -> list[Command]:
@@ -291,7 +276,7 @@ def _report(rest: str, marks: _Marks) -> list[Command]:
         text = text[: sources.start()].strip()
     about = _ABOUT.search(text)
     return [
-        Report(
+        WriteReport(
             title=marks.fill(title.group(1)) if title else "",
             last_only=bool(sources and sources["one"]),
             about=marks.fill(about.group(1)) if about else "",
@@ -303,18 +288,45 @@ def _call(rest: str, marks: _Marks) -> list[Command]:
     name, _, tail = rest.strip().partition(" ")
     found = _MARK.search(tail)
     arguments = marks.kept[int(found.group(1))] if found else {}
-    return [Call(name, arguments)] if isinstance(arguments, dict) else []
+    return [CallTool(name, arguments)] if isinstance(arguments, dict) else []
 
 
-_READERS: dict[str, Verb] = {
-    "search": _search,
-    "calculate": _calculate,
-    "fetch": _fetch,
-    "now": _now,
-    "wait": _wait,
-    "report": _report,
-    "call": _call,
-}
-_VERBS: tuple[tuple[re.Pattern[str], Verb], ...] = tuple(
-    (re.compile(pattern, re.IGNORECASE), _READERS[verb]) for pattern, verb in _VERB_PATTERNS
+_VERB_PATTERNS: tuple[tuple[str, _Verb], ...] = (
+    (rf"(?:search|look|check|consult)\s+(?:in\s+|through\s+)?{_PLACE}\s+(?:for|about|on)\b", _search),
+    (r"(?:search|look)\s+(?:for|up)\b", _search),
+    (r"(?:search|research|find)\b(?:\s+(?:information|passages|out))?(?:\s+(?:for|about|on)\b)?", _search),
+    (r"(?:calculate|compute|evaluate|work\s+out)\b", _calculate),
+    (r"(?:what\s+is|what's|how\s+much\s+is)\s+(?=[\d(.\-+\s]*\d)(?=[^A-Za-z]*$)", _calculate),
+    (r"(?:fetch|get|download|read|open|retrieve)\s+(?:the\s+)?(?:page\s+|url\s+|document\s+)?(?:at\s+|from\s+)?"
+     r"(?=https?://|\x00)", _fetch),
+    (r"what(?:\s+is|'s)?\s+(?:the\s+)?(?:current\s+)?(?:time|date)\b|what\s+day\s+is\s+it\b"
+     r"|(?:tell|give|show|get)\s+(?:me\s+)?the\s+(?:current\s+)?(?:time|date)\b", _now),
+    (r"(?:wait|pause|sleep)\s+(?:for\s+)?(?=\d)", _wait),
+    (r"(?:write|create|make|compose|produce|prepare|draft)\s+(?:me\s+|us\s+)?(?:an?\s+|the\s+)?"
+     r"(?:short\s+|brief\s+|little\s+|final\s+)?report\b", _report),
+    (r"(?:call|use|run)\s+(?=[A-Za-z][\w.\-/]{0,127}(?:\s+with\s*\x00\d+\x00)?\s*$)", _call),
+)  # fmt: skip
+_VERBS = tuple((re.compile(pattern, re.IGNORECASE), verb) for pattern, verb in _VERB_PATTERNS)
+
+
+_EXAMPLES = (
+    ("knowledge_search", 'search the handbook for "durable execution"'),
+    ("calculate", "calculate (12 + 30) * 2"),
+    ("http_fetch", "fetch https://example.org/"),
+    ("now", "what time is it"),
+    ("wait", "wait 5 seconds"),
+    ("write_report", "write a report titled Findings from them"),
 )
+
+
+def help_text(offered: Set[str]) -> str:
+    """Return what can be asked for with the `offered` tools."""
+    known = [example for tool, example in _EXAMPLES if tool in offered]
+    if not known:
+        return "None of the tools that my rules know is offered at the moment."
+    lines = "\n".join(f"- {example}" for example in known)
+    return (
+        "I am not a language model; I follow a few fixed rules. You can ask for:\n\n"
+        f"{lines}\n\n"
+        'Join commands with "and", "then" or commas, and put what is to be taken literally between quotes.'
+    )

@@ -10,19 +10,30 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from shared.domain.errors import capped
-from shared.domain.model import Ask, ToolCallRequest
-from shared.domain.planning import DIRECT, PLANNING_TOOL_NAME, TOOL_CALLS
-from shared.domain.references import escaped, find_references
-from shared.domain.tool import ToolDefinition
-from worker.llm.backend import FREE, Completion
-from worker.llm.offline.grammar import Calculate, Call, Command, Fetch, Now, Report, Search, Wait, parse
-from worker.llm.offline.structured import structured_text
-from worker.llm.offline.texts import SIGNATURE, help_text
+from shared.domain.models.exchange import Ask, ToolCallRequest
+from shared.domain.plan.interpret import DIRECT, PLANNING_TOOL_NAME, TOOL_CALLS
+from shared.domain.references.grammar import escaped, find_references
+from shared.domain.tools.definition import ToolDefinition
+from worker.llm.completion import NO_COST, Completion
+from worker.llm.offline.grammar import (
+    Calculate,
+    CallTool,
+    Command,
+    Fetch,
+    Now,
+    Search,
+    Wait,
+    WriteReport,
+    help_text,
+    read_commands,
+)
+from worker.llm.offline.structured import SIGNATURE, structured_text
 
-MAX_HEADING_CHARS = 80
+_MAX_HEADING = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +45,8 @@ class _Source:
 
 
 @dataclass(slots=True)
-class _Draft:
-    """A plan while it grows."""
+class Draft:
+    """A plan while it grows; `missing` are tools that it would need and that are not offered."""
 
     offered: frozenset[str]
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -43,6 +54,21 @@ class _Draft:
     sources: list[_Source] = field(default_factory=list)
     last_sum: int | None = None
     missing: list[str] = field(default_factory=list)
+
+    @property
+    def reasoning(self) -> str:
+        """Return what the rules have found, in a sentence or two."""
+        names = ", ".join(call["tool_name"] for call in self.calls)
+        found = f"planq's offline rules recognised {len(self.calls)} command(s): {names}."
+        if not self.missing:
+            return found
+        return f"{found} Left out, because no such tool is offered: {', '.join(self.missing)}."
+
+    def add_source(self, tool: str, arguments: dict[str, Any], heading: str, field_name: str) -> None:
+        """Plan a call whose output a report can draw on."""
+        index = self.add(tool, arguments)
+        if index is not None:
+            self.sources.append(_Source(heading, f"${index}.output.{field_name}"))
 
     def add(self, tool: str, arguments: dict[str, Any]) -> int | None:
         """Plan a call and return its index; None when the tool is not offered."""
@@ -59,26 +85,43 @@ def plan_offline(ask: Ask, tools: Sequence[ToolDefinition]) -> Completion:
 
     It is a direct answer when no command is recognised or none of the tools they need is offered.
     """
-    draft = _Draft(frozenset(tool.name for tool in tools), ask.data if isinstance(ask.data, Mapping) else {})
-    commands = parse(ask.input)
-    for command in commands:
-        _ADDERS[type(command)](draft, command)
+    draft = draft_of(ask, tools)
     if not draft.calls:
-        structured = ask.answer_schema is not None
-        content = structured_text(ask.answer_schema or {}, ask) if structured else _direct_answer(ask, draft)
-        return _reply({"type": DIRECT, "content": content})
-    names = ", ".join(call["tool_name"] for call in draft.calls)
-    reasoning = f"planq's offline rules recognised {len(draft.calls)} command(s): {names}."
-    if draft.missing:
-        reasoning += f" Left out, because no such tool is offered: {', '.join(draft.missing)}."
-    return _reply({"type": TOOL_CALLS, "reasoning": reasoning, "calls": draft.calls})
+        return planning_reply({"type": DIRECT, "content": answer_without_calls(ask, draft)})
+    return planning_reply({"type": TOOL_CALLS, "reasoning": draft.reasoning, "calls": draft.calls})
 
 
-def _reply(arguments: dict[str, Any]) -> Completion:
-    return Completion(tool_calls=(ToolCallRequest(PLANNING_TOOL_NAME, arguments),), cost_usd=FREE)
+def draft_of(ask: Ask, tools: Sequence[ToolDefinition]) -> Draft:
+    """Return the calls that the rules find in a question."""
+    return _drafted(ask.input, frozenset(tool.name for tool in tools), ask.data)
 
 
-def _direct_answer(ask: Ask, draft: _Draft) -> str:
+def draft_again(ask: Ask, tools: Sequence[ToolDefinition]) -> Draft:
+    """Return what `draft_of` does, for a question that is asked in every turn; nobody may change it."""
+    return draft_of(ask, tools) if ask.data else _drafted_once(ask.input, frozenset(tool.name for tool in tools))
+
+
+def _drafted(text: str, offered: frozenset[str], data: Any) -> Draft:
+    draft = Draft(offered, data if isinstance(data, Mapping) else {})
+    for command in read_commands(text):
+        _ADDERS[type(command)](draft, command)
+    return draft
+
+
+@lru_cache(maxsize=32)
+def _drafted_once(text: str, offered: frozenset[str]) -> Draft:
+    return _drafted(text, offered, None)
+
+
+def planning_reply(arguments: dict[str, Any], call_id: str = "") -> Completion:
+    """Return the reply that is one call of `__planning__`."""
+    return Completion(tool_calls=(ToolCallRequest(PLANNING_TOOL_NAME, arguments, call_id),), cost_usd=NO_COST)
+
+
+def answer_without_calls(ask: Ask, draft: Draft) -> str:
+    """Return the answer to a question in which the rules found nothing to do."""
+    if ask.answer_schema is not None:
+        return structured_text(ask.answer_schema, ask)
     if draft.missing:
         wanted = ", ".join(capped(name, 130) for name in draft.missing)
         opening = f"I understood what you ask for, but it needs tools that are not offered here: {wanted}."
@@ -88,13 +131,11 @@ def _direct_answer(ask: Ask, draft: _Draft) -> str:
     return f"{opening}\n\n{help_text(draft.offered)}\n\n{SIGNATURE}"
 
 
-def _add_search(draft: _Draft, command: Search) -> None:
-    index = draft.add("knowledge_search", {"query": escaped(command.query)})
-    if index is not None:
-        draft.sources.append(_Source(command.query, f"${index}.output.text"))
+def _add_search(draft: Draft, command: Search) -> None:
+    draft.add_source("knowledge_search", {"query": escaped(command.query)}, command.query, "text")
 
 
-def _add_sum(draft: _Draft, command: Calculate) -> None:
+def _add_sum(draft: Draft, command: Calculate) -> None:
     earlier = None if draft.last_sum is None else f"({{{{ ${draft.last_sum}.output.result }}}})"
     # Without an earlier calculation the word stays, and the tool says what is wrong with the expression.
     expression = "".join((earlier or "it") if part is None else escaped(part) for part in command.parts)
@@ -105,24 +146,20 @@ def _add_sum(draft: _Draft, command: Calculate) -> None:
         draft.last_sum = index
 
 
-def _add_fetch(draft: _Draft, command: Fetch) -> None:
-    index = draft.add("http_fetch", {"url": escaped(command.url)})
-    if index is not None:
-        draft.sources.append(_Source(command.url, f"${index}.output.text"))
+def _add_fetch(draft: Draft, command: Fetch) -> None:
+    draft.add_source("http_fetch", {"url": escaped(command.url)}, command.url, "text")
 
 
-def _add_now(draft: _Draft, _command: Now) -> None:
-    index = draft.add("now", {})
-    if index is not None:
-        draft.sources.append(_Source("Time", f"${index}.output.iso"))
+def _add_now(draft: Draft, _command: Now) -> None:
+    draft.add_source("now", {}, "Time", "iso")
 
 
-def _add_wait(draft: _Draft, command: Wait) -> None:
+def _add_wait(draft: Draft, command: Wait) -> None:
     whole = command.seconds.is_integer()
     draft.add("wait", {"seconds": int(command.seconds) if whole else command.seconds})
 
 
-def _add_report(draft: _Draft, command: Report) -> None:
+def _add_report(draft: Draft, command: WriteReport) -> None:
     if "write_report" not in draft.offered:
         draft.add("write_report", {})
         return
@@ -133,14 +170,12 @@ def _add_report(draft: _Draft, command: Report) -> None:
         # Nothing to report from: an empty report would only look like an answer.
         draft.missing.append("something to report from (say what to search, fetch or calculate first)")
         return
-    sections = [
-        {"heading": escaped(capped(each.heading, MAX_HEADING_CHARS)), "content": each.content} for each in sources
-    ]
+    sections = [{"heading": escaped(capped(each.heading, _MAX_HEADING)), "content": each.content} for each in sources]
     title = command.title or command.about or f"Report on {' and '.join(each.heading for each in sources)}"
-    draft.add("write_report", {"title": escaped(capped(title, MAX_HEADING_CHARS)), "sections": sections})
+    draft.add("write_report", {"title": escaped(capped(title, _MAX_HEADING)), "sections": sections})
 
 
-def _add_call(draft: _Draft, command: Call) -> None:
+def _add_call(draft: Draft, command: CallTool) -> None:
     # Arguments given as JSON are the user's own plan: references in them are meant. Input data is not.
     draft.add(command.tool, {name: _filled(value, draft.data) for name, value in command.arguments.items()})
 
@@ -151,7 +186,7 @@ _WITH = re.compile(r"\{\{\s*with\.(\w{1,100})\s*\}\}")
 def _filled(value: Any, data: Mapping[str, Any]) -> Any:
     """Return arguments with input data in the place of each `{{ with.NAME }}`: as a value where it stands alone.
 
-    What is inserted is escaped, so that it is nothing but text; a name that the data does not have is left as it is.
+    Inserted values are escaped, so that they stay text; a name that the data does not have is left as it is.
     """
     if isinstance(value, Mapping):
         return {name: _filled(inner, data) for name, inner in value.items()}
@@ -185,12 +220,12 @@ def _shown(found: re.Match[str], data: Mapping[str, Any]) -> str:
     return text.replace("{{", "\\{{")
 
 
-_ADDERS: dict[type[Command], Callable[[_Draft, Any], None]] = {
+_ADDERS: dict[type[Command], Callable[[Draft, Any], None]] = {
     Search: _add_search,
     Calculate: _add_sum,
     Fetch: _add_fetch,
     Now: _add_now,
     Wait: _add_wait,
-    Report: _add_report,
-    Call: _add_call,
+    WriteReport: _add_report,
+    CallTool: _add_call,
 }

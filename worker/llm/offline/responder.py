@@ -11,43 +11,43 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from shared.domain.encoding import indented
 from shared.domain.errors import capped
-from shared.domain.model import Ask, Findings, StepResult
+from shared.domain.jobs.steps import StepResult
+from shared.domain.models.exchange import Ask, Findings
+from shared.domain.values.encoding import indented
 from shared.ports.orchestrations import BINDINGS_MARK, PLAN_SCHEMA_NAME
-from worker.llm.backend import FREE, Completion
-from worker.llm.offline.structured import structured_text
-from worker.llm.offline.texts import SIGNATURE
-from worker.llm.plan_errors import told_plan_errors
+from worker.llm.completion import NO_COST, Completion
+from worker.llm.offline.structured import SIGNATURE, structured_text
+from worker.llm.request import plan_errors_text
 
-MAX_SNIPPET_CHARS = 300
-MAX_EXCERPT_CHARS = 1_500
-MAX_JSON_CHARS = 2_000
-MAX_REPORT_CHARS = 100_000
-MAX_HITS = 5
+_MAX_SNIPPET_CHARS = 300
+_MAX_EXCERPT_CHARS = 1_500
+_MAX_JSON_CHARS = 2_000
+_MAX_REPORT_CHARS = 100_000
+_MAX_HITS = 5
 
 
 def answer_offline(ask: Ask, findings: Findings) -> Completion:
     """Return the rules' answer; its text is never empty, and it costs nothing."""
-    if asks_for_plan(ask):
-        return Completion(text=plan_of_agents(ask), cost_usd=FREE)
+    if _asks_for_plan(ask):
+        return Completion(text=_plan_of_agents(ask), cost_usd=NO_COST)
     if ask.answer_schema is not None:
-        return Completion(text=structured_text(ask.answer_schema, ask, findings), cost_usd=FREE)
+        return Completion(text=structured_text(ask.answer_schema, ask, findings), cost_usd=NO_COST)
     if findings.is_direct:
         body = _repeat(ask)
     elif findings.plan_errors:
         body = (
             "I did not run anything, because the plan has errors:\n\n"
-            f"{told_plan_errors(findings.plan_errors)}\n\nNo tool was called."
+            f"{plan_errors_text(findings.plan_errors)}\n\nNo tool was called."
         )
     else:
         body = _tell(findings.results)
-    return Completion(text=f"{body}\n\n{SIGNATURE}", cost_usd=FREE)
+    return Completion(text=f"{body}\n\n{SIGNATURE}", cost_usd=NO_COST)
 
 
 def _repeat(ask: Ask) -> str:
-    """Return what was asked, shortened: without a tool's results there is nothing else that rules could say."""
-    asked = capped(ask.input.strip(), MAX_EXCERPT_CHARS)
+    """Return the question, shortened: without a tool's results the rules have nothing else."""
+    asked = capped(ask.input.strip(), _MAX_EXCERPT_CHARS)
     parts = ["I am not a language model and can only repeat what I was given:"]
     parts += ["\n".join(f"> {line}".rstrip() for line in asked.splitlines())] if asked else []
     parts += [_as_json(ask.data)] if ask.data is not None else []
@@ -94,7 +94,7 @@ def _as_json(value: Any) -> str:
         text = indented(value)
     except (ValueError, RecursionError):
         text = "(a value that cannot be shown)"
-    shown = capped(text, MAX_JSON_CHARS)
+    shown = capped(text, _MAX_JSON_CHARS)
     # A fence longer than any run of backticks in the text cannot be closed by it (CommonMark 0.31, 4.5).
     longest = max((len(run) for run in re.findall("`+", shown)), default=0)
     fence = "`" * max(3, longest + 1)
@@ -113,11 +113,11 @@ def _line(text: str, limit: int) -> str:
 def _report(result: StepResult) -> str:
     if result.tool_name != "write_report" or not isinstance(result.output, Mapping):
         return ""
-    return capped(_text(result.output.get("artifact"), "markdown"), MAX_REPORT_CHARS)
+    return _tell_report({}, result.output)
 
 
 def _tell_report(_arguments: Mapping[str, Any], output: Mapping[str, Any]) -> str:
-    return capped(_text(output.get("artifact"), "markdown"), MAX_REPORT_CHARS)
+    return capped(_text(output.get("artifact"), "markdown"), _MAX_REPORT_CHARS)
 
 
 def _tell_search(arguments: Mapping[str, Any], output: Mapping[str, Any]) -> str:
@@ -128,11 +128,11 @@ def _tell_search(arguments: Mapping[str, Any], output: Mapping[str, Any]) -> str
     if not hits:
         return f"I found nothing about “{query}”."
     lines = [f"About “{query}” I found {len(hits)} passage{'s' if len(hits) > 1 else ''}:", ""]
-    for hit in hits[:MAX_HITS]:
+    for hit in hits[:_MAX_HITS]:
         title = _line(_text(hit, "title"), 120) or "untitled"
         source = _line(_text(hit, "source"), 200)
         where = f" ({source})" if source and source != title else ""
-        lines.append(f"- **{title}**{where}: {_line(_text(hit, 'text'), MAX_SNIPPET_CHARS)}")
+        lines.append(f"- **{title}**{where}: {_line(_text(hit, 'text'), _MAX_SNIPPET_CHARS)}")
     return "\n".join(lines)
 
 
@@ -146,7 +146,7 @@ def _tell_sum(arguments: Mapping[str, Any], output: Mapping[str, Any]) -> str:
 def _tell_fetch(arguments: Mapping[str, Any], output: Mapping[str, Any]) -> str:
     url = _line(_text(output, "url") or str(arguments.get("url", "")), 500)
     title = _line(_text(output, "title"), 200)
-    excerpt = capped(_text(output, "text"), MAX_EXCERPT_CHARS)
+    excerpt = capped(_text(output, "text"), _MAX_EXCERPT_CHARS)
     heading = f"**{title}** ({url})" if title else url
     return f"{heading}\n\n{excerpt or 'The page holds no text.'}"
 
@@ -165,8 +165,8 @@ def _tell_agents(_arguments: Mapping[str, Any], output: Mapping[str, Any]) -> st
     steps = output.get("steps")
     last = steps[-1] if output.get("success") is True and isinstance(steps, list) and steps else None
     said = last.get("output") if isinstance(last, Mapping) else None
-    # Whoever reads the whole need not be told of every part that rules composed it.
-    return capped(_text(said, "text").replace(f"\n\n{SIGNATURE}", ""), MAX_REPORT_CHARS)
+    # One signature at the end of the whole is enough.
+    return capped(_text(said, "text").replace(f"\n\n{SIGNATURE}", ""), _MAX_REPORT_CHARS)
 
 
 _TELLERS: dict[str, Callable[[Mapping[str, Any], Mapping[str, Any]], str]] = {
@@ -183,13 +183,13 @@ _TELLERS: dict[str, Callable[[Mapping[str, Any], Mapping[str, Any]], str]] = {
 _SENTENCE = re.compile(r"(?:[.!?;\n]+\s*|,?\s+then\s+)", re.IGNORECASE)
 
 
-def asks_for_plan(ask: Ask) -> bool:
+def _asks_for_plan(ask: Ask) -> bool:
     """True when the question is that of an orchestration's planning call."""
     return (ask.answer_schema or {}).get("title") == PLAN_SCHEMA_NAME
 
 
-def plan_of_agents(ask: Ask) -> str:
-    """Return the JSON text of a plan; precondition: `asks_for_plan`."""
+def _plan_of_agents(ask: Ask) -> str:
+    """Return the JSON text of a plan; precondition: `_asks_for_plan`."""
     names = _names(ask.answer_schema or {})
     prompt = ask.input.partition(BINDINGS_MARK)[0]
     steps: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""An object that satisfies a schema, put together by fixed rules from what was asked and found.
+"""An object that satisfies a schema, put together by fixed rules from the question and the findings.
 
 Where the input data or a result has a field of the same name that fits, that is the value; numbers and sentences are
 taken from the text in order, and of listed choices the first one that the text mentions. What the rules cannot make
@@ -12,15 +12,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shared.domain.encoding import encode
 from shared.domain.errors import capped, storable
-from shared.domain.model import Ask, Findings
-from shared.domain.schemas import violations
+from shared.domain.models.exchange import Ask, Findings
+from shared.domain.schema.schemas import violations
+from shared.domain.values.encoding import encode
 
-MAX_TEXT_CHARS = 400
-MAX_TITLE_CHARS = 80
-MAX_ITEMS = 3
-MAX_NESTING = 6
+SIGNATURE = "— composed by planq's offline rules, not by a language model"
+
+_MAX_TEXT_CHARS = 400
+_MAX_TITLE_CHARS = 80
+_MAX_ITEMS = 3
+_MAX_NESTING = 6
 
 _NUMBER = re.compile(r"(?<![\w.])-?\d{1,15}(?:\.\d{1,15})?(?![\w])(?!\.\d)")
 _SENTENCE = re.compile(r"[^.!?\n]+[.!?]?")
@@ -92,7 +94,7 @@ class _Maker:
                 return candidate
         for keyword in ("anyOf", "oneOf"):
             for one in schema.get(keyword) or ():
-                made = self.value(one, name, depth + 1) if depth < MAX_NESTING else None
+                made = self.value(one, name, depth + 1) if depth < _MAX_NESTING else None
                 if self._fits(schema, made):
                     return made
         return self._made(schema, name, depth)
@@ -114,7 +116,7 @@ class _Maker:
         return not violations({"properties": {"value": schema}, **shared}, {"value": value})
 
     def _resolved(self, schema: Any) -> Mapping[str, Any]:
-        for _ in range(MAX_NESTING):
+        for _ in range(_MAX_NESTING):
             if not isinstance(schema, Mapping):
                 return {}
             target = schema.get("$ref")
@@ -146,16 +148,16 @@ class _Maker:
     def _object(self, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
         properties = schema.get("properties") or {}
         required = schema.get("required") or ()
-        wanted = [key for key in properties if key in required or depth < MAX_NESTING // 2]
-        if depth >= MAX_NESTING:
+        wanted = [key for key in properties if key in required or depth < _MAX_NESTING // 2]
+        if depth >= _MAX_NESTING:
             return {}
         return {key: self.value(properties[key], key, depth + 1) for key in wanted}
 
     def _array(self, schema: Mapping[str, Any], name: str, depth: int) -> list[Any]:
-        least, most = int(schema.get("minItems", 0)), int(schema.get("maxItems", MAX_ITEMS))
-        if depth >= MAX_NESTING:
+        least, most = int(schema.get("minItems", 0)), int(schema.get("maxItems", _MAX_ITEMS))
+        if depth >= _MAX_NESTING:
             return []
-        count = max(least, min(most, MAX_ITEMS, max(1, len(self._sources.sentences))))
+        count = max(least, min(most, _MAX_ITEMS, max(1, len(self._sources.sentences))))
         singular = name.removesuffix("s")
         made = [self.value(schema.get("items"), singular, depth + 1) for _ in range(min(count, 100))]
         if schema.get("uniqueItems"):
@@ -177,7 +179,7 @@ class _Maker:
         return -(-number // step) * step if step else number
 
     def _text(self, schema: Mapping[str, Any], name: str) -> str:
-        limit = MAX_TITLE_CHARS if name.lower() in _TITLES else MAX_TEXT_CHARS
+        limit = _MAX_TITLE_CHARS if name.lower() in _TITLES else _MAX_TEXT_CHARS
         text = self._sources.sentence()[:limit]
         if "pattern" in schema:
             words = (word.strip(".,;:!?()\"'") for word in self._sources.text[:10_000].split())

@@ -1,7 +1,7 @@
 """The words that planq says to a model, one Markdown file each, and the only code that fills them.
 
 A placeholder is `{{name}}`. All are filled in one pass over the file's own text, so what is put in is never read
-again as a template. Text from a tool, a user or a planning model is wrapped by `fenced` before it gets here.
+again as a template. Text from a tool, a user or a planning model is wrapped by `fenced_data` before it gets here.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ _PLACEHOLDER = re.compile(r"\{\{([a-z_]+)\}\}")
 FENCE_ID = re.compile(r"(?<=data-)[0-9a-f]{16}")
 """The changing part of a fence's tag; cassettes leave it out when they compare requests."""
 
+REFERENCE = "{{ $N.output.<path> }}"
+"""How a reference stands inside a text; filled in, for a template's own braces are placeholders."""
+
 
 @cache
 def _template(name: str) -> str:
     return resources.files(__name__).joinpath(f"{name}.md").read_text(encoding="utf-8").strip()
 
 
-def render(name: str, **values: str) -> str:
+def render_prompt(name: str, **values: str) -> str:
     """Return prompt `name` with every placeholder filled.
 
     Raises `KeyError` when the file has a placeholder that `values` lacks, and `FileNotFoundError` for no such prompt:
@@ -30,7 +33,7 @@ def render(name: str, **values: str) -> str:
     return _PLACEHOLDER.sub(lambda match: values[match.group(1)], _template(name))
 
 
-def fenced(text: str) -> str:
+def fenced_data(text: str) -> str:
     """Return `text` between tags that it cannot close, since their id is a digest of the text itself.
 
     The digest, unlike a random id, keeps a request the same when it is asked again (cassettes, provider caches).

@@ -18,17 +18,12 @@
 | `wait` | idempotent | a durable timer; counts as a write so that it keeps its place between other steps |
 """
 
-from worker.tools.builtin.action import action
-from worker.tools.builtin.arithmetic import calculate
 from worker.tools.builtin.fetch import http_fetch
-from worker.tools.builtin.knowledge import knowledge_search
-from worker.tools.builtin.moments import get_moments, save_moments
-from worker.tools.builtin.query import json_query
-from worker.tools.builtin.remind import remind_me
+from worker.tools.builtin.memory import action, get_moments, save_moments, update_user_metadata
+from worker.tools.builtin.pure import calculate, json_query
 from worker.tools.builtin.report import write_report
-from worker.tools.builtin.search import search
-from worker.tools.builtin.timer import now, wait
-from worker.tools.builtin.user import update_user_metadata
+from worker.tools.builtin.search import knowledge_search, search
+from worker.tools.builtin.timing import now, remind_me, wait
 from worker.tools.builtin.web import web_search
 
 __all__ = [

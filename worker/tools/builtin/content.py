@@ -12,11 +12,12 @@ from bs4 import BeautifulSoup
 from bs4.dammit import UnicodeDammit
 from bs4.exceptions import ParserRejectedMarkup
 
-from shared.domain import strict_json
 from shared.domain.errors import ToolFailed
-from shared.domain.schemas import MAX_DEPTH, is_deeper_than
+from shared.domain.schema.schemas import MAX_DEPTH
+from shared.domain.values import strict_json
+from shared.domain.values.describe import is_deeper_than
 
-TEXT_TYPES = frozenset(
+_TEXT_TYPES = frozenset(
     {
         "application/javascript",
         "application/x-javascript",
@@ -30,18 +31,18 @@ TEXT_TYPES = frozenset(
 )
 """Types outside `text/` that are readable as they are."""
 
-HTML_TYPES = frozenset({"text/html", "application/xhtml+xml"})
-INVISIBLE = ("script", "style", "noscript", "template", "svg", "iframe")
+_HTML_TYPES = frozenset({"text/html", "application/xhtml+xml"})
+_INVISIBLE = ("script", "style", "noscript", "template", "svg", "iframe")
 
 _TAG_BEGINS = re.compile(r"<[!?/a-zA-Z]")
 _XML_DECLARATION = re.compile(r"<\?xml[^>]*>", re.IGNORECASE)
 
-ENCODINGS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
+_ENCODINGS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
 """Content codings (RFC 9110 §8.4.1) that are understood, as zlib window sizes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class FetchedDocument:
     """A readable body; `json` holds the parsed value when `has_json`."""
 
     title: str
@@ -59,11 +60,11 @@ async def read_limited(
     content coding other than gzip and deflate, or on a damaged body; `tool_name` is for its message.
     """
     coding = encoding.strip().lower()
-    if coding not in ("", "identity", *ENCODINGS):
+    if coding not in ("", "identity", *_ENCODINGS):
         raise ToolFailed(
             f"{tool_name}: the body has the content coding {coding[:40]!r}; expected none, gzip or deflate"
         )
-    unpacker = zlib.decompressobj(ENCODINGS[coding]) if coding in ENCODINGS else None
+    unpacker = zlib.decompressobj(_ENCODINGS[coding]) if coding in _ENCODINGS else None
     body = bytearray()
     is_whole = True
     async for chunk in chunks:
@@ -74,7 +75,7 @@ async def read_limited(
         if len(body) > limit:
             return bytes(body[:limit]), True
         is_whole = unpacker is None or unpacker.eof
-    # A packed body that stops in the middle was cut off by somebody else.
+    # A packed body that stops in the middle was cut off on its way.
     return bytes(body), not is_whole
 
 
@@ -83,29 +84,29 @@ def media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 
 
-def is_readable(kind: str, head: bytes) -> bool:
+def is_text(kind: str, head: bytes) -> bool:
     """True when a body of media type `kind` that begins with `head` is text of some form."""
     if not kind:
         return b"\x00" not in head
-    return kind.startswith("text/") or kind in TEXT_TYPES or _is_json(kind) or _is_xml(kind)
+    return kind.startswith("text/") or kind in _TEXT_TYPES or _is_json(kind) or _is_xml(kind)
 
 
-def read_document(body: bytes, kind: str, charset: str | None) -> Document:
-    """Return the readable form of a body that `is_readable`, without NUL characters (PostgreSQL stores none)."""
-    if kind in HTML_TYPES:
+def read_document(body: bytes, kind: str, charset: str | None) -> FetchedDocument:
+    """Return the readable form of a body that `is_text`, without NUL characters (PostgreSQL stores none)."""
+    if kind in _HTML_TYPES:
         return _read_html(body, charset)
     text = _decode(body, charset)
     if _is_json(kind):
         try:
             value = strict_json.loads(text)
         except (ValueError, RecursionError):
-            return Document("", text)
+            return FetchedDocument("", text)
         if not is_deeper_than(value, MAX_DEPTH - 5):
-            return Document("", text, value, True)
-    return Document("", text)
+            return FetchedDocument("", text, value, True)
+    return FetchedDocument("", text)
 
 
-def _read_html(body: bytes, charset: str | None) -> Document:
+def _read_html(body: bytes, charset: str | None) -> FetchedDocument:
     decoded = UnicodeDammit(body, known_definite_encodings=[charset] if charset else [], is_html=True)
     markup = decoded.unicode_markup or body.decode("utf-8", errors="replace")
     # Without XML declarations, and ending in a newline: else the library warns about markup that it takes for XML,
@@ -113,14 +114,14 @@ def _read_html(body: bytes, charset: str | None) -> Document:
     try:
         page = BeautifulSoup(_finished(_XML_DECLARATION.sub("", markup)) + "\n", "html.parser")
     except ParserRejectedMarkup:
-        return Document("", _decode(body, charset))
+        return FetchedDocument("", _decode(body, charset))
     title = " ".join(page.title.get_text().split()) if page.title is not None else ""
-    for invisible in page.find_all([*INVISIBLE, "title"]):
+    for invisible in page.find_all([*_INVISIBLE, "title"]):
         invisible.decompose()
     text = page.get_text("\n").replace("\x00", "")
     _dismantle(page)
     lines = (" ".join(line.split()) for line in text.splitlines())
-    return Document(title.replace("\x00", ""), "\n".join(line for line in lines if line))
+    return FetchedDocument(title.replace("\x00", ""), "\n".join(line for line in lines if line))
 
 
 def _dismantle(page: BeautifulSoup) -> None:

@@ -11,19 +11,18 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from shared.domain.errors import InvalidArguments, TimedOut, ToolFailed, capped
-from shared.domain.states import Effect
+from shared.domain.jobs.states import Effect
 from shared.ports import ToolContext
-from worker.tools.builtin.content import is_readable, media_type, read_document, read_limited
-from worker.tools.builtin.guard import GuardedTransport
+from worker.tools.builtin.content import is_text, media_type, read_document, read_limited
+from worker.tools.builtin.guard import DEFAULT_PORTS, GuardedTransport
 from worker.tools.declare import tool
-from worker.tools.errors import from_status
+from worker.tools.errors import from_response
 from worker.tools.services import ToolServices
 
-MAX_REDIRECTS = 5
-_PORTS = {"http": 80, "https": 443}
+_MOST_REDIRECTS = 5
 _HOST = re.compile(rb"[A-Za-z0-9._:-]+")
-USER_AGENT = "planq-http-fetch/1"
-IDEMPOTENCY_KEY = "Idempotency-Key"
+_USER_AGENT = "planq-http-fetch/1"
+_KEY_HEADER = "Idempotency-Key"
 """The same for every attempt of a step. Only the origin that was asked for gets it, not those it redirects to."""
 
 
@@ -57,7 +56,7 @@ async def http_fetch(
         follow_redirects=False,
         timeout=services.http_timeout_seconds,
         # Only codings that `read_limited` can unpack within a limit.
-        headers={"User-Agent": USER_AGENT, "Accept-Encoding": "gzip, deflate", "Accept": "*/*"},
+        headers={"User-Agent": _USER_AGENT, "Accept-Encoding": "gzip, deflate", "Accept": "*/*"},
         trust_env=False,
     )
     try:
@@ -71,30 +70,30 @@ async def http_fetch(
 
 async def _fetch(client: httpx.AsyncClient, method: str, url: httpx.URL, limit: int, key: str) -> Fetched:
     asked = _origin(url)
-    for _ in range(MAX_REDIRECTS + 1):
+    for _ in range(_MOST_REDIRECTS + 1):
         # Cookies of one hop are no business of the next one.
         client.cookies.clear()
-        headers = {IDEMPOTENCY_KEY: key} if _origin(url) == asked else {}
+        headers = {_KEY_HEADER: key} if _origin(url) == asked else {}
         async with client.stream(method, url, headers=headers) as response:
             if not response.has_redirect_location:
                 return await _read(response, method, limit)
             url = _redirected(response)
-    raise ToolFailed(f"http_fetch: more than {MAX_REDIRECTS} redirects, the last one to {capped(str(url), 200)}")
+    raise ToolFailed(f"http_fetch: more than {_MOST_REDIRECTS} redirects, the last one to {capped(str(url), 200)}")
 
 
 async def _read(response: httpx.Response, method: str, limit: int) -> Fetched:
     if not response.is_success:
-        raise from_status(response, "http_fetch")
+        raise from_response(response, "http_fetch")
     kind = media_type(response.headers.get("content-type", ""))
     if method == "HEAD":
         body, truncated = b"", False
     else:
-        if kind and not is_readable(kind, b""):
+        if kind and not is_text(kind, b""):
             raise _unreadable(response.url, kind)
         body, truncated = await read_limited(
             response.aiter_raw(), response.headers.get("content-encoding", ""), limit
         )
-        if not is_readable(kind, body):
+        if not is_text(kind, body):
             raise _unreadable(response.url, "data without a media type")
     document = await asyncio.to_thread(read_document, body, kind, response.charset_encoding)
     fetched = Fetched(
@@ -111,7 +110,7 @@ async def _read(response: httpx.Response, method: str, limit: int) -> Fetched:
 
 
 def _origin(url: httpx.URL) -> tuple[str, bytes, int]:
-    return url.scheme, url.raw_host, url.port or _PORTS[url.scheme]
+    return url.scheme, url.raw_host, url.port or DEFAULT_PORTS[url.scheme]
 
 
 def _redirected(response: httpx.Response) -> httpx.URL:

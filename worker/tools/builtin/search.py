@@ -1,4 +1,4 @@
-"""`search`: one full-text search over everything that planq knows for a user: loaded documents and saved moments."""
+"""`knowledge_search` and `search`: full-text search over loaded documents, and over a user's moments too."""
 
 from __future__ import annotations
 
@@ -8,13 +8,60 @@ from typing import Annotated, Literal
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from shared.domain.states import Effect
+from shared.domain.jobs.states import Effect
 from shared.ports import KeptMoment, MomentQuery, Passage, ToolContext
-from worker.tools.builtin.knowledge import MAX_RESULTS, Query
 from worker.tools.declare import tool
 from worker.tools.services import ToolServices
 
-Source = Literal["knowledge", "moments"]
+_MOST_RESULTS = 50
+
+_Query = Annotated[str, Field(description="What to look for, in plain words.", min_length=1, max_length=1_000)]
+"""What `search` looks for as well."""
+
+
+class FoundPassage(TypedDict):
+    """One passage that matched."""
+
+    title: str
+    source: Annotated[str, Field(description="Where the document came from.")]
+    text: str
+    score: Annotated[float, Field(description="Relevance; grows with the match, comparable within one search only.")]
+
+
+class FoundPassages(TypedDict):
+    """The passages, best first, as data and as one readable text."""
+
+    results: list[FoundPassage]
+    text: Annotated[str, Field(description="All passages as one text, each under its title and source.")]
+    count: Annotated[int, Field(description="The number of passages.")]
+
+
+@tool(effect=Effect.READ)
+async def knowledge_search(
+    query: _Query,
+    context: ToolContext,
+    services: ToolServices,
+    limit: Annotated[int, Field(description="The most passages to return.", ge=1, le=_MOST_RESULTS)] = 5,
+) -> FoundPassages:
+    """Search the loaded documents (handbooks, manuals, notes) and return the best matching passages."""
+    passages = await services.knowledge.search(context.tenant_id, query, limit)
+    return {
+        "results": [
+            {"title": passage.title, "source": passage.source, "text": passage.text, "score": passage.score}
+            for passage in passages
+        ],
+        "text": _readable(query, passages),
+        "count": len(passages),
+    }
+
+
+def _readable(query: str, passages: Sequence[Passage]) -> str:
+    if not passages:
+        return f"Nothing was found for: {query}"
+    return "\n\n".join(f"{passage.title} ({passage.source})\n{passage.text}" for passage in passages)
+
+
+_Source = Literal["knowledge", "moments"]
 
 
 class Hit(TypedDict):
@@ -37,12 +84,12 @@ class Hits(TypedDict):
 
 @tool(effect=Effect.READ)
 async def search(
-    query: Query,
+    query: _Query,
     context: ToolContext,
     services: ToolServices,
-    limit: Annotated[int, Field(description="The most results to return.", ge=1, le=MAX_RESULTS)] = 10,
+    limit: Annotated[int, Field(description="The most results to return.", ge=1, le=_MOST_RESULTS)] = 10,
     sources: Annotated[
-        list[Source] | None, Field(description="Where to look: both by default.", min_length=1, max_length=2)
+        list[_Source] | None, Field(description="Where to look: both by default.", min_length=1, max_length=2)
     ] = None,
 ) -> Hits:
     """Search the loaded documents and the user's saved moments, and return the best matches of both together."""
@@ -54,7 +101,7 @@ async def search(
         found += map(_of_moment, await services.memory.find_moments(context.tenant_id, context.user_id, wanted))
     # Both are ranked by the same measure; what is equal keeps its order, passages first.
     best = sorted(found, key=lambda hit: -hit["score"])[:limit]
-    return {"results": best, "text": _readable(query, best), "count": len(best)}
+    return {"results": best, "text": _readable_hits(query, best), "count": len(best)}
 
 
 def _of_passage(passage: Passage) -> Hit:
@@ -71,7 +118,7 @@ def _of_moment(moment: KeptMoment) -> Hit:
     )
 
 
-def _readable(query: str, hits: Sequence[Hit]) -> str:
+def _readable_hits(query: str, hits: Sequence[Hit]) -> str:
     if not hits:
         return f"Nothing was found for: {query}"
     return "\n\n".join(f"{hit['title']} ({hit['kind']} {hit['source']})\n{hit['text']}" for hit in hits)

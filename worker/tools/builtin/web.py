@@ -1,33 +1,35 @@
-"""`web_search`: the web, through the search service that the operator has chosen (`engines.py`).
+"""`web_search`: the web, through the search service that the operator has chosen.
 
 The service's address comes from the settings, so its host may be a private one; everything else is as for
-`http_fetch`: guarded addresses, limits of size and time. No redirect is followed. What comes back is untrusted text.
+`http_fetch`: guarded addresses, limits of size and time. No redirect is followed. An answer is untrusted: only texts
+are taken from it, capped, and a result without an http address is left out.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, NotRequired
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, NotRequired
 
 import httpx
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from shared.domain import strict_json
-from shared.domain.errors import Misconfigured, TimedOut, ToolFailed
-from shared.domain.states import Effect
+from shared.domain.errors import AuthFailed, ExecutionFailed, Misconfigured, TimedOut, ToolFailed, capped
+from shared.domain.jobs.states import Effect
+from shared.domain.values import strict_json
 from worker.tools.builtin.content import read_limited
-from worker.tools.builtin.engines import ENGINES, Engine, Result
 from worker.tools.builtin.guard import DEFAULT_PORTS, GuardedTransport
 from worker.tools.declare import tool
-from worker.tools.errors import from_status
+from worker.tools.errors import from_response
 from worker.tools.services import ToolServices, WebSearch
 
-NAME = "web_search"
-MAX_RESULTS = 20
-MAX_BYTES = 2_000_000
-TIMEOUT_SECONDS = 20.0
-USER_AGENT = "planq-web-search/1"
+_NAME = "web_search"
+_MOST_RESULTS = 20
+_MAX_BYTES = 2_000_000
+_TIMEOUT_SECONDS = 20.0
+_USER_AGENT = "planq-web-search/1"
 
 
 class WebResult(TypedDict):
@@ -52,7 +54,7 @@ class WebResults(TypedDict):
 async def web_search(
     query: Annotated[str, Field(description="What to look for.", min_length=1, max_length=400)],
     services: ToolServices,
-    limit: Annotated[int, Field(description="The most results to return.", ge=1, le=MAX_RESULTS)] = 5,
+    limit: Annotated[int, Field(description="The most results to return.", ge=1, le=_MOST_RESULTS)] = 5,
 ) -> WebResults:
     """Search the web and return titles, addresses and excerpts of the best pages."""
     access = services.web_search
@@ -61,38 +63,40 @@ async def web_search(
             "no search service is configured: set PLANQ_WEB_SEARCH to searxng, brave or tavily, with "
             "PLANQ_WEB_SEARCH_URL for SearxNG, or PLANQ_WEB_SEARCH_API_KEY for the others, and restart the workers"
         )
-    engine = ENGINES[access.engine]
+    service = _SERVICES[access.engine]
     try:
-        async with asyncio.timeout(TIMEOUT_SECONDS):
-            found = await _ask(engine, access, services, query, limit)
+        async with asyncio.timeout(_TIMEOUT_SECONDS):
+            found = await _ask(service, access, services, query, limit)
     except TimeoutError as error:
-        raise TimedOut(f"{NAME}: {access.engine} did not answer in full within {TIMEOUT_SECONDS:g} s") from error
-    results = [_shown(result) for result in found[:limit]]
+        raise TimedOut(f"{_NAME}: {access.engine} did not answer in full within {_TIMEOUT_SECONDS:g} s") from error
+    results = found[:limit]
     return {"results": results, "text": _readable(query, results), "count": len(results), "engine": access.engine}
 
 
-async def _ask(engine: Engine, access: WebSearch, services: ToolServices, query: str, limit: int) -> list[Result]:
-    request = engine.request(access, query, limit)
+async def _ask(
+    service: SearchService, access: WebSearch, services: ToolServices, query: str, limit: int
+) -> list[WebResult]:
+    request = service.request(access, query, limit)
     request.headers.update(
-        {"User-Agent": USER_AGENT, "Accept": "application/json", "Accept-Encoding": "gzip, deflate"}
+        {"User-Agent": _USER_AGENT, "Accept": "application/json", "Accept-Encoding": "gzip, deflate"}
     )
-    transport = GuardedTransport(services.resolve, services.allow_private_hosts | {chosen_host(request.url)}, NAME)
-    async with httpx.AsyncClient(transport=transport, timeout=TIMEOUT_SECONDS, trust_env=False) as client:
+    transport = GuardedTransport(services.resolve, services.allow_private_hosts | {chosen_host(request.url)}, _NAME)
+    async with httpx.AsyncClient(transport=transport, timeout=_TIMEOUT_SECONDS, trust_env=False) as client:
         response = await client.send(request, stream=True)
         try:
             if not response.is_success:
-                raise engine.refusal(response) or from_status(response, NAME)
+                raise service.refusal(response) or from_response(response, _NAME)
             coding = response.headers.get("content-encoding", "")
-            body, is_cut = await read_limited(response.aiter_raw(), coding, MAX_BYTES, NAME)
+            body, is_cut = await read_limited(response.aiter_raw(), coding, _MAX_BYTES, _NAME)
         finally:
             await response.aclose()
     if is_cut:
-        raise ToolFailed(f"{NAME}: {access.engine} answered with more than {MAX_BYTES} bytes")
+        raise ToolFailed(f"{_NAME}: {access.engine} answered with more than {_MAX_BYTES} bytes")
     try:
-        return engine.results(strict_json.loads(body.decode()))
+        return service.results(strict_json.loads(body.decode()))
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise ToolFailed(
-            f"{NAME}: expected the JSON of {access.engine}, found something else at {request.url.host}; "
+            f"{_NAME}: expected the JSON of {access.engine}, found something else at {request.url.host}; "
             "check PLANQ_WEB_SEARCH_URL"
         ) from error
 
@@ -102,14 +106,141 @@ def chosen_host(url: httpx.URL) -> str:
     return f"{url.raw_host.decode('ascii').lower()}:{url.port or DEFAULT_PORTS.get(url.scheme, 0)}"
 
 
-def _shown(result: Result) -> WebResult:
-    shown = WebResult(title=result.title, url=result.url, text=result.text)
-    if result.published:
-        shown["published"] = result.published
-    return shown
-
-
 def _readable(query: str, results: list[WebResult]) -> str:
     if not results:
         return f"Nothing was found for: {query}"
     return "\n\n".join(f"{result['title']} ({result['url']})\n{result['text']}" for result in results)
+
+
+_TITLE_CHARS = 300
+_TEXT_CHARS = 2_000
+_URL_CHARS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class SearchService:
+    """One service.
+
+    `request` makes the request for a query and a number of results; `results` reads the JSON that answers it, and
+    raises `ValueError`, `TypeError`, `LookupError` or `AttributeError` for anything else; `refusal` names what an
+    answer outside 2xx means where that differs from its status, else it returns None.
+    """
+
+    base_url: str
+    needs_key: bool
+    request: Callable[[WebSearch, str, int], httpx.Request]
+    results: Callable[[Any], list[WebResult]]
+    refusal: Callable[[httpx.Response], ExecutionFailed | None] = lambda response: None
+
+
+def read_web_access(engine: str, url: str, key: str) -> WebSearch | None:
+    """Return the access that the settings describe, None when they name no service.
+
+    Raises `Misconfigured` naming the setting that is missing or wrong.
+    """
+    if not engine:
+        return None
+    known = _SERVICES.get(engine)
+    if known is None:
+        raise Misconfigured(f"PLANQ_WEB_SEARCH: expected one of {', '.join(_SERVICES)}, found {engine[:40]!r}")
+    if known.needs_key and not key:
+        raise Misconfigured(f"PLANQ_WEB_SEARCH is {engine}: set PLANQ_WEB_SEARCH_API_KEY to its key")
+    address = url or known.base_url
+    if not address:
+        raise Misconfigured(f"PLANQ_WEB_SEARCH is {engine}: set PLANQ_WEB_SEARCH_URL to its address, https://…")
+    try:
+        parsed = httpx.URL(address)
+    except httpx.InvalidURL as error:
+        raise Misconfigured(f"PLANQ_WEB_SEARCH_URL: no valid address ({error})") from error
+    if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.userinfo:
+        raise Misconfigured(
+            "PLANQ_WEB_SEARCH_URL: expected http://host[:port][/path] or https://…, without a password or a query"
+        )
+    return WebSearch(engine=engine, url=str(parsed).rstrip("/"), key=key)
+
+
+def _searxng_request(access: WebSearch, query: str, limit: int) -> httpx.Request:
+    # Source: docs.searxng.org, "Search API"; it has no parameter for the number of results.
+    headers = {"Authorization": f"Bearer {access.key}"} if access.key else {}
+    return httpx.Request("GET", f"{access.url}/search", params={"q": query, "format": "json"}, headers=headers)
+
+
+def _searxng_results(answer: Any) -> list[WebResult]:
+    return _taken(answer["results"], text="content", published="publishedDate")
+
+
+def _searxng_refusal(response: httpx.Response) -> ExecutionFailed | None:
+    # Source: docs.searxng.org, "Search API": a format that is not switched on is answered with 403.
+    if response.status_code != httpx.codes.FORBIDDEN:
+        return None
+    return AuthFailed(
+        f"web_search: SearxNG at {response.request.url.host} answered 403: switch on `json` under search.formats in "
+        "its settings.yml",
+        status=403,
+    )
+
+
+def _brave_request(access: WebSearch, query: str, limit: int) -> httpx.Request:
+    # Source: api-dashboard.search.brave.com, "Web Search": at most 20 results, markup in them can be switched off.
+    params: dict[str, str | int] = {"q": query, "count": limit, "text_decorations": "false"}
+    headers = {"X-Subscription-Token": access.key}
+    return httpx.Request("GET", f"{access.url}/res/v1/web/search", params=params, headers=headers)
+
+
+def _brave_results(answer: Any) -> list[WebResult]:
+    # Without a match there is no `web` at all.
+    found = answer.get("web") or {}
+    return _taken(found.get("results") or [], text="description", published="page_age")
+
+
+def _tavily_request(access: WebSearch, query: str, limit: int) -> httpx.Request:
+    # Source: docs.tavily.com, "Search endpoint".
+    return httpx.Request(
+        "POST",
+        f"{access.url}/search",
+        json={"query": query, "max_results": limit},
+        headers={"Authorization": f"Bearer {access.key}"},
+    )
+
+
+def _tavily_results(answer: Any) -> list[WebResult]:
+    return _taken(answer["results"], text="content", published="published_date")
+
+
+def _tavily_refusal(response: httpx.Response) -> ExecutionFailed | None:
+    # Source: docs.tavily.com, "Search endpoint": 432 the plan's limit, 433 the pay-as-you-go limit.
+    if response.status_code not in (432, 433):
+        return None
+    status = response.status_code
+    return ToolFailed(f"web_search: Tavily answered {status}: the limit of its plan is used up", status=status)
+
+
+def _taken(found: Iterable[Any], *, text: str, published: str) -> list[WebResult]:
+    if not isinstance(found, list):
+        raise TypeError("expected a list of results")
+    results = []
+    for one in found:
+        if not isinstance(one, Mapping):
+            continue
+        result = WebResult(
+            title=_text(one, "title", _TITLE_CHARS),
+            url=_text(one, "url", _URL_CHARS),
+            text=_text(one, text, _TEXT_CHARS),
+        )
+        if at := _text(one, published, 60):
+            result["published"] = at
+        if result["url"].startswith(("https://", "http://")):
+            results.append(result)
+    return results
+
+
+def _text(one: Mapping[str, Any], field: str, limit: int) -> str:
+    value = one.get(field)
+    return " ".join(capped(value, limit).split()) if isinstance(value, str) else ""
+
+
+_SERVICES: Mapping[str, SearchService] = {
+    "searxng": SearchService("", False, _searxng_request, _searxng_results, _searxng_refusal),
+    "brave": SearchService("https://api.search.brave.com", True, _brave_request, _brave_results),
+    "tavily": SearchService("https://api.tavily.com", True, _tavily_request, _tavily_results, _tavily_refusal),
+}

@@ -21,10 +21,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shared.domain.errors import Misconfigured
+from shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
+from shared.domain.jobs.states import Recovery
 from shared.domain.redact import secrets_of
-from shared.domain.states import Recovery
-from shared.domain.tool import DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS
-from worker.tools.declare import describe
+from shared.domain.tools.definition import DEFAULT_TIMEOUT_SECONDS
+from worker.tools.declare import faults_of
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _SECRET_NAME = re.compile("(?i)key|token|secret|pass|auth|cred|cookie|session")
@@ -37,6 +38,7 @@ class PlanqOptions(BaseModel):
 
     `required`: the worker does not start without this server. `timeout_seconds`: of each call of its tools.
     `recovery`: what becomes of calls of its unsafe tools that were cut off; the others are simply called again.
+    `repeatable`: its tools, by the names that it gives them, that a model may rightly call again and again.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -45,6 +47,7 @@ class PlanqOptions(BaseModel):
     timeout_seconds: float = Field(default=DEFAULT_TIMEOUT_SECONDS, gt=0, le=MAX_TIMEOUT_SECONDS)
     connect_timeout_seconds: float = Field(default=20.0, gt=0, le=300)
     recovery: Literal[Recovery.FAIL, Recovery.ASK] = Recovery.FAIL
+    repeatable: list[str] = Field(default_factory=list)
 
 
 class McpServer(BaseModel):
@@ -108,7 +111,7 @@ def _server(path: Path, name: str, entry: Any, variables: Mapping[str, str]) -> 
     try:
         server = McpServer.model_validate({**entry, "name": name})
     except ValidationError as error:
-        raise Misconfigured(f"{place}: {describe(error)}") from error
+        raise Misconfigured(f"{place}: {faults_of(error)}") from error
     if server.disabled:
         return server
     if (server.command is None) == (server.url is None):

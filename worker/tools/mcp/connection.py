@@ -12,40 +12,61 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import mcp_types as types
 from mcp.client import Client
+from mcp.client.session import ClientRequestContext
+from mcp.shared.exceptions import MCPError
 
-from shared.domain.errors import Unreached
+from shared.domain.errors import ExecutionFailed, Unreached
 from shared.domain.redact import Redaction
+from shared.ports.tools import AskingPerson
 from shared.telemetry.logs import hide
-from worker.tools.errors import quoted
+from worker.tools.errors import ToolError, quoted
+from worker.tools.mcp.asking import Need, Resumption
 from worker.tools.mcp.config import McpServer
-from worker.tools.mcp.failures import failure_of, is_connection_lost
+from worker.tools.mcp.failures import call_failure, has_forgotten, is_connection_lost
 from worker.tools.mcp.transport import http_refusal, open_transport
 
-log = logging.getLogger("planq.tools")
+_log = logging.getLogger("planq.tools")
 
-IDEMPOTENCY_KEY = "dev.planq/idempotencyKey"
+_IDEMPOTENCY_KEY = "dev.planq/idempotencyKey"
 """In `_meta` of a call: the same for every attempt of a step."""
 
-FIRST_PAUSE_SECONDS = 0.5
-LONGEST_PAUSE_SECONDS = 60.0
-STEADY_SECONDS = 30.0
+_FIRST_PAUSE_SECONDS = 0.5
+_LONGEST_PAUSE_SECONDS = 60.0
+_STEADY_SECONDS = 30.0
 """A connection that lasted this long is opened anew without a pause; one that ends sooner might end in a loop."""
 
-QUIET_SECONDS = 1.0
+_QUIET_SECONDS = 1.0
 """A call asks for a new connection no sooner than this after one failed, so that many calls make one attempt."""
 
-MAX_PAGES = 100
-CLOSE_SECONDS = 8.0
+_MAX_PAGES = 100
+_CLOSE_SECONDS = 8.0
 """The SDK gives a stdio server up to 6.5 s to end before it is killed and given up."""
 
-ENDED = "the connection ended"
+_ENDED = "the connection ended"
 
 Listed = Sequence[Mapping[str, Any]]
+
+SaysInTheMiddle = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""The answer to what a server asks while a call runs; raises `AskingPerson` where a person has to be asked first."""
+
+
+class StateForgotten(Exception):
+    """The server does not know the state with which a call went on; nothing has been done."""
+
+
+@dataclass(eq=False, slots=True)
+class _Running:
+    """A call that waits for its result; `broken` gets what ends it before."""
+
+    says: SaysInTheMiddle | None
+    broken: asyncio.Future[BaseException] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    is_over: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class ServerConnection:
@@ -64,6 +85,7 @@ class ServerConnection:
         self._attempted = asyncio.Event()
         self._stopping = asyncio.Event()
         self._failed_at = float("-inf")
+        self._running: set[_Running] = set()
 
     async def open(self) -> bool:
         """Start the task, wait for its first attempt, and return whether that connected."""
@@ -78,34 +100,131 @@ class ServerConnection:
         self._wanted.set()
         if self._task is not None:
             with contextlib.suppress(asyncio.CancelledError, TimeoutError):
-                await asyncio.wait_for(self._task, CLOSE_SECONDS)
+                await asyncio.wait_for(self._task, _CLOSE_SECONDS)
 
-    async def call(self, tool: str, arguments: Mapping[str, Any], idempotency_key: str) -> dict[str, Any]:
-        """Call a tool once and return the JSON form of its `CallToolResult`.
+    async def call(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        idempotency_key: str,
+        resumption: Resumption | None = None,
+        says: SaysInTheMiddle | None = None,
+    ) -> dict[str, Any] | Need:
+        """Call a tool once, or let a call go on; return the JSON form of its `CallToolResult`, or what it needs.
 
-        Cancelling tells the server to stop. Raises `ExecutionFailed` subclasses only: `Unreached` when nothing was
-        sent, `Transient` when the connection ended before the answer came.
+        `says` answers what the server asks while the call runs; without it, such a question is declined.
+        Cancelling tells the server to stop. Raises `ExecutionFailed` subclasses: `Unreached` when nothing was sent,
+        `Transient` when the connection ended before the answer came; `StateForgotten`; and what `says` raises.
         """
         client = await self._connected()
-        # The SDK's type is an open map, which mypy cannot yet express (PEP 728).
-        meta = cast("types.RequestParamsMeta", {IDEMPOTENCY_KEY: idempotency_key})
         refusal: deque[int] = deque(maxlen=1)
         token = http_refusal.set(refusal)
+        running = _Running(says)
+        self._running.add(running)
         try:
-            result = await client.call_tool(tool, dict(arguments), meta=meta)
+            sent = self._send(client, tool, arguments, idempotency_key, resumption)
+            result = await (sent if says is None else _unless_broken(sent, running))
+        except (ExecutionFailed, StateForgotten):
+            raise
         except Exception as error:
+            if resumption is not None and resumption.state is not None and has_forgotten(error):
+                raise StateForgotten from error
+            if (need := self._elsewhere(error)) is not None:
+                return need
             if is_connection_lost(error) and client is self._client:
                 self._lose()
-            failure = failure_of(error, self.server.name, tool, refusal)
+            failure = call_failure(error, self.server.name, tool, refusal)
             failure.message = self._hide(failure.message)  # it is stored and shown, and servers repeat what they got
             raise failure from error
         finally:
+            self._running.discard(running)
+            running.is_over.set()
             http_refusal.reset(token)
+        if isinstance(result, types.InputRequiredResult):
+            return self._need(tool, result)
         return {
             "content": [self._block(block, is_error=bool(result.is_error)) for block in result.content],
             "structuredContent": result.structured_content,
             "isError": result.is_error,
         }
+
+    async def _send(
+        self, client: Client, tool: str, arguments: Mapping[str, Any], key: str, resumption: Resumption | None
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        # The SDK's type is an open map, which mypy cannot yet express (PEP 728).
+        meta = cast("types.RequestParamsMeta", {_IDEMPOTENCY_KEY: key})
+        responses = None if resumption is None else resumption.responses
+        said: types.InputResponses = {
+            name: types.ElicitResult.model_validate(response) for name, response in (responses or {}).items()
+        }
+        state = None if resumption is None else resumption.state
+
+        async def send() -> types.CallToolResult | types.InputRequiredResult:
+            return await client.session.call_tool(
+                tool,
+                dict(arguments),
+                input_responses=said or None,
+                request_state=state,
+                meta=meta,
+                allow_input_required=True,
+            )
+
+        try:
+            return await send()
+        except MCPError as error:
+            if error.code != types.HEADER_MISMATCH:
+                raise
+        await _list_tools(client)  # what the SDK knows of the tool's headers is stale
+        return await send()
+
+    def _need(self, tool: str, result: types.InputRequiredResult) -> Need:
+        """Return what a server needs to know; raises `ToolError` where that is nothing that people could say."""
+        requests: dict[str, Mapping[str, Any]] = {}
+        for key, request in (result.input_requests or {}).items():
+            if not isinstance(request, types.ElicitRequest):
+                raise ToolError(
+                    f"MCP server {self.server.name!r}, tool {tool!r}, asks for {request.method!r}, which planq does "
+                    "not offer to servers"
+                )
+            requests[key] = self._asked(request.params)
+        return Need(requests, result.request_state)
+
+    def _elsewhere(self, error: Exception) -> Need | None:
+        """Return what people are to do elsewhere before a call can be made, as the protocol of 2025-11-25 says it."""
+        if not isinstance(error, MCPError) or error.code != types.URL_ELICITATION_REQUIRED:
+            return None
+        try:
+            data = types.ElicitationRequiredErrorData.model_validate(error.data)
+        except ValueError:
+            return None
+        requests = {str(number): self._asked(params) for number, params in enumerate(data.elicitations)}
+        return Need(requests, calls_anew=True) if requests else None
+
+    def _asked(self, params: types.ElicitRequestParams) -> Mapping[str, Any]:
+        """Return the JSON form of a question, its message without what may be secret."""
+        if isinstance(params, types.ElicitRequestURLParams):
+            return {"mode": "url", "message": self._hide(params.message), "url": params.url}
+        return {"mode": "form", "message": self._hide(params.message), "requestedSchema": params.requested_schema}
+
+    async def _elicited(
+        self, context: ClientRequestContext, params: types.ElicitRequestParams
+    ) -> types.ElicitResult | types.ErrorData:
+        """Answer what a server asks while a call runs: declined, unless the only call that runs may be repeated.
+
+        Servers of the protocol before 2026-07-28 do that. The question would be lost with this process, and it does
+        not say which call it belongs to.
+        """
+        running = next(iter(self._running)) if len(self._running) == 1 else None
+        if running is None or running.says is None:
+            _log.info("mcp_question_declined", extra={"server": self.server.name})
+            return types.ElicitResult(action="decline")
+        try:
+            return types.ElicitResult.model_validate(running.says(self._asked(params)))
+        except (AskingPerson, ExecutionFailed) as asking:
+            if not running.broken.done():
+                running.broken.set_result(asking)
+        await running.is_over.wait()
+        return types.ErrorData(code=types.INVALID_REQUEST, message="The call was given up; it will be made again.")
 
     def _block(self, block: types.ContentBlock, *, is_error: bool) -> dict[str, Any]:
         """Return the JSON form of a part of a result; the text of an error without what may be secret."""
@@ -122,7 +241,7 @@ class ServerConnection:
     async def _connected(self) -> Client:
         if self._task is None or self._task.done():
             raise Unreached(f"MCP server {self.server.name!r}: this worker has closed its connection")
-        if self._client is None and asyncio.get_running_loop().time() - self._failed_at >= QUIET_SECONDS:
+        if self._client is None and asyncio.get_running_loop().time() - self._failed_at >= _QUIET_SECONDS:
             self._attempted.clear()
             self._wanted.set()
             await self._attempted.wait()
@@ -148,7 +267,7 @@ class ServerConnection:
         """Connect, stay connected until the connection ends, and return the pause before the next attempt."""
         loop = asyncio.get_running_loop()
         connected_at: float | None = None
-        reason = ENDED
+        reason = _ENDED
         refusal: deque[int] = deque(maxlen=1)
         http_refusal.set(refusal)
         self._lost.clear()
@@ -162,7 +281,7 @@ class ServerConnection:
                     self._announce(client, listed)
                     await self._lost.wait()
                     self._client = None  # it may have been lost before it was announced
-                    limit.reschedule(loop.time() + CLOSE_SECONDS)
+                    limit.reschedule(loop.time() + _CLOSE_SECONDS)
         except Exception as error:
             if connected_at is None or not isinstance(error, TimeoutError):  # closing may last too long
                 reason = self._hide(_reason(error)) + "".join(f" (HTTP {status})" for status in refusal)
@@ -171,30 +290,47 @@ class ServerConnection:
         if self._stopping.is_set():
             return 0.0
         self.problem = reason
-        log.warning("mcp_server_lost", extra={"server": self.server.name, "reason": reason})
+        _log.warning("mcp_server_lost", extra={"server": self.server.name, "reason": reason})
         if connected_at is None:
             self._failed_at = loop.time()
             self._attempted.set()
-        elif loop.time() - connected_at >= STEADY_SECONDS:
+        elif loop.time() - connected_at >= _STEADY_SECONDS:
             return 0.0
-        return min(max(2 * pause, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
+        return min(max(2 * pause, _FIRST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
 
     def _new_client(self) -> Client:
         return Client(
             open_transport(self.server, self._lose),
             cache=None,
+            elicitation_callback=self._elicited,
             client_info=types.Implementation(name="planq", version="1"),
         )
 
     def _announce(self, client: Client, listed: Listed) -> None:
         self._client = client
-        self.problem = ENDED
-        log.info(
+        self.problem = _ENDED
+        _log.info(
             "mcp_server_connected",
             extra={"server": self.server.name, "tools": len(listed), "protocol": client.protocol_version},
         )
         self._on_tools(listed)
         self._attempted.set()
+
+
+async def _unless_broken(
+    sent: Coroutine[Any, Any, types.CallToolResult | types.InputRequiredResult], running: _Running
+) -> types.CallToolResult | types.InputRequiredResult:
+    """Return the result of a call, unless it is broken off before; then the server is told to stop."""
+    call = asyncio.create_task(sent)
+    try:
+        await asyncio.wait([call, cast("asyncio.Future[Any]", running.broken)], return_when=asyncio.FIRST_COMPLETED)
+        if not running.broken.done():
+            return call.result()
+    finally:
+        if not call.done():
+            call.cancel()
+            await asyncio.wait({call})
+    raise running.broken.result()
 
 
 async def _left_to_the_engine(name: str, result: types.CallToolResult) -> None:
@@ -207,7 +343,7 @@ async def _left_to_the_engine(name: str, result: types.CallToolResult) -> None:
 async def _list_tools(client: Client) -> list[dict[str, Any]]:
     listed: list[dict[str, Any]] = []
     cursor: str | None = None
-    for _ in range(MAX_PAGES):
+    for _ in range(_MAX_PAGES):
         page = await client.list_tools(cursor=cursor)
         listed.extend(_as_listed(tool) for tool in page.tools)
         cursor = page.next_cursor

@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shared.domain.errors import InvalidOutput
-from shared.domain.names import to_registry
-from shared.domain.results import tool_outcome
-from shared.domain.schemas import rebase
-from shared.domain.states import Effect, Lane, Recovery
-from shared.domain.tool import ToolDefinition, default_retries
+from shared.domain.jobs.states import Effect, Lane, Recovery
+from shared.domain.results.texts import tool_outcome
+from shared.domain.schema.schemas import rebase
+from shared.domain.tools.definition import ToolDefinition, default_retries
+from shared.domain.tools.names import to_registry
 from worker.tools.errors import ToolError
 from worker.tools.mcp.config import McpServer
 
-MAX_NAME_CHARS = 128
+_NAME_CHARS = 128
 
 UNDECLARED_OUTPUT_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -38,7 +38,7 @@ def registry_name(server: str, tool: str) -> str:
     name = re.sub(r"[^A-Za-z0-9_]", "_", to_registry(f"{server}_{tool}"))
     if not name[:1].isalpha():
         name = f"mcp_{name}"
-    return name[:MAX_NAME_CHARS]
+    return name[:_NAME_CHARS]
 
 
 def effect_of(annotations: Mapping[str, Any] | None) -> Effect:
@@ -63,6 +63,7 @@ def definition_of(server: McpServer, listed: Mapping[str, Any]) -> ToolDefinitio
         timeout_seconds=server.planq.timeout_seconds,
         retries=default_retries(effect),
         recovery=server.planq.recovery if effect is Effect.UNSAFE else Recovery.FAIL,
+        repeatable=listed["name"] in server.planq.repeatable,
         source=server.source,
     )
 
@@ -141,7 +142,7 @@ def _stated(block: Mapping[str, Any], artifact_id: str) -> dict[str, Any]:
     data = _bytes_in(block)
     if data is None:
         return dict(block)
-    told = {key: value for key, value in block.items() if key not in ("data", "resource")}
-    told |= {key: value for key, value in (block.get("resource") or {}).items() if key != "blob"}
+    stated = {key: value for key, value in block.items() if key not in ("data", "resource")}
+    stated |= {key: value for key, value in (block.get("resource") or {}).items() if key != "blob"}
     size = len(data.rstrip("=")) * 3 // 4
-    return {**told, "bytes": size, "artifact_id": artifact_id}
+    return {**stated, "bytes": size, "artifact_id": artifact_id}

@@ -6,28 +6,28 @@ from collections.abc import Sequence
 
 import anyio
 import mcp_types as types
-from mcp.client import InputRequiredRoundsExceededError
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from shared.domain.errors import (
-    AuthFailed,
     ExecutionFailed,
     InternalFault,
     InvalidArguments,
     InvalidOutput,
-    RateLimited,
     TimedOut,
     ToolFailed,
     Transient,
     Unreached,
     capped,
 )
-from worker.tools.errors import MAX_QUOTE_CHARS, quoted
+from worker.tools.errors import MAX_QUOTE_CHARS, from_status, quoted
 from worker.tools.mcp.transport import NOT_SENT
 
-SESSION_ENDED = "Session terminated"
+_SESSION_ENDED = "Session terminated"
 """The SDK's text for HTTP 404 within a session: the server has forgotten it (it was started anew)."""
+
+_STATE_REFUSED = "invalid_request_state"
+"""The SDK's reason for a state that its server did not make, or made too long ago."""
 
 _CLOSED = "Connection closed"
 _LEFT = "Client must be used within an async context manager"
@@ -37,13 +37,21 @@ _STREAM_ENDED = "SSE stream"
 def is_connection_lost(error: Exception) -> bool:
     """True when the connection that a call used can serve no further call."""
     if isinstance(error, MCPError):
-        return (error.code == types.CONNECTION_CLOSED and error.message == _CLOSED) or error.message == SESSION_ENDED
+        return (error.code == types.CONNECTION_CLOSED and error.message == _CLOSED) or error.message == _SESSION_ENDED
     if isinstance(error, RuntimeError) and str(error) == _LEFT:
         return True
     return isinstance(error, (anyio.ClosedResourceError, anyio.BrokenResourceError))
 
 
-def failure_of(error: Exception, server: str, tool: str, refusal: Sequence[int]) -> ExecutionFailed:
+def has_forgotten(error: Exception) -> bool:
+    """True when a server refused the state with which a call went on: it is unknown to it, or too old."""
+    if not isinstance(error, MCPError) or error.code != types.INVALID_PARAMS:
+        return False
+    reason = error.data.get("reason") if isinstance(error.data, dict) else None
+    return reason == _STATE_REFUSED or "requeststate" in error.message.lower().replace(" ", "").replace("_", "")
+
+
+def call_failure(error: Exception, server: str, tool: str, refusal: Sequence[int]) -> ExecutionFailed:
     """Return the failure that an exception of `Client.call_tool` stands for.
 
     `refusal` holds the HTTP status with which the call was refused, if it was, or `NOT_SENT`.
@@ -61,8 +69,6 @@ def failure_of(error: Exception, server: str, tool: str, refusal: Sequence[int])
         return TimedOut(f"{what}: no answer in time")
     if isinstance(error, ValidationError):
         return InvalidOutput(f"{what}: the answer is no valid MCP result ({error.error_count()} faults)")
-    if isinstance(error, InputRequiredRoundsExceededError):
-        return ToolFailed(f"{what} keeps asking for further input, which planq cannot give")
     return InternalFault(f"{what}: {quoted(error)}")
 
 
@@ -73,18 +79,10 @@ def _from_protocol(error: MCPError, what: str, refusal: Sequence[int]) -> Execut
     if error.code == types.CONNECTION_CLOSED and error.message.startswith(_STREAM_ENDED):
         return Transient(message)
     if refusal and error.code == types.INTERNAL_ERROR:
-        return _from_status(refusal[-1], f"{message} (HTTP {refusal[-1]})")
+        return from_status(refusal[-1], f"{message} (HTTP {refusal[-1]})")
     if error.code == types.INVALID_PARAMS:
         return InvalidArguments(message)
     if error.code == types.INTERNAL_ERROR:
         # A server's own fault may come after the effect; `tool_error` would say that nothing happened.
         return InternalFault(message)
     return ToolFailed(message)
-
-
-def _from_status(status: int, message: str) -> ExecutionFailed:
-    if status in (401, 403, 407):
-        return AuthFailed(message)
-    if status == 429:
-        return RateLimited(message)
-    return Transient(message) if status >= 500 or status == 408 else ToolFailed(message)

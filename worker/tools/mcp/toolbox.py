@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from shared.domain.artifacts import build_tool_response
 from shared.domain.errors import Misconfigured
-from shared.domain.tool import ToolDefinition
+from shared.domain.results.artifacts import build_tool_response
+from shared.domain.tools.definition import ToolDefinition
 from shared.ports import Accompanied, Tool, ToolContext
-from worker.tools.declare import describe
+from worker.tools.declare import faults_of
+from worker.tools.errors import ToolError
+from worker.tools.mcp.asking import Conversation, Need, Resumption
 from worker.tools.mcp.config import McpServer
 from worker.tools.mcp.definitions import answer_of, definition_of
 from worker.tools.registry import check_definition
@@ -22,7 +24,13 @@ from worker.tools.registry import check_definition
 if TYPE_CHECKING:
     from worker.tools.mcp.connection import ServerConnection
 
-log = logging.getLogger("planq.tools")
+_log = logging.getLogger("planq.tools")
+
+_MOST_LEGS = 12
+"""Most requests to a server that one attempt at a call makes."""
+
+_FIRST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 1.0
 
 OnChange = Callable[[str, Sequence[Tool]], None]
 """`(source, tools)`: the tools of this source are now exactly these; `Registry.replace` is one."""
@@ -44,14 +52,42 @@ class McpTool:
         return self._definition
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        """Call the server once; see `shared.ports.Tool.call`."""
-        result = await self._connection.call(self._tool, arguments, context.idempotency_key)
+        """Call the server, and ask people what it needs to know; see `shared.ports.Tool.call`."""
+        result = await self._result(arguments, context)
         artifact_id = f"{context.idempotency_key}/content"
         output, beside = answer_of(self._definition.name, self._declared, result, artifact_id)
         if not beside:
             return output
         content = {"artifact_type": "mcp_content", "content": beside}
         return Accompanied(output, build_tool_response(artifact_id, content, context, datetime.now(UTC)))
+
+    async def _result(self, arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
+        """Return the server's result. A call that people have answered goes on where the server left it."""
+        from worker.tools.mcp.connection import StateForgotten
+
+        server = self._connection.server.name
+        talk = Conversation(server, self._tool, context.people)
+        says = talk.said_in_the_middle if self._definition.repeatable and context.people is not None else None
+        resumption = talk.resumption()
+        has_forgotten = False
+        for leg in range(_MOST_LEGS):
+            try:
+                result = await self._connection.call(self._tool, arguments, context.idempotency_key, resumption, says)
+            except StateForgotten:
+                if has_forgotten or resumption is None:
+                    break
+                has_forgotten, resumption = True, None
+                talk.forget()
+                continue
+            if not isinstance(result, Need):
+                return result
+            if result.requests:
+                resumption = talk.put(result)
+            else:  # the server is not done, and wants to be asked again
+                resumption = Resumption(state=result.state)
+                await asyncio.sleep(min(_FIRST_PAUSE_SECONDS * 2**leg, _LONGEST_PAUSE_SECONDS))
+        why = "does not know the state that it gave just now" if has_forgotten else "keeps asking to be called again"
+        raise ToolError(f"MCP server {server!r}, tool {self._tool!r}, {why}")
 
 
 class McpToolbox:
@@ -116,16 +152,16 @@ class McpToolbox:
                 reason = (
                     f"tool {entry['name']!r} can only be called as a task of its server, which planq cannot do yet"
                 )
-                log.warning("mcp_tool_refused", extra={"server": server.name, "reason": reason})
+                _log.warning("mcp_tool_refused", extra={"server": server.name, "reason": reason})
                 continue
             try:
                 tool = McpTool(connection, entry, definition_of(server, entry))
                 check_definition(tool.definition, tool.place, is_trusted=False)
                 _refuse_double(tools, tool)
             except (Misconfigured, ValidationError) as error:
-                problem = describe(error) if isinstance(error, ValidationError) else error.message
+                problem = faults_of(error) if isinstance(error, ValidationError) else error.message
                 self._refused[server.source] = problem
-                log.warning("mcp_tool_refused", extra={"server": server.name, "reason": problem})
+                _log.warning("mcp_tool_refused", extra={"server": server.name, "reason": problem})
                 continue
             tools[tool.definition.name] = tool
         before = {tool.definition.name: tool.definition for tool in self._tools.get(server.source, ())}
@@ -136,7 +172,7 @@ class McpToolbox:
             try:
                 self._on_change(server.source, self._tools[server.source])
             except Misconfigured as error:
-                log.warning("mcp_tools_refused", extra={"server": server.name, "reason": error.message})
+                _log.warning("mcp_tools_refused", extra={"server": server.name, "reason": error.message})
 
 
 def _refuse_double(tools: Mapping[str, Tool], tool: McpTool) -> None:

@@ -10,17 +10,17 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import Context, ContextVar
-from types import TracebackType
 from typing import Any
 
 import anyio
 import httpx2
+from anyio.abc import ObjectReceiveStream
 from mcp.client._transport import ReadStream, TransportStreams
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
-from shared.domain.tool import MAX_TIMEOUT_SECONDS
+from shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
 from worker.tools.mcp.config import McpServer
 
 http_refusal: ContextVar[deque[int] | None] = ContextVar("planq.mcp.http_refusal", default=None)
@@ -84,8 +84,8 @@ async def _note_refusal(response: httpx2.Response) -> None:
         noted.append(response.status_code)
 
 
-class _WatchedStream:
-    """A read stream that tells when it has ended; else the stream that it wraps."""
+class _WatchedStream(ObjectReceiveStream[SessionMessage | Exception]):
+    """A read stream that reports its end; else the stream that it wraps."""
 
     def __init__(self, inner: ReadStream[SessionMessage | Exception], ended: Callable[[], None]) -> None:
         self._inner = inner
@@ -106,20 +106,3 @@ class _WatchedStream:
 
     async def aclose(self) -> None:
         await self._inner.aclose()
-
-    def __aiter__(self) -> _WatchedStream:
-        return self
-
-    async def __anext__(self) -> SessionMessage | Exception:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
-
-    async def __aenter__(self) -> _WatchedStream:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()

@@ -1,3 +1,64 @@
+CREATE DOMAIN job_status AS TEXT CONSTRAINT ck_job_status CHECK (VALUE IN ('queued', 'planning', 'executing', 'input_required', 'responding', 'completed', 'failed', 'cancelled'));
+
+CREATE DOMAIN after_steps AS TEXT CONSTRAINT ck_after_steps CHECK (VALUE IN ('responding', 'planning'));
+
+CREATE DOMAIN on_failure AS TEXT CONSTRAINT ck_on_failure CHECK (VALUE IN ('halt', 'record'));
+
+CREATE DOMAIN step_kind AS TEXT CONSTRAINT ck_step_kind CHECK (VALUE IN ('tool', 'agent', 'parallel', 'elicitation', 'noop', 'abort'));
+
+CREATE DOMAIN step_lane AS TEXT CONSTRAINT ck_step_lane CHECK (VALUE IN ('io', 'cpu'));
+
+CREATE DOMAIN step_effect AS TEXT CONSTRAINT ck_step_effect CHECK (VALUE IN ('pure', 'read', 'idempotent', 'unsafe'));
+
+CREATE DOMAIN step_status AS TEXT CONSTRAINT ck_step_status CHECK (VALUE IN ('pending', 'ready', 'running', 'waiting', 'succeeded', 'failed', 'skipped', 'cancelled'));
+
+CREATE DOMAIN step_recovery AS TEXT CONSTRAINT ck_step_recovery CHECK (VALUE IN ('fail', 'ask', 'find_out'));
+
+CREATE DOMAIN join_policy AS TEXT CONSTRAINT ck_join_policy CHECK (VALUE IN ('all', 'first_success', 'first_failure'));
+
+CREATE DOMAIN elicitation_kind AS TEXT CONSTRAINT ck_elicitation_kind CHECK (VALUE IN ('form', 'approval', 'outcome', 'url'));
+
+CREATE DOMAIN elicitation_status AS TEXT CONSTRAINT ck_elicitation_status CHECK (VALUE IN ('open', 'accepted', 'declined', 'cancelled', 'expired'));
+
+CREATE TABLE documents (
+    id UUID NOT NULL,
+    tenant_id TEXT NOT NULL,
+    source TEXT NOT NULL,
+    title TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    loaded_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_documents PRIMARY KEY (id)
+);
+
+CREATE UNIQUE INDEX uq_documents_source ON documents (tenant_id, source);
+
+CREATE TABLE moments (
+    tenant_id TEXT NOT NULL,
+    id UUID NOT NULL,
+    user_id TEXT DEFAULT '' NOT NULL,
+    name TEXT NOT NULL,
+    summary TEXT DEFAULT '' NOT NULL,
+    body JSON,
+    starts_at TIMESTAMP WITH TIME ZONE,
+    ends_at TIMESTAMP WITH TIME ZONE,
+    tags TEXT[] DEFAULT '{}' NOT NULL,
+    search TSVECTOR GENERATED ALWAYS AS (setweight(to_tsvector('english', name), 'A') || setweight(to_tsvector('english', summary), 'B')) STORED,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_moments PRIMARY KEY (tenant_id, id)
+);
+
+CREATE INDEX ix_moments_user_id ON moments (tenant_id, user_id, starts_at);
+
+CREATE INDEX ix_moments_search ON moments USING gin (search);
+
+CREATE TABLE user_metadata (
+    tenant_id TEXT NOT NULL,
+    user_id TEXT NOT NULL,
+    data JSON NOT NULL,
+    updated_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_user_metadata PRIMARY KEY (tenant_id, user_id)
+);
+
 CREATE TABLE tenants (
     id TEXT NOT NULL,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
@@ -15,9 +76,9 @@ CREATE TABLE payloads (
     CONSTRAINT pk_payloads PRIMARY KEY (hash, tenant_id)
 );
 
-CREATE INDEX ix_payloads_created_at ON payloads (created_at);
-
 CREATE INDEX ix_payloads_location ON payloads (location) WHERE location IS NOT NULL;
+
+CREATE INDEX ix_payloads_created_at ON payloads (created_at);
 
 ALTER TABLE payloads ALTER COLUMN body SET STORAGE EXTERNAL;
 
@@ -30,18 +91,6 @@ CREATE TABLE payload_objects (
 );
 
 CREATE INDEX ix_payload_objects_created_at ON payload_objects (created_at);
-
-CREATE TABLE documents (
-    id UUID NOT NULL,
-    tenant_id TEXT NOT NULL,
-    source TEXT NOT NULL,
-    title TEXT NOT NULL,
-    digest TEXT NOT NULL,
-    loaded_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_documents PRIMARY KEY (id)
-);
-
-CREATE UNIQUE INDEX uq_documents_source ON documents (tenant_id, source);
 
 CREATE TABLE workers (
     id UUID NOT NULL,
@@ -75,6 +124,8 @@ CREATE TABLE agents (
     document JSON NOT NULL,
     digest TEXT NOT NULL,
     skills TEXT[] DEFAULT '{}' NOT NULL,
+    strategy TEXT,
+    loop_block JSON,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
     retired_at TIMESTAMP WITH TIME ZONE,
     CONSTRAINT pk_agents PRIMARY KEY (tenant_id, name, version)
@@ -91,33 +142,6 @@ CREATE TABLE skills (
     CONSTRAINT pk_skills PRIMARY KEY (tenant_id, name, version)
 );
 
-CREATE TABLE moments (
-    tenant_id TEXT NOT NULL,
-    id UUID NOT NULL,
-    user_id TEXT DEFAULT '' NOT NULL,
-    name TEXT NOT NULL,
-    summary TEXT DEFAULT '' NOT NULL,
-    body JSON,
-    starts_at TIMESTAMP WITH TIME ZONE,
-    ends_at TIMESTAMP WITH TIME ZONE,
-    tags TEXT[] DEFAULT '{}' NOT NULL,
-    search TSVECTOR GENERATED ALWAYS AS (setweight(to_tsvector('english', name), 'A') || setweight(to_tsvector('english', summary), 'B')) STORED,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_moments PRIMARY KEY (tenant_id, id)
-);
-
-CREATE INDEX ix_moments_search ON moments USING gin (search);
-
-CREATE INDEX ix_moments_user_id ON moments (tenant_id, user_id, starts_at);
-
-CREATE TABLE user_metadata (
-    tenant_id TEXT NOT NULL,
-    user_id TEXT NOT NULL,
-    data JSON NOT NULL,
-    updated_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_user_metadata PRIMARY KEY (tenant_id, user_id)
-);
-
 CREATE TABLE schedules (
     id UUID NOT NULL,
     tenant_id TEXT NOT NULL,
@@ -128,6 +152,7 @@ CREATE TABLE schedules (
     cron TEXT,
     timezone TEXT DEFAULT 'UTC' NOT NULL,
     strategy TEXT DEFAULT 'plan' NOT NULL,
+    loop_block JSON,
     model TEXT,
     limits JSON,
     budget JSON,
@@ -141,13 +166,28 @@ CREATE TABLE schedules (
     CONSTRAINT ck_schedules_next_at CHECK (next_at IS NOT NULL OR NOT is_active)
 );
 
-CREATE INDEX ix_schedules_next_at ON schedules (next_at) WHERE is_active;
-
 CREATE INDEX ix_schedules_listing ON schedules (tenant_id, created_at, id);
+
+CREATE INDEX ix_schedules_user_id ON schedules (tenant_id, user_id) WHERE is_active;
 
 CREATE INDEX ix_schedules_created_at ON schedules (created_at) WHERE NOT is_active;
 
-CREATE INDEX ix_schedules_user_id ON schedules (tenant_id, user_id) WHERE is_active;
+CREATE INDEX ix_schedules_next_at ON schedules (next_at) WHERE is_active;
+
+CREATE TABLE passages (
+    document_id UUID NOT NULL,
+    position INTEGER NOT NULL,
+    tenant_id TEXT NOT NULL,
+    heading TEXT DEFAULT '' NOT NULL,
+    body TEXT NOT NULL,
+    search TSVECTOR GENERATED ALWAYS AS (setweight(to_tsvector('english', heading), 'A') || setweight(to_tsvector('english', body), 'B')) STORED,
+    CONSTRAINT pk_passages PRIMARY KEY (document_id, position),
+    CONSTRAINT fk_passages_document_id FOREIGN KEY(document_id) REFERENCES documents (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_passages_tenant_id ON passages (tenant_id);
+
+CREATE INDEX ix_passages_search ON passages USING gin (search);
 
 CREATE TABLE jobs (
     id UUID NOT NULL,
@@ -167,8 +207,13 @@ CREATE TABLE jobs (
     action TEXT,
     with_input JSON,
     strategy TEXT NOT NULL,
-    status TEXT DEFAULT 'queued' NOT NULL,
+    loop_block JSON,
+    status job_status DEFAULT 'queued' NOT NULL,
     round INTEGER DEFAULT 0 NOT NULL,
+    after_steps after_steps DEFAULT 'responding' NOT NULL,
+    on_failure on_failure DEFAULT 'halt' NOT NULL,
+    rounds_deadline TIMESTAMP WITH TIME ZONE,
+    stop_reason TEXT,
     model TEXT NOT NULL,
     stage_worker UUID,
     stage_attempt INTEGER DEFAULT 0 NOT NULL,
@@ -209,45 +254,28 @@ CREATE TABLE jobs (
     started_at TIMESTAMP WITH TIME ZONE,
     finished_at TIMESTAMP WITH TIME ZONE,
     CONSTRAINT pk_jobs PRIMARY KEY (id),
-    CONSTRAINT ck_jobs_status CHECK (status IN ('queued', 'planning', 'executing', 'input_required', 'responding', 'completed', 'failed', 'cancelled')),
-    CONSTRAINT ck_jobs_counters CHECK (open_steps >= 0 AND failed_steps >= 0),
     CONSTRAINT fk_jobs_tenant_id FOREIGN KEY(tenant_id) REFERENCES tenants (id)
 );
 
-CREATE INDEX ix_jobs_expires_at ON jobs (expires_at) WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
-
 CREATE INDEX ix_jobs_stage_worker ON jobs (stage_worker) WHERE stage_worker IS NOT NULL;
-
-CREATE INDEX ix_jobs_status_listing ON jobs (tenant_id, status, id);
-
-CREATE INDEX ix_jobs_deadline ON jobs (deadline) WHERE status IN ('executing', 'input_required') AND deadline IS NOT NULL;
-
-CREATE INDEX ix_jobs_parent_job_id ON jobs (parent_job_id) WHERE parent_job_id IS NOT NULL;
 
 CREATE INDEX ix_jobs_wake_at ON jobs (wake_at) WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
 
-CREATE INDEX ix_jobs_listing ON jobs (tenant_id, id);
+CREATE INDEX ix_jobs_deadline ON jobs (deadline) WHERE status IN ('executing', 'input_required') AND deadline IS NOT NULL;
 
-CREATE INDEX ix_jobs_untold ON jobs (parent_job_id) WHERE parent_job_id IS NOT NULL AND NOT is_joined AND status IN ('completed', 'failed', 'cancelled');
-
-CREATE INDEX ix_jobs_forked_from ON jobs (forked_from) WHERE forked_from IS NOT NULL AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
+CREATE INDEX ix_jobs_expires_at ON jobs (expires_at) WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
 
 CREATE UNIQUE INDEX uq_jobs_idempotency_key ON jobs (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
 
-CREATE TABLE passages (
-    document_id UUID NOT NULL,
-    position INTEGER NOT NULL,
-    tenant_id TEXT NOT NULL,
-    heading TEXT DEFAULT '' NOT NULL,
-    body TEXT NOT NULL,
-    search TSVECTOR GENERATED ALWAYS AS (setweight(to_tsvector('english', heading), 'A') || setweight(to_tsvector('english', body), 'B')) STORED,
-    CONSTRAINT pk_passages PRIMARY KEY (document_id, position),
-    CONSTRAINT fk_passages_document_id FOREIGN KEY(document_id) REFERENCES documents (id) ON DELETE CASCADE
-);
+CREATE INDEX ix_jobs_status_listing ON jobs (tenant_id, status, id);
 
-CREATE INDEX ix_passages_search ON passages USING gin (search);
+CREATE INDEX ix_jobs_unnotified ON jobs (parent_job_id) WHERE parent_job_id IS NOT NULL AND NOT is_joined AND status IN ('completed', 'failed', 'cancelled');
 
-CREATE INDEX ix_passages_tenant_id ON passages (tenant_id);
+CREATE INDEX ix_jobs_parent_job_id ON jobs (parent_job_id) WHERE parent_job_id IS NOT NULL;
+
+CREATE INDEX ix_jobs_listing ON jobs (tenant_id, id);
+
+CREATE INDEX ix_jobs_forked_from ON jobs (forked_from) WHERE forked_from IS NOT NULL AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
 
 CREATE TABLE plans (
     job_id UUID NOT NULL,
@@ -257,6 +285,7 @@ CREATE TABLE plans (
     body JSON,
     errors JSON,
     reuse JSON,
+    reply JSON,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
     CONSTRAINT pk_plans PRIMARY KEY (job_id, round),
     CONSTRAINT fk_plans_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
@@ -267,12 +296,13 @@ CREATE TABLE steps (
     round INTEGER NOT NULL,
     index INTEGER NOT NULL,
     tenant_id TEXT NOT NULL,
-    kind TEXT DEFAULT 'tool' NOT NULL,
+    kind step_kind DEFAULT 'tool' NOT NULL,
     tool_name TEXT NOT NULL,
-    lane TEXT NOT NULL,
-    effect TEXT NOT NULL,
-    status TEXT NOT NULL,
+    lane step_lane NOT NULL,
+    effect step_effect NOT NULL,
+    status step_status NOT NULL,
     arguments JSON NOT NULL,
+    verbatim BOOLEAN DEFAULT false NOT NULL,
     inputs INTEGER[] DEFAULT '{}' NOT NULL,
     depends_on INTEGER[] DEFAULT '{}' NOT NULL,
     dependents INTEGER[] DEFAULT '{}' NOT NULL,
@@ -292,11 +322,11 @@ CREATE TABLE steps (
     output_bytes BIGINT,
     wanted JSON,
     excerpts JSON,
-    recovery TEXT DEFAULT 'fail' NOT NULL,
+    recovery step_recovery DEFAULT 'fail' NOT NULL,
     in_doubt BOOLEAN DEFAULT false NOT NULL,
-    question JSON,
+    elicitation_id UUID,
     asked_at TIMESTAMP WITH TIME ZONE,
-    waits_for TEXT,
+    waits_for join_policy,
     max_parallel INTEGER,
     note JSON,
     joined BOOLEAN DEFAULT false NOT NULL,
@@ -310,24 +340,53 @@ CREATE TABLE steps (
     error JSON,
     started_at TIMESTAMP WITH TIME ZONE,
     finished_at TIMESTAMP WITH TIME ZONE,
-    CONSTRAINT pk_steps PRIMARY KEY (job_id, round, index),
-    CONSTRAINT ck_steps_status CHECK (status IN ('pending', 'ready', 'running', 'waiting', 'succeeded', 'failed', 'skipped', 'cancelled')),
-    CONSTRAINT ck_steps_kind CHECK (kind IN ('tool', 'agent', 'parallel')),
-    CONSTRAINT ck_steps_lane CHECK (lane IN ('io', 'cpu')),
-    CONSTRAINT ck_steps_effect CHECK (effect IN ('pure', 'read', 'idempotent', 'unsafe')),
-    CONSTRAINT ck_steps_recovery CHECK (recovery IN ('fail', 'ask', 'find_out')),
-    CONSTRAINT ck_steps_waits_for CHECK (waits_for IN ('all', 'first_success', 'first_failure')),
-    CONSTRAINT ck_steps_counters CHECK (pending >= 0 AND attempt >= 0),
+    CONSTRAINT pk_steps PRIMARY KEY (job_id, index),
     CONSTRAINT fk_steps_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
 );
+
+CREATE INDEX ix_steps_worker_id ON steps (worker_id) WHERE status = 'running';
+
+CREATE INDEX ix_steps_payload_hash ON steps (payload_hash) WHERE payload_hash IS NOT NULL;
 
 CREATE INDEX ix_steps_wake_at ON steps (wake_at) WHERE status IN ('ready', 'waiting');
 
 CREATE INDEX ix_steps_origin_job ON steps (origin_job) WHERE origin_job IS NOT NULL;
 
-CREATE INDEX ix_steps_payload_hash ON steps (payload_hash) WHERE payload_hash IS NOT NULL;
+CREATE TABLE elicitations (
+    id UUID NOT NULL,
+    tenant_id TEXT NOT NULL,
+    job_id UUID NOT NULL,
+    root_job_id UUID NOT NULL,
+    round INTEGER NOT NULL,
+    step_index INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    ordinal INTEGER DEFAULT 0 NOT NULL,
+    kind elicitation_kind NOT NULL,
+    status elicitation_status DEFAULT 'open' NOT NULL,
+    message TEXT NOT NULL,
+    schema JSON,
+    url TEXT,
+    details JSON,
+    default_content JSON,
+    state JSON,
+    content JSON,
+    reason TEXT,
+    answered_by TEXT,
+    channel TEXT,
+    is_spent BOOLEAN DEFAULT false NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    answered_at TIMESTAMP WITH TIME ZONE,
+    CONSTRAINT pk_elicitations PRIMARY KEY (id),
+    CONSTRAINT fk_elicitations_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+);
 
-CREATE INDEX ix_steps_worker_id ON steps (worker_id) WHERE status = 'running';
+CREATE INDEX ix_elicitations_listing ON elicitations (tenant_id, id);
+
+CREATE INDEX ix_elicitations_open ON elicitations (tenant_id, id) WHERE status = 'open';
+
+CREATE INDEX ix_elicitations_root_job_id ON elicitations (root_job_id, id);
+
+CREATE INDEX ix_elicitations_job_id ON elicitations (job_id, step_index);
 
 CREATE TABLE events (
     sequence BIGINT GENERATED ALWAYS AS IDENTITY,

@@ -105,7 +105,7 @@ BEGIN
         RETURN json_build_object('paused', true);
     END IF;
     IF v_share >= (j.budget->>'soft')::float8 AND b.warned_at IS NULL THEN
-        -- Its events are told by whoever holds the job's row, so that those who follow them miss none.
+        -- The holder of the job's row appends its events, so that a reader who follows them misses none.
         PERFORM FROM jobs WHERE id = v_root FOR NO KEY UPDATE;
         IF NOT EXISTS (SELECT FROM events WHERE job_id = v_root AND kind = 'budget_warning') THEN
             PERFORM planq_append_event(b.tenant_id, v_root, 'budget_warning', json_build_object(

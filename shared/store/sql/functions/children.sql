@@ -1,12 +1,12 @@
 -- Children: a step that delegates waits for child jobs, without a worker.
 --
 -- planq_delegate_step   stores the child jobs (planq_make_children) and begins as many as may run at once
--- planq_child_ended     tells the parent of one end: the step may gather (planq_gather), or the next child begins
+-- planq_child_ended     notifies the parent of one end: the step may gather (planq_gather), or the next child begins
 -- planq_finish_joined stores the outcome of a step that has joined
 -- planq_drop_children   ends what is unfinished of the children of a step that has ended
 --
 -- Lock order: the parent's job row, its steps, then its child jobs in the order of their ids, which are all greater than
--- the parent's. A child ends in a commit of its own; its parent is told in another one.
+-- the parent's. A child ends in a commit of its own; its parent is notified in another one.
 
 -- StepDelegated: stores the child jobs, for which the step waits as `p_until` says; at most `p_most` of them are begun
 -- at once. Returns {applied, status, job_status, ready, children: [ids of those that may be begun]}.
@@ -46,7 +46,7 @@ BEGIN
         'stage_attempt', j.stage_attempt, 'ready', '[]'::json, 'children', to_json(v_begun));
 END $$;
 
--- Stores the child jobs of a step of the job `j`, which the caller holds, and tells of them. `p_children` lists {id,
+-- Stores the child jobs of a step of the job `j`, which the caller holds, and appends their events. `p_children` lists {id,
 -- position, agent, input, action, with, seconds, key, plan, source, model}, `with` and `plan` as texts that hold JSON.
 -- At most `p_most` may be begun; one that cannot begin has failed at once. Returns how many have.
 CREATE FUNCTION planq_make_children(j jobs, p_index int, p_children json, p_most int) RETURNS int LANGUAGE plpgsql AS $$
@@ -55,13 +55,14 @@ DECLARE
     v_dead int;
 BEGIN
     WITH given AS (
-        SELECT c.*, a.version, a.pinned, greatest(least(c.seconds, v_left), 0.001) AS life,
+        SELECT c.*, a.version, a.pinned, a.strategy, a.loop_block, greatest(least(c.seconds, v_left), 0.001) AS life,
                planq_child_error(c.agent, a.version, a.pinned) AS error
         FROM json_to_recordset(p_children) AS c (
             id uuid, position int, agent text, input text, action text, "with" text, seconds float8, key text,
             plan text, source text, model text
         ) LEFT JOIN LATERAL (
-            SELECT d.version, planq_pinned_skills(j.tenant_id, d.skills) AS pinned FROM agents d
+            SELECT d.version, planq_pinned_skills(j.tenant_id, d.skills) AS pinned, d.strategy,
+                   planq_loop_block(j.tenant_id, d.loop_block) AS loop_block FROM agents d
             WHERE d.tenant_id = j.tenant_id AND d.name = c.agent AND d.retired_at IS NULL
             ORDER BY d.version DESC LIMIT 1
         ) a ON true
@@ -71,12 +72,13 @@ BEGIN
         FROM given g
     ), born AS (
         INSERT INTO jobs (id, tenant_id, parent_job_id, parent_round, parent_step_index, child_position, child_key,
-                          root_job_id, depth, conversation_id, strategy, model, limits, budget, priority, user_id,
+                          root_job_id, depth, conversation_id, strategy, loop_block, model, limits, budget, priority, user_id,
                           trace_id, input, agent_name, agent_version, skill_versions, action, with_input, paused_at,
                           status, is_joined, error, finished_at, run_at, wake_at, expires_at)
         SELECT r.id, j.tenant_id, j.id, j.round, p_index, r.position, r.key, coalesce(j.root_job_id, j.id),
                j.depth + (r.agent IS NOT NULL)::int,
-               j.conversation_id, j.strategy, coalesce(r.model, j.model), planq_child_limits(j.limits, r.life), j.budget,
+               j.conversation_id, coalesce(r.strategy, 'plan'), r.loop_block, coalesce(r.model, j.model),
+               planq_child_limits(j.limits, r.life), j.budget,
                j.priority, j.user_id, j.trace_id, r.input, r.agent, r.version,
                r.pinned, r.action, r."with"::json,
                CASE WHEN NOT r.is_dead THEN j.paused_at END,
@@ -93,7 +95,7 @@ BEGIN
         INSERT INTO plans (job_id, round, tenant_id, source, body)
         SELECT g.id, 0, j.tenant_id, g.source, g.plan::json FROM given g JOIN born b ON b.id = g.id
         WHERE g.plan IS NOT NULL
-    ), told AS (
+    ), appended AS (
         INSERT INTO events (tenant_id, job_id, kind, data)
         SELECT j.tenant_id, e.id, e.kind, e.data FROM (
             SELECT b.id, 1 AS part, 'job_submitted' AS kind, json_build_object(
@@ -116,12 +118,26 @@ BEGIN
             ) k ON true);
 END $$;
 
+-- The loop block of an agent as a job gets it: a prompt that is the name of a skill has the text of its newest version
+-- in use, and none where there is no such skill.
+CREATE FUNCTION planq_loop_block(p_tenant text, p_block json) RETURNS json LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_name CONSTANT text := p_block->'prompt'->>'name';
+BEGIN
+    IF v_name IS NULL THEN
+        RETURN p_block;
+    END IF;
+    RETURN jsonb_set(p_block::jsonb, '{prompt}', jsonb_strip_nulls(jsonb_build_object('name', v_name, 'text', (
+        SELECT text FROM skills WHERE tenant_id = p_tenant AND name = v_name AND retired_at IS NULL
+        ORDER BY version DESC LIMIT 1))));
+END $$;
+
 -- Why a child cannot begin that an agent is to do: nobody of its name is in use, or a skill that it lists is not. Null
 -- where it can.
 CREATE FUNCTION planq_child_error(p_agent text, p_version int, p_pinned int[]) RETURNS json LANGUAGE sql STABLE AS $$
     SELECT json_build_object('code', e.code, 'retryable', false, 'details', json_build_object('agent', p_agent),
-        'message', 'agent ' || to_json(left(p_agent, 128))::text || e.told)
-    FROM (SELECT 'unknown_agent' AS code, ' not found: none in use has this name; see `planq agents list`' AS told
+        'message', 'agent ' || to_json(left(p_agent, 128))::text || e.text)
+    FROM (SELECT 'unknown_agent' AS code, ' not found: none in use has this name; see `planq agents list`' AS text
           WHERE p_version IS NULL
           UNION ALL
           SELECT 'invalid_request', ' lists skills that are not stored; store them first'
@@ -142,17 +158,17 @@ LANGUAGE sql STABLE AS $$
     SELECT least(300, extract(epoch FROM least(p_deadline, p_expires) - coalesce(p_paused, planq_now()))::float8)
 $$;
 
--- ChildEnded: tells the parent of a child that has ended, once: its step becomes ready where it need not wait any more,
+-- ChildEnded: notifies the parent of a child that has ended, once: its step becomes ready where it need not wait any more,
 -- else the next child that is held back begins in its place. Returns {applied, job_id, round, index, ...} with what
 -- planq_finish_step returns of the parent, and `children` as planq_delegate_step does; not applied where there was nothing
--- to be told, or nobody waits for it any more.
+-- to be notified, or nobody waits for it any more.
 CREATE FUNCTION planq_child_ended(p_child uuid) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     c record;
     e record;
     j jobs;
     s steps;
-    v_moved json;
+    v_result json;
     v_next uuid;
 BEGIN
     SELECT parent_job_id, parent_round, parent_step_index INTO c FROM jobs
@@ -176,13 +192,13 @@ BEGIN
         RETURN json_build_object('applied', false);
     END IF;
     IF planq_is_decided(s.waits_for, s.open_children, e.status = 'completed', e.status <> 'completed') THEN
-        v_moved := planq_gather(s.job_id, s.round, s.index);
+        v_result := planq_gather(s.job_id, s.round, s.index);
     ELSIF NOT e.was_held THEN
         v_next := planq_begin_next(j, s);
     END IF;
     RETURN json_build_object('applied', true, 'job_id', s.job_id, 'round', s.round, 'index', s.index,
-        'status', CASE WHEN v_moved IS NULL THEN 'waiting' ELSE 'ready' END, 'job_status', j.status,
-        'stage_attempt', j.stage_attempt, 'ready', coalesce(v_moved->'ready', '[]'::json),
+        'status', CASE WHEN v_result IS NULL THEN 'waiting' ELSE 'ready' END, 'job_status', j.status,
+        'stage_attempt', j.stage_attempt, 'ready', coalesce(v_result->'ready', '[]'::json),
         'children', CASE WHEN v_next IS NOT NULL AND j.paused_at IS NULL THEN json_build_array(v_next) END);
 END $$;
 
@@ -202,7 +218,9 @@ DECLARE
 BEGIN
     UPDATE steps SET status = 'ready', joined = true, run_at = planq_now(),
         wake_at = planq_now() + planq_wake_grace(), wakes = 0
-    WHERE job_id = p_job AND round = p_round AND index = p_index RETURNING * INTO s;
+    WHERE job_id = p_job AND round = p_round AND index = p_index AND status = 'waiting' AND NOT joined
+    RETURNING * INTO s;
+    ASSERT FOUND, 'gathered_without_waiting';
     SELECT status, stage_attempt INTO j FROM jobs WHERE id = p_job;
     PERFORM planq_append_event(s.tenant_id, p_job, 'step_gathered',
         json_build_object('round', p_round, 'index', p_index, 'open', s.open_children));
@@ -212,7 +230,8 @@ BEGIN
 END $$;
 
 -- Begins the next child of a step that is held back: its time runs from now on, within what the step gets, for its child
--- jobs are as old as the delegation. The caller holds the parent's row. Returns its id, null when none is left.
+-- jobs are as old as the delegation; what people took to answer the others is not taken off that. The caller holds the
+-- parent's row. Returns its id, null when none is left.
 CREATE FUNCTION planq_begin_next(j jobs, s steps) RETURNS uuid LANGUAGE plpgsql AS $$
 DECLARE
     v_left CONSTANT float8 := planq_time_left(j.deadline, j.expires_at, j.paused_at);
@@ -226,7 +245,7 @@ BEGIN
             expires_at = coalesce(c.paused_at, planq_now()) + make_interval(secs => greatest(l.seconds, 0.001))
         FROM (
             SELECT o.id, least((o.limits->>'job_timeout_seconds')::float8, v_left,
-                s.timeout_seconds
+                s.timeout_seconds + planq_people_seconds(s.children)
                 - extract(epoch FROM coalesce(o.paused_at, planq_now()) - o.created_at)::float8) AS seconds
             FROM jobs o WHERE o.id = s.children[v_next]
         ) l
@@ -245,8 +264,8 @@ CREATE FUNCTION planq_finish_joined(p_item json, p_worker uuid, p_seconds float8
 $$;
 
 -- A step with child jobs has ended: those of them that are unfinished end with it, in the same commit. What runs of them
--- somewhere is told over the channel `planq_cancelled`, whoever waits for them over `planq_ended`. The caller holds the
--- parent's row.
+-- somewhere is announced on the channel `planq_cancelled`, their end on `planq_ended`. The caller holds the
+-- parent's row and those above it.
 CREATE FUNCTION planq_drop_children(p_children uuid[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_ended uuid[] := planq_cancel_tree('{}', p_children);

@@ -48,7 +48,7 @@ BEGIN
     PERFORM planq_append_events(v_events);
 END $$;
 
--- What whoever has claimed a stage needs to know: PLAN the plan that the caller sent, RESPOND what came of the plan, and
+-- The claim of a stage: for PLAN the plan that the caller sent, for RESPOND the results of the plan, and
 -- the plan itself where neither the caller nor the model made it; for whom the job is, because the first steps may begin
 -- before they are stored; the failures of its model that the stage has tried again after, and the time that the job has
 -- left.
@@ -57,22 +57,27 @@ DECLARE
     j record;
     p record;
 BEGIN
-    SELECT tenant_id, status, round, stage_attempt, model, input, tools, limits, forked_from, user_id, trace_id,
-           conversation_id, stage_retry, resumes, extract(epoch FROM expires_at - planq_now())::float8 AS time_left,
-           agent_name IS NOT NULL OR parent_job_id IS NOT NULL OR round > 0 OR budget IS NOT NULL AS has_job_tree INTO j
+    SELECT tenant_id, status, round, stage_attempt, model, input, tools, limits, loop_block, forked_from, user_id,
+           trace_id, conversation_id, stage_retry, resumes, extract(epoch FROM expires_at - planq_now())::float8 AS time_left,
+           strategy, agent_name IS NOT NULL OR parent_job_id IS NOT NULL OR round > 0 OR budget IS NOT NULL
+               AS has_job_tree, round > 0 AND status = 'planning' AS has_rounds,
+           extract(epoch FROM rounds_deadline - planq_now())::float8 AS rounds_time_left INTO j
     FROM jobs WHERE id = p_job;
     SELECT source, errors, reuse,
            CASE WHEN j.status = 'planning' OR source NOT IN ('caller', 'model') THEN body END AS body INTO p
     FROM plans WHERE job_id = p_job AND round = j.round;
     RETURN json_build_object(
         'job_id', p_job, 'tenant_id', j.tenant_id, 'status', j.status, 'round', j.round, 'attempt', j.stage_attempt,
-        'model', j.model, 'input', j.input, 'tools', j.tools, 'limits', j.limits, 'forked_from', j.forked_from,
-        'user_id', j.user_id, 'trace_id', j.trace_id, 'conversation_id', j.conversation_id,
+        'strategy', j.strategy, 'rounds', CASE WHEN j.has_rounds THEN planq_rounds(p_job, j.round) END,
+        'rounds_time_left', CASE WHEN j.has_rounds THEN j.rounds_time_left END,
+        'model', j.model, 'input', j.input, 'tools', j.tools, 'limits', j.limits, 'loop', j.loop_block,
+        'forked_from', j.forked_from, 'user_id', j.user_id, 'trace_id', j.trace_id, 'conversation_id', j.conversation_id,
         'time_left', j.time_left, 'tried', CASE WHEN j.stage_retry IS NOT NULL
             THEN planq_present_retry(j.stage_retry, j.status, j.round, j.resumes)->'tried' END,
         'plan_source', p.source, 'plan_errors', p.errors, 'plan_reuse', p.reuse, 'plan_body', p.body,
         'job_tree', CASE WHEN j.has_job_tree THEN planq_stage_job_tree(p_job) END,
-        'results', CASE WHEN j.status = 'responding' AND p.errors IS NULL THEN planq_results(p_job, j.round) END);
+        'results', CASE WHEN j.status = 'responding' AND p.errors IS NULL
+            THEN planq_results(p_job, j.round, '{succeeded,failed}') END);
 END $$;
 
 -- What the stage of a job needs that runs an agent, or is a child, or is in a further round, or shares a budget. It comes
@@ -96,7 +101,8 @@ BEGIN
         'agent', v_agent, 'agent_name', j.agent_name, 'agent_version', j.agent_version, 'instructions', v_texts,
         'action', j.action, 'with', j.with_input, 'depth', j.depth, 'root', j.root_job_id, 'parent', j.parent_job_id,
         'parent_round', j.parent_round, 'parent_index', j.parent_step_index, 'output', j.output, 'answer', j.answer,
-        'budgeted', j.budget IS NOT NULL);
+        'budgeted', j.budget IS NOT NULL,
+        'next_index', coalesce((SELECT max(s.index) + 1 FROM steps s WHERE s.job_id = p_job), 0));
 END $$;
 
 -- What is kept of a stage's failed tries, where they are of the stage at which the job stands now; else null.
@@ -109,7 +115,7 @@ $$;
 
 -- The outcomes of the steps of one round that were begun and have ended, in plan order; of large outputs the preview.
 -- How long a person took to answer is not the tool's time.
-CREATE FUNCTION planq_results(p_job uuid, p_round int) RETURNS json LANGUAGE plpgsql STABLE
+CREATE FUNCTION planq_results(p_job uuid, p_round int, p_statuses text[]) RETURNS json LANGUAGE plpgsql STABLE
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 BEGIN
@@ -121,7 +127,19 @@ BEGIN
         'seconds', extract(epoch FROM coalesce(s.asked_at, s.finished_at) - s.started_at)::float8
     ) ORDER BY s.index), '[]')
     FROM steps s LEFT JOIN payloads p ON p.tenant_id = s.tenant_id AND p.hash = s.payload_hash
-    WHERE s.job_id = p_job AND s.round = p_round AND s.status IN ('succeeded', 'failed'));
+    WHERE s.job_id = p_job AND s.round = p_round AND s.status = ANY (p_statuses));
+END $$;
+
+-- The rounds before `p_round`, oldest first: {round, source, body, reply, results}, as the planner of the next one is
+-- shown them. A refused plan has `errors` and no results.
+CREATE FUNCTION planq_rounds(p_job uuid, p_round int) RETURNS json LANGUAGE plpgsql STABLE
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+BEGIN
+    RETURN (SELECT json_agg(json_build_object(
+        'round', p.round, 'source', p.source, 'body', p.body, 'reply', p.reply, 'errors', p.errors,
+        'results', planq_results(p_job, p.round, '{succeeded,failed,skipped,cancelled}')) ORDER BY p.round)
+    FROM plans p WHERE p.job_id = p_job AND p.round < p_round);
 END $$;
 
 -- StepsClaimed: takes those of a round's steps `p_indices` that are ready and whose time has come. Of several, those
@@ -165,7 +183,8 @@ BEGIN
     PERFORM planq_append_events(v_events);
 END $$;
 
--- What whoever has claimed a step needs to know: with the outputs that it references, of large ones what is known. The
+-- The claim of a step: with the outputs that it references, of large ones what is known; with what people answered to it,
+-- and with the loop blocks of its job and of those above, whose tool policies hold for it. The
 -- `family` is there for steps that delegate, and in jobs of agents and child jobs. It is asked for apart: a query within
 -- RETURN would double what every other claim costs.
 CREATE FUNCTION planq_step_claim(s steps) RETURNS json LANGUAGE plpgsql STABLE AS $$
@@ -173,33 +192,45 @@ DECLARE
     j record;
     v_outputs json;
     v_family json;
+    v_answers json;
+    v_blocks json;
 BEGIN
     SELECT user_id, trace_id, conversation_id, extract(epoch FROM deadline - planq_now())::float8 AS time_left,
-           agent_name, parent_job_id
+           agent_name, parent_job_id, loop_block IS NOT NULL AS has_block
     INTO j FROM jobs WHERE id = s.job_id;
     IF s.inputs <> '{}' THEN
         SELECT json_object_agg(i.index, json_build_object(
             'output', i.output, 'payload_hash', encode(i.payload_hash, 'hex'),
             'output_bytes', i.output_bytes, 'excerpts', i.excerpts))
-        INTO v_outputs FROM steps i WHERE i.job_id = s.job_id AND i.round = s.round AND i.index = ANY (s.inputs);
+        INTO v_outputs FROM steps i WHERE i.job_id = s.job_id AND i.index = ANY (s.inputs);
     END IF;
     IF s.kind <> 'tool' OR s.joined OR j.agent_name IS NOT NULL OR j.parent_job_id IS NOT NULL THEN
         SELECT json_build_object(
             'kind', s.kind, 'joined', s.joined, 'note', s.note, 'depth', o.depth, 'root', o.root_job_id,
             'agent', o.agent_name, 'limits', CASE WHEN s.kind <> 'tool' THEN o.limits END, 'skill', (
                 SELECT a.skills[1] FROM agents a
-                WHERE a.tenant_id = s.tenant_id AND a.name = o.agent_name AND a.version = o.agent_version),
-            -- The arguments of a chained tool are an answer, and no plan's: nothing in them is a reference.
-            'verbatim', s.round > 0 AND EXISTS (
-                SELECT FROM plans p WHERE p.job_id = s.job_id AND p.round = s.round AND p.source = 'chained'))
+                WHERE a.tenant_id = s.tenant_id AND a.name = o.agent_name AND a.version = o.agent_version))
         INTO v_family FROM jobs o WHERE o.id = s.job_id;
+    END IF;
+    -- An answer hands its step back. What is taken apart on the way comes as texts that hold JSON.
+    IF s.releases > 0 THEN
+        SELECT json_agg(json_build_object(
+            'kind', e.kind, 'status', e.status, 'content', e.content::text, 'reason', e.reason, 'ordinal', e.ordinal,
+            'details', e.details::text, 'state', e.state::text) ORDER BY e.id)
+        INTO v_answers FROM elicitations e
+        WHERE e.job_id = s.job_id AND e.step_index = s.index AND e.status <> 'open' AND e.kind <> 'outcome' AND NOT e.is_spent;
+    END IF;
+    IF j.has_block OR j.parent_job_id IS NOT NULL THEN
+        SELECT json_agg(o.loop_block::text ORDER BY o.id) INTO v_blocks FROM jobs o
+        WHERE o.id = ANY (planq_lineage(s.job_id)) AND o.loop_block IS NOT NULL;
     END IF;
     RETURN json_build_object(
         'job_id', s.job_id, 'round', s.round, 'index', s.index, 'tenant_id', s.tenant_id, 'tool_name', s.tool_name,
-        'effect', s.effect, 'lane', s.lane, 'arguments', s.arguments, 'attempt', s.attempt, 'retries', s.retries,
+        'effect', s.effect, 'lane', s.lane, 'arguments', s.arguments, 'verbatim', s.verbatim, 'attempt', s.attempt, 'retries', s.retries,
         'recovery', s.recovery, 'in_doubt', s.in_doubt, 'wanted', s.wanted, 'worker_losses', s.worker_losses,
         'releases', s.releases, 'timeout_seconds', s.timeout_seconds, 'user_id', j.user_id, 'trace_id', j.trace_id,
-        'conversation_id', j.conversation_id, 'time_left', j.time_left, 'outputs', v_outputs, 'job_tree', v_family);
+        'conversation_id', j.conversation_id, 'time_left', j.time_left, 'outputs', v_outputs, 'job_tree', v_family, 'answers', v_answers,
+        'loops', v_blocks);
 END $$;
 
 -- The event of a step that was claimed.
@@ -209,10 +240,10 @@ BEGIN
         'round', s.round, 'index', s.index, 'attempt', s.attempt, 'tool_name', s.tool_name))::planq_event;
 END $$;
 
--- Takes over what a transition has made ready: `p_moved` is what it returned, the caller holds the job's row.
+-- Takes over what a transition has made ready: `p_result` is what it returned, the caller holds the job's row.
 -- Returns it with {taken: [claims], stage: claim}, the steps that were taken not in `ready` any more.
 CREATE FUNCTION planq_take(
-    p_moved json, p_job uuid, p_round int, p_lane text, p_steps int, p_stage boolean, p_worker uuid, p_seconds float8
+    p_result json, p_job uuid, p_round int, p_lane text, p_steps int, p_stage boolean, p_worker uuid, p_seconds float8
 ) RETURNS json LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
@@ -223,12 +254,12 @@ DECLARE
     v_stage planq_stage;
     r record;
 BEGIN
-    IF NOT (p_moved->>'applied')::boolean OR (p_steps = 0 AND NOT p_stage) THEN
-        RETURN p_moved;
+    IF NOT (p_result->>'applied')::boolean OR (p_steps = 0 AND NOT p_stage) THEN
+        RETURN p_result;
     END IF;
     IF p_steps > 0 THEN
         SELECT array_agg(m.index) INTO v_mine FROM (
-            SELECT t.index FROM json_to_recordset(p_moved->'ready') AS t (index int, lane text)
+            SELECT t.index FROM json_to_recordset(p_result->'ready') AS t (index int, lane text)
             WHERE t.lane = p_lane ORDER BY t.index LIMIT p_steps
         ) m;
         IF v_mine IS NOT NULL THEN
@@ -236,36 +267,36 @@ BEGIN
             FROM planq_claim_steps(p_job, p_round, v_mine, p_worker) c;
         END IF;
     END IF;
-    FOR r IN SELECT t.value FROM json_array_elements(p_moved->'ready') t
+    FOR r IN SELECT t.value FROM json_array_elements(p_result->'ready') t
              WHERE NOT EXISTS (SELECT FROM unnest(v_taken) c WHERE c->>'index' = t.value->>'index') LOOP
         v_ready := v_ready || r.value;
     END LOOP;
-    IF p_stage AND p_moved->>'job_status' = 'responding' THEN
+    IF p_stage AND p_result->>'job_status' IN ('responding', 'planning') THEN
         v_stage := planq_take_stage(p_job, p_worker, p_seconds);
         IF v_stage.attempt IS NOT NULL THEN
-            PERFORM planq_append_events(ARRAY[v_stage.told]);
+            PERFORM planq_append_events(ARRAY[v_stage.event]);
         END IF;
     END IF;
     RETURN json_build_object(
-        'applied', true, 'status', p_moved->'status', 'job_status', p_moved->'job_status',
-        'stage_attempt', coalesce(v_stage.attempt, (p_moved->>'stage_attempt')::int, 0),
+        'applied', true, 'status', p_result->'status', 'job_status', p_result->'job_status',
+        'stage_attempt', coalesce(v_stage.attempt, (p_result->>'stage_attempt')::int, 0),
         'ready', array_to_json(v_ready), 'taken', array_to_json(v_taken), 'stage', v_stage.claim);
 END $$;
 
--- Takes over the stage RESPOND, which has just become due, unless the job is paused; the caller holds the job's row and
--- stores the event. Returns nulls where there is nothing to be taken.
+-- Takes over the stage that has just become due, unless the job is paused; the caller holds the job's row and stores the
+-- event. Returns nulls where there is nothing to be taken.
 CREATE FUNCTION planq_take_stage(p_job uuid, p_worker uuid, p_seconds float8) RETURNS planq_stage LANGUAGE plpgsql AS $$
 DECLARE
-    v_responding CONSTANT text := 'responding';
+    v_stages CONSTANT text[] := '{planning,responding}';
     j record;
 BEGIN
     UPDATE jobs SET stage_worker = p_worker, stage_attempt = stage_attempt + 1,
         deadline = planq_now() + make_interval(secs => p_seconds), wake_at = NULL, wakes = 0
-    WHERE id = p_job AND status = v_responding AND stage_worker IS NULL AND run_at <= planq_now() AND paused_at IS NULL
-    RETURNING tenant_id, stage_attempt INTO j;
+    WHERE id = p_job AND status = ANY (v_stages) AND stage_worker IS NULL AND run_at <= planq_now() AND paused_at IS NULL
+    RETURNING tenant_id, stage_attempt, status INTO j;
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;
     RETURN ROW(planq_stage_claim(p_job), j.stage_attempt, ROW(j.tenant_id, p_job, 'stage_started',
-        json_build_object('stage', v_responding, 'attempt', j.stage_attempt))::planq_event)::planq_stage;
+        json_build_object('stage', j.status, 'attempt', j.stage_attempt))::planq_event)::planq_stage;
 END $$;

@@ -10,6 +10,7 @@ CREATE FUNCTION planq_cancel_job(p_job uuid, p_tenant text) RETURNS json LANGUAG
 DECLARE
     j jobs%ROWTYPE;
 BEGIN
+    PERFORM planq_lock_lineages(ARRAY[p_job]);
     SELECT * INTO j FROM jobs WHERE id = p_job AND tenant_id = p_tenant FOR NO KEY UPDATE;
     IF j.id IS NULL THEN
         RETURN json_build_object('found', false, 'applied', false);
@@ -22,28 +23,30 @@ BEGIN
 END $$;
 
 -- Ends an unfinished job in the middle, as `p_status`: its unfinished steps are cancelled, what still runs is fenced off
--- by that; everything below it is cancelled with it. What open calls may have cost stays held for a while. The caller
--- holds the job's row. Returns the ids of all ended jobs.
+-- by that; everything below it is cancelled with it, and open questions are closed. What open calls may have cost stays held for a
+-- while. The caller holds the job's row and those above it. Returns the ids of all ended jobs.
 CREATE FUNCTION planq_cut_off(p_job uuid, p_status text, p_error json) RETURNS uuid[] LANGUAGE plpgsql AS $$
 DECLARE
     v_tenant text;
 BEGIN
     PERFORM planq_owe(ARRAY[p_job]);
+    PERFORM planq_end_waits(ARRAY[p_job]);
     UPDATE steps SET status = 'cancelled', finished_at = planq_clock(), wake_at = NULL, deadline = NULL,
-        question = NULL
+        elicitation_id = NULL
     WHERE job_id = p_job AND status IN ('pending', 'ready', 'running', 'waiting');
     UPDATE jobs SET status = p_status, error = p_error, finished_at = planq_clock(), stage_worker = NULL,
         cancel_requested_at = CASE WHEN p_status = 'cancelled' THEN planq_now() END,
         wake_at = NULL, deadline = NULL, paused_at = NULL, open_steps = 0, open_questions = 0
-    WHERE id = p_job RETURNING tenant_id INTO v_tenant;
+    WHERE id = p_job AND finished_at IS NULL RETURNING tenant_id INTO v_tenant;
+    ASSERT FOUND, 'ended_twice';
     PERFORM planq_append_event(v_tenant, p_job, 'job_' || p_status, p_error);
     RETURN ARRAY[p_job] || planq_cancel_tree(ARRAY[p_job], '{}');
 END $$;
 
 -- Cancels the unfinished ones of `p_jobs` and everything below these and below `p_above`: their parents do not wait for
 -- them any more. Locks them in the order of their ids. A job that was made meanwhile by one of them is found in the next
--- turn; then nobody makes any more. What open calls of these jobs may have cost stays held for a while. Returns the ids
--- of those that this ended.
+-- turn; then nobody makes any more. What open calls of these jobs may have cost stays held for a while. The caller holds the
+-- rows of all jobs above. Returns the ids of those that this ended.
 CREATE FUNCTION planq_cancel_tree(p_above uuid[], p_jobs uuid[]) RETURNS uuid[] LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
@@ -65,8 +68,9 @@ BEGIN
         ) l;
         EXIT WHEN v_ids IS NULL;
         PERFORM planq_owe(v_ids);
+        PERFORM planq_end_waits(v_ids);
         UPDATE steps SET status = 'cancelled', finished_at = planq_clock(), wake_at = NULL, deadline = NULL,
-            question = NULL
+            elicitation_id = NULL
         WHERE job_id = ANY (v_ids) AND status IN ('pending', 'ready', 'running', 'waiting');
         UPDATE jobs SET status = 'cancelled', finished_at = planq_clock(), stage_worker = NULL, is_joined = true,
             cancel_requested_at = planq_now(), wake_at = NULL, deadline = NULL, paused_at = NULL, open_steps = 0,
@@ -129,11 +133,13 @@ END $$;
 -- ResumeRequested: a paused job goes on, its times moved by the length of the pause, and so does what was paused with it;
 -- one that failed, or completed with failed steps, tries again what has not succeeded, and delegates anew. The second only
 -- if `p_after` is how often it has been resumed: else what is to be tried again has not been looked at; the first only if
--- `p_after` is NULL. A child job that has ended is not resumed: its parent has been told of its end, and makes a new one
--- when it is resumed itself. What a job had come to before a chained tool is kept while that tool is tried again.
+-- `p_after` is NULL. A child job that has ended is not resumed: its parent has been notified of its end, and makes a new one
+-- when it is resumed itself. What a job had come to before a chained tool is kept while that tool is tried again. Where
+-- failures are recorded, none of them is the job's, and only what was cut off with it is tried again; where that was in no
+-- round, its next round is planned. `p_seconds` is the time that the steps get, null for the limit on a plan.
 -- Returns {found, applied, status, round, attempt, ready: [{index, lane, tool_name}]}; the caller publishes `ready`, or
 -- the stage that the status stands for.
-CREATE FUNCTION planq_resume_job(p_job uuid, p_tenant text, p_after int, p_in_doubt int[]) RETURNS json
+CREATE FUNCTION planq_resume_job(p_job uuid, p_tenant text, p_after int, p_in_doubt int[], p_seconds float8) RETURNS json
 LANGUAGE plpgsql AS $$
 DECLARE
     j jobs%ROWTYPE;
@@ -143,6 +149,7 @@ DECLARE
     v_ready json := '[]';
     v_chained boolean;
 BEGIN
+    PERFORM planq_lock_lineages(ARRAY[p_job]);
     SELECT * INTO j FROM jobs WHERE id = p_job AND tenant_id = p_tenant FOR NO KEY UPDATE;
     IF j.id IS NULL THEN
         RETURN json_build_object('found', false, 'applied', false);
@@ -157,17 +164,16 @@ BEGIN
         v_status := j.status;
         v_pause := planq_now() - j.paused_at;
         UPDATE steps SET wake_at = wake_at + v_pause
-        WHERE job_id = p_job AND status = 'waiting' AND question IS NOT NULL;
+        WHERE job_id = p_job AND status = 'waiting' AND elicitation_id IS NOT NULL;
+        PERFORM planq_credit_pause(p_job);
         UPDATE jobs SET paused_at = NULL, deadline = deadline + v_pause, expires_at = expires_at + v_pause,
+            rounds_deadline = rounds_deadline + v_pause,
             wake_at = CASE WHEN wake_at IS NOT NULL THEN greatest(run_at, planq_now() + planq_wake_grace()) END,
             wakes = 0
         WHERE id = p_job;
         PERFORM planq_resume_below(p_job, j.paused_at);
     ELSE
-        v_again := planq_reopen_steps(p_job, j.round, p_in_doubt);
-        UPDATE steps SET joined = false, children = NULL, open_children = NULL, next_child = NULL, waits_for = NULL,
-            max_parallel = NULL, note = NULL
-        WHERE job_id = p_job AND round = j.round AND children IS NOT NULL AND status <> 'succeeded';
+        v_again := planq_reopen_steps(p_job, j.round, j.on_failure, p_in_doubt);
         v_status := CASE
             WHEN v_again > 0 THEN 'executing'
             WHEN EXISTS (SELECT FROM steps WHERE job_id = p_job AND round = j.round)
@@ -176,11 +182,14 @@ BEGIN
         v_chained := EXISTS (SELECT FROM plans WHERE job_id = p_job AND round = j.round AND source = 'chained');
         UPDATE jobs SET status = v_status, open_steps = v_again, failed_steps = 0, halt_index = NULL, open_questions = 0,
             resumes = resumes + 1, stage_losses = 0, stage_worker = NULL, error = NULL, chained = NULL,
+            stop_reason = CASE WHEN v_chained THEN stop_reason END,
+            rounds_deadline = NULL,
             answer = CASE WHEN v_chained THEN answer END, output = CASE WHEN v_chained THEN output END,
             finished_at = NULL, run_at = planq_now(), wakes = 0,
             wake_at = CASE WHEN v_status <> 'executing' THEN planq_now() + planq_wake_grace() END,
             deadline = CASE WHEN v_status = 'executing'
-                THEN planq_now() + make_interval(secs => (limits->>'plan_timeout_seconds')::float8) END,
+                THEN planq_now() + make_interval(secs => coalesce(p_seconds, (limits->>'plan_timeout_seconds')::float8))
+                END,
             expires_at = planq_now() + make_interval(secs => (limits->>'job_timeout_seconds')::float8)
         WHERE id = p_job;
     END IF;
@@ -205,26 +214,29 @@ BEGIN
     END IF;
     UPDATE steps SET wakes = 0,
         wake_at = CASE WHEN status = 'ready' THEN greatest(run_at, planq_now()) ELSE wake_at + v_pause END
-    WHERE job_id = ANY (v_below) AND (status = 'ready' OR (status = 'waiting' AND question IS NOT NULL));
+    WHERE job_id = ANY (v_below) AND (status = 'ready' OR (status = 'waiting' AND elicitation_id IS NOT NULL));
     UPDATE jobs SET paused_at = NULL, deadline = deadline + v_pause, expires_at = expires_at + v_pause,
+        rounds_deadline = rounds_deadline + v_pause,
         wake_at = CASE WHEN wake_at IS NOT NULL THEN greatest(run_at, planq_now()) END, wakes = 0
     WHERE id = ANY (v_below);
     INSERT INTO events (tenant_id, job_id, kind, data)
     SELECT tenant_id, id, 'job_resumed', json_build_object('from', status, 'again', 0) FROM jobs WHERE id = ANY (v_below);
 END $$;
 
--- Gives every step without success a fresh start; `p_in_doubt` lists those whose tool has to find out first whether an
--- earlier attempt took effect. It does so once that attempt can act no more: its worker has been told to stop and, where
+-- Gives every step of a round without success a fresh start, without the child jobs that it had; where failures are
+-- recorded, every step that was cancelled. `p_in_doubt` lists those whose tool has to find out first whether an earlier
+-- attempt took effect. It does so once that attempt can act no more: its worker has been asked to stop and, where
 -- nobody knows the worker to be gone, the time of the call is over. It takes time that grows with the number of the plan's
 -- dependencies, not with the square of its steps. Returns how many there are. The caller holds the job's row.
-CREATE FUNCTION planq_reopen_steps(p_job uuid, p_round int, p_in_doubt int[]) RETURNS int
+CREATE FUNCTION planq_reopen_steps(p_job uuid, p_round int, p_on_failure text, p_in_doubt int[]) RETURNS int
 LANGUAGE plpgsql AS $$
 DECLARE
     v_count int;
 BEGIN
     WITH open AS MATERIALIZED (
         SELECT s.index, s.dependents FROM steps s
-        WHERE s.job_id = p_job AND s.round = p_round AND s.status <> 'succeeded'
+        WHERE s.job_id = p_job AND s.round = p_round
+          AND CASE p_on_failure WHEN 'halt' THEN s.status <> 'succeeded' ELSE s.status = 'cancelled' END
     ), awaited AS (
         SELECT d.index, count(*)::int AS pending FROM open o CROSS JOIN LATERAL unnest(o.dependents) AS d (index)
         GROUP BY d.index
@@ -238,9 +250,9 @@ BEGIN
         status = CASE WHEN c.pending = 0 THEN 'ready' ELSE 'pending' END,
         pending = c.pending,
         in_doubt = c.is_in_doubt,
-        output = NULL, error = NULL, question = NULL, finished_at = NULL, started_at = NULL, asked_at = NULL,
-        worker_id = NULL,
-        deadline = NULL, worker_losses = 0, releases = s.attempt, wakes = 0,
+        output = NULL, error = NULL, finished_at = NULL, started_at = NULL, asked_at = NULL,
+        worker_id = NULL, deadline = NULL, worker_losses = 0, releases = s.attempt, wakes = 0, joined = false,
+        children = NULL, open_children = NULL, next_child = NULL, waits_for = NULL, max_parallel = NULL, note = NULL,
         run_at = greatest(planq_now(), CASE WHEN c.is_in_doubt THEN s.finished_at + planq_wake_grace() END,
             CASE WHEN c.is_in_doubt AND EXISTS (SELECT FROM workers w WHERE w.id = s.worker_id AND w.heartbeat_at > 'epoch')
                 THEN s.started_at + make_interval(secs => s.timeout_seconds * (1 + s.in_doubt::int)) + planq_wake_grace()
@@ -248,6 +260,10 @@ BEGIN
         wake_at = CASE WHEN c.pending = 0 THEN planq_now() + planq_wake_grace() END
     FROM counted c WHERE s.job_id = p_job AND s.round = p_round AND s.index = c.index;
     GET DIAGNOSTICS v_count = ROW_COUNT;
+    -- A fresh start asks anew.
+    UPDATE elicitations e SET is_spent = true FROM steps s
+    WHERE e.job_id = p_job AND NOT e.is_spent AND s.job_id = p_job AND s.index = e.step_index
+      AND s.status IN ('pending', 'ready');
     RETURN v_count;
 END $$;
 

@@ -2,9 +2,9 @@
 --
 -- The way of a success, planq_succeed_steps: lock the job, store the output (planq_keep_outcome), append the event, take
 -- one dependency off each dependent (planq_unlock_one), claim for the same worker what became ready, and count the step
--- off its job; the last one opens RESPOND (planq_close_steps, or planq_close_and_take_stage). planq_succeed_many does it
+-- off its job; the last one opens the next stage (planq_close_steps, or planq_close_and_take_stage). planq_succeed_many does it
 -- set by set, for many steps of one job. planq_fail_steps retries a step, or fails it and skips what it halts
--- (planq_skip_after). planq_finish_step is one end of one step, for everything that is not on the hot path.
+-- (planq_skip_after) or what needs its output (planq_skip_needing). planq_finish_step is one end of one step, for everything that is not on the hot path.
 --
 -- Lock order everywhere: the job's row first, then its steps. Claims lock a single step and never wait for a job. Every
 -- transition is one round trip, guarded by the state and the attempt it expects, and says whether it applied; its
@@ -15,10 +15,10 @@
 -- (hexadecimal), its size and its excerpts instead of `output`. `unit` lists {index, output, artifact, seconds} of the
 -- steps that ran after it, each the only one that waits for the one before, and waits for nothing else; `unit_seconds`
 -- sums their times up. Each is claimed and succeeds at once, as its first attempt, up to the first one that cannot be
--- claimed: nothing of a paused job is, nothing that is skipped by now. Returns rows (n, moved) of those that applied,
--- `moved` as planq_take does with {steps: how many have succeeded}.
+-- claimed: nothing of a paused job is, nothing that is skipped by now. Returns rows (n, result) of those that applied,
+-- `result` as planq_take does with {steps: how many have succeeded}.
 CREATE FUNCTION planq_succeed_steps(p_items json, p_lane text, p_worker uuid, p_seconds float8)
-RETURNS TABLE (n int, moved json) LANGUAGE plpgsql
+RETURNS TABLE (n int, result json) LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 DECLARE
@@ -42,7 +42,8 @@ BEGIN
         n int, job uuid, round int, index int, attempt int, output text, hash text, bytes bigint, excerpts text,
         artifact text, unit json, unit_seconds float8, take_steps int, take_stage boolean
     ) LOOP
-        SELECT status, round, open_steps, stage_attempt, paused_at IS NULL AND run_at <= planq_now() AS is_free INTO j
+        SELECT status, round, open_steps, stage_attempt, after_steps,
+            paused_at IS NULL AND run_at <= planq_now() AS is_free INTO j
         FROM jobs WHERE id = i.job FOR NO KEY UPDATE;
         CONTINUE WHEN NOT FOUND OR j.status NOT IN ('executing', 'input_required') OR j.round <> i.round;
         UPDATE steps SET
@@ -51,7 +52,7 @@ BEGIN
             finished_at = greatest(started_at, planq_clock() - make_interval(secs => coalesce(i.unit_seconds, 0))),
             wake_at = NULL, wakes = 0, deadline = NULL
         WHERE job_id = i.job AND round = i.round AND index = i.index AND attempt = i.attempt
-          AND (status = v_running OR (status = v_waiting AND question IS NULL))
+          AND (status = v_running OR (status = v_waiting AND elicitation_id IS NULL))
         RETURNING * INTO s;
         CONTINUE WHEN NOT FOUND;
         v_steps := 1;
@@ -102,15 +103,15 @@ BEGIN
         IF j.open_steps > v_steps THEN
             UPDATE jobs SET open_steps = open_steps - v_steps WHERE id = i.job;
         ELSIF i.take_stage AND j.is_free THEN
-            j.status := 'responding';
+            j.status := j.after_steps;
             UPDATE jobs SET open_steps = 1 WHERE id = i.job AND v_steps > 1;
             v_stage := planq_close_and_take_stage(i.job, p_worker, p_seconds);
-            v_events := v_events || v_stage.told;
+            v_events := v_events || v_stage.event;
         ELSE
             j.status := planq_close_steps(i.job, v_steps, 0);
         END IF;
         n := i.n;
-        moved := json_build_object(
+        result := json_build_object(
             'applied', true, 'status', 'succeeded', 'job_status', j.status, 'steps', v_steps,
             'stage_attempt', coalesce(v_stage.attempt, j.stage_attempt),
             'ready', array_to_json(v_ready), 'taken', array_to_json(v_taken), 'stage', v_stage.claim);
@@ -145,20 +146,29 @@ BEGIN
     RETURN s;
 END $$;
 
--- The last step of a job has ended in success: opens RESPOND and takes it over, in one. The caller holds the job's row and
--- stores the event. Returns nulls where there is nothing to be taken.
+-- The last step of a round has ended in success: opens the stage after it and takes that over, in one. The caller holds
+-- the job's row and stores the event.
 CREATE FUNCTION planq_close_and_take_stage(p_job uuid, p_worker uuid, p_seconds float8) RETURNS planq_stage
 LANGUAGE plpgsql AS $$
 DECLARE
     j record;
 BEGIN
-    UPDATE jobs SET open_steps = open_steps - 1, status = 'responding', open_questions = 0, stage_worker = p_worker,
+    UPDATE jobs SET open_steps = open_steps - 1, status = after_steps, open_questions = 0, stage_worker = p_worker,
+        round = planq_next_round(round, after_steps),
+        stage_losses = CASE after_steps WHEN 'planning' THEN 0 ELSE stage_losses END,
+        rounds_deadline = CASE after_steps WHEN 'planning' THEN deadline END,
         stage_attempt = stage_attempt + 1, deadline = planq_now() + make_interval(secs => p_seconds), wake_at = NULL,
         wakes = 0
-    WHERE id = p_job RETURNING tenant_id, stage_attempt INTO j;
+    WHERE id = p_job AND open_steps = 1 RETURNING tenant_id, stage_attempt, status INTO j;
+    ASSERT FOUND, 'closed_with_open_steps';
     RETURN ROW(planq_stage_claim(p_job), j.stage_attempt, ROW(j.tenant_id, p_job, 'stage_started',
-        json_build_object('stage', 'responding', 'attempt', j.stage_attempt))::planq_event)::planq_stage;
+        json_build_object('stage', j.status, 'attempt', j.stage_attempt))::planq_event)::planq_stage;
 END $$;
+
+-- The round in which a job stands once the last step of round `p_round` has ended: the next one, where one is planned.
+CREATE FUNCTION planq_next_round(p_round int, p_after_steps text) RETURNS int LANGUAGE sql IMMUTABLE AS $$
+    SELECT p_round + CASE p_after_steps WHEN 'planning' THEN 1 ELSE 0 END
+$$;
 
 -- StepSucceeded, for many steps of one job among the items, set by set: of what they all wait for, and of the job's row,
 -- one version is written and not one for each. Items are as in planq_succeed_steps, without units. Returns a row for each
@@ -188,7 +198,7 @@ BEGIN
         FROM held h JOIN unnest(v_items) i ON i.job = h.id AND i.round = h.round
         WHERE h.status IN ('executing', 'input_required')
           AND s.job_id = i.job AND s.round = i.round AND s.index = i.index AND s.attempt = i.attempt
-          AND (s.status = 'running' OR (s.status = 'waiting' AND s.question IS NULL))
+          AND (s.status = 'running' OR (s.status = 'waiting' AND s.elicitation_id IS NULL))
         RETURNING i.n, s.tenant_id, s.job_id, s.round, s.index, s.attempt, s.tool_name, s.dependents, h.open_steps,
             h.is_free, i.take_steps, i.take_stage
     )
@@ -254,7 +264,7 @@ BEGIN
     RETURN v_freed;
 END $$;
 
--- Counts the steps in `p_done` off their jobs; the last one of a job opens RESPOND, which its caller may take over.
+-- Counts the steps in `p_done` off their jobs; the last one of a job opens the next stage, which its caller may take over.
 -- Tells of all that has happened. Returns where the jobs stand. The caller holds their rows.
 CREATE FUNCTION planq_close_and_take(p_done planq_done[], p_freed planq_freed[], p_worker uuid, p_seconds float8)
 RETURNS planq_closed[] LANGUAGE plpgsql AS $$
@@ -268,7 +278,10 @@ BEGIN
     ), closed AS (
         UPDATE jobs j SET
             open_steps = j.open_steps - c.count,
-            status = CASE WHEN c.is_last THEN 'responding' ELSE j.status END,
+            status = CASE WHEN c.is_last THEN j.after_steps ELSE j.status END,
+            round = CASE WHEN c.is_last THEN planq_next_round(j.round, j.after_steps) ELSE j.round END,
+            stage_losses = CASE WHEN c.is_last AND j.after_steps = 'planning' THEN 0 ELSE j.stage_losses END,
+            rounds_deadline = CASE WHEN c.is_last AND j.after_steps = 'planning' THEN j.deadline END,
             open_questions = CASE WHEN c.is_last THEN 0 ELSE j.open_questions END,
             stage_worker = CASE WHEN c.is_taken THEN p_worker ELSE j.stage_worker END,
             stage_attempt = j.stage_attempt + c.is_taken::int,
@@ -278,7 +291,7 @@ BEGIN
                             WHEN NOT c.is_last THEN j.deadline END
         FROM closing c WHERE j.id = c.job
         RETURNING j.id, j.tenant_id, j.status, j.stage_attempt, c.is_taken
-    ), told AS (
+    ), appended AS (
         INSERT INTO events (tenant_id, job_id, kind, data)
         SELECT e.tenant, e.job, e.kind, e.data FROM (
             SELECT 1 AS part, d.n, d.tenant, d.job, 'step_succeeded' AS kind, json_build_object(
@@ -300,24 +313,35 @@ BEGIN
 END $$;
 
 -- StepFailed, many times. Items are `planq_outcome`s with an `error`; `anew` says that the step's child jobs have failed
--- and that it delegates again. Returns rows (n, moved), `moved` as planq_take does.
+-- and that it delegates again. Returns rows (n, result), `result` as planq_take does.
 CREATE FUNCTION planq_fail_steps(p_items json, p_lane text, p_worker uuid, p_seconds float8)
-RETURNS TABLE (n int, moved json) LANGUAGE sql AS $$
-    SELECT i.n, planq_take(
+RETURNS TABLE (n int, result json) LANGUAGE plpgsql AS $$
+DECLARE
+    v_jobs uuid[];
+BEGIN
+    -- Ends of child jobs change the deadlines above: of all these jobs the rows are locked in one order then.
+    SELECT array_agg(i.job) INTO v_jobs FROM json_populate_recordset(NULL::planq_outcome, p_items) i
+    HAVING bool_or(EXISTS (
+        SELECT FROM steps s
+        WHERE s.job_id = i.job AND s.round = i.round AND s.index = i.index AND s.children IS NOT NULL));
+    IF v_jobs IS NOT NULL THEN
+        PERFORM planq_lock_lineages(v_jobs);
+    END IF;
+    RETURN QUERY SELECT i.n, planq_take(
         CASE WHEN i.anew THEN planq_fail_anew(i) ELSE planq_finish_step(i) END,
         i.job, i.round, p_lane, i.take_steps, i.take_stage, p_worker, p_seconds)
-    FROM json_populate_recordset(NULL::planq_outcome, p_items) AS i
-$$;
+    FROM json_populate_recordset(NULL::planq_outcome, p_items) AS i;
+END $$;
 
 -- StepFailed, `anew`: as planq_finish_step for a failure; a step that is tried again forgets its child jobs, and what is
 -- unfinished of them ends in the same commit. What they cost stays counted: it stands with themselves. The attempt that
 -- delegated counts with this one as one.
 CREATE FUNCTION planq_fail_anew(i planq_outcome) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
-    v_moved CONSTANT json := planq_finish_step(i);
+    v_result CONSTANT json := planq_finish_step(i);
     v_children uuid[];
 BEGIN
-    IF v_moved->>'status' = 'ready' THEN
+    IF v_result->>'status' = 'ready' THEN
         SELECT children INTO v_children FROM steps WHERE job_id = i.job AND round = i.round AND index = i.index;
         UPDATE steps SET joined = false, children = NULL, open_children = NULL, next_child = NULL, waits_for = NULL,
             max_parallel = NULL, note = NULL, releases = releases + 1
@@ -326,7 +350,7 @@ BEGIN
             PERFORM planq_drop_children(v_children);
         END IF;
     END IF;
-    RETURN v_moved;
+    RETURN v_result;
 END $$;
 
 -- StepSucceeded, StepFailed: stores the outcome of an attempt, unlocks dependents or skips what had not begun; children
@@ -343,6 +367,9 @@ DECLARE
     v_status text;
     v_job_status text;
 BEGIN
+    IF EXISTS (SELECT FROM steps WHERE job_id = i.job AND round = i.round AND index = i.index AND children IS NOT NULL) THEN
+        PERFORM planq_lock_lineages(ARRAY[i.job]);
+    END IF;
     SELECT * INTO j FROM jobs WHERE id = i.job FOR NO KEY UPDATE;
     IF j.id IS NULL OR j.status NOT IN ('executing', 'input_required') OR j.round <> i.round THEN
         RETURN json_build_object('applied', false);
@@ -367,7 +394,7 @@ BEGIN
         worker_id = CASE WHEN v_status = 'ready' THEN NULL ELSE worker_id END,
         deadline = NULL
     WHERE job_id = i.job AND round = i.round AND index = i.index AND attempt = i.attempt
-      AND (status = 'running' OR (status = 'waiting' AND question IS NULL AND v_succeeded))
+      AND (status = 'running' OR (status = 'waiting' AND elicitation_id IS NULL AND v_succeeded))
     RETURNING * INTO s;
     IF NOT FOUND THEN
         RETURN json_build_object('applied', false);
@@ -380,7 +407,10 @@ BEGIN
     IF v_status = 'ready' THEN
         RETURN json_build_object('applied', true, 'status', v_status, 'job_status', j.status, 'ready', v_ready);
     END IF;
-    IF v_status = 'failed' THEN
+    IF v_status = 'failed' AND j.on_failure = 'record' THEN
+        v_skipped := planq_skip_needing(i.job, i.round, i.index);
+        v_ready := planq_unlock_past(i.job, i.round, i.index);
+    ELSIF v_status = 'failed' THEN
         v_skipped := planq_skip_after(i.job, i.round, i.index);
         UPDATE jobs SET halt_index = least(halt_index, i.index) WHERE id = i.job;
     ELSE
@@ -432,12 +462,72 @@ BEGIN
     RETURN v_count;
 END $$;
 
--- Counts `p_closed` steps off the job; the last one opens RESPOND. The caller holds the job's row.
+-- SkipNeeding: a failure is recorded, so what needs the output of the step `p_index` cannot run, nor what needs the
+-- output of that. Returns how many steps were skipped. The caller holds the job's row.
+CREATE FUNCTION planq_skip_needing(p_job uuid, p_round int, p_index int) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+    v_count int;
+BEGIN
+    WITH RECURSIVE doomed (index, by) AS (
+        SELECT d.index, p_index FROM steps f CROSS JOIN LATERAL unnest(f.dependents) AS u (index)
+        JOIN steps d ON d.job_id = p_job AND d.round = p_round AND d.index = u.index
+        WHERE f.job_id = p_job AND f.round = p_round AND f.index = p_index AND d.status = 'pending'
+          AND p_index = ANY (d.inputs)
+        UNION
+        SELECT d.index, f.index FROM doomed x
+        JOIN steps f ON f.job_id = p_job AND f.round = p_round AND f.index = x.index
+        CROSS JOIN LATERAL unnest(f.dependents) AS u (index)
+        JOIN steps d ON d.job_id = p_job AND d.round = p_round AND d.index = u.index
+        WHERE d.status = 'pending' AND f.index = ANY (d.inputs)
+    )
+    UPDATE steps s SET status = 'skipped', finished_at = planq_clock(), wake_at = NULL,
+        error = json_build_object('code', 'skipped', 'message',
+            format('not run: it needs the output of step %s, which has none', x.by), 'details', '{}'::json)
+    FROM (SELECT index, min(by) AS by FROM doomed GROUP BY index) x
+    WHERE s.job_id = p_job AND s.round = p_round AND s.index = x.index;
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    RETURN v_count;
+END $$;
+
+-- Takes off what waits only for its turn the dependencies on the failed step `p_index` and on what was skipped with it.
+-- Returns those that became ready, as planq_unlock does. The caller holds the job's row.
+CREATE FUNCTION planq_unlock_past(p_job uuid, p_round int, p_index int) RETURNS json LANGUAGE sql AS $$
+    WITH RECURSIVE ended (index) AS (
+        SELECT p_index
+        UNION
+        SELECT d.index FROM ended x JOIN steps f ON f.job_id = p_job AND f.round = p_round AND f.index = x.index
+        CROSS JOIN LATERAL unnest(f.dependents) AS u (index)
+        JOIN steps d ON d.job_id = p_job AND d.round = p_round AND d.index = u.index
+        WHERE d.status = 'skipped' AND f.index = ANY (d.inputs)
+    ), freed AS (
+        SELECT u.index, count(*)::int AS by
+        FROM ended x JOIN steps f ON f.job_id = p_job AND f.round = p_round AND f.index = x.index
+        CROSS JOIN LATERAL unnest(f.dependents) AS u (index) GROUP BY u.index
+    ), unlocked AS (
+        UPDATE steps s SET
+            pending = s.pending - r.by,
+            status = CASE WHEN s.pending = r.by THEN 'ready' ELSE s.status END,
+            wake_at = CASE WHEN s.pending = r.by THEN planq_now() + planq_wake_grace() END
+        FROM freed r
+        WHERE s.job_id = p_job AND s.round = p_round AND s.index = r.index AND s.status = 'pending'
+        RETURNING s.index, s.lane, s.tool_name, s.status
+    )
+    SELECT coalesce(
+        json_agg(json_build_object('index', index, 'lane', lane, 'tool_name', tool_name) ORDER BY index)
+            FILTER (WHERE status = 'ready'), '[]')
+    FROM unlocked
+$$;
+
+-- Counts `p_closed` steps off the job; the last one opens the stage after the round. A failure that is only recorded is
+-- none of the job's. Returns the job's status. The caller holds the job's row.
 CREATE FUNCTION planq_close_steps(p_job uuid, p_closed int, p_failed int) RETURNS text LANGUAGE sql AS $$
     UPDATE jobs SET
         open_steps = open_steps - p_closed,
-        failed_steps = failed_steps + p_failed,
-        status = CASE WHEN open_steps = p_closed THEN 'responding' ELSE status END,
+        failed_steps = failed_steps + CASE on_failure WHEN 'halt' THEN p_failed ELSE 0 END,
+        status = CASE WHEN open_steps = p_closed THEN after_steps ELSE status END,
+        round = CASE WHEN open_steps = p_closed THEN planq_next_round(round, after_steps) ELSE round END,
+        stage_losses = CASE WHEN open_steps = p_closed AND after_steps = 'planning' THEN 0 ELSE stage_losses END,
+        rounds_deadline = CASE WHEN open_steps = p_closed AND after_steps = 'planning' THEN deadline END,
         open_questions = CASE WHEN open_steps = p_closed THEN 0 ELSE open_questions END,
         wake_at = CASE WHEN open_steps = p_closed THEN planq_now() + planq_wake_grace() END,
         wakes = 0,
@@ -470,7 +560,7 @@ BEGIN
 END $$;
 
 -- Adds an artifact of a step, as the next version of its id: {id, skill_id, type, metadata}, the last as JSON in a text,
--- for reading JSON that holds the character NUL is an error. Whoever adds a version of the same id at the same moment
+-- for reading JSON that holds the character NUL is an error. A transaction that adds a version of the same id at the same moment
 -- waits for the other, and gets the one after it.
 CREATE FUNCTION planq_add_artifact(
     p_tenant text, p_job uuid, p_index int, p_tool_name text, p_artifact json, p_body json, p_hash bytea

@@ -2,6 +2,7 @@
 --
 -- planq_accept_plans     stores plans with their steps, in one commit, and takes over what may begin at once
 --   planq_take_over_outcomes  gives the steps of a fork the outcomes that they reuse, if planq_has_outcomes
+--   planq_copy_outputs    gives a step that repeats an earlier call the output of that one
 -- planq_refuse_plan      keeps a plan with its defects; the job goes on to RESPOND
 -- planq_chain_tool       opens the next round with one step
 --
@@ -13,12 +14,16 @@
 -- spent_input, spent_output, spent_usd, take_steps, take_stage}. `open` counts the steps whose outcome is not taken over
 -- from another job, `reuses` says whether there are others: those with `reuse_job` have the outcome of that job's step
 -- `reuse_index`. `pending` says for how many steps without an outcome each one waits; those that are `taken` the caller
--- takes over, `take_steps` says whether there are any. `seconds` is the time that the plan gets, `spent_*` sum `calls` up.
--- Returns rows (n, moved) of those that applied, `moved` as planq_take does but without `ready`: that are the steps that
+-- takes over, `take_steps` says whether there are any. `seconds` is the time that the plan gets, or, where further rounds
+-- are planned (`after_steps`), all rounds together; `spent_*` sum `calls` up. `on_failure` says what a failed step does.
+-- Steps with a `known` status have ended so, with `error`; of those with `output_of` the output is that of an earlier
+-- step of the job; `copies` says whether there are any. `reply` is what the model said; `answer`, `output` and
+-- `stop_reason`, where there are any, are what the job ends with after these steps.
+-- Returns rows (n, result) of those that applied, `result` as planq_take does but without `ready`: that are the steps that
 -- wait for nothing. Where the job is paused it is not `is_free`: nothing was taken.
 -- Where an outcome to take over is gone, {applied: false, gone: true}.
 CREATE FUNCTION planq_accept_plans(p_items json, p_worker uuid, p_seconds float8)
-RETURNS TABLE (n int, moved json) LANGUAGE plpgsql
+RETURNS TABLE (n int, result json) LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 DECLARE
@@ -36,7 +41,8 @@ BEGIN
     FOR i IN SELECT * FROM json_to_recordset(p_items) AS a (
         n int, job uuid, attempt int, source text, body text, steps text, open int, reuses boolean,
         seconds float8, calls text, spent_calls int, spent_input bigint, spent_output bigint, spent_usd numeric,
-        take_steps boolean, take_stage boolean
+        take_steps boolean, take_stage boolean, after_steps text, on_failure text, copies boolean, reply text,
+        answer text, output text, stop_reason text
     ) LOOP
         v_now := planq_clock();
         v_steps := i.steps::json;
@@ -46,23 +52,31 @@ BEGIN
               AND stage_attempt = i.attempt FOR NO KEY UPDATE;
             IF FOUND AND NOT planq_has_outcomes(j.tenant_id, v_steps) THEN
                 PERFORM planq_record_calls(i.job, i.calls::json);
-                moved := '{"applied": false, "gone": true}';
+                result := '{"applied": false, "gone": true}';
                 RETURN NEXT;
                 CONTINUE;
             END IF;
         END IF;
         UPDATE jobs SET
-            status = CASE WHEN i.open > 0 THEN 'executing' ELSE 'responding' END,
+            status = CASE WHEN i.open > 0 THEN 'executing' ELSE i.after_steps END,
+            after_steps = i.after_steps, on_failure = i.on_failure,
+            round = round + CASE WHEN i.open = 0 AND i.after_steps = v_planning THEN 1 ELSE 0 END,
             stage_worker = NULL, open_steps = i.open, failed_steps = 0, halt_index = NULL,
-            deadline = CASE WHEN i.open > 0
-                THEN coalesce(paused_at, planq_now()) + make_interval(secs => i.seconds) END,
+            deadline = CASE WHEN i.open > 0 THEN coalesce(
+                CASE WHEN i.after_steps = v_planning THEN rounds_deadline END,
+                coalesce(paused_at, planq_now()) + make_interval(secs => i.seconds)) END,
+            rounds_deadline = CASE WHEN i.open = 0 AND i.after_steps = v_planning THEN coalesce(
+                rounds_deadline, coalesce(paused_at, planq_now()) + make_interval(secs => i.seconds)) END,
+            answer = coalesce(i.answer, answer), output = coalesce(i.output::json, output),
+            stop_reason = coalesce(i.stop_reason, stop_reason),
             wake_at = CASE WHEN i.open = 0 THEN planq_now() + planq_wake_grace() END, wakes = 0,
             model_calls = model_calls + coalesce(i.spent_calls, 0),
             input_tokens = input_tokens + coalesce(i.spent_input, 0),
             output_tokens = output_tokens + coalesce(i.spent_output, 0),
             cost_usd = CASE WHEN i.spent_usd IS NULL THEN cost_usd ELSE coalesce(cost_usd, 0) + i.spent_usd END
         WHERE id = i.job AND status = v_planning AND stage_worker IS NOT NULL AND stage_attempt = i.attempt
-        RETURNING tenant_id, round, status, stage_attempt, paused_at IS NULL AND run_at <= planq_now() AS is_free INTO j;
+        RETURNING tenant_id, round - CASE status WHEN v_planning THEN 1 ELSE 0 END AS round, status, stage_attempt,
+            paused_at IS NULL AND run_at <= planq_now() AS is_free INTO j;
         IF NOT FOUND THEN
             PERFORM planq_record_calls(i.job, i.calls::json);
             CONTINUE;
@@ -73,18 +87,22 @@ BEGIN
         -- A caller's plan is there already.
         PERFORM FROM plans WHERE job_id = i.job AND round = j.round AND source = i.source AND body::text = i.body;
         IF NOT FOUND THEN
-            INSERT INTO plans (job_id, round, tenant_id, source, body)
-            VALUES (i.job, j.round, j.tenant_id, i.source, i.body::json)
-            ON CONFLICT (job_id, round) DO UPDATE SET source = excluded.source, body = excluded.body;
+            INSERT INTO plans (job_id, round, tenant_id, source, body, reply)
+            VALUES (i.job, j.round, j.tenant_id, i.source, i.body::json, i.reply::json)
+            ON CONFLICT (job_id, round) DO UPDATE
+                SET source = excluded.source, body = excluded.body, reply = excluded.reply;
         END IF;
         INSERT INTO steps (job_id, round, index, tenant_id, kind, tool_name, lane, effect, status, arguments, inputs,
-                           depends_on, dependents, pending, retries, timeout_seconds, recovery, wanted, wake_at,
-                           attempt, worker_id, started_at, deadline)
+                           depends_on, dependents, pending, retries, timeout_seconds, recovery, wanted, verbatim,
+                           error, finished_at, wake_at, attempt, worker_id, started_at, deadline)
         SELECT i.job, j.round, g.index, j.tenant_id, g.kind, g.tool_name, g.lane, g.effect,
-               CASE WHEN g.pending > 0 THEN 'pending' WHEN g.is_taken THEN 'running' ELSE 'ready' END,
+               CASE WHEN g.known IS NOT NULL THEN g.known WHEN g.pending > 0 THEN 'pending'
+                    WHEN g.is_taken THEN 'running' ELSE 'ready' END,
                g.arguments::json, g.inputs, g.depends_on, g.dependents, g.pending, g.retries, g.timeout_seconds,
-               g.recovery, g.wanted::json,
-               CASE WHEN g.pending = 0 AND NOT g.is_taken THEN planq_now() + planq_wake_grace() END,
+               g.recovery, g.wanted::json, coalesce(g.verbatim, false), g.error::json,
+               CASE WHEN g.known IS NOT NULL THEN v_now END,
+               CASE WHEN g.pending = 0 AND NOT g.is_taken AND g.known IS NULL
+                    THEN planq_now() + planq_wake_grace() END,
                CASE WHEN g.is_taken THEN 1 ELSE 0 END,
                CASE WHEN g.is_taken THEN p_worker END,
                CASE WHEN g.is_taken THEN v_now END,
@@ -93,15 +111,18 @@ BEGIN
             SELECT r.*, r.taken AND j.is_free AS is_taken FROM json_to_recordset(v_steps) AS r (
                 index int, kind text, tool_name text, lane text, effect text, arguments text, inputs int[],
                 depends_on int[], dependents int[], pending int, retries int, timeout_seconds float8,
-                recovery text, wanted text, taken boolean
+                recovery text, wanted text, taken boolean, verbatim boolean, known text, error text
             )
         ) g;
         IF i.reuses THEN
             PERFORM planq_take_over_outcomes(i.job, j.round, v_steps);
         END IF;
+        IF i.copies THEN
+            PERFORM planq_copy_outputs(i.job, v_steps);
+        END IF;
         v_events := v_events || ROW(j.tenant_id, i.job, 'plan_accepted', json_build_object(
             'round', j.round, 'steps', json_array_length(v_steps),
-            'reused', json_array_length(v_steps) - i.open))::planq_event;
+            'reused', CASE WHEN i.reuses THEN json_array_length(v_steps) - i.open ELSE 0 END))::planq_event;
         v_taken := '{}';
         v_stage := NULL;
         IF j.is_free AND i.take_steps THEN
@@ -112,9 +133,9 @@ BEGIN
             END LOOP;
         ELSIF j.is_free AND i.take_stage AND i.open = 0 THEN
             v_stage := planq_take_stage(i.job, p_worker, p_seconds);
-            v_events := v_events || v_stage.told;
+            v_events := v_events || v_stage.event;
         END IF;
-        moved := json_build_object(
+        result := json_build_object(
             'applied', true, 'job_status', j.status, 'is_free', j.is_free,
             'stage_attempt', coalesce(v_stage.attempt, j.stage_attempt),
             'taken', array_to_json(v_taken), 'stage', v_stage.claim);
@@ -131,7 +152,7 @@ BEGIN
     ORDER BY id FOR KEY SHARE;
     RETURN NOT EXISTS (
         SELECT FROM json_to_recordset(p_steps) AS g (reuse_job uuid, reuse_index int)
-        LEFT JOIN (jobs src JOIN steps o ON o.job_id = src.id AND o.round = src.round AND o.status = 'succeeded')
+        LEFT JOIN (jobs src JOIN steps o ON o.job_id = src.id AND o.status = 'succeeded')
             ON src.id = g.reuse_job AND src.tenant_id = p_tenant AND o.index = g.reuse_index
         WHERE g.reuse_job IS NOT NULL AND o.index IS NULL
     );
@@ -146,11 +167,27 @@ BEGIN
         wake_at = NULL, finished_at = planq_clock()
     FROM json_to_recordset(p_steps) AS g (index int, reuse_job uuid, reuse_index int)
     JOIN jobs src ON src.id = g.reuse_job
-    JOIN steps o ON o.job_id = src.id AND o.round = src.round AND o.index = g.reuse_index
+    JOIN steps o ON o.job_id = src.id AND o.index = g.reuse_index
     WHERE s.job_id = p_job AND s.round = p_round AND s.index = g.index;
     PERFORM planq_touch_payload(k.tenant_id, k.payload_hash) FROM (
         SELECT DISTINCT tenant_id, payload_hash FROM steps
         WHERE job_id = p_job AND round = p_round AND payload_hash IS NOT NULL ORDER BY tenant_id, payload_hash
+    ) k;
+END $$;
+
+-- Gives the steps with `output_of` the output of that earlier step of the job.
+CREATE FUNCTION planq_copy_outputs(p_job uuid, p_steps json) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE steps s SET output = o.output, payload_hash = o.payload_hash, output_bytes = o.output_bytes,
+        excerpts = o.excerpts
+    FROM json_to_recordset(p_steps) AS g (index int, output_of int)
+    JOIN steps o ON o.job_id = p_job AND o.index = g.output_of
+    WHERE s.job_id = p_job AND s.index = g.index;
+    PERFORM planq_touch_payload(k.tenant_id, k.payload_hash) FROM (
+        SELECT DISTINCT s.tenant_id, s.payload_hash
+        FROM json_to_recordset(p_steps) AS g (index int, output_of int)
+        JOIN steps s ON s.job_id = p_job AND s.index = g.index
+        WHERE g.output_of IS NOT NULL AND s.payload_hash IS NOT NULL ORDER BY 1, 2
     ) k;
 END $$;
 
@@ -183,8 +220,9 @@ BEGIN
 END $$;
 
 -- ToolChained: from its stage, the job keeps what it has come to, and opens its next round with one step, which the
--- caller may take over. `p_item` is {job, attempt, output, answer, calls, take_steps, step: {tool_name, kind, lane, effect,
--- arguments, retries, timeout_seconds, recovery}}, where `output`, `calls` and `arguments` are texts that hold JSON.
+-- caller may take over. `p_item` is {job, attempt, output, answer, stop_reason, calls, take_steps, step: {index, tool_name,
+-- kind, lane, effect, arguments, retries, timeout_seconds, recovery}}, where `output`, `calls` and `arguments` are texts
+-- that hold JSON.
 -- Returns as planq_take does.
 CREATE FUNCTION planq_chain_tool(p_item json, p_lane text, p_worker uuid) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
@@ -194,10 +232,11 @@ DECLARE
     v_taken json[];
 BEGIN
     SELECT * INTO i FROM json_to_record(p_item) AS a (
-        job uuid, attempt int, output text, answer text, calls text, take_steps int, step json
+        job uuid, attempt int, output text, answer text, calls text, take_steps int, step json, stop_reason text
     );
     PERFORM planq_record_calls(i.job, i.calls::json);
-    UPDATE jobs SET round = round + 1, status = 'executing', output = i.output::json, answer = i.answer,
+    UPDATE jobs SET round = round + 1, status = 'executing', after_steps = 'responding', on_failure = 'halt',
+        output = i.output::json, answer = i.answer, stop_reason = coalesce(i.stop_reason, stop_reason),
         stage_worker = NULL, open_steps = 1, failed_steps = 0, halt_index = NULL, wake_at = NULL, wakes = 0,
         deadline = coalesce(paused_at, planq_now()) + make_interval(secs => (limits->>'plan_timeout_seconds')::float8)
     WHERE id = i.job AND status IN ('planning', 'responding') AND stage_worker IS NOT NULL
@@ -207,12 +246,12 @@ BEGIN
         RETURN json_build_object('applied', false);
     END IF;
     INSERT INTO plans (job_id, round, tenant_id, source, body) VALUES (i.job, j.round, j.tenant_id, 'chained', NULL);
-    INSERT INTO steps (job_id, round, index, tenant_id, kind, tool_name, lane, effect, status, arguments, retries,
-                       timeout_seconds, recovery, wake_at)
-    SELECT i.job, j.round, 0, j.tenant_id, g.kind, g.tool_name, g.lane, g.effect, 'ready', g.arguments::json,
+    INSERT INTO steps (job_id, round, index, tenant_id, kind, tool_name, lane, effect, status, arguments, verbatim,
+                       retries, timeout_seconds, recovery, wake_at)
+    SELECT i.job, j.round, g.index, j.tenant_id, g.kind, g.tool_name, g.lane, g.effect, 'ready', g.arguments::json, true,
            g.retries, g.timeout_seconds, g.recovery, planq_now() + planq_wake_grace()
     FROM json_to_record(i.step) AS g (
-        kind text, tool_name text, lane text, effect text, arguments text, retries int, timeout_seconds float8,
+        index int, kind text, tool_name text, lane text, effect text, arguments text, retries int, timeout_seconds float8,
         recovery text
     )
     RETURNING * INTO s;
@@ -220,10 +259,10 @@ BEGIN
         json_build_object('round', j.round, 'steps', 1, 'reused', 0, 'source', 'chained'));
     -- Not by planq_take, which takes claims apart: arguments may hold \u0000.
     IF i.take_steps > 0 AND s.lane = p_lane THEN
-        SELECT array_agg(c.claim) INTO v_taken FROM planq_claim_steps(i.job, j.round, '{0}', p_worker) c;
+        SELECT array_agg(c.claim) INTO v_taken FROM planq_claim_steps(i.job, j.round, ARRAY[s.index], p_worker) c;
     END IF;
     RETURN json_build_object(
         'applied', true, 'job_status', 'executing', 'stage_attempt', j.stage_attempt, 'taken', array_to_json(v_taken),
         'ready', CASE WHEN v_taken IS NULL THEN json_build_array(
-            json_build_object('index', 0, 'lane', s.lane, 'tool_name', s.tool_name)) END);
+            json_build_object('index', s.index, 'lane', s.lane, 'tool_name', s.tool_name)) END);
 END $$;

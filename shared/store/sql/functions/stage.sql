@@ -3,7 +3,7 @@
 -- planq_end_jobs        the answer, or a failure: the job ends
 -- planq_retry_stage     the model failed: the stage waits, and is tried again
 -- planq_release_stage   the stage is given back, or taken from a lost worker
--- planq_warn            tells of the stage what people should know
+-- planq_warn            appends a warning about the stage
 -- planq_record_calls    stores the model calls of a stage, once each, and adds them up
 --   planq_insert_calls    the same for a transition that adds them up itself
 
@@ -24,12 +24,14 @@ DECLARE
 BEGIN
     FOR i IN SELECT * FROM json_to_recordset(p_items) AS e (
         n int, job uuid, attempt int, status text, answer text, error text, calls text, spent_calls int,
-        spent_input bigint, spent_output bigint, spent_usd numeric, output text, chained text, messages json
+        spent_input bigint, spent_output bigint, spent_usd numeric, output text, chained text, messages json,
+        stop_reason text
     ) LOOP
         UPDATE jobs SET
             status = i.status, answer = i.answer, error = i.error::json, stage_worker = NULL, deadline = NULL,
             wake_at = NULL, paused_at = NULL, finished_at = planq_clock(),
             output = coalesce(i.output::json, output), chained = coalesce(i.chained::json, chained),
+            stop_reason = coalesce(i.stop_reason, stop_reason),
             model_calls = model_calls + coalesce(i.spent_calls, 0),
             input_tokens = input_tokens + coalesce(i.spent_input, 0),
             output_tokens = output_tokens + coalesce(i.spent_output, 0),
@@ -91,7 +93,7 @@ BEGIN
 END $$;
 
 -- StageReleased: another worker may take the stage. With `p_lost` the loss is counted and the stage is due at once, for the
--- sweeper that found it; whoever gives one back publishes it himself. Returns whether it applied.
+-- sweeper that found it; a worker that gives one back publishes it itself. Returns whether it applied.
 CREATE FUNCTION planq_release_stage(p_job uuid, p_attempt int, p_lost boolean) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -110,7 +112,7 @@ BEGIN
     RETURN true;
 END $$;
 
--- Tells of a stage what people should know, once for each kind, as long as the attempt that tells it is the job's.
+-- Appends a warning about a stage, once for each kind, as long as the attempt that gives it is the job's.
 -- Returns whether it is.
 CREATE FUNCTION planq_warn(p_job uuid, p_attempt int, p_kind text, p_data json) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
@@ -128,7 +130,7 @@ BEGIN
 END $$;
 
 -- Records model calls, also those of a stage whose attempt has expired: what was spent was spent. A call that has an id
--- is recorded once, however often: whoever repeats a commit whose answer was lost names the same ids. The job's row is
+-- is recorded once, however often: a repeated commit whose answer was lost names the same ids. The job's row is
 -- locked first, so that a repeat waits for what it repeats.
 CREATE FUNCTION planq_record_calls(p_job uuid, p_calls json) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE

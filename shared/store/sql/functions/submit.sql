@@ -11,34 +11,34 @@ AS $$
 #variable_conflict use_column
 DECLARE
     g record;
-    v_told json;
+    v_data json;
     v_events planq_event[];
 BEGIN
     FOR g IN SELECT * FROM json_to_recordset(p_jobs) AS a (
         id uuid, tenant_id text, strategy text, model text, limits text, tools text[], metadata text, input text,
         user_id text, trace_id text, idempotency_key text, request_hash text, plan text, expires_seconds float8,
         forked_from uuid, reuse text, agent_name text, agent_version int, skill_versions int[], action text,
-        with_input text, budget text
+        with_input text, budget text, loop_block text
     ) LOOP
         id := g.id;
         created_at := NULL;
         is_gone := false;
-        v_told := NULL;
+        v_data := NULL;
         IF g.forked_from IS NOT NULL THEN
             PERFORM FROM jobs j WHERE j.id = g.forked_from AND j.tenant_id = g.tenant_id FOR KEY SHARE;
             is_gone := NOT FOUND;
-            v_told := json_build_object('forked_from', g.forked_from);
+            v_data := json_build_object('forked_from', g.forked_from);
         END IF;
         IF NOT is_gone THEN
             INSERT INTO jobs AS j (
                 id, tenant_id, root_job_id, strategy, status, model, limits, tools, metadata, input, user_id, trace_id,
                 idempotency_key, request_hash, wake_at, expires_at, forked_from, agent_name, agent_version,
-                skill_versions, action, with_input, budget
+                skill_versions, action, with_input, budget, loop_block
             ) VALUES (
                 g.id, g.tenant_id, g.id, g.strategy, 'queued', g.model, g.limits::json, g.tools, g.metadata::json,
                 g.input, g.user_id, g.trace_id, g.idempotency_key, g.request_hash, planq_now() + planq_wake_grace(),
                 planq_now() + make_interval(secs => g.expires_seconds), g.forked_from, g.agent_name, g.agent_version,
-                g.skill_versions, g.action, g.with_input::json, g.budget::json
+                g.skill_versions, g.action, g.with_input::json, g.budget::json, g.loop_block::json
             ) ON CONFLICT (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
             RETURNING j.created_at INTO created_at;
             IF FOUND THEN
@@ -46,7 +46,7 @@ BEGIN
                     INSERT INTO plans (job_id, round, tenant_id, source, body, reuse)
                     VALUES (g.id, 0, g.tenant_id, 'caller', g.plan::json, g.reuse::json);
                 END IF;
-                v_events := v_events || ROW(g.tenant_id, g.id, 'job_submitted', v_told)::planq_event;
+                v_events := v_events || ROW(g.tenant_id, g.id, 'job_submitted', v_data)::planq_event;
             END IF;
         END IF;
         RETURN NEXT;

@@ -13,9 +13,9 @@
 CREATE FUNCTION planq_take_back_step(p_item json) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     i CONSTANT planq_outcome := json_populate_record(NULL::planq_outcome, p_item);
-    v_moved CONSTANT json := planq_finish_step(i);
+    v_result CONSTANT json := planq_finish_step(i);
 BEGIN
-    IF v_moved->>'status' = 'ready' THEN
+    IF v_result->>'status' = 'ready' THEN
         UPDATE suspects SET due_at = planq_now() + make_interval(secs => i.retry_in)
         WHERE job_id = i.job AND round = i.round AND index = i.index AND attempt = i.attempt;
         IF FOUND THEN
@@ -24,7 +24,7 @@ BEGIN
             WHERE job_id = i.job AND round = i.round AND index = i.index;
         END IF;
     END IF;
-    RETURN v_moved;
+    RETURN v_result;
 END $$;
 
 -- StageReleased, of a lost attempt: the same for a stage. Returns whether it applied.

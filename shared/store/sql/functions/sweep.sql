@@ -53,7 +53,7 @@ BEGIN
         FROM due WHERE steps.job_id = due.job_id AND steps.round = due.round AND steps.index = due.index
         RETURNING steps.job_id, steps.round, steps.index, steps.lane, steps.tool_name, steps.attempt, due.is_paused
     )
-    SELECT 'step'::text, t.job_id, t.round, t.index, t.lane, t.tool_name, t.attempt
+    SELECT 'step'::text, t.job_id, t.round, t.index, t.lane::text, t.tool_name, t.attempt
     FROM taken t WHERE NOT t.is_paused;
 END $$;
 
@@ -65,42 +65,47 @@ CREATE FUNCTION planq_is_unclaimed(p_wake_at timestamptz, p_wakes int) RETURNS b
        AND p_wake_at - planq_wake_pause(p_wakes) <= planq_now() - planq_claim_grace()
 $$;
 
--- JobExpired: fails a job that has used up its time, in the queue (`p_queued`) or as a whole; a paused one keeps its
--- time. Returns the ids of all ended jobs, NULL when it did not land.
+-- JobExpired: fails a job that has used up its time, in the queue (`p_queued`) or as a whole; one that is
+-- paused, or waits for one that is, keeps its time. Returns the ids of all ended jobs, NULL when it did not land.
 CREATE FUNCTION planq_expire_job(p_job uuid, p_queued boolean, p_error json) RETURNS uuid[] LANGUAGE plpgsql AS $$
 DECLARE
     j jobs%ROWTYPE;
 BEGIN
+    PERFORM planq_lock_lineages(ARRAY[p_job]);
     SELECT * INTO j FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
     IF j.id IS NULL OR j.status IN ('completed', 'failed', 'cancelled') OR (j.status = 'queued') <> p_queued
-       OR j.paused_at IS NOT NULL OR j.expires_at IS NULL OR j.expires_at > planq_now() THEN
+       OR j.paused_at IS NOT NULL OR j.expires_at IS NULL OR j.expires_at > planq_now() OR planq_is_held_below(p_job) THEN
         RETURN NULL;
     END IF;
     RETURN planq_cut_off(p_job, 'failed', p_error);
 END $$;
 
--- PlanExpired: what runs, waits or could have run fails with `p_error`, so that the answer tells of it; the rest is
--- skipped, and the job goes on to RESPOND. The children of all steps end with them. What open calls may have cost stays
--- held for a while. A paused plan does not expire. Returns whether it applied.
-CREATE FUNCTION planq_expire_plan(p_job uuid, p_error json) RETURNS boolean LANGUAGE plpgsql AS $$
+-- PlanExpired: what runs, waits or could have run fails with `p_error`, so that the answer says so; the rest is
+-- skipped, and the job goes on to the stage after its round. The children of all steps end with them. What open calls may
+-- have cost stays held for a while. A plan that is paused, or waits for a paused job, does not expire.
+-- Returns the job's status, null where it did not apply.
+CREATE FUNCTION planq_expire_plan(p_job uuid, p_error json) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     j jobs%ROWTYPE;
     v_closed int;
     v_failed int;
     v_children uuid[];
+    v_status text;
 BEGIN
+    PERFORM planq_lock_lineages(ARRAY[p_job]);
     SELECT * INTO j FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
     IF j.id IS NULL OR j.status NOT IN ('executing', 'input_required') OR j.paused_at IS NOT NULL
-       OR j.deadline IS NULL OR j.deadline > planq_now() THEN
-        RETURN false;
+       OR j.deadline IS NULL OR j.deadline > planq_now() OR planq_is_held_below(p_job) THEN
+        RETURN NULL;
     END IF;
     PERFORM planq_owe(ARRAY[p_job]);
+    PERFORM planq_end_waits(ARRAY[p_job]);
     WITH closed AS (
         UPDATE steps SET
             status = CASE status WHEN 'pending' THEN 'skipped' ELSE 'failed' END,
             error = CASE status WHEN 'pending' THEN NULL ELSE p_error END,
             output = NULL,
-            question = NULL,
+            elicitation_id = NULL,
             finished_at = planq_clock(),
             wake_at = NULL,
             deadline = NULL
@@ -113,9 +118,9 @@ BEGIN
     IF v_children IS NOT NULL THEN
         PERFORM planq_drop_children(v_children);
     END IF;
-    PERFORM planq_close_steps(p_job, v_closed, v_failed);
+    v_status := planq_close_steps(p_job, v_closed, v_failed);
     PERFORM planq_append_event(j.tenant_id, p_job, 'plan_expired', p_error);
-    RETURN true;
+    RETURN v_status;
 END $$;
 
 -- StepReleased: a worker that stops gives a running step back, so that another one continues at once; after an earlier

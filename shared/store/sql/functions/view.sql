@@ -1,9 +1,9 @@
 -- View: what callers see of jobs. It is a function so that a connection plans it once: as a statement of its own it was
 -- planned each time, which took longer than the look itself (0.18 of 0.21 ms; 11/2026).
 
--- What callers see of jobs, a row for each of those that there are: the job, the plan of its present round, and the
--- first `p_steps` steps of that round as one JSON array; plan and steps only where they are wanted, or the job has
--- ended. A budget comes with what its tree has used of it. `stage_retry` is there where the stage at which the job stands
+-- What callers see of jobs, a row for each of those that there are: the job, the plan of its first round, the plans of
+-- the further ones as `later_plans` [{round, source, body, errors}], and the first `p_steps` steps of all rounds as one
+-- JSON array; plans and steps only where they are wanted, or the job has ended. A budget comes with what its tree has used of it. `stage_retry` is there where the stage at which the job stands
 -- has failed for its model and is tried again: as it is kept; `next_attempt_at` is there while it waits. OFFSET keeps the
 -- planner from joining whole tables.
 CREATE FUNCTION planq_view_jobs(p_ids uuid[], p_tenants text[], p_wanted boolean[], p_ended text[], p_steps int)
@@ -12,18 +12,23 @@ RETURNS TABLE (
     input_tokens bigint, output_tokens bigint, cost_usd numeric, created_at timestamptz, started_at timestamptz,
     finished_at timestamptz, paused_at timestamptz, expires_at timestamptz, forked_from uuid, metadata text,
     agent_name text, agent_version int, action text, parent_job_id uuid, parent_step_index int, depth int, output text,
-    chained text, round int, is_whole boolean, is_wanted boolean, plan_body text, plan_errors text, steps text,
-    budget text, user_id text, stage_retry text, next_attempt_at timestamptz
+    chained text, round int, is_whole boolean, is_wanted boolean, plan_source text, plan_body text, plan_errors text,
+    later_plans text, steps text, stop_reason text, budget text, user_id text, stage_retry text, next_attempt_at timestamptz
 ) LANGUAGE plpgsql STABLE
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
-    SELECT j.id, j.tenant_id, j.status, j.strategy, j.input, j.answer, j.error, j.model_calls, j.input_tokens,
+    SELECT j.id, j.tenant_id, j.status::text, j.strategy, j.input, j.answer, j.error, j.model_calls, j.input_tokens,
            j.output_tokens, j.cost_usd, j.created_at, j.started_at, j.finished_at, j.paused_at, j.expires_at,
            j.forked_from, j.metadata, j.agent_name, j.agent_version, j.action, j.parent_job_id, j.parent_step_index,
-           j.depth, j.output, j.chained, j.round, j.is_whole, w.is_wanted, p.body, p.errors, s.steps,
+           j.depth, j.output, j.chained, j.round, j.is_whole, w.is_wanted, p.source, p.body, p.errors,
+           CASE WHEN j.is_whole AND j.round > 0 THEN (
+               SELECT json_agg(json_build_object('round', l.round, 'source', l.source, 'body', l.body, 'errors', l.errors)
+                               ORDER BY l.round)::text
+               FROM plans l WHERE l.job_id = j.id AND l.round > 0
+           ) END, s.steps, j.stop_reason,
            CASE WHEN j.is_whole AND j.limits_of_tree IS NOT NULL THEN (
                SELECT (j.limits_of_tree || jsonb_build_object('used', jsonb_build_object(
                    'tokens', u.tokens::bigint, 'cost_usd', u.cost, 'model_calls', u.calls::bigint,
@@ -37,21 +42,30 @@ BEGIN
                output_tokens, cost_usd, created_at, started_at, finished_at, paused_at, expires_at, forked_from,
                metadata::text AS metadata, agent_name, agent_version, action, parent_job_id, parent_step_index, depth,
                output::text AS output, chained::text AS chained, budget::jsonb AS limits_of_tree, root_job_id, round, user_id,
+               stop_reason,
                w.is_wanted OR status = ANY (p_ended) AS is_whole, stage_worker, run_at,
                CASE WHEN stage_retry IS NOT NULL
                    THEN planq_present_retry(stage_retry, status, round, resumes)::text END AS stage_retry
         FROM jobs WHERE id = w.id AND tenant_id = w.tenant_id OFFSET 0
     ) j
     LEFT JOIN LATERAL (
-        SELECT body::text AS body, errors::text AS errors FROM plans
-        WHERE j.is_whole AND job_id = j.id AND round = j.round OFFSET 0
+        SELECT source, body::text AS body, errors::text AS errors FROM plans
+        WHERE j.is_whole AND job_id = j.id AND round = 0 OFFSET 0
     ) p ON true
     CROSS JOIN LATERAL (
         SELECT json_agg(to_json(s))::text AS steps FROM (
-            SELECT index, kind, tool_name, status, attempt, arguments, inputs, output,
+            SELECT index, round, kind, tool_name, status, attempt, arguments, inputs, output,
                    encode(payload_hash, 'hex') AS payload_hash, output_bytes, excerpts, error, depends_on, reused_job,
-                   reused_index, effect, recovery, question, started_at, finished_at
-            FROM steps WHERE j.is_whole AND job_id = j.id AND round = j.round ORDER BY index LIMIT p_steps
+                   reused_index, effect, recovery, CASE WHEN elicitation_id IS NOT NULL
+                       THEN (SELECT planq_question(e, wake_at) FROM elicitations e WHERE e.id = elicitation_id) END AS question,
+                   started_at, finished_at
+            FROM steps WHERE j.is_whole AND job_id = j.id ORDER BY index LIMIT p_steps
         ) s
     ) s;
 END $$;
+
+-- A question as it is shown with its step: its kind's details, and what an answer has to name and to fit.
+CREATE FUNCTION planq_question(e elicitations, p_due timestamptz) RETURNS json LANGUAGE sql STABLE AS $$
+    SELECT json_build_object('id', e.id, 'kind', e.kind, 'message', e.message, 'schema', e.schema, 'url', e.url,
+                             'details', e.details, 'due_at', p_due)
+$$;

@@ -1,10 +1,16 @@
 -- Wait: a step waits for a timer or for a person, without a worker.
 --
 -- planq_suspend_step -> planq_fire_timer         a timer, after which the step succeeds
--- planq_ask_step -> planq_settle_step            a question to a person: did the call that was cut off take effect?
+-- planq_ask_step -> planq_answer_question        a question to a person, until it is answered or its time runs out
+-- planq_withdraw_questions                       questions whose steps have ended otherwise are closed
+--
+-- The time that people take is taken off no deadline: a question moves those of its job and of all jobs above it by the
+-- whole time that it may wait, and whatever closes it takes back what is left of that (planq_shift_lineage). The rows of
+-- a lineage are locked from the outermost job down, before any step (planq_lock_lineages). Questions that wait at the same
+-- time count one by one.
 
 -- StepSuspended: the step waits for a timer and will succeed with `p_output`; the wait counts against neither the plan's
--- time nor the job's. A child job gets no more time by waiting: it has what whoever delegated to it allows. Returns
+-- time nor the job's. A child job gets no more time by waiting: it has what its parent allows. Returns
 -- whether it applied.
 CREATE FUNCTION planq_suspend_step(
     p_job uuid, p_round int, p_index int, p_attempt int, p_delay interval, p_output json
@@ -41,72 +47,195 @@ BEGIN
     RETURN planq_finish_step(i);
 END $$;
 
--- StepAsked: a call was cut off, and a person has to say whether it took effect. The job's limit bounds the wait, which
--- counts against neither the plan's time nor the job's; while the job is paused the wait has not begun.
--- Returns whether it applied.
+-- StepAsked: the step waits until a person has answered. The job's limit bounds the wait; while the job is paused it has not
+-- begun. `p_question` is {id, kind, message, schema, url, details, default, ordinal, state}, where `schema`, `details`,
+-- `default` and `state` are texts that hold JSON; `p_error` says of a call that was cut off why. Returns whether it applied.
 CREATE FUNCTION planq_ask_step(
     p_job uuid, p_round int, p_index int, p_attempt int, p_error json, p_question json, p_lost boolean
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     j jobs%ROWTYPE;
+    q record;
     v_wait interval;
+    v_due timestamptz;
 BEGIN
+    PERFORM planq_lock_lineages(ARRAY[p_job]);
     SELECT * INTO j FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
     IF j.id IS NULL OR j.status NOT IN ('executing', 'input_required') OR j.round <> p_round THEN
         RETURN false;
     END IF;
+    SELECT * INTO q FROM json_to_record(p_question) AS r (
+        id uuid, kind text, message text, schema text, url text, details text, "default" text, ordinal int, state text
+    );
     v_wait := make_interval(secs => coalesce((j.limits->>'human_wait_seconds')::float8, 86400));
-    UPDATE steps SET status = 'waiting', question = p_question, asked_at = planq_now(), error = p_error,
-        wake_at = coalesce(j.paused_at, planq_now()) + v_wait, worker_id = NULL, deadline = NULL,
+    v_due := coalesce(j.paused_at, planq_now()) + v_wait;
+    UPDATE steps SET status = 'waiting', elicitation_id = q.id, asked_at = planq_now(), error = p_error,
+        wake_at = v_due, worker_id = NULL, deadline = NULL,
         worker_losses = worker_losses + CASE WHEN p_lost THEN 1 ELSE 0 END
     WHERE job_id = p_job AND round = p_round AND index = p_index AND status = 'running' AND attempt = p_attempt;
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    UPDATE jobs SET status = 'input_required', open_questions = open_questions + 1, deadline = deadline + v_wait,
-        expires_at = expires_at + v_wait
-    WHERE id = p_job;
-    PERFORM planq_append_event(j.tenant_id, p_job, 'step_asking',
-        json_build_object('round', p_round, 'index', p_index, 'attempt', p_attempt, 'error', p_error));
+    INSERT INTO elicitations (id, tenant_id, job_id, root_job_id, round, step_index, attempt, ordinal, kind, message, schema,
+                              url, details, default_content, state, created_at)
+    VALUES (q.id, j.tenant_id, p_job, coalesce(j.root_job_id, p_job), p_round, p_index, p_attempt, coalesce(q.ordinal, 0),
+            q.kind, q.message, q.schema::json, q.url, q.details::json, q."default"::json, q.state::json, planq_now());
+    UPDATE jobs SET status = 'input_required', open_questions = open_questions + 1 WHERE id = p_job;
+    PERFORM planq_shift_lineage(p_job, v_wait);
+    PERFORM planq_append_event(j.tenant_id, p_job, 'step_asking', json_build_object(
+        'round', p_round, 'index', p_index, 'attempt', p_attempt, 'error', p_error, 'elicitation', q.id, 'kind', q.kind));
     RETURN true;
 END $$;
 
--- StepSettled: the question of a waiting step is answered with `p_outcome` (happened | did_not_happen | unknown), or,
--- with `p_due`, its time has run out. `p_item` is a `planq_outcome` of the job's step `index`: the output of what happened,
--- or the error of what stays unknown.
--- Returns {found, applied, round, status, job_status, ready}; `found` says whether the job has this step.
-CREATE FUNCTION planq_settle_step(p_tenant text, p_outcome text, p_due boolean, p_item json) RETURNS json LANGUAGE plpgsql AS $$
+-- StepSettled: an open question is answered, or, with `p_due`, its time has run out. `p_answer` is {status, content, reason,
+-- answered_by, channel}, `content` as a text that holds JSON. With `p_again` the step is tried again, and its next claim
+-- brings the answer; else it ends as `p_item` says, a `planq_outcome` without its place: with the output that it now has, or
+-- with an error.
+-- Returns {found, applied, job_id, round, index, status, job_status, stage_attempt, ready}; `found` says whether the tenant
+-- has this question, `status` is the step's.
+CREATE FUNCTION planq_answer_question(
+    p_tenant text, p_id uuid, p_answer json, p_due boolean, p_again boolean, p_item json
+) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     i planq_outcome := json_populate_record(NULL::planq_outcome, p_item);
+    a record;
+    q elicitations%ROWTYPE;
     j jobs%ROWTYPE;
     s steps%ROWTYPE;
-    v_rest interval;
-    v_moved json;
+    v_result json;
 BEGIN
-    SELECT * INTO j FROM jobs WHERE id = i.job AND tenant_id = p_tenant FOR NO KEY UPDATE;
-    SELECT * INTO s FROM steps WHERE job_id = i.job AND round = j.round AND index = i.index;
-    IF j.id IS NULL OR s.job_id IS NULL THEN
+    SELECT * INTO q FROM elicitations WHERE id = p_id AND tenant_id = p_tenant;
+    IF q.id IS NULL THEN
         RETURN json_build_object('found', false, 'applied', false);
     END IF;
-    IF j.status NOT IN ('executing', 'input_required') OR s.status <> 'waiting' OR s.question IS NULL
-       OR (p_due AND (s.wake_at > planq_now() OR j.paused_at IS NOT NULL)) THEN
-        RETURN json_build_object('found', true, 'applied', false, 'status', s.status, 'job_status', j.status);
+    PERFORM planq_lock_lineages(ARRAY[q.job_id]);
+    SELECT * INTO j FROM jobs WHERE id = q.job_id FOR NO KEY UPDATE;
+    SELECT * INTO q FROM elicitations WHERE id = p_id FOR NO KEY UPDATE;
+    SELECT * INTO s FROM steps WHERE job_id = q.job_id AND index = q.step_index;
+    IF q.id IS NULL OR s.job_id IS NULL THEN
+        RETURN json_build_object('found', false, 'applied', false);
     END IF;
-    -- While the job is paused the wait stands still, and resuming moves the deadlines by the whole pause.
-    v_rest := greatest(s.wake_at - coalesce(j.paused_at, planq_now()), interval '0');
-    UPDATE steps SET status = 'running', question = NULL, wake_at = NULL, in_doubt = false
-    WHERE job_id = i.job AND round = j.round AND index = i.index;
+    IF q.status <> 'open' OR j.status NOT IN ('executing', 'input_required') OR s.elicitation_id IS DISTINCT FROM p_id
+       OR (p_due AND (s.wake_at > planq_now() OR j.paused_at IS NOT NULL)) THEN
+        RETURN json_build_object('found', true, 'applied', false, 'job_id', q.job_id, 'round', q.round,
+            'index', q.step_index, 'status', s.status, 'job_status', j.status);
+    END IF;
+    SELECT * INTO a FROM json_to_record(p_answer) AS r (
+        status text, content text, reason text, answered_by text, channel text
+    );
+    UPDATE elicitations SET status = a.status, content = a.content::json, reason = a.reason, answered_by = a.answered_by,
+        channel = a.channel, answered_at = planq_clock()
+    WHERE id = p_id;
+    UPDATE steps SET status = 'running', elicitation_id = NULL, wake_at = NULL, in_doubt = false, deadline = planq_now()
+    WHERE job_id = q.job_id AND index = q.step_index;
     UPDATE jobs SET open_questions = open_questions - 1,
-        status = CASE WHEN open_questions = 1 THEN 'executing' ELSE status END,
-        deadline = deadline - v_rest, expires_at = expires_at - v_rest
-    WHERE id = i.job;
-    PERFORM planq_append_event(j.tenant_id, i.job, 'step_settled',
-        json_build_object('round', j.round, 'index', i.index, 'outcome', p_outcome));
-    i.round := j.round;
+        status = CASE WHEN open_questions = 1 THEN 'executing' ELSE status END
+    WHERE id = q.job_id;
+    -- While the job is paused the wait stands still, and resuming moves the deadlines by the whole pause.
+    PERFORM planq_shift_lineage(q.job_id, -planq_wait_left(s.wake_at, j.paused_at));
+    PERFORM planq_append_event(j.tenant_id, q.job_id, 'step_settled', json_build_object(
+        'round', q.round, 'index', q.step_index, 'elicitation', p_id, 'kind', q.kind, 'status', a.status,
+        'channel', a.channel));
+    i.job := q.job_id;
+    i.round := q.round;
+    i.index := q.step_index;
     i.attempt := s.attempt;
-    v_moved := CASE p_outcome
-        WHEN 'did_not_happen' THEN planq_hand_back_step(i.job, i.round, i.index, i.attempt)
-        ELSE planq_finish_step(i) END;
-    RETURN json_build_object('found', true, 'applied', true, 'round', j.round, 'status', v_moved->'status',
-        'job_status', v_moved->'job_status', 'stage_attempt', j.stage_attempt, 'ready', v_moved->'ready');
+    v_result := CASE WHEN p_again THEN planq_hand_back_step(i.job, i.round, i.index, i.attempt)
+                     ELSE planq_finish_step(i) END;
+    RETURN json_build_object('found', true, 'applied', true, 'job_id', q.job_id, 'round', q.round, 'index', q.step_index,
+        'status', v_result->'status', 'job_status', v_result->'job_status', 'stage_attempt', j.stage_attempt,
+        'ready', v_result->'ready');
+END $$;
+
+-- Closes the open questions of jobs whose steps are about to end otherwise. What is left of their waits is taken back
+-- from the jobs above. The caller holds the rows of the jobs, and of all above them.
+CREATE FUNCTION planq_withdraw_questions(p_jobs uuid[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    q record;
+BEGIN
+    FOR q IN
+        UPDATE elicitations e SET status = 'cancelled', answered_at = planq_clock()
+        FROM jobs j, steps s
+        WHERE e.job_id = ANY (p_jobs) AND e.status = 'open' AND j.id = e.job_id AND s.job_id = e.job_id AND s.index = e.step_index
+        RETURNING e.job_id, planq_wait_left(s.wake_at, j.paused_at) AS rest
+    LOOP
+        PERFORM planq_shift_lineage(q.job_id, -q.rest);
+    END LOOP;
+END $$;
+
+-- Ends what jobs wait for that end, or whose steps do: their open questions are closed, and where one was paused without the
+-- job above it, what its pause took is taken off no deadline above. The caller holds the rows of the jobs, and of all above
+-- them.
+CREATE FUNCTION planq_end_waits(p_jobs uuid[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM planq_withdraw_questions(p_jobs);
+    PERFORM planq_credit_pause(id) FROM jobs WHERE id = ANY (p_jobs) AND paused_at IS NOT NULL;
+END $$;
+
+-- A job's pause ends: the jobs above that were not paused with it get that time. The caller holds their rows.
+CREATE FUNCTION planq_credit_pause(p_job uuid) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_paused timestamptz;
+BEGIN
+    SELECT j.paused_at INTO v_paused FROM jobs j JOIN jobs p ON p.id = j.parent_job_id
+    WHERE j.id = p_job AND p.paused_at IS DISTINCT FROM j.paused_at;
+    IF FOUND THEN
+        UPDATE jobs SET deadline = deadline + greatest(coalesce(paused_at, planq_now()) - v_paused, interval '0'),
+            expires_at = expires_at + greatest(coalesce(paused_at, planq_now()) - v_paused, interval '0')
+        WHERE id = ANY (planq_lineage(p_job)) AND id <> p_job
+          AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
+    END IF;
+END $$;
+
+-- Whether something below a job is paused: then its time stands still, too.
+CREATE FUNCTION planq_is_held_below(p_job uuid) RETURNS boolean LANGUAGE sql STABLE AS $$
+    WITH RECURSIVE tree (id, paused_at) AS (
+        SELECT c.id, c.paused_at FROM jobs c
+        WHERE c.parent_job_id = p_job AND c.status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
+        UNION ALL
+        SELECT c.id, c.paused_at FROM tree t JOIN jobs c ON c.parent_job_id = t.id
+        WHERE c.status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
+    )
+    SELECT EXISTS (SELECT FROM tree WHERE paused_at IS NOT NULL)
+$$;
+
+-- How long a question may still wait: while its job is paused its time stands still.
+CREATE FUNCTION planq_wait_left(p_due timestamptz, p_paused timestamptz) RETURNS interval LANGUAGE sql STABLE AS $$
+    SELECT greatest(p_due - coalesce(p_paused, planq_now()), interval '0')
+$$;
+
+-- How long people took, or have taken up to now, to answer what these jobs and all below them asked.
+CREATE FUNCTION planq_people_seconds(p_jobs uuid[]) RETURNS float8 LANGUAGE sql STABLE AS $$
+    WITH RECURSIVE tree (id) AS (
+        SELECT unnest(p_jobs)
+        UNION
+        SELECT c.id FROM tree t JOIN jobs c ON c.parent_job_id = t.id
+    )
+    SELECT coalesce(sum(extract(epoch FROM coalesce(e.answered_at, planq_now()) - e.created_at)), 0)::float8
+    FROM tree t JOIN elicitations e ON e.job_id = t.id
+$$;
+
+-- The ids of a job and of all jobs above it.
+CREATE FUNCTION planq_lineage(p_job uuid) RETURNS uuid[] LANGUAGE sql STABLE AS $$
+    WITH RECURSIVE lineage (id, parent) AS (
+        SELECT id, parent_job_id FROM jobs WHERE id = p_job
+        UNION ALL
+        SELECT j.id, j.parent_job_id FROM lineage l JOIN jobs j ON j.id = l.parent
+    )
+    SELECT array_agg(id) FROM lineage
+$$;
+
+-- Locks the rows of jobs and of all jobs above them in the order of their ids, which is from the outermost down.
+CREATE FUNCTION planq_lock_lineages(p_jobs uuid[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM jobs WHERE id IN (SELECT unnest(planq_lineage(g.id)) FROM unnest(p_jobs) AS g (id))
+    ORDER BY id FOR NO KEY UPDATE;
+END $$;
+
+-- Moves the deadlines of a job and of all jobs above it; whose row is held by the caller.
+CREATE FUNCTION planq_shift_lineage(p_job uuid, p_by interval) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE jobs SET deadline = deadline + p_by, expires_at = expires_at + p_by
+    WHERE id = ANY (planq_lineage(p_job))
+      AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
 END $$;

@@ -1,13 +1,15 @@
--- What must never be: one row for each job (and step) that breaks an invariant; none in a healthy database.
+-- name: broken_invariants
+-- What must never be, as far as several rows or the time show it: one row for each job (and step) that breaks an
+-- invariant; none in a healthy database. What one row must hold, functions/invariants.sql asserts.
 WITH unfinished AS (
     SELECT * FROM jobs WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
 ), counted AS (
     SELECT j.id,
            count(s.index) FILTER (WHERE s.status IN ('pending', 'ready', 'running', 'waiting'))::int AS open_steps,
-           count(s.index) FILTER (WHERE s.status = 'failed')::int AS failed_steps,
-           min(s.index) FILTER (WHERE s.status = 'failed') AS halt_index,
+           count(s.index) FILTER (WHERE s.status = 'failed' AND j.on_failure = 'halt')::int AS failed_steps,
+           min(s.index) FILTER (WHERE s.status = 'failed' AND j.on_failure = 'halt') AS halt_index,
            count(s.index) FILTER (WHERE s.status IN ('ready', 'running', 'waiting'))::int AS movable,
-           count(s.index) FILTER (WHERE s.status = 'waiting' AND s.question IS NOT NULL)::int AS questions
+           count(s.index) FILTER (WHERE s.status = 'waiting' AND s.elicitation_id IS NOT NULL)::int AS questions
     FROM unfinished j LEFT JOIN steps s ON s.job_id = j.id AND s.round = j.round
     GROUP BY j.id
 )
@@ -19,24 +21,14 @@ WHERE s.status = 'running' AND w.id IS NULL AND NOT (
     AND s.deadline + make_interval(secs => %(margin_seconds)s + s.in_doubt::int * s.timeout_seconds) > planq_now()
     AND EXISTS (SELECT FROM workers g WHERE g.id = s.worker_id AND g.heartbeat_at > 'epoch'))
 UNION ALL
-SELECT 'stage_without_cause', id, NULL FROM unfinished
-WHERE status IN ('queued', 'planning', 'responding') AND stage_worker IS NULL AND wake_at IS NULL
-UNION ALL
 -- Nobody waits for a model beyond the end of his job; a pause moves that end, and never the time of the next try.
 SELECT 'stage_waits_in_vain', id, NULL FROM unfinished
 WHERE stage_retry IS NOT NULL AND stage_worker IS NULL AND status IN ('planning', 'responding') AND run_at > expires_at
 UNION ALL
--- A stage that can be claimed no more holds its worker for ever: the sweeper gives back only what is a stage.
-SELECT 'stage_held_in_vain', id, NULL FROM jobs
-WHERE stage_worker IS NOT NULL AND status NOT IN ('planning', 'responding')
-UNION ALL
 SELECT 'executing_without_cause', j.id, NULL FROM unfinished j JOIN counted c ON c.id = j.id
 WHERE j.status IN ('executing', 'input_required') AND c.movable = 0
 UNION ALL
-SELECT 'step_without_cause', s.job_id, s.index FROM steps s
-WHERE s.wake_at IS NULL AND (s.status = 'ready' OR (s.status = 'waiting' AND (s.waits_for IS NULL OR s.joined)))
-UNION ALL
--- A step that waits for child jobs has one that has not ended, or of whose end it has not been told.
+-- A step that waits for child jobs has one that has not ended, or of whose end it was not notified.
 SELECT 'waiting_for_no_child', s.job_id, s.index FROM steps s
 WHERE s.status = 'waiting' AND s.waits_for IS NOT NULL AND NOT s.joined AND NOT EXISTS (
     SELECT FROM jobs c WHERE c.id = ANY (s.children)
@@ -52,7 +44,7 @@ WHERE s.status IN ('ready', 'running', 'waiting') AND s.max_parallel < (
     SELECT count(*) FROM jobs c WHERE c.id = ANY (s.children) AND c.run_at <> planq_never()
       AND c.status NOT IN ('completed', 'failed', 'cancelled'))
 UNION ALL
--- Where children wait in vain: fewer have been begun than may be, nobody is to be told of an end, and some are held back.
+-- Where children wait in vain: fewer have been begun than may be, no parent is to be notified of an end, and some are held back.
 SELECT 'child_held_in_vain', s.job_id, s.index FROM steps s
 WHERE s.status = 'waiting' AND s.waits_for IS NOT NULL AND NOT s.joined AND EXISTS (
     SELECT FROM jobs c WHERE c.id = ANY (s.children) AND c.status = 'queued' AND c.run_at = planq_never()
@@ -60,8 +52,8 @@ WHERE s.status = 'waiting' AND s.waits_for IS NOT NULL AND NOT s.joined AND EXIS
     SELECT count(*) FROM jobs c WHERE c.id = ANY (s.children) AND c.run_at <> planq_never()
       AND (c.status NOT IN ('completed', 'failed', 'cancelled') OR NOT c.is_joined))
 UNION ALL
--- The sweeper tells of every end that nobody told of.
-SELECT 'child_untold', c.id, NULL FROM jobs c
+-- The sweeper notifies of every end that no worker did.
+SELECT 'parent_not_notified', c.id, NULL FROM jobs c
 WHERE c.parent_job_id IS NOT NULL AND NOT c.is_joined AND c.status IN ('completed', 'failed', 'cancelled')
   AND c.finished_at < planq_now() - interval '1 minute'
 UNION ALL
@@ -75,9 +67,6 @@ SELECT 'family_differs', c.id, NULL FROM jobs c JOIN jobs p ON p.id = c.parent_j
 WHERE c.depth <> p.depth + (c.agent_name IS NOT NULL)::int OR c.root_job_id IS DISTINCT FROM coalesce(p.root_job_id, p.id) OR c.id <= p.id
    OR c.tenant_id <> p.tenant_id
 UNION ALL
-SELECT 'gathered_in_vain', s.job_id, s.index FROM steps s
-WHERE s.joined AND (s.children IS NULL OR s.status = 'pending')
-UNION ALL
 -- Nobody but a process for suspects claims them, and not for ever.
 SELECT 'suspected_too_long', s.job_id, s.index FROM suspects n
 JOIN steps s ON s.job_id = n.job_id AND s.round = n.round AND s.index = n.index AND s.attempt = n.attempt
@@ -89,14 +78,6 @@ WHERE s.status = 'ready' AND s.wake_at > greatest(s.run_at, planq_now()) + inter
 UNION ALL
 SELECT 'woken_too_late', id, NULL FROM unfinished
 WHERE status IN ('queued', 'planning', 'responding') AND wake_at > greatest(run_at, planq_now()) + interval '11 minutes'
-UNION ALL
-SELECT 'without_deadline', id, NULL FROM unfinished
-WHERE (status IN ('executing', 'input_required') OR stage_worker IS NOT NULL) AND deadline IS NULL
-UNION ALL
-SELECT 'without_deadline', job_id, index FROM steps WHERE status = 'running' AND deadline IS NULL
-UNION ALL
-SELECT 'paused_after_its_end', id, NULL FROM jobs
-WHERE paused_at IS NOT NULL AND status IN ('completed', 'failed', 'cancelled')
 UNION ALL
 SELECT 'counter_differs', j.id, NULL FROM unfinished j JOIN counted c ON c.id = j.id
 WHERE j.status IN ('executing', 'input_required') AND (j.open_steps, j.failed_steps) <> (c.open_steps, c.failed_steps)
@@ -111,30 +92,34 @@ UNION ALL
 SELECT 'questions_differ', j.id, NULL FROM unfinished j JOIN counted c ON c.id = j.id
 WHERE j.open_questions <> c.questions OR (j.status = 'input_required') <> (c.questions > 0)
 UNION ALL
-SELECT 'question_without_wait', job_id, index FROM steps WHERE question IS NOT NULL AND status <> 'waiting'
+-- A question is open exactly as long as the step waits that asked it.
+SELECT 'question_open_in_vain', e.job_id, e.step_index FROM elicitations e
+WHERE e.status = 'open' AND NOT EXISTS (
+    SELECT FROM steps s WHERE s.job_id = e.job_id AND s.index = e.step_index
+      AND s.status = 'waiting' AND s.elicitation_id = e.id)
 UNION ALL
--- Whoever is not sure has to find out: a tool that cannot would be called, or given up, for nothing.
-SELECT 'in_doubt_in_vain', job_id, index FROM steps
-WHERE in_doubt AND status IN ('pending', 'ready', 'running') AND (effect <> 'unsafe' OR recovery <> 'find_out')
+SELECT 'question_closed_too_soon', s.job_id, s.index FROM steps s
+WHERE s.status = 'waiting' AND s.elicitation_id IS NOT NULL AND NOT EXISTS (
+    SELECT FROM elicitations e WHERE e.id = s.elicitation_id AND e.status = 'open')
 UNION ALL
-SELECT 'pending_differs', s.job_id, s.index FROM steps s
-WHERE s.status = 'pending' AND (s.pending = 0 OR s.pending <> (
+-- Where failures are recorded, a step waits only until those before it have ended, and needs the outputs alone.
+SELECT 'pending_differs', s.job_id, s.index FROM steps s JOIN jobs j ON j.id = s.job_id
+WHERE s.status = 'pending' AND s.pending <> (
     SELECT count(*) FROM steps d
     WHERE d.job_id = s.job_id AND d.round = s.round AND d.index = ANY (s.depends_on) AND d.status <> 'succeeded'
-))
+      AND (j.on_failure = 'halt' OR d.status IN ('pending', 'ready', 'running', 'waiting'))
+)
 UNION ALL
-SELECT 'pending_for_ever', s.job_id, s.index FROM steps s
+SELECT 'pending_for_ever', s.job_id, s.index FROM steps s JOIN jobs j ON j.id = s.job_id
 WHERE s.status = 'pending' AND EXISTS (
     SELECT FROM steps d
-    WHERE d.job_id = s.job_id AND d.round = s.round AND d.index = ANY (s.depends_on)
-      AND d.status IN ('failed', 'skipped', 'cancelled')
+    WHERE d.job_id = s.job_id AND d.round = s.round AND d.status IN ('failed', 'skipped', 'cancelled')
+      AND d.index = ANY (CASE j.on_failure WHEN 'halt' THEN s.depends_on ELSE s.inputs END)
 )
 UNION ALL
 SELECT 'ended_with_open_steps', j.id, s.index FROM steps s JOIN jobs j ON j.id = s.job_id
 WHERE s.status IN ('pending', 'ready', 'running', 'waiting')
   AND (j.status NOT IN ('executing', 'input_required') OR s.round <> j.round)
-UNION ALL
-SELECT 'reused_and_run', job_id, index FROM steps WHERE reused_job IS NOT NULL AND (status <> 'succeeded' OR attempt > 0)
 UNION ALL
 SELECT 'payload_missing', s.job_id, s.index FROM steps s
 WHERE s.payload_hash IS NOT NULL AND NOT EXISTS (

@@ -1,14 +1,15 @@
+-- name: sweep_look
 -- What a sweep has to do: a row for each part of it, one for each lane with unclaimed work, and one for each lane with
 -- suspects that wait for a process of their own; none at rest. Each condition is that of the query of its part, which
 -- finds the rows then. And one row that says in how many seconds the next job or plan runs out of time, where that is
 -- sooner than %(ahead_seconds)s.
 SELECT 'timers' AS part, NULL AS lane, NULL::float8 AS seconds WHERE EXISTS (
-    SELECT FROM steps WHERE status = 'waiting' AND question IS NULL AND wake_at <= planq_now()
+    SELECT FROM steps WHERE status = 'waiting' AND elicitation_id IS NULL AND wake_at <= planq_now()
 )
 UNION ALL
 SELECT 'questions', NULL, NULL WHERE EXISTS (
     SELECT FROM steps s JOIN jobs j ON j.id = s.job_id
-    WHERE s.status = 'waiting' AND s.question IS NOT NULL AND s.wake_at <= planq_now() AND j.paused_at IS NULL
+    WHERE s.status = 'waiting' AND s.elicitation_id IS NOT NULL AND s.wake_at <= planq_now() AND j.paused_at IS NULL
 )
 UNION ALL
 SELECT 'steps', NULL, NULL WHERE EXISTS (
@@ -32,13 +33,13 @@ UNION ALL
 SELECT 'plans', NULL, NULL WHERE EXISTS (
     SELECT FROM jobs
     WHERE status IN ('executing', 'input_required') AND deadline IS NOT NULL AND paused_at IS NULL
-      AND deadline <= planq_now()
+      AND deadline <= planq_now() AND NOT planq_is_held_below(id)
 )
 UNION ALL
 SELECT 'jobs', NULL, NULL WHERE EXISTS (
     SELECT FROM jobs
     WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
-      AND expires_at <= planq_now() AND paused_at IS NULL
+      AND expires_at <= planq_now() AND paused_at IS NULL AND NOT planq_is_held_below(id)
 )
 UNION ALL
 SELECT 'schedules', NULL, NULL WHERE EXISTS (

@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import anyio
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.resolve import Elicit, Resolve
 from mcp_types import ToolAnnotations
 from pydantic import BaseModel
 
@@ -25,6 +27,23 @@ class Sum(BaseModel):
 
     total: int
     parts: list[int]
+
+
+class Place(BaseModel):
+    """Where somebody wants to go."""
+
+    city: str
+
+
+def wanted() -> Elicit[Place]:
+    """Ask where to."""
+    return Elicit("Where to?", Place)
+
+
+@server.tool(structured_output=False)
+def travel(place: Annotated[Place, Resolve(wanted)]) -> str:
+    """Go where the person wants to."""
+    return place.city
 
 
 @server.tool(annotations=ToolAnnotations(read_only_hint=True))

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from shared.domain.plan import parse_plan
-from worker.agents.orchestration.compiling import Compiled, compile_orchestration
-from worker.agents.orchestration.limits import OrchestrateLimits
-from worker.agents.orchestration.plan import OrchestrationPlan, decode
+from shared.domain.orchestration.compiling import Compiled, compile_orchestration
+from shared.domain.orchestration.plan import OrchestrationPlan
+from shared.domain.orchestration.request import OrchestrateLimits
+from shared.domain.orchestration.validation import read_plan
+from shared.domain.plan.document import parse_plan
 
 
 def agent(name: str, **call: Any) -> dict[str, Any]:
@@ -22,7 +23,7 @@ def group(name: str, *calls: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
 
 def compiled(*steps: dict[str, Any], bindings: Any = None, limits: OrchestrateLimits | None = None) -> Any:
-    decoded = decode({"steps": list(steps)})
+    decoded = read_plan({"steps": list(steps)})
     assert isinstance(decoded, OrchestrationPlan), decoded
     return compile_orchestration(decoded, limits or OrchestrateLimits(), bindings)
 
@@ -105,7 +106,7 @@ def test_what_is_not_as_asked_stands_in_the_frame() -> None:
         group("p", *[{"agent_id": "b"}] * 6, max_concurrency=9),
         agent("a", **{"with": {"n": "{{ bindings.none }}"}}),
     ]
-    plan, limits = decode({"steps": steps}), OrchestrateLimits()
+    plan, limits = read_plan({"steps": steps}), OrchestrateLimits()
     assert isinstance(plan, OrchestrationPlan)
 
     found = compile_orchestration(plan, limits, lowered=limits.lowerings({"max_parallel": 9}))

@@ -6,17 +6,22 @@ from typing import Any
 
 import pytest
 
-from shared.domain.schemas import violations
-from worker.agents.orchestration.defects import MAX_CHILDREN, Defect
-from worker.agents.orchestration.plan import Group, OrchestrationPlan, decode
+from shared.domain.orchestration.plan import (
+    MergeStrategy,
+    OrchestrationEvent,
+    OrchestrationPlan,
+    ParallelGroup,
+    StepType,
+)
+from shared.domain.orchestration.validation import MAX_CHILDREN, PlanDefect, read_plan
+from shared.domain.schema.schemas import violations
 from worker.agents.orchestration.schema import PLAN_SCHEMA
-from worker.agents.orchestration.words import Event, MergeStrategy, StepType
 
 AGENT = {"id": "a", "type": "agent", "status": "pending", "agent": {"agent_id": "x"}}
 
 
 def defects(raw: Any, **options: Any) -> list[tuple[str, str]]:
-    found = decode(raw, **options)
+    found = read_plan(raw, **options)
     assert isinstance(found, list)
     return [(defect.path, defect.rule) for defect in found]
 
@@ -76,9 +81,9 @@ def test_a_plan_that_is_nested_too_deeply_is_refused_and_not_walked() -> None:
 
 
 def test_untrusted_text_is_cut_and_quoted() -> None:
-    (defect,) = decode({"steps": [{**AGENT, "id": "x y" * 1_000 + "\n"}]})  # type: ignore[misc]
+    (defect,) = read_plan({"steps": [{**AGENT, "id": "x y" * 1_000 + "\n"}]})  # type: ignore[misc]
 
-    assert isinstance(defect, Defect)
+    assert isinstance(defect, PlanDefect)
     assert len(defect.message) < 200
     assert "\n" not in defect.message
 
@@ -95,11 +100,11 @@ def test_a_valid_plan_is_read() -> None:
         ]
     }
 
-    plan = decode(raw)
+    plan = read_plan(raw)
 
     assert isinstance(plan, OrchestrationPlan)
     group = plan.steps[0].call
-    assert isinstance(group, Group)
+    assert isinstance(group, ParallelGroup)
     assert group.merge_strategy is MergeStrategy.COLLECT
     assert (group.calls[0].agent_id, group.calls[0].with_, group.max_concurrency) == ("x", {}, None)
 
@@ -111,13 +116,13 @@ def test_the_words_that_are_published_are_those_that_are_understood_in_their_ord
     assert step["type"]["enum"] == ["agent", "parallel"] == list(StepType)
     assert call["merge_strategy"]["enum"] == ["collect", "collect_all", "first_success", "best_effort"]
     assert {MergeStrategy(name) for name in call["merge_strategy"]["enum"]} == set(MergeStrategy)
-    assert transitions["allowed_events"]["items"]["enum"] == list(Event)
-    assert [str(event) for event in Event][4:7] == ["step_succeeded", "step_failed", "parallel_complete"]
+    assert transitions["allowed_events"]["items"]["enum"] == list(OrchestrationEvent)
+    assert [str(event) for event in OrchestrationEvent][4:7] == ["step_succeeded", "step_failed", "parallel_complete"]
 
 
 def test_the_name_of_an_agent_is_no_longer_than_one_can_be() -> None:
     fits, long = ({**AGENT, "agent": {"agent_id": "x" * size}} for size in (128, 129))
 
-    assert isinstance(decode({"steps": [fits]}), OrchestrationPlan)
+    assert isinstance(read_plan({"steps": [fits]}), OrchestrationPlan)
     assert defects({"steps": [long]}) == [("steps[0].agent.agent_id", "max_length")]
     assert [one.keyword for one in violations(PLAN_SCHEMA, {"steps": [long]})] == ["maxLength"]

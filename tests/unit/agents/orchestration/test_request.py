@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from shared.domain.limits import Limits
-from shared.domain.schemas import check_schema, violations
-from worker.agents.orchestration.limits import OrchestrateLimits, request_defects
-from worker.agents.orchestration.plan import OrchestrationPlan
-from worker.agents.orchestration.request import agent_request, read_reply
-from worker.agents.orchestration.schema import INPUT_SCHEMA, PLAN_SCHEMA_FOR_MODELS
+from shared.domain.jobs.limits import Limits
+from shared.domain.orchestration.plan import OrchestrationPlan
+from shared.domain.orchestration.request import OrchestrateLimits, agent_request, read_reply, request_defects
+from shared.domain.schema.schemas import check_schema, violations
+from worker.agents.orchestration.schema import ORCHESTRATE_INPUT, PLAN_SCHEMA_FOR_MODELS
 
 PLAN = {"steps": [{"id": "a", "type": "agent", "status": "pending", "agent": {"agent_id": "x"}}]}
 
@@ -75,13 +74,13 @@ def test_a_planner_cannot_plan_by_calling_itself() -> None:
     ],
 )
 def test_the_published_schema_tells_what_is_wrong_where_it_is(request_: dict[str, Any], told: str) -> None:
-    assert any(told in violation.render() for violation in violations(INPUT_SCHEMA, request_))
+    assert any(told in violation.render() for violation in violations(ORCHESTRATE_INPUT, request_))
 
 
 def test_the_schemas_agree_on_plans() -> None:
     check_schema(PLAN_SCHEMA_FOR_MODELS, "the planner")
 
-    assert violations(INPUT_SCHEMA, {"plan": PLAN}) == []
+    assert violations(ORCHESTRATE_INPUT, {"plan": PLAN}) == []
     assert violations(PLAN_SCHEMA_FOR_MODELS, PLAN) == []
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.domain.errors import InvalidArguments
-from shared.domain.resolution import resolve
-from worker.agents.orchestration.templates import Guarded, Scope, Target, render_text, render_value, restored
+from shared.domain.orchestration.templates import Guarded, Scope, Target, render_text, render_value, restored
+from shared.domain.references.resolution import resolve
 
 FOUND = Target(0, ("output",))
 JUDGED = Target(1, ("output",), {"a.b": ("children", "0", "output")})

@@ -1,0 +1,129 @@
+"""Outputs of steps, and artifacts, as the bytes that are stored.
+
+Nothing is decoded on its way, and large values go in slices. Their entity tag is the SHA-256 of the bytes; a client
+that has them already gets 304.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Mapping
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from fastapi import Header, Path, Query
+from starlette.responses import Response, StreamingResponse
+
+from api.deps import StepPath, Use, job_id_of, step_index_of, strict_router
+from api.documents import artifact_record
+from api.http import JsonResponse, error_responses
+from api.routes.jobs import JobPath
+from api.schemas import ArtifactDocument, ArtifactPage
+from shared.domain.errors import NotFound
+from shared.domain.jobs.ids import TENANT
+from shared.store.payloads import PayloadStore
+from shared.store.requests import StoredJson
+
+output_routes = strict_router("jobs")
+artifact_routes = strict_router("catalogue")
+
+IfNoneMatch = Annotated[str | None, Header(description="Entity tags of what the caller has already.")]
+
+
+_STORED: dict[int | str, dict[str, Any]] = {
+    200: {"headers": {"ETag": {"description": "The SHA-256 of the JSON, in quotes.", "schema": {"type": "string"}}}},
+    304: {"description": "The caller has it already."},
+}
+
+
+@output_routes.get("/jobs/{job_id}/artifacts", response_model=ArtifactPage, responses=error_responses(404))
+async def get_artifacts(job_id: JobPath, services: Use) -> Response:
+    """List what a job has made: every version of every artifact, in the order of its steps, without the bodies."""
+    rows = await services.requests.artifacts(TENANT, job_id_of(job_id))
+    return JsonResponse({"items": [artifact_record(row) for row in rows]})
+
+
+@output_routes.get(
+    "/jobs/{job_id}/steps/{index}/output", response_model=Any, responses={**_STORED, **error_responses(404)}
+)
+async def get_output(job_id: JobPath, index: StepPath, services: Use, if_none_match: IfNoneMatch = None) -> Response:
+    """Return the output of a step that succeeded, of any size, as it is stored; `ETag` is its SHA-256."""
+    found = job_id_of(job_id)
+    stored = await services.requests.output(TENANT, found, step_index_of(found, index))
+    return await _stored_json(services.payloads, TENANT, stored, if_none_match)
+
+
+_HEADERS: dict[str, Any] = {
+    "Artifact-Version": {"description": "Which version this is.", "schema": {"type": "integer", "minimum": 1}},
+    "Artifact-Skill-Id": {
+        "description": "The skill on whose behalf it was made, percent-encoded; absent without one.",
+        "schema": {"type": "string"},
+    },
+}
+_ARTIFACT: dict[int | str, dict[str, Any]] = {
+    **_STORED,
+    200: {**_STORED[200], "headers": {**_STORED[200]["headers"], **_HEADERS}},
+}
+
+
+@artifact_routes.get(
+    "/artifacts/{artifact_id:path}", response_model=ArtifactDocument, responses={**_ARTIFACT, **error_responses(404)}
+)
+async def get_artifact(
+    artifact_id: Annotated[str, Path(description="`artifact_id` of a step's output.")],
+    services: Use,
+    version: Annotated[int | None, Query(ge=1, lt=2**31, description="Which version; the newest by default.")] = None,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """Return a version of an artifact as its tool produced it.
+
+    Every output under one id is a version. The headers `Artifact-Version` and `Artifact-Skill-Id` tell of it.
+    """
+    if "\x00" in artifact_id:
+        raise NotFound("there is no artifact whose id contains the character NUL")
+    found = await services.requests.artifact(TENANT, artifact_id, version)
+    stored = StoredJson.of(found["body"], found["payload_hash"])
+    more = {"Artifact-Version": str(found["version"])}
+    if found["skill_id"] is not None:
+        more["Artifact-Skill-Id"] = quote(found["skill_id"], safe="")
+    return await _stored_json(services.payloads, TENANT, stored, if_none_match, more)
+
+
+async def _stored_json(
+    payloads: PayloadStore,
+    tenant_id: str,
+    stored: StoredJson,
+    if_none_match: str | None,
+    more: Mapping[str, str] | None = None,
+) -> Response:
+    """Return the response that carries stored JSON, and `more` headers.
+
+    Raises `StorageUnavailable` when a payload cannot be read. If that happens after its first slice, the connection
+    breaks off before the announced length, which every client notices.
+    """
+    digest = stored.payload or hashlib.sha256(stored.body).digest()
+    headers = {"ETag": f'"{digest.hex()}"', "Cache-Control": "private, no-cache", **(more or {})}
+    if _is_known(headers["ETag"], if_none_match):
+        return Response(status_code=304, headers=headers)
+    if stored.payload is None:
+        return Response(stored.body, media_type="application/json", headers=headers)
+    size, pieces = await payloads.open(tenant_id, stored.payload)
+    # What is wrong with the storage shows at the first slice, while a status can still say so.
+    first = await anext(pieces)
+    return StreamingResponse(
+        _chained(first, pieces), media_type="application/json", headers={**headers, "Content-Length": str(size)}
+    )
+
+
+def _is_known(tag: str, if_none_match: str | None) -> bool:
+    """Compare weakly (RFC 9110, section 13.1.2)."""
+    if if_none_match is None:
+        return False
+    given = [one.strip().removeprefix("W/") for one in if_none_match.split(",")]
+    return tag in given or "*" in given
+
+
+async def _chained(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for piece in rest:
+        yield piece

@@ -1,0 +1,127 @@
+"""What the embedded servers have in common: a locked folder, a log in it, a start that waits until they answer."""
+
+from __future__ import annotations
+
+import signal
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from time import monotonic, sleep
+from typing import ClassVar
+
+from deploy.local.child import RunAs, spawn, stop
+from deploy.local.folder import FolderLock, make_private, size_of
+from deploy.local.supervisor import Supervised
+from shared.data_folder import usable
+from shared.domain.errors import Unavailable
+
+
+class EmbeddedServer(Supervised):
+    """One server on a data folder.
+
+    Not for use by two threads at once. `launch` must be called from a thread that outlives the server (see `child`).
+    """
+
+    title: ClassVar[str]
+    unavailable: ClassVar[type[Unavailable]]
+    stops: ClassVar[tuple[tuple[signal.Signals, float], ...]]
+    """The signals that end it, milder first, each with the seconds that it gets."""
+
+    ready_seconds: ClassVar[float]
+    relaunches = 0
+    """How often it is launched again when it ends while it is starting."""
+
+    def __init__(self, name: str, data_dir: Path) -> None:
+        """Prepare nothing yet."""
+        self._home = data_dir.absolute()
+        super().__init__(name, self._home / "server.log", patience=self.stops[0][1])
+        self.parting = self.stops[0][0]
+        self._lock = FolderLock(self._home, f"an embedded {self.title}")
+
+    @property
+    def pid(self) -> int | None:
+        """The pid of the running server, None when it does not run."""
+        return None if self._process is None or self.has_stopped() else self._process.pid
+
+    def start(self, patience: float | None = None) -> None:
+        """Launch and wait until the server answers: `launch`, then `wait_ready`."""
+        self.launch()
+        self.wait_ready(patience)
+
+    def launch(self) -> None:
+        """Start the server without waiting until it answers.
+
+        Raises `Misconfigured` when its program is not installed, or its folder cannot be used or is in use.
+        """
+        if self._process is not None:
+            self.stop()
+        with usable(self._home):
+            make_private(self._home)
+            self._lock.acquire(patience=20.0)
+            try:
+                self._spawn()
+            except BaseException:
+                self._lock.release()
+                raise
+
+    @abstractmethod
+    def _spawn(self) -> None:
+        """Start the server on the folder, whose lock is held."""
+
+    @abstractmethod
+    def _answers(self) -> bool:
+        """Say whether the server serves."""
+
+    def _run(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: Path,
+        env: Mapping[str, str] | None = None,
+        identity: RunAs | None = None,
+    ) -> None:
+        self._begins = size_of(self.log)
+        with self.log.open("ab") as log:
+            lock = self._lock.fileno()
+            self._process = spawn(
+                argv, log=log, parting=self.parting, env=env, identity=identity, keep_open=[lock], cwd=cwd
+            )
+
+    def wait_ready(self, patience: float | None = None) -> None:
+        """Wait until the server answers, at most `patience` seconds; recovery from a crash takes a while.
+
+        Raises `Unavailable` with the end of the log when the server ends or stays silent; it is stopped then.
+        """
+        patience = self.ready_seconds if patience is None else patience
+        give_up, relaunches = monotonic() + patience, self.relaunches
+        while True:
+            if self.has_stopped():
+                if self._process is None or not relaunches:
+                    trouble = "ended while it was starting"
+                    break
+                relaunches -= 1
+                self.launch()
+            elif self._answers():
+                return
+            elif monotonic() >= give_up:
+                trouble = f"did not answer within {patience:g} s"
+                break
+            sleep(0.02)
+        self.stop()
+        words = self.last_words()
+        raise self.unavailable(f"the embedded {self.title} {trouble}. End of {self.log}:\n{words}")
+
+    def stop(self, patience: float | None = None) -> None:
+        """Shut the server down (its data is flushed to the disk) and free the folder; idempotent.
+
+        `patience` is what the mildest signal gets, in seconds.
+        """
+        if self._process is not None:
+            (first, seconds), *harsher = self.stops
+            stop(self._process, (first, seconds if patience is None else patience), *harsher)
+            self._process = None
+        self._lock.release()
+
+    def end(self) -> None:
+        """End it for certain and free its folder."""
+        self.stop(patience=1.0)

@@ -1,0 +1,98 @@
+"""The input of an agent's job: the prompt of an action, the caller's own prompt, and input data beside them.
+
+Input data (`with`) is data: it is checked against the action's schema, and shown to the model fenced; no part of it
+is ever read as a template or an instruction. Requests, orchestration plans, and the job itself before its first
+model call share one check of it, `input_defects`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shared.domain.agents.document import AgentDocument
+from shared.domain.errors import InvalidArguments, capped
+from shared.domain.references.grammar import walk_strings
+from shared.domain.schema.schemas import compile_schema
+from shared.domain.values.describe import sentence_list
+from shared.domain.values.pointers import to_pointer
+
+_MOST_NAMED = 20
+_MOST_LISTED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class InputDefect:
+    """One way in which an input does not suit its agent.
+
+    `field` is `action` or `with`; `pointer` leads to the place in `with`. `rule` is `unknown_action`, `nul` or the
+    keyword of the action's schema.
+    """
+
+    field: str
+    rule: str
+    message: str
+    pointer: str = ""
+
+    def render(self) -> str:
+        """Return the sentence, with its place in front where it is about input data."""
+        return self.message if self.field == "action" else f"{self.field}{self.pointer}: {self.message}"
+
+    def to_json(self) -> dict[str, str]:
+        """Return the form in which errors carry it, that of every defect of a request."""
+        return {"in": "body", "field": f"{self.field}{self.pointer}", "message": self.message}
+
+
+def input_defects(
+    document: AgentDocument, action: str | None, data: Mapping[str, Any] | None, *, partial: bool = False
+) -> list[InputDefect]:
+    """Return all defects of an action and its input data.
+
+    With `partial`, parts of `data` may be `schemas.UNKNOWN`: what depends on them is taken to fit.
+    """
+    if action is None:
+        return []
+    prepared = document.actions.get(action)
+    if prepared is None:
+        known = ", ".join(sorted(document.actions)[:_MOST_NAMED]) or "none"
+        message = f"agent {document.name!r} has no action {capped(action, 80)!r}; it has {known}"
+        return [InputDefect("action", "unknown_action", message)]
+    if prepared.input_schema is None:
+        return []
+    found = compile_schema(prepared.input_schema).violations(dict(data or {}), partial=partial)
+    return [InputDefect("with", one.keyword, one.message, one.pointer) for one in found]
+
+
+def unstorable_texts(data: Mapping[str, Any] | None) -> list[InputDefect]:
+    """Return the texts in input data that hold characters which cannot be stored."""
+    return [
+        InputDefect(
+            "with", "nul", f"the character NUL (U+0000) cannot be stored; found at {found}", to_pointer(tokens)
+        )
+        for tokens, text in walk_strings(data or {})
+        if (found := text.find("\x00")) >= 0
+    ]
+
+
+def input_refused(document: AgentDocument, found: Sequence[InputDefect]) -> InvalidArguments:
+    """Return the error that lists the defects; precondition: there are some."""
+    listed = sentence_list([one.render() for one in found], _MOST_LISTED)
+    known = sorted(document.actions)[:_MOST_NAMED]
+    message = capped(f"agent {document.name!r} cannot be asked so: {listed}")
+    return InvalidArguments(message, errors=[one.to_json() for one in found], actions=known)
+
+
+def agent_question(document: AgentDocument, action: str | None, prompt: str, data: Mapping[str, Any] | None) -> str:
+    """Return the question to the agent in words: the action's prompt, then `prompt`.
+
+    Raises `InvalidArguments` that names every defect, or says that there is nothing to do.
+    """
+    found = input_defects(document, action, data)
+    if found:
+        raise input_refused(document, found)
+    prepared = None if action is None else document.actions[action]
+    texts = [text.strip() for text in (prepared.prompt if prepared else "", prompt) if text.strip()]
+    if not texts and not data and prepared is None:
+        raise InvalidArguments("an agent needs something to do: expected an action, a prompt or input data (`with`)")
+    return "\n\n".join(texts)

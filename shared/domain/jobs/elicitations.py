@@ -1,0 +1,125 @@
+"""Questions to people, as steps ask them: what is asked, and what an answer does to the step.
+
+A step asks while it is carried out, and waits without a worker. Its answer ends the step, or makes it ready again:
+then the next claim brings the answer, and whoever asked goes on with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from shared.domain.errors import AnswerDeclined, Cancelled, ErrorRecord, HumanWaitTimedOut, capped
+from shared.domain.jobs.states import ElicitationKind, ElicitationStatus, Settlement, StepKind
+
+MAX_ELICITATION_CHARS = 8_000
+"""Longest message of a question; a longer one is cut, and says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Elicitation:
+    """A question to a person.
+
+    An answer that accepts has a content that satisfies `schema` (None: anything). `details` is what belongs to the
+    kind: of an `approval` or an `outcome` the call that it is about. `default` is the content where nobody answers in
+    time; None: there is none. `ordinal` counts the questions that one call of a tool asks. `state` comes back with
+    the answer to who asked, unchanged, and nobody else sees it.
+    """
+
+    kind: ElicitationKind
+    message: str
+    schema: Mapping[str, Any] | None = None
+    url: str | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+    default: Any = None
+    ordinal: int = 0
+    state: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class ElicitationAnswer:
+    """The answer to a question; `content` is there where it was accepted, or where its default counts as accepted."""
+
+    kind: ElicitationKind
+    status: ElicitationStatus
+    content: Any = None
+    reason: str | None = None
+    ordinal: int = 0
+    details: Mapping[str, Any] = field(default_factory=dict)
+    state: Any = None
+
+    @property
+    def is_accepted(self) -> bool:
+        """True when a person accepted, or nobody answered and there was a default."""
+        has_default = self.status is ElicitationStatus.EXPIRED and self.content is not None
+        return self.status is ElicitationStatus.ACCEPTED or has_default
+
+
+@dataclass(frozen=True, slots=True)
+class Continues:
+    """The step is ready again, and its next claim brings the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeds:
+    """The step has succeeded with the answer."""
+
+    output: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Fails:
+    """The step has failed for good."""
+
+    error: ErrorRecord
+
+
+AfterAnswer = Continues | Succeeds | Fails
+
+OUTCOME_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "outcome": {"enum": [str(outcome) for outcome in Settlement]},
+        "output": {"type": "object", "description": "What the call returned; it belongs to `happened`."},
+    },
+    "required": ["outcome"],
+    "additionalProperties": False,
+}
+"""What an answer has to be that says whether a call took effect."""
+
+APPROVAL_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "scope": {
+            "enum": ["call", "job"],
+            "description": "Whether the approval is good for this call, or for all calls of the tool in this job.",
+        }
+    },
+    "additionalProperties": False,
+}
+"""What an answer has to be that approves a call."""
+
+
+def after_answer(answer: ElicitationAnswer, step_kind: StepKind, *, limit_seconds: float = 0.0) -> AfterAnswer:
+    """Return what an answer does to the step that asked. Precondition: the question is of no `outcome`.
+
+    A step that is itself a question has the content as its output. A tool is called again, and judges the answer
+    itself, unless its call was not approved. Nobody's answer, after `limit_seconds`, is an error like any other.
+    """
+    if answer.status is ElicitationStatus.EXPIRED and not answer.is_accepted:
+        return Fails(ErrorRecord.of(HumanWaitTimedOut(f"nobody answered within {limit_seconds:g} s")))
+    if answer.is_accepted:
+        return Succeeds(answer.content) if step_kind is StepKind.ELICITATION else Continues()
+    if step_kind is StepKind.ELICITATION or answer.kind is ElicitationKind.APPROVAL:
+        return Fails(ErrorRecord.of(declined_error(answer)))
+    return Continues()
+
+
+def declined_error(answer: ElicitationAnswer) -> AnswerDeclined | Cancelled:
+    """Return the error that an answer is which a person declined or cancelled; it names the reason that they gave."""
+    what = "the approval" if answer.kind is ElicitationKind.APPROVAL else "the question"
+    why = f": {answer.reason}" if answer.reason else ""
+    if answer.status is ElicitationStatus.CANCELLED:
+        return Cancelled(capped(f"a person cancelled {what}{why}"))
+    return AnswerDeclined(capped(f"a person declined {what}{why}"))

@@ -1,0 +1,152 @@
+"""What a job may use up. Defaults: docs/decisions.md, D11; a request can only lower them, and zero is refused.
+
+An operator may give a tenant limits of its own, lower or higher than everybody's; they are its caps then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Self, TypeAlias
+
+from shared.domain.errors import InvalidRequest, capped
+from shared.domain.values import strict_json
+from shared.domain.values.describe import excerpt
+
+MAX_TIMEOUT_SECONDS = 300.0
+"""The hard cap of one step, and of one run of an agent (docs/decisions.md, D11)."""
+
+TenantLimits: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""What an operator allows single tenants in the place of everybody's limits: tenant → limit → number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one job.
+
+    `max_tool_steps` bounds a plan made by a model; `max_plan_steps` bounds a plan sent by the caller.
+    In `react`, `max_tool_steps` bounds the turns that call tools, and the calls of one turn; in `loop`, `max_rounds`
+    bounds the rounds, and `loop_timeout_seconds` the time over all rounds, from the acceptance of the first plan.
+    `plan_timeout_seconds` runs from the acceptance of the plan; the time that steps spend in durable timers is added.
+    `step_timeout_seconds` caps every step's own timeout (60 s where its tool names none).
+    `queue_timeout_seconds` bounds the time before a worker begins the job, `job_timeout_seconds` its whole life from
+    then on measured from its submission, `human_wait_seconds` how long a step waits for a person. The time that steps
+    wait in timers or for a person, and the time a job is paused, counts against neither the plan's nor the job's.
+    Of agents that call agents, none may at the depth `orchestrate_max_depth` or below it (the outermost job has 0);
+    an orchestration has at most `orchestrate_max_steps` steps and runs `orchestrate_max_parallel` agents at once; an
+    agent gets `agent_timeout_seconds` where its caller names no time.
+    """
+
+    max_tool_steps: int = 10
+    max_plan_steps: int = 10_000
+    plan_timeout_seconds: float = 300.0
+    step_timeout_seconds: float = 300.0
+    queue_timeout_seconds: float = 86_400.0
+    job_timeout_seconds: float = 604_800.0
+    human_wait_seconds: float = 604_800.0
+    max_rounds: int = 20
+    loop_timeout_seconds: float = 900.0
+    orchestrate_max_depth: int = 3
+    orchestrate_max_steps: int = 12
+    orchestrate_max_parallel: int = 4
+    agent_timeout_seconds: float = 60.0
+
+    def lowered(self, wanted: Mapping[str, Any]) -> Self:
+        """Return these limits with the given ones put lower.
+
+        Raises `InvalidRequest` for an unknown name, a value that is no positive number, and a value above the limit.
+        """
+        known = {field.name for field in fields(self)}
+        changed: dict[str, Any] = {}
+        for name, value in wanted.items():
+            if name not in known:
+                raise InvalidRequest(f"unknown limit {name!r}; known limits are {', '.join(sorted(known))}")
+            present = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+                raise InvalidRequest(f"limit {name}: expected a number above 0, found {value!r}")
+            if isinstance(present, int) and not float(value).is_integer():
+                raise InvalidRequest(f"limit {name}: expected a whole number, found {value!r}")
+            if value > present:
+                raise InvalidRequest(
+                    f"limit {name}: a request can only lower it; expected at most {present:.15g}, found {value:.15g}"
+                )
+            changed[name] = int(value) if isinstance(present, int) else float(value)
+        return type(self)(**{**asdict(self), **changed})
+
+    def of_tenant(self, own: Mapping[str, Any] | None) -> Self:
+        """Return these limits with those that an operator has given one tenant, None for none, in their place.
+
+        Precondition: they come from `read_tenant_limits`.
+        """
+        return self if own is None else replace(self, **own)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the stored form."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Self:
+        """Read the stored form; a missing name gets its default, one of a newer release is not ours to enforce."""
+        known = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in stored.items() if name in known})
+
+
+def read_tenant_limits(raw: Any) -> TenantLimits:
+    """Return the limits of single tenants, from JSON text or a decoded object:
+
+        {"acme": {"orchestrate_max_depth": 2, "orchestrate_max_parallel": 8}}
+
+    Raises `ValueError` that names every defect by tenant and limit.
+    """
+    found = _decoded(raw) if isinstance(raw, str) else raw
+    if not isinstance(found, Mapping):
+        raise ValueError(f'expected a JSON object {{"tenant": {{"limit": number}}}}, found {excerpt(found)}')
+    defects = [told for tenant, own in found.items() for told in _tenant_defects(tenant, own)]
+    if defects:
+        raise ValueError("; ".join(defects))
+    present = Limits()
+    return {
+        tenant: {name: int(value) if _is_whole(present, name) else float(value) for name, value in own.items()}
+        for tenant, own in found.items()
+    }
+
+
+def _decoded(text: str) -> Any:
+    if not text.strip():
+        return {}
+    try:
+        return strict_json.loads(text, is_unique=True)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"expected a JSON object, found {excerpt(text)}: {capped(str(error), 200)}") from None
+
+
+def _tenant_defects(tenant: Any, own: Any) -> Iterator[str]:
+    shown = excerpt(tenant)
+    if not isinstance(tenant, str) or not tenant.strip():
+        yield f"expected the name of a tenant, found {shown}"
+    if not isinstance(own, Mapping):
+        yield f"{shown}: expected an object with limits, found {excerpt(own)}"
+        return
+    for name, value in own.items():
+        told = _limit_defect(name, value)
+        if told is not None:
+            yield f"{shown}: {told}"
+
+
+def _limit_defect(name: Any, value: Any) -> str | None:
+    known = [field.name for field in fields(Limits)]
+    if name not in known:
+        return f"unknown limit {excerpt(name)}; known limits are {', '.join(sorted(known))}"
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    is_whole = _is_whole(Limits(), name)
+    wanted = "a whole number of at least 1" if is_whole else "a number above 0"
+    if not is_number or not 0 < value < math.inf or (is_whole and not float(value).is_integer()):
+        return f"{name}: expected {wanted}, found {excerpt(value)}"
+    if name == "agent_timeout_seconds" and value > MAX_TIMEOUT_SECONDS:
+        return f"{name}: expected at most {MAX_TIMEOUT_SECONDS:g}, found {excerpt(value)}"
+    return None
+
+
+def _is_whole(limits: Limits, name: str) -> bool:
+    return isinstance(getattr(limits, name), int)

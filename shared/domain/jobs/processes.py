@@ -1,0 +1,84 @@
+"""Which process a worker is, and when what the kernel tells proves that it has gone for good. Pure.
+
+A number alone names no process: it is used again, and each boot, pid namespace and time namespace has numbers and a
+clock of its own. So all of these are part of what a worker writes beside its lease, and a worker that lives elsewhere
+learns nothing from it. What cannot be seen is never taken for gone: then the lease decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import Enum, auto
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process of one machine: `started` in clock ticks of its boot, `group` its process group.
+
+    `boot` is the boot's id; `pids` and `times` number its pid and time namespace (`times` 0: the kernel has none).
+    """
+
+    boot: str
+    pids: int
+    times: int
+    pid: int
+    started: int
+    group: int
+
+    @property
+    def place(self) -> str:
+        """Where its numbers mean something: the beginning of the `text` of every process there, and of no other."""
+        return f"{self.boot} {self.pids} {self.times} "
+
+    @property
+    def text(self) -> str:
+        """Return it as it is stored, for `parse`."""
+        return f"{self.place}{self.pid} {self.started} {self.group}"
+
+    @classmethod
+    def parse(cls, text: str) -> Process:
+        """Return the process of a `text`; raises ValueError for anything else."""
+        boot, pids, times, pid, started, group = text.split(" ")
+        found = cls(boot, int(pids), int(times), int(pid), int(started), int(group))
+        if found.pid < 1 or found.group < 1:
+            raise ValueError(f"expected the numbers of a process and its group, found {text[:200]!r}")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What the kernel tells of a process number. `is_running`: a thread of it lives, be it stopped or asleep."""
+
+    started: int
+    is_running: bool
+
+
+class Unseen(Enum):
+    """Why nothing is seen."""
+
+    ABSENT = auto()
+    """The kernel says that there is none."""
+
+    HIDDEN = auto()
+    """There may be one of which this process is not told."""
+
+
+def process_has_ended(process: Process, seen: Sight | Unseen) -> bool:
+    """True when what is seen under its number proves that the process runs no more.
+
+    The number may be another's by now: the start decides. One that has ended and that nobody has waited for (a
+    zombie) runs no more; one that is stopped does.
+    """
+    if isinstance(seen, Unseen):
+        return seen is Unseen.ABSENT
+    return seen.started != process.started or not seen.is_running
+
+
+def has_gone(process: Process, seen: Sight | Unseen, group: Collection[Sight] | Unseen) -> bool:
+    """True when neither the process nor anybody in its group, what it has forked among them, can act any more."""
+    if not process_has_ended(process, seen):
+        return False
+    if isinstance(group, Unseen):
+        return group is Unseen.ABSENT
+    return not any(member.is_running for member in group)

@@ -1,0 +1,390 @@
+"""What becomes of an attempt that broke off: another try, a question to a person, or the end.
+
+docs/decisions.md, D10, says what is tried again. Exponential backoff with full jitter (Brooker, "Exponential Backoff
+and Jitter", AWS 2015): the delay is drawn from zero to the exponential bound, so that steps which failed together do
+not return together. The draw is an argument.
+
+An `unsafe` call that may have taken effect is never simply repeated: its tool's `Recovery` decides. This is the one
+place that does, for a living worker, for one that stops, and for the sweeper that speaks for a dead one.
+
+What was in flight when a worker was lost is suspected of having killed it, and runs again apart from everything else,
+in groups that each further loss makes smaller (`apart`). The loss is charged only to what was alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from itertools import pairwise
+from typing import Protocol, TypeVar
+
+from shared.domain.errors import (
+    AuthFailed,
+    ErrorRecord,
+    InvalidArguments,
+    OutcomeUnknown,
+    PolicyDenied,
+    RateLimited,
+    ToolFailed,
+    UnknownTool,
+    Unreached,
+    WorkerLost,
+    capped,
+)
+from shared.domain.jobs.elicitations import OUTCOME_SCHEMA, Elicitation
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.states import Effect, ElicitationKind, Recovery, StepStatus
+
+_WITHOUT_EFFECT = frozenset({RateLimited.code, ToolFailed.code, Unreached.code})
+"""Retryable errors after which an unsafe call is known not to have taken effect."""
+
+_NEVER_MADE = frozenset({AuthFailed.code, InvalidArguments.code, PolicyDenied.code, UnknownTool.code})
+"""Errors of calls that were refused before they could take effect."""
+
+_PATIENT_RETRIES = 6
+"""Least extra attempts where an input could not be read: about half a minute, and the tool has not been called."""
+
+_FIND_OUT_RETRIES = 3
+"""Attempts beyond the tool's own retries in which it may find out whether a call took effect: one, and two retries,
+as for a read."""
+
+_STILL_ON_ITS_WAY = timedelta(seconds=2)
+"""How long a call that broke off may still be taking effect on the other side; nobody finds out earlier."""
+
+
+_GROUPS = 4
+"""Into how many groups the company of a loss is divided. An innocent attempt in a company of n is then lost log4(n)
+times, rounded up, at most: 5 times of 300. Two would free many of them later, more would need more processes."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Bounds of the wait between two attempts."""
+
+    base: timedelta = timedelta(seconds=0.5)
+    cap: timedelta = timedelta(seconds=60)
+
+    def delay_before(self, attempt: int, jitter: float) -> timedelta:
+        """Return the wait before `attempt` (2 is the first retry); `jitter` is a uniform draw from [0, 1)."""
+        if attempt < 2:
+            return timedelta(0)
+        exponent = min(attempt - 2, 30)
+        return min(self.cap, self.base * float(2**exponent)) * jitter
+
+
+class Tried(Protocol):
+    """An attempt at a step, as its worker or the sweeper knows it; see `StepClaim`."""
+
+    @property
+    def ref(self) -> StepRef: ...
+    @property
+    def tool_name(self) -> str: ...
+    @property
+    def effect(self) -> Effect: ...
+    @property
+    def recovery(self) -> Recovery: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def tries(self) -> int: ...
+    @property
+    def retries(self) -> int: ...
+    @property
+    def worker_losses(self) -> int: ...
+    @property
+    def in_doubt(self) -> bool: ...
+
+
+_MODEL_POLICY = RetryPolicy(timedelta(seconds=1), timedelta(seconds=30))
+"""Of stages: what waits for a model goes on within half a minute of its return."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageTries:
+    """Tries at one stage of a job that its model's passing failures ended: how many, and how many requests they sent.
+
+    `seconds` is how long they took, together with the waits after them; what a job is paused for does not count.
+    """
+
+    tries: int = 0
+    requests: int = 0
+    seconds: float = 0.0
+
+
+class Phase(StrEnum):
+    """How far an attempt had come when it broke off."""
+
+    PREPARING = "preparing"
+    FINDING_OUT = "finding_out"
+    CALLING = "calling"
+    GATHERED = "joined"  # the tool has seen how its child jobs came out, and failed with that
+
+
+@dataclass(frozen=True, slots=True)
+class RunAgain:
+    """The step is tried again after `delay`; with `in_doubt` its tool finds out first whether it has taken effect.
+
+    `anew`: its child jobs have failed, so it delegates again. Otherwise a step that has joined only gathers again.
+    """
+
+    error: ErrorRecord
+    delay: timedelta
+    in_doubt: bool = False
+    anew: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AskPerson:
+    """The step waits until a person has said whether the call took effect."""
+
+    error: ErrorRecord
+    question: Elicitation
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The step has failed for good."""
+
+    error: ErrorRecord
+
+
+Next = RunAgain | AskPerson | GiveUp
+
+
+def retry_delay(
+    error: ErrorRecord,
+    *,
+    effect: Effect,
+    attempt: int,
+    retries: int,
+    jitter: float,
+    policy: RetryPolicy | None = None,
+    retry_after: timedelta | None = None,
+) -> timedelta | None:
+    """Return how long to wait before the next attempt, or None when there is to be none.
+
+    None when the error is not retryable, when `attempt` was the last of `1 + retries`, or when an `unsafe` call broke
+    off and its effect may have happened: such a call is repeated only where the other side refused it (a rate limit)
+    or the tool itself says that it may be. `retry_after`, the other side's wish, is a floor. Attempts cut off by
+    a lost worker are judged by `after_loss` and do not count in `attempt`.
+    """
+    if not error.retryable or attempt > retries:
+        return None
+    if effect is Effect.UNSAFE and error.code not in _WITHOUT_EFFECT:
+        return None
+    delay = (policy or RetryPolicy()).delay_before(attempt + 1, jitter)
+    return max(delay, retry_after) if retry_after is not None else delay
+
+
+def after_error(
+    step: Tried,
+    error: ErrorRecord,
+    *,
+    phase: Phase,
+    jitter: float,
+    retry_after: timedelta | None = None,
+    time_left: timedelta | None = None,
+) -> Next:
+    """Decide after an attempt that ended by an error, or that its living worker had to let go.
+
+    `jitter` is a uniform draw from [0, 1). A wait for which the plan has no `time_left` (None: not known) is not
+    begun: the step fails at once, with the cause instead of a time-out.
+    """
+    decided = _after_error(step, error, phase, jitter, retry_after)
+    if isinstance(decided, RunAgain) and time_left is not None and decided.delay >= time_left:
+        return GiveUp(_too_late(decided, time_left))
+    return decided
+
+
+def after_loss(step: Tried, max_losses: int, company: int = 1) -> Next:
+    """Decide after the worker of an attempt was lost; `step.worker_losses` counts the losses charged before.
+
+    `company` is how many attempts were in flight in that worker, this one included: only one that was alone is
+    charged. What may be repeated is, until `max_losses` are charged: it is what kills them then. The error of a step
+    that is given up says how many losses and attempts there were.
+    """
+    is_charged = company == 1
+    losses = step.worker_losses + is_charged
+    is_spared = losses < max_losses or not is_charged
+    history = {"losses": losses, "attempts": step.attempt}
+    beside = "" if is_charged else f" with {company - 1} others in it; whether this step did it is not known"
+    if step.effect is not Effect.UNSAFE:
+        if is_spared:
+            lost = WorkerLost(f"the worker of attempt {step.attempt} was lost{beside}", **history)
+            return RunAgain(ErrorRecord.of(lost), timedelta(0))
+        given_up = f"the workers of {losses} attempts were lost while this step ran; it is given up"
+        return GiveUp(ErrorRecord.of(WorkerLost(given_up, **history)))
+    unknown = f"the worker was lost while the unsafe tool {step.tool_name!r} ran; whether it took effect is unknown"
+    if step.recovery is Recovery.ASK:
+        return _ask(step, ErrorRecord.of(OutcomeUnknown(unknown, **history)))
+    if step.recovery is Recovery.FIND_OUT and is_spared:
+        return RunAgain(ErrorRecord.of(OutcomeUnknown(unknown, **history)), _STILL_ON_ITS_WAY, in_doubt=True)
+    return GiveUp(ErrorRecord.of(OutcomeUnknown(f"{unknown}, so it is not repeated", **history)))
+
+
+def apart(company: Sequence[T], groups: int = _GROUPS) -> list[Sequence[T]]:
+    """Divide what was in flight when a worker was lost into groups that run again apart from each other.
+
+    None is empty, and neighbours stay neighbours: in the order of their tools, attempts at one that always kills are
+    together, and hold up few others.
+    """
+    parts = min(groups, len(company))
+    cuts = [round(len(company) * part / parts) for part in range(parts + 1)] if parts else []
+    return [company[start:end] for start, end in pairwise(cuts)]
+
+
+def after_model_error(
+    tried: StageTries,
+    error: ErrorRecord,
+    *,
+    jitter: float,
+    patience: timedelta,
+    retry_after: timedelta | None = None,
+    time_left: timedelta | None = None,
+) -> RunAgain | GiveUp:
+    """Decide after a try at a stage that its model has failed; `tried` counts that one, too.
+
+    The stage is tried again, later each time, as long as all of it takes no longer than `patience` (0: never): the
+    last try is made when that is over. `retry_after`, the other side's wish, is a floor. No wait is begun that does
+    not fit into what is left of the patience, or into the job's `time_left` (None: no end). The error of a stage that
+    is given up tells of all its tries; one that would only come again is not changed.
+    """
+    left = patience - timedelta(seconds=tried.seconds)
+    if not error.retryable or not patience:
+        return GiveUp(error if tried.tries <= 1 else _with_tries(tried, error, ""))
+    delay = min(_MODEL_POLICY.delay_before(tried.tries + 1, jitter), max(left, timedelta(0)))
+    if time_left is not None:
+        delay = min(delay, time_left / 2)  # time must be left for the try itself
+    if retry_after is not None:
+        delay = max(delay, retry_after)
+    if left <= timedelta(0) or delay > left:
+        why = f"it is tried again for {patience.total_seconds():g} s at most"
+    elif time_left is not None and time_left <= max(delay, _MODEL_POLICY.base):
+        why = f"the job ends in {max(time_left.total_seconds(), 0.0):.0f} s"
+    else:
+        return RunAgain(error, delay)
+    wish = "" if retry_after is None else f", and it asks for a wait of {retry_after.total_seconds():.0f} s"
+    return GiveUp(_with_tries(tried, error, f" ({why}{wish})"))
+
+
+def _with_tries(tried: StageTries, error: ErrorRecord, why: str) -> ErrorRecord:
+    told = error.message
+    if tried.tries > 1:
+        told = f"the model failed {tried.tries} times in {tried.seconds:.0f} s, the last time: {told}"
+    history = {
+        "attempts": tried.tries,
+        "requests": tried.requests,
+        "seconds": round(tried.seconds, 1),
+        "last_answer": error.message,
+    }
+    return ErrorRecord(error.code, capped(f"{told}{why}"), error.retryable, {**error.details, **history})
+
+
+def may_have_taken_effect(
+    status: StepStatus, effect: Effect, error_code: str | None, *, is_begun: bool, is_in_doubt: bool
+) -> bool:
+    """True when a step without success may have done for good what must not be done twice.
+
+    So it is with an `unsafe` call that was cut off with its job, or that ended by an error which does not say that
+    nothing happened. `is_begun` says that an attempt has begun which was not given back; `is_in_doubt` that an
+    earlier one may have taken effect, and so it is also with a step that was skipped before its tool could find out.
+    """
+    if effect is not Effect.UNSAFE or status not in (StepStatus.FAILED, StepStatus.CANCELLED, StepStatus.SKIPPED):
+        return False
+    return is_in_doubt or (
+        status is not StepStatus.SKIPPED and is_begun and error_code not in _WITHOUT_EFFECT | _NEVER_MADE
+    )
+
+
+def is_in_doubt(
+    status: StepStatus, effect: Effect, error_code: str | None, *, is_begun: bool, is_in_doubt: bool
+) -> bool:
+    """True when another job must not do what a step does, because it may have been done or is being done.
+
+    As `may_have_taken_effect`, and also while an `unsafe` step runs, waits, or is about to find out. A success is no
+    doubt. What such a step does under its own idempotency key, nobody finds out under that of another job.
+    """
+    if effect is Effect.UNSAFE and (
+        status in (StepStatus.RUNNING, StepStatus.WAITING)
+        or (is_in_doubt and status in (StepStatus.PENDING, StepStatus.READY))
+    ):
+        return True
+    return may_have_taken_effect(status, effect, error_code, is_begun=is_begun, is_in_doubt=is_in_doubt)
+
+
+def _after_error(step: Tried, error: ErrorRecord, phase: Phase, jitter: float, retry_after: timedelta | None) -> Next:
+    is_called = phase in (Phase.CALLING, Phase.GATHERED)
+    if step.effect is Effect.UNSAFE:
+        if not is_called and step.in_doubt:
+            return _in_doubt(step, error, phase, jitter, retry_after)
+        if is_called and error.code not in _WITHOUT_EFFECT | _NEVER_MADE:
+            return _after_cut_off(step, error, jitter)
+    delay = retry_delay(
+        error,
+        effect=step.effect if is_called else Effect.READ,
+        attempt=step.tries,
+        retries=step.retries if is_called else max(step.retries, _PATIENT_RETRIES),
+        jitter=jitter,
+        retry_after=retry_after,
+    )
+    return GiveUp(error) if delay is None else RunAgain(error, delay, anew=phase is Phase.GATHERED)
+
+
+def _after_cut_off(step: Tried, error: ErrorRecord, jitter: float) -> Next:
+    """An unsafe call broke off, and may have taken effect."""
+    if step.recovery is Recovery.ASK:
+        return _ask(step, error)
+    if step.recovery is Recovery.FAIL:
+        return GiveUp(error)
+    if step.tries > step.retries + _FIND_OUT_RETRIES:
+        return GiveUp(_unknown(step, error))
+    delay = RetryPolicy().delay_before(step.tries + 1, jitter)
+    return RunAgain(_unknown(step, error), max(delay, _STILL_ON_ITS_WAY), in_doubt=True)
+
+
+def _in_doubt(step: Tried, error: ErrorRecord, phase: Phase, jitter: float, retry_after: timedelta | None) -> Next:
+    """It could not be found out now whether an earlier call took effect."""
+    unknown = _unknown(step, error)
+    patience = _FIND_OUT_RETRIES if phase is Phase.FINDING_OUT else _PATIENT_RETRIES
+    delay = retry_delay(
+        error,
+        effect=Effect.READ,
+        attempt=step.tries,
+        retries=step.retries + patience,
+        jitter=jitter,
+        retry_after=retry_after,
+    )
+    return GiveUp(unknown) if delay is None else RunAgain(unknown, delay, in_doubt=True)
+
+
+def _unknown(step: Tried, error: ErrorRecord) -> ErrorRecord:
+    if error.code == OutcomeUnknown.code:
+        return error
+    message = f"whether the unsafe tool {step.tool_name!r} took effect is not known: {error.message}"
+    return ErrorRecord.of(OutcomeUnknown(message, cause=error.code))
+
+
+def _ask(step: Tried, error: ErrorRecord) -> AskPerson:
+    """Return the question about a call; its key is what the other side of the call knows it by."""
+    details = {
+        "tool_name": step.tool_name,
+        "idempotency_key": f"{step.ref.job_id}/{step.ref.index}",
+        "attempt": step.attempt,
+        "code": error.code,
+    }
+    message = (
+        f"The call of {step.tool_name} was cut off ({error.message}). Did it take effect? "
+        "Look it up by its idempotency key where the tool's other side keeps that."
+    )
+    return AskPerson(error, Elicitation(ElicitationKind.OUTCOME, message, OUTCOME_SCHEMA, details=details))
+
+
+def _too_late(again: RunAgain, time_left: timedelta) -> ErrorRecord:
+    error = again.error
+    wait, left = again.delay.total_seconds(), max(time_left.total_seconds(), 0.0)
+    message = f"{error.message} (tried again in {wait:.0f} s at the earliest, and the plan ends in {left:.0f} s)"
+    return ErrorRecord(error.code, capped(message), error.retryable, error.details)

@@ -1,0 +1,181 @@
+"""States of jobs and steps. The SQL functions decide what follows; this is the picture of it.
+
+    job   queued → planning → executing → responding → completed | failed | cancelled
+                      ▲            │ ▲          │ (`input_required` whenever it waits for a person)
+                      └────────────┘ └──────────┘
+                      a further round: planned, or that of a chained tool
+          failed, completed → queued | executing | responding when a job with failures is resumed
+    step  pending → ready → running → succeeded | failed
+                      ▲        │  ▲
+                      └────────┤  └── waiting (a person, a timer, a child job; holds no worker)
+                       (retry) └──────▶
+          pending, ready → skipped;  everything unfinished → cancelled;  ready → failed when the plan's time is over
+          failed, skipped, cancelled → pending | ready when the job is resumed
+
+The database carries the same names as check constraints, generated from these enums; a test compares them.
+`tests/model/states.py` lists every pair.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class JobStatus(StrEnum):
+    """Where a job stands."""
+
+    QUEUED = "queued"
+    PLANNING = "planning"
+    EXECUTING = "executing"
+    INPUT_REQUIRED = "input_required"
+    RESPONDING = "responding"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_terminal(self) -> bool:
+        """True when the job has ended; only somebody who resumes it moves it on."""
+        return self in TERMINAL_JOB
+
+
+class StepStatus(StrEnum):
+    """Where a step stands."""
+
+    PENDING = "pending"
+    READY = "ready"
+    RUNNING = "running"
+    WAITING = "waiting"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_terminal(self) -> bool:
+        """True when the step has ended; only somebody who resumes its job moves it on."""
+        return self in TERMINAL_STEP
+
+
+class Settlement(StrEnum):
+    """What a person, or a tool that can look it up, says about a call that was cut off."""
+
+    HAPPENED = "happened"
+    DID_NOT_HAPPEN = "did_not_happen"
+    UNKNOWN = "unknown"
+
+
+class ElicitationKind(StrEnum):
+    """What a question to a person is about."""
+
+    FORM = "form"  # data, as its schema says
+    APPROVAL = "approval"  # whether a tool may be called
+    OUTCOME = "outcome"  # whether a call that was cut off took effect; see `Settlement`
+    URL = "url"  # something that the person does elsewhere, under a URL
+
+
+class ElicitationStatus(StrEnum):
+    """What has become of a question to a person."""
+
+    OPEN = "open"
+    ACCEPTED = "accepted"
+    DECLINED = "declined"
+    CANCELLED = "cancelled"  # by a person, or with its step
+    EXPIRED = "expired"  # nobody answered in time; a declared default is its content then
+
+
+class Strategy(StrEnum):
+    """Who makes the next plan, and when the job's loop of rounds ends."""
+
+    PLAN = "plan"  # one round: plan, execute, respond
+    LOOP = "loop"  # `__planning__` is asked again, with the transcript, until it answers
+    REACT = "react"  # each round is one turn of the model's own tool calls
+
+
+class StopReason(StrEnum):
+    """Why a job's loop of rounds ended with an answer."""
+
+    ANSWERED = "answered"
+    NO_STEPS = "no_steps"  # the planner had nothing left to do, and said nothing
+    MAX_ROUNDS = "max_rounds"
+    MAX_TOOL_STEPS = "max_tool_steps"
+    TIMEOUT = "timeout"
+    STALLED = "stalled"  # two rounds in a row in which every call was blocked as a duplicate
+    BUDGET = "budget"
+    UNTIL = "until"  # the caller's own condition
+
+
+class AfterSteps(StrEnum):
+    """The stage that opens when a round's last step has ended; it is stored when the round's plan is accepted."""
+
+    RESPONDING = "responding"
+    PLANNING = "planning"
+
+
+class OnFailure(StrEnum):
+    """What a failed step does: `halt` begins nothing later, `record` skips only what needs its output."""
+
+    HALT = "halt"
+    RECORD = "record"
+
+
+class StepKind(StrEnum):
+    """What a step is: a call of a tool, or of one that carries out its part in child jobs, one or several at once.
+
+    An `elicitation` puts a question to a person. A `noop` is done when its plan is accepted, without an attempt.
+    An `abort` is the last step of its plan: once the others have ended, the job fails with its reason.
+    """
+
+    TOOL = "tool"
+    AGENT = "agent"
+    PARALLEL = "parallel"
+    ELICITATION = "elicitation"
+    NOOP = "noop"
+    ABORT = "abort"
+
+
+DELEGATING = frozenset({StepKind.AGENT, StepKind.PARALLEL})
+"""Steps that hand over to child jobs."""
+
+
+class JoinPolicy(StrEnum):
+    """When a step that waits for child jobs need not wait any more; when all have ended, it never need."""
+
+    ALL = "all"  # every one has ended
+    FIRST_SUCCESS = "first_success"  # one has completed
+    FIRST_FAILURE = "first_failure"  # one has failed, or was cancelled
+
+
+class Lane(StrEnum):
+    """The kind of worker that a step needs; each lane is a Celery queue."""
+
+    IO = "io"
+    CPU = "cpu"
+
+
+class Effect(StrEnum):
+    """What a tool does to the world, which decides order, retries and recovery."""
+
+    PURE = "pure"
+    READ = "read"
+    IDEMPOTENT = "idempotent"
+    UNSAFE = "unsafe"
+
+    @property
+    def is_write(self) -> bool:
+        """True when the tool changes the world."""
+        return self in (Effect.IDEMPOTENT, Effect.UNSAFE)
+
+
+class Recovery(StrEnum):
+    """What happens to an `unsafe` call that was cut off, so that nobody knows whether it took effect."""
+
+    FAIL = "fail"
+    ASK = "ask"
+    FIND_OUT = "find_out"
+
+
+TERMINAL_JOB = frozenset({JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED})
+TERMINAL_STEP = frozenset({StepStatus.SUCCEEDED, StepStatus.FAILED, StepStatus.SKIPPED, StepStatus.CANCELLED})
+STAGES = frozenset({JobStatus.QUEUED, JobStatus.PLANNING, JobStatus.RESPONDING})
+"""Where a worker has to carry out a stage before anything else happens."""

@@ -1,0 +1,79 @@
+"""A step as it is stored, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from shared.domain.errors import ErrorRecord
+from shared.domain.jobs.states import Effect, Lane, Recovery, StepKind, StepStatus
+from shared.domain.values.pointers import Path
+
+
+@dataclass(frozen=True, slots=True)
+class KnownOutcome:
+    """How a step has ended that ends with the acceptance of its plan: it has no attempt.
+
+    A `noop` has succeeded; a blocked duplicate, an unknown tool and broken arguments have failed; the repetition of
+    an earlier call of the same plan, and what needs the output of a step that failed so, is skipped. `error` says
+    why. `output_of` is an earlier step of the job whose output it shows as its own, too.
+    """
+
+    status: StepStatus
+    error: ErrorRecord | None = None
+    output_of: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """One step, ready to be stored.
+
+    `tool_name` is the registered name. `inputs` are the steps whose outputs the arguments reference; `depends_on` all
+    steps that must succeed first (it contains `inputs`), `dependents` the same edges turned round; all sorted.
+    `timeout_seconds` bounds one attempt; `retries` are extra attempts; `recovery` says what becomes of an `unsafe`
+    call that was cut off. `wanted` are the paths of this step's output that other steps reference, sorted.
+    `index` and all indices count over the rounds of the job. The arguments of a `verbatim` step hold no references.
+    A step with an outcome that is `known` waits for nothing and is never run.
+    """
+
+    index: int
+    kind: StepKind
+    tool_name: str
+    lane: Lane
+    effect: Effect
+    arguments: Mapping[str, Any]
+    inputs: tuple[int, ...]
+    depends_on: tuple[int, ...]
+    dependents: tuple[int, ...]
+    timeout_seconds: float
+    retries: int
+    recovery: Recovery = Recovery.FAIL
+    wanted: tuple[Path, ...] = ()
+    verbatim: bool = False
+    known: KnownOutcome | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """The outcome of one executed step, as RESPOND sees it.
+
+    `output` is the structured output (None on failure); `error` is None exactly when the step succeeded. Of a large
+    output it is a preview: `shortened_from` then says how many bytes of JSON the whole has. `index` is the step's;
+    `code` and `details` are those of the error.
+    """
+
+    tool_name: str
+    arguments: Mapping[str, Any]
+    output: Any = None
+    error: str | None = None
+    duration_ms: int = 0
+    shortened_from: int | None = None
+    index: int = 0
+    code: str | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def succeeded(self) -> bool:
+        """True when the step has an output."""
+        return self.error is None

@@ -1,0 +1,161 @@
+"""What passes between the engine and a language model, free of any provider's vocabulary.
+
+A stage asks once and gets one reply and one `ModelCall`, the record that becomes a `model_calls` row, also when the
+call failed (`ModelFailed`). docs/decisions.md, D5 and D6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from shared.domain.errors import ExecutionFailed
+from shared.domain.jobs.steps import StepResult
+from shared.domain.jobs.usage import ModelCall
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallRequest:
+    """A tool call as a provider returned it; `arguments` is raw when the provider sent no valid JSON object.
+
+    `id` is the provider's, by which it finds the call's result again; empty where it gave none.
+    """
+
+    name: str
+    arguments: Mapping[str, Any] | str
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """One message of a conversation; `role` is `system`, `user`, `assistant` or `tool`.
+
+    An assistant's message may hold `tool_calls`; each is followed by a message of the role `tool` whose `call_id` is
+    the call's id and whose `name` is the tool's. `state` is what the provider needs back with its own message
+    (`ModelReply.state`).
+    """
+
+    role: str
+    content: str
+    tool_calls: Sequence[ToolCallRequest] = ()
+    call_id: str = ""
+    name: str = ""
+    state: Any = None
+
+
+class TurnForm(StrEnum):
+    """How the planner of a further round is asked."""
+
+    LOOP = "loop"  # by the forced tool `__planning__`, in its extended form
+    REACT = "react"  # the tools are offered as they are, and the model may call several or answer
+    ANSWER = "answer"  # no tool is offered: the model answers from what there is
+
+
+@dataclass(frozen=True, slots=True)
+class TurnPrompt:
+    """A template of the caller's in the place of planq's own rules for a turn, and what it may insert.
+
+    `round_number` counts the rounds from 0, `rounds_left` the one that is planned now and those after it. `variables`
+    are the caller's own. Precondition: `shared.domain.rounds.block.prompt_defects` finds nothing in `template`.
+    """
+
+    template: str
+    round_number: int
+    rounds_left: int
+    variables: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a job asks of the model, the same in both stages.
+
+    `instructions` come first (skills, then the agent's prompt), then `history` (oldest first, without the current
+    message), then `input`, and `data` (JSON; None for none), which is shown as data. `model` is a full name such as
+    `openai:gpt-5` or `offline`. With an `answer_schema` the answer shall be a JSON object that satisfies it: the
+    provider is asked for that in its own way where it has one, and the model in words otherwise; the asker checks
+    the answer. `prompt` takes the place of planq's own rules for a turn of `loop` or `react`; None leaves them.
+    `temperature` and `max_tokens` None leave the worker's settings. `call_id` is the id that the record of the call
+    shall have, where something is reserved for it; None leaves it to the caller of the model.
+    """
+
+    job_id: str
+    input: str
+    model: str
+    instructions: Sequence[str] = ()
+    history: Sequence[ChatMessage] = ()
+    data: Any = None
+    answer_schema: Mapping[str, Any] | None = None
+    prompt: TurnPrompt | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+    call_id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReply:
+    """What a model said: text, tool calls, or both; neither only in a turn, where nothing is left to do.
+
+    `state` is JSON that the provider needs back when the conversation goes on (thought signatures, say), None where
+    it needs none: opaque, and given back unchanged as `ChatMessage.state`.
+    """
+
+    text: str
+    tool_calls: Sequence[ToolCallRequest]
+    call: ModelCall
+    state: Any = None
+
+
+def reply_to_json(reply: ModelReply) -> dict[str, Any]:
+    """Return the form in which `plans.reply` holds a reply: `{"text", "tool_calls": [{"id", "name", "arguments"}]}`.
+
+    `state` stands beside them where there is any. The record of the call is stored elsewhere.
+    """
+    calls = [
+        {"id": call.id, "name": call.name, "arguments": raw if isinstance(raw := call.arguments, str) else dict(raw)}
+        for call in reply.tool_calls
+    ]
+    stored: dict[str, Any] = {"text": reply.text, "tool_calls": calls}
+    return stored if reply.state is None else {**stored, "state": reply.state}
+
+
+def reply_of_json(stored: Mapping[str, Any]) -> ChatMessage:
+    """Return the assistant's message that a stored reply was; `KeyError` or `TypeError` for what is none."""
+    calls = [
+        ToolCallRequest(str(call["name"]), call["arguments"], str(call.get("id", "")))
+        for call in stored["tool_calls"]
+    ]
+    return ChatMessage("assistant", str(stored["text"]), tuple(calls), state=stored.get("state"))
+
+
+class ModelFailed(Exception):
+    """A model call that ended without a usable reply; `error` says why, `call` is the record of what was spent."""
+
+    def __init__(self, error: ExecutionFailed, call: ModelCall) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.call = call
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """An answer that did not satisfy its schema: what the model wrote, and every way in which it is wrong."""
+
+    raw: str
+    errors: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What the responding model is told: the results in plan order, or the defects of a plan that was refused.
+
+    With `is_direct` there are neither, because nothing was to be found: the model answers the conversation as it is.
+    With a `repair` it is shown its own answer of before, and asked to put it right.
+    """
+
+    results: Sequence[StepResult] = ()
+    plan_errors: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+    is_direct: bool = False
+    repair: Repair | None = None

@@ -1,0 +1,227 @@
+"""The request to an orchestration or an agent, checked before anything begins, and limits that it can only lower.
+
+Defaults and depth: docs/decisions.md, D11 and D12. The settings of an operator are the caps; a request can only lower
+them, and zero or less is refused, never "unlimited". A wish above a cap is lowered to it (oc-062), with a warning.
+Cases orchestrate_compile (`compile`, `derive_limits`), orchestrate_engine (`runner_request`, `parallel_limit`,
+`step_timeout`) and call_agents (`tool_error`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from typing import Any, Self
+
+from shared.domain.errors import InvalidRequest
+from shared.domain.jobs.limits import Limits
+from shared.domain.models.names import check_model_name
+from shared.domain.orchestration.plan import OrchestrationPlan
+from shared.domain.orchestration.validation import MAX_TIMEOUT_MS, PlanDefect, read_plan
+from shared.domain.tools.names import is_reserved
+from shared.domain.values import strict_json
+from shared.domain.values.describe import excerpt
+
+PROMPT_ACTION = "__prompt__"
+"""The action of a call that brings a prompt and no action (case oe-071)."""
+
+
+class Reason(StrEnum):
+    """Why an orchestration is refused before it has begun."""
+
+    PROMPT_REQUIRED = "prompt_required"
+    PLANNER_DISABLED = "planner_disabled"
+    PLANNER_RECURSION = "planner_recursion"
+    INVALID_PLAN = "invalid_plan"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRefusal:
+    """The reason, and a sentence; `defects` are those of the plan."""
+
+    reason: Reason
+    message: str
+    defects: tuple[PlanDefect, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRequest:
+    """The request to one agent; `action` is `__prompt__` where there is only a prompt."""
+
+    agent_id: str
+    action: str
+    timeout_ms: int
+
+
+def agent_request(raw: Mapping[str, Any], default_timeout_ms: int) -> AgentRequest | list[PlanDefect]:
+    """Return the request to one agent, or all its defects: ids are trimmed; an action or a prompt is required."""
+    agent_id = str(raw.get("agent_id") or "").strip()
+    action = str(raw.get("action_id") or "").strip()
+    prompt = str(raw.get("prompt") or "").strip()
+    defects = list(_call_defects(agent_id, action or prompt, raw.get("timeout_ms")))
+    if defects:
+        return defects
+    return AgentRequest(agent_id, action or PROMPT_ACTION, raw.get("timeout_ms") or default_timeout_ms)
+
+
+def _call_defects(agent_id: str, asked: str, timeout_ms: Any) -> Iterator[PlanDefect]:
+    if not agent_id:
+        yield PlanDefect("agent_id", "required", "agent_id is required: the name of an agent")
+    if not asked:
+        yield PlanDefect("prompt", "required", "an agent needs an action or prompt: give action_id, prompt, or both")
+    if timeout_ms is None:
+        return
+    if not _is_positive(timeout_ms):
+        yield _below_one("timeout_ms", timeout_ms)
+    elif timeout_ms > MAX_TIMEOUT_MS:
+        yield PlanDefect("timeout_ms", "max", f"timeout cannot exceed {MAX_TIMEOUT_MS} ms; found {timeout_ms}")
+
+
+def refusal(request: Mapping[str, Any], *, is_planning: bool = False) -> RequestRefusal | None:
+    """Return why a request cannot even be compiled; None when it brings a plan, or a prompt that may be planned.
+
+    A plan that is not empty wins over a prompt (cases oc-010, oc-012). `is_planning` says that a planner asks: it may
+    not plan by calling itself. A plan needs no planner, so it is never refused here.
+    """
+    if request.get("plan"):
+        return None
+    if not str(request.get("prompt") or "").strip():
+        return RequestRefusal(
+            Reason.PROMPT_REQUIRED, "expected a plan with steps, or a prompt that is not blank; found neither"
+        )
+    if request.get("disable_planner"):
+        message = "the planner is switched off for this call (disable_planner); give a plan instead of a prompt"
+        return RequestRefusal(Reason.PLANNER_DISABLED, message)
+    if is_planning:
+        message = "a planner cannot plan by calling itself; give a plan instead of a prompt"
+        return RequestRefusal(Reason.PLANNER_RECURSION, message)
+    return None
+
+
+def read_reply(text: str, *, max_steps: int) -> OrchestrationPlan | list[PlanDefect]:
+    """Return the plan that a planning model replied with, or its defects.
+
+    One JSON object and nothing else: it was asked for as such, so no fence and no word beside it is tolerated (case
+    oc-016). It may not call planq's own tools as agents: a planner would then plan for itself again.
+    """
+    try:
+        document = strict_json.loads(text)
+    except (ValueError, RecursionError):
+        return [
+            PlanDefect("plan", "json", f"the planner did not reply with one JSON object, but with {excerpt(text)}")
+        ]
+    if not isinstance(document, Mapping):
+        return [PlanDefect("plan", "json", f"the planner replied with {excerpt(document)}; expected one JSON object")]
+    plan = read_plan(document, max_steps=max_steps)
+    if not isinstance(plan, OrchestrationPlan):
+        return plan
+    reserved = [
+        PlanDefect(f"steps[{number}]", "forbidden", f"steps[{number}] calls {call.agent_id!r}, which is no agent")
+        for number, step in enumerate(plan.steps)
+        for call in step.calls
+        if is_reserved(call.agent_id)
+    ]
+    return reserved or plan
+
+
+DEPTH_EXCEEDED = "agent orchestrator maximum depth exceeded"
+"""Case oe-094."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrchestrateLimits:
+    """The bounds of one orchestration.
+
+    `max_depth` is the depth from which on no agent may call another (the outermost job has depth 0), `max_steps`
+    bounds the steps of a plan (the agents of a group do not count), `max_parallel` the agents of a group that run at
+    once, and `default_timeout_ms` is the time of an agent that names none of its own.
+    """
+
+    max_depth: int = 3
+    max_steps: int = 12
+    max_parallel: int = 4
+    default_timeout_ms: int = 60_000
+
+    @classmethod
+    def of(cls, limits: Limits) -> Self:
+        """Return the part of a job's limits that bounds orchestrations."""
+        return cls(
+            max_depth=limits.orchestrate_max_depth,
+            max_steps=limits.orchestrate_max_steps,
+            max_parallel=limits.orchestrate_max_parallel,
+            default_timeout_ms=round(limits.agent_timeout_seconds * 1000),
+        )
+
+    def lowered(self, request: Mapping[str, Any]) -> Self:
+        """Return these limits with a request's `max_parallel` and `timeout_ms` put lower; higher ones change nothing.
+
+        Precondition: `request_defects` finds nothing.
+        """
+        wanted_parallel, wanted_timeout = request.get("max_parallel"), request.get("timeout_ms")
+        return replace(
+            self,
+            max_parallel=min(self.max_parallel, wanted_parallel or self.max_parallel),
+            default_timeout_ms=min(self.default_timeout_ms, wanted_timeout or self.default_timeout_ms),
+        )
+
+    def capped(self, caps: Self) -> Self:
+        """Return these limits, none above `caps`."""
+        return type(self)(*(min(getattr(self, one.name), getattr(caps, one.name)) for one in fields(self)))
+
+    def lowerings(self, request: Mapping[str, Any]) -> list[PlanDefect]:
+        """Return a warning for each wish of a request that is above these limits.
+
+        Precondition: `request_defects` finds nothing.
+        """
+        caps = {"max_parallel": self.max_parallel, "timeout_ms": self.default_timeout_ms}
+        return [_lowering(name, request[name], cap) for name, cap in caps.items() if (request.get(name) or 0) > cap]
+
+    def group_lowerings(self, children: int, wanted: int | None, path: str) -> list[PlanDefect]:
+        """Return a warning when a group's own number, which stands at `path`, is above the limit and matters."""
+        is_above = wanted is not None and min(wanted, children) > self.max_parallel
+        return [_lowering(path, wanted, self.max_parallel)] if is_above else []
+
+    def is_too_deep(self, depth: int) -> bool:
+        """True when a job of this depth may call no agent any more."""
+        return depth >= self.max_depth
+
+    def parallel(self, children: int, wanted: int | None) -> int:
+        """Return how many agents of a group of `children` may run at once; `wanted` is the group's own number."""
+        return min(self.max_parallel, children, wanted or self.max_parallel)
+
+    def step_timeout_ms(self, own_ms: int | None, remaining_ms: float | None = None) -> int:
+        """Return what one agent gets: its own time or the default, and never more than its caller has left.
+
+        The own time may be longer than the default (case oe-061), up to the hard cap. `remaining_ms` is None where
+        the caller has no deadline; 0 is returned when that has passed: there is nothing left to begin with.
+        """
+        wanted = min(own_ms or self.default_timeout_ms, MAX_TIMEOUT_MS)
+        return wanted if remaining_ms is None else max(0, min(wanted, int(remaining_ms)))
+
+
+def request_defects(request: Mapping[str, Any]) -> list[PlanDefect]:
+    """Return the defects of a request's limits and of its planner's model."""
+    found = [
+        _below_one(name, request[name])
+        for name in ("max_parallel", "timeout_ms")
+        if request.get(name) is not None and not _is_positive(request[name])
+    ]
+    if request.get("planner_model") is not None:
+        try:
+            check_model_name(str(request["planner_model"]), allow_cassette=False)
+        except InvalidRequest as error:
+            found.append(PlanDefect("planner_model", "unknown_model", f"planner_model: {error.message}"))
+    return found
+
+
+def _lowering(path: str, wanted: Any, cap: int) -> PlanDefect:
+    lowered = f"{path}: {excerpt(wanted)} is above the limit of {cap}, and {cap} is what holds; ask for at most that"
+    return PlanDefect(path, "lowered", lowered)
+
+
+def _below_one(name: str, value: Any) -> PlanDefect:
+    return PlanDefect(name, "min", f"{name}: expected a whole number of at least 1, found {excerpt(value)}")
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

@@ -1,0 +1,279 @@
+"""Templates in `with` and `prompt`: `{{ bindings.topic }}`, `{{ result.found.items.0 }}` (docs/decisions.md, D14).
+
+What a template means is known when the plan is compiled, but the outputs of earlier steps are not: bindings become
+literals, results become references `$N.output…` of the compiled plan, which the engine resolves as those of any other
+plan. A template that is a whole string keeps the JSON type, except where the target is a text (`prompt`).
+
+Inserted text is never read again. Text that the engine would take for a reference is written with its escape where
+the grammar has one; where it has none, it is set aside as a `Guarded` text, whose parts nothing can mistake for
+anything: each literal begins with a mark that `restored` takes off again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from shared.domain.errors import capped
+from shared.domain.orchestration.validation import PlanDefect
+from shared.domain.references.excerpts import MAX_AVAILABLE, Absent, descend
+from shared.domain.references.grammar import Insertion, Reference, is_malformed, odd_segments, parse, pieces, shielded
+from shared.domain.references.resolution import MAX_SIZE
+from shared.domain.values.pointers import Tokens, from_pointer, to_pointer
+
+_TEMPLATE = re.compile(r"\\\{\{|\{\{((?:(?!\{\{|\}\})[^\n])*)(\}\})?")
+_EXPRESSION = re.compile(r"(bindings|result)\.([^\n]+)")
+_NEARLY = re.compile(r"\$?(?:bindings?|results?)\b", re.IGNORECASE)
+_MARK = "="
+
+_MAX_NAME_SEGMENTS = 64
+"""Most segments of a name with dots in it; looking for longer ones costs the square of a path's length."""
+
+_Part = str | Reference
+"""A piece of a text: a literal, or the place of an output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where the output under a result key will stand: at `path` of the output of step `step`.
+
+    `members` are the keys of a group's children, with their own paths: they go before a look into the merged output.
+    """
+
+    step: int
+    path: tuple[str, ...]
+    members: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def at(self, path: Sequence[str]) -> Reference:
+        """Return the reference to `path` below the output."""
+        for size, name in _leading(path):
+            member = self.members.get(name)
+            if member is not None:
+                return Reference(self.step, (*member, *path[size:]))
+        return Reference(self.step, (*self.path, *path))
+
+
+@dataclass(slots=True)
+class Scope:
+    """What templates of one step may name.
+
+    `results` are those of all steps, `step` is where the call stands: only what comes before it can be used. Names
+    that nothing has are gathered in `missing` where null can stand for them (as for any absent path),
+    and in `defects` inside a text, as are uses of results that cannot be there yet. Bindings are inserted up to
+    `left` characters: a short plan can name a large one many times.
+    """
+
+    bindings: Mapping[str, Any]
+    results: Mapping[str, Target]
+    step: int
+    missing: list[str] = field(default_factory=list)
+    defects: list[PlanDefect] = field(default_factory=list)
+    left: int = MAX_SIZE
+
+    def find(self, space: str, path: tuple[str, ...], place: str, *, in_text: bool = False) -> Any:
+        """Return the value of a name, a `Reference` where it is an output.
+
+        Of a name that nothing has it is None, which is a defect where it would have to be written into a text.
+        """
+        name = f"{space}.{'.'.join(path)}"
+        if space == "bindings":
+            for size, first in _leading(path):
+                if first in self.bindings:
+                    found = descend(self.bindings[first], path[size:])
+                    if isinstance(found, Absent):
+                        return self._nothing(name, place, in_text, found.available)
+                    return self._afforded(found, place)
+        for size, first in _leading(path):
+            target = self.results.get(first)
+            if target is not None:
+                return self._referenced(target, path[size:], name, place)
+        if odd_segments(Reference(0, path)):
+            return self.refuse(name, place)
+        return self._nothing(name, place, in_text, list(self.bindings if space == "bindings" else self.results))
+
+    def _nothing(self, name: str, place: str, in_text: bool, there: Sequence[str]) -> None:
+        if not in_text:
+            self.missing.append(name)
+            return
+        known = ", ".join(repr(capped(one, 60)) for one in there[:MAX_AVAILABLE]) or "none"
+        unknown = f"nothing is called {capped(name, 100)!r}, so it cannot be written into the text; there: {known}"
+        self.defects.append(PlanDefect(place, "unknown_name", f"{place}: {unknown}"))
+
+    def refuse(self, template: str, place: str) -> None:
+        """Note a template that is nearly one: taken as a text, it would reach the agent as its letters."""
+        expected = (
+            "write {{ bindings.NAME }} or {{ result.KEY.FIELD }}, and \\{{ where the braces stand for themselves"
+        )
+        named = f"{place}: {capped(template, 100)!r} names nothing; {expected}"
+        self.defects.append(PlanDefect(place, "invalid_template", named))
+
+    def _afforded(self, value: Any, place: str) -> Any:
+        """Return a binding's value, None once the step holds too much: that is one defect, where it came to it."""
+        if self.left < 0:
+            return None
+        self.left -= len(as_text(value))
+        if self.left >= 0:
+            return value
+        excess = f"with its bindings inserted the step would hold more than {MAX_SIZE} characters; insert less"
+        self.defects.append(PlanDefect(place, "too_large", f"{place}: {excess}"))
+        return None
+
+    def _referenced(self, target: Target, path: Sequence[str], name: str, place: str) -> Reference | None:
+        if target.step < self.step:
+            return target.at(path)
+        rule = "self_reference" if target.step == self.step else "forward_reference"
+        when = "this very step" if target.step == self.step else f"steps[{target.step}], which comes later"
+        self.defects.append(
+            PlanDefect.at(place, rule, f"uses {name}, the result of {when}; use that of an earlier step")
+        )
+        return None
+
+
+@dataclass(slots=True)
+class Guarded:
+    """Texts set aside: JSON pointer of their place → their parts, in the form that stands in the arguments."""
+
+    texts: dict[str, list[dict[str, str]]] = field(default_factory=dict)
+
+    def set_aside(self, tokens: Tokens, parts: Sequence[_Part]) -> str:
+        """Keep a text for `restored` and return what stands in its place until then."""
+        self.texts[to_pointer(tokens)] = [
+            # Written as part of a text, so that an absent value is an error here as in any other text.
+            {"value": f"{{{{ {part} }}}}"} if isinstance(part, Reference) else {"text": _MARK + _escaped(part)}
+            for part in parts
+        ]
+        return ""
+
+
+def render_text(text: str, scope: Scope, guarded: Guarded, tokens: Tokens, place: str) -> str:
+    """Compile a text that stays one: whatever is inserted becomes text."""
+    return _written(_parts(text, scope, place), guarded, tokens)
+
+
+def render_value(value: Any, scope: Scope, guarded: Guarded, tokens: Tokens, place: str) -> Any:
+    """Compile a JSON value, its templates keeping their types where they are whole strings; keys are not read.
+
+    Precondition: it is nested less deep than `schemas.MAX_DEPTH`.
+    """
+    if isinstance(value, Mapping):
+        return {
+            name: render_value(item, scope, guarded, (tokens, str(name)), f"{place}.{name}")
+            for name, item in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [
+            render_value(item, scope, guarded, (tokens, number), f"{place}[{number}]")
+            for number, item in enumerate(value)
+        ]
+    if not isinstance(value, str):
+        return value
+    whole = _TEMPLATE.fullmatch(value)
+    named = _named(whole) if whole else None
+    if named is None:
+        return render_text(value, scope, guarded, tokens, place)
+    found = scope.find(*named, place)
+    return str(found) if isinstance(found, Reference) else literal(found, guarded, tokens)
+
+
+def literal(value: Any, guarded: Guarded, tokens: Tokens) -> Any:
+    """Return `value` so written that the engine yields exactly it."""
+    if isinstance(value, Mapping):
+        return {name: literal(item, guarded, (tokens, str(name))) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [literal(item, guarded, (tokens, number)) for number, item in enumerate(value)]
+    return _written([value], guarded, tokens) if isinstance(value, str) else value
+
+
+def restored(arguments: Mapping[str, Any], texts: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    """Return resolved arguments with the texts that were set aside in their places; nothing is changed in place."""
+    whole = dict(arguments)
+    for pointer, parts in texts.items():
+        joined = "".join(
+            part["text"].removeprefix(_MARK) if "text" in part else as_text(part.get("value")) for part in parts
+        )
+        _put(whole, from_pointer(pointer), joined)
+    return whole
+
+
+def as_text(value: Any) -> str:
+    """Return a value as it is inserted into a text: a string as it is, anything else as compact JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _leading(path: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Yield the names that a path may begin with, the longest first, each with its number of segments."""
+    for size in range(min(len(path), _MAX_NAME_SEGMENTS), 0, -1):
+        yield size, ".".join(path[:size])
+
+
+def _put(holder: Any, path: Sequence[str], text: str) -> None:
+    for segment in path[:-1]:
+        key: Any = int(segment) if isinstance(holder, list) else segment
+        inner = holder[key]
+        holder[key] = dict(inner) if isinstance(inner, Mapping) else list(inner)
+        holder = holder[key]
+    holder[int(path[-1]) if isinstance(holder, list) else path[-1]] = text
+
+
+def _parts(text: str, scope: Scope, place: str) -> list[_Part]:
+    """Cut an author's text at its templates; braces around anything else, and `$…`, stand for themselves."""
+    found: list[_Part] = []
+    end = 0
+    for match in _TEMPLATE.finditer(text):
+        found.append(text[end : match.start()])
+        end = match.end()
+        named = _named(match)
+        if match[1] is None:
+            found.append("{{")
+        elif named is None:
+            found.append(match[0])
+            if _NEARLY.match(match[1].strip()):
+                scope.refuse(match[0], place)
+        else:
+            value = scope.find(*named, place, in_text=True)
+            found.append(value if isinstance(value, Reference) else as_text(value))
+    return list(_joined([*found, text[end:]]))
+
+
+def _joined(parts: Sequence[_Part]) -> Iterator[_Part]:
+    """Put neighbouring literals together; no literal is empty but that of an empty text."""
+    literals: list[str] = []
+    for part in parts:
+        if isinstance(part, str):
+            literals.append(part)
+            continue
+        if "".join(literals):
+            yield "".join(literals)
+        literals = []
+        yield part
+    if "".join(literals) or not any(parts):
+        yield "".join(literals)
+
+
+def _written(parts: Sequence[_Part], guarded: Guarded, tokens: Tokens) -> str:
+    """Return a text in planq's grammar that yields these parts; set aside where none does."""
+    text = shielded("".join(_escaped(part) if isinstance(part, str) else f"{{{{ {part} }}}}" for part in parts))
+    return text if _reads_as(text, parts) else guarded.set_aside(tokens, parts)
+
+
+def _reads_as(text: str, parts: Sequence[_Part]) -> bool:
+    if parse(text) is not None or is_malformed(text):
+        return False
+    cut = pieces(text)
+    if cut is None:
+        return list(parts) == [text]
+    return [piece.reference if isinstance(piece, Insertion) else piece.text for piece in cut] == list(parts)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("{{", "\\{{")
+
+
+def _named(template: re.Match[str]) -> tuple[str, tuple[str, ...]] | None:
+    """Return the space of a template and the path in it; None for any other text in braces."""
+    expression = _EXPRESSION.fullmatch((template[1] or "").strip(" \t")) if template[2] else None
+    reference = parse(f"$0.output.{expression[2].strip()}") if expression else None
+    return None if expression is None or reference is None else (expression[1], reference.path)

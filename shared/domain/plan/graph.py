@@ -1,0 +1,166 @@
+"""The order of execution as a graph: which step waits for which.
+
+`dependencies` derives it as design "Order of execution" says; the rest are questions about any such graph. A graph
+is a sequence: element i holds the indices that step i waits for. Nothing recurses; all is linear in steps + edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+from shared.domain.jobs.states import Effect
+
+MAX_EDGES = 200_000
+"""Most edges of one plan's order. Only many unordered explicit writes before many derived reads come near: that
+order is a complete bipartite graph, which has no smaller equivalent without steps of its own."""
+
+Graph = Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What the order of a step depends on.
+
+    `inputs` are the steps it references (all earlier); `explicit` is its `depends_on`, None for a derived order.
+    """
+
+    effect: Effect
+    inputs: Sequence[int] = ()
+    explicit: Sequence[int] | None = None
+
+
+def dependencies(nodes: Sequence[Node], *, max_edges: int = MAX_EDGES) -> list[tuple[int, ...]] | None:
+    """Return, for each step, the steps it waits for directly, sorted.
+
+    The transitive closure is that of the order of execution: every step waits for the steps it references; with a
+    derived order a read also waits for every earlier write, and a write for every earlier step; an explicit
+    `depends_on` replaces the derived part, never the references, whose values the step cannot do without. Edges that
+    others imply are left out, so that a derived order of n steps has O(n) of them.
+
+    A cycle is possible, through an explicit dependency on a later step. None when there are more than `max_edges`.
+    """
+    order: list[tuple[int, ...]] = []
+    # Every earlier step is reachable from `tips`, every earlier write from `writes`; both hold by induction: a step
+    # leaves them only when the step that enters waits for it, directly or, for a derived write, through a tip.
+    tips: set[int] = set()
+    writes: set[int] = set()
+    edges = 0
+    for index, node in enumerate(nodes):
+        waits = set(node.inputs)
+        if node.explicit is not None:
+            waits.update(node.explicit)
+        elif node.effect.is_write:
+            waits |= tips
+            writes.clear()
+        elif node.effect is Effect.READ:
+            waits |= writes
+        edges += len(waits)
+        if edges > max_edges:
+            return None
+        order.append(tuple(sorted(waits)))
+        tips -= waits
+        tips.add(index)
+        if node.effect.is_write:
+            writes -= waits
+            writes.add(index)
+    return order
+
+
+def dependents(graph: Graph) -> list[tuple[int, ...]]:
+    """Return the graph turned round: for each step, the steps that wait for it directly, sorted."""
+    turned: list[list[int]] = [[] for _ in graph]
+    for index, waits in enumerate(graph):
+        for earlier in waits:
+            turned[earlier].append(index)
+    return [tuple(steps) for steps in turned]
+
+
+def topological_order(graph: Graph) -> list[int] | None:
+    """Return all steps such that each comes after those it waits for, lowest index first; None for a cycle."""
+    turned = dependents(graph)
+    open_waits = [len(waits) for waits in graph]
+    ready = [index for index, count in enumerate(open_waits) if count == 0]
+    heapify(ready)
+    order: list[int] = []
+    while ready:
+        step = heappop(ready)
+        order.append(step)
+        for later in turned[step]:
+            open_waits[later] -= 1
+            if open_waits[later] == 0:
+                heappush(ready, later)
+    return order if len(order) == len(graph) else None
+
+
+def cycles(graph: Graph) -> list[tuple[int, ...]]:
+    """Return every set of steps that wait for each other, each sorted, in order of their lowest step.
+
+    These are the strongly connected components of more than one step, or of one that waits for itself.
+    """
+    if all(max(waits, default=-1) < step for step, waits in enumerate(graph)):
+        return []  # nobody waits for a later step
+    knots = [
+        tuple(sorted(component))
+        for component in _components(graph)
+        if len(component) > 1 or component[0] in graph[component[0]]
+    ]
+    return sorted(knots)
+
+
+def critical_path_length(graph: Graph) -> int:
+    """Return the number of steps on the longest chain of waits: the least number of rounds of an unbounded pool.
+
+    Precondition: no cycle (`topological_order` is not None).
+    """
+    order = topological_order(graph)
+    assert order is not None, "the graph has a cycle"
+    length = [0] * len(graph)
+    for step in order:
+        length[step] = 1 + max((length[earlier] for earlier in graph[step]), default=0)
+    return max(length, default=0)
+
+
+def _components(graph: Graph) -> Iterator[list[int]]:
+    """Tarjan's algorithm (R. Tarjan, 1972, "Depth-first search and linear graph algorithms") with its own stack."""
+    number: dict[int, int] = {}
+    low: dict[int, int] = {}
+    path: list[int] = []
+    on_path: set[int] = set()
+    for root in range(len(graph)):
+        work = [] if root in number else [(root, iter(graph[root]))]
+        while work:
+            step, rest = work[-1]
+            if step not in number:
+                number[step] = low[step] = len(number)
+                path.append(step)
+                on_path.add(step)
+            new = next(_new_ones(rest, step, number, low, on_path), None)
+            if new is not None:
+                work.append((new, iter(graph[new])))
+                continue
+            work.pop()
+            if work:
+                low[work[-1][0]] = min(low[work[-1][0]], low[step])
+            if low[step] == number[step]:
+                yield _cut(path, on_path, step)
+
+
+def _new_ones(
+    rest: Iterator[int], step: int, number: dict[int, int], low: dict[int, int], on_path: set[int]
+) -> Iterator[int]:
+    """Consume edges: note those that lead back into the path, yield those that lead to a new step."""
+    for following in rest:
+        if following not in number:
+            yield following
+        elif following in on_path:
+            low[step] = min(low[step], number[following])
+
+
+def _cut(path: list[int], on_path: set[int], step: int) -> list[int]:
+    component: list[int] = []
+    while not component or component[-1] != step:
+        component.append(path.pop())
+        on_path.discard(component[-1])
+    return component

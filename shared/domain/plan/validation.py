@@ -1,0 +1,221 @@
+"""What is wrong with a plan, found before anything runs: all of it, in the order of calls and then of arguments.
+
+docs/decisions.md, D4. Per reference: syntax → self → forward → bounds → output schema present → every path segment
+as deep as the schema knows it → type compatible; the first that fails is reported. Then, per call: unknown tool →
+literal arguments valid against the input schema → dependencies; last the limits of the whole plan. Linear in the
+size of the plan; ten thousand calls take about half a second.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import Any
+
+from shared.domain.errors import Misconfigured
+from shared.domain.plan.compile import Bound, Outline, Producer, order_errors, outline
+from shared.domain.plan.document import Plan
+from shared.domain.plan.errors import PlanError, format_plan_errors
+from shared.domain.references.grammar import Occurrence, Reference, odd_segments
+from shared.domain.references.schema_paths import NotInSchema, declared_names, declared_type, follow
+from shared.domain.schema.schemas import MAX_DEPTH, MAX_STEPS, UNKNOWN, Schema, Steps, check_schema, compile_schema
+from shared.domain.tools.definition import ToolDefinition
+from shared.domain.values.pointers import from_pointer
+
+__all__ = ["MAX_ARGUMENTS_BYTES", "PlanError", "Producer", "format_plan_errors", "reference_error", "validate_plan"]
+
+MAX_ARGUMENTS_BYTES = 1_000_000
+"""Largest arguments of one call as planned, as JSON text; what is larger belongs into an artifact."""
+
+
+MAX_PLAN_STEPS = 10 * MAX_STEPS
+"""Steps that checking the arguments of all calls of a plan may take."""
+
+
+def validate_plan(plan: Plan, tools: Mapping[str, ToolDefinition], *, max_steps: int) -> list[PlanError]:
+    """Return every defect of `plan` when run with `tools` (registered name → definition); empty when it can run.
+
+    Raises `Misconfigured` when the schema of a tool that the plan uses is unusable, which registration excludes.
+    """
+    return outline_errors(outline(plan, tools), max_steps=max_steps)
+
+
+def outline_errors(plan: Outline, *, max_steps: int) -> list[PlanError]:
+    """Return every defect of a plan; see `validate_plan`."""
+    producers = [
+        Producer(one.call.tool_name, one.tool.output_schema if one.tool is not None else None) for one in plan.bound
+    ]
+    checks = _Checks([*plan.earlier, *producers])
+    errors: list[PlanError] = []
+    for number, (one, found, size) in enumerate(zip(plan.bound, plan.found, _sizes(plan), strict=True), plan.base):
+        input_schema = one.tool.input_schema if one.tool is not None else None
+        errors += checks.references(number, found or (), input_schema)
+        if one.error is not None:
+            errors.append(one.error)
+        if found is None:
+            errors.append(PlanError(number, "", None, "too_deep", {"limit": MAX_DEPTH}))
+        elif size > MAX_ARGUMENTS_BYTES:
+            errors.append(PlanError(number, "", None, "too_large", {"limit": MAX_ARGUMENTS_BYTES, "actual": size}))
+        else:
+            errors += checks.arguments(number, one.call.arguments, found, one.tool)
+        errors += _kind_errors(number, one, plan.base + len(plan.bound) - 1)
+    errors += order_errors(plan)
+    count, end = len(plan.bound), plan.base + len(plan.bound)
+    errors.sort(key=lambda error: end if error.tool_index is None else error.tool_index)
+    if count > max_steps:
+        errors.append(PlanError(None, "", None, "too_many_steps", {"limit": max_steps, "actual": count}))
+    return errors
+
+
+def _kind_errors(number: int, one: Bound, last: int) -> Iterator[PlanError]:
+    """Yield what is wrong with a step that calls no tool."""
+    if one.call.kind == "elicitation":
+        try:
+            check_schema(one.call.arguments["schema"], "requested_schema", is_trusted=False)
+        except Misconfigured as error:
+            details = {"tool_name": one.call.tool_name, "message": error.message}
+            yield PlanError(number, "/schema", None, "invalid_argument", details)
+    if one.call.kind == "abort" and number != last:
+        yield PlanError(number, "", None, "after_abort", {"steps": last - number})
+
+
+def reference_error(
+    number: int, found: Occurrence, producers: Sequence[Producer], input_schema: Mapping[str, Any] | None
+) -> PlanError | None:
+    """Return the first defect of one reference in the arguments of call `number`, or None.
+
+    `producers` are the calls whose outputs can be referenced, by index: normally all calls of the plan.
+    """
+    return _Checks(producers).reference(number, found, input_schema)
+
+
+class _Checks:
+    """The checks of one plan, remembering what they looked up: plans repeat tools and references."""
+
+    def __init__(self, producers: Sequence[Producer]) -> None:
+        self._producers = producers
+        self._sources: dict[tuple[int, tuple[str, ...]], NotInSchema | str | None] = {}
+        self._targets: dict[tuple[int, str], str | None] = {}
+        self._schemas: dict[str, Schema] = {}
+        self._steps = Steps(MAX_PLAN_STEPS)
+
+    def references(
+        self, number: int, found: Sequence[Occurrence], input_schema: Mapping[str, Any] | None
+    ) -> Iterator[PlanError]:
+        for item in found:
+            error = self.reference(number, item, input_schema)
+            if error is not None:
+                yield error
+
+    def reference(self, number: int, found: Occurrence, input_schema: Mapping[str, Any] | None) -> PlanError | None:
+        reference = found.reference
+        if reference is None or self._is_more_than_a_path(reference):
+            return _at(number, found, "invalid_template_syntax")
+        misplaced = self._misplaced(number, reference)
+        if misplaced is not None:
+            return _at(number, found, *misplaced)
+        producer = self._producers[reference.step]
+        if producer.output_schema is None:
+            return _at(number, found, "no_output_schema", {"tool_name": producer.tool_name})
+        source = self._source(producer.output_schema, reference.path)
+        if isinstance(source, NotInSchema):
+            details = {
+                "tool_name": producer.tool_name,
+                "field": reference.path[source.position],
+                "available_fields": list(source.available),
+            }
+            return _at(number, found, "field_not_found", details)
+        expected = self._target(input_schema, found.pointer) if input_schema is not None else None
+        actual = "string" if found.embedded else source
+        if _fits(actual, expected):
+            return None
+        return _at(number, found, "type_mismatch", {"expected": expected, "actual": actual})
+
+    def arguments(
+        self, number: int, arguments: dict[str, Any], found: Sequence[Occurrence], tool: ToolDefinition | None
+    ) -> Iterator[PlanError]:
+        if tool is None:
+            return
+        value = _without(arguments, found) if found else arguments
+        for violation in self._schema(tool).violations(value, partial=bool(found), steps=self._steps):
+            details = {"tool_name": tool.name, "message": violation.message}
+            yield PlanError(number, violation.pointer, None, "invalid_argument", details)
+
+    def _is_more_than_a_path(self, reference: Reference) -> bool:
+        """True when a segment has what names seldom have, and the output schema declares no field of that name."""
+        odd = odd_segments(reference)
+        if not odd:
+            return False
+        known = self._producers[reference.step : reference.step + 1]
+        return not known or not set(odd) <= declared_names(known[0].output_schema)
+
+    def _misplaced(self, number: int, reference: Reference) -> tuple[str, dict[str, Any]] | None:
+        step = reference.step
+        if step == number:
+            return "self_reference", {}
+        if step > number:
+            return "forward_reference", {"referenced_index": step}
+        if step >= len(self._producers):
+            last = max(0, len(self._producers) - 1)
+            return "index_out_of_bounds", {"referenced_index": step, "max_valid_index": last}
+        return None
+
+    def _source(self, schema: Mapping[str, Any], path: tuple[str, ...]) -> NotInSchema | str | None:
+        key = (id(schema), path)
+        if key not in self._sources:
+            end = follow(schema, path, first_must_be_declared=True)
+            self._sources[key] = end if isinstance(end, NotInSchema) else declared_type(schema, end.schemas)
+        return self._sources[key]
+
+    def _target(self, schema: Mapping[str, Any], pointer: str) -> str | None:
+        key = (id(schema), pointer)
+        if key not in self._targets:
+            end = follow(schema, from_pointer(pointer))
+            self._targets[key] = None if isinstance(end, NotInSchema) else declared_type(schema, end.schemas)
+        return self._targets[key]
+
+    def _schema(self, tool: ToolDefinition) -> Schema:
+        if tool.name not in self._schemas:
+            self._schemas[tool.name] = compile_schema(tool.input_schema)
+        return self._schemas[tool.name]
+
+
+def _at(number: int, found: Occurrence, kind: str, details: Mapping[str, Any] | None = None) -> PlanError:
+    return PlanError(number, found.pointer, found.template, kind, details or {})
+
+
+def _fits(actual: str | None, expected: str | None) -> bool:
+    """Compare only what is known to be one type; an integer is a number, and a number may be one (1-1 is 0)."""
+    return actual is None or expected is None or actual == expected or {actual, expected} == {"integer", "number"}
+
+
+def _sizes(plan: Outline) -> Sequence[int]:
+    """Return the sizes of all arguments, 0 for every one where none can be too large, or where it is too deep."""
+    known = [() if found is None else one.call.arguments for one, found in zip(plan.bound, plan.found, strict=True)]
+    if _size(known) <= MAX_ARGUMENTS_BYTES:  # together; a thousand small ones cost four times as much one by one
+        return [0] * len(known)
+    return [_size(arguments) for arguments in known]
+
+
+def _size(arguments: Any) -> int:
+    # default=str: arguments built in Python rather than decoded from JSON are measured, not refused, here.
+    return len(json.dumps(arguments, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass"))
+
+
+def _without(arguments: Any, found: Sequence[Occurrence]) -> Any:
+    """Return a copy of `arguments` in which every string that holds a reference is `UNKNOWN`.
+
+    Precondition: not deeper than `MAX_DEPTH`.
+    """
+    return _blanked(arguments, (), {from_pointer(item.pointer) for item in found})
+
+
+def _blanked(value: Any, place: tuple[str, ...], places: Container[tuple[str, ...]]) -> Any:
+    # A function of its own: one inside `_without` that calls itself would leave garbage for the collector each time.
+    if place in places:
+        return UNKNOWN
+    if isinstance(value, dict):
+        return {key: _blanked(item, (*place, str(key)), places) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_blanked(item, (*place, str(index)), places) for index, item in enumerate(value)]
+    return value

@@ -1,0 +1,385 @@
+"""The `loop:` block: how a job's rounds are made to measure, in an agent's document and in a request.
+
+    loop:
+      max_rounds: 5
+      prompt: |
+        Plan the next calls for {{query}}. {{reference}}
+      tools: {allow: [web_fetch, web_search], block: [http_fetch]}
+      policy: {"mail_*": ask}
+      until: length(results[?!error]) >= `3`
+      after:
+        - {tool: write_report, with: {title: Found, sections: "{{ results[].result }}"}}
+      on_error:
+        - {when: "step.code == 'timeout'", tool: notify, with: {text: "{{ step.name }} is late"}, then: abort}
+
+`read_block` reports every defect with its path, to which the reader of a text adds the line. `merged` puts the
+blocks of an agent and of a request together: a request only ever narrows what the agent allows. What the expressions
+select is decided in `evaluate.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from shared.domain.agents.source import DocumentPath, pointer
+from shared.domain.errors import InvalidRequest, capped
+from shared.domain.jobs.limits import Limits
+from shared.domain.jobs.states import Strategy
+from shared.domain.plan.document import WHOLE
+from shared.domain.rounds.expressions import expression_defect, template_defects
+from shared.domain.schema.schemas import MAX_DEPTH
+from shared.domain.tools.names import MAX_AGENT_NAME, to_registry
+from shared.domain.values.describe import excerpt, is_deeper_than, sentence_list
+
+MAX_BLOCK_BYTES = 64 * 1024
+MAX_RULES = 20
+MAX_PROMPT_CHARS = 32 * 1024
+
+LOOP_VARIABLES = ("plan", "query", "results", "round", "vars")
+"""What expressions of a block may begin with."""
+
+ERROR_VARIABLES = (*LOOP_VARIABLES, "error", "step")
+"""The same for `on_error`: also the step that has failed, and its error."""
+
+PROMPT_VARIABLES = ("context", "query", "reference", "results", "round", "rounds_left", "tools", "vars")
+"""What a prompt template may insert as `{{name}}`."""
+
+_PLACEHOLDER = re.compile(r"\{\{(.*?)(\}\}|\Z)", re.DOTALL)
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.\-]{{0,{MAX_AGENT_NAME - 1}}}")
+_MOST_LISTED = 10
+
+BlockDefect = tuple[DocumentPath, str]
+
+_CLOSED = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
+_Count = Annotated[int, Field(gt=0, lt=2**31), WHOLE]
+_Seconds = Annotated[float, Field(gt=0, lt=2**31, allow_inf_nan=False)]
+_ToolName = Annotated[str, Field(min_length=1, max_length=200)]
+_ToolNames = Annotated[list[_ToolName], Field(max_length=1_000)]
+_Condition = Annotated[str, Field(description="An expression (JMESPath), at most 1 kB.")]
+
+
+def _template_form(value: Any) -> Any:
+    """Return a prompt in its one form: a text that could be a name is one."""
+    if not isinstance(value, str):
+        return value
+    return {"name": value} if _NAME.fullmatch(value) else {"text": value}
+
+
+class PromptTemplate(BaseModel):
+    """The text that asks for the next plan; by `name` that of a stored skill, which a job gets with its `text`."""
+
+    model_config = _CLOSED
+
+    name: Annotated[str, Field(pattern=f"^{_NAME.pattern}$")] | None = None
+    text: Annotated[str, Field(min_length=1, max_length=MAX_PROMPT_CHARS)] | None = None
+
+
+class ToolChoice(BaseModel):
+    """Which tools the planner is offered: those of `allow` (None: all of the job's) without those of `block`."""
+
+    model_config = _CLOSED
+
+    allow: _ToolNames | None = None
+    block: _ToolNames = []
+
+
+class GuardBounds(BaseModel):
+    """When the repetition of a call is blocked."""
+
+    model_config = _CLOSED
+
+    consecutive_limit: Annotated[int, Field(ge=2, le=1_000), WHOLE] | None = None
+    window_size: Annotated[int, Field(ge=4, le=1_000), WHOLE] | None = None
+    window_freq_limit: Annotated[int, Field(ge=1, le=1_000), WHOLE] | None = None
+
+
+class AfterRule(BaseModel):
+    """A call that follows the last round, where `when` holds (always without one)."""
+
+    model_config = _CLOSED
+
+    tool: _ToolName
+    when: _Condition | None = None
+    with_: Annotated[dict[str, Any], Field(alias="with")] = {}
+
+
+class ErrorRule(BaseModel):
+    """What follows a failed step for which `when` holds (any without one): a call, and whether the job goes on."""
+
+    model_config = _CLOSED
+
+    when: _Condition | None = None
+    tool: _ToolName | None = None
+    with_: Annotated[dict[str, Any], Field(alias="with")] = {}
+    then: Literal["continue", "abort"] = "continue"
+
+
+def _conditions(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+class LoopBlock(BaseModel):
+    """How the rounds of a job are planned, bounded and ended; what is left out is the server's or the agent's."""
+
+    model_config = _CLOSED
+
+    max_rounds: _Count | None = Field(None, description="Most rounds; can only lower the server's number.")
+    timeout_seconds: _Seconds | None = Field(None, description="Over all rounds, without the time of people.")
+    prompt: Annotated[
+        PromptTemplate | None, BeforeValidator(_template_form, json_schema_input_type=PromptTemplate | str | None)
+    ] = Field(None, description="The planner's prompt: a template, or the name of a stored skill that is one.")
+    tools: ToolChoice | None = Field(None, description="Which tools the planner is offered.")
+    policy: dict[_ToolName, Literal["auto", "ask", "deny"]] | None = Field(
+        None, description="By tool, with * and ?: called at once, after a person has agreed, or never."
+    )
+    guard: GuardBounds | None = Field(None, description="When the repetition of a call is blocked.")
+    until: Annotated[
+        list[_Condition] | None,
+        Field(max_length=MAX_RULES),
+        BeforeValidator(_conditions, json_schema_input_type=list[_Condition] | _Condition | None),
+    ] = Field(None, description="The loop ends after a round for which one of these holds.")
+    after: Annotated[list[AfterRule], Field(max_length=MAX_RULES)] = Field(
+        [], description="Calls that follow the last round, in this order."
+    )
+    on_error: Annotated[list[ErrorRule], Field(max_length=MAX_RULES)] = Field(
+        [], description="What follows a failed step: for each the first rule that holds."
+    )
+    vars: dict[str, Any] = Field({}, description="Values for expressions and templates, as `vars`.")
+    planner: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
+        None, description="The planner that makes the plans, by its name among the installed ones; else planq's own."
+    )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the stored form, without what is not set."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
+
+    def tool_names(self, offered: Sequence[str]) -> list[str]:
+        """Return those of the `offered` registered names that the planner is offered, in their order."""
+        if self.tools is None:
+            return list(offered)
+        allowed = None if self.tools.allow is None else set(map(to_registry, self.tools.allow))
+        blocked = set(map(to_registry, self.tools.block))
+        folded = {name: to_registry(name) for name in offered}
+        return [n for n, one in folded.items() if one not in blocked and (allowed is None or one in allowed)]
+
+    def lowered(self, limits: Limits, strategy: Strategy = Strategy.LOOP) -> Limits:
+        """Return the job's limits with the block's own, where these are lower."""
+        own = self._bounds()
+        if strategy is Strategy.REACT and self.timeout_seconds is not None:
+            own["plan_timeout_seconds"] = self.timeout_seconds  # which bounds all its turns
+        return limits.lowered({name: min(bound, getattr(limits, name)) for name, bound in own.items()})
+
+    def above(self, limits: Limits) -> list[BlockDefect]:
+        """Return the defects of a request's block whose bounds are above the server's `limits`."""
+        places = {"max_rounds": "max_rounds", "loop_timeout_seconds": "timeout_seconds"}
+        return [
+            defect
+            for name, own in self._bounds().items()
+            for defect in _above((places[name],), getattr(limits, name), own)
+        ]
+
+    def _bounds(self) -> dict[str, float]:
+        own = {"max_rounds": self.max_rounds, "loop_timeout_seconds": self.timeout_seconds}
+        return {name: bound for name, bound in own.items() if bound is not None}
+
+    def called(self) -> list[tuple[DocumentPath, str]]:
+        """Return the names of tools that the block mentions one by one, each with its path."""
+        tools = self.tools or ToolChoice()
+        return [
+            *((("tools", "allow", number), name) for number, name in enumerate(tools.allow or ())),
+            *((("after", number, "tool"), rule.tool) for number, rule in enumerate(self.after)),
+            *((("on_error", number, "tool"), rule.tool) for number, rule in enumerate(self.on_error) if rule.tool),
+        ]
+
+    def of_loops_alone(self) -> list[str]:
+        """Return the fields in use that mean nothing where a job has one plan."""
+        return [name for name in self.to_json() if name not in ("tools", "policy", "guard")]
+
+
+def read_block(raw: Any) -> tuple[LoopBlock | None, list[BlockDefect]]:
+    """Read a block from decoded JSON; return it and every defect by path, or None and the defects of its form."""
+    if not isinstance(raw, Mapping):
+        return None, [((), f"expected an object with the fields of a loop, found {excerpt(raw)}")]
+    if is_deeper_than(raw, MAX_DEPTH):
+        return None, [((), f"nested more than {MAX_DEPTH} levels deep")]
+    try:
+        text = json.dumps(raw, allow_nan=False, ensure_ascii=False)
+        size = len(text.encode())
+    except (TypeError, ValueError) as error:
+        return None, [((), f"expected JSON: {capped(str(error), 200)}")]
+    if size > MAX_BLOCK_BYTES:
+        return None, [((), f"the block has {size} bytes of JSON; at most {MAX_BLOCK_BYTES} are taken")]
+    found: list[BlockDefect] = []
+    block: LoopBlock | None = None
+    try:
+        block = LoopBlock.model_validate(raw)
+    except ValidationError as error:
+        found += [_defect(item) for item in error.errors(include_url=False, include_context=False)]
+    found += _spoken_defects(raw)
+    return (None if found else block), found
+
+
+def parse_block(raw: Any, name: str = "the loop block") -> LoopBlock:
+    """Return the block that `raw` is; raises `InvalidRequest` whose `details["errors"]` holds every defect."""
+    block, found = read_block(raw)
+    if block is None:
+        raise block_refused(found, name)
+    return block
+
+
+def block_refused(found: Sequence[BlockDefect], name: str = "the loop block") -> InvalidRequest:
+    """Return the refusal of a block with these defects, each with its JSON pointer."""
+    shown = [(pointer(path), message) for path, message in found]
+    listed = sentence_list([f"{place}: {message}" if place else message for place, message in shown], _MOST_LISTED)
+    return InvalidRequest(
+        f"{name} is not valid: {listed}", errors=[{"path": place, "message": message} for place, message in shown]
+    )
+
+
+def _defect(item: Mapping[str, Any]) -> BlockDefect:
+    found = "" if item["type"] in ("missing", "extra_forbidden") else f"; found {excerpt(item['input'])}"
+    message = "unknown field" if item["type"] == "extra_forbidden" else item["msg"]
+    return tuple(part for part in item["loc"] if part != "[key]"), f"{message}{found}"
+
+
+def _spoken_defects(raw: Mapping[str, Any]) -> Iterator[BlockDefect]:
+    """Yield what is wrong with expressions and templates, although other parts of the block may be broken too."""
+    until = raw.get("until")
+    for path, text in [(("until",), until)] if isinstance(until, str) else _items(raw, "until"):
+        if isinstance(text, str):
+            yield from _expression(path, text, LOOP_VARIABLES)
+    for key, names in (("after", LOOP_VARIABLES), ("on_error", ERROR_VARIABLES)):
+        for path, rule in _items(raw, key):
+            if isinstance(rule, Mapping):
+                yield from _rule(path, rule, names)
+    yield from ((("prompt", *path), message) for path, message in _prompt(raw.get("prompt")))
+
+
+def _items(raw: Mapping[str, Any], key: str) -> list[tuple[DocumentPath, Any]]:
+    listed = raw.get(key)
+    return [((key, index), item) for index, item in enumerate(listed)] if isinstance(listed, list) else []
+
+
+def _rule(path: DocumentPath, rule: Mapping[str, Any], names: Sequence[str]) -> Iterator[BlockDefect]:
+    if isinstance(rule.get("when"), str):
+        yield from _expression((*path, "when"), rule["when"], names)
+    for place, message in template_defects(rule.get("with"), names):
+        yield (*path, "with", *place), message
+    if "with" in rule and "tool" not in rule:
+        yield (*path, "with"), "there is no tool that it is for"
+    if path[0] == "on_error" and "tool" not in rule and rule.get("then") != "abort":
+        yield path, "expected a tool, or then: abort; this rule does nothing"
+
+
+def _expression(path: DocumentPath, text: str, names: Sequence[str]) -> Iterator[BlockDefect]:
+    defect = expression_defect(text, names)
+    if defect is not None:
+        yield path, defect
+
+
+def _prompt(prompt: Any) -> Iterator[BlockDefect]:
+    given = _template_form(prompt)
+    if not isinstance(given, Mapping):
+        return
+    if given.get("name") is None and given.get("text") is None:
+        yield (), "expected a text, or the name of a stored skill"
+    if isinstance(given.get("text"), str):
+        at: DocumentPath = () if isinstance(prompt, str) else ("text",)
+        yield from ((at, message) for message in prompt_defects(given["text"]))
+
+
+def prompt_defects(text: str) -> Iterator[str]:
+    """Yield what is wrong with the text of a prompt template: braces that insert nothing known."""
+    known = ", ".join(PROMPT_VARIABLES)
+    for match in _PLACEHOLDER.finditer(text):
+        name = match[1]
+        if not match[2]:
+            yield f"{excerpt(match[0])} has no closing }}}}"
+        elif name not in PROMPT_VARIABLES:
+            yield f"{excerpt(match[0])} inserts nothing: write {{{{name}}}} without blanks; known names are {known}"
+
+
+def rendered_prompt(text: str, values: Mapping[str, str]) -> str:
+    """Return a prompt template with its variables filled in, in one pass: what is put in is never read again.
+
+    Precondition: `prompt_defects` finds nothing, and `values` has all `PROMPT_VARIABLES`.
+    """
+    return _PLACEHOLDER.sub(lambda match: values[match[1]], text)
+
+
+def merged(agent: LoopBlock | None, request: LoopBlock | None) -> LoopBlock | None:
+    """Return the block of a job: the agent's, narrowed by the request's. None where there is neither.
+
+    Numbers can only be lowered, `window_size` only raised; allowed tools intersect, blocked ones and rules unite, the
+    stricter policy of a pattern wins; the request's prompt, planner and variables go first. Raises `InvalidRequest`
+    that names every number that loosens one of the agent's.
+    """
+    if agent is None or request is None:
+        return agent or request
+    found = list(_loosened(agent, request))
+    if found:
+        raise block_refused(found)
+    return LoopBlock(
+        max_rounds=request.max_rounds or agent.max_rounds,
+        timeout_seconds=request.timeout_seconds or agent.timeout_seconds,
+        prompt=request.prompt or agent.prompt,
+        tools=_tools(agent.tools, request.tools),
+        policy=_policy(agent.policy, request.policy),
+        guard=_guard(agent.guard, request.guard),
+        until=list(dict.fromkeys([*(agent.until or ()), *(request.until or ())])) or None,
+        after=[*agent.after, *request.after],
+        on_error=[*agent.on_error, *request.on_error],
+        vars={**agent.vars, **request.vars},
+        planner=request.planner or agent.planner,
+    )
+
+
+def _loosened(agent: LoopBlock, request: LoopBlock) -> Iterator[BlockDefect]:
+    for name in ("max_rounds", "timeout_seconds"):
+        yield from _above((name,), getattr(agent, name), getattr(request, name))
+    if agent.guard is None or request.guard is None:
+        return
+    for name in ("consecutive_limit", "window_freq_limit"):
+        yield from _above(("guard", name), getattr(agent.guard, name), getattr(request.guard, name))
+    kept, wanted = agent.guard.window_size, request.guard.window_size
+    if kept is not None and wanted is not None and wanted < kept:
+        yield ("guard", "window_size"), f"a request can only raise it; expected at least {kept}, found {wanted}"
+
+
+def _above(path: DocumentPath, kept: float | None, wanted: float | None) -> Iterator[BlockDefect]:
+    if kept is not None and wanted is not None and wanted > kept:
+        yield path, f"a request can only lower it; expected at most {kept:.15g}, found {wanted:.15g}"
+
+
+def _tools(agent: ToolChoice | None, request: ToolChoice | None) -> ToolChoice | None:
+    if agent is None or request is None:
+        return agent or request
+    block = list(dict.fromkeys([*agent.block, *request.block]))
+    if agent.allow is None or request.allow is None:
+        return ToolChoice(allow=agent.allow if request.allow is None else request.allow, block=block)
+    wanted = set(map(to_registry, request.allow))
+    return ToolChoice(allow=[name for name in agent.allow if to_registry(name) in wanted], block=block)
+
+
+_STRICTNESS = ("auto", "ask", "deny")
+
+
+def _policy(agent: Mapping[str, Any] | None, request: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if agent is None or request is None:
+        return dict(agent or request or {}) or None
+    both = {**agent, **request}
+    return {
+        pattern: max((one[pattern] for one in (agent, request) if pattern in one), key=_STRICTNESS.index)
+        for pattern in both
+    }
+
+
+def _guard(agent: GuardBounds | None, request: GuardBounds | None) -> GuardBounds | None:
+    if agent is None or request is None:
+        return agent or request
+    return GuardBounds(**{**agent.model_dump(exclude_none=True), **request.model_dump(exclude_none=True)})

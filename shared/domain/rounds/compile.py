@@ -1,0 +1,390 @@
+"""From what a model wants in one round to steps: none of its calls is lost, and no defect refuses the others.
+
+A plan as a whole can be refused; a round of `loop` or `react` cannot, for the model has to see what became of each
+call. So a call of an unknown tool, or with arguments that are wrong, becomes a step that has failed before it began,
+what needs its output one that is skipped, and the repetition of a call one that says which (docs/decisions.md, D17,
+D30, D31, D35, D36). Indices are those of steps in the job: the first call of this round is the step `base`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from shared.domain.errors import ErrorRecord, InvalidArguments, PlanInvalid, PolicyDenied, UnknownTool, capped
+from shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
+from shared.domain.jobs.states import Effect, StepStatus
+from shared.domain.jobs.steps import KnownOutcome, PlannedStep
+from shared.domain.plan.compile import (
+    Bound,
+    Outline,
+    Producer,
+    bind,
+    compile_outline,
+    order_errors,
+    outline,
+    reordered,
+)
+from shared.domain.plan.document import Call, Plan, cut_short
+from shared.domain.plan.errors import PlanError, format_plan_errors
+from shared.domain.plan.validation import outline_errors
+from shared.domain.references.grammar import find_references, redirected
+from shared.domain.references.resolution import resolve
+from shared.domain.rounds.guard import (
+    DUPLICATE_CALL_BLOCKED,
+    DUPLICATE_OF,
+    SKIPPED,
+    GuardLimits,
+    PastCall,
+    call_key,
+    is_repeatable,
+    judged,
+    past_calls,
+)
+from shared.domain.rounds.record import RoundRecord
+from shared.domain.tools.definition import ToolDefinition
+
+_MAX_COMPARED = 1_000_000
+"""Characters of a call's arguments up to which the guard compares them with their references resolved."""
+
+_ANY_OUTPUT = {"type": "object", "additionalProperties": True}
+
+_OF_REFERENCES = ("no_output_schema", "field_not_found", "type_mismatch")
+
+
+@dataclass(frozen=True, slots=True)
+class MissingArguments:
+    """A call that lacks `names`, which its tool requires and has no defaults for; `input_schema` is the tool's."""
+
+    step: int
+    tool_name: str
+    names: Sequence[str]
+    input_schema: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledRound:
+    """A round, ready to be accepted: call i of `plan` is `steps[i]`, the step `base` + i of the job.
+
+    `dropped` calls came after a question or an `abort` in the model's plan, and are not in `plan`. `blocked` are the
+    steps that the guard blocked. `missing` are calls without required arguments, which are worth one more question to
+    the model before the round is accepted. `defects` are all that made steps fail beforehand.
+    """
+
+    plan: Plan
+    steps: Sequence[PlannedStep]
+    dropped: int = 0
+    blocked: Sequence[int] = ()
+    missing: Sequence[MissingArguments] = ()
+    defects: Sequence[PlanError] = ()
+
+
+def compile_round(
+    plan: Plan,
+    tools: Mapping[str, ToolDefinition],
+    rounds: Sequence[RoundRecord],
+    *,
+    base: int,
+    max_steps: int,
+    verbatim: bool = False,
+    broken: Mapping[int, str] | None = None,
+    guard: GuardLimits | None = None,
+    step_timeout_seconds: float = MAX_TIMEOUT_SECONDS,
+) -> CompiledRound:
+    """Turn a plan that a model made for a further round into steps; see the module.
+
+    `tools` (registered name → definition) are those that the model may call, `rounds` the rounds before, oldest
+    first, whose steps are those before `base`. With `verbatim`, nothing in the arguments is a reference, and nothing
+    is dropped. `broken` says of calls, by position in the plan, why their arguments could not be read. Calls beyond
+    the first `max_steps` have failed by policy. Precondition: the plan comes from `structural_errors`, `interpret` or
+    `interpret_turn`. Raises `PlanInvalid` only where the order would need too many edges.
+    """
+    kept, dropped = (plan, 0) if verbatim else cut_short(plan)
+    work = _Work(kept, tools, rounds, base, verbatim)
+    work.refuse(broken or {})
+    work.name_repetitions()
+    work.block(GuardLimits() if guard is None else guard)
+    work.limit(max_steps)
+    drawn = work.outlined()
+    work.fail(outline_errors(drawn, max_steps=len(kept.calls)), drawn)
+    drawn = reordered(drawn, work.known)
+    if drawn.order is None:
+        errors = order_errors(drawn)
+        raise PlanInvalid(format_plan_errors(errors), [error.to_json() for error in errors])
+    return CompiledRound(
+        plan=kept,
+        steps=work.steps(compile_outline(drawn, step_timeout_seconds=step_timeout_seconds).steps),
+        dropped=dropped,
+        blocked=work.blocked,
+        missing=work.missing(),
+        defects=work.defects,
+    )
+
+
+def asking_for(plan: Plan, missing: Sequence[MissingArguments], *, base: int) -> Plan:
+    """Return the plan in which each call of `missing` is a question to a person, made from its tool's schema."""
+    lacking = {one.step: one for one in missing}
+    calls = [
+        call if number not in lacking else _question(lacking[number], call)
+        for number, call in enumerate(plan.calls, base)
+    ]
+    return plan.model_copy(update={"calls": calls})
+
+
+def with_defaults(arguments: Mapping[str, Any], input_schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments with those filled in that the schema requires, gives a default for, and that are left out."""
+    filled = dict(arguments)
+    for name in _required(input_schema):
+        default = _property(input_schema, name).get("default")
+        if name not in filled and default is not None:
+            filled[name] = default
+    return filled
+
+
+@dataclass(slots=True)
+class _Work:
+    """One compilation: what is known so far about each step, by its index in the job."""
+
+    plan: Plan
+    tools: Mapping[str, ToolDefinition]
+    rounds: Sequence[RoundRecord]
+    base: int
+    verbatim: bool
+    bound: list[Bound] = field(default_factory=list)
+    history: Sequence[PastCall] = ()
+    known: dict[int, KnownOutcome] = field(default_factory=dict)
+    unread: set[int] = field(default_factory=set)
+    blocked: list[int] = field(default_factory=list)
+    defects: list[PlanError] = field(default_factory=list)
+    redirects: dict[int, int] = field(default_factory=dict)
+    outputs: dict[int, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.bound = bind(self.plan, self.tools, base=self.base)
+        self.history = past_calls(self.rounds, self.tools)
+        self.redirects = _earlier_redirects(self.rounds, self.history)
+        self.outputs = {
+            result.index: result.output
+            for record in self.rounds
+            for result in record.results
+            if result.succeeded and result.shortened_from is None
+        }
+
+    def refuse(self, broken: Mapping[int, str]) -> None:
+        """Fail the calls whose arguments could not be read."""
+        for position, wrong in broken.items():
+            error = ErrorRecord(InvalidArguments.code, capped(wrong))
+            self.known[self.base + position] = KnownOutcome(StepStatus.FAILED, error)
+            self.unread.add(self.base + position)
+
+    def name_repetitions(self) -> None:
+        """Fill in defaults, let references lead to the steps that have the outputs, and find what occurs twice."""
+        first: dict[str, int] = {}
+        for number, one in enumerate(self.bound, self.base):
+            arguments: Mapping[str, Any] = one.call.arguments
+            if one.call.kind is None and one.tool is not None:
+                arguments = with_defaults(arguments, one.tool.input_schema)
+            one = self._redirect(number, arguments)
+            if one.call.kind is not None or number in self.unread or is_repeatable(one.tool):
+                continue
+            earlier = first.setdefault(call_key(_name(one), one.call.arguments), number)
+            if earlier != number:
+                self.redirects[number] = earlier
+                self.known[number] = _skipped(DUPLICATE_OF, f"the same call as step {earlier} of this plan", earlier)
+
+    def block(self, limits: GuardLimits) -> None:
+        """Let the guard judge every call that it concerns."""
+        concerned = [
+            (number, one)
+            for number, one in enumerate(self.bound, self.base)
+            if one.call.kind is None and number not in self.known and not is_repeatable(one.tool)
+        ]
+        verdicts = judged([(_name(one), self._resolved(one)) for _, one in concerned], self.history, limits)
+        for (number, one), verdict in zip(concerned, verdicts, strict=True):
+            if not verdict.is_blocked:
+                continue
+            self.blocked.append(number)
+            message = f"{_name(one)!r} was called with the same arguments again and again; do something else"
+            error = ErrorRecord(DUPLICATE_CALL_BLOCKED, capped(message))
+            self.known[number] = KnownOutcome(StepStatus.FAILED, error, verdict.output_of)
+            if verdict.output_of is not None:
+                self.redirects[number] = verdict.output_of
+        if self.blocked:
+            for number, one in enumerate(self.bound, self.base):
+                self._redirect(number, one.call.arguments)
+
+    def limit(self, max_steps: int) -> None:
+        """Fail the calls beyond the first `max_steps`."""
+        refused = PolicyDenied(f"at most {max_steps} calls are allowed in one round; make this one in the next")
+        for number in range(self.base + max_steps, self.base + len(self.bound)):
+            self.known.setdefault(number, KnownOutcome(StepStatus.FAILED, ErrorRecord.of(refused)))
+
+    def outlined(self) -> Outline:
+        """Return the outline of the calls as they are now."""
+        plan = self.plan.model_copy(update={"calls": [one.call for one in self.bound]})
+        return outline(plan, self.tools, earlier=self._producers(), verbatim=self.verbatim)
+
+    def fail(self, errors: Iterable[PlanError], drawn: Outline) -> None:
+        """Give every step an outcome that has defects of its own, or needs an output that there will not be."""
+        own: dict[int | None, list[PlanError]] = {}
+        for error in errors:
+            concerned = error.details["steps"] if error.type == "dependency_cycle" else [error.tool_index]
+            for number in concerned:
+                own.setdefault(number, []).append(error)
+        dead = {
+            result.index for record in self.rounds for result in record.results if not result.succeeded
+        } - self.redirects.keys()
+        for at, number in enumerate(range(self.base, self.base + len(self.bound))):
+            if number not in self.known:
+                needed = [step for step in drawn.inputs[at] if step in dead]
+                found = [error for error in own.get(number, ()) if not _is_about(error, needed)]
+                if found:
+                    self.defects += found
+                    self.known[number] = _failed(found)
+                elif needed:
+                    message = f"needs the output of step {needed[0]}, which has none"
+                    self.known[number] = _skipped(SKIPPED, message, needed[0])
+            if number in self.known:
+                dead.add(number)
+
+    def steps(self, compiled: Sequence[PlannedStep]) -> list[PlannedStep]:
+        """Return the steps, those with a known outcome without anything that they would wait for."""
+        found: list[PlannedStep] = []
+        by_index = {step.index: step for step in compiled}
+        for number, one in enumerate(self.bound, self.base):
+            step = by_index.get(number) or _placeholder(number, one)
+            outcome = self.known.get(number, step.known)
+            if outcome is None:
+                found.append(replace(step, verbatim=True) if self.verbatim else step)
+                continue
+            found.append(replace(step, arguments=self._resolved(one), inputs=(), verbatim=True, known=outcome))
+        return found
+
+    def missing(self) -> list[MissingArguments]:
+        """Return the calls that lack required arguments, unless they are skipped or blocked in any case."""
+        return [
+            MissingArguments(number, one.tool.name, names, one.tool.input_schema)
+            for number, one in enumerate(self.bound, self.base)
+            if one.call.kind is None and one.tool is not None
+            if number not in self.known
+            or (number not in self.unread and _code(self.known[number]) == InvalidArguments.code)
+            if (names := [name for name in _required(one.tool.input_schema) if name not in one.call.arguments])
+        ]
+
+    def _redirect(self, number: int, arguments: Mapping[str, Any]) -> Bound:
+        """Give a call these arguments, with every reference leading to the step that has the output."""
+        one = self.bound[number - self.base]
+        call, to = one.call, self.redirects
+        waits = None if call.depends_on is None else [to.get(step, step) for step in call.depends_on]
+        changed: dict[str, Any] = {"arguments": arguments, "depends_on": waits}
+        if not self.verbatim:
+            changed |= {"arguments": redirected(arguments, to), "message": redirected(call.message, to)}
+        self.bound[number - self.base] = replace(one, call=call.model_copy(update=changed))
+        return self.bound[number - self.base]
+
+    def _resolved(self, one: Bound) -> Mapping[str, Any]:
+        """Return a call's arguments, references to earlier rounds resolved where all that they name is at hand."""
+        arguments = one.call.arguments
+        if self.verbatim:
+            return arguments
+        found = find_references(arguments)
+        if not found or any(item.reference is None or item.reference.step not in self.outputs for item in found):
+            return arguments
+        try:
+            resolved: Mapping[str, Any] = resolve(arguments, self.outputs, max_size=_MAX_COMPARED).arguments
+        except InvalidArguments:
+            return arguments
+        return resolved
+
+    def _producers(self) -> list[Producer]:
+        """Return the outputs of all steps before this round; what is not known of them is taken to fit."""
+        producers = [Producer("unknown", _ANY_OUTPUT)] * self.base
+        for result in (result for record in self.rounds for result in record.results):
+            if 0 <= result.index < self.base:
+                tool = self.tools.get(result.tool_name)
+                producers[result.index] = Producer(
+                    result.tool_name, _ANY_OUTPUT if tool is None else tool.output_schema
+                )
+        return producers
+
+
+def _earlier_redirects(rounds: Sequence[RoundRecord], history: Sequence[PastCall]) -> dict[int, int]:
+    """Return the earlier steps without an output of their own that show another step's, and which."""
+    calls = {call.step: call for call in history}
+    last_output: dict[str, int] = {}
+    found: dict[int, int] = {}
+    for result in (result for record in rounds for result in record.results):
+        call = calls.get(result.index)
+        if result.code == DUPLICATE_OF:
+            first = result.details.get("step")
+            if isinstance(first, int):
+                found[result.index] = found.get(first, first)
+        elif call is not None and call.has_succeeded:
+            last_output[call.key] = call.step
+        elif call is not None and result.code == DUPLICATE_CALL_BLOCKED and call.key in last_output:
+            found[result.index] = last_output[call.key]
+    return found
+
+
+def _name(one: Bound) -> str:
+    return one.call.tool_name if one.tool is None else one.tool.name
+
+
+def _placeholder(number: int, one: Bound) -> PlannedStep:
+    """Return the step of a call whose tool is not known: it stands for what the model said, and never runs."""
+    unknown = ToolDefinition(name=one.call.tool_name, effect=Effect.PURE)
+    drawn = Outline([Bound(one.call, unknown, None)], [()], [()], [()], [Producer("", None)] * number)
+    return compile_outline(drawn).steps[0]
+
+
+def _code(outcome: KnownOutcome) -> str | None:
+    return None if outcome.error is None else outcome.error.code
+
+
+def _skipped(code: str, message: str, step: int) -> KnownOutcome:
+    return KnownOutcome(StepStatus.SKIPPED, ErrorRecord(code, message, details={"step": step}))
+
+
+def _failed(errors: Sequence[PlanError]) -> KnownOutcome:
+    is_unknown = any(error.type in ("unknown_tool", "ambiguous_tool") for error in errors)
+    code = UnknownTool.code if is_unknown else InvalidArguments.code
+    message = "; ".join(error.render() for error in errors)
+    details = {"errors": [error.to_json() for error in errors]}
+    return KnownOutcome(StepStatus.FAILED, ErrorRecord(code, capped(message), details=details))
+
+
+def _is_about(error: PlanError, steps: Sequence[int]) -> bool:
+    """True when a defect is one of a reference to one of `steps`, whose outputs there will not be."""
+    if error.type not in _OF_REFERENCES or error.template is None:
+        return False
+    return any(
+        item.reference is not None and item.reference.step in steps for item in find_references(error.template)
+    )
+
+
+def _required(schema: Mapping[str, Any]) -> list[str]:
+    names = schema.get("required")
+    return [name for name in names if isinstance(name, str)] if isinstance(names, (list, tuple)) else []
+
+
+def _property(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    properties = schema.get("properties")
+    found = properties.get(name) if isinstance(properties, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _question(missing: MissingArguments, call: Call) -> Call:
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {name: _property(missing.input_schema, name) for name in missing.names},
+        "required": list(missing.names),
+    }
+    schema |= {key: missing.input_schema[key] for key in ("$defs", "definitions") if key in missing.input_schema}
+    return Call(
+        kind="elicitation",
+        tool_name="elicitation",
+        message=f'Tool "{missing.tool_name}" requires additional parameters.',
+        requested_schema=schema,
+        reason=call.reason,
+    )

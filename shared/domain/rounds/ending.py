@@ -1,0 +1,58 @@
+"""When a job's loop of rounds ends, as far as nothing needs to be asked for that (docs/decisions.md, D29 to D34)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+from shared.domain.jobs.limits import Limits
+from shared.domain.jobs.states import StopReason, Strategy
+from shared.domain.rounds.guard import MODEL_SOURCE, is_stalled
+from shared.domain.rounds.record import RoundRecord
+
+
+def limit_reached(
+    strategy: Strategy, rounds: Sequence[RoundRecord], limits: Limits, time_left: timedelta | None
+) -> StopReason | None:
+    """Return why no further round may be planned, None where one may.
+
+    `time_left` is what is left for all rounds, None before the first one.
+    """
+    if is_stalled(rounds):
+        return StopReason.STALLED
+    if time_left is not None and time_left <= timedelta(0):
+        return StopReason.TIMEOUT
+    planned = planned_rounds(rounds)
+    if strategy is Strategy.REACT and planned >= limits.max_tool_steps:
+        return StopReason.MAX_TOOL_STEPS
+    return StopReason.MAX_ROUNDS if planned >= limits.max_rounds else None
+
+
+def planned_rounds(rounds: Sequence[RoundRecord]) -> int:
+    """Return how many of the rounds the job's planner made; those of callers and of rules do not count."""
+    return sum(record.source == MODEL_SOURCE for record in rounds)
+
+
+def rounds_left(strategy: Strategy, rounds: Sequence[RoundRecord], limits: Limits) -> int:
+    """Return how many rounds may still be planned, the present one counted."""
+    most = min(limits.max_rounds, limits.max_tool_steps) if strategy is Strategy.REACT else limits.max_rounds
+    return max(most - planned_rounds(rounds), 0)
+
+
+def time_for_steps(strategy: Strategy, limits: Limits) -> float:
+    """Return the seconds that the steps of all rounds have, from the acceptance of the job's first plan."""
+    if strategy is Strategy.LOOP:
+        return limits.loop_timeout_seconds
+    if strategy is Strategy.REACT:
+        return min(limits.plan_timeout_seconds, limits.loop_timeout_seconds)
+    return limits.plan_timeout_seconds
+
+
+def abort_reason(rounds: Sequence[RoundRecord]) -> str | None:
+    """Return the reason for which the last round's plan ends the job; None where it does not."""
+    body = rounds[-1].plan if rounds else None
+    calls = body.get("calls") if isinstance(body, Mapping) else None
+    last = calls[-1] if calls else None
+    if not isinstance(last, Mapping) or last.get("kind") != "abort":
+        return None
+    return str(last.get("reason") or "the plan ends the job")

@@ -1,0 +1,341 @@
+"""JMESPath, the one expression language: what may be stored, and a bounded evaluation.
+
+Expressions come from authors and callers, and what they look into comes from tools. So an expression is bounded in
+length and depth where it is stored, and its evaluation in steps: `[@, @] | [@, @] | …` doubles its value with every
+six characters. Inside a text, `{{ expression }}` is replaced by its value in one pass; what is inserted is never read
+again as a template.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+import jmespath
+from jmespath.exceptions import EmptyExpressionError, JMESPathError, ParseError
+from jmespath.functions import Functions
+from jmespath.lexer import Lexer
+from jmespath.visitor import TreeInterpreter
+
+from shared.domain.errors import capped
+from shared.domain.references.grammar import parse
+from shared.domain.values.describe import excerpt
+
+MAX_EXPRESSION_BYTES = 1024
+"""Longest expression that can be stored."""
+
+MAX_EXPRESSION_STEPS = 200_000
+"""Most steps of one evaluation: about half a second (two-core test machine, 11/2026)."""
+
+MAX_RENDERED_CHARS = 4 * 1024 * 1024
+"""Most characters that all templates of one value put together, as JSON."""
+
+_MAX_NESTING = 32
+_MAX_TREE_DEPTH = 64
+_CHARS_OF_A_STEP = 64
+
+_TEMPLATE = re.compile(r"\\\{\{|\{\{(?:(.*?)(\}\}))?", re.DOTALL)
+_BRACES = re.compile(r"\{\{|\}\}")
+_BARE_NUMBER = re.compile(r"(?:[<>=]=?|!=)\s*-?[0-9]")
+
+_OPENING = frozenset({"lparen", "lbracket", "lbrace", "filter"})
+_CLOSING = frozenset({"rparen", "rbracket", "rbrace"})
+
+_FIRST_AT_ROOT = frozenset(
+    {"subexpression", "index_expression", "pipe", "projection", "value_projection", "filter_projection", "flatten"}
+)
+"""Of these only the first part is read where the whole stands; the others look into what the first yields."""
+
+TemplatePath = tuple[str | int, ...]
+
+
+class ExpressionFailed(ValueError):
+    """An expression that has no value here: it says why."""
+
+
+def expression_defect(text: Any, names: Collection[str] | None = None) -> str | None:
+    """Return why `text` may not be stored as an expression, None when it may.
+
+    `names` are those that it may begin with; None for any.
+    """
+    if not isinstance(text, str):
+        return f"expected an expression (JMESPath), found {excerpt(text)}"
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > MAX_EXPRESSION_BYTES:
+        return f"the expression has {size} bytes; at most {MAX_EXPRESSION_BYTES} are taken"
+    try:
+        tree = _parsed(text)
+    except ExpressionFailed as error:
+        return str(error)
+    found = next(_call_defects(tree), None)
+    if found is not None or names is None:
+        return found
+    unknown = sorted({name for name in _root_names(tree) if name not in names})
+    if unknown:
+        listed = ", ".join(repr(capped(name, 60)) for name in unknown[:5])
+        return f"the expression {excerpt(text)} names {listed}; known names are {', '.join(sorted(names))}"
+    return None
+
+
+def expression_value(text: str, value: Any, *, max_steps: int = MAX_EXPRESSION_STEPS) -> Any:
+    """Return what an expression selects of `value`, None for nothing; the result may share parts with `value`.
+
+    Raises `ExpressionFailed` for what does not parse or is nested too deeply, for functions over the wrong types, and
+    for an evaluation of more than `max_steps`: one for each part that is looked at or built.
+    """
+    tree = _parsed(text)
+    try:
+        return _Bounded(max_steps).visit(tree, value)
+    except ExpressionFailed:
+        raise
+    except RecursionError:
+        raise ExpressionFailed(f"the expression {excerpt(text)} meets a value that is nested too deeply") from None
+    except (JMESPathError, TypeError, ValueError, ArithmeticError) as error:
+        # jmespath lets Python's own errors out of some functions, such as avg([]) and sort over mixed types.
+        raise ExpressionFailed(f"the expression {excerpt(text)} failed: {capped(str(error), 300)}") from error
+
+
+def holds(text: str, value: Any) -> bool:
+    """Return whether an expression selects something true: not false, null, nor an empty text, list or object."""
+    found = expression_value(text, value)
+    return found is not None and found is not False and found not in ("", [], {})
+
+
+def template_defects(value: Any, names: Collection[str]) -> Iterator[tuple[TemplatePath, str]]:
+    """Yield why templates anywhere in `value` may not be stored, each with its path; see `rendered`."""
+    for path, text in _texts(value, ()):
+        if parse(text) is not None:
+            yield (
+                path,
+                f"the reference {excerpt(text)} is not read here; write {{{{ results[0].result }}}} or the like",
+            )
+        for match in _TEMPLATE.finditer(text):
+            if match[0] == "\\{{":
+                continue
+            if match[2] is None:
+                yield path, f"{excerpt(text[match.start() :])} has no closing }}}}; write \\{{{{ for the braces alone"
+            elif (defect := expression_defect(match[1].strip(), names)) is not None:
+                yield path, defect
+
+
+def rendered(value: Any, variables: Mapping[str, Any]) -> Any:
+    """Return `value` with every `{{ expression }}` in its texts replaced; `\\{{` stands for the braces.
+
+    Where the whole text is one expression its value keeps its JSON type; inside a longer text a text is inserted as
+    it is, null as nothing, anything else as compact JSON. Raises `ExpressionFailed`, also for more than
+    `MAX_RENDERED_CHARS` in all.
+    """
+    return _Rendering(variables).value(value)
+
+
+class _Rendering:
+    def __init__(self, variables: Mapping[str, Any]) -> None:
+        self._variables = variables
+        self._left = MAX_RENDERED_CHARS
+
+    def value(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._text(value)
+        if isinstance(value, Mapping):
+            return {key: self.value(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [self.value(inner) for inner in value]
+        return value
+
+    def _text(self, text: str) -> Any:
+        whole = _TEMPLATE.fullmatch(text.strip())
+        if whole is not None and whole[2] is not None and not _BRACES.search(whole[1]):
+            found = expression_value(whole[1].strip(), self._variables)
+            self._spend(found)
+            return found
+        return _TEMPLATE.sub(self._inserted, text)
+
+    def _inserted(self, match: re.Match[str]) -> str:
+        if match[0] == "\\{{":
+            return "{{"
+        if match[2] is None:
+            raise ExpressionFailed(f"{excerpt(match[0])} has no closing }}}}")
+        return self._spend(expression_value(match[1].strip(), self._variables))
+
+    def _spend(self, value: Any) -> str:
+        """Return a value as text; each use of one counts, for a short block can name a large one many times."""
+        text = _inserted_text(value)
+        self._left -= len(text)
+        if self._left < 0:
+            raise ExpressionFailed(f"the templates put together more than {MAX_RENDERED_CHARS} characters")
+        return text
+
+
+def _inserted_text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ExpressionFailed(f"the value cannot be written into a text: {capped(str(error), 200)}") from None
+
+
+def _texts(value: Any, path: TemplatePath) -> Iterator[tuple[TemplatePath, str]]:
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _texts(inner, (*path, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _texts(inner, (*path, index))
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> Any:
+    """Return the tree of an expression; raises `ExpressionFailed` with the place of what is wrong."""
+    too_deep = ExpressionFailed(f"the expression {excerpt(text)} is nested more than {_MAX_NESTING} levels deep")
+    try:
+        if _nesting(text) > _MAX_NESTING:
+            raise too_deep
+        tree = jmespath.compile(text).parsed
+    except EmptyExpressionError:
+        raise ExpressionFailed("expected an expression (JMESPath), found an empty text") from None
+    except ParseError as error:
+        raise ExpressionFailed(_parse_error(text, error)) from None
+    except JMESPathError as error:
+        raise ExpressionFailed(f"the expression {excerpt(text)} does not parse: {capped(str(error), 200)}") from None
+    except RecursionError:
+        raise too_deep from None
+    if _is_deep(tree):
+        raise too_deep
+    return tree
+
+
+def _nesting(text: str) -> int:
+    """Return how deeply brackets are nested: the parser recurses, and keeps no trace of parentheses."""
+    depth = deepest = 0
+    for token in Lexer().tokenize(text):
+        depth += (token["type"] in _OPENING) - (token["type"] in _CLOSING)
+        deepest = max(deepest, depth)
+        if deepest > _MAX_NESTING:
+            break
+    return deepest
+
+
+def _parse_error(text: str, error: ParseError) -> str:
+    place = min(error.lex_position, len(text)) + 1 if isinstance(error.lex_position, int) else 1
+    hint = "; numbers stand in backquotes, as in round > `3`" if _BARE_NUMBER.search(text) else ""
+    if "&&" not in text and re.search(r"\b(?:and|or|not)\b", text):
+        hint = "; write &&, || and ! for and, or and not"
+    return f"the expression {excerpt(text)} does not parse at character {place}{hint}"
+
+
+def _is_deep(tree: Any) -> bool:
+    level = [tree]
+    for _ in range(_MAX_TREE_DEPTH):
+        level = [child for node in level for child in node["children"] if isinstance(child, dict)]
+        if not level:
+            return False
+    return True
+
+
+def _call_defects(tree: Any) -> Iterator[str]:
+    """Yield the calls of functions that there are not, or that take another number of arguments."""
+    for node in _nodes(tree):
+        if node["type"] != "function_expression":
+            continue
+        name, given = node["value"], len(node["children"])
+        known = Functions.FUNCTION_TABLE.get(name)
+        if known is None:
+            listed = ", ".join(sorted(Functions.FUNCTION_TABLE))
+            yield f"there is no function {capped(name, 60)!r}; known functions are {listed}"
+            continue
+        signature = known["signature"]
+        is_variadic = bool(signature) and signature[-1].get("variadic")
+        if given < len(signature) or (given > len(signature) and not is_variadic):
+            least = "at least " if is_variadic else ""
+            yield f"the function {name} takes {least}{len(signature)} arguments, found {given}"
+
+
+def _nodes(tree: Any) -> Iterator[Any]:
+    stack = [tree]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack += [child for child in node["children"] if isinstance(child, dict)]
+
+
+def _root_names(tree: Any) -> Iterator[str]:
+    """Yield the names that are looked up where the expression begins, and not in what it has found there."""
+    kind = tree["type"]
+    if kind == "field":
+        yield tree["value"]
+    elif kind in _FIRST_AT_ROOT:
+        yield from _root_names(tree["children"][0])
+    elif kind != "expref":
+        for child in tree["children"]:
+            if isinstance(child, dict):
+                yield from _root_names(child)
+
+
+class _Bounded(TreeInterpreter):
+    """The library's interpreter, which counts what it looks at and what it builds."""
+
+    def __init__(self, max_steps: int) -> None:
+        super().__init__()
+        self._max = self._left = max_steps
+        self._library = Functions()
+
+    def visit(self, node: Any, *args: Any, **kwargs: Any) -> Any:
+        self._spend(1)
+        return super().visit(node, *args, **kwargs)
+
+    def visit_multi_select_list(self, node: Any, value: Any) -> Any:
+        return self._weighed(super().visit_multi_select_list(node, value))
+
+    def visit_multi_select_dict(self, node: Any, value: Any) -> Any:
+        return self._weighed(super().visit_multi_select_dict(node, value))
+
+    def visit_flatten(self, node: Any, value: Any) -> Any:
+        return self._weighed(super().visit_flatten(node, value))
+
+    def visit_comparator(self, node: Any, value: Any) -> Any:
+        operator = node["value"]
+        left, right = (self.visit(child, value) for child in node["children"])
+        if operator in ("eq", "ne"):
+            self._weighed(left)
+            return self.COMPARATOR_FUNC[operator](left, right)
+        if _is_ordered(left) and _is_ordered(right):
+            return self.COMPARATOR_FUNC[operator](left, right)
+        return None
+
+    def visit_function_expression(self, node: Any, value: Any) -> Any:
+        arguments = [self._weighed(self.visit(child, value)) for child in node["children"]]
+        if node["value"] == "join" and len(arguments) == 2 and isinstance(arguments[0], str):
+            glue, joined = arguments
+            self._spend(len(glue) * len(joined if isinstance(joined, list) else ()) // _CHARS_OF_A_STEP)
+        return self._library.call_function(node["value"], arguments)
+
+    def _weighed(self, value: Any) -> Any:
+        """Return `value`, with a step spent for each of its parts: the same part may stand in it many times."""
+        stack = [value]
+        while stack:
+            item = stack.pop()
+            if isinstance(item, str):
+                self._spend(1 + len(item) // _CHARS_OF_A_STEP)
+            elif isinstance(item, (dict, list)):
+                self._spend(1 + len(item))
+                stack.extend(item.values() if isinstance(item, dict) else item)
+            else:
+                self._spend(1)
+        return value
+
+    def _spend(self, steps: int) -> None:
+        self._left -= steps
+        if self._left < 0:
+            raise ExpressionFailed(f"the expression takes more than {self._max} steps; select less")
+
+
+def _is_ordered(value: Any) -> bool:
+    return isinstance(value, (int, float, str)) and not isinstance(value, bool)

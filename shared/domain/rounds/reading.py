@@ -1,0 +1,307 @@
+"""A turn of `loop` or `react`: the tool by which `loop` asks for a decision, and the reading of what a model says.
+
+Tolerant about where the decision stands, strict about what it says, as the PLAN stage is (`plan/interpret.py`). A
+model of `react` that calls a tool wrongly has still called it: that call has failed, and its turn stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Final
+
+from shared.domain.models.exchange import ToolCallRequest, TurnForm
+from shared.domain.plan.document import MAX_TOOL_NAME_CHARS, Plan, structural_errors, whole
+from shared.domain.plan.errors import PlanError, invalid_plan
+from shared.domain.plan.forms import ReadPlan, has_typed_steps, is_without_steps, read_any_form
+from shared.domain.plan.interpret import (
+    DIRECT,
+    PLANNING_TOOL_NAME,
+    TOOL_CALLS,
+    Direct,
+    Malformed,
+    decision_in,
+    decoded,
+    planning_tool,
+)
+from shared.domain.schema.schemas import MAX_DEPTH
+from shared.domain.tools.definition import ToolDefinition
+from shared.domain.values.describe import excerpt, is_deeper_than
+
+ANSWER: Final = "answer"
+ELICITATION: Final = "elicitation"
+ABORT: Final = "abort"
+NOOP: Final = "noop"
+
+_KINDS = (DIRECT, ANSWER, TOOL_CALLS, ELICITATION, ABORT, NOOP)
+_BESIDE = ("content", ANSWER, ELICITATION, "message", "schema", "requestedSchema", "reason", "calls")
+"""Fields that belong to one kind; left empty beside another, they mean that they are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnCalls:
+    """The model wants these calls; the plan has the right structure and is otherwise unchecked.
+
+    By call: `numbers` are the indices that the model stated, None where it stated none; `ids` are its provider's,
+    empty where there is none. `broken` says of calls, by their position, what is wrong with their arguments: they
+    cannot be carried out, and the plan has none for them.
+    """
+
+    plan: Plan
+    numbers: tuple[int | None, ...]
+    ids: tuple[str, ...]
+    broken: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnQuestion:
+    """The model asks a person; `schema` is JSON Schema for the answer, empty where it gave none."""
+
+    message: str
+    schema: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """The model gives up; `reason` is never blank."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """The model has nothing left to do and says nothing."""
+
+
+Turn = Direct | TurnCalls | TurnQuestion | Abort | Nothing | Malformed
+
+
+def interpret_turn(text: str, tool_calls: Sequence[ToolCallRequest], form: TurnForm) -> Turn:
+    """Read a model's reply to a turn; nothing that it says raises.
+
+    In this order: a call of `__planning__`; native calls of other tools, the text being the reasoning; a decision as
+    JSON in the text, fenced anywhere or its outermost `{…}`; else the text is the answer. In the form `ANSWER` there
+    is nothing but the text.
+    """
+    if form is TurnForm.ANSWER:
+        return Direct(text) if text.strip() else Nothing()
+    if any(call.name == PLANNING_TOOL_NAME for call in tool_calls):
+        return _from_forced(tool_calls)
+    if tool_calls:
+        return _from_native(text, tool_calls, form)
+    # A model of `react` was told of no further kinds: a text of such a form is its answer.
+    found = decision_in(text, _KINDS) if form is TurnForm.LOOP else decision_in(text)
+    if found is not None:
+        return _from_decision(found)
+    return Direct(text) if text.strip() else Nothing()
+
+
+def number_errors(calls: TurnCalls, next_index: int) -> list[PlanError]:
+    """Return a defect for every call whose stated number is not its index; the first call's index is `next_index`."""
+    return [
+        invalid_plan(f"the number of this call is {index}, found {stated}", f"/calls/{position}/number", index)
+        for position, (index, stated) in enumerate(zip(count(next_index), calls.numbers, strict=False))
+        if stated not in (None, index)
+    ]
+
+
+def loop_tool(tools: Sequence[ToolDefinition]) -> dict[str, Any]:
+    """Return `{"name", "description", "parameters"}` of the forced tool of `loop` over `tools`.
+
+    It is that of the PLAN stage, with three more kinds of decision and a number for every call. It is the same in
+    every round, so that providers find it in their caches.
+    """
+    tool = planning_tool(tools)
+    properties = tool["parameters"]["properties"]
+    kinds = [DIRECT, TOOL_CALLS, ELICITATION, ABORT, NOOP] if tools else [DIRECT, ELICITATION, ABORT, NOOP]
+    properties["type"] = {"type": "string", "enum": kinds, "description": "What to do next."}
+    properties["message"] = {"type": "string", "description": f"The question to a person; only with {ELICITATION}."}
+    properties["schema"] = {
+        "type": "object",
+        "description": f"JSON Schema of an object, which the answer shall satisfy; only with {ELICITATION}.",
+        "additionalProperties": True,
+    }
+    properties["reason"] = {"type": "string", "description": f"Why the work cannot be done; only with {ABORT}."}
+    if tools:
+        properties["calls"]["items"] = _numbered(properties["calls"]["items"])
+    return tool
+
+
+_NUMBER = {"type": "integer", "minimum": 0, "description": "The call's number, counted on over all rounds from 0."}
+
+
+def _numbered(items: Mapping[str, Any]) -> dict[str, Any]:
+    alternatives = items.get("anyOf") or [items]
+    numbered = [
+        {
+            "type": "object",
+            "properties": {"number": _NUMBER, **one["properties"]},
+            "required": ["number", *one["required"]],
+        }
+        for one in alternatives
+    ]
+    return numbered[0] if len(numbered) == 1 else {"anyOf": numbered}
+
+
+def _from_forced(tool_calls: Sequence[ToolCallRequest]) -> Turn:
+    if len(tool_calls) > 1:
+        return _malformed(
+            invalid_plan(f"expected exactly one call of {PLANNING_TOOL_NAME}, found {len(tool_calls)} tool calls")
+        )
+    arguments = decoded(tool_calls[0].arguments)
+    if isinstance(arguments, str):
+        found = excerpt(arguments)
+        return _malformed(invalid_plan(f"the arguments of {PLANNING_TOOL_NAME} are no JSON object; found {found}"))
+    return _from_decision(arguments)
+
+
+def _from_native(text: str, tool_calls: Sequence[ToolCallRequest], form: TurnForm) -> Turn:
+    ids = tuple(call.id for call in tool_calls)
+    broken: dict[int, str] = {}
+    calls = []
+    for position, call in enumerate(tool_calls):
+        arguments = decoded(call.arguments)
+        wrong = _wrong_with(arguments)
+        if wrong is not None and form is TurnForm.REACT:
+            broken[position] = wrong
+            arguments = {}
+        calls.append({"tool_name": call.name[:MAX_TOOL_NAME_CHARS] or "(no name)", "arguments": arguments})
+    return _calls({"type": TOOL_CALLS, "reasoning": text, "calls": calls}, ids=ids, broken=broken)
+
+
+def _wrong_with(arguments: Any) -> str | None:
+    """Return why a call cannot have these arguments, None where it can."""
+    if not isinstance(arguments, Mapping):
+        return f"the arguments are no JSON object; found {excerpt(arguments)}"
+    if is_deeper_than(arguments, MAX_DEPTH):
+        return f"the arguments are nested more than {MAX_DEPTH} levels deep"
+    if isinstance(checked := structural_errors({"calls": [{"tool_name": "x", "arguments": arguments}]}), Plan):
+        return None
+    wrong = str(checked[0].details.get("message", "no JSON object"))
+    return f"the arguments cannot be read: {wrong.removeprefix('the plan is ')}"
+
+
+def _from_decision(document: Any) -> Turn:
+    if not isinstance(document, Mapping):
+        return _malformed(invalid_plan(f"expected an object with a type, found {excerpt(document)}"))
+    if has_typed_steps(document):
+        return _from_steps(document)
+    given = {
+        str(key): value
+        for key, value in document.items()
+        if value is not None and not (key in _BESIDE and value in ("", [], {}))
+    }
+    kind = given.get("type")
+    if kind is not None and kind not in _KINDS:
+        return _malformed(invalid_plan(f"expected a type of {', '.join(_KINDS)}; found {excerpt(kind)}", "/type"))
+    if kind in (DIRECT, ANSWER, ABORT) and given.get("calls"):
+        return _malformed(invalid_plan(f"calls belong to {TOOL_CALLS} only; decide for one of both", "/calls"))
+    if given.get("calls"):
+        return _planned(given)
+    match kind:
+        case "direct_response" | "answer":
+            return _answered(given)
+        case "abort":
+            return Abort(_text(given, "reason", "content", "reasoning") or "the planner gave no reason")
+        case "noop":
+            return Nothing()
+    # A question counts wherever there are no calls.
+    if kind == ELICITATION or ELICITATION in given:
+        return _question(given)
+    return Nothing() if kind == TOOL_CALLS else _malformed(invalid_plan("expected a type, found none", "/type"))
+
+
+def _from_steps(document: Mapping[str, Any]) -> Turn:
+    """Read a plan of typed steps; without any it answers, asks, or ends the loop."""
+    if not document["steps"]:
+        answer = document.get(ANSWER)
+        if isinstance(answer, str) and answer.strip():
+            return Direct(answer)
+        return Nothing() if is_without_steps(document) else _question(document)
+    read = read_any_form(document, from_model=True)
+    if not isinstance(read, ReadPlan):
+        return _malformed(*read)
+    size = len(read.plan.calls)
+    return TurnCalls(read.plan, (None,) * size, ("",) * size)
+
+
+def _planned(given: Mapping[str, Any]) -> Turn:
+    errors: list[PlanError] = []
+    if given.get("content") or given.get(ANSWER):
+        errors.append(invalid_plan(f"content belongs to {DIRECT} only; answer or call tools, not both", "/content"))
+    calls = decoded(given["calls"])
+    document = {key: value for key, value in given.items() if key not in _BESIDE}
+    numbers: list[int | None] = []
+    if isinstance(calls, list):
+        read = [_read_call(position, call, errors) for position, call in enumerate(calls)]
+        numbers, calls = [number for number, _ in read], [call for _, call in read]
+    # A question beside calls does not count, and the model need not say why it calls.
+    document |= {"type": TOOL_CALLS, "reasoning": given.get("reasoning", ""), "calls": calls}
+    return _calls(document, errors, numbers=numbers)
+
+
+def _read_call(position: int, call: Any, errors: list[PlanError]) -> tuple[int | None, Any]:
+    """Return a call's number, and the call in the form of a plan's."""
+    if not isinstance(call, Mapping):
+        return None, call
+    rest = dict(call)
+    stated = whole(rest.pop("number", None))
+    if stated is not None and (not isinstance(stated, int) or isinstance(stated, bool)):
+        found = excerpt(stated)
+        errors.append(invalid_plan(f"expected the number of the call, found {found}", f"/calls/{position}/number"))
+        stated = None
+    if isinstance(rest.get("arguments"), str):
+        rest["arguments"] = decoded(rest["arguments"])
+    if "type" in rest:
+        rest["kind"] = rest.pop("type")
+    return stated, rest
+
+
+def _calls(
+    document: Mapping[str, Any],
+    errors: Sequence[PlanError] = (),
+    *,
+    numbers: Sequence[int | None] = (),
+    ids: tuple[str, ...] = (),
+    broken: Mapping[int, str] | None = None,
+) -> TurnCalls | Malformed:
+    plan = structural_errors(document, from_model=True)
+    if not isinstance(plan, Plan):
+        return _malformed(*errors, *plan)
+    if errors:
+        return _malformed(*errors)
+    size = len(plan.calls)
+    return TurnCalls(plan, tuple(numbers) or (None,) * size, ids or ("",) * size, broken or {})
+
+
+def _answered(given: Mapping[str, Any]) -> Direct | Malformed:
+    content = given.get("content", given.get(ANSWER))
+    if isinstance(content, str) and content.strip():
+        return Direct(content)
+    found = "nothing" if content is None else excerpt(content)
+    return _malformed(invalid_plan(f"a {DIRECT} needs its answer in content, a text; found {found}", "/content"))
+
+
+def _question(given: Mapping[str, Any]) -> TurnQuestion | Malformed:
+    nested = decoded(given.get(ELICITATION, given))
+    if not isinstance(nested, Mapping):
+        found = excerpt(nested)
+        return _malformed(invalid_plan(f"expected a message and a schema, found {found}", f"/{ELICITATION}"))
+    schema = decoded(nested.get("requestedSchema", nested.get("schema")) or {})
+    if not isinstance(schema, Mapping):
+        return _malformed(invalid_plan(f"expected JSON Schema of an object, found {excerpt(schema)}", "/schema"))
+    message = _text(nested, "message")
+    if not message and not schema:
+        return _malformed(invalid_plan(f"an {ELICITATION} needs a message, a text", "/message"))
+    return TurnQuestion(message, dict(schema))
+
+
+def _text(given: Mapping[str, Any], *names: str) -> str:
+    """Return the first text under these names that is not blank, stripped; "" where there is none."""
+    texts = (given.get(name) for name in names)
+    return next((text.strip() for text in texts if isinstance(text, str) and text.strip()), "")
+
+
+def _malformed(*errors: PlanError) -> Malformed:
+    return Malformed(tuple(error.to_json() for error in errors))

@@ -1,0 +1,309 @@
+"""What the planner of a further round is shown of the rounds before: pairs of a call and its result.
+
+`react`: the model's own message, then one message of the role `tool` for each of its calls. `loop`: the model's call
+of `__planning__`, then one result with a line for every step, by its number. A plan that no model made, or that came
+in another form, is shown as if it had come in this one. What a tool said stands as JSON in a message of the role
+`tool`, so that no part of it can pass for a line of planq's.
+
+What is too long is shortened by rule, and each place says so: whole rounds to a line for each call, the oldest first;
+many such lines to their counts; last the outputs of the newest round.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, count
+from typing import Any
+
+from shared.domain.errors import capped
+from shared.domain.jobs.steps import StepResult
+from shared.domain.models.estimate import CHARS_PER_TOKEN, message_tokens
+from shared.domain.models.exchange import ChatMessage, ModelReply, ToolCallRequest, TurnForm, reply_of_json
+from shared.domain.plan.errors import format_plan_errors
+from shared.domain.plan.interpret import PLANNING_TOOL_NAME, TOOL_CALLS
+from shared.domain.rounds.guard import DUPLICATE_CALL_BLOCKED, DUPLICATE_OF, SKIPPED
+from shared.domain.rounds.record import RoundRecord
+from shared.domain.values.describe import excerpt
+from shared.domain.values.preview import fair_share, preview
+
+_LINES_SHARE = 4
+"""Lines on shortened rounds may take one part in so many of the room."""
+
+_LEAST_SHOWN = 200
+"""Characters that are shown of an output or an error, however little room there is."""
+
+_MANY = 20
+"""Calls of one round from which on they may be summed up, too, where not even shortened results fit."""
+
+_COUNT_LINE = 200
+"""Characters of a line that counts calls, and of what a provider's format puts around the message."""
+
+_NOT_CARRIED_OUT = "one turn may not hold so many calls: make it again if it is still needed"
+
+_DROPPED = "calls after a question are not carried out: plan them anew, with the answer, where they are still needed"
+
+_PLAIN_NAME = re.compile(r"[\w./:-]{1,80}", re.ASCII)
+
+
+def transcript(rounds: Sequence[RoundRecord], *, max_tokens: int, form: TurnForm) -> Sequence[ChatMessage]:
+    """Return the messages that stand for `rounds`, oldest first, in about `max_tokens` tokens.
+
+    Every tool call has its message, and no two calls have one id. `TurnForm.ANSWER` is told as `REACT` is.
+    """
+    taken: set[str] = set()
+    told = [_told(record, record.results, form, taken) for record in rounds]
+    messages = [*chain.from_iterable(told)]
+    if not told or message_tokens(messages) <= max_tokens:
+        return messages
+    kept = _kept(told, max_tokens - max_tokens // _LINES_SHARE)
+    # The next round builds on the newest one: of that, only what is too long is cut.
+    oldest = len(told) - max(kept, 1)
+    lines = _summary(rounds[:oldest], max_tokens // _LINES_SHARE, form)
+    if kept:
+        return [*lines, *chain.from_iterable(told[oldest:])]
+    room = max_tokens - message_tokens(lines)
+    newest = _told(rounds[-1], _shortened(rounds[-1], told[-1], room), form, set())
+    if len(rounds[-1].results) > _MANY and message_tokens(newest) > room:
+        return _summary(rounds, max_tokens, form)
+    return [*lines, *newest]
+
+
+def with_refusal(
+    told: Sequence[ChatMessage], reply: ModelReply, errors: Sequence[Mapping[str, Any]]
+) -> Sequence[ChatMessage]:
+    """Return `told` followed by a reply to it that was refused, and by what is wrong with that reply.
+
+    So a model is asked to put its reply right. `errors` has the form of `PlanError.to_json`, and is not empty.
+    """
+    taken = {call.id for message in told for call in message.tool_calls}
+    said = ChatMessage("assistant", reply.text, tuple(reply.tool_calls), state=reply.state)
+    return [*told, *_refused(_with_ids(said, "x", len(taken), taken), errors)]
+
+
+def _refused(said: ChatMessage, errors: Sequence[Mapping[str, Any]]) -> Sequence[ChatMessage]:
+    """Return a message that a check refused, and what is wrong with it."""
+    wrong = _json({"error": "invalid_plan", "message": format_plan_errors(errors)})
+    if said.tool_calls:
+        return [said, *(_answer_to(call, wrong) for call in said.tool_calls)]
+    # In JSON, too, for the defects quote what the model wrote.
+    asked = (
+        f"A check refused your reply above, and nothing was carried out. Reply again, without its defects: {wrong}"
+    )
+    return [*([said] if said.content.strip() else []), ChatMessage("user", asked)]
+
+
+def _told(
+    record: RoundRecord, results: Sequence[StepResult], form: TurnForm, taken: set[str]
+) -> Sequence[ChatMessage]:
+    if record.errors and not results:
+        said = _said(record) or ChatMessage("assistant", "")
+        return _refused(_with_ids(said, "r", record.number, taken), record.errors)
+    tell = _as_planning if form is TurnForm.LOOP else _as_calls
+    return tell(record, results, taken)
+
+
+def _as_planning(record: RoundRecord, results: Sequence[StepResult], taken: set[str]) -> Sequence[ChatMessage]:
+    said = _said(record)
+    if said is None or [call.name for call in said.tool_calls] != [PLANNING_TOOL_NAME]:
+        text = said.content if said is not None and said.tool_calls else ""
+        said = ChatMessage("assistant", text, (ToolCallRequest(PLANNING_TOOL_NAME, _planning(record)),))
+    said = _with_ids(said, "r", record.number, taken)
+    lines = [
+        _json({"step": record.first_index + position, "tool": result.tool_name} | _entry(result))
+        for position, result in enumerate(results)
+    ]
+    dropped = record.plan.get("dropped") if isinstance(record.plan, Mapping) else None
+    if dropped:
+        lines.append(_json({"dropped": dropped, "message": _DROPPED}))
+    return [said, _answer_to(said.tool_calls[0], "\n".join(lines) or "no steps")]
+
+
+def _as_calls(record: RoundRecord, results: Sequence[StepResult], taken: set[str]) -> Sequence[ChatMessage]:
+    said = _said(record)
+    if said is None or _is_other_form(said) or len(said.tool_calls) < len(results):
+        # What its plan wrote as references is filled in: in this form there are none.
+        calls = tuple(ToolCallRequest(result.tool_name, result.arguments) for result in results)
+        said = ChatMessage("assistant", "", calls)
+    said = _with_ids(said, "s", record.first_index, taken)
+    ids = [call.id for call in said.tool_calls]
+    answers: list[Any] = [_answer(record, result, ids) for result in results]
+    answers += [{"error": "not_carried_out", "message": _NOT_CARRIED_OUT}] * (len(ids) - len(answers))
+    pairs = zip(said.tool_calls, answers, strict=True)
+    return [said, *(_answer_to(call, _json(answer)) for call, answer in pairs)]
+
+
+def _said(record: RoundRecord) -> ChatMessage | None:
+    """Return the model's message; None where no model made the plan, or where its reply cannot be read any more."""
+    if not isinstance(record.reply, Mapping):
+        return None
+    try:
+        return reply_of_json(record.reply)
+    except (KeyError, TypeError, AttributeError):
+        return None
+
+
+def _is_other_form(said: ChatMessage) -> bool:
+    """True when the calls stood in a text or in `__planning__`."""
+    return not said.tool_calls or any(call.name == PLANNING_TOOL_NAME for call in said.tool_calls)
+
+
+def _planning(record: RoundRecord) -> dict[str, Any]:
+    calls = []
+    for position, result in enumerate(record.results):
+        call = _call_of(record, position)
+        number = record.first_index + position
+        calls.append({"number": number, "tool_name": result.tool_name, "arguments": call.arguments})
+    reasoning = record.plan.get("reasoning") if isinstance(record.plan, Mapping) else None
+    return {"type": TOOL_CALLS, "reasoning": str(reasoning or ""), "calls": calls}
+
+
+def _call_of(record: RoundRecord, position: int) -> ToolCallRequest:
+    """Return a call as its plan wrote it, with its references, where the plan can be read."""
+    result = record.results[position]
+    calls = record.plan.get("calls") if isinstance(record.plan, Mapping) else None
+    call = calls[position] if isinstance(calls, list) and len(calls) == len(record.results) else None
+    written = call.get("arguments") if isinstance(call, Mapping) else None
+    return ToolCallRequest(result.tool_name, written if isinstance(written, Mapping) else result.arguments)
+
+
+def _with_ids(said: ChatMessage, letter: str, first: int, taken: set[str]) -> ChatMessage:
+    """Return the message with an id for every call that no call before has; `taken` grows by them.
+
+    The calls' own ids stay, unless a server counts from one again with every reply.
+    """
+    calls = []
+    for position, call in enumerate(said.tool_calls):
+        # Nine letters and digits are an id for every provider (Mistral takes no others).
+        made = (f"{letter}{number:08d}" for number in count(first + position))
+        name = next(one for one in chain([call.id], made) if one and one not in taken)
+        taken.add(name)
+        calls.append(replace(call, id=name))
+    return replace(said, tool_calls=tuple(calls))
+
+
+def _answer_to(call: ToolCallRequest, content: str) -> ChatMessage:
+    return ChatMessage("tool", content, call_id=call.id, name=call.name)
+
+
+def _answer(record: RoundRecord, result: StepResult, ids: Sequence[str]) -> Any:
+    """Return what the message of one call says: a bare output, else an object that says what it holds."""
+    if result.succeeded and result.shortened_from is None:
+        return result.output
+    entry = _entry(result)
+    twin = entry.pop("same_as_step", None)
+    if isinstance(twin, int) and 0 <= twin - record.first_index < len(ids):
+        # The model of `react` numbers no steps.
+        entry["same_as_call"] = ids[twin - record.first_index]
+    return entry
+
+
+_STATUSES = {SKIPPED: "skipped", DUPLICATE_OF: "skipped", DUPLICATE_CALL_BLOCKED: "blocked"}
+
+
+def _status(result: StepResult) -> str:
+    return "succeeded" if result.succeeded else _STATUSES.get(result.code or "", "failed")
+
+
+def _entry(result: StepResult) -> dict[str, Any]:
+    """Return what became of a step: its status, and its output or why it has none."""
+    entry: dict[str, Any] = {"status": _status(result)}
+    if result.succeeded:
+        entry["output"] = result.output
+    else:
+        entry |= {"error": result.code or "failed", "message": result.error}
+        if "step" in result.details and result.code == DUPLICATE_OF:
+            entry["same_as_step"] = result.details["step"]
+        if result.output is not None or result.code == DUPLICATE_CALL_BLOCKED:
+            entry["last_output"] = "" if result.output is None else result.output
+    if result.shortened_from is not None:
+        entry["shortened_from_bytes"] = result.shortened_from
+    return entry
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _kept(told: Sequence[Sequence[ChatMessage]], max_tokens: int) -> int:
+    """Return how many of the newest rounds fit into `max_tokens` as they are."""
+    used = 0
+    for number, messages in enumerate(reversed(told)):
+        used += message_tokens(messages)
+        if used > max_tokens:
+            return number
+    return len(told)
+
+
+def _shortened(record: RoundRecord, told: Sequence[ChatMessage], max_tokens: int) -> Sequence[StepResult]:
+    """Return a round's results, the longest ones cut so that its messages have about `max_tokens` tokens."""
+    lengths = [len(_json(result.output)) + len(result.error or "") for result in record.results]
+    around = message_tokens(told) * CHARS_PER_TOKEN - sum(lengths)
+    share = max(fair_share(lengths, max(max_tokens * CHARS_PER_TOKEN - around, 0)), _LEAST_SHOWN)
+    return [
+        result if length <= share else _cut(result, share)
+        for result, length in zip(record.results, lengths, strict=True)
+    ]
+
+
+def _cut(result: StepResult, chars: int) -> StepResult:
+    whole = len(_json(result.output).encode("utf-8", "surrogatepass"))
+    cut = replace(result, error=None if result.error is None else capped(result.error, chars))
+    shown = preview(result.output, chars)
+    if shown is result.output:
+        return cut
+    return replace(cut, output=shown, shortened_from=result.shortened_from or whole)
+
+
+def _summary(rounds: Sequence[RoundRecord], max_tokens: int, form: TurnForm) -> Sequence[ChatMessage]:
+    """Return the one message that stands for rounds that are too long: each call's status, and what is left out."""
+    if not rounds:
+        return []
+    heading = (
+        f"Left out for length: the rounds before step {_end(rounds[-1])}, with what was said in them. Their calls:"
+    )
+    if form is TurnForm.LOOP:
+        heading += " (later arguments may still refer to their outputs)"
+    results = [
+        (record.first_index + position, result) for record in rounds for position, result in enumerate(record.results)
+    ]
+    lines = [_summary_line(index, result) for index, result in results]
+    room = max_tokens * CHARS_PER_TOKEN - len(heading) - _COUNT_LINE
+    first, used = len(lines), 0
+    while first and used + len(lines[first - 1]) < room:
+        first -= 1
+        used += len(lines[first]) + 1
+    counted = [_count_line(results[:first])] if first else []
+    return [ChatMessage("user", "\n".join([heading, *counted, *lines[first:]]))]
+
+
+def _end(record: RoundRecord) -> int:
+    return record.first_index + len(record.results)
+
+
+def _summary_line(index: int, result: StepResult) -> str:
+    code = f" ({_plain(result.code)})" if result.code and not result.succeeded else ""
+    return f"- step {index}, {_plain(result.tool_name)}: {_status(result)}{code}; {_left_out([result])}"
+
+
+def _count_line(results: Sequence[tuple[int, StepResult]]) -> str:
+    counts = Counter(_status(result) for _, result in results)
+    told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    left_out = _left_out(result for _, result in results)
+    return f"- steps {results[0][0]} to {results[-1][0]}: {told}; {left_out}"
+
+
+def _left_out(results: Iterable[StepResult]) -> str:
+    chars = sum(
+        (result.shortened_from or len(_json(result.output))) if result.succeeded else len(result.error or "")
+        for result in results
+    )
+    return f"{chars} characters left out"
+
+
+def _plain(name: str) -> str:
+    """Return a name as it is where it can only be one, else quoted: a model made it up."""
+    return name if _PLAIN_NAME.fullmatch(name) else excerpt(name)

@@ -1,0 +1,393 @@
+"""Agently's workflow documents as a front end: compiled to a loop block, or refused with every line that cannot be.
+
+    init, vars     values; a variable that `exec` increments is the number of rounds
+    stage.loop     the tasks `plan` (llm/core:plan), `exec` (llm/exec:run_plan), then calls of tools
+    task           action, when, input, post, goto {when, task: loop}, onError, abort
+
+A document without `stage` is a change of the default workflow: its tasks and their fields take the place of those.
+The planner's and the executor's own data (`plan`, `results`, `transcript` …) flow by themselves in planq, so a field
+that only passes them on says nothing; any other is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from shared.domain.agents.source import DocumentDefect, DocumentPath, DocumentSource, read_source
+from shared.domain.errors import InvalidRequest
+from shared.domain.rounds.block import PROMPT_VARIABLES, LoopBlock, read_block
+from shared.domain.rounds.workflow_expressions import (
+    NotExpressible,
+    WorkflowNames,
+    as_jmespath,
+    comparison,
+    conjuncts,
+    identity,
+    incremented,
+    translated_text,
+)
+from shared.domain.tools.names import to_registry
+from shared.domain.values.describe import excerpt, sentence_list
+
+_PLAN, _EXEC = "llm_core_plan", "llm_exec_run_plan"
+_PASSED_ON = frozenset(
+    {"model", "tools", "query", "context", "results", "transcript", "plan", "answer", "elicitation"}
+)
+"""What flows between planner and executor by itself."""
+
+_DEFAULT: dict[str, Any] = {
+    "plan": {"action": "llm/core:plan"},
+    "exec": {"action": "llm/exec:run_plan", "when": "len(plan.steps) > 0", "goto": {"task": "loop"}},
+}
+_NOT_KEPT = frozenset({"name", "description", "version"})
+_HAS_STEPS = re.compile(r"len\(\s*plan\.steps\s*\)\s*(?:>\s*0|!=\s*0|>=\s*1)")
+_FIELDS = {
+    "results": frozenset({"name", "args", "result", "error"}),
+    "plan": frozenset({"steps"}),
+    "step": frozenset({"name", "args", "error"}),
+}
+_MOST_LISTED = 20
+_VELOCITY = re.compile(
+    r"(?P<comment>##[^\n]*)|(?P<directive>#[A-Za-z@*{]\w*)|\$!?(?:\{(?P<braced>[^}]*)\}|(?P<name>[A-Za-z_]\w*(?:\.\w+)*))"
+)
+
+
+def import_workflow(source: str | bytes, variables: Mapping[str, Any] | None = None) -> LoopBlock:
+    """Return the loop block that a workflow document (YAML or JSON) is; `variables` are what its caller would set.
+
+    Raises `InvalidRequest` whose `details["errors"]` holds each thing that cannot be expressed, as `{path, line,
+    message}`.
+    """
+    marked = read_source(source)
+    if marked.defects:
+        raise _refusal(marked.defects)
+    if not isinstance(marked.value, Mapping):
+        raise _refusal([marked.defect((), f"expected a workflow, found {excerpt(marked.value)}")])
+    compiler = _Compiler(marked, dict(variables or {}))
+    raw = compiler.compiled(marked.value)
+    if compiler.defects:
+        raise _refusal(compiler.defects)
+    block, found = read_block(raw)
+    if block is None:
+        raise _refusal([DocumentDefect("/".join(map(str, ("", *path))), message) for path, message in found])
+    return block
+
+
+def _refusal(defects: list[DocumentDefect]) -> InvalidRequest:
+    ordered = sorted(defects, key=lambda defect: (defect.line or 0, defect.path))
+    listed = sentence_list([defect.render() for defect in ordered], _MOST_LISTED)
+    return InvalidRequest(f"the workflow cannot be imported: {listed}", errors=[one.to_json() for one in ordered])
+
+
+class _Compiler:
+    """One document on its way to a block; `defects` is what could not be said."""
+
+    def __init__(self, marked: DocumentSource, variables: Mapping[str, Any]) -> None:
+        self.defects: list[DocumentDefect] = []
+        self._marked = marked
+        self._given = variables
+        self._vars: dict[str, Any] = {}
+        self._counters: dict[str, int] = {}
+
+    def compiled(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the block as it would be written."""
+        for key in document.keys() - {"init", "vars", "stage"} - _NOT_KEPT if "stage" in document else ():
+            self._refuse((key,), "unknown field of a workflow; known are init, vars and stage")
+        self._read_variables(document)
+        tasks, later = self._tasks(document)
+        self._count(tasks)
+        block: dict[str, Any] = {}
+        after: list[dict[str, Any]] = []
+        seen: list[str] = []
+        for path, task in tasks:
+            action = self._action(path, task)
+            if action == _PLAN:
+                self._plan(path, task, block)
+            elif action == _EXEC:
+                self._exec(path, task, block)
+            elif action is not None:
+                if _EXEC not in seen:
+                    self._refuse(path, "a task before the executor cannot be said; those after it can")
+                after.append(self._call(path, task, action))
+            seen.append(action or "")
+        after += [self._call(path, task, self._action(path, task) or "") for path, task in later]
+        for needed, name in ((_PLAN, "llm/core:plan"), (_EXEC, "llm/exec:run_plan")):
+            if needed not in seen and not self.defects:
+                self._refuse(("stage",), f"the loop has no task with the action {name}")
+        if after:
+            block["after"] = after
+        kept = {name: value for name, value in self._vars.items() if name not in self._counters}
+        return {**block, "vars": kept} if kept else block
+
+    def _refuse(self, path: DocumentPath, message: str) -> None:
+        self.defects.append(self._marked.defect(path, message))
+
+    def _read_variables(self, document: Mapping[str, Any]) -> None:
+        for part in ("init", "vars"):
+            values = document.get(part)
+            if values is None:
+                continue
+            if not isinstance(values, Mapping):
+                self._refuse((part,), f"expected an object with variables, found {excerpt(values)}")
+                continue
+            for name, value in values.items():
+                if "${" in str(value):
+                    self._refuse((part, name), "a variable that is computed cannot be said; write its value")
+                elif name not in _PASSED_ON:
+                    self._vars[name] = value
+                elif value not in ([], {}, "", None):
+                    self._refuse((part, name), f"planq fills {name} itself; leave it empty")
+        self._vars |= self._given
+
+    def _tasks(
+        self, document: Mapping[str, Any]
+    ) -> tuple[list[tuple[DocumentPath, Any]], list[tuple[DocumentPath, Any]]]:
+        """Return the tasks of the loop, and those that stand after it, each with its path."""
+        if "stage" not in document:
+            own = {name: task for name, task in document.items() if name not in {"init", "vars", *_NOT_KEPT}}
+            names = list(dict.fromkeys([*_DEFAULT, *own]))
+            return [((name,), self._changed((name,), own.get(name))) for name in names], []
+        stage = document["stage"]
+        loop = stage.get("loop") if isinstance(stage, Mapping) else None
+        if not isinstance(stage, Mapping) or not isinstance(loop, Mapping):
+            self._refuse(("stage",), "expected an object with the loop's tasks under loop")
+            return [], []
+        names = list(stage)
+        for name in names[: names.index("loop")]:
+            self._refuse(("stage", name), "a task before the loop cannot be said; those after it can")
+        later: list[tuple[DocumentPath, Any]] = [
+            (("stage", name), stage[name]) for name in names[names.index("loop") + 1 :]
+        ]
+        return [(("stage", "loop", name), task) for name, task in loop.items()], later
+
+    def _changed(self, path: DocumentPath, own: Any) -> Any:
+        default = _DEFAULT.get(str(path[0]))
+        if own is None or default is None:
+            return default if own is None else own
+        return {**default, **own} if isinstance(own, Mapping) else own
+
+    def _action(self, path: DocumentPath, task: Any) -> str | None:
+        action = task.get("action") if isinstance(task, Mapping) else None
+        if not isinstance(action, str) or not action:
+            self._refuse(path, "expected a task with an action")
+            return None
+        return to_registry(action)
+
+    def _count(self, tasks: list[tuple[DocumentPath, Any]]) -> None:
+        """Find the variables that the executor increments by one: they count the rounds."""
+        for path, task in tasks:
+            post = task.get("post") if isinstance(task, Mapping) else None
+            if not isinstance(post, Mapping) or not self._executes(task):
+                continue
+            for name, value in post.items():
+                if isinstance(value, str) and incremented(value) == name:
+                    start = self._vars.get(name, 0)
+                    if isinstance(start, int) and not isinstance(start, bool):
+                        self._counters[name] = start
+                    else:
+                        self._refuse(
+                            (*path, "post", name), f"{name} begins as {excerpt(start)}, which cannot be counted"
+                        )
+
+    @staticmethod
+    def _executes(task: Mapping[str, Any]) -> bool:
+        return to_registry(str(task.get("action"))) == _EXEC
+
+    def _names(self, *, in_error: bool = False) -> WorkflowNames:
+        known = {"results": "results", "plan": "plan", "query": "query"}
+        known |= {name: f"vars.{name}" for name in self._vars}
+        known |= {name: f"sum([round, `{n}`])" if n else "round" for name, n in self._counters.items()}
+        if in_error:
+            known |= {"step": "step", "error": "error"}
+        return WorkflowNames(known, _FIELDS)
+
+    # The planner.
+
+    def _plan(self, path: DocumentPath, task: Mapping[str, Any], block: dict[str, Any]) -> None:
+        self._only(path, task, "action", "input", "post")
+        self._pass_on((*path, "post"), task.get("post"))
+        given = task.get("input")
+        if not isinstance(given, Mapping):
+            self._pass_on((*path, "input"), given)
+            return
+        own = {"promptTemplate": self._prompt, "tools": self._tool_names}
+        for name, value in given.items():
+            place = (*path, "input", name)
+            if name in own and not (isinstance(value, str) and identity(value) == name):
+                own[name](place, value, block)
+            else:
+                self._pass_on((*path, "input"), {name: value})
+
+    def _prompt(self, path: DocumentPath, value: Any, block: dict[str, Any]) -> None:
+        text: Any = value
+        if isinstance(value, str) and (name := identity(value)) is not None:
+            text = self._vars.pop(name, None)
+            if text is None:
+                self._refuse(path, f"nothing sets {name}: give its text with --var {name}=@FILE")
+                return
+        if text in (None, ""):
+            return  # then the default prompt is meant
+        if not isinstance(text, str):
+            self._refuse(path, f"expected the text of a template, found {excerpt(text)}")
+            return
+        block["prompt"] = {"text": self._velocity(path, text)}
+
+    def _velocity(self, path: DocumentPath, text: str) -> str:
+        """Return a Velocity template with our own insertions; its directives cannot be said."""
+
+        def inserted(match: re.Match[str]) -> str:
+            if match["comment"]:
+                return ""
+            line = text.count("\n", 0, match.start()) + 1
+            if match["directive"]:
+                self._refuse(path, f"line {line} of the template: {match['directive']} cannot be said here")
+                return ""
+            name = (match["braced"] or match["name"] or "").strip()
+            if name not in PROMPT_VARIABLES:
+                known = ", ".join(PROMPT_VARIABLES)
+                self._refuse(
+                    path, f"line {line} of the template: nothing is called {name!r}; known names are {known}"
+                )
+            return f"{{{{{name}}}}}"
+
+        return _VELOCITY.sub(inserted, text)
+
+    def _tool_names(self, path: DocumentPath, value: Any, block: dict[str, Any]) -> None:
+        if isinstance(value, str) and (name := identity(value)) is not None:
+            value = self._vars.pop(name, None)
+        names = [one.strip() for one in value.split(",")] if isinstance(value, str) else value
+        if not isinstance(names, list) or not all(isinstance(one, str) and one for one in names):
+            self._refuse(path, f"expected the names of tools, found {excerpt(value)}")
+            return
+        block["tools"] = {"allow": [to_registry(one) for one in names]}
+
+    # The executor.
+
+    def _exec(self, path: DocumentPath, task: Mapping[str, Any], block: dict[str, Any]) -> None:
+        self._only(path, task, "action", "when", "input", "post", "goto", "onError", "abort")
+        self._pass_on((*path, "input"), task.get("input"))
+        post = task.get("post")
+        if isinstance(post, Mapping):
+            post = {name: value for name, value in post.items() if incremented(str(value)) != name}
+        self._pass_on((*path, "post"), post)
+        when = task.get("when")
+        if when is not None and not (isinstance(when, str) and _HAS_STEPS.fullmatch(when.strip())):
+            self._refuse((*path, "when"), "the executor runs whenever there are steps; expected len(plan.steps) > 0")
+        self._goto((*path, "goto"), task.get("goto"), block)
+        self._on_error(path, task, block)
+
+    def _goto(self, path: DocumentPath, goto: Any, block: dict[str, Any]) -> None:
+        if goto is None:
+            block["max_rounds"] = 1
+            return
+        if not isinstance(goto, Mapping) or goto.get("task") != "loop":
+            self._refuse(path, "expected task: loop; a jump elsewhere cannot be said")
+            return
+        self._only(path, goto, "task", "when")
+        when = goto.get("when")
+        if when is None:
+            return
+        if not isinstance(when, str):
+            self._refuse((*path, "when"), f"expected an expression, found {excerpt(when)}")
+            return
+        until: list[str] = []
+        for part in conjuncts(when):
+            compared = comparison(part)
+            if _HAS_STEPS.fullmatch(part):
+                continue  # without steps the loop ends by itself
+            if compared is not None and compared.name in self._counters:
+                most = compared.number - self._counters[compared.name] + (compared.sign == "<=")
+                block["max_rounds"] = min(max(most, 1), block.get("max_rounds", most))
+            elif (condition := self._expression((*path, "when"), part)) is not None:
+                until.append(f"!({condition})")
+        if until:
+            block["until"] = until
+
+    def _on_error(self, path: DocumentPath, task: Mapping[str, Any], block: dict[str, Any]) -> None:
+        given = task.get("onError")
+        place = (*path, "onError")
+        if given is None and not task.get("abort"):
+            return
+        handler = given if isinstance(given, Mapping) else {}
+        if given is not None and not isinstance(given, Mapping):
+            self._refuse(place, f"expected an action, found {excerpt(given)}")
+        self._only(place, handler, "action", "input", "when", "abort")
+        rule: dict[str, Any] = {}
+        if "when" in handler:
+            rule["when"] = self._expression((*place, "when"), handler["when"], in_error=True)
+        if given is not None and (action := self._action(place, handler)) is not None:
+            rule["tool"] = action
+            if handler.get("input"):
+                rule["with"] = self._data((*place, "input"), handler["input"], in_error=True)
+        if task.get("abort") or handler.get("abort"):
+            rule["then"] = "abort"
+        block["on_error"] = [rule]
+
+    # Calls of tools.
+
+    def _call(self, path: DocumentPath, task: Any, action: str) -> dict[str, Any]:
+        if not isinstance(task, Mapping):
+            return {}
+        self._only(path, task, "action", "when", "input", "post")
+        self._only_identities((*path, "post"), task.get("post"))
+        rule: dict[str, Any] = {"tool": action}
+        if "when" in task:
+            rule["when"] = self._expression((*path, "when"), task["when"])
+        if task.get("input"):
+            rule["with"] = self._data((*path, "input"), task["input"])
+        return rule
+
+    def _data(self, path: DocumentPath, value: Any, *, in_error: bool = False) -> Any:
+        if isinstance(value, Mapping):
+            return {key: self._data((*path, key), inner, in_error=in_error) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [self._data((*path, index), inner, in_error=in_error) for index, inner in enumerate(value)]
+        if not isinstance(value, str):
+            return value
+        try:
+            return translated_text(value, self._names(in_error=in_error))
+        except NotExpressible as error:
+            self._refuse(path, str(error))
+            return value
+
+    def _expression(self, path: DocumentPath, text: Any, *, in_error: bool = False) -> str | None:
+        try:
+            if not isinstance(text, str):
+                raise NotExpressible(f"expected an expression, found {excerpt(text)}")
+            inner = text.strip()
+            inner = inner[2:-1] if inner.startswith("${") and inner.endswith("}") else inner
+            return as_jmespath(inner, self._names(in_error=in_error))
+        except NotExpressible as error:
+            self._refuse(path, str(error))
+            return None
+
+    # What says nothing here.
+
+    def _only(self, path: DocumentPath, task: Mapping[str, Any], *known: str) -> None:
+        for name in task:
+            if name not in known:
+                self._refuse((*path, name), f"unknown field, or one that cannot be said here: {name}")
+
+    def _pass_on(self, path: DocumentPath, given: Any) -> None:
+        """Refuse what does more than hand the planner's and the executor's own data on."""
+        if given is None:
+            return
+        if not isinstance(given, Mapping):
+            self._refuse(path, f"expected an object, found {excerpt(given)}")
+            return
+        for name, value in given.items():
+            source = identity(value) if isinstance(value, str) else None
+            if name not in _PASSED_ON or source is None or source.split(".")[-1] != name:
+                self._refuse(
+                    (*path, name), f"{name}: {excerpt(value)} cannot be said; the planner's data flow by themselves"
+                )
+
+    def _only_identities(self, path: DocumentPath, given: Any) -> None:
+        """Refuse what computes: the output of a call stands in the job's steps, under no further name."""
+        for name, value in given.items() if isinstance(given, Mapping) else ():
+            if not isinstance(value, str) or identity(value) != name:
+                self._refuse(
+                    (*path, name), f"{name}: {excerpt(value)} cannot be said; a step keeps its output as it is"
+                )

@@ -1,0 +1,1 @@
+"""JSON Schema, checked in bounded time, whatever the schema and the value."""

@@ -1,0 +1,149 @@
+"""Says quickly of most valid values that they are valid, by jsonschema-rs; the bounded check decides about the rest.
+
+Nearly every value that is checked is valid, and nearly every tool's schema consists of types, properties and bounds.
+jsonschema-rs checks such a schema a hundred times as fast as jsonschema, but nothing can stop it. So it gets only
+schemas of which the work is known before: each is written out here, without references, from keywords that lead to
+each part of a value a known number of times. The answer is one-sided: True means that the bounded check would find
+nothing; False means nothing. What is no JSON in a value (a lone surrogate, a float that is not finite) is left open;
+tuples pass for arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jsonschema_rs
+
+from shared.domain.schema.validators import UNKNOWN
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+_WITHOUT_EFFECT = frozenset(
+    {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment", "format"}
+    | {"$schema", "$defs"}
+)
+"""`format`, too, is not asserted; definitions count where they are referred to."""
+
+_PLAIN = frozenset(
+    {"type", "required", "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}
+)
+_BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
+_PARTS = frozenset({"items", "additionalProperties"})
+_SAME = frozenset({"allOf", "anyOf", "oneOf"})
+
+_EXACT = 2**53
+"""Up to here jsonschema-rs compares any two numbers exactly."""
+
+_MOST_WRITTEN = 2_000
+"""Most schemas of one check, each reference written out; with more, the bounded check remembers what it has seen."""
+
+_MOST_WORK = 100_000_000
+"""Most questions that one value may be asked: 3 ns each (2026-11), so less than a second."""
+
+
+class QuickCheck:
+    """The check of one schema, for values that are known and for those with parts that are not."""
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        """Precondition: the schema is valid and not deeply nested."""
+        self._strict, self._most = _compiled(schema, partial=False)
+        self._partial, _ = _compiled(schema, partial=True)
+
+    def is_surely_valid(self, value: Any, parts: int, *, partial: bool = False) -> bool:
+        """Return True for a value that is certainly valid; False means nothing, also that it would take too long.
+
+        `parts` is how many parts the value has; with `partial`, some may be `UNKNOWN`.
+        """
+        check = self._partial if partial else self._strict
+        if check is None or parts * self._most > _MOST_WORK:
+            return False
+        try:
+            return check.is_valid(value)
+        except ValueError:  # no JSON
+            return False
+
+
+class _Beyond(Exception):
+    """The schema says something that is left to the bounded check."""
+
+
+def _compiled(schema: Mapping[str, Any], *, partial: bool) -> tuple[jsonschema_rs.Draft202012Validator | None, int]:
+    writer = _Writer(schema, partial)
+    try:
+        written = writer.part(schema)
+        return jsonschema_rs.Draft202012Validator(written, validate_formats=False, offline=True), writer.most
+    except (_Beyond, ValueError, RecursionError):
+        return None, 0
+
+
+class _Writer:
+    """Writes a schema out; `most` is how many questions are asked of one part of a value."""
+
+    def __init__(self, root: Mapping[str, Any], partial: bool) -> None:
+        self.most = 0
+        self._root = root
+        self._partial = partial
+        self._entered: list[str] = []
+        self._written = 0
+        self._asked = 0
+
+    def part(self, schema: Any) -> Any:
+        """Return the schema of a part of a value."""
+        outer, self._asked = self._asked, 0
+        written = self._same(schema)
+        self.most, self._asked = max(self.most, self._asked), outer
+        # A part that is not known is forbidden only where nothing may be.
+        return {"anyOf": [{"const": UNKNOWN.value}, written]} if self._partial and written is not False else written
+
+    def _same(self, schema: Any) -> Any:
+        """Return a schema of the same part as the one it stands in."""
+        self._written += 1
+        self._asked += 1
+        if self._written > _MOST_WRITTEN:
+            raise _Beyond
+        if isinstance(schema, bool):
+            return schema
+        if schema.get("$schema", _DIALECT) != _DIALECT:
+            raise _Beyond
+        written: dict[str, Any] = {}
+        for name, rule in schema.items():
+            if name == "$ref":
+                written.setdefault("allOf", []).append(self._referred(rule))
+            elif name == "allOf":
+                written.setdefault("allOf", []).extend(map(self._same, rule))
+            elif name not in _WITHOUT_EFFECT:
+                self._asked += len(rule) if isinstance(rule, (list, dict)) else 1
+                written[name] = self._rule(name, rule)
+        return written
+
+    def _rule(self, name: str, rule: Any) -> Any:
+        if name in _PLAIN or (name in _BOUNDS and abs(rule) <= _EXACT):
+            return rule
+        if name == "const" and _is_simple(rule):
+            return rule
+        if name == "enum" and all(map(_is_simple, rule)):
+            return rule
+        if name == "properties":
+            return {key: self.part(inner) for key, inner in rule.items()}
+        if name in _PARTS:
+            return self.part(rule)
+        if name in _SAME:
+            return [self._same(inner) for inner in rule]
+        raise _Beyond
+
+    def _referred(self, rule: str) -> Any:
+        name = rule.removeprefix("#/$defs/")
+        found = self._root.get("$defs", {}).get(name) if rule != name else None
+        if found is None or rule in self._entered:
+            raise _Beyond  # recursive, or not that simple
+        self._entered.append(rule)
+        written = self._same(found)
+        self._entered.pop()
+        return written
+
+
+def _is_simple(choice: Any) -> bool:
+    if isinstance(choice, (int, float)):
+        return abs(choice) <= _EXACT
+    return choice is None or isinstance(choice, str)

@@ -1,0 +1,68 @@
+"""What a tool is to the rest of planq: a name, two schemas, an effect class and a lane.
+
+Nothing here can run a tool; workers publish these definitions, the API lists them and validates plans against them
+without importing a tool. docs/decisions.md, D10, D11, D24 to D26.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
+from shared.domain.jobs.states import Effect, Lane, Recovery, StepKind
+
+DEFAULT_TIMEOUT_SECONDS = 60.0
+"""Of a step whose tool names none (docs/decisions.md, D11)."""
+
+
+TOOL_NAME = re.compile(r"^[A-Za-z][A-Za-z0-9_.\-/]{0,127}$")
+RESERVED_NAME = re.compile(r"^(cp__|__planning__$)")
+"""docs/decisions.md, D24: these names belong to planq itself; a tool that claims one is refused at start."""
+
+TEXT_OUTPUT_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"text": {"type": "string", "description": "What the tool printed."}},
+    "required": ["text"],
+}
+"""The output schema of a tool that declares none: its text is wrapped as `{"text": …}` (docs/decisions.md, D26)."""
+
+
+LATENCIES_SECONDS = (0.01, 0.1, 1, 10, 60, 300)
+"""Upper bounds of the latencies that are told apart: a tool answers from memory, over a network, or after work."""
+
+
+def default_retries(effect: Effect) -> int:
+    """Return the extra attempts a tool gets when it names none (docs/decisions.md, D10)."""
+    return 0 if effect is Effect.UNSAFE else 2
+
+
+class ToolDefinition(BaseModel):
+    """A tool as it is published, listed and validated against.
+
+    `input_schema` and `output_schema` are JSON Schema 2020-12 with an object at the top. `output_schema` is None only
+    for plans checked against foreign definitions; registered tools always have one (`TEXT_OUTPUT_SCHEMA` at least).
+    `recovery` says what becomes of a call of an `unsafe` tool that was cut off; other tools are simply called again.
+    `kind` is that of the steps that call it: `agent` and `parallel` delegate to child jobs.
+    A `repeatable` tool may be called again and again with the same arguments (to wait, to look whether something has
+    changed): a model that does so does not run in circles.
+    `source` names where the tool comes from (`python:module:function`, `mcp:server`), for messages to people.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    description: str = ""
+    input_schema: dict[str, Any] = Field(default_factory=lambda: {"type": "object"})
+    output_schema: dict[str, Any] | None = None
+    effect: Effect = Effect.UNSAFE
+    lane: Lane = Lane.IO
+    timeout_seconds: float = Field(default=DEFAULT_TIMEOUT_SECONDS, gt=0, le=MAX_TIMEOUT_SECONDS)
+    retries: int = Field(default=0, ge=0, le=100)
+    recovery: Recovery = Recovery.FAIL
+    kind: StepKind = StepKind.TOOL
+    skill_id: str | None = None
+    repeatable: bool = False
+    source: str = ""

@@ -1,0 +1,1 @@
+"""JSON values: decoding, encoding, measuring, shortening and naming the places in them."""

@@ -1,0 +1,50 @@
+"""Untrusted values in messages: short, quoted, and never the whole of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from shared.domain.errors import capped
+
+_EXCERPT_CHARS = 80
+
+
+def is_deeper_than(value: Any, limit: int) -> bool:
+    """True when containers are nested in `value` more than `limit` deep; a scalar has depth 0. Does not recurse."""
+    level = [value] if isinstance(value, (dict, list, tuple)) else []
+    for _ in range(limit):
+        if not level:
+            return False
+        level = [
+            child
+            for item in level
+            for child in (item.values() if isinstance(item, dict) else item)
+            if isinstance(child, (dict, list, tuple))
+        ]
+    return bool(level)
+
+
+def excerpt(value: Any, limit: int = _EXCERPT_CHARS) -> str:
+    """Return a short, quoted description of an untrusted value, for messages."""
+    if isinstance(value, str):
+        shown = json.dumps(value[:limit], ensure_ascii=False)
+        return shown if len(value) <= limit else f"{shown}… ({len(value)} characters)"
+    if isinstance(value, Mapping):
+        names = ", ".join(capped(repr(name), 30) for name in islice(value, 5))
+        return f"an object ({names}{', …' if len(value) > 5 else ''})" if value else "an empty object"
+    if isinstance(value, (list, tuple)):
+        return f"an array of {len(value)}"
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 256:
+        return "a number of more than 256 bits"
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return capped(repr(value), limit)
+
+
+def sentence_list(sentences: Sequence[str], most: int) -> str:
+    """Return the first `most` sentences in one line, and how many more there are."""
+    more = f"; and {len(sentences) - most} more" if len(sentences) > most else ""
+    return "; ".join(sentences[:most]) + more

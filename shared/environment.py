@@ -1,0 +1,78 @@
+"""From the environment of a process to its settings: what cannot be read is told by the name of its variable."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import AliasChoices, ValidationError
+
+from shared.domain.errors import Misconfigured, capped
+from shared.settings import Settings
+
+ELSEWHERE = frozenset(
+    {
+        *("PLANQ_DATA", "PLANQ_FLOWER_PORT", "PLANQ_FLOWER_HOST", "PLANQ_FLOWER_PASSWORD"),
+        *("PLANQ_URL", "PLANQ_API_KEY", "PLANQ_CASES", "PLANQ_FAILPOINT"),
+    }
+)
+"""Variables that are no settings of a process: the command line, the tests and `shared.failpoints` read them."""
+
+_OF_TESTS = ("PLANQ_TEST_", "PLANQ_CHAOS_")
+
+_OF_ORCHESTRATORS = re.compile(r"PLANQ_(?:\w+_)?(?:SERVICE_(?:HOST|PORT\w*)|PORT_\d+_(?:TCP|UDP)\w*)")
+"""What Kubernetes sets in every container for a service whose name begins with `planq`."""
+
+
+def load_settings() -> Settings:
+    """Read the environment; raises `Misconfigured` that names each variable which cannot be, unknown ones too."""
+    wrong = list(_misspelt(os.environ))
+    try:
+        settings = Settings()
+    except ValidationError as error:
+        wrong = [_defect(one) for one in error.errors()] + wrong
+    else:
+        wrong = [*settings.contradictions(), *wrong]
+        if not wrong:
+            return settings
+    raise Misconfigured(f"bad settings: {'; '.join(wrong)}")
+
+
+def variables_of(field: str) -> list[str]:
+    """Return the environment variables of a field of `Settings`, the one that wins first."""
+    alias = Settings.model_fields[field].validation_alias
+    if isinstance(alias, AliasChoices):
+        return [str(choice) for choice in alias.choices]
+    return [str(alias) if alias else f"PLANQ_{field.upper()}"]
+
+
+def _misspelt(environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield a sentence for each variable that is named as ours and that nothing reads."""
+    known = {name for field in Settings.model_fields for name in variables_of(field)} | ELSEWHERE
+    for name in sorted(environment):
+        said = name.upper()
+        is_ours = said.startswith("PLANQ_") and not said.startswith(_OF_TESTS)
+        if not is_ours or said in known or _OF_ORCHESTRATORS.fullmatch(said):
+            continue
+        if "://" in environment[name] and said.endswith("_PORT"):  # Kubernetes: tcp://10.0.0.1:80
+            continue
+        near = difflib.get_close_matches(said, known, n=1, cutoff=0.75)
+        hint = f"did you mean {near[0]}?" if near else "docs/settings.md lists those that there are"
+        yield f"{capped(name, 80)}: no such setting; {hint}"
+
+
+def _defect(error: Any) -> str:
+    """Return what is wrong with one variable; what it holds is shown unless it may be a secret."""
+    field = str(error["loc"][0])
+    names = next((names for names in map(variables_of, Settings.model_fields) if field in names), [field])
+    if field in Settings.model_fields:
+        names = variables_of(field)
+    name = next((one for one in names if one in os.environ), names[0])
+    message = str(error["msg"]).removeprefix("Value error, ")
+    found = error.get("input")
+    is_shown = isinstance(found, str) and not re.search(r"KEY|URL|PASSWORD", name)
+    is_shown = is_shown and "found" not in message and repr(found) not in message
+    return f"{name}: {message}{f', found {capped(found, 80)!r}' if is_shown else ''}"

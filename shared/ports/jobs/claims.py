@@ -1,0 +1,134 @@
+"""What a worker holds: the right to carry out a stage of a job, or a step, once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from shared.domain.jobs.elicitations import ElicitationAnswer
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.limits import Limits
+from shared.domain.jobs.retry import StageTries
+from shared.domain.jobs.states import Effect, JobStatus, Lane, Recovery, StepKind, Strategy
+from shared.domain.jobs.steps import StepResult
+from shared.domain.rounds.record import RoundRecord
+from shared.domain.values.pointers import Path
+
+
+@dataclass(frozen=True, slots=True)
+class ReusedStep:
+    """A succeeded step of another job whose outcome a step of a fork takes over."""
+
+    job_id: UUID
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageClaim:
+    """The right to carry out the PLAN or RESPOND stage of a job once; `attempt` is its fencing token.
+
+    In a fork, `reuse` names whose outcomes the steps of its plan take over, by index. RESPOND answers
+    from `results`, the outcomes of the round's steps that were begun, in plan order, arguments resolved; None in PLAN
+    and where the plan was refused. `plan_body` is there in PLAN, and in RESPOND of plans that neither the caller nor
+    the model made.
+
+    The job of an agent brings the document that it pinned as `agent`, and as `instructions` the texts of the skills
+    that the document lists, in its order; `with_` and `action` are what the caller sent. `parent` is the step that a
+    child job works for. After a chained tool, `output` and `answer` are what the job had come to before it.
+    `loop` is the job's loop block as it was stored, None for none.
+    A job that plans by rounds brings in PLAN all `rounds` that are over, and the time that is left for all of them,
+    from the first plan on.
+    `budgeted` says that the tree of jobs of `root_job_id` shares a budget. `next_index` is that of the next step
+    that this job gets, for indices count on over its rounds; 0 for jobs that have one round only. `tried` is what its
+    model's failures have cost this stage before, `time_left` what the job had left at the claim.
+    """
+
+    job_id: UUID
+    tenant_id: str
+    status: JobStatus
+    round: int
+    attempt: int
+    model: str
+    input: str
+    tools: Sequence[str] | None
+    limits: Limits
+    plan_source: str | None
+    plan_body: Any
+    plan_errors: Sequence[Mapping[str, Any]] | None
+    reuse: Mapping[int, ReusedStep] = field(default_factory=dict)
+    results: Sequence[StepResult] | None = None
+    agent: Mapping[str, Any] | None = None
+    agent_name: str | None = None
+    agent_version: int | None = None
+    instructions: Sequence[str] = ()
+    action: str | None = None
+    with_: Mapping[str, Any] = field(default_factory=dict)
+    depth: int = 0
+    root_job_id: UUID | None = None
+    parent: StepRef | None = None
+    output: Any = None
+    answer: str | None = None
+    budgeted: bool = False
+    next_index: int = 0
+    user_id: str = ""
+    trace_id: str = ""
+    context_id: str = ""
+    tried: StageTries = field(default_factory=StageTries)
+    time_left: timedelta | None = None
+    strategy: Strategy = Strategy.PLAN
+    rounds: Sequence[RoundRecord] = ()
+    rounds_time_left: timedelta | None = None
+    loop: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepClaim:
+    """The right to run a step once; `attempt` is its fencing token.
+
+    `outputs` holds the outputs of exactly the steps that the arguments reference; of a large one its `Excerpts`.
+    `wanted` are the paths of its own output that later steps reference. `tries` counts this attempt and the
+    earlier ones that ended by an error: attempts cut off by a lost or stopping worker do not use up retries, and one
+    that delegates is one with that which gathers. When it
+    is `in_doubt` whether an earlier attempt took effect, the tool has to find that out before it is called again.
+    `time_left` is what the plan had left at the claim. When the step has `joined`, its child jobs have come as far
+    as it waited for: `note` is what it delegated with. `depth` counts the jobs above this one, `root_job_id` is the
+    outermost (None: this one), `agent` the one that the job runs, `skill_id` the first skill that it lists; `limits`
+    are there unless `kind` is `tool`.
+    Arguments that are `verbatim` are data: nothing in them is a reference.
+    `answers` are what people answered to what this step asked; `policies` the tool policies of its job and of those
+    above it.
+    """
+
+    ref: StepRef
+    tenant_id: str
+    tool_name: str
+    effect: Effect
+    lane: Lane
+    arguments: Mapping[str, Any]
+    outputs: Mapping[int, Any]
+    attempt: int
+    tries: int
+    retries: int
+    worker_losses: int
+    timeout_seconds: float
+    user_id: str
+    trace_id: str
+    context_id: str
+    recovery: Recovery = Recovery.FAIL
+    in_doubt: bool = False
+    wanted: tuple[Path, ...] = ()
+    time_left: timedelta | None = None
+    kind: StepKind = StepKind.TOOL
+    joined: bool = False
+    note: Any = None
+    verbatim: bool = False
+    depth: int = 0
+    root_job_id: UUID | None = None
+    agent: str | None = None
+    limits: Limits | None = None
+    skill_id: str | None = None
+    answers: tuple[ElicitationAnswer, ...] = ()
+    policies: tuple[Mapping[str, str], ...] = ()

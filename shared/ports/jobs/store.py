@@ -1,0 +1,394 @@
+"""The durable state of jobs, as the engine uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol
+from uuid import UUID
+
+from shared.domain.errors import ErrorRecord
+from shared.domain.jobs.budget import Holder, Reserved, Wanted
+from shared.domain.jobs.elicitations import Elicitation
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.retry import StageTries
+from shared.domain.jobs.states import AfterSteps, JobStatus, Lane, OnFailure, StepStatus, StopReason
+from shared.domain.jobs.steps import PlannedStep
+from shared.domain.jobs.usage import ModelCall
+from shared.domain.values.encoding import JsonText
+from shared.ports.jobs.children import ChildOutcome, Delegated
+from shared.ports.jobs.claims import StageClaim, StepClaim
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyStep:
+    """A step that became ready by a transition."""
+
+    index: int
+    lane: Lane
+    tool_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """What the caller of a transition takes over itself of that which the transition makes ready.
+
+    It is claimed in the same commit, exactly as `claim_step` and `claim_stage` would right after it: at most `steps`
+    of the ready steps of `lane`, in plan order, and with `stage` the RESPOND stage. Nothing of a paused job is taken.
+    """
+
+    lane: Lane
+    steps: int = 1
+    stage: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactRecord:
+    """What is stored about an artifact beside its body, which is the step's output.
+
+    `metadata` is its `_metadata`. `beside` is another artifact of the same step, which has a body of its own: `body`,
+    or where that is large the `hash` of its payload. Where only that one is there, `id` is None.
+    """
+
+    id: str | None
+    skill_id: str | None
+    type: str | None
+    metadata: Mapping[str, Any] | None = None
+    beside: ArtifactRecord | None = None
+    body: JsonText | None = None
+    hash: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadRecord:
+    """What is stored beside a step whose output is a payload.
+
+    `hash` is the SHA-256 of the output's JSON, `size` its length in bytes, `excerpts` what
+    `shared.domain.references.excerpts.excerpts_json` returned for it.
+    """
+
+    hash: bytes
+    size: int
+    excerpts: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class UnitStep:
+    """A step that has succeeded with a small output in so many seconds; `claim` is the one that it will have had."""
+
+    claim: StepClaim
+    output: JsonText | None
+    artifact: ArtifactRecord | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TransitionResult:
+    """What a transition did. When it did not land, nothing changed: the attempt had expired or the job had ended.
+
+    `status` is the step's status after a step transition; `job_status` the job's; `ready` lists what to dispatch now.
+    `stage_attempt` is the newest attempt at a stage of the job, 0 where it does not matter. `taken` are the claims
+    that a `Take` brought: what they claim is not in `ready`. When RESPOND is among them, nobody need be woken for the
+    stage that `job_status` names. `steps` counts those of a unit that succeeded. `children` are child jobs to be
+    woken, for they may begin now.
+    """
+
+    applied: bool
+    ready: Sequence[ReadyStep] = ()
+    job_status: JobStatus | None = None
+    status: StepStatus | None = None
+    stage_attempt: int = 0
+    taken: Sequence[StepClaim | StageClaim] = ()
+    steps: int = 1
+    children: Sequence[UUID] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ParentTransition:
+    """What the end of a child job did to its parent: `result` is of the parent, whose step `step` waits for it."""
+
+    step: StepRef
+    result: TransitionResult
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message to keep beside a job: the call of a chained tool, and its response, share a `call_id`."""
+
+    kind: str
+    call_id: str
+    name: str
+    content: Any
+
+
+@dataclass(frozen=True, slots=True)
+class FollowUp:
+    """What follows a plan that is accepted.
+
+    After its last step the stage `after_steps` opens; `planning` begins the next round. `on_failure` is what a failed
+    step does. `seconds` is the time for the steps, with further rounds for all of them together, None for the job's
+    limit on a plan. `reply` is what the model said, as the next planner is shown it. With a `stop_reason` the job is
+    answered with `answer`, and `output`, once these steps have ended.
+    """
+
+    after_steps: AfterSteps = AfterSteps.RESPONDING
+    on_failure: OnFailure = OnFailure.HALT
+    seconds: float | None = None
+    reply: Any = None
+    stop_reason: StopReason | None = None
+    answer: str | None = None
+    output: Any = None
+
+
+ONE_ROUND = FollowUp()
+"""One round, which halts at its first failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Approved:
+    """Tools that a person has approved for the rest of a job, and what its tree of jobs has used by now."""
+
+    tools: Collection[str]
+    tokens: int
+    cost_usd: float
+    model_calls: int
+
+
+class JobStore(Protocol):
+    """The durable state of jobs, as the engine uses it. Every transition is one commit and guarded by its attempt.
+
+    Transitions that make work ready claim what their `take` asks for, in the same commit. A caller that repeats one
+    that did land, because its answer was lost, does not get those claims: they then run out as those of a lost answer
+    do.
+
+    All methods raise `DatabaseUnavailable` when the database does not answer; the caller then lets go: the lease and
+    the sweeper decide what happens to the work.
+    """
+
+    async def claim_stage(self, job_id: UUID, statuses: Sequence[JobStatus]) -> StageClaim | None:
+        """Take the stage of a job that stands in one of `statuses`; None when it is taken, over or does not exist."""
+        ...
+
+    async def accept_plan(
+        self,
+        claim: StageClaim,
+        /,
+        source: str,
+        body: Any,
+        steps: Sequence[PlannedStep],
+        calls: Sequence[ModelCall],
+        *,
+        follow: FollowUp = ONE_ROUND,
+        take: Take | None = None,
+    ) -> TransitionResult:
+        """Store a valid plan with its steps; `ready` holds those that nothing holds up.
+
+        Steps named in `claim.reuse`, and those whose outcome is known, have ended at once; when all have, the stage
+        that `follow` names is due. Raises
+        `InternalFault` when an outcome to take over is gone.
+        """
+        ...
+
+    async def refuse_plan(
+        self,
+        claim: StageClaim,
+        /,
+        source: str,
+        body: Any,
+        errors: Sequence[Mapping[str, Any]],
+        calls: Sequence[ModelCall],
+        *,
+        take: Take | None = None,
+    ) -> TransitionResult:
+        """Keep a defective plan with its defects and send the job on to RESPOND."""
+        ...
+
+    async def end_job(
+        self,
+        claim: StageClaim,
+        /,
+        status: JobStatus,
+        answer: str | None,
+        error: ErrorRecord | None,
+        calls: Sequence[ModelCall],
+        *,
+        output: Any = None,
+        chained: Any = None,
+        messages: Sequence[Message] = (),
+        stop_reason: StopReason | None = None,
+    ) -> bool:
+        """End the job from its stage, as completed with an answer or failed with an error; True when it applied.
+
+        `output` is the agent's structured output, `chained` the outcome of the chained tool; None keeps what is
+        stored, and so does a `stop_reason` of None. The commit itself announces the end to those who wait for the
+        job. The parent of a child job is notified by `child_ended`, in a commit of its own.
+        """
+        ...
+
+    async def chain_tool(
+        self,
+        claim: StageClaim,
+        /,
+        output: Any,
+        answer: str | None,
+        step: PlannedStep,
+        calls: Sequence[ModelCall],
+        *,
+        stop_reason: StopReason | None = None,
+        take: Take | None = None,
+    ) -> TransitionResult:
+        """Store what the job has come to, and open its next round with one step; from PLAN or RESPOND.
+
+        The plan of that round has the source `chained`; `step` has the claim's `next_index` and waits for nothing.
+        When the round ends RESPOND is due, whose claim brings `output` and `answer` back.
+        """
+        ...
+
+    async def reserve(self, holder: Holder, wanted: Wanted) -> Reserved:
+        """Reserve what a stage or step is about to use of its tree's budget; a job without one is granted it all.
+
+        All reservations of a tree take turns, so that together they pass no limit. What is held (tokens, money,
+        calls, steps) counts until the call `wanted.call_id` is recorded, by whichever commit, and no longer than the
+        holder's claim; where its job is cut off, 15 s longer at most. The reservation replaces an earlier one of the
+        same stage or step. Where it comes to the soft limit the root gets an event, once; with `ask` the tree is
+        paused then, if `wanted.may_ask`.
+        """
+        ...
+
+    async def warn(self, claim: StageClaim, kind: str, data: Mapping[str, Any]) -> bool:
+        """Append an event of this kind to the job's stream, unless it has one; False: the stage is no longer ours."""
+        ...
+
+    async def release_stage(self, claim: StageClaim) -> bool:
+        """Give the stage back unfinished, for another worker to take at once; True when it applied."""
+        ...
+
+    async def retry_stage(
+        self,
+        claim: StageClaim,
+        /,
+        error: ErrorRecord,
+        delay: timedelta,
+        tried: StageTries,
+        calls: Sequence[ModelCall],
+    ) -> bool:
+        """Let the stage be claimed again after `delay`, by anybody; True when it applied.
+
+        `error` is why, `tried` what the next claim of this stage shall bring: both are shown with the job until it
+        goes on. Those of `calls` that failed are kept, and count as one with the call that ends the stage.
+        """
+        ...
+
+    async def claim_step(self, ref: StepRef) -> StepClaim | None:
+        """Take a ready step whose time has come; None when it is taken, over, not ready or does not exist."""
+        ...
+
+    async def claim_steps(self, refs: Sequence[StepRef]) -> Sequence[StepClaim]:
+        """Take those of a job's steps that `claim_step` would take, in one commit; in plan order.
+
+        All `refs` name steps of one round of one job; raises `ValueError` otherwise.
+        """
+        ...
+
+    async def claim_suspects(self, group: UUID | None, lane: Lane) -> Sequence[StageClaim | StepClaim]:
+        """Take what is due of a group of suspects, with None of any group of the lane that nobody has taken.
+
+        For a process that carries out nothing else. Returns nothing where there is no such group, or where all of it
+        has ended or gone on otherwise.
+        """
+        ...
+
+    async def succeed_step(
+        self,
+        claim: StepClaim,
+        /,
+        output: Any,
+        artifact: ArtifactRecord | None,
+        payload: PayloadRecord | None = None,
+        *,
+        unit: Sequence[UnitStep] = (),
+        take: Take | None = None,
+    ) -> TransitionResult:
+        """Store the output of the attempt, claim and succeed what is in `unit`, and unlock what waited for the last.
+
+        `output` is a JSON value, or the `JsonText` of one; None beside a `payload`, which `Payloads.put` has just
+        stored. Raises `DatabaseUnavailable` also when that payload is gone: put it again.
+
+        Each of `unit` is of the same lane, waits for the one before it alone, and is the only one that does. From the
+        first one on that cannot be claimed, as in a paused job, nothing of it is stored.
+        """
+        ...
+
+    async def fail_step(
+        self,
+        claim: StepClaim,
+        /,
+        error: ErrorRecord,
+        retry_in: timedelta | None,
+        *,
+        in_doubt: bool = False,
+        anew: bool = False,
+        take: Take | None = None,
+    ) -> TransitionResult:
+        """Store the error of the attempt: `status` says whether it will be retried or has failed for good.
+
+        With `in_doubt` the next attempt first finds out whether this one took effect. With `anew` it delegates again:
+        what is unfinished of the child jobs ends in the same commit, so that those of two attempts never run at once.
+        """
+        ...
+
+    async def ask_step(self, claim: StepClaim, /, question: Elicitation, error: ErrorRecord | None = None) -> bool:
+        """Let the step wait for a person, without a worker, as long as its job allows; True: it applied.
+
+        The wait counts against no time limit of the job, nor of any job above it. `error` is that of a call which was
+        cut off.
+        """
+        ...
+
+    async def approvals(self, claim: StepClaim) -> Approved:
+        """Return the tools that people have approved for the rest of the job, and what its tree has cost so far."""
+        ...
+
+    async def record_calls(self, job_id: UUID, calls: Sequence[ModelCall]) -> None:
+        """Keep model calls that ended with no transition, such as those of a job that was cancelled meanwhile.
+
+        May be repeated: a call whose `id` is recorded already, by this or by a transition, is not counted again. The
+        same holds for the calls of a transition that is repeated and does not land.
+        """
+        ...
+
+    async def suspend_step(self, claim: StepClaim, /, delay: timedelta, output: Any) -> bool:
+        """Let the step wait: it succeeds with `output` after `delay`, without a worker; True when it applied."""
+        ...
+
+    async def delegate_step(self, claim: StepClaim, /, delegated: Delegated) -> TransitionResult:
+        """Store the child jobs and let the step wait for them without a worker, in one commit.
+
+        `children` are those that may be begun; the others follow as these end. `ready` holds the step itself where it
+        need not wait, because children ended at once. Not applied: nothing is stored.
+        """
+        ...
+
+    async def children(self, claim: StepClaim) -> Sequence[ChildOutcome]:
+        """Return how the child jobs of a step that has joined stand, in the order in which they were asked for."""
+        ...
+
+    async def child_ended(self, job_id: UUID) -> ParentTransition | None:
+        """Notify the parent that a child job has ended: its step may become ready, the next child may begin.
+
+        The parent is notified once: None when it was before, when the job has no parent, or when it has not ended.
+        The worker that ended the child calls this after that commit; the sweeper does it where no worker did.
+        """
+        ...
+
+    async def holds_step(self, claim: StepClaim) -> bool:
+        """True while the attempt is the owner of its step."""
+        ...
+
+    async def release_step(self, claim: StepClaim) -> TransitionResult:
+        """Give a running step back unfinished: `ready` holds it, for another worker to take at once.
+
+        After an earlier step has failed for good it is skipped instead, as whatever had not begun.
+        """
+        ...

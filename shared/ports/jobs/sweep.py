@@ -1,0 +1,351 @@
+"""What the sweeper needs: finding what was lost or is due, and putting it right, fenced like every transition."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Protocol
+from uuid import UUID
+
+from shared.domain.errors import ErrorRecord
+from shared.domain.jobs.elicitations import AfterAnswer, Elicitation
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.states import Effect, ElicitationKind, JobStatus, Lane, Recovery, StepKind
+from shared.ports.jobs.store import ParentTransition, TransitionResult
+from shared.ports.jobs.wakes import Wake
+
+
+class Loss(StrEnum):
+    """How the loss of an attempt's worker was seen."""
+
+    LEASE = "lease"  # the worker's lease ended, or was given up
+    GONE = "gone"  # the worker's process has gone
+    ABANDONED = "abandoned"  # the worker lives and let go of it: the process of it that ran the step died, say
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A worker whose lease has not been ended, and its process as text (`shared.domain.jobs.processes.Process`)."""
+
+    id: UUID
+    name: str
+    process: str
+
+
+class LocalPeers(Protocol):
+    """The machine on which this process runs, as far as it can see the others there."""
+
+    @property
+    def place(self) -> str | None:
+        """The beginning of the `process` of each worker that it can see; None when it sees nobody."""
+        ...
+
+    def has_gone(self, process: str) -> bool:
+        """True when a process is certain to do nothing any more, nor what it has forked; False when in doubt."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LostStep:
+    """A running step whose worker's lease has ended (`is_worker_lost`), or whose deadline passed unenforced.
+
+    `company` is how many attempts were in flight in that worker, this one included.
+    """
+
+    ref: StepRef
+    attempt: int
+    effect: Effect
+    tries: int
+    retries: int
+    worker_losses: int
+    tool_name: str
+    timeout_seconds: float
+    is_worker_lost: bool
+    recovery: Recovery = Recovery.FAIL
+    in_doubt: bool = False
+    seen: Loss = Loss.LEASE
+    company: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LostStage:
+    """A PLAN or RESPOND stage whose worker's lease has ended, or that has taken longer than any stage can.
+
+    `company` is how many attempts were in flight in that worker, this one included.
+    """
+
+    job_id: UUID
+    status: JobStatus
+    attempt: int
+    losses: int
+    is_worker_lost: bool = True
+    seen: Loss = Loss.LEASE
+    company: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DueTimer:
+    """A waiting step whose timer has run out."""
+
+    ref: StepRef
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredPlan:
+    """An executing job whose plan has used up its time."""
+
+    job_id: UUID
+    plan_timeout_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredJob:
+    """An unfinished job that has used up its time: that in the queue when it `is_queued`, else the whole."""
+
+    job_id: UUID
+    is_queued: bool
+    limit_seconds: float
+    is_child: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredQuestion:
+    """A step that asked a person and got no answer in time; `default` counts as the answer, None: there is none."""
+
+    id: UUID
+    ref: StepRef
+    tenant_id: str
+    tool_name: str
+    kind: ElicitationKind
+    step_kind: StepKind
+    limit_seconds: float
+    default: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class DueSchedule:
+    """A schedule whose time, `next_at`, has come; `now` is the database's time at which it was found.
+
+    `is_spent` says that its jobs have used up the budget that they share. `loop` is the loop block of the job that
+    asked for it, None for none.
+    """
+
+    id: UUID
+    tenant_id: str
+    name: str
+    agent: str | None
+    cron: str | None
+    timezone: str
+    strategy: str
+    model: str
+    next_at: datetime
+    now: datetime
+    is_spent: bool = False
+    loop: Mapping[str, Any] | None = None
+
+
+class SweepPart(StrEnum):
+    """What a sweep may have to do, each found by the method of `SweepStore` named in the comment."""
+
+    TIMERS = "timers"  # due_timers
+    STEPS = "steps"  # lost_steps
+    STAGES = "stages"  # lost_stages
+    PLANS = "plans"  # expired_plans
+    JOBS = "jobs"  # expired_jobs
+    QUESTIONS = "questions"  # expired_questions
+    CHILDREN = "children"  # unnotified_children
+    WAKES = "wakes"  # take_due_wakes
+    SCHEDULES = "schedules"  # due_schedules
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """What one look found: parts with something to do, and lanes whose work was published and is not claimed.
+
+    `suspected` are the lanes with suspects that wait for a process of their own. `next_in` is when the next job or
+    plan runs out of time, None where that is not soon.
+    """
+
+    parts: Collection[SweepPart]
+    unclaimed: Collection[Lane]
+    suspected: Collection[Lane] = ()
+    next_in: timedelta | None = None
+
+
+class SweepStore(Protocol):
+    """The sweeper's side of the store. Finding is bounded by `limit`; acting is guarded and may not land.
+
+    All methods raise `DatabaseUnavailable`.
+    """
+
+    async def look(self, deadline_grace: timedelta, ahead: timedelta) -> Due:
+        """Return what there is to do, in one round trip: at rest, nothing. `ahead` is what counts as soon.
+
+        `unclaimed` are the lanes with work that was published a while ago, is not yet due again, and is unclaimed.
+        """
+        ...
+
+    async def peers(self, place: str) -> Sequence[Peer]:
+        """Return the workers that say they run in `place` and whose lease nobody has ended."""
+        ...
+
+    async def end_lease(self, worker: Peer) -> bool:
+        """End the lease of a worker whose process has gone; False when its row is not that of this process.
+
+        What it held is lost from then on, and found by `look`. To end it twice does no harm.
+        """
+        ...
+
+    async def take_due_wakes(self, limit: int, empty: Collection[Lane] = ()) -> Sequence[Wake]:
+        """Return wake-ups that are due and were not claimed; each is due again later, twice as long each time.
+
+        In the lanes `empty`, whose queues hold nothing, what was published a while ago has got lost: it is due now.
+        """
+        ...
+
+    async def return_wakes(self, wakes: Sequence[Wake]) -> None:
+        """Make wake-ups that the broker did not take due at once, as if they had not been taken."""
+        ...
+
+    async def lost_steps(self, limit: int, deadline_grace: timedelta) -> Sequence[LostStep]:
+        """Return running steps whose worker is lost, or whose deadline passed `deadline_grace` ago unenforced.
+
+        Who was in flight with whom in lost workers is noted before, once for each attempt.
+        """
+        ...
+
+    async def take_back_step(
+        self, step: LostStep, error: ErrorRecord, retry_in: timedelta | None, *, in_doubt: bool = False
+    ) -> TransitionResult:
+        """Fail or retry a lost attempt; a worker that did finish meanwhile wins. `in_doubt` as in `fail_step`.
+
+        The loss is charged to a step that was alone. One whose worker was lost is claimed next by a process for
+        suspects (`JobStore.claim_suspects`), or by any worker after some minutes without one.
+        """
+        ...
+
+    async def ask_lost_step(self, step: LostStep, question: Elicitation, error: ErrorRecord) -> bool:
+        """Let a lost step wait for a person, as long as its job allows; True when it applied."""
+        ...
+
+    async def lost_stages(self, limit: int) -> Sequence[LostStage]:
+        """Return stages whose worker is lost, or holds them for longer than any stage can take; as `lost_steps`."""
+        ...
+
+    async def take_back_stage(self, stage: LostStage) -> bool:
+        """Free a stage, as `take_back_step` does a step; True when it applied."""
+        ...
+
+    async def fail_stage(self, stage: LostStage, error: ErrorRecord) -> bool:
+        """Fail a job whose stage keeps losing its workers; True when it applied."""
+        ...
+
+    async def due_timers(self, limit: int) -> Sequence[DueTimer]:
+        """Return waiting steps whose timer has run out."""
+        ...
+
+    async def fire_timer(self, timer: DueTimer) -> TransitionResult:
+        """Let the step succeed with the output it was suspended with."""
+        ...
+
+    async def expired_plans(self, limit: int) -> Sequence[ExpiredPlan]:
+        """Return executing jobs whose plan has used up its time."""
+        ...
+
+    async def expire_plan(self, plan: ExpiredPlan, error: ErrorRecord) -> JobStatus | None:
+        """Fail what has begun or could have, skip the rest; returns the stage that opens, None: it did not apply."""
+        ...
+
+    async def expired_jobs(self, limit: int) -> Sequence[ExpiredJob]:
+        """Return unfinished jobs that have used up their time."""
+        ...
+
+    async def expire_job(self, job: ExpiredJob, error: ErrorRecord) -> Sequence[UUID]:
+        """Fail the job and cancel its child jobs; returns all that ended by it, none when it did not land."""
+        ...
+
+    async def expired_questions(self, limit: int) -> Sequence[ExpiredQuestion]:
+        """Return waiting steps whose question nobody answered in time."""
+        ...
+
+    async def expire_question(self, question: ExpiredQuestion, after: AfterAnswer) -> TransitionResult:
+        """Fail the step that nobody answered."""
+        ...
+
+    async def due_schedules(self, limit: int) -> Sequence[DueSchedule]:
+        """Return schedules whose time has come."""
+        ...
+
+    async def fire_schedule(self, due: DueSchedule) -> UUID | None:
+        """Make the job of a schedule that is due, and move it on to its next time, in one commit.
+
+        None when somebody else has fired it, or when it cannot be fired (its agent is gone, say): then it is switched
+        off and keeps the reason.
+        """
+        ...
+
+    async def unnotified_children(self, limit: int) -> Sequence[UUID]:
+        """Return child jobs that ended a while ago and of whose end their parents were not notified."""
+        ...
+
+    async def child_ended(self, job_id: UUID) -> ParentTransition | None:
+        """Notify the parent, as `JobStore.child_ended`."""
+        ...
+
+    async def tidy(self) -> None:
+        """Remove what nobody refers to any more: dead workers, tools that nobody offers, schedules that are over."""
+        ...
+
+
+Place = StepRef | UUID
+"""Where an attempt is made: a step, or (by the job's id) the stage in which a job stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt at a place; `number` is its fencing token."""
+
+    place: Place
+    number: int
+
+    @property
+    def job_id(self) -> UUID:
+        """The job that the attempt belongs to."""
+        return job_of(self.place)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An attempt that a worker holds in the database: `effect` is None for a stage, `again` wakes the next one."""
+
+    attempt: Attempt
+    effect: Effect | None
+    again: Wake
+
+
+def job_of(place: Place) -> UUID:
+    """Return the job that a place belongs to."""
+    return place if isinstance(place, UUID) else place.job_id
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What one batch removed: `kind` is the status of the jobs, or `payloads`; `count` is never 0."""
+
+    kind: str
+    count: int
+
+
+class RetentionStore(Protocol):
+    """Jobs that have ended, and the large values that nobody refers to any more."""
+
+    def remove(self) -> AsyncIterator[Removed]:
+        """Remove what has been kept for long enough, oldest first, each batch bounded and committed by itself.
+
+        Ends when nothing is left to remove, or others are at it. The caller sets the pace. Raises `Unavailable`
+        when the database or an object store does not answer; what was yielded is done.
+        """
+        ...

@@ -1,0 +1,101 @@
+"""Wake-ups and other signals between processes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+from shared.domain.errors import ErrorRecord
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.states import JobStatus, Lane
+
+
+@dataclass(frozen=True, slots=True)
+class PlanWake:
+    """Carry out the PLAN stage of a job."""
+
+    job_id: UUID
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StepWake:
+    """Run a step. `lane`, `tool_name` and `attempt` only choose the queue and the name shown in Flower."""
+
+    ref: StepRef
+    lane: Lane
+    tool_name: str
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RespondWake:
+    """Carry out the RESPOND stage of a job."""
+
+    job_id: UUID
+    attempt: int = 1
+
+
+Wake = PlanWake | StepWake | RespondWake
+
+
+def stage_again(job_id: UUID, status: JobStatus, attempt: int) -> PlanWake | RespondWake:
+    """Return the wake-up for the stage in which a job stands, after `attempt` at a stage of it."""
+    if status is JobStatus.RESPONDING:
+        return RespondWake(job_id, attempt + 1)
+    return PlanWake(job_id, attempt + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class StepsWake:
+    """Run several steps of one round, all of one lane: one message for a part of a wide fan-out.
+
+    `steps` are (index, tool name), in plan order. As in `StepWake`, all but the indices only choose queue and name.
+    """
+
+    job_id: UUID
+    round: int
+    lane: Lane
+    steps: tuple[tuple[int, str], ...]
+    attempt: int = 1
+
+    @property
+    def each(self) -> list[StepWake]:
+        """The wake-ups that this one stands for."""
+        return [
+            StepWake(StepRef(self.job_id, self.round, index), self.lane, tool_name, self.attempt)
+            for index, tool_name in self.steps
+        ]
+
+
+AnyWake = Wake | StepsWake
+
+
+class Publisher(Protocol):
+    """Sends wake-ups to workers. They may be lost, doubled or late: the claim and the sweeper make that harmless."""
+
+    async def publish(self, wakes: Sequence[AnyWake]) -> bool:
+        """Send all wake-ups in one batch; True when the broker took them, False when it cannot be reached now."""
+        ...
+
+
+class Queues(Protocol):
+    """Looks at the broker's queues."""
+
+    async def empty(self, lanes: Collection[Lane]) -> Collection[Lane]:
+        """Return those of `lanes` whose queue is known to hold no message; none when the broker does not answer."""
+        ...
+
+
+class Tracker(Protocol):
+    """Shows fused stages and steps to monitors as Celery tasks of their own."""
+
+    def started(self, wake: Wake, attempt: int) -> None:
+        """A stage or step begins inside another Celery task."""
+        ...
+
+    def ended(self, wake: Wake, attempt: int, error: ErrorRecord | None, runtime_seconds: float) -> None:
+        """It ended; `error` is None when it succeeded."""
+        ...

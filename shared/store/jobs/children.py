@@ -1,0 +1,94 @@
+"""Child jobs in the store: a step delegates to them, is notified of their ends, and reads their outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from shared.domain.errors import ErrorRecord, storable
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.states import JobStatus
+from shared.ports.jobs.children import ChildOutcome, ChildRequest, Delegated
+from shared.ports.jobs.claims import StepClaim
+from shared.ports.jobs.store import ParentTransition
+from shared.store.database import Database, Row, json_text
+from shared.store.ids import new_ids
+from shared.store.jobs.codec import transition_result
+
+
+def children_text(claim: StepClaim, delegated: Delegated) -> str:
+    """Return the JSON in which `planq_delegate_step` takes the child jobs: their ids sort as they were asked for.
+
+    What text cannot hold is replaced; what holds JSON is a text of its own.
+    """
+    ids = new_ids(len(delegated.children), after=claim.ref.job_id)
+    pairs = zip(ids, delegated.children, strict=True)
+    return json_text([_child(id, position, child) for position, (id, child) in enumerate(pairs)])
+
+
+async def outcomes(database: Database, first: StepRef, last: int) -> Mapping[int, Sequence[ChildOutcome]]:
+    """Return how the child jobs stand of the steps from `first` to that with the index `last`, by step.
+
+    Those of a step are in the order in which they were asked for; a step without any is left out.
+    """
+    found: dict[int, list[ChildOutcome]] = {}
+    given = {"job_id": first.job_id, "round": first.round, "first": first.index, "last": last}
+    for row in await database.fetch_all("child_outcomes", **given):
+        found.setdefault(row["parent_step_index"], []).append(_outcome(row))
+    return found
+
+
+def _outcome(row: Row) -> ChildOutcome:
+    return ChildOutcome(
+        job_id=row["id"],
+        position=row["child_position"],
+        key=row["child_key"],
+        agent=row["agent_name"],
+        action=row["action"],
+        status=JobStatus(row["status"]),
+        output=row["output"],
+        answer=row["answer"],
+        chained=row["chained"],
+        error=None if row["error"] is None else error_record(row["error"]),
+        elapsed_ms=round(row["seconds"] * 1000),
+        ended_at=row["finished_at"],
+    )
+
+
+async def notify_parent(database: Database, job_id: UUID) -> ParentTransition | None:
+    """See `JobStore.child_ended`."""
+    value = await database.call("planq_child_ended", job_id)
+    if not value["applied"]:
+        return None
+    return ParentTransition(StepRef(UUID(value["job_id"]), value["round"], value["index"]), transition_result(value))
+
+
+def error_record(stored: Mapping[str, Any]) -> ErrorRecord:
+    """Read an error as a job or a step has it."""
+    return ErrorRecord(
+        stored.get("code", "internal"),
+        stored.get("message", ""),
+        bool(stored.get("retryable")),
+        stored.get("details") or {},
+    )
+
+
+def _child(id: UUID, position: int, child: ChildRequest) -> dict[str, Any]:
+    return {
+        "id": str(id),
+        "position": position,
+        "agent": _text(child.agent),
+        "input": storable(child.input),
+        "action": _text(child.action),
+        "with": json_text(dict(child.with_)) if child.with_ else None,
+        "seconds": child.timeout_seconds,
+        "key": _text(child.key),
+        "plan": None if child.plan is None else json_text(dict(child.plan)),
+        "source": child.plan_source,
+        "model": _text(child.model),
+    }
+
+
+def _text(value: str | None) -> str | None:
+    return None if value is None else storable(value)

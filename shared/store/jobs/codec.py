@@ -1,0 +1,459 @@
+"""Rows, and the JSON of SQL functions, to records and back: the only place that knows both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from shared.domain.errors import InvalidArguments, capped, storable
+from shared.domain.jobs.budget import Holder, Wanted
+from shared.domain.jobs.elicitations import (
+    MAX_ELICITATION_CHARS,
+    AfterAnswer,
+    Continues,
+    Elicitation,
+    ElicitationAnswer,
+    Fails,
+    Succeeds,
+)
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.limits import Limits
+from shared.domain.jobs.retry import StageTries
+from shared.domain.jobs.states import (
+    Effect,
+    ElicitationKind,
+    ElicitationStatus,
+    JobStatus,
+    Lane,
+    Recovery,
+    StepKind,
+    StepStatus,
+    Strategy,
+)
+from shared.domain.jobs.steps import PlannedStep, StepResult
+from shared.domain.jobs.usage import ModelCall
+from shared.domain.references.excerpts import Excerpts, path_of, path_text
+from shared.domain.references.resolution import MAX_SIZE, resolve, uncovered
+from shared.domain.rounds.record import RoundRecord
+from shared.ports.jobs.claims import ReusedStep, StageClaim, StepClaim
+from shared.ports.jobs.store import ArtifactRecord, Message, PayloadRecord, ReadyStep, TransitionResult
+from shared.ports.jobs.wakes import StepWake
+from shared.store.database import Row, json_text, stored_text
+
+
+def step_to_json(step: PlannedStep, reused: ReusedStep | None = None) -> dict[str, Any]:
+    """Return a step as `planq_accept_plans` and `planq_chain_tool` take it; `reused` is whose outcome it has."""
+    shape = {
+        "index": step.index,
+        "kind": str(step.kind),
+        "tool_name": step.tool_name,
+        "lane": str(step.lane),
+        "effect": str(step.effect),
+        "arguments": json_text(step.arguments),
+        "inputs": list(step.inputs),
+        "depends_on": list(step.depends_on),
+        "dependents": list(step.dependents),
+        "retries": step.retries,
+        "timeout_seconds": step.timeout_seconds,
+        "recovery": str(step.recovery),
+        "wanted": json_text([path_text(path) for path in step.wanted]) if step.wanted else None,
+    }
+    if step.verbatim:
+        shape["verbatim"] = True
+    if step.known is not None:
+        error = step.known.error
+        shape |= {
+            "known": str(step.known.status),
+            "error": None if error is None else json_text(error.to_json()),
+            "output_of": step.known.output_of,
+        }
+    if reused is not None:
+        shape |= {"reuse_job": str(reused.job_id), "reuse_index": reused.index}
+    return shape
+
+
+def message_to_json(message: Message) -> dict[str, Any]:
+    """Return the form in which `planq_end_jobs` takes a message."""
+    return {
+        "kind": message.kind,
+        "call_id": storable(message.call_id),
+        "name": storable(message.name),
+        "content": json_text(message.content),
+    }
+
+
+def call_to_json(call: ModelCall) -> dict[str, Any]:
+    """Return the form in which the transitions take a model call."""
+    return {
+        "id": None if call.id is None else str(call.id),
+        "purpose": str(call.purpose),
+        "model": call.model,
+        "attempts": call.attempts,
+        "latency_ms": call.latency_ms,
+        "input_tokens": call.input_tokens,
+        "output_tokens": call.output_tokens,
+        "cost_usd": None if call.cost_usd is None else str(call.cost_usd),
+        "error": json_text(call.error.to_json()) if call.error else None,
+        "exchange": None if call.exchange is None else json_text(call.exchange),
+    }
+
+
+def stage_fence(claim: StageClaim, calls: Sequence[ModelCall]) -> dict[str, Any]:
+    """Return the attempt at a stage and what it has spent, as the transitions take them."""
+    fence: dict[str, Any] = {"job": str(claim.job_id), "attempt": claim.attempt}
+    if calls:
+        costs = [call.cost_usd for call in calls if call.cost_usd is not None]
+        fence |= {
+            "calls": json_text([call_to_json(call) for call in calls]),
+            "spent_calls": len(calls),
+            "spent_input": sum(call.input_tokens for call in calls),
+            "spent_output": sum(call.output_tokens for call in calls),
+            "spent_usd": str(sum(costs)) if costs else None,
+        }
+    return fence
+
+
+def holder_to_json(holder: Holder, wanted: Wanted) -> dict[str, Any]:
+    """Return the form in which `planq_reserve` takes who reserves, and for which call."""
+    return {
+        "job": str(holder.job_id),
+        "round": holder.round,
+        "index": holder.index,
+        "attempt": holder.attempt,
+        "call": None if wanted.call_id is None else str(wanted.call_id),
+    }
+
+
+def wanted_to_json(wanted: Wanted) -> dict[str, Any]:
+    """Return the form in which `planq_reserve` takes what is wanted."""
+    return {
+        "asked": wanted.asked_tokens,
+        "reply": wanted.reply_tokens,
+        "least": wanted.least_tokens,
+        "calls": wanted.model_calls,
+        "steps": wanted.steps,
+        "asked_usd": None if wanted.price is None else wanted.price.asked_usd,
+        "token_usd": None if wanted.price is None else wanted.price.token_usd,
+        "may_ask": wanted.may_ask,
+    }
+
+
+def made_to_json(made: Sequence[ModelCall]) -> dict[str, Any]:
+    """Return the form in which `planq_reserve` takes what calls have used that are not recorded yet."""
+    return {
+        "input": sum(call.input_tokens for call in made),
+        "output": sum(call.output_tokens for call in made),
+        "cost": float(sum(call.cost_usd or 0 for call in made)),
+        "calls": len(made),
+    }
+
+
+class CalledArguments:
+    """The arguments that the steps of a job were called with; resolution is pure, so nothing needs to be stored.
+
+    `outputs` are the outputs of its succeeded steps, of large ones what `known_output` knows: no payload is loaded.
+    All arguments together are bounded (`MAX_SIZE`): a plan of a few kilobytes can name one large output in every one
+    of its steps.
+    """
+
+    def __init__(self, outputs: Mapping[int, Any]) -> None:
+        self._outputs = outputs
+        self._left = MAX_SIZE
+
+    def of(self, row: Row) -> Any:
+        """Return a step's arguments; those it was planned with if it was never begun, or if they are too large."""
+        if row["attempt"] == 0 or not row["inputs"]:
+            return row["arguments"]
+        inputs = {index: self._outputs[index] for index in row["inputs"] if index in self._outputs}
+        if uncovered(row["arguments"], inputs):
+            return row["arguments"]
+        try:
+            resolved = resolve(row["arguments"], inputs, max_size=self._left)
+        except InvalidArguments:
+            return row["arguments"]
+        self._left -= resolved.size
+        return resolved.arguments
+
+
+def known_output(row: Row) -> Any:
+    """Return a succeeded step's output, or the `Excerpts` of it where it is a payload."""
+    if row["payload_hash"] is None:
+        return row["output"]
+    digest = row["payload_hash"]
+    # As part of a JSON value, a hash is text.
+    found = bytes.fromhex(digest) if isinstance(digest, str) else digest
+    return Excerpts.read(found, row["output_bytes"], row["excerpts"])
+
+
+def step_result(row: Row, called: CalledArguments) -> StepResult:
+    """Return a begun step's outcome as RESPOND sees it; of a large output its preview."""
+    succeeded = row["status"] == StepStatus.SUCCEEDED
+    preview = row["preview"]
+    error = row["error"] or {}
+    seconds = row["seconds"]
+    return StepResult(
+        tool_name=row["tool_name"],
+        arguments=called.of(row),
+        output=row["output"] if preview is None else preview["value"],
+        shortened_from=None if preview is None or preview["is_whole"] else row["output_bytes"],
+        error=None if succeeded else str(error.get("message", "unknown error")),
+        duration_ms=round(seconds * 1000) if seconds else 0,
+        index=row["index"],
+        code=None if succeeded else error.get("code"),
+        details={} if succeeded else error.get("details") or {},
+    )
+
+
+def outcome_fields(output: Any, artifact: ArtifactRecord | None, payload: PayloadRecord | None) -> dict[str, Any]:
+    """Return the fields of a `planq_outcome` in which a step has succeeded."""
+    fields: dict[str, Any] = {"output": stored_text(output)}
+    if artifact is not None:
+        fields["artifact"] = artifact_text(artifact)
+    if payload is not None:
+        fields |= {"hash": payload.hash.hex(), "bytes": payload.size, "excerpts": payload.excerpts.decode()}
+    return fields
+
+
+def elicitation_text(id: UUID, question: Elicitation) -> str:
+    """Return the JSON in which `planq_ask_step` takes a question."""
+    fields = {
+        "id": str(id),
+        "kind": str(question.kind),
+        "message": capped(question.message, MAX_ELICITATION_CHARS),
+        "schema": stored_text(question.schema),
+        "url": None if question.url is None else storable(question.url),
+        "details": json_text(question.details) if question.details else None,
+        "default": stored_text(question.default),
+        "ordinal": question.ordinal,
+        "state": stored_text(question.state),
+    }
+    return json_text({name: value for name, value in fields.items() if value is not None})
+
+
+def after_answer_fields(after: AfterAnswer) -> dict[str, Any]:
+    """Return the fields of the `planq_outcome` that an answer is for its step; none where the step continues."""
+    match after:
+        case Succeeds(output):
+            return outcome_fields(output, None, None)
+        case Fails(error):
+            return {"error": json_text(error.to_json())}
+        case Continues():
+            return {}
+
+
+def artifact_text(artifact: ArtifactRecord) -> str:
+    """Return the JSON in which the transitions take an artifact."""
+    return json_text(_artifact_fields(artifact))
+
+
+def _artifact_fields(artifact: ArtifactRecord) -> dict[str, Any]:
+    fields = {
+        "id": artifact.id,
+        "skill_id": artifact.skill_id,
+        "type": artifact.type,
+        "metadata": None if artifact.metadata is None else json_text(artifact.metadata),
+        "beside": artifact.beside and _artifact_fields(artifact.beside),
+        "body": artifact.body and artifact.body.body.decode(),
+        "hash": artifact.hash and artifact.hash.hex(),
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def step_wakes(job_id: UUID, round: int, ready: Sequence[Mapping[str, Any]]) -> list[StepWake]:
+    """Return the wake-ups of steps that a transition made ready."""
+    return [StepWake(StepRef(job_id, round, r["index"]), Lane(r["lane"]), r["tool_name"]) for r in ready]
+
+
+def step_claim(value: Mapping[str, Any]) -> StepClaim:
+    """Return the claim that a row of `planq_step_claims` is."""
+    outputs = value["outputs"] or {}
+    job_tree = value["job_tree"]
+    time_left = value["time_left"]
+    ref = StepRef(UUID(value["job_id"]), value["round"], value["index"])
+    return StepClaim(
+        ref=ref,
+        tenant_id=value["tenant_id"],
+        tool_name=value["tool_name"],
+        effect=Effect(value["effect"]),
+        lane=Lane(value["lane"]),
+        arguments=value["arguments"],
+        outputs={int(index): known_output(stored) for index, stored in outputs.items()},
+        attempt=value["attempt"],
+        tries=tries_of(value, has_joined=job_tree is not None and job_tree["joined"]),
+        retries=value["retries"],
+        worker_losses=value["worker_losses"],
+        timeout_seconds=value["timeout_seconds"],
+        user_id=value["user_id"],
+        trace_id=value["trace_id"],
+        context_id=value["conversation_id"] or str(ref.job_id),
+        recovery=Recovery(value["recovery"]),
+        in_doubt=value["in_doubt"],
+        wanted=tuple(path_of(path) for path in value["wanted"] or ()),
+        answers=tuple(_answer(stored) for stored in value["answers"] or ()),
+        policies=tuple(_policies(value["loops"] or ())),
+        verbatim=value["verbatim"],
+        time_left=None if time_left is None else timedelta(seconds=time_left),
+        **({} if job_tree is None else _step_job_tree(job_tree)),
+    )
+
+
+def _answer(stored: Mapping[str, Any]) -> ElicitationAnswer:
+    return ElicitationAnswer(
+        ElicitationKind(stored["kind"]),
+        ElicitationStatus(stored["status"]),
+        _decoded(stored["content"]),
+        stored["reason"],
+        stored["ordinal"],
+        _decoded(stored["details"]) or {},
+        _decoded(stored["state"]),
+    )
+
+
+def _decoded(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
+
+
+def _policies(blocks: Iterable[str]) -> Iterable[Mapping[str, str]]:
+    """Yield the tool policies of loop blocks."""
+    return filter(None, (json.loads(block).get("policy") for block in blocks))
+
+
+def tries_of(row: Mapping[str, Any], *, has_joined: bool) -> int:
+    """Return how many attempts at a step count; the one that delegates and the one that gathers are one together."""
+    tries: int = row["attempt"] - row["worker_losses"] - row["releases"] - has_joined
+    return tries
+
+
+def _step_job_tree(job_tree: Mapping[str, Any]) -> dict[str, Any]:
+    root, limits = job_tree["root"], job_tree["limits"]
+    return {
+        "kind": StepKind(job_tree["kind"]),
+        "joined": job_tree["joined"],
+        "note": job_tree["note"],
+        "depth": job_tree["depth"],
+        "root_job_id": None if root is None else UUID(root),
+        "agent": job_tree["agent"],
+        "limits": None if limits is None else Limits.from_json(limits),
+        "skill_id": job_tree["skill"],
+    }
+
+
+def stage_claim(value: Mapping[str, Any]) -> StageClaim:
+    """Return the claim that a row of `planq_stage_claims` is."""
+    results, job_tree, time_left = value["results"], value["job_tree"], value["time_left"]
+    rounds, rounds_left = value["rounds"] or (), value["rounds_time_left"]
+    return StageClaim(
+        job_id=UUID(value["job_id"]),
+        tenant_id=value["tenant_id"],
+        status=JobStatus(value["status"]),
+        round=value["round"],
+        attempt=value["attempt"],
+        model=value["model"],
+        input=value["input"],
+        tools=value["tools"],
+        limits=Limits.from_json(value["limits"]),
+        loop=value["loop"],
+        plan_source=value["plan_source"],
+        plan_body=value["plan_body"],
+        plan_errors=value["plan_errors"],
+        reuse=_reuse(value["forked_from"], value["plan_reuse"]),
+        results=None if results is None else step_results(results),
+        strategy=Strategy(value["strategy"]),
+        rounds=round_records(rounds),
+        rounds_time_left=None if rounds_left is None else timedelta(seconds=rounds_left),
+        user_id=value["user_id"],
+        trace_id=value["trace_id"],
+        context_id=value["conversation_id"] or value["job_id"],
+        tried=StageTries(**(value["tried"] or {})),
+        time_left=None if time_left is None else timedelta(seconds=time_left),
+        **({} if job_tree is None else _stage_job_tree(job_tree)),
+    )
+
+
+def _stage_job_tree(job_tree: Mapping[str, Any]) -> dict[str, Any]:
+    root, parent = job_tree["root"], job_tree["parent"]
+    index = job_tree["parent_index"]
+    return {
+        "agent": job_tree["agent"],
+        "agent_name": job_tree["agent_name"],
+        "agent_version": job_tree["agent_version"],
+        "instructions": tuple(job_tree["instructions"] or ()),
+        "action": job_tree["action"],
+        "with_": job_tree["with"] or {},
+        "depth": job_tree["depth"],
+        "root_job_id": None if root is None else UUID(root),
+        "parent": None if parent is None else StepRef(UUID(parent), job_tree["parent_round"] or 0, index or 0),
+        "output": job_tree["output"],
+        "answer": job_tree["answer"],
+        "budgeted": job_tree["budgeted"],
+        "next_index": job_tree["next_index"],
+    }
+
+
+def step_results(values: Sequence[Mapping[str, Any]]) -> Sequence[StepResult]:
+    """Return what `planq_results` yields, arguments resolved."""
+    called = CalledArguments({v["index"]: known_output(v) for v in values if v["status"] == StepStatus.SUCCEEDED})
+    return [step_result(value, called) for value in values]
+
+
+def round_records(values: Sequence[Mapping[str, Any]]) -> Sequence[RoundRecord]:
+    """Return what `planq_rounds` yields, arguments resolved: a reference counts over all rounds."""
+    steps = [step for value in values for step in value["results"]]
+    called = CalledArguments({s["index"]: known_output(s) for s in steps if s["status"] == StepStatus.SUCCEEDED})
+    records: list[RoundRecord] = []
+    first = 0
+    for value in values:
+        results = [step_result(step, called) for step in value["results"]]
+        records.append(
+            RoundRecord(
+                value["round"], value["source"], value["body"], value["reply"], first, results, value["errors"] or ()
+            )
+        )
+        first += len(results)
+    return records
+
+
+def transition_result(value: Mapping[str, Any]) -> TransitionResult:
+    """Return what a transition did, from the JSON that the SQL functions return, with what it took over if any."""
+    if not value["applied"]:
+        return TransitionResult(False)
+    status = value.get("status")
+    taken: list[StepClaim | StageClaim] = [step_claim(claim) for claim in value.get("taken") or ()]
+    if (stage := value.get("stage")) is not None:
+        taken.append(stage_claim(stage))
+    return TransitionResult(
+        True,
+        [ReadyStep(r["index"], Lane(r["lane"]), r["tool_name"]) for r in value.get("ready") or ()],
+        JobStatus(value["job_status"]),
+        StepStatus(status) if status else None,
+        value.get("stage_attempt") or 0,
+        taken,
+        value.get("steps") or 1,
+        [UUID(child) for child in value.get("children") or ()],
+    )
+
+
+def _reuse(source: str | None, stored: Mapping[str, int] | None) -> Mapping[int, ReusedStep]:
+    if source is None or not stored:
+        return {}
+    return {int(index): ReusedStep(UUID(source), reused) for index, reused in stored.items()}
+
+
+def array_text(items: Iterable[object]) -> str:
+    """Return the one-dimensional array of the texts of these items, as PostgreSQL reads it; None is NULL.
+
+    For parameters that are cast in the statement: `unnest(%(id)s::uuid[])`. psycopg's own dumper goes item by item; a
+    batch of one costs a tenth of what psycopg 3.3 takes for 16 lists.
+    """
+    return f"{{{','.join(['NULL' if item is None else _quoted(str(item)) for item in items])}}}"
+
+
+def _quoted(text: str) -> str:
+    if "\\" in text:
+        text = text.replace("\\", "\\\\")
+    if '"' in text:
+        text = text.replace('"', '\\"')
+    return f'"{text}"'

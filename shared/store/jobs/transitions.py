@@ -1,0 +1,507 @@
+"""The engine's side of the store: the port `JobStore` over PostgreSQL, one commit a transition.
+
+Calls of the hot path go through a `Batcher`: calls of one kind that come at the same time share a statement and a
+commit. Each caller makes its own item and reads its own result, so a defect there fails nobody else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from shared.domain.errors import ErrorRecord, InternalFault
+from shared.domain.jobs.budget import Holder, Reserved, Wanted
+from shared.domain.jobs.elicitations import Elicitation
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.retry import StageTries
+from shared.domain.jobs.states import STAGES, JobStatus, Lane, StepStatus, StopReason
+from shared.domain.jobs.steps import PlannedStep
+from shared.domain.jobs.usage import ModelCall
+from shared.ports.jobs.children import ChildOutcome, Delegated
+from shared.ports.jobs.claims import ReusedStep, StageClaim, StepClaim
+from shared.ports.jobs.store import (
+    ONE_ROUND,
+    Approved,
+    ArtifactRecord,
+    FollowUp,
+    Message,
+    ParentTransition,
+    PayloadRecord,
+    Take,
+    TransitionResult,
+    UnitStep,
+)
+from shared.store.database import Database, Row, as_json, json_text, stored_text
+from shared.store.ids import new_id
+from shared.store.jobs.batching import Batcher
+from shared.store.jobs.children import children_text, notify_parent, outcomes
+from shared.store.jobs.codec import (
+    call_to_json,
+    elicitation_text,
+    holder_to_json,
+    made_to_json,
+    message_to_json,
+    outcome_fields,
+    stage_claim,
+    stage_fence,
+    step_claim,
+    step_to_json,
+    transition_result,
+    wanted_to_json,
+)
+
+_STEPS_TOGETHER = 2_000
+"""Steps of the plans that are stored in one commit; a larger plan goes alone."""
+
+_SET_FROM = 8
+"""Steps of one job in a batch from which on they are finished set by set: less costs more that way."""
+
+_SUCCESSES_TOGETHER = 256
+"""Weight of successes in one statement. Of 1000 steps that end together the last is stored 50 ms earlier than with
+64, and PostgreSQL spends a tenth less on them (two cores, 11/2026)."""
+
+_BYTES_OF_A_SUCCESS = 16 * 1024
+"""A success that is longer counts as several, so that a statement stays within a few megabytes."""
+
+_NOTHING = Take(Lane.IO, 0, False)
+
+_Value = Mapping[str, Any]
+_LATE: _Value = {"applied": False}
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """One call: `text` is its JSON object without the opening brace and its number."""
+
+    job: str
+    text: str
+    take: Take = _NOTHING
+    weight: int = 1
+
+
+class PostgresJobStore:
+    """`JobStore` for one worker process, whose id it writes into every claim."""
+
+    def __init__(self, database: Database, worker_id: UUID, stage_timeout: timedelta = timedelta(minutes=15)) -> None:
+        """`stage_timeout` is more than any stage takes: what is claimed for longer is taken back from this worker."""
+        self._database = database
+        self._worker_id = worker_id
+        self._seconds = stage_timeout.total_seconds()
+        self._claiming = Batcher(self._claim_stages)
+        self._accepting = Batcher(self._accept_plans, max_weight=_STEPS_TOGETHER, weigh=lambda item: item.weight)
+        self._ending = Batcher(self._end_jobs)
+        # What is taken over in one statement is of one lane; a process has one.
+        self._succeeding: dict[Lane, Batcher[_Item, _Value]] = {
+            lane: Batcher(self._succeed_steps, max_weight=_SUCCESSES_TOGETHER, weigh=_weight_of_success)
+            for lane in Lane
+        }
+        self._failing: dict[Lane, Batcher[_Item, _Value]] = {lane: Batcher(self._fail_steps) for lane in Lane}
+
+    async def claim_stage(self, job_id: UUID, statuses: Sequence[JobStatus]) -> StageClaim | None:
+        value = await self._claiming.do(_item({"job": str(job_id), "statuses": [str(s) for s in statuses]}))
+        return None if value is None else stage_claim(value)
+
+    async def accept_plan(
+        self,
+        claim: StageClaim,
+        source: str,
+        body: Any,
+        steps: Sequence[PlannedStep],
+        calls: Sequence[ModelCall],
+        *,
+        follow: FollowUp = ONE_ROUND,
+        take: Take | None = None,
+    ) -> TransitionResult:
+        planned = _Planned.of(steps, claim.reuse, take or _NOTHING)
+        fields = {
+            **stage_fence(claim, calls),
+            "source": source,
+            "body": stored_text(body),
+            "steps": planned.text,
+            "open": planned.open,
+            "reuses": bool(claim.reuse),
+            "seconds": follow.seconds or claim.limits.plan_timeout_seconds,
+            "take_steps": bool(planned.taken),
+            "take_stage": take is not None and take.stage,
+            "after_steps": str(follow.after_steps),
+            "on_failure": str(follow.on_failure),
+        }
+        if any(step.known is not None and step.known.output_of is not None for step in steps):
+            fields["copies"] = True
+        if follow.reply is not None:
+            fields["reply"] = stored_text(follow.reply)
+        if follow.stop_reason is not None:
+            fields |= {"answer": follow.answer, "stop_reason": str(follow.stop_reason)}
+            fields["output"] = None if follow.output is None else stored_text(follow.output)
+        value = await self._accepting.do(_item(fields, weight=1 + len(steps)))
+        if value.get("gone"):
+            raise InternalFault("the job whose outcomes this fork takes over is gone; submit its plan as a new job")
+        return transition_result({**value, "ready": planned.ready_after(is_free=value.get("is_free", False))})
+
+    async def refuse_plan(
+        self,
+        claim: StageClaim,
+        source: str,
+        body: Any,
+        errors: Sequence[Mapping[str, Any]],
+        calls: Sequence[ModelCall],
+        *,
+        take: Take | None = None,
+    ) -> TransitionResult:
+        value = await self._database.call(
+            "planq_refuse_plan",
+            json_text(
+                {
+                    **stage_fence(claim, calls),
+                    "source": source,
+                    "body": stored_text(body),
+                    "errors": json_text(list(errors)),
+                    "take_stage": take is not None and take.stage,
+                }
+            ),
+            self._worker_id,
+            self._seconds,
+        )
+        return transition_result(value)
+
+    async def end_job(
+        self,
+        claim: StageClaim,
+        status: JobStatus,
+        answer: str | None,
+        error: ErrorRecord | None,
+        calls: Sequence[ModelCall],
+        *,
+        output: Any = None,
+        chained: Any = None,
+        messages: Sequence[Message] = (),
+        stop_reason: StopReason | None = None,
+    ) -> bool:
+        fields: dict[str, Any] = {
+            **stage_fence(claim, calls),
+            "status": str(status),
+            "answer": answer,
+            "error": None if error is None else json_text(error.to_json()),
+        }
+        if output is not None:
+            fields["output"] = stored_text(output)
+        if chained is not None:
+            fields["chained"] = stored_text(chained)
+        if stop_reason is not None:
+            fields["stop_reason"] = str(stop_reason)
+        if messages:
+            fields["messages"] = [message_to_json(message) for message in messages]
+        return await self._ending.do(_item(fields))
+
+    async def chain_tool(
+        self,
+        claim: StageClaim,
+        output: Any,
+        answer: str | None,
+        step: PlannedStep,
+        calls: Sequence[ModelCall],
+        *,
+        stop_reason: StopReason | None = None,
+        take: Take | None = None,
+    ) -> TransitionResult:
+        value = await self._database.call(
+            "planq_chain_tool",
+            json_text(
+                {
+                    **stage_fence(claim, calls),
+                    "output": stored_text(output),
+                    "answer": answer,
+                    "stop_reason": None if stop_reason is None else str(stop_reason),
+                    "step": step_to_json(step),
+                    "take_steps": take.steps if take else 0,
+                }
+            ),
+            str(take.lane if take else step.lane),
+            self._worker_id,
+        )
+        return transition_result(value)
+
+    async def reserve(self, holder: Holder, wanted: Wanted) -> Reserved:
+        value = await self._database.call(
+            "planq_reserve",
+            *map(as_json, (holder_to_json(holder, wanted), wanted_to_json(wanted), made_to_json(wanted.made))),
+            as_json(dict(wanted.own) or None),
+        )
+        return Reserved(
+            reply_tokens=value.get("reply_tokens"),
+            exceeded=value.get("exceeded"),
+            most=value.get("most", 0),
+            used=value.get("used", 0),
+            is_paused=value.get("paused", False),
+            is_late=value.get("late", False),
+        )
+
+    async def warn(self, claim: StageClaim, kind: str, data: Mapping[str, Any]) -> bool:
+        applied: bool = await self._database.call("planq_warn", claim.job_id, claim.attempt, kind, as_json(data))
+        return applied
+
+    async def release_stage(self, claim: StageClaim) -> bool:
+        applied: bool = await self._database.call("planq_release_stage", claim.job_id, claim.attempt, False)
+        return applied
+
+    async def retry_stage(
+        self, claim: StageClaim, error: ErrorRecord, delay: timedelta, tried: StageTries, calls: Sequence[ModelCall]
+    ) -> bool:
+        applied: bool = await self._database.call(
+            "planq_retry_stage",
+            claim.job_id,
+            claim.attempt,
+            as_json(error.to_json()),
+            delay,
+            as_json(asdict(tried)),
+            as_json([call_to_json(call) for call in calls]),
+        )
+        return applied
+
+    async def claim_step(self, ref: StepRef) -> StepClaim | None:
+        return next(iter(await self.claim_steps([ref])), None)
+
+    async def claim_steps(self, refs: Sequence[StepRef]) -> Sequence[StepClaim]:
+        if not refs:
+            return []
+        first = refs[0]
+        if any((ref.job_id, ref.round) != (first.job_id, first.round) for ref in refs):
+            raise ValueError("the steps to claim together belong to one round of one job")
+        indices = [ref.index for ref in refs]
+        rows = await self._database.call_table(
+            "planq_claim_steps", first.job_id, first.round, indices, self._worker_id
+        )
+        return [step_claim(row["claim"]) for row in rows]
+
+    async def claim_suspects(self, group: UUID | None, lane: Lane) -> Sequence[StageClaim | StepClaim]:
+        rows = await self._database.call_table(
+            "planq_claim_suspects", group, str(lane), self._worker_id, self._seconds
+        )
+        values = [row["claim"] for row in rows]
+        return [step_claim(value) if "index" in value else stage_claim(value) for value in values]
+
+    async def succeed_step(
+        self,
+        claim: StepClaim,
+        output: Any,
+        artifact: ArtifactRecord | None,
+        payload: PayloadRecord | None = None,
+        *,
+        unit: Sequence[UnitStep] = (),
+        take: Take | None = None,
+    ) -> TransitionResult:
+        fields = {**_step_fence(claim, take), **outcome_fields(output, artifact, payload)}
+        if claim.joined:
+            given = json_text(fields), self._worker_id, self._seconds
+            return transition_result(await self._database.call("planq_finish_joined", *given))
+        if unit:
+            fields |= {"unit": list(map(_unit_step, unit)), "unit_seconds": sum(step.seconds for step in unit)}
+        item = _item(fields, take=take or _NOTHING, weight=1 + len(unit))
+        return transition_result(await self._succeeding[item.take.lane].do(item))
+
+    async def fail_step(
+        self,
+        claim: StepClaim,
+        error: ErrorRecord,
+        retry_in: timedelta | None,
+        *,
+        in_doubt: bool = False,
+        anew: bool = False,
+        take: Take | None = None,
+    ) -> TransitionResult:
+        fields = {
+            **_step_fence(claim, take),
+            "error": json_text(error.to_json()),
+            "retry_in": None if retry_in is None else retry_in.total_seconds(),
+            "in_doubt": in_doubt,
+            "anew": anew,
+        }
+        item = _item(fields, take=take or _NOTHING)
+        return transition_result(await self._failing[item.take.lane].do(item))
+
+    async def ask_step(self, claim: StepClaim, question: Elicitation, error: ErrorRecord | None = None) -> bool:
+        told = None if error is None else as_json(error.to_json())
+        asked = elicitation_text(new_id(), question)
+        applied: bool = await self._database.call("planq_ask_step", *_fence(claim), told, asked, False)
+        return applied
+
+    async def approvals(self, claim: StepClaim) -> Approved:
+        row = await self._database.fetch_one("approvals", job_id=claim.ref.job_id)
+        if row is None:
+            return Approved((), 0, 0.0, 0)
+        return Approved(row["tools"] or (), row["tokens"], row["cost"], row["calls"])
+
+    async def record_calls(self, job_id: UUID, calls: Sequence[ModelCall]) -> None:
+        await self._database.call("planq_record_calls", job_id, as_json([call_to_json(call) for call in calls]))
+
+    async def suspend_step(self, claim: StepClaim, delay: timedelta, output: Any) -> bool:
+        applied: bool = await self._database.call("planq_suspend_step", *_fence(claim), delay, as_json(output))
+        return applied
+
+    async def delegate_step(self, claim: StepClaim, delegated: Delegated) -> TransitionResult:
+        value = await self._database.call(
+            "planq_delegate_step",
+            *_fence(claim),
+            children_text(claim, delegated),
+            str(delegated.until),
+            delegated.max_parallel,
+            as_json(delegated.note),
+        )
+        return transition_result(value)
+
+    async def children(self, claim: StepClaim) -> Sequence[ChildOutcome]:
+        found = await outcomes(self._database, claim.ref, claim.ref.index)
+        return found.get(claim.ref.index, ())
+
+    async def child_ended(self, job_id: UUID) -> ParentTransition | None:
+        return await notify_parent(self._database, job_id)
+
+    async def holds_step(self, claim: StepClaim) -> bool:
+        ref = claim.ref
+        row = await self._database.fetch_one(
+            "holds_step",
+            job_id=ref.job_id,
+            round=ref.round,
+            index=ref.index,
+            attempt=claim.attempt,
+            worker_id=self._worker_id,
+        )
+        return row is not None
+
+    async def release_step(self, claim: StepClaim) -> TransitionResult:
+        return transition_result(await self._database.call("planq_hand_back_step", *_fence(claim)))
+
+    async def _claim_stages(self, items: Sequence[_Item]) -> Sequence[_Value | None]:
+        rows = await self._database.call_table("planq_claim_stages", _array(items), self._worker_id, self._seconds)
+        claims = {row["n"]: row["claim"] for row in rows}
+        return [claims.get(n) for n in range(len(items))]
+
+    async def _accept_plans(self, items: Sequence[_Item]) -> Sequence[_Value]:
+        return _in_order(
+            items,
+            await self._database.call_table("planq_accept_plans", _array(items), self._worker_id, self._seconds),
+        )
+
+    async def _end_jobs(self, items: Sequence[_Item]) -> Sequence[bool]:
+        applied = {row["n"] for row in await self._database.call_table("planq_end_jobs", _array(items))}
+        return [n in applied for n in range(len(items))]
+
+    async def _fail_steps(self, items: Sequence[_Item]) -> Sequence[_Value]:
+        return _in_order(items, await self._finish("planq_fail_steps", items))
+
+    async def _succeed_steps(self, items: Sequence[_Item]) -> Sequence[_Value]:
+        has_unit = any(item.weight > 1 for item in items)  # which only the former of the two functions knows
+        if has_unit or max(Counter(item.job for item in items).values()) < _SET_FROM:
+            return _in_order(items, await self._finish("planq_succeed_steps", items))
+        outcomes = [_LATE] * len(items)
+        for row in await self._finish("planq_succeed_many", items):
+            for n, outcome in _shared_out(items, row):
+                outcomes[n] = outcome
+        return outcomes
+
+    async def _finish(self, function: str, items: Sequence[_Item]) -> Sequence[Row]:
+        lane = str(items[0].take.lane)
+        return await self._database.call_table(function, _array(items), lane, self._worker_id, self._seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """The steps of a plan as they are stored, their JSON as `text`.
+
+    `open` counts those that have no outcome yet, neither a known one nor one that is taken over from another job.
+    `ready` are those of them that wait for nothing; what will be `taken` is among these.
+    """
+
+    text: str
+    open: int
+    ready: Sequence[PlannedStep]
+    taken: frozenset[int]
+
+    @classmethod
+    def of(cls, steps: Sequence[PlannedStep], reuse: Mapping[int, ReusedStep], take: Take) -> _Planned:
+        ended = reuse.keys() | {step.index for step in steps if step.known is not None}
+        opened = [step for step in steps if step.index not in ended]
+        ready = [step for step in opened if all(other in ended for other in step.depends_on)]
+        taken = frozenset([step.index for step in ready if step.lane is take.lane][: take.steps])
+        shapes = [
+            {
+                **step_to_json(step, reuse.get(step.index)),
+                "pending": 0 if step.known else sum(1 for other in step.depends_on if other not in ended),
+                "taken": step.index in taken,
+            }
+            for step in steps
+        ]
+        return cls(json_text(shapes), len(opened), ready, taken)
+
+    def ready_after(self, *, is_free: bool) -> list[_Value]:
+        """Return the steps to be dispatched; in a paused job nothing was taken."""
+        left = [step for step in self.ready if not (is_free and step.index in self.taken)]
+        return [{"index": step.index, "lane": step.lane, "tool_name": step.tool_name} for step in left]
+
+
+def _item(fields: Mapping[str, Any], *, take: Take = _NOTHING, weight: int = 1) -> _Item:
+    return _Item(fields["job"], json_text(fields)[1:], take, weight)
+
+
+def _weight_of_success(item: _Item) -> int:
+    return item.weight + len(item.text) // _BYTES_OF_A_SUCCESS
+
+
+def _array(items: Sequence[_Item]) -> str:
+    """Return the items as the SQL functions take them: numbered, in the order of their jobs' ids."""
+    ordered = sorted(enumerate(items), key=lambda numbered: numbered[1].job)
+    return "[" + ",".join([f'{{"n":{n},{item.text}' for n, item in ordered]) + "]"
+
+
+def _in_order(items: Sequence[_Item], rows: Sequence[Row]) -> Sequence[_Value]:
+    values = {row["n"]: row["result"] for row in rows}
+    return [values.get(n, _LATE) for n in range(len(items))]
+
+
+def _shared_out(items: Sequence[_Item], row: Row) -> Iterator[tuple[int, _Value]]:
+    """Yield what each of the items gets that applied in one job: every one what it takes over, the last one the rest.
+
+    For the others it is as if they had come before: the job went on executing.
+    """
+    applied: list[int] = sorted(row["applied"])
+    claims = list(row["taken"] or ())
+    for n in applied:
+        is_last = n == applied[-1]
+        status = row["job_status"]
+        steps = items[n].take.steps
+        outcome = {
+            "applied": True,
+            "status": StepStatus.SUCCEEDED,
+            "job_status": status if is_last or status not in STAGES else JobStatus.EXECUTING,
+            "stage_attempt": row["stage_attempt"],
+            "taken": claims[:steps],
+            "ready": row["ready"] if is_last else (),
+            "stage": row["stage"] if is_last else None,
+        }
+        claims = claims[steps:]
+        yield n, outcome
+
+
+def _unit_step(step: UnitStep) -> dict[str, Any]:
+    fields = outcome_fields(step.output, step.artifact, None)
+    return {"index": step.claim.ref.index, "seconds": step.seconds, **fields}
+
+
+def _step_fence(claim: StepClaim, take: Take | None) -> dict[str, Any]:
+    ref = claim.ref
+    return {
+        "job": str(ref.job_id),
+        "round": ref.round,
+        "index": ref.index,
+        "attempt": claim.attempt,
+        "take_steps": take.steps if take else 0,
+        "take_stage": take is not None and take.stage,
+    }
+
+
+def _fence(claim: StepClaim) -> tuple[UUID, int, int, int]:
+    return claim.ref.job_id, claim.ref.round, claim.ref.index, claim.attempt

@@ -1,0 +1,496 @@
+"""Workers and their leases, and the queries of the sweeper. Database time decides everywhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import timedelta
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+from uuid import UUID
+
+from shared.domain.errors import ErrorRecord
+from shared.domain.jobs.elicitations import AfterAnswer, Continues, Elicitation
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.retry import apart
+from shared.domain.jobs.states import (
+    STAGES,
+    Effect,
+    ElicitationKind,
+    ElicitationStatus,
+    JobStatus,
+    Lane,
+    Recovery,
+    StepKind,
+)
+from shared.ports.jobs.store import ParentTransition, TransitionResult
+from shared.ports.jobs.sweep import (
+    Attempt,
+    Due,
+    DueSchedule,
+    DueTimer,
+    ExpiredJob,
+    ExpiredPlan,
+    ExpiredQuestion,
+    Held,
+    Loss,
+    LostStage,
+    LostStep,
+    Peer,
+    SweepPart,
+)
+from shared.ports.jobs.wakes import PlanWake, RespondWake, StepWake, Wake, stage_again
+from shared.store.database import Database, Row, as_json, json_text, stored_text
+from shared.store.ids import new_id
+from shared.store.jobs.children import notify_parent
+from shared.store.jobs.codec import after_answer_fields, elicitation_text, transition_result, tries_of
+from shared.store.schedules import Firing
+
+
+class WorkerRegistry:
+    """The worker processes as the database knows them, and what they may have left behind."""
+
+    def __init__(
+        self,
+        database: Database,
+        lease: timedelta,
+        margin: timedelta = timedelta(0),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock` (seconds, monotonic) only measures this process's own silence; database time decides the rest.
+
+        `margin` is how long after its time-out a call of a lost worker counts as one that may still act.
+        """
+        self._database = database
+        self._margin_seconds = margin.total_seconds()
+        self._lease_seconds = lease.total_seconds()
+        self._silence = Silence(self._lease_seconds, clock)
+        self._firing = Firing(database)
+
+    async def register(
+        self,
+        worker_id: UUID,
+        name: str,
+        lanes: Sequence[Lane],
+        tools: Sequence[str],
+        capacity: int,
+        version: str,
+        *,
+        process: str | None = None,
+    ) -> None:
+        """Announce a worker process, or refresh what it offers; `process` tells others on its machine which it is."""
+        await self._database.execute(
+            "register_worker",
+            id=worker_id,
+            name=name,
+            lanes=[str(lane) for lane in lanes],
+            tools=list(tools),
+            capacity=capacity,
+            version=version,
+            process=process,
+        )
+
+    async def heartbeat(
+        self, worker_id: UUID, lag: timedelta, *, in_flight: int = 0, late_outcomes: int = 0, counts: Any = None
+    ) -> bool:
+        """Renew a lease and say how the worker fares: its loop's lag, its attempts, the outcomes that came too late.
+
+        `counts` are totals since its start, `[[name, label, …, number], …]`. False when the worker's row is gone, so
+        that its lease cannot be renewed any more.
+        """
+        row = await self._database.fetch_one(
+            "heartbeat",
+            id=worker_id,
+            lag_ms=round(lag.total_seconds() * 1000),
+            in_flight=in_flight,
+            late_outcomes=late_outcomes,
+            counts=as_json(counts),
+        )
+        self._silence.beat()
+        return row is not None
+
+    async def held(self, worker_id: UUID) -> Sequence[Held]:
+        """Return the attempts that a worker holds: those that only it may conclude."""
+        return [_held(row) for row in await self._database.fetch_all("held_work", id=worker_id)]
+
+    async def hand_back(self, held: Held) -> Sequence[Wake]:
+        """Give an attempt back that has not begun or may be repeated; returns what to publish, nothing if refused.
+
+        A step after one that has failed for good is skipped instead.
+        """
+        place, number = held.attempt.place, held.attempt.number
+        if isinstance(place, UUID):
+            applied = await self._database.call("planq_release_stage", place, number, False)
+            return [held.again] if applied else []
+        value = await self._database.call("planq_hand_back_step", place.job_id, place.round, place.index, number)
+        outcome = transition_result(value)
+        again: list[Wake] = [held.again] if outcome.ready else []
+        if outcome.job_status in STAGES:
+            again.append(stage_again(place.job_id, outcome.job_status, outcome.stage_attempt))
+        return again
+
+    async def unanswered_wakes(self, lane: Lane, idle: timedelta, settled: timedelta) -> int:
+        """Count the work of a lane that nobody claims though it was published again and again.
+
+        The last time lies within `idle`, but longer ago than `settled`, which a wake-up takes to arrive.
+        """
+        row = await self._database.fetch_one(
+            "unanswered_wakes",
+            lane=str(lane),
+            idle_seconds=idle.total_seconds(),
+            settled_seconds=settled.total_seconds(),
+        )
+        return 0 if row is None else int(row["n"])
+
+    async def forget(self, worker_id: UUID) -> None:
+        """Give a lease up at once."""
+        await self._database.execute("forget_worker", id=worker_id)
+
+    async def abandon(self, worker_id: UUID, attempt: Attempt) -> bool:
+        """Let the next sweep take a step back as from a lost worker, because the process that ran it has died.
+
+        False when that attempt does not run, or is one at a stage.
+        """
+        ref = attempt.place
+        if not isinstance(ref, StepRef):
+            return False
+        touched = await self._database.execute(
+            "abandon_step",
+            job_id=ref.job_id,
+            round=ref.round,
+            index=ref.index,
+            attempt=attempt.number,
+            worker_id=worker_id,
+        )
+        return touched == 1
+
+    async def take_suspects(self, lane: Lane) -> UUID | None:
+        """Return a group of suspects that waits for a process of its own, None for none.
+
+        Nobody else gets it for some seconds, in which the caller starts that process.
+        """
+        group: UUID | None = await self._database.call("planq_take_suspects", str(lane))
+        return group
+
+    async def live(self) -> Sequence[Row]:
+        """Return the workers whose lease is alive."""
+        return await self._database.fetch_all("live_workers", lease_seconds=self._lease_seconds)
+
+    async def publish_tools(self, tenant_id: str, documents: Sequence[Mapping[str, Any]]) -> None:
+        """Put tool definitions, as JSON, where the API and the planner read them; idempotent."""
+        tools = [{"name": document["name"], "definition": json_text(document)} for document in documents]
+        await self._database.execute("publish_tools", tenant_id=tenant_id, tools=as_json(tools))
+
+    async def unfinished(self) -> Sequence[Row]:
+        """Return counts (kind, status, n) of what is not finished."""
+        return await self._database.fetch_all("count_unfinished")
+
+    async def broken_invariants(self, limit: int = 100) -> Sequence[Row]:
+        """Return rows (invariant, job_id, step_index) of what must never be; reads the whole history.
+
+        `running_without_lease` is expected between the death of a worker and the next sweep, nothing else ever is; a
+        call that may still act is waited for.
+        """
+        return await self._database.fetch_all(
+            "broken_invariants",
+            lease_seconds=self._lease_seconds,
+            margin_seconds=self._margin_seconds,
+            limit=limit,
+        )
+
+    # The sweeper: port `SweepStore` -------------------------------------------------------------------------------
+
+    async def look(self, deadline_grace: timedelta, ahead: timedelta) -> Due:
+        silence = self._silence.seconds
+        rows = await self._database.fetch_all(
+            "sweep_look",
+            lease_seconds=self._lease_seconds + silence,
+            deadline_grace_seconds=deadline_grace.total_seconds() + silence,
+            ahead_seconds=ahead.total_seconds(),
+            margin_seconds=self._margin_seconds,
+        )
+        next_in = next((row["seconds"] for row in rows if row["seconds"] is not None), None)
+        return Due(
+            parts={SweepPart(row["part"]) for row in rows if row["lane"] is None and row["seconds"] is None},
+            unclaimed={Lane(row["lane"]) for row in rows if row["part"] == "unclaimed"},
+            suspected={Lane(row["lane"]) for row in rows if row["part"] == "suspects"},
+            next_in=None if next_in is None else timedelta(seconds=next_in),
+        )
+
+    async def peers(self, place: str) -> Sequence[Peer]:
+        rows = await self._database.fetch_all("peers", place=place)
+        return [Peer(row["id"], row["name"], row["process"]) for row in rows]
+
+    async def end_lease(self, worker: Peer) -> bool:
+        return await self._database.execute("end_lease", id=worker.id, process=worker.process) == 1
+
+    async def take_due_wakes(self, limit: int, empty: Collection[Lane] = ()) -> Sequence[Wake]:
+        lanes = [str(lane) for lane in empty]
+        return [_wake(row) for row in await self._database.call_table("planq_take_due_wakes", limit, lanes)]
+
+    async def return_wakes(self, wakes: Sequence[Wake]) -> None:
+        stages = [wake.job_id for wake in wakes if not isinstance(wake, StepWake)]
+        refs = [wake.ref for wake in wakes if isinstance(wake, StepWake)]
+        steps = [{"job_id": str(ref.job_id), "round": ref.round, "index": ref.index} for ref in refs]
+        await self._database.execute("return_wakes", stages=stages, steps=as_json(steps))
+
+    async def lost_steps(self, limit: int, deadline_grace: timedelta) -> Sequence[LostStep]:
+        # What ended while nobody reached the database is stored by its own worker first: the outcome waits there.
+        silence = self._silence.seconds
+        await self._note_suspects()
+        rows = await self._database.fetch_all(
+            "lost_steps",
+            lease_seconds=self._lease_seconds + silence,
+            deadline_grace_seconds=deadline_grace.total_seconds() + silence,
+            margin_seconds=self._margin_seconds,
+            limit=limit,
+        )
+        return [_lost_step(row) for row in rows]
+
+    async def take_back_step(
+        self, step: LostStep, error: ErrorRecord, retry_in: timedelta | None, *, in_doubt: bool = False
+    ) -> TransitionResult:
+        value = await self._database.call(
+            "planq_take_back_step",
+            json_text(
+                {
+                    "job": str(step.ref.job_id),
+                    "round": step.ref.round,
+                    "index": step.ref.index,
+                    "attempt": step.attempt,
+                    "error": json_text(error.to_json()),
+                    "retry_in": None if retry_in is None else retry_in.total_seconds(),
+                    "in_doubt": in_doubt,
+                    "lost": step.is_worker_lost and step.company == 1,
+                }
+            ),
+        )
+        return transition_result(value)
+
+    async def ask_lost_step(self, step: LostStep, question: Elicitation, error: ErrorRecord) -> bool:
+        ref = step.ref
+        applied: bool = await self._database.call(
+            "planq_ask_step",
+            ref.job_id,
+            ref.round,
+            ref.index,
+            step.attempt,
+            as_json(error.to_json()),
+            elicitation_text(new_id(), question),
+            step.is_worker_lost and step.company == 1,
+        )
+        return applied
+
+    async def lost_stages(self, limit: int) -> Sequence[LostStage]:
+        lease_seconds = self._lease_seconds + self._silence.seconds
+        await self._note_suspects()
+        rows = await self._database.fetch_all("lost_stages", lease_seconds=lease_seconds, limit=limit)
+        return [
+            LostStage(
+                row["job_id"],
+                JobStatus(row["status"]),
+                row["stage_attempt"],
+                row["stage_losses"],
+                is_worker_lost=row["is_worker_lost"],
+                seen=Loss(row["seen"]),
+                company=row["company"],
+            )
+            for row in rows
+        ]
+
+    async def _note_suspects(self) -> None:
+        """Note who was in flight with whom in lost workers, before anything of it is taken back."""
+        lease_seconds = self._lease_seconds + self._silence.seconds
+        lost = await self._database.fetch_all("lost_attempts", lease_seconds=lease_seconds)
+        if lost:
+            await self._database.execute("note_suspects", suspects=as_json(_suspects(lost)))
+
+    async def take_back_stage(self, stage: LostStage) -> bool:
+        applied: bool = await self._database.call(
+            "planq_take_back_stage", stage.job_id, stage.attempt, stage.company == 1
+        )
+        return applied
+
+    async def fail_stage(self, stage: LostStage, error: ErrorRecord) -> bool:
+        told = json_text(error.to_json())
+        item = {"n": 0, "job": str(stage.job_id), "attempt": stage.attempt, "status": "failed", "error": told}
+        return bool(await self._database.call_table("planq_end_jobs", json_text([item])))
+
+    async def due_timers(self, limit: int) -> Sequence[DueTimer]:
+        rows = await self._database.fetch_all("due_timers", limit=limit)
+        return [DueTimer(_ref(row), row["attempt"]) for row in rows]
+
+    async def fire_timer(self, timer: DueTimer) -> TransitionResult:
+        ref = timer.ref
+        return transition_result(
+            await self._database.call("planq_fire_timer", ref.job_id, ref.round, ref.index, timer.attempt)
+        )
+
+    async def expired_plans(self, limit: int) -> Sequence[ExpiredPlan]:
+        rows = await self._database.fetch_all("expired_plans", limit=limit)
+        return [ExpiredPlan(row["job_id"], row["plan_timeout_seconds"]) for row in rows]
+
+    async def expire_plan(self, plan: ExpiredPlan, error: ErrorRecord) -> JobStatus | None:
+        status = await self._database.call("planq_expire_plan", plan.job_id, as_json(error.to_json()))
+        return None if status is None else JobStatus(status)
+
+    async def expired_jobs(self, limit: int) -> Sequence[ExpiredJob]:
+        return [_expired_job(row) for row in await self._database.fetch_all("expired_jobs", limit=limit)]
+
+    async def expire_job(self, job: ExpiredJob, error: ErrorRecord) -> Sequence[UUID]:
+        ended = await self._database.call("planq_expire_job", job.job_id, job.is_queued, as_json(error.to_json()))
+        return ended or ()
+
+    async def expired_questions(self, limit: int) -> Sequence[ExpiredQuestion]:
+        rows = await self._database.fetch_all("expired_questions", limit=limit)
+        return [
+            ExpiredQuestion(
+                row["id"],
+                _ref(row),
+                row["tenant_id"],
+                row["tool_name"],
+                ElicitationKind(row["kind"]),
+                StepKind(row["step_kind"]),
+                row["human_wait_seconds"],
+                row["default_content"],
+            )
+            for row in rows
+        ]
+
+    async def expire_question(self, question: ExpiredQuestion, after: AfterAnswer) -> TransitionResult:
+        answer = {"status": str(ElicitationStatus.EXPIRED), "content": stored_text(question.default)}
+        value = await self._database.call(
+            "planq_answer_question",
+            question.tenant_id,
+            question.id,
+            json_text(answer),
+            True,
+            isinstance(after, Continues),
+            json_text(after_answer_fields(after)),
+        )
+        return transition_result(value)
+
+    async def due_schedules(self, limit: int) -> Sequence[DueSchedule]:
+        return await self._firing.due(limit)
+
+    async def fire_schedule(self, due: DueSchedule) -> UUID | None:
+        return await self._firing.fire(due)
+
+    async def unnotified_children(self, limit: int) -> Sequence[UUID]:
+        return [row["id"] for row in await self._database.fetch_all("unnotified_children", limit=limit)]
+
+    async def child_ended(self, job_id: UUID) -> ParentTransition | None:
+        return await notify_parent(self._database, job_id)
+
+    async def tidy(self) -> None:
+        await self._database.execute("forget_dead_workers")
+        await self._database.execute("forget_schedules")
+        await self._database.execute("forget_suspects")
+        await self._database.execute("retire_tools", lease_seconds=self._lease_seconds)
+
+
+def _ref(row: Row) -> StepRef:
+    return StepRef(row["job_id"], row["round"], row["index"])
+
+
+def _held(row: Row) -> Held:
+    number = row["attempt"]
+    if row["index"] is None:
+        attempt = Attempt(row["job_id"], number)
+        return Held(attempt, None, stage_again(row["job_id"], JobStatus(row["status"]), number))
+    ref = _ref(row)
+    again = StepWake(ref, Lane(row["lane"]), row["tool_name"], number + 1)
+    return Held(Attempt(ref, number), Effect(row["effect"]), again)
+
+
+def _lost_step(row: Row) -> LostStep:
+    return LostStep(
+        ref=_ref(row),
+        attempt=row["attempt"],
+        effect=Effect(row["effect"]),
+        tries=tries_of(row, has_joined=row["joined"]),
+        retries=row["retries"],
+        worker_losses=row["worker_losses"],
+        tool_name=row["tool_name"],
+        timeout_seconds=row["timeout_seconds"],
+        is_worker_lost=row["is_worker_lost"],
+        recovery=Recovery(row["recovery"]),
+        in_doubt=row["in_doubt"],
+        seen=Loss(row["seen"]),
+        company=row["company"],
+    )
+
+
+def _suspects(lost: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return the suspects of all lost workers, one for each row of what was in flight in them.
+
+    A `cpu` worker has a process for each step already, and one at a time is what its process for suspects has.
+    """
+    told: set[UUID] = set()
+    suspects = []
+    by_worker = sorted(lost, key=lambda row: (row["worker_id"], row["tool_name"], row["job_id"], row["index"]))
+    for _, rows in groupby(by_worker, key=itemgetter("worker_id")):
+        company = list(rows)
+        for group in apart(company, len(company)) if company[0]["lane"] == Lane.CPU else apart(company):
+            group_id = new_id()
+            for row in group:
+                place = {name: row[name] for name in ("round", "index", "attempt", "lane")}
+                family = {"job_id": str(row["job_id"]), "group_id": str(group_id), "company": len(company)}
+                suspects.append({**place, **family, "delays": row["job_id"] not in told})
+                told.add(row["job_id"])
+    return suspects
+
+
+def _expired_job(row: Row) -> ExpiredJob:
+    is_queued = row["status"] == JobStatus.QUEUED
+    limit = row["queue_timeout_seconds"] if is_queued else row["job_timeout_seconds"]
+    return ExpiredJob(row["job_id"], is_queued, limit, row["is_child"])
+
+
+def _wake(row: Row) -> Wake:
+    attempt = row["attempt"] + 1
+    if row["kind"] == "plan":
+        return PlanWake(row["job_id"], attempt)
+    if row["kind"] == "respond":
+        return RespondWake(row["job_id"], attempt)
+    return StepWake(_ref(row), Lane(row["lane"]), row["tool_name"], attempt)
+
+
+_NEW_SECONDS = 2.0
+"""Twice what a worker that cannot reach the database pauses between two beats."""
+
+_EVER_SECONDS = 86_400.0
+
+
+class Silence:
+    """How long this process could not beat itself, and for how long that still counts.
+
+    After such a gap perhaps nobody could: the leases of others get as much time again before they are judged, or the
+    first worker to reach a database that was away would take everybody for dead. A process that has just begun cannot
+    know of a gap: it judges nobody before those who live have had time to beat.
+    """
+
+    def __init__(self, lease_seconds: float, clock: Callable[[], float]) -> None:
+        self._lease_seconds = lease_seconds
+        self._clock = clock
+        self._beat_at: float | None = None  # a process that has never beaten has missed none
+        self._gap_seconds = 0.0
+        self._gap_until = 0.0
+
+    def beat(self) -> None:
+        """Take note of a heartbeat that applied."""
+        now = self._clock()
+        if self._beat_at is None:
+            self._gap_seconds, self._gap_until = _EVER_SECONDS, now + min(self._lease_seconds, _NEW_SECONDS)
+        elif now - self._beat_at > self._lease_seconds:
+            self._gap_seconds, self._gap_until = now - self._beat_at, now + self._lease_seconds
+        self._beat_at = now
+
+    @property
+    def seconds(self) -> float:
+        """Return by how much to lengthen the leases of others."""
+        now = self._clock()
+        if self._beat_at is not None and now - self._beat_at > self._lease_seconds:
+            return now - self._beat_at
+        return self._gap_seconds if now < self._gap_until else 0.0

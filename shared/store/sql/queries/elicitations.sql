@@ -1,0 +1,23 @@
+-- name: list_elicitations
+-- Questions of a tenant, newest first; of one job, and of all jobs below it where nobody is above it. A paused job's wait
+-- stands still.
+SELECT e.*, s.kind AS step_kind, CASE WHEN e.status = 'open' AND j.paused_at IS NULL THEN s.wake_at END AS due_at
+FROM elicitations e JOIN jobs j ON j.id = e.job_id JOIN steps s ON s.job_id = e.job_id AND s.index = e.step_index
+WHERE e.tenant_id = %(tenant_id)s
+  AND (%(status)s::text IS NULL OR e.status = %(status)s)
+  AND (%(job_id)s::uuid IS NULL OR e.root_job_id = %(job_id)s OR e.job_id = %(job_id)s)
+  AND (%(below)s::uuid IS NULL OR e.id < %(below)s)
+ORDER BY e.id DESC LIMIT %(limit)s
+
+-- name: get_elicitation
+-- One question.
+SELECT e.*, s.kind AS step_kind, s.tool_name, CASE WHEN e.status = 'open' AND j.paused_at IS NULL THEN s.wake_at END AS due_at
+FROM elicitations e JOIN jobs j ON j.id = e.job_id JOIN steps s ON s.job_id = e.job_id AND s.index = e.step_index
+WHERE e.tenant_id = %(tenant_id)s AND e.id = %(id)s
+
+-- name: approvals
+-- The tools that people have approved for the rest of a job, and what its tree of jobs has used by now.
+SELECT (SELECT array_agg(DISTINCT s.tool_name) FROM elicitations e JOIN steps s ON s.job_id = e.job_id AND s.index = e.step_index
+        WHERE e.job_id = j.id AND e.kind = 'approval' AND e.status = 'accepted' AND e.content->>'scope' = 'job') AS tools,
+       u.tokens::bigint AS tokens, u.cost::float8 AS cost, u.calls::bigint AS calls
+FROM jobs j CROSS JOIN LATERAL planq_tree_used(coalesce(j.root_job_id, j.id)) u WHERE j.id = %(job_id)s

@@ -1,0 +1,113 @@
+-- Jobs: what callers and workers look up of them.
+
+-- name: get_job
+-- One job with the plan of its first round.
+SELECT j.*, p.source AS plan_source, p.body AS plan_body, p.errors AS plan_errors
+FROM jobs j LEFT JOIN plans p ON p.job_id = j.id AND p.round = 0
+WHERE j.id = %(id)s AND j.tenant_id = %(tenant_id)s
+
+-- name: job_by_key
+-- The job that a tenant submitted under an idempotency key.
+SELECT id, request_hash FROM jobs WHERE tenant_id = %(tenant_id)s AND idempotency_key = %(idempotency_key)s
+
+-- name: list_jobs
+-- A page of a tenant's jobs, newest first, below the cursor (the last id of the page before); with `roots` without child
+-- jobs.
+SELECT id, status, strategy, round, stop_reason, input, answer, error, model_calls, input_tokens, output_tokens, cost_usd, created_at,
+       started_at, finished_at, paused_at, expires_at, forked_from, metadata, user_id, agent_name, agent_version, parent_job_id,
+       parent_step_index, depth
+FROM jobs
+WHERE tenant_id = %(tenant_id)s
+  AND (%(status)s::text IS NULL OR status = %(status)s)
+  AND (%(strategy)s::text IS NULL OR strategy = %(strategy)s)
+  AND (NOT %(roots)s OR parent_job_id IS NULL)
+  AND (%(below)s::uuid IS NULL OR id < %(below)s)
+ORDER BY id DESC LIMIT %(limit)s
+
+-- name: ended_jobs
+-- Which of these jobs have ended: one query for everybody who waits.
+SELECT id FROM jobs WHERE id = ANY (%(ids)s) AND status = ANY (%(statuses)s)
+
+-- name: get_planned_steps
+-- What the steps of all rounds are and how they ended, without their outputs; one step where `index` is given.
+SELECT index, round, tool_name, lane, effect, recovery, status, attempt, releases, in_doubt, wanted, arguments, verbatim,
+       error, (SELECT e.kind FROM elicitations e WHERE e.id = elicitation_id) AS asks
+FROM steps WHERE job_id = %(job_id)s AND (%(index)s::int IS NULL OR index = %(index)s)
+ORDER BY index
+
+-- name: get_output
+-- A step's output as it is stored; the status is null where the job has no such step.
+SELECT s.status, s.output::text AS output, s.payload_hash
+FROM jobs j LEFT JOIN steps s ON s.job_id = j.id AND s.index = %(index)s
+WHERE j.id = %(job_id)s AND j.tenant_id = %(tenant_id)s
+
+-- name: get_artifact
+-- One version of an artifact as its tool produced it, as text, the newest where none is named; of a large one the hash of
+-- its payload.
+SELECT id, version, job_id, step_index, skill_id, body::text AS body, payload_hash FROM artifacts
+WHERE tenant_id = %(tenant_id)s AND id = %(id)s AND (%(version)s::int IS NULL OR version = %(version)s)
+ORDER BY version DESC LIMIT 1
+
+-- name: job_artifacts
+-- What a job has made, without the bodies, in the order of its steps; one row without an artifact where it made none.
+SELECT a.id, a.version, a.job_id, a.step_index, a.tool_name, a.skill_id, a.type, a.metadata, a.created_at
+FROM jobs j LEFT JOIN artifacts a ON a.job_id = j.id
+WHERE j.id = %(job_id)s AND j.tenant_id = %(tenant_id)s
+ORDER BY a.step_index, a.id, a.version
+
+-- name: open_question
+-- What a step asks about a call that was cut off, null where it asks nothing of that kind, and where its job stands; `index`
+-- is null where the job has no such step.
+SELECT j.status, s.index, e.id FROM jobs j
+LEFT JOIN steps s ON s.job_id = j.id AND s.index = %(index)s
+LEFT JOIN elicitations e ON e.id = s.elicitation_id AND e.kind = 'outcome'
+WHERE j.id = %(job_id)s AND j.tenant_id = %(tenant_id)s
+
+-- name: last_settlement
+-- What was said last of a call that was cut off; no row where nobody has said anything.
+SELECT e.content ->> 'outcome' AS outcome
+FROM jobs j JOIN elicitations e ON e.job_id = j.id AND e.step_index = %(index)s
+WHERE j.id = %(job_id)s AND j.tenant_id = %(tenant_id)s AND e.kind = 'outcome' AND NOT e.is_spent
+  AND e.status IN ('accepted', 'declined', 'cancelled')
+ORDER BY e.id DESC LIMIT 1
+
+-- name: holds_step
+-- Whether an attempt still is the owner of its step: one row if so.
+SELECT 1 AS held FROM steps
+WHERE job_id = %(job_id)s AND round = %(round)s AND index = %(index)s AND attempt = %(attempt)s
+  AND status = 'running' AND worker_id = %(worker_id)s
+
+-- name: child_outcomes
+-- How the child jobs stand of the steps %(first)s to %(last)s of a round, those of each step's last attempt, in the order
+-- in which they were asked for.
+SELECT c.parent_step_index, c.id, c.child_position, c.child_key, c.agent_name, c.action, c.status, c.output, c.answer,
+       c.chained, c.error, c.finished_at,
+       extract(epoch FROM coalesce(c.finished_at, planq_now()) - coalesce(c.started_at, c.created_at))::float8 AS seconds
+FROM steps s CROSS JOIN LATERAL unnest(s.children) AS u (id) JOIN jobs c ON c.id = u.id
+WHERE s.job_id = %(job_id)s AND s.round = %(round)s AND s.index BETWEEN %(first)s AND %(last)s
+ORDER BY c.parent_step_index, c.child_position
+
+-- name: view_jobs
+-- What callers see of jobs; see planq_view_jobs.
+SELECT * FROM planq_view_jobs(%(ids)s::uuid[], %(tenant_ids)s::text[], %(wanted)s::bool[], %(ended)s::text[], %(steps)s)
+
+-- name: view_warnings
+-- What callers are warned of in jobs of agents: the events of these kinds, as one JSON array for each job that has some.
+SELECT e.job_id, json_agg(json_build_object('kind', e.kind, 'data', e.data) ORDER BY e.sequence) AS warnings
+FROM unnest(%(ids)s::uuid[]) AS w (id)
+CROSS JOIN LATERAL (
+    SELECT job_id, kind, data, sequence FROM events
+    WHERE job_id = w.id AND kind = ANY (%(kinds)s::text[]) OFFSET 0
+) e
+GROUP BY e.job_id
+
+-- name: view_children
+-- The child jobs of each of these jobs, those of all rounds and attempts, as one JSON array.
+SELECT parent_job_id, json_agg(json_build_object(
+           'id', id, 'step_index', parent_step_index, 'position', child_position, 'key', child_key,
+           'agent', CASE WHEN agent_name IS NOT NULL
+                    THEN json_build_object('name', agent_name, 'version', agent_version) END,
+           'action', action, 'status', status)
+       ORDER BY parent_round, parent_step_index, child_position, id)::text AS children
+FROM jobs WHERE parent_job_id = ANY (%(ids)s::uuid[])
+GROUP BY parent_job_id

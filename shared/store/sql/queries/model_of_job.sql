@@ -1,2 +1,0 @@
--- The model that a job uses.
-SELECT model FROM jobs WHERE id = %(job_id)s

@@ -1,0 +1,68 @@
+-- Payloads: large values by their hash, in the database or in an object store.
+
+-- name: put_payload
+-- Stores bytes under their hash, instead of the object %(instead_of)s, which is not right, or finds that somebody else just
+-- has.
+INSERT INTO payloads AS p (tenant_id, hash, size, body, preview)
+VALUES (%(tenant_id)s, %(hash)s, %(size)s, %(body)s, %(preview)s)
+ON CONFLICT (hash, tenant_id) DO UPDATE SET created_at = planq_now(),
+    body = CASE WHEN p.location = %(instead_of)s THEN excluded.body ELSE p.body END,
+    location = CASE WHEN p.location = %(instead_of)s THEN NULL ELSE p.location END
+
+-- name: put_object_payload
+-- Makes a written object the bytes of a payload; no row when the object has been given up meanwhile. It replaces the object
+-- %(instead_of)s, which is not right. If somebody else has just stored the same bytes, or replaced that one, the object
+-- stays without a payload and is collected.
+WITH noted AS (
+    UPDATE payload_objects SET created_at = planq_now() WHERE location = %(location)s AND NOT is_doomed RETURNING location
+)
+INSERT INTO payloads AS p (tenant_id, hash, size, location, preview)
+SELECT %(tenant_id)s, %(hash)s, %(size)s, noted.location, %(preview)s::json FROM noted
+ON CONFLICT (hash, tenant_id) DO UPDATE SET created_at = planq_now(),
+    location = CASE WHEN p.location = %(instead_of)s THEN excluded.location ELSE p.location END
+
+-- name: touch_payload
+-- The bytes are there already, if they are right: from now on nobody collects them for an hour. No row, no bytes.
+UPDATE payloads SET created_at = planq_now() WHERE tenant_id = %(tenant_id)s AND hash = %(hash)s RETURNING size, location
+
+-- name: find_payload
+-- How large a payload is and where its bytes lie; the location is null where they lie in the row.
+SELECT size, location FROM payloads WHERE tenant_id = %(tenant_id)s AND hash = %(hash)s
+
+-- name: read_payload
+-- A slice of a payload's bytes; `start` counts from 1.
+SELECT substring(body FROM %(start)s::int FOR %(length)s::int) AS piece FROM payloads
+WHERE tenant_id = %(tenant_id)s AND hash = %(hash)s AND body IS NOT NULL
+
+-- name: note_object
+-- An object is about to be written: whatever happens, it will be found.
+INSERT INTO payload_objects (location, tenant_id) VALUES (%(location)s, %(tenant_id)s)
+
+-- name: mark_objects
+-- Objects that are no payload's bytes and were noted a while ago: from now on no put refers to them. Those that were
+-- doomed before, and whose remover died, come again.
+UPDATE payload_objects d SET is_doomed = true
+FROM (
+    SELECT o.location FROM payload_objects o
+    WHERE o.created_at < planq_now() - make_interval(secs => %(seconds)s)
+      AND NOT EXISTS (SELECT 1 FROM payloads p WHERE p.location = o.location)
+    ORDER BY o.created_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+) o
+WHERE d.location = o.location
+RETURNING d.location
+
+-- name: forget_objects
+-- These objects have been removed.
+DELETE FROM payload_objects WHERE location = ANY (%(locations)s) AND is_doomed
+
+-- name: collect_payloads
+-- Removes payloads that nothing refers to and nobody has touched for a while. A transaction that makes a reference touches the row in
+-- the same transaction: then the row is locked and skipped, or fresh when it is looked at again under the lock.
+DELETE FROM payloads d USING (
+    SELECT p.hash, p.tenant_id FROM payloads p
+    WHERE p.created_at < planq_now() - make_interval(secs => %(seconds)s)
+      AND NOT EXISTS (SELECT 1 FROM steps s WHERE s.payload_hash = p.hash AND s.tenant_id = p.tenant_id)
+      AND NOT EXISTS (SELECT 1 FROM artifacts a WHERE a.payload_hash = p.hash AND a.tenant_id = p.tenant_id)
+    ORDER BY p.created_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+) p
+WHERE d.hash = p.hash AND d.tenant_id = p.tenant_id

@@ -1,4 +1,0 @@
--- Of each of these skills the newest version in use; no row for one that is not.
-SELECT DISTINCT ON (name) name, version FROM skills
-WHERE tenant_id = %(tenant_id)s AND name = ANY (%(names)s::text[]) AND retired_at IS NULL
-ORDER BY name, version DESC

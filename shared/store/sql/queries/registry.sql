@@ -1,0 +1,79 @@
+-- Worker registry: processes, their leases, and the tools that they publish.
+
+-- name: register_worker
+-- Announces a worker process.
+INSERT INTO workers (id, name, lanes, tools, capacity, version, process)
+VALUES (%(id)s, %(name)s, %(lanes)s, %(tools)s, %(capacity)s, %(version)s, %(process)s)
+ON CONFLICT (id) DO UPDATE SET tools = excluded.tools, heartbeat_at = planq_now()
+
+-- name: heartbeat
+-- Renews a worker's lease; database time decides. A worker whose row was swept is not resurrected: no row comes back.
+UPDATE workers SET heartbeat_at = planq_now(), lag_ms = %(lag_ms)s, in_flight = %(in_flight)s,
+    late_outcomes = %(late_outcomes)s, counts = %(counts)s
+WHERE id = %(id)s RETURNING id
+
+-- name: live_workers
+-- The workers whose lease is alive.
+SELECT id, name, lanes, capacity, version, started_at, heartbeat_at, lag_ms, in_flight, late_outcomes,
+       counts
+FROM workers
+WHERE heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s) ORDER BY name
+
+-- name: peers
+-- The workers that run in one place (see shared.domain.jobs.processes) and whose lease nobody has ended.
+SELECT id, name, process FROM workers WHERE starts_with(process, %(place)s) AND heartbeat_at > 'epoch'
+
+-- name: held_work
+-- What a worker holds: running steps and claimed stages, with what the wake-up of a next attempt needs.
+SELECT job_id, round, index, attempt, effect, lane, tool_name, NULL AS status FROM steps
+WHERE status = 'running' AND worker_id = %(id)s
+UNION ALL
+SELECT id, NULL, NULL, stage_attempt, NULL, NULL, NULL, status FROM jobs WHERE stage_worker = %(id)s
+
+-- name: end_lease
+-- Ends the lease of a worker whose process has gone: nobody has ever beaten at the epoch. A beat that was still on its
+-- way brings the lease back until the next sweep.
+UPDATE workers SET heartbeat_at = 'epoch'
+WHERE id = %(id)s AND process = %(process)s AND heartbeat_at > 'epoch'
+
+-- name: forget_worker
+-- A worker that stops gives up its lease at once, so that whatever it still holds is taken back by the next sweep.
+DELETE FROM workers WHERE id = %(id)s
+
+-- name: forget_dead_workers
+-- Removes workers that have been silent for a day, or whose lease was ended, once nothing refers to them any more.
+DELETE FROM workers w WHERE w.heartbeat_at < planq_now() - interval '1 day'
+  AND NOT EXISTS (SELECT FROM steps s WHERE s.status = 'running' AND s.worker_id = w.id)
+  AND NOT EXISTS (SELECT FROM jobs j WHERE j.stage_worker = w.id)
+
+-- name: publish_tools
+-- Publishes tool definitions (a JSON array of {name, definition}, the latter a text that holds JSON: see
+-- planq_record_calls); unchanged ones only get a new date.
+INSERT INTO tools (tenant_id, name, definition)
+SELECT %(tenant_id)s, t.name, t.definition::json
+FROM json_to_recordset(%(tools)s) AS t (name text, definition text)
+ORDER BY t.name
+ON CONFLICT (tenant_id, name) DO UPDATE SET definition = excluded.definition, published_at = planq_now()
+
+-- name: list_tools
+-- Every tool that workers have published.
+SELECT definition FROM tools WHERE tenant_id = %(tenant_id)s ORDER BY name
+
+-- name: retire_tools
+-- Removes tools that no live worker offers, once workers of every lane are alive to say so.
+DELETE FROM tools t
+WHERE t.published_at < planq_now() - interval '5 minutes'
+  AND (SELECT count(DISTINCT lane) FROM workers w, unnest(w.lanes) AS lane
+       WHERE w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s)) >= 2
+  AND NOT EXISTS (SELECT 1 FROM workers w
+                  WHERE t.name = ANY (w.tools)
+                    AND w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s))
+
+-- name: count_unfinished
+-- How many jobs and steps stand in each unfinished state, for metrics and `planq doctor`.
+SELECT 'job' AS kind, status, count(*)::int AS n FROM jobs
+WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding') GROUP BY status
+UNION ALL
+SELECT 'step', s.status, count(*)::int FROM steps s JOIN jobs j ON j.id = s.job_id
+WHERE j.status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
+  AND s.status IN ('pending', 'ready', 'running', 'waiting') GROUP BY s.status

@@ -1,0 +1,97 @@
+-- Retention: jobs that have ended and are old enough to be deleted.
+
+-- name: count_purgeable_jobs
+-- How many jobs in one status are due to be deleted now, and when the oldest of them ended; see lock_purgeable_jobs.
+SELECT count(*)::int AS jobs, min(d.finished_at) AS oldest FROM tenants t CROSS JOIN LATERAL (
+    SELECT d.finished_at FROM jobs d
+    WHERE d.tenant_id = t.id AND d.status = %(status)s
+      AND d.id < (lpad(to_hex(greatest(0, floor(1000 * extract(epoch FROM
+                    planq_now() - make_interval(secs => %(seconds)s))))::bigint), 12, '0') || repeat('0', 20))::uuid
+      AND d.finished_at < planq_now() - make_interval(secs => %(seconds)s)
+      AND (SELECT p.id FROM jobs p WHERE p.id = d.parent_job_id) IS NULL
+      AND NOT EXISTS (
+          SELECT FROM jobs c WHERE c.parent_job_id = d.id
+            AND c.status IN ('queued', 'planning', 'executing', 'input_required', 'responding'))
+      AND NOT EXISTS (
+          SELECT FROM jobs f WHERE f.forked_from = d.id
+            AND f.status IN ('queued', 'planning', 'executing', 'input_required', 'responding'))
+) d
+
+-- name: lock_purgeable_jobs
+-- Jobs in one status that ended more than `seconds` ago, oldest first, locked until the transaction ends; those that
+-- somebody holds are passed over. At most `limit` jobs, and no more once those found have `most_steps` steps.
+-- Ids sort by the time they were made and a job ends after that, so only the old end of ix_jobs_status_listing is
+-- looked at: nothing at all when nothing is due. A child job stays until its parent is gone.
+SELECT j.id FROM jobs j
+WHERE j.status = %(status)s AND j.finished_at < planq_now() - make_interval(secs => %(seconds)s) AND j.id IN (
+    SELECT sized.id FROM (
+        SELECT old.id, sum(s.steps) OVER (ORDER BY old.id) - s.steps AS steps_before
+        FROM (
+            SELECT o.id FROM tenants t CROSS JOIN LATERAL (
+                SELECT d.id FROM jobs d
+                WHERE d.tenant_id = t.id AND d.status = %(status)s
+                  AND d.id < (lpad(to_hex(greatest(0, floor(1000 * extract(epoch FROM
+                                planq_now() - make_interval(secs => %(seconds)s))))::bigint), 12, '0') || repeat('0', 20))::uuid
+                  AND d.finished_at < planq_now() - make_interval(secs => %(seconds)s)
+                  AND (SELECT p.id FROM jobs p WHERE p.id = d.parent_job_id) IS NULL
+                  AND NOT EXISTS (
+                      SELECT FROM jobs c WHERE c.parent_job_id = d.id
+                        AND c.status IN ('queued', 'planning', 'executing', 'input_required', 'responding'))
+                  AND NOT EXISTS (
+                      SELECT FROM jobs f WHERE f.forked_from = d.id
+                        AND f.status IN ('queued', 'planning', 'executing', 'input_required', 'responding'))
+                ORDER BY d.id LIMIT %(limit)s
+            ) o
+            ORDER BY o.id LIMIT %(limit)s
+        ) old
+        CROSS JOIN LATERAL (SELECT count(*) AS steps FROM steps s WHERE s.job_id = old.id) s
+    ) sized
+    WHERE sized.steps_before < %(most_steps)s
+)
+FOR UPDATE SKIP LOCKED
+
+-- name: delete_purgeable_jobs
+-- Deletes jobs that this transaction has locked, with everything that hangs on them; a child or a fork that was made
+-- after they were found keeps its job (a statement of its own sees it). Yields their ids.
+-- An artifact that another job names too, since it took the outcome over, is handed to the newest such job instead: its
+-- row is the only one of that id, so it cannot be copied when the outcome is. Where all of them are being deleted as
+-- well, here or by somebody else, its job stays for a later batch. The lock is one that nobody waits for, so that two
+-- processes cannot wait for each other.
+WITH holders AS (
+    SELECT a.tenant_id, a.id, a.version, a.job_id, h.job_id AS holder, h.index
+    FROM artifacts a
+    JOIN jobs d ON d.id = a.job_id
+    JOIN steps o ON o.job_id = d.id AND o.index = a.step_index
+    JOIN steps h ON h.origin_job = coalesce(o.origin_job, o.job_id)
+                AND h.origin_index = coalesce(o.origin_index, o.index) AND h.job_id <> a.job_id
+    WHERE a.job_id = ANY (%(ids)s)
+), kept AS (
+    SELECT k.id FROM jobs k WHERE k.id IN (SELECT holder FROM holders) AND k.id <> ALL (%(ids)s)
+    FOR KEY SHARE SKIP LOCKED
+), heirs AS (
+    SELECT DISTINCT ON (tenant_id, id, version) * FROM holders WHERE holder IN (SELECT id FROM kept)
+    ORDER BY tenant_id, id, version, holder DESC
+), gone AS (
+    DELETE FROM jobs j WHERE j.id = ANY (%(ids)s)
+      AND NOT EXISTS (
+          SELECT FROM jobs c WHERE c.parent_job_id = j.id
+            AND c.status IN ('queued', 'planning', 'executing', 'input_required', 'responding'))
+      AND NOT EXISTS (
+          SELECT FROM jobs f WHERE f.forked_from = j.id
+            AND f.status IN ('queued', 'planning', 'executing', 'input_required', 'responding'))
+      AND NOT EXISTS (
+          SELECT FROM holders o WHERE o.job_id = j.id
+            AND (o.tenant_id, o.id, o.version) NOT IN (SELECT tenant_id, id, version FROM heirs))
+    RETURNING j.id
+), handed_over AS (
+    UPDATE artifacts a SET job_id = h.holder, step_index = h.index
+    FROM heirs h JOIN gone ON gone.id = h.job_id
+    WHERE a.tenant_id = h.tenant_id AND a.id = h.id AND a.version = h.version
+)
+SELECT id FROM gone
+
+-- name: charge_schedules
+-- Takes what jobs have used, which this transaction deletes, off the budgets of the reminders that made them: once they
+-- are gone nobody knows it.
+UPDATE schedules SET budget = planq_budget_left(budget, last_job_id), last_job_id = NULL
+WHERE is_active AND budget IS NOT NULL AND last_job_id = ANY (%(ids)s)

@@ -1,0 +1,61 @@
+-- Schedules: jobs that are made at a time, once or again and again.
+
+-- name: list_schedules
+-- A page of a tenant's schedules, newest first; those that are over only where they are asked for.
+SELECT id, user_id, name, agent, input, cron, timezone, next_at, last_job_id, is_active, error, created_at
+FROM schedules
+WHERE tenant_id = %(tenant_id)s AND (is_active OR %(everything)s)
+  AND (%(created_at)s::timestamptz IS NULL OR (created_at, id) < (%(created_at)s::timestamptz, %(id)s::uuid))
+ORDER BY created_at DESC, id DESC LIMIT %(limit)s
+
+-- name: delete_schedule
+-- Removes a schedule; the jobs that it made stay.
+DELETE FROM schedules WHERE id = %(id)s AND tenant_id = %(tenant_id)s
+
+-- name: stop_schedule
+-- Switches a schedule off that cannot be fired, and says why; no change where somebody else has fired it meanwhile.
+UPDATE schedules SET is_active = false, next_at = NULL, error = %(error)s
+WHERE id = %(id)s AND is_active AND next_at = %(due_at)s
+
+-- name: due_schedules
+-- Schedules whose time has come, longest overdue first, and the database's time. `is_spent`: nothing is left of the budget.
+-- One with a budget waits until its last job has ended: until then that may use whatever it was given.
+SELECT id, tenant_id, name, agent, cron, timezone, strategy, model, next_at, planq_now() AS now, loop_block AS loop,
+       planq_budget_is_spent(planq_budget_left(budget, last_job_id)) AS is_spent
+FROM schedules
+WHERE is_active AND next_at <= planq_now() AND (budget IS NULL OR planq_has_ended(last_job_id))
+ORDER BY next_at LIMIT %(limit)s
+
+-- name: fire_schedule
+-- Makes the job of a schedule that is due and moves the schedule on, in one commit; no row where somebody else has done
+-- so. `next_at` is null where it is over. All jobs of a schedule share its budget: each gets what is left after the one
+-- before it. An agent has a strategy and a loop block of its own, within the policy of the job that asked.
+WITH fired AS (
+    UPDATE schedules SET budget = planq_budget_left(budget, last_job_id), next_at = %(next_at)s,
+        is_active = %(next_at)s::timestamptz IS NOT NULL, last_job_id = %(job_id)s
+    WHERE id = %(id)s AND is_active AND next_at = %(due_at)s
+    RETURNING *
+), new_job AS (
+    INSERT INTO jobs (id, tenant_id, root_job_id, strategy, loop_block, status, model, limits, metadata, input, user_id,
+                      trace_id, wake_at, expires_at, agent_name, agent_version, skill_versions, budget, tools)
+    SELECT %(job_id)s, tenant_id, %(job_id)s, coalesce(%(strategy)s, strategy),
+           CASE WHEN %(agent)s::text IS NULL THEN loop_block ELSE %(loop_block)s::json END, 'queued', %(model)s, limits,
+           %(metadata)s, input, user_id,
+           %(trace_id)s, planq_now() + planq_wake_grace(),
+           planq_now() + make_interval(secs => least((limits ->> 'queue_timeout_seconds')::float8,
+                                               (limits ->> 'job_timeout_seconds')::float8)),
+           %(agent)s, %(agent_version)s, %(skill_versions)s, budget, tools
+    FROM fired
+    RETURNING id, tenant_id
+), appended AS (
+    INSERT INTO events (tenant_id, job_id, kind, data)
+    SELECT tenant_id, id, 'job_submitted', json_build_object('schedule', %(id)s::uuid) FROM new_job
+)
+SELECT id FROM new_job
+
+-- name: forget_schedules
+-- Removes schedules that are over and older than any job that could still ask for them.
+DELETE FROM schedules WHERE id IN (
+    SELECT id FROM schedules WHERE NOT is_active AND created_at < planq_now() - interval '30 days'
+    ORDER BY created_at LIMIT 1000
+)

@@ -1,0 +1,143 @@
+-- Sweep: what is lost or due. sweep_look.sql says which of these is worth a statement.
+
+-- name: unanswered_wakes
+-- How much of a lane's work nobody claims although the sweeper has published it at least twice, the last time more than
+-- %(settled_seconds)s and less than %(idle_seconds)s seconds ago. The time of publication follows from `wake_at`, which
+-- planq_take_due_wakes moves by planq_wake_pause(wakes).
+WITH waiting AS (
+    SELECT s.wake_at, s.wakes FROM steps s JOIN jobs j ON j.id = s.job_id
+    WHERE s.status IN ('ready', 'waiting') AND s.status = 'ready' AND s.lane = %(lane)s AND s.run_at <= planq_now()
+      AND s.wakes >= 2 AND j.status IN ('executing', 'input_required') AND j.paused_at IS NULL
+    UNION ALL
+    SELECT wake_at, wakes FROM jobs
+    WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
+      AND status IN ('queued', 'planning', 'responding') AND %(lane)s = 'io' AND stage_worker IS NULL
+      AND run_at <= planq_now() AND wakes >= 2 AND paused_at IS NULL
+), published AS (
+    SELECT wake_at - planq_wake_pause(wakes) AS at FROM waiting
+)
+SELECT count(*)::int AS n FROM published
+WHERE at BETWEEN planq_now() - make_interval(secs => %(idle_seconds)s)
+    AND planq_now() - make_interval(secs => %(settled_seconds)s)
+
+-- name: return_wakes
+-- The broker did not take these wake-ups (job ids of stages; a JSON array of {job_id, round, index} for steps): they are
+-- due again at once, as if they had never been published; a worker that hears nothing of them is not deaf (see
+-- unanswered_wakes). What has been claimed meanwhile has no wake_at.
+WITH stages AS (
+    UPDATE jobs SET wakes = 0, wake_at = planq_now()
+    WHERE id = ANY (%(stages)s) AND wake_at IS NOT NULL
+)
+UPDATE steps s SET wakes = 0, wake_at = planq_now()
+FROM json_to_recordset(%(steps)s) AS r (job_id uuid, round int, index int)
+WHERE s.job_id = r.job_id AND s.round = r.round AND s.index = r.index AND s.status = 'ready' AND s.wake_at IS NOT NULL
+
+-- name: lost_steps
+-- Running steps whose worker's lease has ended and of which it is noted who was in flight with them (`company`, 1 where
+-- the step was alone), or whose worker did not enforce the step's deadline. `seen` as in shared.ports.Loss.
+-- Where somebody will look whether an unsafe call took effect, it must not act any more by then: its
+-- worker has gone ('epoch') or has let go of it (no worker, or one that has given its lease up), or the time of the
+-- call is over (that of finding out too, where it was in_doubt), by a margin. A living worker of the lane `io` says so
+-- itself, however late: it cannot kill a thread.
+SELECT s.job_id, s.round, s.index, s.attempt, s.effect, s.retries, s.worker_losses, s.releases, s.joined, s.tool_name,
+       s.recovery, s.in_doubt, s.timeout_seconds, s.worker_id, w.id IS NULL AS is_worker_lost,
+       coalesce(n.company, 1) AS company,
+       CASE WHEN s.worker_id IS NULL THEN 'abandoned'
+            WHEN EXISTS (SELECT FROM workers g WHERE g.id = s.worker_id AND g.heartbeat_at = 'epoch') THEN 'gone'
+            ELSE 'lease' END AS seen
+FROM steps s
+LEFT JOIN workers w ON w.id = s.worker_id AND w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s)
+LEFT JOIN suspects n ON n.job_id = s.job_id AND n.round = s.round AND n.index = s.index AND n.attempt = s.attempt
+WHERE s.status = 'running'
+  AND CASE WHEN w.id IS NULL THEN (s.worker_id IS NULL OR n.job_id IS NOT NULL) AND NOT (
+        s.effect = 'unsafe' AND s.recovery <> 'fail'
+        AND s.deadline + make_interval(secs => %(margin_seconds)s + s.in_doubt::int * s.timeout_seconds) > planq_now()
+        AND EXISTS (SELECT FROM workers g WHERE g.id = s.worker_id AND g.heartbeat_at > 'epoch'))
+      ELSE s.deadline < planq_now() - make_interval(secs => %(deadline_grace_seconds)s)
+        AND NOT (s.effect = 'unsafe' AND s.recovery <> 'fail' AND s.lane = 'io') END
+LIMIT %(limit)s
+
+-- name: lost_stages
+-- PLAN and RESPOND stages whose worker's lease has ended and of which it is noted who was in flight with them, or that
+-- have taken longer than any stage can. `company` and `seen` as in lost_steps.
+SELECT j.id AS job_id, j.status, j.stage_attempt, j.stage_losses, w.id IS NULL AS is_worker_lost,
+       coalesce(n.company, 1) AS company,
+       CASE WHEN EXISTS (SELECT FROM workers g WHERE g.id = j.stage_worker AND g.heartbeat_at = 'epoch') THEN 'gone'
+            ELSE 'lease' END AS seen
+FROM jobs j
+LEFT JOIN workers w ON w.id = j.stage_worker AND w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s)
+LEFT JOIN suspects n ON n.job_id = j.id AND n.index = -1 AND n.attempt = j.stage_attempt
+WHERE j.stage_worker IS NOT NULL AND ((w.id IS NULL AND n.job_id IS NOT NULL) OR j.deadline < planq_now())
+LIMIT %(limit)s
+
+-- name: abandon_step
+-- The process that ran a step has died, its worker lives: the next sweep takes the step back as from a lost worker.
+UPDATE steps SET worker_id = NULL
+WHERE job_id = %(job_id)s AND round = %(round)s AND index = %(index)s AND status = 'running'
+  AND attempt = %(attempt)s AND worker_id = %(worker_id)s
+
+-- name: lost_attempts
+-- All that was in flight in workers whose lease has ended; the number of a stage is -1.
+SELECT s.worker_id, s.job_id, s.round, s.index, s.attempt, s.lane, s.tool_name
+FROM steps s
+LEFT JOIN workers w ON w.id = s.worker_id AND w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s)
+WHERE s.status = 'running' AND s.worker_id IS NOT NULL AND w.id IS NULL
+UNION ALL
+SELECT j.stage_worker, j.id, j.round, -1, j.stage_attempt, 'io', j.status
+FROM jobs j
+LEFT JOIN workers w ON w.id = j.stage_worker AND w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s)
+WHERE j.stage_worker IS NOT NULL AND w.id IS NULL
+
+-- name: note_suspects
+-- Notes who was in flight with whom in a lost worker (a JSON array), once for each attempt: who comes later has seen less.
+INSERT INTO suspects (tenant_id, job_id, round, index, attempt, lane, group_id, company, delays)
+SELECT j.tenant_id, s.*
+FROM json_to_recordset(%(suspects)s) AS s (
+    job_id uuid, round int, index int, attempt int, lane text, group_id uuid, company int, delays boolean
+) JOIN jobs j ON j.id = s.job_id
+ORDER BY s.job_id, s.round, s.index
+ON CONFLICT (job_id, round, index) DO UPDATE SET attempt = excluded.attempt, lane = excluded.lane,
+    group_id = excluded.group_id, company = excluded.company, delays = excluded.delays, noted_at = planq_now(),
+    due_at = NULL, taken_until = NULL
+WHERE suspects.attempt < excluded.attempt
+
+-- name: forget_suspects
+-- Removes what is suspected no more: it has ended otherwise, or any worker was free to claim it.
+DELETE FROM suspects WHERE noted_at < planq_now() - interval '10 minutes'
+
+-- name: due_timers
+-- Waiting steps whose timer has run out.
+SELECT job_id, round, index, attempt FROM steps
+WHERE status = 'waiting' AND elicitation_id IS NULL AND wake_at <= planq_now() ORDER BY wake_at LIMIT %(limit)s
+
+-- name: expired_jobs
+-- Jobs that have used up the time they may be queued, or take as a whole; nobody is queued for longer than that.
+SELECT id AS job_id, status,
+       least((limits->>'queue_timeout_seconds')::float8, (limits->>'job_timeout_seconds')::float8)
+           AS queue_timeout_seconds,
+       (limits->>'job_timeout_seconds')::float8 AS job_timeout_seconds, parent_job_id IS NOT NULL AS is_child
+FROM jobs
+WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
+  AND expires_at <= planq_now() AND paused_at IS NULL AND NOT planq_is_held_below(id)
+ORDER BY expires_at LIMIT %(limit)s
+
+-- name: expired_plans
+-- Jobs whose plan has used up its time.
+SELECT id AS job_id, (limits->>'plan_timeout_seconds')::float8 AS plan_timeout_seconds FROM jobs
+WHERE status IN ('executing', 'input_required') AND deadline IS NOT NULL AND paused_at IS NULL
+  AND deadline <= planq_now() AND NOT planq_is_held_below(id) LIMIT %(limit)s
+
+-- name: expired_questions
+-- Waiting steps that asked a person, and whose time for an answer is over.
+SELECT s.job_id, s.round, s.index, s.tenant_id, s.tool_name, s.kind AS step_kind, e.id, e.kind, e.default_content,
+       (j.limits->>'human_wait_seconds')::float8 AS human_wait_seconds
+FROM steps s JOIN jobs j ON j.id = s.job_id JOIN elicitations e ON e.id = s.elicitation_id
+WHERE s.status = 'waiting' AND s.elicitation_id IS NOT NULL AND s.wake_at <= planq_now() AND j.paused_at IS NULL
+ORDER BY s.wake_at LIMIT %(limit)s
+
+-- name: unnotified_children
+-- Child jobs that ended a moment ago or longer, of which their parents were not notified.
+SELECT id FROM jobs
+WHERE parent_job_id IS NOT NULL AND NOT is_joined AND status IN ('completed', 'failed', 'cancelled')
+  AND finished_at <= planq_now() - planq_claim_grace()
+ORDER BY id LIMIT %(limit)s

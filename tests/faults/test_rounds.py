@@ -1,0 +1,186 @@
+"""A worker dies in the middle of `loop` or `react`: no finished step runs again, and the job comes out the same."""
+
+from __future__ import annotations
+
+import signal
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import httpx
+import pytest
+import redis
+
+from shared.domain.jobs.states import Strategy
+from tests.faults.conftest import Play, Stage, as_play
+from tests.faults.scene import PATIENCE, Scene
+from tests.integration.llm.dialects import KEY, OPENAI_CHAT
+from tests.integration.llm.wire import Reply, wire_server
+from tests.support.waiting import eventually
+
+TEXT = (
+    'call fault_look with {"text": "a"}, then call fault_pay with {"text": "b"}, '
+    'then call fault_note with {"text": "c"}'
+)
+NAME = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+OUTPUTS = ["<a>", "<b>", "<c>"]
+
+POINTS = {
+    "before the model is asked": "planner.turn:before",
+    "after the model's reply": "planner.turn:after",
+    "before the plan is accepted": "store.accept_plan:before",
+    "after the plan is accepted": "store.accept_plan:after",
+    "before the first step is stored": "store.succeed_step:before",
+    "after the last step, with the next turn claimed": "store.succeed_step:after@3",
+    "before the model is asked again": "planner.turn:before@2",
+    "after the last turn's reply": "planner.turn:after@2",
+    "before the end": "store.end_job:before",
+    "after the end": "store.end_job:after",
+}
+
+
+def came_out_right(scene: Scene, job_id: UUID) -> tuple[Any, list[Any]]:
+    """See that all three calls were made and answered from, the unsafe one once."""
+    job, steps = scene.ends(job_id)
+    assert (job["status"], job["stop_reason"], job["round"]) == ("completed", "answered", 1), scene._told(job_id)
+    assert [step["output"]["text"] for step in steps] == OUTPUTS, scene._told(job_id)
+    assert scene.paid()[f"{job_id}/1"] == 1
+    # A call that died with its worker before it was recorded is made again, and is none of the job's.
+    assert job["model_calls"] == 2
+    return job, steps
+
+
+def dies(strategy: Strategy, point: str, stage: Stage) -> None:
+    with stage() as scene:
+        job_id = scene.submit(text=TEXT, strategy=strategy)
+        scene.died_at(point)
+        finished = [row["index"] for row in scene.read("SELECT index FROM steps WHERE status = 'succeeded'")]
+        attempts = {row["index"]: row["attempt"] for row in scene.read("SELECT index, attempt FROM steps")}
+        scene.worker()
+        _, steps = came_out_right(scene, job_id)
+        assert [step["attempt"] for step in steps if step["index"] in finished] == [attempts[n] for n in finished]
+        scene.sound()
+
+
+def between_two_parallel_tools(scene: Scene) -> None:
+    """One of two calls of a turn has ended when the worker is killed: only the other one runs again."""
+    text = 'call fault_look with {"text": "a"}, then call fault_hold with {"until": "go"}'
+    job_id = scene.submit(text=text, strategy=Strategy.REACT)
+    name = scene.worker()
+    scene.runs(job_id, 1)
+    eventually(lambda: scene.steps(job_id)[0] == "succeeded", PATIENCE, what="the other one has ended")
+    scene.signal(name, signal.SIGKILL)
+    scene.dies(name, -signal.SIGKILL)
+    (scene.folder / "go").touch()
+    scene.worker()
+    job, steps = scene.ends(job_id)
+    assert (job["status"], job["stop_reason"]) == ("completed", "answered")
+    assert [(step["status"], step["attempt"]) for step in steps] == [("succeeded", 1), ("succeeded", 2)]
+    assert scene.ran()[f"{job_id}/0"] == 1
+    scene.sound()
+
+
+def in_an_unsafe_tool(scene: Scene) -> None:
+    """Nobody knows what became of the call: its step has failed, the model is told so, and the job goes on."""
+    text = 'call fault_pay with {"text": "a", "until": "never"}, then call fault_note with {"text": "b"}'
+    job_id = scene.submit(text=text, strategy=Strategy.REACT)
+    name = scene.worker()
+    scene.runs(job_id)
+    scene.signal(name, signal.SIGKILL)
+    scene.dies(name, -signal.SIGKILL)
+    scene.worker()
+    job, steps = scene.ends(job_id)
+    assert (job["status"], job["stop_reason"]) == ("completed", "answered")
+    assert [step["status"] for step in steps] == ["failed", "succeeded"]
+    assert steps[0]["error"]["code"] == "outcome_unknown"
+    assert scene.paid()[f"{job_id}/0"] == 1
+    scene.sound()
+
+
+def everything_stops_and_starts(scene: Scene) -> None:
+    """Every process and the wake-ups are gone between two rounds."""
+    job_id = scene.submit(text=TEXT, strategy=Strategy.LOOP)
+    name, folder = scene.held("planner.turn:before@2")
+    scene.stands(job_id, name, folder)
+    scene.signal(name, signal.SIGKILL)
+    scene.dies(name, -signal.SIGKILL)
+    scene.worker()
+    _, steps = came_out_right(scene, job_id)
+    assert [step["attempt"] for step in steps] == [1, 1, 1]
+    scene.sound()
+
+
+ROUNDS = [
+    {"type": "tool_calls", "calls": [{"number": 0, "tool_name": "fault_look", "arguments": {"text": "a"}}]},
+    {
+        "type": "tool_calls",
+        "calls": [
+            {"number": 1, "tool_name": "fault_pay", "arguments": {"text": "$0.output.text"}},
+            {"number": 2, "kind": "elicitation", "message": "To whom?", "requested_schema": NAME},
+        ],
+    },
+    {
+        "type": "tool_calls",
+        "calls": [{"number": 3, "tool_name": "fault_note", "arguments": {"text": "$2.output.name"}}],
+    },
+    {"type": "direct_response", "content": "done"},
+]
+
+
+def asked_in_the_second_round(scene: Scene) -> None:
+    """Every process is stopped and the broker forgets all while a person is asked: no attempt is made again."""
+    with wire_server() as model:
+        model.script(*[Reply(OPENAI_CHAT.reply("", decision)) for decision in ROUNDS])
+        env = {"OPENAI_BASE_URL": f"{model.url}/v1", "OPENAI_API_KEY": KEY}
+        job_id = scene.submit(text="do it", model=OPENAI_CHAT.model, strategy=Strategy.LOOP)
+        scene.api()
+        name = scene.worker(**env)
+        eventually(lambda: scene.steps(job_id) == ["succeeded", "succeeded", "waiting"], PATIENCE, what="it asks")
+        for process in (name, "api"):
+            scene.signal(process, signal.SIGKILL)
+            scene.dies(process, -signal.SIGKILL)
+        where = urlsplit(scene.broker_url)
+        with redis.Redis(unix_socket_path=where.path, db=int(where.query.rpartition("=")[2])) as broker:
+            broker.flushdb()
+        scene.api()
+        (question,) = httpx.get(f"{scene.stack.url}/jobs/{job_id}/elicitations", timeout=60).json()["items"]
+        answer = {"action": "accept", "content": {"name": "Ada"}}
+        given = httpx.post(f"{scene.stack.url}/elicitations/{question['id']}", json=answer, timeout=60)
+        assert given.status_code == httpx.codes.OK, given.text
+        scene.worker(**env)
+        job, steps = scene.ends(job_id)
+    assert (job["status"], job["stop_reason"], job["answer"], job["model_calls"]) == (
+        "completed",
+        "answered",
+        "done",
+        4,
+    )
+    assert [(step["round"], step["attempt"], step["status"]) for step in steps] == [
+        (0, 1, "succeeded"),
+        (1, 1, "succeeded"),
+        (1, 1, "succeeded"),
+        (2, 1, "succeeded"),
+    ]
+    assert steps[3]["output"] == {"text": "<Ada>"}
+    assert scene.paid()[f"{job_id}/1"] == 1
+    scene.sound()
+
+
+PLAYS = [
+    *[
+        pytest.param((f"{strategy} {name}", partial(dies, strategy, point)), id=f"{strategy} {name}")
+        for strategy in (Strategy.LOOP, Strategy.REACT)
+        for name, point in POINTS.items()
+    ],
+    *map(
+        as_play,
+        [between_two_parallel_tools, in_an_unsafe_tool, everything_stops_and_starts, asked_in_the_second_round],
+    ),
+]
+
+
+@pytest.mark.parametrize("play", PLAYS)
+def test_rounds_survive_the_death_of_a_worker(play: tuple[str, Play], plays: dict[str, Future[None]]) -> None:
+    plays[play[0]].result()

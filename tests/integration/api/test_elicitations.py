@@ -1,0 +1,215 @@
+"""Questions over HTTP: the inbox, answers that are checked, and answers that come too late."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from shared.domain.jobs.elicitations import APPROVAL_SCHEMA, Elicitation
+from shared.domain.jobs.states import ElicitationKind
+from tests.integration.api.conftest import Api
+from tests.integration.api.control import Story, begun, call
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "nights": {"type": "integer", "minimum": 1}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+WHERE = Elicitation(ElicitationKind.FORM, "Where to?", SCHEMA, state={"secret": 1})
+MAY_IT = Elicitation(ElicitationKind.APPROVAL, "May it?", APPROVAL_SCHEMA, details={"tool_name": "mail"})
+AT_ONCE = 50
+
+
+@pytest.fixture
+def api(control_api: Api) -> Api:
+    return control_api
+
+
+def asking(api: Api, question: Elicitation = WHERE) -> tuple[Story, dict[str, Any]]:
+    """A job whose first step of two asks, and the question."""
+    story = begun(api, call("look"), call("put"))
+    story.ask(0, question)
+    (found,) = api.http.get(f"/jobs/{story.id}/elicitations").json()["items"]
+    return story, found
+
+
+def test_a_question_is_shown_in_the_inbox_and_at_its_job(api: Api) -> None:
+    story, question = asking(api)
+
+    assert (question["kind"], question["status"], question["message"]) == ("form", "open", "Where to?")
+    assert (question["schema"], question["job_id"], question["step_index"]) == (SCHEMA, story.id, 0)
+    assert question["due_at"] is not None
+    assert "secret" not in str(question), "the state is of who asks alone"
+    assert api.http.get(f"/elicitations/{question['id']}").json() == question
+    inbox = api.http.get("/elicitations", params={"status": "open", "job": story.id}).json()
+    assert inbox == {"items": [question], "next_cursor": None}
+    step = story.seen()["steps"][0]
+    assert (step["question"]["id"], step["question"]["kind"]) == (question["id"], "form")
+    api.http.post(f"/jobs/{story.id}/pause")
+    assert api.http.get(f"/elicitations/{question['id']}").json()["due_at"] is None
+
+
+def test_the_inbox_has_pages(api: Api) -> None:
+    asked = [asking(api)[1]["id"] for _ in range(3)]
+    first = api.http.get("/elicitations", params={"status": "open", "limit": 2}).json()
+    second = api.http.get("/elicitations", params={"status": "open", "cursor": first["next_cursor"]}).json()
+
+    found = [one["id"] for one in first["items"] + second["items"]]
+    assert found[:3] == asked[::-1]
+    assert api.http.get("/elicitations", params={"cursor": "x"}).status_code == 422
+    assert api.http.get("/elicitations", params={"status": "asked"}).status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("action", "status"),
+    [
+        ("accept", "accepted"),
+        ("YES", "accepted"),
+        ("submit", "accepted"),
+        ("no", "declined"),
+        ("cancel", "cancelled"),
+    ],
+)
+def test_an_answer_is_kept_with_who_gave_it_and_the_step_goes_on(api: Api, action: str, status: str) -> None:
+    story, question = asking(api)
+    content = {"city": "Pisa", "nights": 2}
+
+    answer = api.http.post(
+        f"/elicitations/{question['id']}",
+        json={"action": action, "content": content, "reason": "so", "by": "ada", "channel": "web"},
+    )
+
+    assert answer.status_code == 200, answer.text
+    told = answer.json()
+    assert (told["status"], told["reason"], told["answered_by"], told["channel"]) == (status, "so", "ada", "web")
+    assert told["content"] == (content if status == "accepted" else None)
+    assert (told["due_at"], told["answered_at"] is None) == (None, False)
+    seen = story.seen()
+    assert (seen["status"], seen["steps"][0]["status"], seen["steps"][0]["question"]) == ("executing", "ready", None)
+    late = api.http.post(f"/elicitations/{question['id']}", json={"action": "accept", "content": content})
+    assert (late.status_code, late.json()["code"]) == (409, "conflict")
+
+
+@pytest.mark.parametrize(
+    ("content", "pointers"),
+    [
+        ({"city": 1, "nights": 0}, {"/content/city", "/content/nights"}),
+        ({"nights": 1}, {"/content"}),
+        (None, {"/content"}),  # accepting without a content is accepting with an empty one
+        ([], {"/content"}),
+        ({"city": "x", "more": 1}, {"/content"}),
+    ],
+)
+def test_a_content_that_breaks_the_schema_is_refused_and_the_question_stays_open(
+    api: Api, content: Any, pointers: set[str]
+) -> None:
+    story, question = asking(api)
+
+    refused = api.http.post(f"/elicitations/{question['id']}", json={"action": "accept", "content": content})
+
+    assert refused.status_code == 422, refused.text
+    assert {one["pointer"] for one in refused.json()["errors"]} == pointers
+    assert api.http.get(f"/elicitations/{question['id']}").json() == question
+    assert story.seen()["status"] == "input_required"
+
+
+def test_bad_answers_change_nothing(api: Api) -> None:
+    story, question = asking(api)
+    path = f"/elicitations/{question['id']}"
+    huge = {"action": "accept", "content": {"city": "x" * 70_000}}
+
+    refused = [
+        api.http.post(path, json={}).status_code,
+        api.http.post(path, json={"action": "accept", "content": {"city": "x"}, "colour": 1}).status_code,
+        api.http.post(path, json={"action": "x" * 33}).status_code,
+        api.http.post(path, json={"action": "accept", "channel": "a b"}).status_code,
+        api.http.post(path, json=huge).status_code,
+        api.http.post(path, json={"action": "decline", "reason": "x" * 2_001}).status_code,
+        api.http.post(f"/elicitations/{uuid4()}", json={"action": "accept"}).status_code,
+        api.http.post("/elicitations/no-id", json={"action": "accept"}).status_code,
+        api.http.get(f"/elicitations/{uuid4()}").status_code,
+        api.http.get(f"/jobs/{uuid4()}/elicitations").status_code,
+    ]
+
+    assert refused == [422, 422, 422, 422, 413, 422, 404, 404, 404, 404]
+    assert api.http.get(path).json() == question
+    assert story.seen()["steps"][0]["status"] == "waiting"
+
+
+def test_what_is_foreign_is_unknown(api: Api) -> None:
+    _, question = asking(api)
+    api.jobs.execute("UPDATE elicitations SET tenant_id = 'other' WHERE id = %s RETURNING id", question["id"])
+
+    answer = {"action": "accept", "content": {"city": "Pisa"}}
+    assert api.http.get(f"/elicitations/{question['id']}").status_code == 404
+    assert api.http.post(f"/elicitations/{question['id']}", json=answer).status_code == 404
+
+
+def test_of_fifty_answers_at_once_one_counts(api: Api) -> None:
+    story, question = asking(api)
+    bodies = [{"action": "accept", "content": {"city": f"city {n}"}} for n in range(AT_ONCE)]
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        answers = list(pool.map(lambda body: api.http.post(f"/elicitations/{question['id']}", json=body), bodies))
+
+    assert Counter(answer.status_code for answer in answers) == {200: 1, 409: AT_ONCE - 1}
+    (counted,) = [answer.json()["content"] for answer in answers if answer.status_code == 200]
+    assert api.http.get(f"/elicitations/{question['id']}").json()["content"] == counted
+    assert story.seen()["steps"][0]["status"] == "ready"
+
+
+def test_an_approval_that_is_declined_fails_the_step_with_the_reason(api: Api) -> None:
+    story, question = asking(api, MAY_IT)
+
+    assert question["details"] == {"tool_name": "mail"}
+    answer = api.http.post(f"/elicitations/{question['id']}", json={"action": "reject", "reason": "too dear"})
+
+    assert answer.json()["status"] == "declined"
+    step = story.seen()["steps"][0]
+    assert (step["status"], step["error"]["code"]) == ("failed", "declined")
+    assert "too dear" in step["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("said", "ends"),
+    [
+        ({"action": "accept", "content": {"outcome": "happened", "output": {"text": "x"}}}, "succeeded"),
+        ({"action": "accept", "content": {"outcome": "did_not_happen"}}, "ready"),
+        ({"action": "decline"}, "failed"),
+    ],
+)
+def test_a_call_that_was_cut_off_is_settled_as_any_question_is_answered(api: Api, said: Any, ends: str) -> None:
+    story = begun(api, call("sign"), call("put"))
+    story.ask(0)
+    (question,) = api.http.get(f"/jobs/{story.id}/elicitations").json()["items"]
+    path = f"/elicitations/{question['id']}"
+
+    assert question["kind"] == "outcome"
+    assert api.http.post(path, json={"action": "accept"}).status_code == 422
+    assert api.http.post(path, json={"action": "accept", "content": {"outcome": "perhaps"}}).status_code == 422
+    assert api.http.post(path, json=said).status_code == 200
+    assert story.seen()["steps"][0]["status"] == ends
+    assert api.http.post(path, json=said).status_code == 409
+
+
+def test_what_is_no_call_that_was_cut_off_cannot_be_settled(api: Api) -> None:
+    story, _ = asking(api)
+
+    settled = api.http.post(f"/jobs/{story.id}/steps/0/settle", json={"outcome": "did_not_happen"})
+
+    assert settled.status_code == 409
+    assert story.seen()["status"] == "input_required"
+
+
+def test_cancelling_closes_the_question(api: Api) -> None:
+    story, question = asking(api)
+    api.http.post(f"/jobs/{story.id}/cancel")
+
+    closed = api.http.get(f"/elicitations/{question['id']}").json()
+    assert (closed["status"], closed["due_at"], closed["channel"]) == ("cancelled", None, None)
+    assert api.http.post(f"/elicitations/{question['id']}", json={"action": "decline"}).status_code == 409

@@ -1,0 +1,318 @@
+"""What steps ask people on the way: plans, tools, and whether a tool may be called; nothing that ran runs again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from shared.domain.jobs.elicitations import ElicitationAnswer, after_answer
+from shared.domain.jobs.limits import Limits
+from shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepKind
+from shared.store.elicitations import ElicitationStore
+from shared.store.requests import AnsweredBy
+from tests.support.children import DelegatingTool, child_plan
+from tests.support.clock import move_clock
+from tests.support.harness import Harness, ScriptedModel, make_tool
+from worker.tools import AnswerDeclined, ToolContext, tool
+
+Play = Callable[..., Any]
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+NIGHTS = {"type": "object", "properties": {"nights": {"type": "integer"}}, "required": ["nights"]}
+ACCEPTED, DECLINED = ElicitationStatus.ACCEPTED, ElicitationStatus.DECLINED
+
+
+class Desk:
+    """Tools that ask, and what they did."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self.booked: list[Any] = []
+
+    def tools(self) -> list[Any]:
+        @tool(effect="unsafe")
+        async def book(context: ToolContext) -> dict[str, Any]:
+            """Book a room after two questions."""
+            self.begun.append(context.attempt)
+            city = await context.ask("Where to?", CITY)
+            nights = await context.ask("How long?", NIGHTS, default={"nights": 1})
+            self.booked.append({**city, **nights})
+            return self.booked[-1]
+
+        @tool(effect="unsafe", lane="io")
+        def travel(context: ToolContext) -> dict[str, Any]:
+            """Travel, unless the person does not want to."""
+            try:
+                return dict(context.ask_sync("Where to?", CITY))
+            except AnswerDeclined as refused:
+                return {"city": f"nowhere ({refused.message})"}
+
+        @tool(effect="pure")
+        async def note(text: str) -> dict[str, str]:
+            """Keep a text."""
+            self.booked.append(text)
+            return {"text": text}
+
+        @tool(effect="read")
+        async def guess(context: ToolContext) -> dict[str, Any]:
+            """Ask for what is no schema."""
+            return dict(await context.ask("What?", {"type": "nonsense"}))
+
+        return [make_tool(one) for one in (book, travel, note, guess)]
+
+
+def plan(*calls: tuple[str, Mapping[str, Any]], **fields: Any) -> dict[str, Any]:
+    return {"calls": [{"tool_name": name, "arguments": dict(arguments), **fields} for name, arguments in calls]}
+
+
+async def open_questions(harness: Harness) -> list[Any]:
+    store = ElicitationStore(harness.database)
+    return list(await store.page("default", status=ElicitationStatus.OPEN, limit=100))[::-1]
+
+
+async def answer(
+    harness: Harness, question: Any, content: Any, status: ElicitationStatus = ACCEPTED, reason: str | None = None
+) -> None:
+    said = ElicitationAnswer(ElicitationKind(question["kind"]), status, content, reason)
+    after = after_answer(said, StepKind(question["step_kind"]))
+    store = ElicitationStore(harness.database)
+    asked = await store.answer("default", question["id"], said, after, AnsweredBy("ada", "test", reason))
+    assert asked.applied
+    await harness.publish(asked.wakes)
+    await harness.drain()
+
+
+async def seen(harness: Harness, job_id: UUID) -> tuple[Any, list[Any]]:
+    broken = await harness.worker_registry.broken_invariants()
+    assert [row for row in broken if row["invariant"] != "running_without_lease"] == []
+    return await harness.requests.job("default", job_id)
+
+
+def test_a_tool_asks_twice_and_goes_on_with_both_answers(play: Play) -> None:
+    desk = Desk()
+
+    async def scenario(harness: Harness) -> Any:
+        job, _ = await harness.run(plan=plan(("book", {}), ("note", {"text": "$0.output.city"})))
+        assert (job["status"], desk.begun, desk.booked) == ("input_required", [1], [])
+        (first,) = await open_questions(harness)
+        assert (first["message"], first["schema"], first["ordinal"]) == ("Where to?", CITY, 0)
+        await answer(harness, first, {"city": "Pisa"})
+        (second,) = await open_questions(harness)
+        assert (second["message"], second["ordinal"], second["default_content"]) == ("How long?", 1, {"nights": 1})
+        await answer(harness, second, {"nights": 3})
+        return await seen(harness, job["id"])
+
+    job, steps = play(scenario, ScriptedModel(), desk.tools())
+    assert job["status"] == "completed"
+    assert steps[0]["output"] == {"city": "Pisa", "nights": 3}
+    assert (desk.begun, desk.booked) == ([1, 2, 3], [{"city": "Pisa", "nights": 3}, "Pisa"])
+
+
+def test_nobody_answers_and_the_default_does(play: Play) -> None:
+    desk = Desk()
+
+    async def scenario(harness: Harness) -> Any:
+        job, _ = await harness.run(plan=plan(("book", {})))
+        (first,) = await open_questions(harness)
+        await answer(harness, first, {"city": "Pisa"})
+        await move_clock(harness.database, timedelta(seconds=Limits().human_wait_seconds + 1))
+        await harness.open()
+        await harness.sweeper.sweep()
+        await harness.drain()
+        return await seen(harness, job["id"])
+
+    job, steps = play(scenario, ScriptedModel(), desk.tools())
+    assert (job["status"], steps[0]["output"]) == ("completed", {"city": "Pisa", "nights": 1})
+
+
+def test_a_tool_may_go_on_without_an_answer(play: Play) -> None:
+    async def scenario(harness: Harness) -> Any:
+        job, _ = await harness.run(plan=plan(("travel", {})))
+        (question,) = await open_questions(harness)
+        await answer(harness, question, None, DECLINED, "no money")
+        return await seen(harness, job["id"])
+
+    _, steps = play(scenario, ScriptedModel(), Desk().tools())
+    assert (steps[0]["status"], "no money" in steps[0]["output"]["city"]) == ("succeeded", True)
+
+
+def test_a_tool_that_does_not_catch_a_refusal_has_failed_with_its_reason(play: Play) -> None:
+    async def scenario(harness: Harness) -> Any:
+        job, _ = await harness.run(plan=plan(("book", {})))
+        (question,) = await open_questions(harness)
+        await answer(harness, question, None, DECLINED, "no money")
+        return await seen(harness, job["id"])
+
+    _, steps = play(scenario, ScriptedModel(), Desk().tools())
+    assert (steps[0]["status"], steps[0]["error"]["code"]) == ("failed", "declined")
+    assert "no money" in steps[0]["error"]["message"]
+
+
+def test_a_question_needs_a_schema_that_is_one(play: Play) -> None:
+    async def scenario(harness: Harness) -> Any:
+        job, _ = await harness.run(plan=plan(("guess", {})))
+        return await seen(harness, job["id"])
+
+    _, steps = play(scenario, ScriptedModel(), Desk().tools())
+    assert (steps[0]["status"], steps[0]["error"]["code"]) == ("failed", "invalid_arguments")
+
+
+ASKS = [
+    {"tool_name": "note", "arguments": {"text": "Pisa or Rome"}},
+    {
+        "kind": "elicitation",
+        "tool_name": "elicitation",
+        "message": "Which of {{ $0.output.text }}?",
+        "requested_schema": CITY,
+    },
+]
+
+
+@pytest.mark.parametrize("status", [ACCEPTED, DECLINED, ElicitationStatus.CANCELLED])
+def test_a_step_of_a_plan_asks_and_its_answer_is_its_output(play: Play, status: ElicitationStatus) -> None:
+    desk = Desk()
+    content = {"city": "Rome"} if status is ACCEPTED else None
+
+    async def scenario(harness: Harness) -> Any:
+        after = {"tool_name": "note", "arguments": {"text": "$1.output.city"}}
+        job, _ = await harness.run(plan={"calls": [*ASKS, after]})
+        (question,) = await open_questions(harness)
+        assert (question["message"], question["step_kind"]) == ("Which of Pisa or Rome?", "elicitation")
+        await answer(harness, question, content, status, "because")
+        return await seen(harness, job["id"])
+
+    job, steps = play(scenario, ScriptedModel(), desk.tools())
+    assert job["status"] == "completed"
+    if status is ACCEPTED:
+        assert (steps[1]["output"], steps[1]["attempt"], desk.booked) == (content, 1, ["Pisa or Rome", "Rome"])
+    else:
+        assert (steps[1]["error"]["code"], steps[2]["status"]) == (str(status), "skipped")
+        assert "because" in steps[1]["error"]["message"]
+
+
+def test_two_questions_are_answered_in_reverse_order_while_the_worker_is_lost(play: Play) -> None:
+    desk = Desk()
+
+    async def scenario(harness: Harness) -> Any:
+        job, _ = await harness.run(plan=plan(("travel", {}), ("travel", {}), depends_on=[]))
+        # Two steps that run at once may ask in either order.
+        first, second = sorted(await open_questions(harness), key=lambda question: question["step_index"])
+        await harness.worker_registry.forget(harness.worker_id)
+        await harness.sweeper.sweep()
+        await harness.open()
+        await answer(harness, second, {"city": "Rome"})
+        assert (await seen(harness, job["id"]))[0]["status"] == "input_required"
+        await answer(harness, first, {"city": "Pisa"})
+        return await seen(harness, job["id"])
+
+    job, steps = play(scenario, ScriptedModel(), desk.tools())
+    assert job["status"] == "completed"
+    assert [(s["output"]["city"], s["attempt"]) for s in steps] == [("Pisa", 2), ("Rome", 2)]
+
+
+def test_a_job_two_levels_down_asks_and_is_answered_after_the_plan_times_of_all_above(play: Play) -> None:
+    desk, outer = Desk(), DelegatingTool()
+
+    def handed(inner: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        return "delegate", {"children": [{"plan": inner, "seconds": 50.0}], "must": 1}
+
+    async def scenario(harness: Harness) -> Any:
+        deepest = child_plan(("travel", {}))
+        job, _ = await harness.run(plan=plan(handed(child_plan(handed(deepest)))))
+        (question,) = await open_questions(harness)
+        assert (question["root_job_id"], question["job_id"] != job["id"]) == (job["id"], True)
+        await move_clock(harness.database, timedelta(days=2))
+        await harness.open()
+        await harness.sweeper.sweep()
+        await harness.drain()
+        assert (await seen(harness, job["id"]))[0]["status"] == "executing"
+        await answer(harness, question, {"city": "Pisa"})
+        for _ in range(3):
+            await harness.sweeper.sweep()
+            await harness.drain()
+        return await seen(harness, job["id"])
+
+    job, steps = play(scenario, ScriptedModel(), [*desk.tools(), outer])
+    assert (job["status"], steps[0]["status"], steps[0]["error"]) == ("completed", "succeeded", None)
+
+
+def test_an_approval_shows_the_call_and_holds_for_it_alone(play: Play) -> None:
+    desk = Desk()
+
+    async def scenario(harness: Harness) -> Any:
+        job, _ = await harness.run(plan=plan(("note", {"text": "a"}), ("note", {"text": "$0.output.text"})))
+        (question,) = await open_questions(harness)
+        assert (question["kind"], desk.booked) == ("approval", [])
+        assert question["details"]["tool_name"] == "note"
+        assert (question["details"]["arguments"], question["details"]["effect"]) == ({"text": "a"}, "pure")
+        assert question["details"]["cost"] == {"tokens": 0, "cost_usd": 0.0, "model_calls": 0}
+        await answer(harness, question, {})
+        assert desk.booked == ["a"]
+        (second,) = await open_questions(harness)
+        await answer(harness, second, None, DECLINED, "not that")
+        return await seen(harness, job["id"])
+
+    job, steps = play(scenario, ScriptedModel(), desk.tools(), policy={"no*": "ask"})
+    assert (job["status"], desk.booked) == ("completed", ["a"])
+    assert [s["status"] for s in steps] == ["succeeded", "failed"]
+    assert (steps[1]["error"]["code"], "not that" in steps[1]["error"]["message"]) == ("declined", True)
+
+
+def test_an_approval_may_hold_for_the_rest_of_the_job(play: Play) -> None:
+    desk = Desk()
+
+    async def scenario(harness: Harness) -> Any:
+        calls = [("note", {"text": "a"}), ("note", {"text": "$0.output.text"}), ("note", {"text": "c"})]
+        job, _ = await harness.run(plan=plan(*calls))
+        first, *_ = await open_questions(harness)
+        await answer(harness, first, {"scope": "job"})
+        for late in await open_questions(harness):
+            await answer(harness, late, {})
+        return await seen(harness, job["id"])
+
+    job, _ = play(scenario, ScriptedModel(), desk.tools(), policy={"note": "ask"})
+    assert (job["status"], sorted(desk.booked)) == ("completed", ["a", "a", "c"])
+
+
+@pytest.mark.parametrize(
+    ("server", "request_", "code"),
+    [
+        ({"*": "ask", "note": "auto"}, {"note": "deny"}, "policy"),
+        ({"note": "deny"}, {"note": "auto"}, "policy"),
+        ({"note": "auto"}, {"n?te": "ask"}, None),
+        ({}, {"*": "auto"}, ""),
+    ],
+)
+def test_deny_wins_over_ask_over_auto(play: Play, server: Any, request_: Any, code: str | None) -> None:
+    desk = Desk()
+
+    async def scenario(harness: Harness) -> Any:
+        job, _ = await harness.run(plan=plan(("note", {"text": "a"})), loop={"policy": request_})
+        return len(await open_questions(harness)), await seen(harness, job["id"])
+
+    asked, (job, steps) = play(scenario, ScriptedModel(), desk.tools(), policy=server)
+    if code is None:
+        assert (asked, job["status"], desk.booked) == (1, "input_required", [])
+    elif code:
+        assert (asked, steps[0]["error"]["code"], desk.booked) == (0, code, [])
+    else:
+        assert (asked, steps[0]["status"], desk.booked) == (0, "succeeded", ["a"])
+
+
+def test_the_policy_of_a_job_holds_for_the_jobs_below(play: Play) -> None:
+    desk = Desk()
+
+    async def scenario(harness: Harness) -> Any:
+        inner = child_plan(("note", {"text": "a"}))
+        job, _ = await harness.run(
+            plan=plan(("delegate", {"children": [{"plan": inner}]})), loop={"policy": {"note": "ask"}}
+        )
+        (question,) = await open_questions(harness)
+        return question["job_id"] != job["id"]
+
+    assert play(scenario, ScriptedModel(), [*desk.tools(), DelegatingTool()])
+    assert desk.booked == []

@@ -1,0 +1,94 @@
+"""Jobs of several rounds as callers see them: every round with its plan and steps; and forks of such jobs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from api.documents import execution_document, job_document
+from api.http import json_bytes
+from api.routes.executions import ExecutionDocument
+from api.schemas import JobDocument
+from shared.domain.errors import ToolFailed
+from shared.domain.jobs.states import Effect, Strategy
+from shared.domain.models.exchange import ToolCallRequest
+from shared.ports import Tool
+from tests.support.harness import Harness, ScriptedModel, make_tool
+from worker.tools.declare import tool
+
+
+@pytest.fixture
+def tools() -> list[Tool]:
+    @tool(name="note", effect=Effect.READ)
+    async def note(text: str) -> dict[str, str]:
+        return {"text": f"<{text}>"}
+
+    @tool(name="fail", effect=Effect.READ, retries=0)
+    async def fail(text: str) -> dict[str, str]:
+        raise ToolFailed(f"no {text}")
+
+    return [make_tool(note), make_tool(fail)]
+
+
+def called(*calls: tuple[str, dict[str, Any]]) -> list[ToolCallRequest]:
+    return [ToolCallRequest(name, arguments, f"id_{number}") for number, (name, arguments) in enumerate(calls)]
+
+
+TURNS = [
+    called(("note", {"text": "$0.output.text"}), ("fail", {"text": "luck"}), ("nobody", {})),
+    called(("note", {"text": "b"})),
+    "done",
+]
+
+
+def test_every_round_is_shown_with_what_became_of_its_calls(play: Callable[..., Any], tools: list[Tool]) -> None:
+    async def scenario(harness: Harness) -> Any:
+        job_id = await harness.submit("do it", strategy=Strategy.REACT)
+        await harness.drain()
+        view = await harness.requests.view("default", job_id)
+        return job_document(view), execution_document(view)
+
+    job, execution = play(scenario, ScriptedModel(turns=TURNS), tools)
+
+    shown = JobDocument.model_validate(json.loads(json_bytes(job)))
+    assert (shown.status, shown.stop_reason, shown.answer, shown.round) == ("completed", "answered", "done", 2)
+    assert [(one.round, one.source, one.steps) for one in shown.rounds] == [
+        (0, "model", [0, 1, 2]),
+        (1, "model", [3]),
+    ]
+    assert [(step.index, step.round, step.status) for step in shown.steps] == [
+        (0, 0, "succeeded"),
+        (1, 0, "failed"),
+        (2, 0, "failed"),
+        (3, 1, "succeeded"),
+    ]
+    assert shown.steps[0].arguments == {"text": "$0.output.text"}  # as data: it says what the model said
+    assert shown.plan == shown.rounds[0].plan
+    assert ExecutionDocument.model_validate(json.loads(json_bytes(execution))).stop_reason == "answered"
+
+
+def test_a_fork_of_a_loop_takes_over_outcomes_of_any_round_and_then_its_planner_goes_on(
+    play: Callable[..., Any], tools: list[Tool]
+) -> None:
+    async def scenario(harness: Harness) -> Any:
+        source = await harness.submit("do it", strategy=Strategy.REACT)
+        await harness.drain()
+        plan = {"calls": [{"tool_name": "note", "arguments": {"text": text}} for text in ("b", "c")]}
+        fork = await harness.submit(
+            "do it", strategy=Strategy.REACT, plan=plan, forked_from=source, reuse={0: 3}, model="offline"
+        )
+        await harness.drain()
+        return source, job_document(await harness.requests.view("default", fork)), harness.model.told[-1]
+
+    source, job, (transcript, _) = play(scenario, ScriptedModel(turns=TURNS), tools)
+
+    assert (job["status"], job["stop_reason"]) == ("completed", "answered")
+    assert [(one["source"], one["steps"]) for one in job["rounds"]] == [("caller", [0, 1]), ("model", [2])]
+    first, second, _ = job["steps"]
+    assert [(step["attempt"], step["output"]["text"]) for step in (first, second)] == [(0, "<b>"), (1, "<c>")]
+    assert job["steps"][0]["reused_from"] == {"job_id": str(source), "index": 3}
+    assert "<b>" in str(transcript)
+    assert "<c>" in str(transcript)

@@ -1,0 +1,83 @@
+"""The tools of agents without an engine: agent services over a memory, for decisions before any job is made."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+from uuid import UUID
+
+from shared.domain.errors import ErrorRecord, ExecutionFailed
+from shared.domain.jobs.budget import Holder, Reserved, Wanted
+from shared.domain.jobs.limits import Limits
+from shared.domain.jobs.usage import ModelCall, Purpose
+from shared.domain.models.exchange import Ask, Findings, ModelFailed, ModelReply
+from shared.ports import CutOff, JobStore, ToolContext
+from shared.ports.orchestrations import Orchestrations
+from shared.store.ids import new_id
+from tests.support.orchestras import document
+from worker.agents import AgentBackends, AgentServices
+from worker.agents.planner import is_planning
+
+
+@dataclass
+class Surroundings:
+    """The backends of agent services: agents by name, one reply of the planner, what was recorded and asked."""
+
+    agents: Sequence[str] = ()
+    reply: str | ExecutionFailed = ""
+    asked: list[Ask] = field(default_factory=list)
+    was_planning: list[bool] = field(default_factory=list)
+    recorded: list[ModelCall] = field(default_factory=list)
+    refused: list[tuple[int, list[Mapping[str, Any]]]] = field(default_factory=list)
+    reserved: Reserved = field(default_factory=Reserved)
+
+    def backends(self) -> AgentBackends:
+        """Return it as the tools see it."""
+        return AgentBackends(cast(JobStore, self), cast(Orchestrations, self), self, self.persist)
+
+    async def persist(self, write: Callable[[], Awaitable[Any]], /) -> Any:
+        return await write()
+
+    async def respond(self, ask: Ask, findings: Findings, *, cut_off: CutOff | None = None) -> ModelReply:
+        self.asked.append(ask)
+        self.was_planning.append(is_planning())
+        call = ModelCall(Purpose.RESPOND, ask.model, 5, 1, 1)
+        if isinstance(self.reply, ExecutionFailed):
+            failed = ModelCall(Purpose.RESPOND, ask.model, 5, error=ErrorRecord.of(self.reply))
+            raise ModelFailed(self.reply, failed)
+        return ModelReply(self.reply, (), call)
+
+    async def reserve(self, holder: Holder, wanted: Wanted) -> Reserved:
+        return self.reserved
+
+    async def record_calls(self, job_id: UUID, calls: Sequence[ModelCall]) -> None:
+        self.recorded += calls
+
+    async def journal_refusal(self, job_id: UUID, step_index: int, made: Sequence[Mapping[str, Any]]) -> bool:
+        self.refused.append((step_index, list(made)))
+        return True
+
+    async def model_of(self, job_id: UUID) -> str:
+        return "offline"
+
+    async def look(self, job_id: UUID, *, with_agents: bool = True) -> None:
+        return None
+
+    async def catalogue(self, tenant_id: str, most: int) -> Mapping[str, Any]:
+        return {name: document(name) for name in self.agents}
+
+    async def documents(self, tenant_id: str, names: Sequence[str]) -> Mapping[str, Any]:
+        return {name: document(name) for name in names if name in self.agents}
+
+
+def agent_services(around: Surroundings | None = None, *, is_enabled: bool = True) -> AgentServices:
+    """Agent services; without surroundings, those of a process that has not opened."""
+    return AgentServices(is_enabled, backends=None if around is None else around.backends())
+
+
+def context(tool_name: str, **fields: Any) -> ToolContext:
+    """What a step of a caller's plan tells its tool."""
+    names = dict.fromkeys(("user_id", "context_id", "request_id", "trace_id"), "")
+    given: dict[str, Any] = {"limits": Limits(), "tenant_id": "default", **names, **fields}
+    return ToolContext(job_id=str(new_id()), step_index=0, attempt=1, tool_name=tool_name, **given)

@@ -1,0 +1,67 @@
+"""Questions and answers by rule: the action under its names, and what an answer does to the step that asked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.domain.jobs.elicitations import Continues, ElicitationAnswer, Fails, Succeeds, after_answer
+from shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepKind
+from shared.domain.questions.answering import action_of, content_defects
+
+CASES = json.loads((Path(__file__).parents[2] / "data/cases/agently_plan.json").read_text("utf-8"))["cases"]
+STATUS = {"accept": "accepted", "decline": "declined", "cancel": "cancelled"}
+FORM, APPROVAL = ElicitationKind.FORM, ElicitationKind.APPROVAL
+
+
+@pytest.mark.parametrize(
+    ("action", "expected"),
+    [(c["input"]["action"], c["expected"]["action"]) for c in CASES if c["op"] == "normalize_action"],
+)
+def test_an_action_has_many_names(action: str, expected: str) -> None:
+    assert action_of(action) == STATUS[expected]
+
+
+@pytest.mark.parametrize("step_kind", [StepKind.TOOL, StepKind.ELICITATION])
+@pytest.mark.parametrize("kind", [FORM, APPROVAL, ElicitationKind.URL])
+@pytest.mark.parametrize("status", [s for s in ElicitationStatus if s is not ElicitationStatus.OPEN])
+def test_an_answer_ends_the_step_or_lets_its_tool_go_on(
+    kind: ElicitationKind, status: ElicitationStatus, step_kind: StepKind
+) -> None:
+    after = after_answer(ElicitationAnswer(kind, status, reason="because"), step_kind, limit_seconds=7)
+
+    is_question = step_kind is StepKind.ELICITATION
+    if status is ElicitationStatus.EXPIRED:
+        assert isinstance(after, Fails)
+        assert (after.error.code, "7 s" in after.error.message) == ("human_wait_timeout", True)
+    elif status is ElicitationStatus.ACCEPTED:
+        assert after == (Succeeds(None) if is_question else Continues())
+    elif is_question or kind is APPROVAL:
+        assert isinstance(after, Fails)
+        assert (after.error.code, after.error.retryable) == (str(status), False)
+        assert "because" in after.error.message
+    else:
+        assert after == Continues()
+
+
+def test_a_default_counts_as_accepted_when_nobody_answers() -> None:
+    expired = ElicitationAnswer(FORM, ElicitationStatus.EXPIRED, {"city": "Pisa"})
+
+    assert after_answer(expired, StepKind.ELICITATION) == Succeeds({"city": "Pisa"})
+    assert after_answer(expired, StepKind.TOOL) == Continues()
+
+
+@pytest.mark.parametrize(
+    ("schema", "content", "pointers"),
+    [
+        (None, {"anything": 1}, []),
+        (None, 3, ["/content"]),
+        ({"required": ["a"]}, {}, ["/content"]),
+        ({"properties": {"a/b": {"type": "string"}}}, {"a/b": 1}, ["/content/a~1b"]),
+    ],
+)
+def test_defects_of_a_content_have_their_place_in_the_body(schema: Any, content: Any, pointers: list[str]) -> None:
+    assert [defect["pointer"] for defect in content_defects(schema, content)] == pointers

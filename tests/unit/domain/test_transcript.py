@@ -1,0 +1,313 @@
+"""What the planner of a further round is shown of the rounds before."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.domain.jobs.steps import StepResult
+from shared.domain.jobs.usage import ModelCall, Purpose
+from shared.domain.models.estimate import message_tokens
+from shared.domain.models.exchange import (
+    ChatMessage,
+    ModelReply,
+    ToolCallRequest,
+    TurnForm,
+    reply_of_json,
+    reply_to_json,
+)
+from shared.domain.plan.errors import invalid_plan
+from shared.domain.rounds.record import RoundRecord
+from shared.domain.rounds.transcript import transcript, with_refusal
+
+PLENTY = 100_000
+STATE = {"parts": [{"signature": "c2ln"}]}
+
+
+def reply(*calls: ToolCallRequest, text: str = "", state: Any = None) -> ModelReply:
+    return ModelReply(text, calls, ModelCall(Purpose.PLAN, "offline", 0), state)
+
+
+def record(number: int, first: int, results: list[StepResult], said: ModelReply | None) -> RoundRecord:
+    plan = {
+        "type": "tool_calls",
+        "reasoning": "why",
+        "calls": [{"tool_name": one.tool_name, "arguments": dict(one.arguments)} for one in results],
+    }
+    return RoundRecord(
+        number, "caller" if said is None else "model", plan, said and reply_to_json(said), first, results
+    )
+
+
+def turn(number: int, *, ids: tuple[str, str] = ("a", "b"), output: Any = None) -> RoundRecord:
+    """A round of `react` with two calls, of which the second failed."""
+    results = [
+        StepResult("calculate", {"expression": "1"}, {"result": number} if output is None else output),
+        StepResult("fetch", {"url": "u"}, None, "HTTP 500 from u", code="transient"),
+    ]
+    calls = [ToolCallRequest(one.tool_name, one.arguments, name) for one, name in zip(results, ids, strict=True)]
+    return record(number, 2 * number, results, reply(*calls, text=f"turn {number}", state=STATE))
+
+
+def pairs(messages: Any) -> list[tuple[str, ...]]:
+    """Return the ids of calls, and check that each is followed by its messages in order."""
+    found: list[tuple[str, ...]] = []
+    waiting: list[str] = []
+    for message in messages:
+        if message.role == "tool":
+            assert message.call_id == waiting.pop(0)
+            continue
+        assert waiting == []
+        if message.tool_calls:
+            found.append(tuple(call.id for call in message.tool_calls))
+            waiting = list(found[-1])
+    assert waiting == []
+    every = [name for names in found for name in names]
+    assert len(every) == len(set(every))
+    assert all(every)
+    return found
+
+
+def test_a_stored_reply_gives_back_what_was_said() -> None:
+    said = reply(
+        ToolCallRequest("search", {"q": "x"}, "id-1"), ToolCallRequest("f", "{bro", ""), text="t", state=STATE
+    )
+
+    read = reply_of_json(json.loads(json.dumps(reply_to_json(said))))
+
+    assert read == ChatMessage("assistant", "t", said.tool_calls, state=STATE)
+    assert "state" not in reply_to_json(reply(text="t"))
+
+
+def test_react_is_told_as_calls_and_their_results_errors_too() -> None:
+    said, first, second = transcript([turn(0)], max_tokens=PLENTY, form=TurnForm.REACT)
+
+    assert (said.role, said.content, said.state) == ("assistant", "turn 0", STATE)
+    assert [call.id for call in said.tool_calls] == ["a", "b"]
+    assert (first.role, first.call_id, first.name, json.loads(first.content)) == (
+        "tool",
+        "a",
+        "calculate",
+        {"result": 0},
+    )
+    assert json.loads(second.content) == {"status": "failed", "error": "transient", "message": "HTTP 500 from u"}
+
+
+def test_ids_that_a_server_gives_again_become_unique_and_missing_ones_are_made() -> None:
+    rounds = [turn(0, ids=("call_1", "call_2")), turn(1, ids=("call_1", "call_2")), turn(2, ids=("", ""))]
+
+    found = pairs(transcript(rounds, max_tokens=PLENTY, form=TurnForm.REACT))
+
+    assert found[0] == ("call_1", "call_2")
+
+
+def test_more_calls_than_a_turn_may_hold_are_answered_too() -> None:
+    called = turn(0)
+    cut = RoundRecord(0, "model", called.plan, called.reply, 0, called.results[:1])
+
+    messages = transcript([cut], max_tokens=PLENTY, form=TurnForm.REACT)
+
+    assert pairs(messages) == [("a", "b")]
+    assert json.loads(messages[2].content)["error"] == "not_carried_out"
+
+
+@pytest.mark.parametrize("form", [TurnForm.REACT, TurnForm.LOOP])
+def test_a_plan_that_no_model_made_is_told_in_the_same_form(form: TurnForm) -> None:
+    chained = record(1, 1, [StepResult("save", {"note": "n"}, {"id": 7})], None)
+
+    said, answer = transcript([chained], max_tokens=PLENTY, form=form)
+
+    name = "__planning__" if form is TurnForm.LOOP else "save"
+    assert [call.name for call in said.tool_calls] == [name]
+    assert '"id": 7' in answer.content
+    assert pairs([said, answer])
+
+
+def test_loop_lists_every_step_by_number_and_says_what_became_of_it() -> None:
+    results = [
+        StepResult("search", {"q": "x"}, {"text": 'found\n{"step": 9, "status": "succeeded"}'}, index=4),
+        StepResult(
+            "search", {"q": "x"}, None, "the same call as step 4", index=5, code="duplicate_of", details={"step": 4}
+        ),
+        StepResult("report", {"t": "$6.output.x"}, None, "step 6 failed", index=6, code="skipped"),
+        StepResult("wait", {}, {"old": 1}, "called too often", index=7, code="duplicate_call_blocked"),
+    ]
+    document = {"type": "tool_calls", "reasoning": "why", "calls": []}
+    said = reply(ToolCallRequest("__planning__", document, "p1"), state=STATE)
+
+    first, second = transcript([record(2, 4, results, said)], max_tokens=PLENTY, form=TurnForm.LOOP)
+
+    assert (first.tool_calls, first.state) == (tuple(said.tool_calls), STATE)
+    lines = [json.loads(line) for line in second.content.splitlines()]
+    assert [(line["step"], line["status"]) for line in lines] == [
+        (4, "succeeded"),
+        (5, "skipped"),
+        (6, "skipped"),
+        (7, "blocked"),
+    ]
+    assert lines[1]["same_as_step"] == 4
+    assert lines[3]["last_output"] == {"old": 1}
+
+
+def test_loop_is_told_of_calls_that_were_dropped_after_a_question() -> None:
+    asked = record(0, 0, [StepResult("elicitation", {"message": "Which?"}, {"city": "Rome"})], None)
+    plan = {**asked.plan, "dropped": 2}
+
+    _, answer = transcript(
+        [RoundRecord(0, "model", plan, None, 0, asked.results)], max_tokens=PLENTY, form=TurnForm.LOOP
+    )
+
+    assert json.loads(answer.content.splitlines()[1])["dropped"] == 2
+
+
+def test_loop_tells_a_plan_of_another_form_as_its_own() -> None:
+    said = reply(ToolCallRequest("calculate", {"expression": "1"}, "a"), text="let me see")
+    native = record(0, 3, [StepResult("calculate", {"expression": "1"}, {"result": 1})], said)
+    in_text = record(1, 4, [StepResult("calculate", {"expression": "2"}, {"result": 2})], reply(text='{"calls": []}'))
+
+    messages = transcript([native, in_text], max_tokens=PLENTY, form=TurnForm.LOOP)
+
+    first, second = messages[0], messages[2]
+    assert (first.content, second.content) == ("let me see", "")
+    assert first.tool_calls[0].arguments["calls"] == [  # type: ignore[index]
+        {"number": 3, "tool_name": "calculate", "arguments": {"expression": "1"}}
+    ]
+    assert len(pairs(messages)) == 2
+
+
+def test_references_are_told_as_they_were_written() -> None:
+    planned = record(0, 0, [StepResult("report", {"t": "resolved"}, {"id": 1})], None)
+    written = {**planned.plan, "calls": [{"tool_name": "report", "arguments": {"t": "$0.output.x"}}]}
+
+    said, _ = transcript(
+        [RoundRecord(0, "caller", written, None, 0, planned.results)], max_tokens=PLENTY, form=TurnForm.LOOP
+    )
+
+    assert said.tool_calls[0].arguments["calls"][0]["arguments"] == {"t": "$0.output.x"}  # type: ignore[index]
+
+
+def test_react_is_told_what_a_reference_meant() -> None:
+    resolved = [StepResult("report", {"t": "the text"}, {"id": 1})]
+    document = {"calls": [{"number": 0, "tool_name": "report", "arguments": {"t": "$0.output.x"}}]}
+    said = reply(ToolCallRequest("__planning__", document, "p"))
+
+    first, _ = transcript(
+        [RoundRecord(0, "model", document, reply_to_json(said), 0, resolved)], max_tokens=PLENTY, form=TurnForm.REACT
+    )
+
+    assert [(call.name, call.arguments) for call in first.tool_calls] == [("report", {"t": "the text"})]
+
+
+def test_a_round_of_very_many_calls_is_summed_up_though_it_is_the_newest() -> None:
+    many = [StepResult("wait", {"seconds": number}, {"text": "x" * 300}) for number in range(5_000)]
+
+    (summary,) = transcript([record(0, 0, many, None)], max_tokens=1_000, form=TurnForm.LOOP)
+
+    assert message_tokens([summary]) <= 1_000
+    assert summary.content.splitlines()[1].startswith("- steps 0 to ")
+    assert summary.content.splitlines()[-1].startswith("- step 4999, wait: succeeded; ")
+
+
+def test_the_twin_of_a_call_is_named_by_its_id() -> None:
+    results = [
+        StepResult("wait", {}, {}),
+        StepResult("wait", {}, None, "the same call", code="duplicate_of", details={"step": 6}),
+    ]
+    said = reply(ToolCallRequest("wait", {}, "x"), ToolCallRequest("wait", {}, "y"))
+
+    messages = transcript([record(3, 6, results, said)], max_tokens=PLENTY, form=TurnForm.REACT)
+
+    assert json.loads(messages[2].content)["same_as_call"] == "x"
+
+
+def test_what_exceeds_the_room_is_summed_up_oldest_first_and_says_so() -> None:
+    rounds = [turn(number, ids=(f"a{number}", f"b{number}"), output={"text": "x" * 4_000}) for number in range(6)]
+
+    messages = transcript(rounds, max_tokens=4_000, form=TurnForm.REACT)
+
+    assert message_tokens(messages) <= 4_000
+    assert pairs(messages)[-1] == ("a5", "b5")
+    summary = messages[0]
+    assert summary.role == "user"
+    assert "- step 0, calculate: succeeded; 4012 characters left out" in summary.content
+    assert "- step 1, fetch: failed (transient); 15 characters left out" in summary.content
+    told = len(pairs(messages))
+    assert summary.content.count("\n- step ") == 2 * (6 - told)
+
+
+def test_so_many_rounds_that_even_their_lines_are_too_long_are_counted() -> None:
+    rounds = [turn(number) for number in range(200)]
+
+    summary = transcript(rounds, max_tokens=600, form=TurnForm.LOOP)[0].content
+
+    counted = summary.splitlines()[1]
+    assert counted.startswith("- steps 0 to ")
+    last = int(counted.split()[4].rstrip(":"))
+    assert f": {(last + 1) // 2} failed, {last + 1 - (last + 1) // 2} succeeded; " in counted
+    assert summary.splitlines()[2].startswith(f"- step {last + 1}, ")
+
+
+def test_the_newest_round_is_shown_though_shortened() -> None:
+    big = turn(0, output={"text": "y" * 100_000, "number": 5})
+
+    said, answer, failed = transcript([big], max_tokens=1_000, form=TurnForm.REACT)
+
+    shown = json.loads(answer.content)
+    assert shown["shortened_from_bytes"] > 100_000
+    assert "more characters" in json.dumps(shown["output"])
+    assert json.loads(failed.content)["message"] == "HTTP 500 from u"
+    assert message_tokens([said, answer, failed]) < 1_200
+
+
+def test_names_that_a_model_made_up_cannot_write_lines_of_a_summary() -> None:
+    odd = record(0, 0, [StepResult("x\n- step 9, all: succeeded", {}, None, "no", code="unknown_tool")], None)
+
+    summary = transcript([odd, *(turn(number) for number in range(1, 9))], max_tokens=200, form=TurnForm.REACT)[0]
+
+    assert all("all: succeeded" not in line or '"' in line for line in summary.content.splitlines())
+
+
+@given(st.integers(0, 30), st.integers(10, 20_000), st.sampled_from(list(TurnForm)), st.integers(0, 3_000))
+def test_every_call_has_its_message_whatever_the_room(count: int, room: int, form: TurnForm, size: int) -> None:
+    rounds = [turn(number, output="z" * size) for number in range(count)]
+
+    messages = transcript(rounds, max_tokens=room, form=form)
+
+    pairs(messages)
+    assert all(message.content or message.tool_calls for message in messages)
+    if count:
+        assert messages[-1].role == "tool"
+
+
+@pytest.mark.parametrize("form", [TurnForm.REACT, TurnForm.LOOP])
+def test_a_plan_that_was_refused_is_told_with_its_defects(form: TurnForm) -> None:
+    errors = [invalid_plan("no such thing").to_json()]
+    called = reply(ToolCallRequest("__planning__", {"type": "tool_calls"}, "p"))
+    rounds = [
+        RoundRecord(number, "model", {}, reply_to_json(said), 0, (), errors)
+        for number, said in enumerate([called, reply(text="{broken")])
+    ]
+
+    messages = transcript(rounds, max_tokens=PLENTY, form=form)
+
+    assert pairs(messages) == [("p",)]
+    assert [message.role for message in messages] == ["assistant", "tool", "assistant", "user"]
+    assert all("no such thing" in message.content for message in messages[1::2])
+
+
+def test_a_reply_that_was_refused_is_answered_call_by_call() -> None:
+    before = transcript([turn(0, ids=("call_1", "call_2"))], max_tokens=PLENTY, form=TurnForm.REACT)
+    errors = [invalid_plan("expected number 2, found 0", "/calls/0/number").to_json()]
+
+    called = with_refusal(before, reply(ToolCallRequest("__planning__", {}, "call_1"), state=STATE), errors)
+    written = with_refusal(before, reply(text='{"calls": 1}'), errors)
+
+    pairs(called)
+    assert "expected number 2" in called[-1].content
+    assert called[-2].state == STATE
+    assert [message.role for message in written[-2:]] == ["assistant", "user"]
+    assert "expected number 2" in written[-1].content

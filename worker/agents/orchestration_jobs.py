@@ -1,0 +1,123 @@
+"""An orchestration's job, read from the store: its transitions are published, and its output is its answer.
+
+Transitions go to the job's events, the log and the metrics when a step begins and when the job answers. They are
+derived from the steps each time, so a transition that a lost process did not publish is published at the next
+occasion. The output is rendered from the steps and their agents, without a model call.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from shared.domain.errors import AGENT_TIMEOUTS, Unavailable
+from shared.domain.jobs.states import StepStatus
+from shared.domain.orchestration.plan import StepType
+from shared.domain.plan.errors import format_plan_errors
+from shared.ports import ChildOutcome
+from shared.ports.orchestrations import OrchestratedStep, Orchestration
+from worker.agents.orchestration.results import StepOutcome, agent_counts, render_orchestration, unbegun_output
+from worker.agents.orchestration.state_machine import StateTransition, StepPhase, StepProgress, transitions_of
+from worker.agents.outcomes import FAULTS, agent_result, error_of, shown_error
+from worker.agents.services import ORCHESTRATE, AgentBackends, AgentServices
+
+_log = logging.getLogger("planq.agents")
+
+_UNREACHED = frozenset({StepStatus.PENDING, StepStatus.SKIPPED, StepStatus.CANCELLED})
+
+
+class OrchestrationConclusions:
+    """The port `Conclusions`."""
+
+    def __init__(self, services: AgentServices) -> None:
+        self._services = services
+
+    async def conclude(self, job_id: UUID, plan_errors: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+        backends = self._services.opened()
+        found = await backends.orchestrations.look(job_id)
+        if found is None:
+            message = format_plan_errors(plan_errors) if plan_errors else "the orchestration has no steps"
+            return unbegun_output({"code": "plan_invalid" if plan_errors else "internal", "message": message})
+        await _journal(self._services, backends, job_id, found, is_over=True)
+        document = render_orchestration(found.frame, [_outcome(step) for step in found.steps])
+        usage = await backends.orchestrations.usage(job_id)
+        used = {
+            "jobs": usage.jobs,
+            "model_calls": usage.model_calls,
+            "input_tokens": usage.input_tokens,
+            "output_tokens": usage.output_tokens,
+            "cost_usd": None if usage.cost_usd is None else float(usage.cost_usd),
+            "elapsed_ms": sum(step.elapsed_ms or 0 for step in found.steps),
+        }
+        return {**document, "totals": {**agent_counts(document), **used}}
+
+
+async def unfinished_output(
+    services: AgentServices, job: ChildOutcome, steps: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return the output of an orchestration whose job was cancelled, or failed, before it had one.
+
+    It has the results of the steps that ended; `steps` are those of its frame, for a job that had not begun.
+    """
+    error = error_of(job) or {"code": "internal", "message": "the orchestration ended without an output"}
+    backends = services.opened()
+    found = await backends.persist(lambda: backends.orchestrations.look(job.job_id))
+    if found is None:
+        return unbegun_output(error, steps)
+    return render_orchestration(found.frame, [_outcome(step) for step in found.steps], error)
+
+
+async def journal_progress(services: AgentServices, job_id: UUID) -> None:
+    """Publish the transitions of an orchestration so far; best effort, since they are derived again later."""
+    backends = services.opened()
+    try:
+        found = await backends.orchestrations.look(job_id, with_agents=False)
+        if found is not None:
+            await _journal(services, backends, job_id, found, is_over=False)
+    except Unavailable as error:
+        _log.debug("orchestration_told_later", extra={"job": str(job_id), "cause": error.code})
+
+
+def log_transitions(services: AgentServices, job_id: UUID, transitions: Sequence[StateTransition]) -> None:
+    """Log and count transitions."""
+    for one in transitions:
+        services.counts["transition", one.event.value, one.target.value] += 1
+        extra = {"tool": ORCHESTRATE, "job": str(job_id), "step_id": one.step_id or None}
+        _log.info(
+            "orchestration_transition",
+            extra={**extra, "cause": one.event.value, "from": one.source.value, "to": one.target.value},
+        )
+
+
+async def _journal(
+    services: AgentServices, backends: AgentBackends, job_id: UUID, found: Orchestration, *, is_over: bool
+) -> None:
+    steps = [
+        StepProgress(step["id"], StepType(step["type"]), _phase(row))
+        for step, row in zip(found.frame["steps"], found.steps, strict=True)
+    ]
+    made = transitions_of(steps, is_over=is_over)
+    added = await backends.orchestrations.journal(job_id, [one.to_json() for one in made])
+    log_transitions(services, job_id, [one for one in made if one.number in added])
+
+
+def _phase(step: OrchestratedStep) -> StepPhase:
+    if step.status is StepStatus.SUCCEEDED:
+        return StepPhase.SUCCEEDED
+    if step.status is StepStatus.FAILED:
+        code = "" if step.error is None else step.error.code
+        failed = StepPhase.PANICKED if code in FAULTS else StepPhase.FAILED
+        return StepPhase.TIMED_OUT if code in AGENT_TIMEOUTS else failed
+    return StepPhase.DISPATCHED if step.was_called and step.status not in _UNREACHED else StepPhase.UNREACHED
+
+
+def _outcome(step: OrchestratedStep) -> StepOutcome:
+    return StepOutcome(
+        was_begun=step.status not in _UNREACHED,
+        succeeded=step.status is StepStatus.SUCCEEDED,
+        agents=[agent_result(child) for child in step.children],
+        error=None if step.error is None else shown_error(step.error),
+        elapsed_ms=step.elapsed_ms,
+    )

@@ -1,0 +1,128 @@
+"""What an attempt does: make a plan, run a step, answer. The engine decides when, and on which claim.
+
+Everything here speaks to ports only: tools, models and payloads stand behind them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from shared.domain.errors import ErrorRecord, ExecutionFailed
+from shared.domain.jobs.states import JobStatus
+from shared.domain.rounds.guard import GuardLimits
+from shared.domain.tools.policy import ToolPolicy
+from shared.ports import (
+    JobStore,
+    OwnPlanners,
+    Payloads,
+    Planner,
+    Prices,
+    Responder,
+    StepClaim,
+    Toolbox,
+    ToolCatalogue,
+    TurnPlanner,
+)
+from shared.ports.orchestrations import Conclusions
+from worker.attempts.budget import Budget, ModelCallRecorder
+from worker.attempts.plan import PlanStage
+from worker.attempts.respond import Answering, RespondStage
+from worker.attempts.rounds import RoundStage
+from worker.attempts.step import StepRunner
+from worker.attempts.values import OutputLimits, Values
+from worker.engine.chain import Carried, Chain
+from worker.engine.in_flight import Claim, InFlightWork
+
+__all__ = ["AttemptSettings", "Attempts"]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptSettings:
+    """`model_retry_seconds`: how long a stage is tried again whose model fails in a way that may pass.
+
+    `transcript_tokens` is the room for the rounds before in a question to a planner. `guard` says when a model's call
+    is a repetition, where the loop block of its job does not.
+
+    `tool_policy` is the server's: which tools are called at once, after a person has agreed, or never.
+
+    An output above `max_output_bytes` of JSON fails its step; above `inline_output_bytes` it becomes a payload.
+    """
+
+    max_output_bytes: int = 64 * 1024 * 1024
+    inline_output_bytes: int = 65_536
+    model_retry_seconds: float = 900.0
+    transcript_tokens: int = 32_000
+    guard: GuardLimits = field(default_factory=GuardLimits)
+    tool_policy: ToolPolicy = field(default_factory=dict)
+
+
+class Attempts:
+    """Carries out the attempts of one process (`worker.engine.dispatcher.Executor`)."""
+
+    def __init__(
+        self,
+        settings: AttemptSettings,
+        *,
+        store: JobStore,
+        catalogue: ToolCatalogue,
+        in_flight: InFlightWork,
+        planner: Planner,
+        turns: TurnPlanner,
+        responder: Responder,
+        toolbox: Toolbox,
+        payloads: Payloads,
+        draw: Callable[[], float],
+        conclusions: Conclusions | None = None,
+        prices: Prices | None = None,
+        counts: Counter[tuple[str, ...]] | None = None,
+        own_planners: OwnPlanners | None = None,
+    ) -> None:
+        """`store` is guarded by `in_flight`; `draw` returns uniform numbers from [0, 1) for jitter.
+
+        `turns` plans the rounds of `loop` and `react`, where a loop block names none of the `own_planners`.
+        `conclusions` is how orchestration jobs answer; without it they fail. `prices` are for budgets in money. Calls
+        of tools are counted in `counts`.
+        """
+        self._recorder = ModelCallRecorder(store, timedelta(seconds=settings.model_retry_seconds), draw)
+        budget = Budget(store, self._recorder, prices)
+        answering = Answering(store, catalogue, responder, self._recorder, budget)
+        rounds = RoundStage(
+            store,
+            turns,
+            self._recorder,
+            budget,
+            answering,
+            transcript_tokens=settings.transcript_tokens,
+            guard=settings.guard,
+            counts=counts,
+            own_planners=own_planners,
+        )
+        self._plan = PlanStage(store, catalogue, planner, self._recorder, budget, answering, rounds)
+        self._respond = RespondStage(self._recorder, budget, answering, conclusions)
+        values = Values(payloads, OutputLimits(settings.max_output_bytes, settings.inline_output_bytes))
+        self._steps = StepRunner(
+            store,
+            toolbox,
+            values=values,
+            draw=draw,
+            in_flight=in_flight,
+            policy=settings.tool_policy,
+            counts=counts,
+        )
+
+    async def carry_out(self, claim: Claim, chain: Chain) -> Carried:
+        """See `Executor`."""
+        if isinstance(claim, StepClaim):
+            return await self._steps.carry_out(claim, chain)
+        chain.calls = []
+        stage = self._respond if claim.status is JobStatus.RESPONDING else self._plan
+        return await stage.carry_out(claim, chain)
+
+    async def break_off(self, claim: Claim, failure: ExecutionFailed, chain: Chain) -> Carried:
+        """See `Executor`."""
+        if isinstance(claim, StepClaim):
+            return await self._steps.break_off(claim, failure, chain)
+        return await self._recorder.end(claim, None, ErrorRecord.of(failure), chain.calls)

@@ -1,0 +1,115 @@
+"""An agent's job as its stages see it: what is asked in its name, and with which tools.
+
+Skills come first, then the agent's own prompt; what the caller sent stays data.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from shared.domain.agents.document import AgentDocument, full_model_name
+from shared.domain.agents.input import agent_question
+from shared.domain.errors import UnknownAgent
+from shared.domain.jobs.states import StepKind
+from shared.domain.models.exchange import Ask
+from shared.domain.tools.definition import ToolDefinition
+from shared.domain.tools.names import is_reserved
+from shared.ports import JobStore, StageClaim
+from worker.engine.persist import persist
+
+_log = logging.getLogger("planq.engine")
+
+_CALL_LIMITS = ("request_limit", "input_tokens_limit", "output_tokens_limit", "total_tokens_limit")
+
+
+@dataclass(frozen=True, slots=True)
+class AgentJob:
+    """What a claim's job runs: the document that it pinned, and the question that both stages put."""
+
+    document: AgentDocument
+    ask: Ask
+
+    @classmethod
+    def of(cls, claim: StageClaim) -> AgentJob | None:
+        """Return the agent's side of a claim, None for a job without an agent.
+
+        Raises `InvalidArguments` for an action that the document does not have, and for input data that does not
+        satisfy the action's schema; `UnknownAgent` when the document is gone.
+        """
+        if claim.agent is None:
+            if claim.agent_name is not None:
+                raise UnknownAgent(
+                    f"version {claim.agent_version} of agent {claim.agent_name!r} is not stored any more"
+                )
+            return None
+        document = AgentDocument.of(claim.agent)
+        # A child job's model is its parent's, so an agent's own one wins there; a caller's choice stands.
+        own = full_model_name(document.model) if claim.parent is not None and document.model else claim.model
+        ask = Ask(
+            job_id=str(claim.job_id),
+            input=agent_question(document, claim.action, claim.input, claim.with_),
+            model=own,
+            instructions=[*claim.instructions, document.system_prompt()],
+            data=dict(claim.with_) or None,
+            answer_schema=document.answer_schema(),
+            temperature=document.temperature,
+            max_tokens=document.max_tokens,
+        )
+        return cls(document, ask)
+
+    def knowing(self, tools: Iterable[str]) -> AgentJob:
+        """Return it with the notes on its tools under the names by which the model calls them."""
+        names = self.document.tool_names(list(tools))
+        instructions = [*self.ask.instructions[:-1], self.document.system_prompt(names)]
+        return replace(self, ask=replace(self.ask, instructions=instructions))
+
+    @property
+    def limits(self) -> Mapping[str, int]:
+        """Return the agent's own limits on the model calls of one run, by name."""
+        given = self.document.limits.model_dump(exclude_none=True) if self.document.limits else {}
+        return {name: given[name] for name in _CALL_LIMITS if name in given}
+
+    def max_tool_steps(self, limit: int) -> int:
+        """Return how many steps a plan may have: the job's limit, or the agent's own where that is lower."""
+        own = self.document.limits.tool_calls_limit if self.document.limits else None
+        return limit if own is None else min(limit, own)
+
+
+def ask_of(claim: StageClaim, job: AgentJob | None) -> Ask:
+    """Return the question of a claim's job: its agent's, or without one the caller's own words."""
+    return Ask(job_id=str(claim.job_id), input=claim.input, model=claim.model) if job is None else job.ask
+
+
+def call_limits(job: AgentJob | None) -> Mapping[str, int]:
+    """Return the limits of a job's agent on its model calls, none without an agent."""
+    return {} if job is None else job.limits
+
+
+def most_steps(claim: StageClaim, job: AgentJob | None) -> int:
+    """Return how many steps a plan that a model makes for the job may have."""
+    most = claim.limits.max_tool_steps
+    return most if job is None else job.max_tool_steps(most)
+
+
+async def offered_tools(
+    store: JobStore, claim: StageClaim, job: AgentJob | None, known: Mapping[str, ToolDefinition]
+) -> Mapping[str, ToolDefinition]:
+    """Return the tools that a model may plan for the job: its agent's, and of these what the request leaves.
+
+    A tool that the agent lists and no worker offers is reported in an event; the job goes on without it. A job
+    without an agent is offered every tool but those that work for other tools or make child jobs, which it has to ask
+    for.
+    """
+    if job is not None:
+        names, missing = job.document.select_tools(list(known))
+        if missing:
+            _log.warning("agent_tools_missing", extra={"job": str(claim.job_id), "tools": missing})
+            data = {"agent": claim.agent_name, "tools": missing}
+            await persist(lambda: store.warn(claim, "agent_tools_missing", data))
+    elif claim.tools is None:
+        names = [name for name, tool in known.items() if tool.kind is StepKind.TOOL and not is_reserved(name)]
+    else:
+        names = [name for name in claim.tools if name in known]
+    return {name: known[name] for name in names if claim.tools is None or name in claim.tools}

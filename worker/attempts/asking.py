@@ -1,0 +1,101 @@
+"""What a step asks people while it is carried out: a question of the plan, of its tool, or whether it may call it.
+
+Whoever asks breaks the attempt off. The step waits without a worker; once it is answered a further attempt begins
+from its start, and gets the answer at once where it asks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shared.domain.errors import InvalidArguments, Misconfigured, PolicyDenied
+from shared.domain.jobs.elicitations import APPROVAL_SCHEMA, Elicitation, ElicitationAnswer, declined_error
+from shared.domain.jobs.states import Effect, ElicitationKind, StepKind
+from shared.domain.schema.schemas import check_schema
+from shared.domain.tools.definition import ToolDefinition
+from shared.domain.tools.policy import Permission, ToolPolicy, argument_digest, permission_of
+from shared.ports import JobStore, StepClaim, Tool, ToolContext
+from shared.ports.tools import AskingPerson
+from worker.engine.persist import persist
+
+
+class CallQuestions:
+    """What one call of a tool asks, in its order (`shared.ports.tools.AsksPeople`)."""
+
+    def __init__(self, answers: Sequence[ElicitationAnswer]) -> None:
+        """`answers` are those that the step has by now; those of other kinds than a tool's own are passed over."""
+        own = (ElicitationKind.FORM, ElicitationKind.URL)
+        self._answers = {answer.ordinal: answer for answer in answers if answer.kind in own}
+        self._asked = 0
+
+    def answer_to(self, question: Elicitation) -> ElicitationAnswer:
+        """Return the answer to the next question of this call, or raise `AskingPerson`."""
+        ordinal, self._asked = self._asked, self._asked + 1
+        if (answer := self._answers.get(ordinal)) is not None:
+            return answer
+        if question.schema is not None:
+            try:
+                check_schema(question.schema, "the schema of a question", is_trusted=False)
+            except Misconfigured as error:
+                raise InvalidArguments(error.message) from error
+        raise AskingPerson(replace(question, ordinal=ordinal))
+
+    def given(self) -> Sequence[ElicitationAnswer]:
+        """Return the answers that this call has not asked for yet; what it asks next is a new question."""
+        answers: list[ElicitationAnswer] = []
+        while (answer := self._answers.get(self._asked)) is not None:
+            answers.append(answer)
+            self._asked += 1
+        return answers
+
+
+class PlanQuestion:
+    """A step that is itself a question, in the form of a tool: nothing is called, the answer is its output."""
+
+    definition = ToolDefinition(name="elicitation", effect=Effect.IDEMPOTENT, kind=StepKind.ELICITATION)
+
+    async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+        """Ask what the plan says; see `shared.ports.Tool.call`."""
+        return await context.ask(str(arguments.get("message", "")), arguments.get("schema"))
+
+
+@dataclass(frozen=True, slots=True)
+class Approvals:
+    """Says whether a call may be made; `policy` is the server's."""
+
+    store: JobStore
+    policy: ToolPolicy
+
+    async def check(self, claim: StepClaim, tool: Tool, arguments: Mapping[str, Any]) -> None:
+        """Return where the tool may be called with these arguments.
+
+        Raises `PolicyDenied` where it never may, `AskingPerson` where a person has to say so first. An approval holds
+        for this tool and these arguments; or for the tool, whatever its arguments, for the rest of the job.
+        """
+        policies = [*([self.policy] if self.policy else ()), *claim.policies]
+        permission = permission_of(claim.tool_name, policies) if policies else Permission.AUTO
+        if permission is Permission.AUTO:
+            return
+        if permission is Permission.DENY:
+            raise PolicyDenied(f"the tool policy denies {claim.tool_name!r}; use another tool, or do without")
+        digest = argument_digest(arguments)
+        for answer in claim.answers:
+            asked = (answer.details.get("tool_name"), answer.details.get("arguments_sha256"))
+            if answer.kind is ElicitationKind.APPROVAL and asked == (claim.tool_name, digest):
+                if answer.is_accepted:
+                    return
+                raise declined_error(answer)
+        given = await persist(lambda: self.store.approvals(claim))
+        if claim.tool_name in given.tools:
+            return
+        details = {
+            "tool_name": claim.tool_name,
+            "arguments": dict(arguments),
+            "arguments_sha256": digest,
+            "effect": str(tool.definition.effect),
+            "cost": {"tokens": given.tokens, "cost_usd": given.cost_usd, "model_calls": given.model_calls},
+        }
+        message = f"May {claim.tool_name} be called with these arguments? It is {tool.definition.effect}."
+        raise AskingPerson(Elicitation(ElicitationKind.APPROVAL, message, APPROVAL_SCHEMA, details=details))

@@ -1,0 +1,249 @@
+"""The budget of a tree of jobs, and the record of the model calls that use it.
+
+What is about to be used is reserved before, in a commit of its own, so that calls at the same time cannot pass a
+limit together; the reservation holds until what was really used is recorded, and no longer than the stage is carried
+out, however it ends. Jobs without a budget are not looked at.
+
+Model calls are paid for whatever becomes of their stage, so a cancellation must not lose their record. A stage is
+cancelled when its job has ended, when its worker stops, or when it lost its lease. Its model call is cut off then and
+recorded beside the stage; a write that already carries a call is carried through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, TypeVar
+from uuid import UUID, uuid4
+
+from shared.domain.errors import ErrorRecord, RateLimited
+from shared.domain.jobs.budget import Holder, Wanted, check_reserved
+from shared.domain.jobs.retry import GiveUp, StageTries, after_model_error
+from shared.domain.jobs.states import JobStatus, StopReason
+from shared.domain.jobs.usage import ModelCall
+from shared.domain.models.estimate import cut_to, wanted_for
+from shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply
+from shared.domain.tools.definition import ToolDefinition
+from shared.ports import CutOff, JobStore, Message, Prices, StageClaim, TransitionResult
+from worker.engine.chain import Carried
+from worker.engine.persist import persist
+
+_log = logging.getLogger("planq.engine")
+
+_NOTHING_FOUND = Findings(is_direct=True)
+_NO_LIMITS: Mapping[str, int] = {}
+
+
+class PausedByBudget(Exception):
+    """The stage goes no further here: its tree has just been paused at its soft limit, or its claim is lost."""
+
+
+class Budget:
+    """What one engine asks of budgets."""
+
+    def __init__(self, store: JobStore, recorder: ModelCallRecorder, prices: Prices | None = None) -> None:
+        """Without `prices` a call is taken to cost what the tree's tokens have cost so far."""
+        self._store = store
+        self._recorder = recorder
+        self._prices = prices
+
+    async def reserved(
+        self,
+        claim: StageClaim,
+        ask: Ask,
+        findings: Findings = _NOTHING_FOUND,
+        made: Sequence[ModelCall] = (),
+        *,
+        tools: Sequence[ToolDefinition] = (),
+        own: Mapping[str, int] = _NO_LIMITS,
+        transcript: Sequence[ChatMessage] = (),
+    ) -> Ask:
+        """Reserve what the call needs, and return the question within what is left: its reply may be cut shorter.
+
+        `made` are calls of the same stage that are not recorded yet, `own` the agent's own limits. Raises
+        `BudgetExceeded` and `PausedByBudget`; no tree is paused once calls have been made.
+        """
+        if not claim.budgeted and not own:
+            return ask
+        wanted = wanted_for(ask, findings, tools, transcript)
+        price = await self._prices(ask.model, wanted.asked_tokens) if self._prices and claim.budgeted else None
+        wanted = replace(wanted, made=made, own=own, may_ask=not made, price=price, call_id=uuid4())
+        return cut_to(ask, wanted, await self._granted(claim, wanted))
+
+    async def steps(self, claim: StageClaim, count: int, made: Sequence[ModelCall]) -> None:
+        """Reserve the steps of a plan that is about to be accepted; raises as `reserved`."""
+        if claim.budgeted:
+            last = made[-1].id if made else None
+            await self._granted(claim, Wanted(steps=count, made=made, may_ask=False, call_id=last))
+
+    async def put_back(self, claim: StageClaim, made: list[ModelCall]) -> Carried:
+        """Give a stage back that goes no further here, and keep its calls: those that are recorded leave `made`.
+
+        Where its tree was paused it is claimed again when somebody resumes the tree.
+        """
+        if made:
+            async with self._recorder.kept(claim.job_id, made):
+                await persist(lambda: self._store.record_calls(claim.job_id, made))
+            made.clear()
+        applied = await persist(lambda: self._store.release_stage(claim))
+        return Carried(claim.attempt, is_late=not applied)
+
+    async def _granted(self, claim: StageClaim, wanted: Wanted) -> int | None:
+        holder = Holder(claim.job_id, claim.attempt, claim.round)
+        reserved = await persist(lambda: self._store.reserve(holder, wanted))
+        if reserved.is_paused or reserved.is_late:
+            _log.info("budget_paused" if reserved.is_paused else "stage_lost", extra={"job": str(claim.job_id)})
+            raise PausedByBudget
+        check_reserved(wanted, reserved)
+        return reserved.reply_tokens
+
+
+_GRACE_SECONDS = 1.0
+"""What a cancelled stage waits for its record; a database that takes longer gets it in the background."""
+
+T = TypeVar("T")
+
+
+class ModelCallRecorder:
+    """Stores what model calls cost; one per engine."""
+
+    def __init__(
+        self,
+        store: JobStore,
+        patience: timedelta = timedelta(0),
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        """`patience` is how long a stage is tried again whose model fails; `draw` returns numbers from [0, 1)."""
+        self._store = store
+        self._patience = patience
+        self._draw = draw
+        self._writes: set[asyncio.Task[Any]] = set()
+
+    @asynccontextmanager
+    async def kept(self, job_id: UUID, made: Sequence[ModelCall] = ()) -> AsyncIterator[CutOff]:
+        """Give a place for calls of the job that are cut off; a cancelled block goes on once they are stored.
+
+        With them are stored those that were `made` before it and are not recorded yet.
+
+        They are stored although the job has ended or belongs to another worker by then: nothing but the job's sums
+        changes.
+        """
+        calls = list(made)
+        try:
+            yield calls.append
+        except asyncio.CancelledError:
+            if calls:
+                write = self._begin(persist(lambda: self._store.record_calls(job_id, calls)))
+                await asyncio.wait({write}, timeout=_GRACE_SECONDS)
+            raise
+
+    async def asked(
+        self, job_id: UUID, made: list[ModelCall], ask: Callable[[CutOff], Awaitable[ModelReply]]
+    ) -> ModelReply:
+        """Return what a model replies to `ask`; raises `ModelFailed`. The call is added to `made` either way.
+
+        `made` are the calls of the stage that are not recorded yet; a cancellation stores them, as `kept` does.
+        """
+        async with self.kept(job_id, made) as cut_off:
+            try:
+                reply = await ask(cut_off)
+            except ModelFailed as failure:
+                made.append(failure.call)
+                raise
+            made.append(reply.call)
+            return reply
+
+    async def unbroken(self, write: Coroutine[Any, Any, T]) -> T:
+        """Return what `write` returns; a cancellation waits for it up to a second, and never breaks it off."""
+        task = self._begin(write)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait({task}, timeout=_GRACE_SECONDS)
+            raise
+
+    async def end(
+        self,
+        claim: StageClaim,
+        answer: str | None,
+        error: ErrorRecord | None,
+        calls: Sequence[ModelCall],
+        *,
+        output: Any = None,
+        chained: Any = None,
+        messages: Sequence[Message] = (),
+        stop_reason: StopReason | None = None,
+    ) -> Carried:
+        """End the claimed job, completed unless there is an `error`; like `unbroken`, so that no call is lost."""
+        status = JobStatus.COMPLETED if error is None else JobStatus.FAILED
+
+        async def end() -> bool:
+            return await self._store.end_job(
+                claim,
+                status,
+                answer,
+                error,
+                calls,
+                output=output,
+                chained=chained,
+                messages=messages,
+                stop_reason=stop_reason,
+            )
+
+        applied = await self.unbroken(persist(end))
+        _log.info("job_ended", extra={"job": str(claim.job_id), "status": str(status), "applied": applied})
+        return Carried.by(claim, TransitionResult(applied), error=error)
+
+    async def end_or_retry(
+        self,
+        claim: StageClaim,
+        failure: ModelFailed,
+        calls: Sequence[ModelCall],
+        job_error: Callable[[ErrorRecord], ErrorRecord] = lambda error: error,
+    ) -> Carried:
+        """Let a stage whose model has failed be tried again later, or end its job.
+
+        `calls` are those of this try, `job_error` makes the job's error from the model's. Like `unbroken`.
+        """
+        error = ErrorRecord.of(failure.error)
+        tried = StageTries(
+            claim.tried.tries + 1,
+            claim.tried.requests + sum(call.attempts for call in calls),
+            claim.tried.seconds + sum(call.latency_ms for call in calls) / 1000,
+        )
+        spent = timedelta(seconds=tried.seconds - claim.tried.seconds)
+        decided = after_model_error(
+            tried,
+            error,
+            jitter=self._draw(),
+            patience=self._patience,
+            retry_after=failure.error.retry_after if isinstance(failure.error, RateLimited) else None,
+            time_left=None if claim.time_left is None else claim.time_left - spent,
+        )
+        if isinstance(decided, GiveUp):
+            return await self.end(claim, None, job_error(decided.error), calls)
+        delay = decided.delay
+        waited = replace(tried, seconds=tried.seconds + delay.total_seconds())
+        applied = await self.unbroken(persist(lambda: self._store.retry_stage(claim, error, delay, waited, calls)))
+        shown = {"job": str(claim.job_id), "stage": str(claim.status), "code": error.code, "tries": tried.tries}
+        _log.warning(
+            "stage_retrying", extra={**shown, "seconds": round(delay.total_seconds(), 1), "applied": applied}
+        )
+        return Carried.by(claim, TransitionResult(applied), error=error)
+
+    def _begin(self, write: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(write)
+        self._writes.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._writes.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled() or error is not None:
+            _log.warning("model_calls_not_recorded", extra={"cause": type(error).__name__ if error else "stopped"})

@@ -1,0 +1,198 @@
+"""The PLAN stage: one model call at most, then the plan is accepted, refused, or the job is already answered.
+
+A caller's plan needs no call; a direct answer ends the job (1 call); a defective plan goes to RESPOND with all its
+errors (2 calls); a planner that cannot be reached fails the job (docs/decisions.md, D4 to D8). An agent plans over
+its own tools; one without any answers at once (1 call).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shared.domain.agents.answers import with_answers_as_text
+from shared.domain.errors import (
+    BudgetExceeded,
+    ErrorRecord,
+    InvalidArguments,
+    InvalidRequest,
+    PlanInvalid,
+    UnknownAgent,
+    storable,
+)
+from shared.domain.jobs.states import AfterSteps, Strategy
+from shared.domain.jobs.steps import PlannedStep
+from shared.domain.models.exchange import Findings, ModelFailed
+from shared.domain.plan.compile import compile_outline, outline
+from shared.domain.plan.document import Plan, parse_plan
+from shared.domain.plan.interpret import Direct, Malformed, interpret
+from shared.domain.plan.validation import outline_errors
+from shared.domain.rounds.ending import abort_reason
+from shared.domain.rounds.guard import MODEL_SOURCE
+from shared.domain.tools.definition import ToolDefinition
+from shared.ports import FollowUp, JobStore, Planner, StageClaim, ToolCatalogue, TransitionResult
+from shared.ports.jobs.store import ONE_ROUND
+from worker.attempts.agent_job import AgentJob, ask_of, call_limits, most_steps, offered_tools
+from worker.attempts.budget import Budget, ModelCallRecorder, PausedByBudget
+from worker.attempts.respond import Answering, Said
+from worker.attempts.rounds import Offered, RoundStage, further_round
+from worker.engine.chain import Carried, Chain
+from worker.engine.persist import persist
+
+_log = logging.getLogger("planq.engine")
+
+_INLINE_STEPS = 200
+"""Up to this many steps a plan is checked on the event loop (about 10 ms); longer ones go to a thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """A plan after validation: `steps` when it is valid, `errors` otherwise."""
+
+    steps: Sequence[PlannedStep]
+    errors: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Planning:
+    """A claim that is carried out in a `chain`, and where its plan comes from.
+
+    `agent` is the side of an agent's job whose plan the model makes.
+    """
+
+    claim: StageClaim
+    chain: Chain
+    source: str
+    agent: AgentJob | None = None
+
+
+class PlanStage:
+    """Carries out PLAN for one claim."""
+
+    def __init__(
+        self,
+        store: JobStore,
+        catalogue: ToolCatalogue,
+        planner: Planner,
+        recorder: ModelCallRecorder,
+        budget: Budget,
+        answering: Answering,
+        rounds: RoundStage,
+    ) -> None:
+        """`answering` ends the jobs of agents that have nothing to plan; `rounds` plans those of several rounds."""
+        self._store = store
+        self._catalogue = catalogue
+        self._planner = planner
+        self._recorder = recorder
+        self._budget = budget
+        self._answering = answering
+        self._rounds = rounds
+
+    async def carry_out(self, claim: StageClaim, chain: Chain) -> Carried:
+        """Plan, and store the plan or its defects, taking over what `chain` may."""
+        try:
+            return await self._carry_out(claim, chain)
+        except PausedByBudget:
+            return await self._budget.put_back(claim, chain.calls)
+
+    async def _carry_out(self, claim: StageClaim, chain: Chain) -> Carried:
+        if (reason := abort_reason(claim.rounds)) is not None:
+            return await self._rounds.abort(claim, reason, chain)
+        known = await persist(lambda: self._catalogue.tools(claim.tenant_id))
+        if claim.plan_source is not None and claim.plan_body is not None:
+            tools = known if claim.tools is None else {name: known[name] for name in claim.tools if name in known}
+            return await self._take_callers_plan(_Planning(claim, chain, claim.plan_source), tools)
+        try:
+            job = AgentJob.of(claim)
+        except (InvalidArguments, InvalidRequest, UnknownAgent) as error:
+            return await self._recorder.end(claim, None, ErrorRecord.of(error), [])
+        tools = await offered_tools(self._store, claim, job, known)
+        if job is not None and not tools and claim.strategy is Strategy.PLAN:
+            return await self._answering.ask(claim, job, chain)
+        job = None if job is None else job.knowing(tools)
+        if claim.strategy is not Strategy.PLAN:
+            return await self._rounds.carry_out(claim, job, Offered(tools, known), chain)
+        return await self._plan(_Planning(claim, chain, MODEL_SOURCE, agent=job), tools)
+
+    async def _plan(self, planning: _Planning, tools: Mapping[str, ToolDefinition]) -> Carried:
+        """Ask the model, and store what it decided."""
+        claim, job, calls = planning.claim, planning.agent, planning.chain.calls
+        offered = [tools[name] for name in sorted(tools)]
+        try:
+            ask = await self._budget.reserved(claim, ask_of(claim, job), tools=offered, own=call_limits(job))
+            reply = await self._recorder.asked(
+                claim.job_id, calls, lambda cut_off: self._planner.plan(ask, offered, cut_off=cut_off)
+            )
+        except ModelFailed as failure:
+            return await self._recorder.end_or_retry(claim, failure, calls)
+        except BudgetExceeded as refused:
+            return await self._recorder.end(claim, None, ErrorRecord.of(refused), [])
+        decided = reply.tool_calls if ask.answer_schema is None else with_answers_as_text(reply.tool_calls)
+        draft = interpret(reply.text, decided)
+        if isinstance(draft, Direct):
+            if job is not None:
+                said = Said(draft.content, Findings(is_direct=True))
+                return await self._answering.finish(claim, job, planning.chain, said)
+            return await self._recorder.end(claim, storable(draft.content), None, calls)
+        if isinstance(draft, Malformed):
+            return await self._refuse(planning, None, draft.errors)
+        return await self._take(planning, draft.plan, tools, most_steps(claim, job))
+
+    async def _take_callers_plan(self, planning: _Planning, tools: Mapping[str, ToolDefinition]) -> Carried:
+        # The API refused defective plans; what is left are tools that have changed since.
+        body = planning.claim.plan_body
+        try:
+            plan = parse_plan(body)
+        except PlanInvalid as error:
+            return await self._refuse(planning, body, error.errors)
+        return await self._take(planning, plan, tools, planning.claim.limits.max_plan_steps)
+
+    async def _take(
+        self, planning: _Planning, plan: Plan, tools: Mapping[str, ToolDefinition], max_steps: int
+    ) -> Carried:
+        claim, chain = planning.claim, planning.chain
+        work = (plan, tools, max_steps, claim.limits.step_timeout_seconds)
+        if len(plan.calls) <= _INLINE_STEPS:
+            checked = _check(*work)
+        else:
+            async with self._recorder.kept(claim.job_id, chain.calls):
+                checked = await asyncio.to_thread(_check, *work)
+        body = plan.model_dump(mode="json", exclude_none=True)
+        if checked.errors:
+            return await self._refuse(planning, body, checked.errors)
+        try:
+            follow = _follow_up(claim, plan)
+            return await self._rounds.accept(claim, chain, planning.source, body, checked.steps, follow)
+        except BudgetExceeded as refused:
+            return await self._recorder.end(claim, None, ErrorRecord.of(refused), chain.calls)
+
+    async def _refuse(self, planning: _Planning, body: Any, errors: Sequence[Mapping[str, Any]]) -> Carried:
+        claim, chain = planning.claim, planning.chain
+
+        async def refuse() -> TransitionResult:
+            take = chain.take(0)
+            return await self._store.refuse_plan(claim, planning.source, body, errors, chain.calls, take=take)
+
+        result = await self._recorder.unbroken(persist(refuse))
+        _log.info("plan_refused", extra={"job": str(claim.job_id), "errors": len(errors), "applied": result.applied})
+        return Carried.by(claim, result)
+
+
+def _follow_up(claim: StageClaim, plan: Plan) -> FollowUp:
+    """Return what follows a plan: where rounds go on after it, or it ends its job, there is something to plan."""
+    if claim.strategy is not Strategy.PLAN:
+        return further_round(claim)
+    if plan.calls[-1].kind == "abort":
+        return FollowUp(AfterSteps.PLANNING)
+    return ONE_ROUND
+
+
+def _check(plan: Plan, tools: Mapping[str, ToolDefinition], max_steps: int, step_timeout_seconds: float) -> _Checked:
+    known = outline(plan, tools)
+    errors = outline_errors(known, max_steps=max_steps)
+    if errors:
+        return _Checked((), [error.to_json() for error in errors])
+    return _Checked(compile_outline(known, step_timeout_seconds=step_timeout_seconds).steps, ())

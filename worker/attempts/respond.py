@@ -1,0 +1,345 @@
+"""The RESPOND stage, and how the job of an agent or of an orchestration ends.
+
+RESPOND is one model call over the results, or over the defects of the plan (docs/decisions.md, D6, D7). Wherever an
+agent's job comes to an answer (directly, without tools, from results, from the defects of a plan), `Answering` checks
+it, puts it right once, and hands it to the chained tool, so that no path leaves that out (docs/decisions.md, D23). An
+orchestration concludes without a model.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+from uuid import uuid5
+
+from shared.domain.agents.answers import Answered, Rejected, read_answer
+from shared.domain.agents.chaining import ChainedCall, NoSuchTool, chained_call, chained_result
+from shared.domain.errors import (
+    BudgetExceeded,
+    ErrorRecord,
+    ExecutionFailed,
+    InternalFault,
+    InvalidArguments,
+    InvalidRequest,
+    PlanTimedOut,
+    UnknownAgent,
+    storable,
+)
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.states import StopReason
+from shared.domain.jobs.steps import PlannedStep, StepResult
+from shared.domain.models.exchange import Ask, Findings, ModelFailed, ModelReply, Repair
+from shared.domain.results.texts import failure_text
+from shared.domain.rounds.evaluate import AFTER_SOURCE
+from shared.domain.tools.definition import ToolDefinition
+from shared.domain.values.encoding import encode
+from shared.ports import JobStore, Message, Responder, StageClaim, ToolCatalogue, TransitionResult
+from shared.ports.orchestrations import PLAN_SOURCE, Conclusions
+from worker.attempts.agent_job import AgentJob, ask_of, call_limits
+from worker.attempts.budget import Budget, ModelCallRecorder, PausedByBudget
+from worker.engine.chain import Carried, Chain, after_step
+from worker.engine.persist import persist
+
+
+class RespondStage:
+    """Carries out RESPOND for one claim."""
+
+    def __init__(
+        self,
+        recorder: ModelCallRecorder,
+        budget: Budget,
+        answering: Answering,
+        conclusions: Conclusions | None = None,
+    ) -> None:
+        self._recorder = recorder
+        self._budget = budget
+        self._answering = answering
+        self._orchestrations = OrchestrationStage(self._recorder, conclusions)
+
+    async def carry_out(self, claim: StageClaim, chain: Chain) -> Carried:
+        """Answer from what was found; `chain` ends here. If the model fails, the job fails but keeps its results.
+
+        After the round of a chained tool, or of what follows the last round, nothing is left to answer.
+        """
+        if claim.plan_source == CHAINED:
+            return await self._answering.conclude_chained(claim)
+        if self._orchestrations.is_for(claim):
+            return await self._orchestrations.carry_out(claim)
+        try:
+            job = AgentJob.of(claim)
+            if claim.plan_source == AFTER_SOURCE:
+                return await self._answering.conclude_after(claim, job, chain)
+            return await self._respond(claim, job, chain)
+        except (InvalidArguments, InvalidRequest, UnknownAgent) as error:
+            return await self._recorder.end(claim, None, ErrorRecord.of(error), chain.calls)
+        except PausedByBudget:
+            return await self._budget.put_back(claim, chain.calls)
+
+    async def _respond(self, claim: StageClaim, job: AgentJob | None, chain: Chain) -> Carried:
+        findings = Findings(plan_errors=claim.plan_errors or ())
+        if not findings.plan_errors:
+            findings = Findings(results=claim.results or ())
+        try:
+            ask = await self._budget.reserved(claim, ask_of(claim, job), findings, own=call_limits(job))
+            reply = await self._answering.asked(claim, chain, ask, findings)
+        except ModelFailed as failure:
+            return await self._recorder.end_or_retry(claim, failure, chain.calls, partial(_with_results, findings))
+        except BudgetExceeded as refused:
+            return await self._recorder.end(claim, None, ErrorRecord.of(refused), [])
+        if job is not None:
+            return await self._answering.finish(claim, job, chain, Said(reply.text, findings))
+        return await self._recorder.end(claim, storable(reply.text), None, chain.calls)
+
+
+def _with_results(findings: Findings, error: ErrorRecord) -> ErrorRecord:
+    """Return the error of a job whose answer failed: what its steps failed with comes first."""
+    shown = failure_text(findings.results)
+    if shown is None:
+        return error
+    return ErrorRecord(error.code, f"{shown} (and the answer failed: {error.message})", details=error.details)
+
+
+_log = logging.getLogger("planq.engine")
+
+CHAINED = "chained"
+"""The source of the plan whose only step is the chained tool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What an agent said in reply to what was found; `stop_reason` is why its loop of rounds ended, if it had one."""
+
+    text: str
+    findings: Findings
+    stop_reason: StopReason | None = None
+
+
+class Answering:
+    """Ends the jobs of agents; one per engine."""
+
+    def __init__(
+        self,
+        store: JobStore,
+        catalogue: ToolCatalogue,
+        responder: Responder,
+        recorder: ModelCallRecorder,
+        budget: Budget,
+    ) -> None:
+        self._store = store
+        self._catalogue = catalogue
+        self._responder = responder
+        self._recorder = recorder
+        self._budget = budget
+
+    async def ask(self, claim: StageClaim, job: AgentJob, chain: Chain) -> Carried:
+        """Carry out the job of an agent that has no tools: one call, and its text is the answer."""
+        findings = Findings(is_direct=True)
+        try:
+            ask = await self._budget.reserved(claim, job.ask, findings, own=job.limits)
+            reply = await self.asked(claim, chain, ask, findings)
+        except ModelFailed as failure:
+            return await self._recorder.end_or_retry(claim, failure, chain.calls)
+        except BudgetExceeded as refused:
+            return await self._recorder.end(claim, None, ErrorRecord.of(refused), [])
+        return await self.finish(claim, job, chain, Said(reply.text, findings))
+
+    async def finish(self, claim: StageClaim, job: AgentJob, chain: Chain, said: Said) -> Carried:
+        """End the job with what its agent said, or open the round of its chained tool with it.
+
+        What that took are the calls of the `chain`, to which a repair adds its own.
+        """
+        found = await self.checked(claim, job, chain, said)
+        if isinstance(found, Carried):
+            return found
+        if isinstance(found, str):
+            return await self._recorder.end(claim, found, None, chain.calls, stop_reason=said.stop_reason)
+        return await self._conclude(claim, job, chain, found, said.stop_reason)
+
+    async def checked(self, claim: StageClaim, job: AgentJob, chain: Chain, said: Said) -> Answered | str | Carried:
+        """Return what an agent said as its answer: a text, or with a schema an object, put right once if need be.
+
+        Returns how the job has ended where nothing was left but that.
+        """
+        schema = job.ask.answer_schema
+        if schema is None:
+            return storable(said.text)
+        found = read_answer(said.text, schema)
+        if isinstance(found, Rejected):
+            _log.info("answer_rejected", extra={"job": str(claim.job_id), "errors": len(found.errors)})
+            unrepaired = partial(_unrepaired, found)
+            try:
+                found = await self._repaired(claim, job, chain, said, found)
+            except ModelFailed as failure:
+                return await self._recorder.end_or_retry(claim, failure, chain.calls, unrepaired)
+        if isinstance(found, Rejected):
+            return await self._recorder.end(claim, None, ErrorRecord.of(found.failure()), chain.calls)
+        return found
+
+    async def conclude_after(self, claim: StageClaim, job: AgentJob | None, chain: Chain) -> Carried:
+        """End the job after the calls that followed its last round: the answer stands, whatever came of them."""
+        if job is None or job.ask.answer_schema is None:
+            return await self._recorder.end(claim, claim.answer, None, [])
+        return await self._conclude(claim, job, chain, Answered(claim.output), None)
+
+    async def _repaired(
+        self, claim: StageClaim, job: AgentJob, chain: Chain, said: Said, rejected: Rejected
+    ) -> Answered | Rejected:
+        """Show the model what is wrong with its answer, once; raises `ModelFailed` where that may pass."""
+        findings = replace(said.findings, repair=Repair(rejected.raw, rejected.errors))
+        try:
+            async with self._recorder.kept(claim.job_id, chain.calls):
+                ask = await self._budget.reserved(claim, job.ask, findings, chain.calls, own=job.limits)
+            reply = await self.asked(claim, chain, ask, findings)
+        except ModelFailed as failure:
+            if failure.error.retryable:
+                raise
+            return replace(rejected, errors=(*rejected.errors, f"and the repair failed: {failure.error.message}"))
+        except BudgetExceeded as refused:
+            return replace(rejected, errors=(*rejected.errors, f"and there was no repair: {refused.message}"))
+        return read_answer(reply.text, job.ask.answer_schema or {})
+
+    async def asked(self, claim: StageClaim, chain: Chain, ask: Ask, findings: Findings) -> ModelReply:
+        """Return what the model answers; raises `ModelFailed`. The call is then among those of the `chain`."""
+        return await self._recorder.asked(
+            claim.job_id, chain.calls, lambda cut_off: self._responder.respond(ask, findings, cut_off=cut_off)
+        )
+
+    async def _conclude(
+        self, claim: StageClaim, job: AgentJob, chain: Chain, answered: Answered, stop: StopReason | None
+    ) -> Carried:
+        async with self._recorder.kept(claim.job_id, chain.calls):
+            known = await persist(lambda: self._catalogue.tools(claim.tenant_id))
+            follows = chained_call(job.document, answered.value, known)
+            if isinstance(follows, NoSuchTool):
+                await self._warn_missing(claim, follows)
+        if isinstance(follows, ChainedCall):
+            return await self._open_round(claim, chain, answered, follows, known, stop)
+        return await self._recorder.end(
+            claim, answered.text, None, chain.calls, output=answered.value, stop_reason=stop
+        )
+
+    async def _warn_missing(self, claim: StageClaim, missing: NoSuchTool) -> None:
+        _log.warning("chained_tool_missing", extra={"job": str(claim.job_id), "tool": missing.tool_name})
+        data = {"agent": claim.agent_name, "tool": missing.tool_name}
+        await persist(lambda: self._store.warn(claim, "chained_tool_missing", data))
+
+    async def _open_round(
+        self,
+        claim: StageClaim,
+        chain: Chain,
+        answered: Answered,
+        call: ChainedCall,
+        known: Mapping[str, ToolDefinition],
+        stop: StopReason | None,
+    ) -> Carried:
+        step = _step(claim, call, known[call.tool_name])
+        try:
+            async with self._recorder.kept(claim.job_id, chain.calls):
+                await self._budget.steps(claim, 1, chain.calls)
+        except BudgetExceeded as refused:
+            return await self._end_unchained(claim, chain, answered, call.tool_name, ErrorRecord.of(refused))
+
+        async def open_round() -> TransitionResult:
+            take = chain.take(1 if step.lane is chain.lane else 0)
+            return await self._store.chain_tool(
+                claim, answered.value, answered.text, step, chain.calls, stop_reason=stop, take=take
+            )
+
+        result = await self._recorder.unbroken(persist(open_round))
+        shown = {"job": str(claim.job_id), "tool": call.tool_name, "applied": result.applied}
+        _log.info("chained_tool_called", extra=shown)
+        wakes = after_step(StepRef(claim.job_id, claim.round + 1, step.index), result) if result.applied else ()
+        return Carried(claim.attempt, wakes, result.taken, is_late=not result.applied)
+
+    async def _end_unchained(
+        self, claim: StageClaim, chain: Chain, answered: Answered, tool_name: str, error: ErrorRecord
+    ) -> Carried:
+        """End the job with its answer although its chained tool may not be called: its error does not touch it."""
+        _log.warning("chained_tool_failed", extra={"job": str(claim.job_id), "tool": tool_name, "code": error.code})
+        chained, messages = _chained_record(claim, claim.round + 1, tool_name, answered.value, None, error)
+        return await self._recorder.end(
+            claim, answered.text, None, chain.calls, output=answered.value, chained=chained, messages=messages
+        )
+
+    async def conclude_chained(self, claim: StageClaim) -> Carried:
+        """End the job after the round of its chained tool, without a model turn: the answer stands, whatever came."""
+        result = next(iter(claim.results or ()), None)
+        error: ErrorRecord | None = None
+        name = "" if result is None else result.tool_name
+        if result is None:
+            name = str((claim.agent or {}).get("chained_tool") or "")
+            error = ErrorRecord(PlanTimedOut.code, "the chained tool was not begun in time")
+        elif result.error is not None:
+            error = ErrorRecord(result.code or ExecutionFailed.code, result.error)
+        if error is not None:
+            _log.warning("chained_tool_failed", extra={"job": str(claim.job_id), "tool": name, "code": error.code})
+        chained, messages = _chained_record(claim, claim.round, name, claim.output, result, error)
+        return await self._recorder.end(claim, claim.answer, None, [], chained=chained, messages=messages)
+
+
+def _unrepaired(rejected: Rejected, error: ErrorRecord) -> ErrorRecord:
+    """Return the error of a job whose answer was rejected, when the model could not be asked to put it right."""
+    shown = ErrorRecord.of(
+        replace(rejected, errors=(*rejected.errors, f"and the repair failed: {error.message}")).failure()
+    )
+    return replace(shown, details={**shown.details, **error.details})
+
+
+def _chained_record(
+    claim: StageClaim, round: int, name: str, output: Any, result: StepResult | None, error: ErrorRecord | None
+) -> tuple[dict[str, Any], list[Message]]:
+    """Return what is kept of a round's chained tool that got `output`: beside the job, and as messages.
+
+    The same id on every try, so that a try that did not land leaves no trace.
+    """
+    call_id = str(uuid5(claim.job_id, f"{CHAINED}/{round}"))
+    shown = chained_result(None if result is None else result.output, error)
+    outcome: dict[str, Any] = {"result": shown}
+    if error is not None:
+        outcome = {"error": {"code": error.code, "message": error.message}}
+    elif result is not None and result.shortened_from is not None:
+        outcome["shortened_from"] = result.shortened_from  # bytes of the whole, which stands in the step
+    messages = [Message("tool_call", call_id, name, output), Message("tool_response", call_id, name, shown)]
+    return {"tool_name": name, "call_id": call_id, **outcome}, messages
+
+
+def _step(claim: StageClaim, call: ChainedCall, tool: ToolDefinition) -> PlannedStep:
+    return PlannedStep(
+        index=claim.next_index,
+        kind=tool.kind,
+        tool_name=tool.name,
+        lane=tool.lane,
+        effect=tool.effect,
+        arguments=call.arguments,
+        inputs=(),
+        depends_on=(),
+        dependents=(),
+        retries=0,  # called once (docs/decisions.md, D23); what a lost worker began is for its effect class
+        timeout_seconds=min(tool.timeout_seconds, claim.limits.step_timeout_seconds),
+        recovery=tool.recovery,
+    )
+
+
+class OrchestrationStage:
+    """Ends orchestration jobs; one per engine. `conclusions` None is a process that has no tools for agents."""
+
+    def __init__(self, recorder: ModelCallRecorder, conclusions: Conclusions | None) -> None:
+        self._recorder = recorder
+        self._conclusions = conclusions
+
+    @staticmethod
+    def is_for(claim: StageClaim) -> bool:
+        """True when the claimed job is an orchestration's own."""
+        return claim.plan_source == PLAN_SOURCE
+
+    async def carry_out(self, claim: StageClaim) -> Carried:
+        """End the job with its rendered output, as JSON and as text; completed, also where the plan failed."""
+        conclusions = self._conclusions
+        if conclusions is None:
+            fault = InternalFault("this worker cannot conclude orchestrations; start its workers with the same tools")
+            return await self._recorder.end(claim, None, ErrorRecord.of(fault), [])
+        output = await persist(lambda: conclusions.conclude(claim.job_id, claim.plan_errors or ()))
+        return await self._recorder.end(claim, encode(output).decode(), None, [], output=output)

@@ -1,0 +1,447 @@
+"""The PLAN stage of a job that plans by rounds: one model call, which plans the next round or ends the job.
+
+`loop` and `react` differ in the form in which the model is asked, and in their limits, alone (docs/decisions.md, D6
+and D28 to D36). A reply that cannot be read, states wrong numbers, or leaves required arguments out is put right by
+one further call; arguments that are missing then are asked of a person. When a limit ends the loop, one call without
+tools answers from what there is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shared.domain.agents.answers import with_answers_as_text
+from shared.domain.errors import (
+    Aborted,
+    BudgetExceeded,
+    ErrorRecord,
+    InvalidArguments,
+    InvalidRequest,
+    PlanInvalid,
+    capped,
+    storable,
+)
+from shared.domain.jobs.states import AfterSteps, OnFailure, StopReason, Strategy
+from shared.domain.jobs.steps import PlannedStep, StepResult
+from shared.domain.models.exchange import (
+    Ask,
+    ChatMessage,
+    Findings,
+    ModelFailed,
+    ModelReply,
+    TurnForm,
+    TurnPrompt,
+    reply_to_json,
+)
+from shared.domain.plan.document import Call, Plan
+from shared.domain.plan.interpret import Direct, Malformed
+from shared.domain.results.texts import format_summary
+from shared.domain.rounds.block import LoopBlock, parse_block
+from shared.domain.rounds.compile import CompiledRound, asking_for, compile_round
+from shared.domain.rounds.ending import limit_reached, planned_rounds, rounds_left, time_for_steps
+from shared.domain.rounds.evaluate import (
+    AFTER_SOURCE,
+    ON_ERROR_SOURCE,
+    ErrorReaction,
+    RuleCall,
+    after_steps,
+    errors_matched,
+    loop_variables,
+    prompt_text,
+    until_holds,
+)
+from shared.domain.rounds.guard import MODEL_SOURCE, GuardLimits
+from shared.domain.rounds.reading import Abort, Nothing, Turn, TurnCalls, TurnQuestion, interpret_turn, number_errors
+from shared.domain.rounds.transcript import transcript, with_refusal
+from shared.domain.tools.definition import ToolDefinition
+from shared.ports import (
+    FollowUp,
+    JobStore,
+    OwnPlanners,
+    PlanningRequest,
+    StageClaim,
+    TransitionResult,
+    TurnPlanner,
+)
+from worker.attempts.agent_job import AgentJob, ask_of, call_limits, most_steps
+from worker.attempts.budget import Budget, ModelCallRecorder
+from worker.attempts.respond import Answering, Said
+from worker.attempts.unit import units_of
+from worker.engine.chain import Carried, Chain
+from worker.engine.persist import persist
+
+_log = logging.getLogger("planq.engine")
+
+_FORMS = {Strategy.LOOP: TurnForm.LOOP, Strategy.REACT: TurnForm.REACT}
+
+
+_UNGUARDED = GuardLimits(1_000_000, 1_000_000, 1_000_000)
+"""For calls that no model made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """The tools that the model of a job may call, and all that are `known`, by registered name."""
+
+    tools: Mapping[str, ToolDefinition]
+    known: Mapping[str, ToolDefinition]
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """A claim that is carried out in a `chain`: what is asked, over which `tools`, in the name of which `agent`.
+
+    The calls of rules in the job's `block` are to any of the tools that are `known`.
+    """
+
+    claim: StageClaim
+    chain: Chain
+    ask: Ask
+    tools: Mapping[str, ToolDefinition]
+    agent: AgentJob | None
+    form: TurnForm
+    block: LoopBlock
+    known: Mapping[str, ToolDefinition]
+    guard: GuardLimits
+
+    @property
+    def variables(self) -> Mapping[str, Any]:
+        """Return what expressions of the block look into."""
+        return loop_variables(self.claim.rounds, query=self.claim.input, own=self.block.vars)
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """A reply to a turn, as it is read; with its calls as they would be accepted where it holds calls."""
+
+    reply: ModelReply
+    turn: Turn
+    compiled: CompiledRound | None = None
+
+    @property
+    def defects(self) -> Sequence[Mapping[str, Any]]:
+        """Return what is worth one more question to the model."""
+        if isinstance(self.turn, Malformed):
+            return self.turn.errors
+        if self.compiled is None or not isinstance(self.turn, TurnCalls):
+            return ()
+        lacking = {one.step for one in self.compiled.missing}
+        errors = [*number_errors(self.turn, self.compiled.steps[0].index), *self.compiled.defects]
+        return [error.to_json() for error in errors if error.type == "invalid_plan" or error.tool_index in lacking]
+
+
+class RoundStage:
+    """Carries out PLAN of `loop` and `react`, one per engine."""
+
+    def __init__(
+        self,
+        store: JobStore,
+        planner: TurnPlanner,
+        recorder: ModelCallRecorder,
+        budget: Budget,
+        answering: Answering,
+        *,
+        transcript_tokens: int,
+        guard: GuardLimits,
+        counts: Counter[tuple[str, ...]] | None = None,
+        own_planners: OwnPlanners | None = None,
+    ) -> None:
+        """`transcript_tokens` is the room for the rounds before in a question; fallbacks are counted in `counts`.
+
+        `guard` is that of jobs without one of their own. `own_planners` are those that a loop block may name.
+        """
+        self._store = store
+        self._planner = planner
+        self._recorder = recorder
+        self._budget = budget
+        self._answering = answering
+        self._transcript_tokens = transcript_tokens
+        self._guard = guard
+        self._counts = Counter() if counts is None else counts
+        self._own = own_planners
+
+    async def carry_out(self, claim: StageClaim, job: AgentJob | None, offered: Offered, chain: Chain) -> Carried:
+        """Plan the next round, or end the job."""
+        try:
+            return await self._carry_out(_begun(claim, job, offered, chain, self._guard))
+        except ModelFailed as failure:
+            return await self._recorder.end_or_retry(claim, failure, chain.calls)
+        except InvalidArguments as error:
+            return await self._recorder.end(claim, None, ErrorRecord.of(error), chain.calls)
+
+    async def _carry_out(self, work: _Round) -> Carried:
+        claim = work.claim
+        try:
+            reaction = _reaction(work)
+            if reaction.calls:
+                return await self._call(work, ON_ERROR_SOURCE, reaction.calls, further_round(claim))
+            if reaction.abort_reason is not None:
+                return await self.abort(claim, reaction.abort_reason, work.chain)
+            stop = limit_reached(claim.strategy, claim.rounds, claim.limits, claim.rounds_time_left)
+            if stop is None and claim.rounds and work.block.until and until_holds(work.block, work.variables):
+                stop = StopReason.UNTIL
+            if stop is not None or not work.tools:
+                return await self._answer(work, stop or StopReason.ANSWERED)
+            return await self._next(work)
+        except BudgetExceeded as refused:
+            return await self._end_unasked(work, refused)
+
+    async def abort(self, claim: StageClaim, reason: str, chain: Chain) -> Carried:
+        """End the job as failed for a reason that its planner gave; its results stay (docs/decisions.md, D34)."""
+        return await self._recorder.end(claim, None, ErrorRecord.of(Aborted(reason)), chain.calls)
+
+    async def _next(self, work: _Round) -> Carried:
+        said = await self._decided(work)
+        if isinstance(said.turn, Malformed) and work.form is TurnForm.LOOP and work.block.planner is None:
+            work = replace(work, form=TurnForm.REACT)
+            await self._note_fallback(work, said.turn)
+            said = await self._decided(work)
+        match said.turn:
+            case Direct(content):
+                return await self._finish(work, content, StopReason.ANSWERED)
+            case Nothing():
+                return await self._answer(work, StopReason.NO_STEPS)
+            case Abort(reason):
+                return await self.abort(work.claim, reason, work.chain)
+            case Malformed(errors):
+                refused = PlanInvalid(_all_of(errors), list(errors))
+                return await self._recorder.end(work.claim, None, ErrorRecord.of(refused), work.chain.calls)
+        if said.compiled is None:
+            raise AssertionError(said.turn)
+        follow = replace(further_round(work.claim), reply=reply_to_json(said.reply))
+        return await self._accept(work, MODEL_SOURCE, said.compiled, follow)
+
+    async def _decided(self, work: _Round) -> _Said:
+        """Return what the model wants, put right by one further call where that is worth it."""
+        told = transcript(work.claim.rounds, max_tokens=self._transcript_tokens, form=work.form)
+        said = _read(work, await self._asked(work, told))
+        if not said.defects:
+            return said
+        _log.info("turn_repaired", extra={"job": str(work.claim.job_id), "errors": len(said.defects)})
+        refused = with_refusal(told, said.reply, said.defects)
+        again = _read(work, await self._asked(work, refused, said.defects))
+        if again.compiled is None or not again.compiled.missing:
+            return again
+        return _asking(work, again)
+
+    async def _asked(
+        self, work: _Round, told: Sequence[ChatMessage], errors: Sequence[Mapping[str, Any]] = ()
+    ) -> ModelReply:
+        claim, calls = work.claim, work.chain.calls
+        offered = [] if work.form is TurnForm.ANSWER else [work.tools[name] for name in sorted(work.tools)]
+        if work.block.planner is not None and work.form is not TurnForm.ANSWER:
+            return await self._decided_by(work.block.planner, work, offered, errors)
+        own = call_limits(work.agent)
+        async with self._recorder.kept(claim.job_id, calls):
+            ask = _with_prompt(work)
+            ask = await self._budget.reserved(claim, ask, made=calls, tools=offered, own=own, transcript=told)
+        return await self._recorder.asked(
+            claim.job_id, calls, lambda cut_off: self._planner.turn(ask, offered, told, work.form, cut_off=cut_off)
+        )
+
+    async def _decided_by(
+        self, name: str, work: _Round, offered: Sequence[ToolDefinition], errors: Sequence[Mapping[str, Any]]
+    ) -> ModelReply:
+        """Return the decision of a package's planner, which costs nothing of a budget in tokens or money."""
+        own, claim = self._own, work.claim
+        if own is None:
+            raise InvalidArguments(f"loop/planner: no planner {capped(name, 80)!r} is installed here")
+        request = PlanningRequest(
+            job_id=str(claim.job_id),
+            input=claim.input,
+            tools=offered,
+            variables=work.variables,
+            next_index=claim.next_index,
+            rounds_left=rounds_left(claim.strategy, claim.rounds, claim.limits),
+            instructions=work.ask.instructions,
+            data=work.ask.data,
+            errors=errors,
+        )
+        return await self._recorder.asked(
+            claim.job_id, work.chain.calls, lambda cut_off: own.decide(name, request, cut_off=cut_off)
+        )
+
+    async def _answer(self, work: _Round, stop: StopReason) -> Carried:
+        """Let the model answer from what there is, without tools."""
+        work = replace(work, form=TurnForm.ANSWER)
+        told = transcript(work.claim.rounds, max_tokens=self._transcript_tokens, form=work.form)
+        reply = await self._asked(work, told)
+        return await self._finish(work, reply.text, stop)
+
+    async def _finish(self, work: _Round, text: str, stop: StopReason) -> Carried:
+        """End the job with its answer, or open the round of the calls that follow the last one."""
+        claim, chain = work.claim, work.chain
+        calls = after_steps(work.block, work.variables) if work.block.after else ()
+        if work.agent is None:
+            if calls:
+                return await self._call(work, AFTER_SOURCE, calls, FollowUp(stop_reason=stop, answer=storable(text)))
+            return await self._recorder.end(claim, storable(text), None, chain.calls, stop_reason=stop)
+        findings = Findings(results=_results(claim)) if claim.rounds else Findings(is_direct=True)
+        said = Said(text, findings, stop)
+        if not calls:
+            return await self._answering.finish(claim, work.agent, chain, said)
+        found = await self._answering.checked(claim, work.agent, chain, said)
+        if isinstance(found, Carried):
+            return found
+        answer, output = (found, None) if isinstance(found, str) else (found.text, found.value)
+        follow = FollowUp(stop_reason=stop, answer=answer, output=output)
+        return await self._call(work, AFTER_SOURCE, calls, follow)
+
+    async def _call(self, work: _Round, source: str, calls: Sequence[RuleCall], follow: FollowUp) -> Carried:
+        """Open a round of calls that rules make: values in them are data, and no guard concerns them."""
+        plan = Plan(calls=[Call(tool_name=call.tool, arguments=dict(call.arguments)) for call in calls])
+        compiled = compile_round(
+            plan,
+            work.known,
+            work.claim.rounds,
+            base=work.claim.next_index,
+            max_steps=len(calls),
+            verbatim=True,
+            guard=_UNGUARDED,
+            step_timeout_seconds=work.claim.limits.step_timeout_seconds,
+        )
+        return await self._accept(work, source, compiled, replace(follow, on_failure=OnFailure.RECORD))
+
+    async def _end_unasked(self, work: _Round, refused: BudgetExceeded) -> Carried:
+        """End a job whose budget allows no further call: from results that there are, in planq's own words."""
+        claim, results = work.claim, _results(work.claim)
+        if not results or work.agent is not None:
+            return await self._recorder.end(claim, None, ErrorRecord.of(refused), work.chain.calls)
+        text = f"No model could answer: {refused.message}. These are the results.\n\n{format_summary(results)}"
+        return await self._recorder.end(claim, storable(text), None, work.chain.calls, stop_reason=StopReason.BUDGET)
+
+    async def _accept(self, work: _Round, source: str, compiled: CompiledRound, follow: FollowUp) -> Carried:
+        body = compiled.plan.model_dump(mode="json", exclude_none=True)
+        if compiled.dropped:
+            body["dropped"] = compiled.dropped
+        if compiled.blocked:
+            _log.info("calls_blocked", extra={"job": str(work.claim.job_id), "steps": list(compiled.blocked)})
+        return await self.accept(work.claim, work.chain, source, body, compiled.steps, follow)
+
+    async def accept(
+        self,
+        claim: StageClaim,
+        chain: Chain,
+        source: str,
+        body: Mapping[str, Any],
+        steps: Sequence[PlannedStep],
+        follow: FollowUp,
+    ) -> Carried:
+        """Store the plan of a round, be it the only one, and take over what `chain` may.
+
+        Raises `BudgetExceeded` and `PausedByBudget`.
+        """
+        open_steps = [step for step in steps if step.known is None]
+        async with self._recorder.kept(claim.job_id, chain.calls):
+            await self._budget.steps(claim, len(open_steps), chain.calls)
+        chain.units = units_of(claim, steps)
+        ready = sum(not step.depends_on and step.lane is chain.lane for step in open_steps)
+
+        async def accept() -> TransitionResult:
+            take = chain.take(ready)
+            return await self._store.accept_plan(claim, source, body, steps, chain.calls, follow=follow, take=take)
+
+        result = await self._recorder.unbroken(persist(accept))
+        shown = {"job": str(claim.job_id), "round": claim.round, "steps": len(steps), "applied": result.applied}
+        _log.info("plan_accepted", extra=shown)
+        return Carried.by(claim, result)
+
+    async def _note_fallback(self, work: _Round, malformed: Malformed) -> None:
+        claim = work.claim
+        _log.warning("planner_fell_back", extra={"job": str(claim.job_id), "errors": len(malformed.errors)})
+        self._counts["planner_fallback", "react"] += 1
+        data = {"round": claim.round, "to": Strategy.REACT, "errors": list(malformed.errors)}
+        async with self._recorder.kept(claim.job_id, work.chain.calls):
+            await persist(lambda: self._store.warn(claim, "planner_fell_back", data))
+
+
+def _read(work: _Round, reply: ModelReply) -> _Said:
+    decided = reply.tool_calls
+    if work.form is TurnForm.LOOP and work.ask.answer_schema is not None:
+        decided = with_answers_as_text(decided)
+    turn = interpret_turn(reply.text, decided, work.form)
+    if isinstance(turn, TurnQuestion):
+        call = Call(kind="elicitation", tool_name="elicitation", message=turn.message, requested_schema=turn.schema)
+        return _Said(reply, turn, _compiled(work, Plan(calls=[call])))
+    if not isinstance(turn, TurnCalls):
+        return _Said(reply, turn)
+    try:
+        compiled = _compiled(work, turn.plan, turn.broken)
+    except PlanInvalid as refused:
+        return _Said(reply, Malformed(tuple(dict(error) for error in refused.errors)))
+    return _Said(reply, turn, compiled)
+
+
+def _compiled(work: _Round, plan: Plan, broken: Mapping[int, str] | None = None) -> CompiledRound:
+    return compile_round(
+        plan,
+        work.tools,
+        work.claim.rounds,
+        base=work.claim.next_index,
+        max_steps=most_steps(work.claim, work.agent),
+        verbatim=work.form is TurnForm.REACT,
+        broken=broken,
+        guard=work.guard,
+        step_timeout_seconds=work.claim.limits.step_timeout_seconds,
+    )
+
+
+def _asking(work: _Round, said: _Said) -> _Said:
+    """Return the round with a question to a person in the place of each call that still lacks arguments."""
+    compiled = said.compiled
+    assert compiled is not None
+    plan = asking_for(compiled.plan, compiled.missing, base=work.claim.next_index)
+    return replace(said, compiled=_compiled(work, plan))
+
+
+def _results(claim: StageClaim) -> Sequence[StepResult]:
+    return [result for record in claim.rounds for result in record.results]
+
+
+def _begun(claim: StageClaim, job: AgentJob | None, offered: Offered, chain: Chain, guard: GuardLimits) -> _Round:
+    """Return the round, within what the job's block allows; raises `InvalidArguments` for one that is none."""
+    try:
+        block = LoopBlock() if claim.loop is None else parse_block(claim.loop)
+    except InvalidRequest as error:
+        raise InvalidArguments(error.message) from error
+    claim = replace(claim, limits=block.lowered(claim.limits, claim.strategy))
+    tools = {name: offered.tools[name] for name in block.tool_names(list(offered.tools))}
+    if block.guard is not None:
+        guard = GuardLimits.of(block.guard.model_dump(exclude_none=True), within=guard)
+    return _Round(claim, chain, ask_of(claim, job), tools, job, _FORMS[claim.strategy], block, offered.known, guard)
+
+
+def _reaction(work: _Round) -> ErrorReaction:
+    """Return what the rules say about failures that nothing has followed yet.
+
+    The calls of `on_error` are a round of their own; once that is over, what is left is whether the job is aborted.
+    """
+    rounds = work.claim.rounds
+    if not rounds or not work.block.on_error:
+        return ErrorReaction()
+    if rounds[-1].source != ON_ERROR_SOURCE:
+        return errors_matched(work.block, rounds[-1], work.variables)
+    before = loop_variables(rounds[:-1], query=work.claim.input, own=work.block.vars)
+    return replace(errors_matched(work.block, rounds[-2], before), calls=())
+
+
+def further_round(claim: StageClaim) -> FollowUp:
+    """Return that another round is planned after this one."""
+    return FollowUp(AfterSteps.PLANNING, OnFailure.RECORD, seconds=time_for_steps(claim.strategy, claim.limits))
+
+
+def _with_prompt(work: _Round) -> Ask:
+    template = prompt_text(work.block)
+    if template is None:
+        return work.ask
+    claim = work.claim
+    left = rounds_left(claim.strategy, claim.rounds, claim.limits)
+    return replace(work.ask, prompt=TurnPrompt(template, planned_rounds(claim.rounds), left, work.block.vars))
+
+
+def _all_of(errors: Sequence[Mapping[str, Any]]) -> str:
+    return "the planner's reply cannot be read: " + "; ".join(str(error.get("error", error)) for error in errors)

@@ -1,0 +1,404 @@
+"""One attempt at a step: resolve, validate, call under the timeout, validate, finish (docs/architecture.md).
+
+The call runs in an asyncio task of its own, so that a tool which ignores its timeout is left behind. What comes
+before the call is done in the same task. Otherwise a thousand steps that begin together would all be prepared before
+the first of them calls its tool, and then end together as well, after a time in which nobody worked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from time import monotonic
+from typing import Any
+
+from shared.domain.errors import (
+    ErrorRecord,
+    ExecutionFailed,
+    InternalFault,
+    OutcomeUnknown,
+    RateLimited,
+    StorageUnavailable,
+    TimedOut,
+    UnknownTool,
+)
+from shared.domain.jobs.retry import AskPerson, GiveUp, Next, Phase, RunAgain, after_error
+from shared.domain.jobs.states import Lane, StepKind, StepStatus
+from shared.domain.tools.definition import LATENCIES_SECONDS
+from shared.domain.tools.policy import ToolPolicy
+from shared.ports import (
+    Delegated,
+    FindsOut,
+    Gathers,
+    JobStore,
+    NotHappened,
+    Ownership,
+    StepClaim,
+    Suspended,
+    Tool,
+    Toolbox,
+    ToolContext,
+    TransitionResult,
+    UnitStep,
+)
+from shared.ports.tools import AskingPerson, AsksPeople
+from worker.attempts.asking import Approvals, CallQuestions, PlanQuestion
+from worker.attempts.unit import MOST, SECONDS, next_claim
+from worker.attempts.values import Outcome, ReadyOutput, Values, output_to_store
+from worker.engine.chain import Carried, Chain
+from worker.engine.in_flight import InFlightWork, attempt_of
+from worker.engine.persist import persist
+from worker.engine.writes import Owner, is_looked_into
+
+_log = logging.getLogger("planq.engine")
+
+
+class StepRunner:
+    """Runs single steps. `draw` returns uniform numbers from [0, 1) for jitter.
+
+    No tool is called before `in_flight` knows what this worker still holds. Calls of tools are counted in `counts`,
+    as `Calling.count` says. `policy` is the server's, to which those of jobs add.
+    """
+
+    def __init__(
+        self,
+        store: JobStore,
+        toolbox: Toolbox,
+        *,
+        values: Values,
+        draw: Callable[[], float],
+        in_flight: InFlightWork,
+        policy: ToolPolicy | None = None,
+        counts: Counter[tuple[str, ...]] | None = None,
+    ) -> None:
+        self._approvals = Approvals(store, policy or {})
+        self._counts = Counter() if counts is None else counts
+        self._store = store
+        self._toolbox = toolbox
+        self._values = values
+        self._draw = draw
+        self._in_flight = in_flight
+
+    async def carry_out(self, claim: StepClaim, chain: Chain) -> Carried:
+        """Run the attempt, and the rest of the unit that it begins; store what that came to.
+
+        Takes over what `chain` may; returns what it led to.
+        """
+        since = monotonic()
+        known, chain.known = chain.known, None
+        outcome = known[1] if known is not None and known[0].ref == claim.ref else await self._attempt(claim)
+        if outcome.suspended is not None:
+            waiting = outcome.suspended
+            applied = await persist(lambda: self._store.suspend_step(claim, waiting.delay, waiting.output))
+            return Carried.by(claim, TransitionResult(applied))
+        if outcome.delegated is not None:
+            delegated = outcome.delegated
+            result = await persist(lambda: self._store.delegate_step(claim, delegated))
+            _log_transition("step_delegated", claim, result.applied)
+            return Carried.by(claim, result)
+        if outcome.asked is not None:
+            question = outcome.asked
+            applied = await persist(lambda: self._store.ask_step(claim, question))
+            _log_transition("step_asking", claim, applied, kind=str(question.kind))
+            return Carried.by(claim, TransitionResult(applied, status=StepStatus.WAITING))
+        if outcome.output is None:
+            failure = outcome.failure or InternalFault("the attempt ended without an outcome")
+            return await self.break_off(
+                claim, failure, chain, phase=outcome.phase, poisoned=outcome.poisoned, since=since
+            )
+        output = outcome.output
+        unit = await self._rest_of_unit(claim, output, chain, since)
+        result = await persist(lambda: self._succeed(claim, output, unit, chain))
+        _log_transition("step_succeeded", claim, result.applied)
+        return replace(Carried.by(claim, result), unit=unit[: result.steps - 1] if result.applied else ())
+
+    async def _rest_of_unit(
+        self, head: StepClaim, output: ReadyOutput, chain: Chain, since: float
+    ) -> Sequence[UnitStep]:
+        """Run the other steps of the unit that `head` begins; returns those that succeeded with a small output.
+
+        What another one came to is kept for its own claim, which comes with the commit of these.
+        """
+        unit: list[UnitStep] = []
+        following = next_claim(chain.units, head, output)
+        while following is not None and len(unit) < MOST and monotonic() - since < SECONDS and chain.goes_on:
+            began = monotonic()
+            try:
+                outcome = await self._attempt(following, head)
+            except Exception:  # a defect ends the step's own attempt
+                break
+            if (small := outcome.small) is None:
+                chain.known = following, outcome
+                break
+            unit.append(UnitStep(following, output_to_store(small), small.artifact, monotonic() - began))
+            following = next_claim(chain.units, following, small)
+        return unit
+
+    async def break_off(
+        self,
+        claim: StepClaim,
+        failure: ExecutionFailed | StorageUnavailable,
+        chain: Chain,
+        *,
+        phase: Phase = Phase.CALLING,
+        poisoned: bool = False,
+        since: float | None = None,
+    ) -> Carried:
+        """End an attempt that came to nothing: decide what becomes of the step, and store that.
+
+        `since` is when the attempt began (`time.monotonic`), None when that was long ago.
+        """
+        next_ = after_error(
+            claim,
+            ErrorRecord.of(failure),
+            phase=phase,
+            jitter=self._draw(),
+            retry_after=failure.retry_after if isinstance(failure, RateLimited) else None,
+            time_left=_time_left(claim, since),
+        )
+        result = await persist(lambda: self._store_next(claim, next_, chain))
+        _log_transition(f"step_{result.status}", claim, result.applied, code=next_.error.code)
+        return Carried.by(claim, result, error=next_.error, poisoned=poisoned)
+
+    async def _store_next(self, claim: StepClaim, next_: Next, chain: Chain) -> TransitionResult:
+        match next_:
+            case RunAgain(error, delay, in_doubt, anew):
+                return await self._store.fail_step(
+                    claim, error, delay, in_doubt=in_doubt, anew=anew, take=chain.take()
+                )
+            case AskPerson(error, question):
+                applied = await self._store.ask_step(claim, question, error)
+                return TransitionResult(applied, status=StepStatus.WAITING)
+            case GiveUp(error):
+                return await self._store.fail_step(claim, error, None, take=chain.take())
+
+    async def _succeed(
+        self, claim: StepClaim, output: ReadyOutput, unit: Sequence[UnitStep], chain: Chain
+    ) -> TransitionResult:
+        """Store the output; a repeat puts its payload again, so that none is referred to that has been collected."""
+        artifact, payload = await self._values.put(claim, output)
+        stored = output_to_store(output)
+        return await self._store.succeed_step(claim, stored, artifact, payload, unit=unit, take=chain.take())
+
+    async def _attempt(self, claim: StepClaim, head: StepClaim | None = None) -> Outcome:
+        """Return what the call comes to; `head` is the claim by which it is held, where that is another one."""
+        calling = Calling(claim, self._in_flight.owner(claim, lambda: self._store.holds_step(head or claim)))
+        try:
+            is_question = claim.kind is StepKind.ELICITATION
+            tool = PlanQuestion() if is_question else self._toolbox.find(claim.tool_name)
+            if tool is None:
+                raise UnknownTool(
+                    f"tool {claim.tool_name!r} is not offered by this worker; start its workers with the same tools"
+                )
+            answer = await calling.answer(self._ask(claim, tool, calling))
+            if isinstance(answer, Suspended):
+                calling.count(self._counts, "suspended")
+                return Outcome(suspended=answer)
+            if isinstance(answer, Delegated):
+                delegated = _checked(answer, claim, tool)
+                calling.count(self._counts, "delegated")
+                return Outcome(delegated=delegated)
+            output = await self._values.ready(claim, tool, answer)
+            calling.count(self._counts, "succeeded")
+            return Outcome(output=output)
+        except AskingPerson as asking:
+            calling.count(self._counts, "asked")
+            return Outcome(asked=asking.question)
+        except (ExecutionFailed, StorageUnavailable) as failure:
+            calling.count(self._counts, failure.code)
+            is_poisoned = calling.is_abandoned and claim.lane is Lane.CPU
+            if calling.is_abandoned and not is_poisoned and is_looked_into(claim):
+                # Who finds out that nothing has happened must not be proved wrong by a thread that hangs.
+                await self._in_flight.writes.until_stopped(attempt_of(claim))
+            return Outcome(failure=failure, phase=calling.phase, poisoned=is_poisoned)
+
+    async def _ask(self, claim: StepClaim, tool: Tool, calling: Calling) -> Any:
+        """Put the arguments together and return the tool's answer: that it finds out, or that of a new call."""
+        arguments = await self._values.arguments(claim, tool)
+        if claim.in_doubt:
+            calling.phase = Phase.FINDING_OUT
+            found = await calling.ask(_finding_out(tool, arguments, claim, calling.owner))
+            if not isinstance(found, NotHappened):
+                return found
+            _log_transition("step_had_not_happened", claim, True)
+        if not claim.joined and claim.kind is not StepKind.ELICITATION:
+            await self._approvals.check(claim, tool, arguments)
+        await self._in_flight.until_held()
+        calling.phase = Phase.CALLING
+        if claim.joined:
+            gathering = await self._gathering(claim, tool, arguments)
+            try:
+                return await calling.ask(gathering)
+            except ExecutionFailed:
+                calling.phase = Phase.GATHERED
+                raise
+        with calling.owner.calling(claim.timeout_seconds):
+            context = _context(claim, calling.owner, CallQuestions(claim.answers))
+            return await calling.ask(tool.call(arguments, context))
+
+    async def _gathering(self, claim: StepClaim, tool: Tool, arguments: dict[str, Any]) -> Coroutine[Any, Any, Any]:
+        """Return the call that makes the output from what became of the child jobs."""
+        if not isinstance(tool, Gathers):
+            raise InternalFault(f"tool {claim.tool_name!r} delegated and knows no way to gather")
+        children = await persist(lambda: self._store.children(claim))
+        return tool.gather(arguments, children, claim.note, _context(claim))
+
+
+def _checked(delegated: Delegated, claim: StepClaim, tool: Tool) -> Delegated:
+    """Return what a tool delegated; raises `InternalFault` where nobody could gather, or there is nothing to."""
+    if not isinstance(tool, Gathers) or claim.joined or not delegated.children:
+        raise InternalFault(
+            f"tool {claim.tool_name!r} delegated without a way to gather, to no child job, or a second time"
+        )
+    return delegated
+
+
+def _time_left(claim: StepClaim, since: float | None) -> timedelta | None:
+    """Return how long the plan still has; its deadline stands in the claim."""
+    if claim.time_left is None or since is None:
+        return None
+    return claim.time_left - timedelta(seconds=monotonic() - since)
+
+
+def _finding_out(
+    tool: Tool, arguments: dict[str, Any], claim: StepClaim, owner: Ownership
+) -> Coroutine[Any, Any, Any]:
+    if not isinstance(tool, FindsOut):
+        raise OutcomeUnknown(
+            f"an earlier call of the unsafe tool {claim.tool_name!r} may have taken effect, and this worker knows no "
+            "way to find out; start its workers with the same tools"
+        )
+    return tool.find_out(arguments, _context(claim, owner))
+
+
+def _context(claim: StepClaim, owner: Ownership | None = None, people: AsksPeople | None = None) -> ToolContext:
+    return ToolContext(
+        job_id=str(claim.ref.job_id),
+        step_index=claim.ref.index,
+        attempt=claim.attempt,
+        tool_name=claim.tool_name,
+        tenant_id=claim.tenant_id,
+        user_id=claim.user_id,
+        context_id=claim.context_id,
+        request_id=str(claim.ref.job_id),
+        trace_id=claim.trace_id,
+        round=claim.ref.round,
+        depth=claim.depth,
+        root_job_id=str(claim.root_job_id or claim.ref.job_id),
+        agent=claim.agent,
+        limits=claim.limits,
+        time_left_seconds=None if claim.time_left is None else claim.time_left.total_seconds(),
+        timeout_seconds=claim.timeout_seconds,
+        planned=claim.arguments,
+        skill_id=claim.skill_id,
+        owner=owner,
+        people=people,
+    )
+
+
+def _log_transition(event: str, claim: StepClaim, applied: bool, **fields: Any) -> None:
+    level = (
+        logging.DEBUG if applied and not fields else logging.INFO
+    )  # a line per step costs more than its transition
+    if not _log.isEnabledFor(level):
+        return
+    _log.log(
+        level,
+        event if applied else "late_outcome_rejected",
+        extra={
+            "job": str(claim.ref.job_id),
+            "step": claim.ref.index,
+            "attempt": claim.attempt,
+            "tool": claim.tool_name,
+            **fields,
+        },
+    )
+
+
+_ABANDON_SECONDS = 2.0
+"""How long a cancelled tool may take to clean up before its step goes on without it."""
+
+
+class Calling:
+    """One attempt on its way to the tool's answer; `phase` says how far it has come.
+
+    `is_abandoned`: a tool that was cancelled at its timeout. It may still run.
+    """
+
+    __slots__ = ("_asked_at", "_claim", "_news", "is_abandoned", "owner", "phase")
+
+    def __init__(self, claim: StepClaim, owner: Owner) -> None:
+        """Call it on the event loop. Once nobody waits for the call, its `owner` learns that it is over."""
+        self._claim = claim
+        self.owner = owner
+        self._news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.phase = Phase.PREPARING
+        self.is_abandoned = False
+        self._asked_at: float | None = None
+
+    def count(self, counts: Counter[tuple[str, ...]], outcome: str) -> None:
+        """Count a call of the tool that came to `outcome`, and how long it took; nothing where there was none.
+
+        Keys: `tool_call` by tool and outcome, `tool_seconds` by tool and the bucket that it falls into, the sum of
+        `tool_ms` by tool.
+        """
+        if self._asked_at is None or self.phase not in (Phase.CALLING, Phase.GATHERED):
+            return
+        seconds, tool = monotonic() - self._asked_at, self._claim.tool_name
+        bucket = next((str(bound) for bound in LATENCIES_SECONDS if seconds <= bound), "+Inf")
+        counts["tool_call", tool, outcome] += 1
+        counts["tool_seconds", tool, bucket] += 1
+        counts["tool_ms", tool] += round(seconds * 1000)
+
+    async def answer(self, attempt: Coroutine[Any, Any, Any]) -> Any:
+        """Return what `attempt` returns, which asks the tool through `ask`; raises what it raises.
+
+        Raises `TimedOut` when the tool does not answer in time. When the caller is cancelled, so is the attempt.
+        """
+        task = asyncio.create_task(attempt)
+        task.add_done_callback(self._wake)
+        try:
+            await self._news
+        except asyncio.CancelledError:
+            self._end()
+            await _abandon(task)
+            raise
+        self._end()
+        if task.cancelled():
+            # Not from here: passed on, it would look like this process stopping, and be repeated for ever.
+            raise InternalFault(f"tool {self._claim.tool_name!r} cancelled itself")
+        if task.done():
+            try:
+                return task.result()
+            finally:
+                del task  # what it raised refers to this frame: left here, only the garbage collector would free both
+        self.is_abandoned = True
+        await _abandon(task)
+        raise TimedOut(f"tool {self._claim.tool_name!r} did not answer within {self._claim.timeout_seconds:g} s")
+
+    async def ask(self, tool: Coroutine[Any, Any, Any]) -> Any:
+        """Return the tool's answer; from now on its time runs. Only for the attempt that `answer` awaits."""
+        self._asked_at = monotonic()
+        timer = asyncio.get_running_loop().call_later(self._claim.timeout_seconds, self._wake)
+        try:
+            return await tool
+        finally:
+            timer.cancel()
+
+    def _end(self) -> None:
+        self.owner.is_over = True
+
+    def _wake(self, _: object = None) -> None:
+        if not self._news.done():
+            self._news.set_result(None)
+
+
+async def _abandon(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.wait([task], timeout=_ABANDON_SECONDS)
+    if task.done() and not task.cancelled():
+        task.exception()  # seen, so that asyncio does not report it as never retrieved

@@ -1,0 +1,235 @@
+"""Values in and out of a step: arguments put together from outputs, outputs checked and made ready to be kept.
+
+An output is encoded once; what is large is worked on in a thread. A large output is kept as a payload, apart from its
+step, and read again only by a step whose references its excerpts do not cover.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shared.domain.errors import ExecutionFailed, InvalidArguments, InvalidOutput, StorageUnavailable
+from shared.domain.jobs.elicitations import Elicitation
+from shared.domain.jobs.retry import Phase
+from shared.domain.references.excerpts import Excerpts, descend, excerpts_json
+from shared.domain.references.resolution import MAX_SIZE, Resolved, resolve, uncovered
+from shared.domain.results.artifacts import identify
+from shared.domain.schema.schemas import Steps, violations
+from shared.domain.tools.definition import ToolDefinition
+from shared.domain.values.encoding import JsonText, encode, is_larger
+from shared.domain.values.pointers import Path
+from shared.domain.values.preview import preview_json
+from shared.ports import Accompanied, ArtifactRecord, Delegated, PayloadRecord, Payloads, StepClaim, Suspended, Tool
+from worker.engine.persist import persist
+
+_LOADS_AT_ONCE = 2
+"""A payload takes several times its size while it is decoded; a wide plan over one large output loads it in turn."""
+
+
+_STEPS_AT_ONCE = 20_000
+"""Steps of a schema's check on the event loop, some 50 ms; what takes more is begun again in a thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputLimits:
+    """Bytes of an output's JSON: above `inline` it is kept as a payload, above `most` its step fails."""
+
+    most: int
+    inline: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyOutput:
+    """A checked output, ready to be stored. `excerpts` and `preview` are None where it is small.
+
+    `beside` is the body of an artifact beside it, where that is large.
+    """
+
+    body: bytes
+    artifact: ArtifactRecord | None
+    excerpts: bytes | None = None
+    preview: bytes | None = None
+    beside: ReadyOutput | None = None
+
+
+class Values:
+    """What one process needs to read and write outputs."""
+
+    def __init__(self, payloads: Payloads, limits: OutputLimits) -> None:
+        self._payloads = payloads
+        self._limits = limits
+        self._loading = asyncio.Semaphore(_LOADS_AT_ONCE)
+
+    async def arguments(self, claim: StepClaim, tool: Tool) -> dict[str, Any]:
+        """Return the arguments to call with.
+
+        Raises `InvalidArguments` when they do not fit the tool's input schema (a missing reference is then named) or
+        would be too large, `StorageUnavailable` when a payload that they need cannot be had.
+        """
+        # One whole output fits, and what is put together beside it stays as bounded as ever.
+        max_size = MAX_SIZE + self._limits.most
+        lacking = uncovered(claim.arguments, claim.outputs)
+        if not lacking:
+            steps = Steps(_STEPS_AT_ONCE)
+            try:
+                return _resolved(claim, claim.outputs, tool.definition, max_size, (), steps)
+            except InvalidArguments:
+                if not steps.are_spent:
+                    raise
+            return await asyncio.to_thread(_resolved, claim, claim.outputs, tool.definition, max_size, ())
+        outputs = dict(claim.outputs)  # what is loaded into it belongs to this attempt alone
+        for step, paths in lacking.items():
+            outputs[step] = await self._loaded(claim.tenant_id, claim.outputs[step], paths)
+        return await asyncio.to_thread(_resolved, claim, outputs, tool.definition, max_size, lacking)
+
+    async def ready(self, claim: StepClaim, tool: Tool, answer: Any) -> ReadyOutput:
+        """Check and encode an answer; raises `InvalidOutput` for what is no JSON, too large, or breaks its schema."""
+        if isinstance(answer, Accompanied):
+            ready = await self.ready(claim, tool, answer.output)
+            return await asyncio.to_thread(_accompanied, ready, tool.definition, answer.artifact, claim, self._limits)
+        output = answer
+        if is_larger(output, self._limits.inline):
+            return await asyncio.to_thread(_ready, tool.definition, output, claim, self._limits)
+        steps = Steps(_STEPS_AT_ONCE)
+        try:
+            return _ready(tool.definition, output, claim, self._limits, steps)
+        except InvalidOutput:
+            if not steps.are_spent:
+                raise
+        return await asyncio.to_thread(_ready, tool.definition, output, claim, self._limits)
+
+    async def put(self, claim: StepClaim, output: ReadyOutput) -> tuple[ArtifactRecord | None, PayloadRecord | None]:
+        """Store the bytes of what is large, which its step may then refer to; return what is to be stored with it.
+
+        Idempotent. Nobody refers to them until the step is finished; if that never happens they are collected.
+        """
+        artifact = output.artifact
+        if artifact is not None and artifact.beside is not None and output.beside is not None:
+            digest = await self._payloads.put(claim.tenant_id, output.beside.body, output.beside.preview or b"null")
+            artifact = replace(artifact, beside=replace(artifact.beside, hash=digest))
+        if output.excerpts is None or output.preview is None:
+            return artifact, None
+        digest = await self._payloads.put(claim.tenant_id, output.body, output.preview)
+        return artifact, PayloadRecord(digest, len(output.body), output.excerpts)
+
+    async def _loaded(self, tenant_id: str, known: Excerpts, paths: Sequence[Path]) -> Excerpts:
+        async with self._loading:
+            body = await persist(lambda: self._payloads.get(tenant_id, known.hash))
+            return await asyncio.to_thread(lambda: known.extended(json.loads(body), paths))
+
+
+def output_to_store(output: ReadyOutput) -> JsonText | None:
+    """Return what stands in the step's row: None where the output is a payload."""
+    return JsonText(output.body) if output.excerpts is None else None
+
+
+def _resolved(
+    claim: StepClaim,
+    outputs: Mapping[int, Any],
+    definition: ToolDefinition,
+    max_size: int,
+    owned: Collection[int],
+    steps: Steps | None = None,
+) -> dict[str, Any]:
+    if claim.verbatim:
+        resolved = Resolved(copy.deepcopy(dict(claim.arguments)), ())
+    else:
+        resolved = resolve(claim.arguments, outputs, max_size=max_size, owned=owned)
+    defects = violations(definition.input_schema, resolved.arguments, steps=steps)
+    if defects or not isinstance(resolved.arguments, dict):
+        shown = [f"{d.pointer or 'the arguments'}: {d.message}" for d in defects[:5]]
+        shown += [missing.render() for missing in resolved.missing[:5]]
+        raise InvalidArguments(f"arguments of {claim.tool_name!r} do not fit its input schema: {'; '.join(shown)}")
+    return resolved.arguments
+
+
+def _accompanied(
+    ready: ReadyOutput, definition: ToolDefinition, wrapper: Mapping[str, Any], claim: StepClaim, limits: OutputLimits
+) -> ReadyOutput:
+    """Return an output with the artifact that came beside it."""
+    body = _body(definition.name, wrapper, limits)
+    beside = _artifact(wrapper, definition.skill_id or claim.skill_id)
+    if beside is None:
+        raise InvalidOutput(f"tool {definition.name!r} returned an artifact without a usable artifact_id")
+    is_large = len(body) > limits.inline
+    beside = beside if is_large else replace(beside, body=JsonText(body))
+    artifact = replace(ready.artifact or ArtifactRecord(None, None, None), beside=beside)
+    large = ReadyOutput(body, None, None, preview_json(wrapper)) if is_large else None
+    return replace(ready, artifact=artifact, beside=large)
+
+
+def _body(name: str, output: Any, limits: OutputLimits) -> bytes:
+    try:
+        body = encode(output)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InvalidOutput(f"tool {name!r} returned what is no JSON: {error}") from error
+    if len(body) > limits.most:
+        raise InvalidOutput(
+            f"tool {name!r} returned {len(body)} bytes; at most {limits.most} are kept: return less, or a reference "
+            "to where the data lies"
+        )
+    return body
+
+
+def _ready(
+    definition: ToolDefinition, output: Any, claim: StepClaim, limits: OutputLimits, steps: Steps | None = None
+) -> ReadyOutput:
+    name, wanted = definition.name, claim.wanted
+    body = _body(name, output, limits)
+    defects = violations(definition.output_schema or {}, output, steps=steps)
+    if defects:
+        shown = "; ".join(f"{d.pointer or 'the output'}: {d.message}" for d in defects[:5])
+        raise InvalidOutput(f"tool {name!r} broke its output schema: {shown}")
+    artifact = _artifact(output, definition.skill_id or claim.skill_id)
+    if len(body) <= limits.inline:
+        return ReadyOutput(body, artifact)
+    excerpts = excerpts_json(_as_read(output, body, wanted), wanted)
+    return ReadyOutput(body, artifact, excerpts, preview_json(output))
+
+
+def _artifact(output: Any, skill_id: str | None) -> ArtifactRecord | None:
+    """Return the artifact that an output is, if any; `skill_id` is whose it is where it names no skill itself."""
+    found = identify(output)
+    if found is None:
+        return None
+    named = skill_id if found.skill_id is None else found.skill_id
+    return ArtifactRecord(found.id, named, found.type, found.metadata)
+
+
+def _as_read(output: Any, body: bytes, wanted: Sequence[Path]) -> Any:
+    """Return an output in which the wanted paths lead where they do in its JSON.
+
+    Keys that are no strings are strings there (1 becomes "1", True "true"); only then is the JSON read again.
+    """
+    for path in wanted:
+        value = output
+        for segment in path:
+            if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
+                return json.loads(body)
+            value = descend(value, (segment,))
+    return output
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an attempt came to; with a `failure` also in which `phase`."""
+
+    output: ReadyOutput | None = None
+    suspended: Suspended | None = None
+    delegated: Delegated | None = None
+    asked: Elicitation | None = None
+    failure: ExecutionFailed | StorageUnavailable | None = None
+    poisoned: bool = False
+    phase: Phase = Phase.CALLING
+
+    @property
+    def small(self) -> ReadyOutput | None:
+        """Return the output where the step has succeeded with a small one, None in any other case."""
+        if self.output is None or self.output.excerpts is not None or self.output.beside is not None:
+            return None
+        return self.output

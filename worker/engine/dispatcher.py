@@ -1,0 +1,434 @@
+"""From one wake-up to the next: claim, carry out, publish what others should do, go on with the rest.
+
+One follow-up that this process can take goes on in the same Celery task without a broker hop (a fused chain); the
+others are published in one batch. A budget bounds how long a chain may hold its Celery task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+from uuid import UUID
+
+from shared.domain.errors import DatabaseUnavailable, ExecutionFailed, InternalFault, OutcomeUnknown
+from shared.domain.jobs.states import Effect, JobStatus, Lane
+from shared.ports.jobs.claims import StageClaim, StepClaim
+from shared.ports.jobs.store import JobStore
+from shared.ports.jobs.wakes import (
+    AnyWake,
+    PlanWake,
+    Publisher,
+    RespondWake,
+    StepsWake,
+    StepWake,
+    Tracker,
+    Wake,
+    stage_again,
+)
+from worker.engine.chain import (
+    Carried,
+    Chain,
+    Slots,
+    Work,
+    after_release,
+    after_step,
+    in_messages,
+    own_share,
+    place_of,
+    wake_of,
+)
+from worker.engine.in_flight import Claim, InFlightWork, PendingClaim, RunningAttempt, attempt_of
+from worker.engine.persist import persist
+from worker.engine.writes import is_looked_into
+
+_log = logging.getLogger("planq.engine")
+
+_HAND_ON_SECONDS = 2.0
+"""The pause before a wake-up that could not be claimed is published again. Where nobody reaches the database the
+wake-ups go round; the pause keeps that cheap."""
+
+_HAND_ON_AT_ONCE_SECONDS = 0.25
+"""The same where only this process seems to have lost the database."""
+
+_STOP_SECONDS = 5.0
+"""What the answers of the database are waited for when the process stops."""
+
+
+class Executor(Protocol):
+    """Carries out what the dispatcher has claimed, and ends it in the database.
+
+    The dispatcher knows nothing else of plans, tools and models.
+    """
+
+    async def carry_out(self, claim: Claim, chain: Chain) -> Carried:
+        """Carry out the attempt and store its outcome, taking over what `chain` may."""
+        ...
+
+    async def break_off(self, claim: Claim, failure: ExecutionFailed, chain: Chain) -> Carried:
+        """End an attempt that failed in planq: what becomes of it is decided as after any other failure."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DispatcherSettings:
+    """`fuse_seconds`: how long one Celery task may go on with follow-ups, far below any broker's patience.
+
+    `slots` bounds what is carried out at once, over all messages.
+    """
+
+    lane: Lane
+    slots: int = 300
+    fuse_seconds: float = 60.0
+
+
+class Dispatcher:
+    """Carries out wake-ups for one process; safe to run many at once on one event loop."""
+
+    def __init__(
+        self,
+        settings: DispatcherSettings,
+        *,
+        store: JobStore,
+        executor: Executor,
+        publisher: Publisher,
+        tracker: Tracker,
+        in_flight: InFlightWork,
+        workers: Callable[[], int] = lambda: 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`store` is guarded by `in_flight` (`InFlightWork.guard`), and so is that of the `executor`.
+
+        `workers` says how many workers of this lane live, as far as is known; `clock` counts seconds.
+        """
+        self._settings = settings
+        self._slots = Slots(settings.slots)
+        self._workers = workers
+        self._store = store
+        self._executor = executor
+        self._publisher = publisher
+        self._tracker = tracker
+        self._clock = clock
+        self.in_flight = in_flight
+        self._is_winding_down = False
+
+    async def run(self, wake: AnyWake) -> Carried:
+        """Carry out a wake-up and what follows from it here; returns the outcome of the wake-up itself.
+
+        A wake-up that has nothing to claim is harmless; one that cannot be claimed because the database does not
+        answer is published again. Raises `DatabaseUnavailable` when the database stays away from work that has begun:
+        the lease then decides. When the surrounding asyncio task is cancelled, the work at hand is given back first.
+        """
+        work, until = Work(), self._clock() + self._settings.fuse_seconds
+        chain = self._chain(lambda: self._clock() < until and not self._is_winding_down)
+        if isinstance(wake, StepsWake):
+            first = work.begin(chain, self._run_steps(work, chain, wake.each))
+        else:
+            first = work.begin(chain, self._run_one(work, chain, wake))
+        try:
+            await work.done()
+        except asyncio.CancelledError:
+            await work.stop(_STOP_SECONDS)
+            raise
+        return first.result()
+
+    async def run_suspects(self, group: UUID | None) -> Carried:
+        """Carry out a group of suspects, or with None any that waits, and nothing that follows from it.
+
+        `steps` of the outcome is 0 where there was nothing to do. Raises and is cancelled as `run`.
+        """
+        work, chain = Work(), self._chain(lambda: False)
+        claims = await self._store.claim_suspects(group, self._settings.lane)
+        self.in_flight.hold(claims, [PendingClaim(attempt_of(claim).place) for claim in claims])
+        chain.held = self._slots.reserve(len(claims))
+        running = [self._branch(work, chain, claim) for claim in claims]
+        try:
+            await work.done()
+        except asyncio.CancelledError:
+            await work.stop(_STOP_SECONDS)
+            raise
+        return Carried(steps=len(claims), poisoned=any(one.result().poisoned for one in running))
+
+    def interrupt(self, job_id: UUID) -> None:
+        """Stop whatever runs here for a job that was cancelled; call it on the engine's event loop."""
+        self.in_flight.cut_off_job(job_id)
+
+    def wind_down(self) -> None:
+        """Begin nothing new here: follow-ups are published from now on, for workers that stay."""
+        self._is_winding_down = True
+
+    def _chain(self, may_go_on: Callable[[], bool], held: int = 0) -> Chain:
+        return Chain(self._settings.lane, self._slots, may_go_on, self._workers, held)
+
+    async def _run_one(self, work: Work, chain: Chain, wake: Wake) -> Carried:
+        if chain.is_stopped:  # before it began
+            await self._publish([wake])
+            return Carried()
+        claims = await self._claim(chain, [wake])
+        return await self._follow(work, chain, claims[0]) if claims else Carried()
+
+    async def _run_steps(self, work: Work, chain: Chain, wakes: Sequence[Wake]) -> Carried:
+        """Carry out steps at once, each in a chain of its own, as many as there are slots for."""
+        begun, rest = 0, wakes
+        while rest and not (chain.is_stopped or (self._is_winding_down and rest is not wakes)):
+            claims = await self._claim(chain, rest)
+            rest = rest[chain.asked :]
+            for claim in claims:
+                self._branch(work, chain, claim)
+            chain.keep(0)
+            begun += len(claims)
+        if rest:
+            await self._publish(rest)
+        return Carried(steps=begun)
+
+    def _branch(self, work: Work, chain: Chain, claim: Claim) -> asyncio.Task[Carried]:
+        """Carry out a claim beside a chain, which gives it one of its slots; returns the task that does."""
+        chain.held -= 1
+        branch = self._chain(chain.may_go_on, held=1)
+        branch.units = chain.units
+        return work.begin(branch, self._follow(work, branch, claim, tracked=True))
+
+    async def _follow(self, work: Work, chain: Chain, claim: Claim, *, tracked: bool = False) -> Carried:
+        """Carry out a claim, then what is taken over from it, and so on; returns the outcome of the first.
+
+        What is `tracked`, and everything that follows, has no Celery task of its own.
+        """
+        outcome: Carried | None = None
+        following: Claim | None = claim
+        if chain.is_stopped:  # before it began
+            await self._release_all(chain, [claim])
+            following = None
+        chain.is_asking = False
+        while following is not None:
+            carried = await self._carry_out(chain, following, tracked=tracked or outcome is not None)
+            if isinstance(following, StageClaim) and following.parent is not None:
+                carried = await self._notify_parent(following, carried)
+            outcome = outcome or carried
+            following = await self._go_on(work, chain, carried)
+        return outcome or Carried()
+
+    async def _notify_parent(self, claim: StageClaim, carried: Carried) -> Carried:
+        """Notify the parent of a child job if the job has ended; returns the outcome with what that led to.
+
+        Where the database does not answer, the sweeper does it.
+        """
+        if carried.taken or carried.wakes or carried.is_late:
+            return carried  # the job goes on, or somebody else has ended it
+        try:
+            notified = await persist(lambda: self._store.child_ended(claim.job_id))
+        except DatabaseUnavailable:
+            _log.warning("parent_not_notified", extra={"job": str(claim.job_id)})
+            return carried
+        return (
+            carried
+            if notified is None
+            else replace(carried, wakes=[*carried.wakes, *after_step(notified.step, notified.result)])
+        )
+
+    async def _go_on(self, work: Work, chain: Chain, carried: Carried) -> Claim | None:
+        """See to all that an outcome led to; returns what the chain carries out next, None when it ends here."""
+        taken, wakes = carried.taken, carried.wakes
+        if chain.is_stopped or self._is_winding_down:
+            await self._publish(wakes)
+            await self._release_all(chain, taken)
+            return None
+        mine, others = self._split(chain, len(taken), wakes)
+        for claim in taken[1:]:
+            self._branch(work, chain, claim)
+        chain.keep(1)
+        if mine:
+            beside = self._chain(chain.may_go_on)
+            work.begin(beside, self._run_steps(work, beside, mine))
+        if (child := self._own_child(chain, others)) is not None:
+            beside = self._chain(chain.may_go_on)
+            work.begin(beside, self._run_one(work, beside, child))
+            others = [wake for wake in others if wake is not child]
+        if others:
+            work.spawn(self._publish(others))
+        return taken[0] if taken else None
+
+    def _split(self, chain: Chain, taken: int, wakes: Sequence[Wake]) -> tuple[Sequence[Wake], Sequence[Wake]]:
+        """Return the follow-ups that this process carries out as well, and those for anybody."""
+        if not wakes or not chain.may_go_on():
+            return (), wakes
+        ours = [wake for wake in wakes if isinstance(wake, StepWake) and wake.lane is self._settings.lane]
+        share = own_share(taken + len(ours), taken + self._slots.free, self._workers()) - taken
+        mine = ours[: max(share, 0)]
+        kept = {id(wake) for wake in mine}
+        return mine, [wake for wake in wakes if id(wake) not in kept]
+
+    def _own_child(self, chain: Chain, wakes: Sequence[Wake]) -> PlanWake | None:
+        """Return the child job, of those that may begin, which this process begins itself."""
+        if self._settings.lane is not Lane.IO or not self._slots.free or not chain.may_go_on():
+            return None
+        return next((wake for wake in wakes if isinstance(wake, PlanWake)), None)
+
+    async def _carry_out(self, chain: Chain, claim: Claim, *, tracked: bool) -> Carried:
+        """Do what was claimed; what is `tracked` is shown to monitors from here."""
+        running = self.in_flight.begin(claim)
+        if running is None:
+            return Carried()
+        chain.running = running
+        started = self._clock()
+        carried = Carried(attempt=claim.attempt)
+        is_settled = True
+        try:
+            if tracked:
+                self._tracker.started(wake_of(claim), claim.attempt)
+            carried = await self._work(chain, claim)
+        except asyncio.CancelledError:
+            if running.is_fenced and not running.is_cut_off:
+                is_settled = False
+                carried = await self._stand_back(chain, claim, running)
+                is_settled = True
+            elif not running.is_cut_off:
+                is_settled = False  # while it is not known to be given back: a second cancellation ends this wait
+                is_settled = await asyncio.shield(self._give_back(chain, claim))
+                raise
+            else:
+                # The database already says that this attempt is over; its Celery task ends normally.
+                running.uncancel()
+        except BaseException:
+            is_settled = False
+            raise
+        finally:
+            chain.running = None
+            self.in_flight.end(running, is_settled=is_settled)
+            if tracked:
+                self._tracker.ended(wake_of(claim), claim.attempt, carried.error, self._clock() - started)
+        if carried.is_late:
+            self.in_flight.count_late(running.attempt)
+        for step in carried.unit:
+            self._tracker.started(wake_of(step.claim), step.claim.attempt)
+            self._tracker.ended(wake_of(step.claim), step.claim.attempt, None, step.seconds)
+        return carried
+
+    async def _claim(self, chain: Chain, wakes: Sequence[Wake]) -> Sequence[Claim]:
+        """Wait for slots and claim as many; what was claimed for a chain that is stopped meanwhile is given back."""
+        chain.is_asking = False
+        try:
+            chain.asked = chain.held = await self._slots.wait(len(wakes))
+        except asyncio.CancelledError:
+            await asyncio.shield(self._publish(wakes))
+            raise
+        asked = wakes[: chain.asked]
+        with self.in_flight.claiming([place_of(wake) for wake in asked]) as places:
+            claims = await self._claim_or_hand_on(chain, asked)
+            self.in_flight.hold(claims, places)
+        if chain.is_stopped:
+            await self._release_all(chain, claims)
+            return ()
+        return claims
+
+    async def _claim_or_hand_on(self, chain: Chain, wakes: Sequence[Wake]) -> Sequence[Claim]:
+        """Claim, or publish the wake-ups again: perhaps it is only this process that does not reach the database.
+
+        Kept here, they would wait for this process while others stand idle, for the broker goes on sending them.
+        Given up, they would be published again by and by, each time later than the time before, and everything that
+        was woken during an outage would wait for long after it.
+        """
+        while True:
+            try:
+                chain.is_asking = True
+                return await self._ask_for(wakes)
+            except DatabaseUnavailable as error:
+                chain.is_asking = False
+                await asyncio.sleep(_HAND_ON_AT_ONCE_SECONDS if self.in_flight.is_stalled else _HAND_ON_SECONDS)
+                if await self._publish(wakes):
+                    _log.warning("wake_handed_on", extra={"cause": error.message})
+                    return ()
+            finally:
+                chain.is_asking = False
+
+    async def _ask_for(self, wakes: Sequence[Wake]) -> Sequence[Claim]:
+        if len(wakes) > 1:
+            return await self._store.claim_steps([wake.ref for wake in wakes if isinstance(wake, StepWake)])
+        claim: Claim | None
+        match wakes[0]:
+            case PlanWake(job_id):
+                claim = await self._store.claim_stage(job_id, (JobStatus.QUEUED, JobStatus.PLANNING))
+            case RespondWake(job_id):
+                claim = await self._store.claim_stage(job_id, (JobStatus.RESPONDING,))
+            case StepWake(ref):
+                claim = await self._store.claim_step(ref)
+        return () if claim is None else (claim,)
+
+    async def _publish(self, wakes: Sequence[Wake]) -> bool:
+        return await self._publisher.publish(in_messages(wakes, self._workers()))
+
+    async def _work(self, chain: Chain, claim: Claim) -> Carried:
+        """Carry out what was claimed. A defect of ours ends it with a reason: left alone it would only recur."""
+        try:
+            return await self._executor.carry_out(claim, chain)
+        except DatabaseUnavailable:
+            raise
+        except Exception as error:
+            _log.exception("defect", extra={"attempt": claim.attempt})
+            # The text of a foreign exception may hold anything, so it stays in the log.
+            fault = InternalFault(f"planq failed here ({type(error).__name__}); the cause is in the worker's log")
+            return await self._executor.break_off(claim, fault, chain)
+
+    async def _give_back(self, chain: Chain, claim: Claim) -> bool:
+        """This process stops in the middle: let another one continue at once, unless a repeat could do harm.
+
+        Returns False where that is left to the sweeper, because the database does not answer.
+        """
+        try:
+            if isinstance(claim, StageClaim) or claim.effect is not Effect.UNSAFE:
+                await self._release(claim)
+                return True
+            if is_looked_into(claim) and self.in_flight.writes.is_acting(attempt_of(claim)):
+                return False  # a thread of it runs until the process has ended: the sweeper sees that and says so
+            carried = await self._executor.break_off(claim, _unknown(claim, "the worker stopped"), chain)
+            await self._publish(carried.wakes)
+        except DatabaseUnavailable:
+            _log.warning("work_not_given_back", extra={"attempt": claim.attempt})
+            return False
+        return True
+
+    async def _stand_back(self, chain: Chain, claim: Claim, running: RunningAttempt) -> Carried:
+        """The call was stopped, for the lease was over: say so as soon as the database answers.
+
+        What others have taken over by then is theirs.
+        """
+        running.uncancel()
+        try:
+            await self.in_flight.until_held()
+            if isinstance(claim, StageClaim) or claim.effect is not Effect.UNSAFE:
+                await persist(lambda: self._release(claim))
+                return Carried(claim.attempt)
+            if is_looked_into(claim):
+                await self.in_flight.writes.until_stopped(attempt_of(claim))
+            stopped = _unknown(claim, "the worker could not renew its lease and stopped the call")
+            return await self._executor.break_off(claim, stopped, chain)
+        except asyncio.CancelledError:
+            if not running.is_cut_off:
+                raise  # this process stops, and the database is still away: the lease decides
+            running.uncancel()
+            return Carried(claim.attempt)
+
+    async def _release(self, claim: Claim) -> None:
+        """Let another worker take the claimed work at once."""
+        if not isinstance(claim, StageClaim):
+            result = await self._store.release_step(claim)
+            await self._publish(after_release(claim.ref, claim.attempt, result))
+        elif await self._store.release_stage(claim):
+            await self._publish([stage_again(claim.job_id, claim.status, claim.attempt)])
+
+    async def _release_all(self, chain: Chain, claims: Sequence[Claim]) -> None:
+        """Give back what was claimed and not begun."""
+        chain.is_asking = True  # a chain that is stopped now must see this through
+        for claim in claims:
+            try:
+                await self._release(claim)
+            except DatabaseUnavailable:
+                _log.warning("work_not_given_back", extra={"attempt": claim.attempt})
+            finally:
+                self.in_flight.drop(claim)
+
+
+def _unknown(claim: StepClaim, why: str) -> OutcomeUnknown:
+    return OutcomeUnknown(f"{why} while the unsafe tool {claim.tool_name!r} ran; whether it took effect is unknown")

@@ -1,0 +1,36 @@
+"""What a prompt template of the caller's may insert: the values of its variables in one turn.
+
+What a user, a tool or a planning model wrote is put between tags that it cannot close, as in planq's own prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shared.domain.models.exchange import Ask, ChatMessage, TurnPrompt
+from shared.domain.rounds.block import rendered_prompt
+from shared.domain.tools.definition import ToolDefinition
+from shared.domain.values.encoding import indented
+from worker.llm.prompts import REFERENCE, fenced_data
+
+
+def turn_prompt(ask: Ask, prompt: TurnPrompt, tools: Sequence[ToolDefinition], told: Sequence[ChatMessage]) -> str:
+    """Return a template of the caller's, filled in; `told` is the transcript of the rounds before."""
+    return rendered_prompt(prompt.template, prompt_values(ask, prompt, tools, told))
+
+
+def prompt_values(
+    ask: Ask, prompt: TurnPrompt, tools: Sequence[ToolDefinition], told: Sequence[ChatMessage]
+) -> dict[str, str]:
+    """Return the text of every variable of `PROMPT_VARIABLES`; see `turn_prompt`."""
+    results = "\n".join(message.content for message in told if message.role != "assistant")
+    return {
+        "query": fenced_data(ask.input),
+        "context": fenced_data("" if ask.data is None else indented(ask.data)),
+        "results": fenced_data(results),
+        "vars": fenced_data(indented(dict(prompt.variables))),
+        "tools": "\n".join(f"- {tool.name}: {' '.join(tool.description.split())}".rstrip(": ") for tool in tools),
+        "round": str(prompt.round_number),
+        "rounds_left": str(prompt.rounds_left),
+        "reference": REFERENCE,
+    }

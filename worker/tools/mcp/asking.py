@@ -1,0 +1,250 @@
+"""What MCP servers ask people, from the protocol's form to questions of a step and back; pure but for the asking.
+
+Since the protocol of 2026-07-28 a server answers a call with what it needs to know, and with a state of its own. The
+call ends there. It goes on by a further call with the answers and that state, from any worker and at any time. All
+that a server says here is untrusted: it is bounded and checked before anybody sees it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+from urllib.parse import urlsplit
+
+from shared.domain.errors import Misconfigured
+from shared.domain.jobs.elicitations import MAX_ELICITATION_CHARS, Elicitation, ElicitationAnswer, declined_error
+from shared.domain.jobs.states import ElicitationKind, ElicitationStatus
+from shared.domain.schema.schemas import check_schema, is_deeper_than
+from shared.domain.values.encoding import encode
+from shared.ports.tools import AsksPeople
+from worker.tools.errors import ToolError
+
+MAX_QUESTIONS = 20
+"""Most questions that one step asks for its server."""
+
+MAX_PER_RESULT = 10
+MAX_SCHEMA_BYTES = 16 * 1024
+MAX_SCHEMA_DEPTH = 8
+MAX_STATE_BYTES = 64 * 1024
+MAX_NEED_BYTES = 128 * 1024
+MAX_URL_CHARS = 2_000
+
+_TYPES = frozenset({"string", "number", "integer", "boolean", "array"})
+_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_SECRET_WORDS = frozenset(
+    {"password", "passwd", "passphrase", "passcode", "secret", "token", "credential", "credentials", "apikey", "cvv"}
+)
+_SECRET_PAIRS = frozenset({"api key", "access key", "private key", "card number"})
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """What goes to a server with a call that goes on: the answers by the server's keys; its state, unchanged."""
+
+    responses: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    state: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a server needs to know: the parameters of its questions by its keys, and its state.
+
+    `calls_anew`: it takes no answers. Once people have done what it asks, the call is made again as it was.
+    """
+
+    requests: Mapping[str, Mapping[str, Any]]
+    state: str | None = None
+    calls_anew: bool = False
+
+
+class Conversation:
+    """What one call of a server's tool asks people, over all attempts of its step; made anew in each."""
+
+    def __init__(self, server: str, tool: str, people: AsksPeople | None) -> None:
+        self._server = server
+        self._tool = tool
+        self._people = people
+        self._given = list(people.given()) if people is not None else []
+        self._asked = len(self._given)
+        self._known: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
+
+    def resumption(self) -> Resumption | None:
+        """Return what the call goes on with, None where it begins; raises `AskingPerson` for what is still open."""
+        last = self._given[-1] if self._given else None
+        if last is None or not isinstance(last.state, Mapping) or "requests" not in last.state:
+            return None
+        need, responses = _need_of(last.state), dict(last.state["responses"])
+        key = last.state["asked"]
+        if need.calls_anew and not last.is_accepted:
+            raise declined_error(last)
+        responses[key] = response_of(need.requests[key], last)
+        return self._complete(need, responses)
+
+    def forget(self) -> None:
+        """Take note that the server has forgotten its state. Answers to forms serve the very same questions again."""
+        resumption = self.resumption()
+        if resumption is None:
+            return
+        requests, responses = _need_of(self._given[-1].state).requests, resumption.responses
+        self._known = [(requests[key], said) for key, said in responses.items() if not _is_url(requests[key])]
+
+    def put(self, need: Need) -> Resumption | None:
+        """Ask people what a server needs to know; raises `AskingPerson`, or `ToolError` where that may not be asked.
+
+        Returns at once where every answer is known already.
+        """
+        self._check(need)
+        known, self._known = self._known, []
+        responses = {key: said for key, request in need.requests.items() for asked, said in known if asked == request}
+        return self._complete(need, responses)
+
+    def said_in_the_middle(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the answer to what a server asks while the call runs, as the protocol did before 2026-07-28.
+
+        Raises as `put` does. The call has to be made again then, so this is for tools that may be repeated.
+        """
+        for number, answer in enumerate(self._given):
+            if isinstance(answer.state, Mapping) and answer.state.get("in_the_middle") == params:
+                del self._given[number]
+                return response_of(params, answer)
+        self._check(Need({"": params}))
+        return response_of(params, self._ask(params, {"in_the_middle": dict(params)}))
+
+    def _complete(self, need: Need, responses: Mapping[str, Mapping[str, Any]]) -> Resumption | None:
+        """Return the resumption once all is answered; ask the first question that is not."""
+        for key, params in need.requests.items():
+            if key not in responses:
+                state = {
+                    "requests": [[each, dict(asked)] for each, asked in need.requests.items()],
+                    "responses": dict(responses),
+                    "asked": key,
+                    "state": need.state,
+                    "calls_anew": need.calls_anew,
+                }
+                self._ask(params, state)
+        return None if need.calls_anew else Resumption(responses, need.state)
+
+    def _ask(self, params: Mapping[str, Any], state: Mapping[str, Any]) -> ElicitationAnswer:
+        if self._people is None:
+            raise ToolError(f"{self._what} asks a person something, and here nobody can be asked")
+        details = {"server": self._server, "tool": self._tool}
+        if not _is_url(params):
+            question = Elicitation(
+                ElicitationKind.FORM, params["message"], params["requestedSchema"], details=details, state=state
+            )
+        else:
+            details["domain"] = urlsplit(params["url"]).hostname or ""
+            question = Elicitation(
+                ElicitationKind.URL, params["message"], url=params["url"], details=details, state=state
+            )
+        return self._people.answer_to(question)
+
+    def _check(self, need: Need) -> None:
+        """Return where people may be asked this; raises `ToolError`."""
+        if len(need.requests) > MAX_PER_RESULT or self._asked + len(need.requests) > MAX_QUESTIONS:
+            raise ToolError(
+                f"{self._what} asks too much: at most {MAX_PER_RESULT} questions at once, and {MAX_QUESTIONS} in all"
+            )
+        if fault := _unstorable(need):
+            raise ToolError(f"{self._what} asks with {fault}")
+        for params in need.requests.values():
+            if fault := next(_faults(params), None):
+                raise ToolError(f"{self._what} asks what cannot be put to a person: {fault}")
+
+    @property
+    def _what(self) -> str:
+        return f"MCP server {self._server!r}, tool {self._tool!r},"
+
+
+def response_of(params: Mapping[str, Any], answer: ElicitationAnswer) -> dict[str, Any]:
+    """Return an answer as the protocol has it (`ElicitResult`); of a form what its schema names, and nothing else."""
+    if not answer.is_accepted:
+        return {"action": "cancel" if answer.status is ElicitationStatus.CANCELLED else "decline"}
+    if _is_url(params):
+        return {"action": "accept"}
+    named = params["requestedSchema"].get("properties", {})
+    content = answer.content if isinstance(answer.content, Mapping) else {}
+    return {"action": "accept", "content": {key: value for key, value in content.items() if key in named}}
+
+
+def is_secret(name: str, described: Mapping[str, Any]) -> bool:
+    """True when a field of a form asks for a secret, which the protocol forbids: by its format, its name or title."""
+    if described.get("format") == "password":
+        return True
+    if described.get("type") == "boolean":
+        return False
+    for text in (name, str(described.get("title", ""))):
+        words = [word.lower() for word in _WORDS.findall(text)]
+        pairs = {" ".join(pair) for pair in pairwise(words)}
+        if not _SECRET_WORDS.isdisjoint(words) or not _SECRET_PAIRS.isdisjoint(pairs):
+            return True
+    return False
+
+
+def _is_url(params: Mapping[str, Any]) -> bool:
+    return params.get("mode") == "url"
+
+
+def _need_of(state: Mapping[str, Any]) -> Need:
+    return Need(dict(state["requests"]), state["state"], state["calls_anew"])
+
+
+def _unstorable(need: Need) -> str | None:
+    """Return what keeps a need from being stored with a question and given back unchanged."""
+    try:
+        state, whole = encode(need.state), encode([need.state, dict(need.requests)])
+    except (ValueError, RecursionError):
+        return "what is no JSON"
+    if len(state) > MAX_STATE_BYTES:
+        return f"a state of more than {MAX_STATE_BYTES} bytes"
+    if len(whole) > MAX_NEED_BYTES:
+        return f"more than {MAX_NEED_BYTES} bytes"
+    return "a null character, which cannot be stored" if b"\\u0000" in whole else None
+
+
+def _faults(params: Mapping[str, Any]) -> Iterator[str]:
+    if len(params["message"]) > MAX_ELICITATION_CHARS:
+        yield f"its message has more than {MAX_ELICITATION_CHARS} characters"
+    if _is_url(params):
+        yield from _faults_of_url(params["url"])
+    else:
+        yield from _faults_of_form(params["requestedSchema"])
+
+
+def _faults_of_url(url: str) -> Iterator[str]:
+    try:
+        parts = urlsplit(url)
+        is_web = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.username is None
+    except ValueError:
+        is_web = False
+    is_plain = url.isascii() and url.isprintable() and " " not in url and "\\" not in url
+    if not is_web or not is_plain or len(url) > MAX_URL_CHARS:
+        yield f"expected an http(s) URL of at most {MAX_URL_CHARS} ASCII characters, without credentials"
+
+
+def _faults_of_form(schema: Mapping[str, Any]) -> Iterator[str]:
+    if is_deeper_than(schema, MAX_SCHEMA_DEPTH):
+        yield f"its schema is nested more than {MAX_SCHEMA_DEPTH} levels deep"
+    elif len(encode(schema)) > MAX_SCHEMA_BYTES:
+        yield f"its schema has more than {MAX_SCHEMA_BYTES} bytes"
+    else:
+        try:
+            check_schema(schema, "its schema", is_trusted=False)
+        except Misconfigured as error:
+            yield error.message
+            return
+        for name, described in schema.get("properties", {}).items():
+            if not isinstance(described, Mapping) or described.get("type") not in _TYPES:
+                yield f"{name[:100]!r}: expected a field of the type {', '.join(sorted(_TYPES))}"
+            elif described["type"] == "array" and not _has_text_items(described):
+                yield f"{name[:100]!r}: expected a list of texts"
+            elif is_secret(name, described):
+                yield f"{name[:100]!r}: a form may not ask for a secret; the protocol has the URL mode for that"
+
+
+def _has_text_items(described: Mapping[str, Any]) -> bool:
+    items = described.get("items")
+    return isinstance(items, Mapping) and (items.get("type") == "string" or "anyOf" in items)
