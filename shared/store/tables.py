@@ -1,6 +1,6 @@
 """The tables, and nothing else: SQLModel is their one source, Alembic's migrations give the same schema (tested).
 
-What tools look up and remember has tables of its own, in `memory_tables.py`.
+Tenants, conversations, and what tools look up and remember have files of their own beside this one.
 No row object crosses the store's edge: `codec.py` turns rows into records. JSON that came from outside is kept as
 `json`, not `jsonb`: it stays byte for byte what it was (key order, `\u0000`), and planq never searches in it.
 Partial indexes cover only what is unfinished, so that a million finished jobs cost nothing. What a job or a step must
@@ -47,7 +47,7 @@ from shared.domain.jobs.states import (
     StepKind,
     StepStatus,
 )
-from shared.store import memory_tables  # noqa: F401  (fills the metadata, too)
+from shared.store import conversation_tables, memory_tables, tenant_tables  # noqa: F401  (fill the metadata, too)
 from shared.store.columns import (
     bigint_column,
     enum_column,
@@ -64,15 +64,9 @@ from shared.store.columns import (
 _KEYED = "idempotency_key IS NOT NULL"
 
 UNFINISHED_JOB = "status IN ('queued', 'planning', 'executing', 'input_required', 'responding')"
+_OF_CONVERSATION = "conversation_id IS NOT NULL AND parent_job_id IS NULL"
+"""A turn of a conversation; jobs below it carry its id, too."""
 ENDED_JOB = "status IN ('completed', 'failed', 'cancelled')"
-
-
-class Tenant(SQLModel, table=True):
-    """The owners of rows; one row, `default`, until tenants are configured."""
-
-    __tablename__ = "tenants"
-    id: str = text_column(primary_key=True)
-    created_at: datetime = time_column(nullable=False, now=True)
 
 
 class Job(SQLModel, table=True):
@@ -85,8 +79,8 @@ class Job(SQLModel, table=True):
     bounds the time in the queue, later the whole life; while `paused_at` is set nothing is begun and no time runs
     out. A child job was made by the step `parent_step_index` of `parent_round` of its parent, as number
     `child_position`; while `run_at` lies in the year 9999 it is held back, and `is_joined` once that step has been
-    notified of its end. A job of an agent pins the version of its document, and those of the document's skills in
-    their order.
+    notified of its end; a turn of a conversation is joined once the conversation was. A job of an agent pins the
+    version of its document, and those of the document's skills in their order.
     """
 
     __tablename__ = "jobs"
@@ -104,6 +98,16 @@ class Job(SQLModel, table=True):
             "ix_jobs_unnotified",
             "parent_job_id",
             postgresql_where=text(f"parent_job_id IS NOT NULL AND NOT is_joined AND {ENDED_JOB}"),
+        ),
+        Index(
+            "ix_jobs_unsettled",
+            "conversation_id",
+            postgresql_where=text(f"{_OF_CONVERSATION} AND NOT is_joined AND {ENDED_JOB}"),
+        ),
+        Index(
+            "ix_jobs_turns",
+            "conversation_id",
+            postgresql_where=text(f"{_OF_CONVERSATION} AND {UNFINISHED_JOB}"),
         ),
     )
     id: UUID = Field(primary_key=True)

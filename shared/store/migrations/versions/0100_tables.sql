@@ -1,3 +1,11 @@
+CREATE DOMAIN conversation_policy AS TEXT CONSTRAINT ck_conversation_policy CHECK (VALUE IN ('queue', 'reject', 'interrupt', 'merge'));
+
+CREATE DOMAIN message_kind AS TEXT CONSTRAINT ck_message_kind CHECK (VALUE IN ('message', 'tool_call', 'tool_response'));
+
+CREATE DOMAIN message_direction AS TEXT CONSTRAINT ck_message_direction CHECK (VALUE IN ('inbound', 'outbound', 'internal'));
+
+CREATE DOMAIN message_status AS TEXT CONSTRAINT ck_message_status CHECK (VALUE IN ('received', 'merging', 'done', 'erased'));
+
 CREATE DOMAIN job_status AS TEXT CONSTRAINT ck_job_status CHECK (VALUE IN ('queued', 'planning', 'executing', 'input_required', 'responding', 'completed', 'failed', 'cancelled'));
 
 CREATE DOMAIN after_steps AS TEXT CONSTRAINT ck_after_steps CHECK (VALUE IN ('responding', 'planning'));
@@ -47,9 +55,9 @@ CREATE TABLE moments (
     CONSTRAINT pk_moments PRIMARY KEY (tenant_id, id)
 );
 
-CREATE INDEX ix_moments_user_id ON moments (tenant_id, user_id, starts_at);
-
 CREATE INDEX ix_moments_search ON moments USING gin (search);
+
+CREATE INDEX ix_moments_user_id ON moments (tenant_id, user_id, starts_at);
 
 CREATE TABLE user_metadata (
     tenant_id TEXT NOT NULL,
@@ -61,7 +69,11 @@ CREATE TABLE user_metadata (
 
 CREATE TABLE tenants (
     id TEXT NOT NULL,
+    name TEXT DEFAULT '' NOT NULL,
+    is_disabled BOOLEAN DEFAULT false NOT NULL,
+    config JSON,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    updated_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
     CONSTRAINT pk_tenants PRIMARY KEY (id)
 );
 
@@ -76,9 +88,9 @@ CREATE TABLE payloads (
     CONSTRAINT pk_payloads PRIMARY KEY (hash, tenant_id)
 );
 
-CREATE INDEX ix_payloads_location ON payloads (location) WHERE location IS NOT NULL;
-
 CREATE INDEX ix_payloads_created_at ON payloads (created_at);
+
+CREATE INDEX ix_payloads_location ON payloads (location) WHERE location IS NOT NULL;
 
 ALTER TABLE payloads ALTER COLUMN body SET STORAGE EXTERNAL;
 
@@ -166,13 +178,38 @@ CREATE TABLE schedules (
     CONSTRAINT ck_schedules_next_at CHECK (next_at IS NOT NULL OR NOT is_active)
 );
 
-CREATE INDEX ix_schedules_listing ON schedules (tenant_id, created_at, id);
-
 CREATE INDEX ix_schedules_user_id ON schedules (tenant_id, user_id) WHERE is_active;
+
+CREATE INDEX ix_schedules_next_at ON schedules (next_at) WHERE is_active;
+
+CREATE INDEX ix_schedules_listing ON schedules (tenant_id, created_at, id);
 
 CREATE INDEX ix_schedules_created_at ON schedules (created_at) WHERE NOT is_active;
 
-CREATE INDEX ix_schedules_next_at ON schedules (next_at) WHERE is_active;
+CREATE TABLE conversations (
+    id UUID NOT NULL,
+    tenant_id TEXT NOT NULL,
+    channel TEXT NOT NULL,
+    thread TEXT NOT NULL,
+    policy conversation_policy,
+    is_closed BOOLEAN DEFAULT false NOT NULL,
+    active_job_id UUID,
+    last_sequence BIGINT DEFAULT 0 NOT NULL,
+    messages_in BIGINT DEFAULT 0 NOT NULL,
+    messages_out BIGINT DEFAULT 0 NOT NULL,
+    input_tokens BIGINT DEFAULT 0 NOT NULL,
+    output_tokens BIGINT DEFAULT 0 NOT NULL,
+    cost_usd NUMERIC,
+    last_inbound_at TIMESTAMP WITH TIME ZONE,
+    last_outbound_at TIMESTAMP WITH TIME ZONE,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_conversations PRIMARY KEY (id),
+    CONSTRAINT fk_conversations_tenant_id FOREIGN KEY(tenant_id) REFERENCES tenants (id)
+);
+
+CREATE INDEX ix_conversations_listing ON conversations (tenant_id, id);
+
+CREATE UNIQUE INDEX uq_conversations_thread ON conversations (tenant_id, channel, thread);
 
 CREATE TABLE passages (
     document_id UUID NOT NULL,
@@ -188,6 +225,36 @@ CREATE TABLE passages (
 CREATE INDEX ix_passages_tenant_id ON passages (tenant_id);
 
 CREATE INDEX ix_passages_search ON passages USING gin (search);
+
+CREATE TABLE api_keys (
+    id UUID NOT NULL,
+    tenant_id TEXT NOT NULL,
+    name TEXT DEFAULT '' NOT NULL,
+    prefix TEXT NOT NULL,
+    digest BYTEA NOT NULL,
+    scopes TEXT[] NOT NULL,
+    expires_at TIMESTAMP WITH TIME ZONE,
+    revoked_at TIMESTAMP WITH TIME ZONE,
+    last_used_at TIMESTAMP WITH TIME ZONE,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_api_keys PRIMARY KEY (id),
+    CONSTRAINT fk_api_keys_tenant_id FOREIGN KEY(tenant_id) REFERENCES tenants (id)
+);
+
+CREATE UNIQUE INDEX uq_api_keys_digest ON api_keys (digest);
+
+CREATE INDEX ix_api_keys_listing ON api_keys (tenant_id, id);
+
+CREATE TABLE tenant_secrets (
+    tenant_id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    key_id TEXT NOT NULL,
+    sealed BYTEA NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    updated_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_tenant_secrets PRIMARY KEY (tenant_id, name),
+    CONSTRAINT fk_tenant_secrets_tenant_id FOREIGN KEY(tenant_id) REFERENCES tenants (id)
+);
 
 CREATE TABLE jobs (
     id UUID NOT NULL,
@@ -257,25 +324,58 @@ CREATE TABLE jobs (
     CONSTRAINT fk_jobs_tenant_id FOREIGN KEY(tenant_id) REFERENCES tenants (id)
 );
 
-CREATE INDEX ix_jobs_stage_worker ON jobs (stage_worker) WHERE stage_worker IS NOT NULL;
-
-CREATE INDEX ix_jobs_wake_at ON jobs (wake_at) WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
+CREATE INDEX ix_jobs_listing ON jobs (tenant_id, id);
 
 CREATE INDEX ix_jobs_deadline ON jobs (deadline) WHERE status IN ('executing', 'input_required') AND deadline IS NOT NULL;
 
-CREATE INDEX ix_jobs_expires_at ON jobs (expires_at) WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
-
-CREATE UNIQUE INDEX uq_jobs_idempotency_key ON jobs (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
-
 CREATE INDEX ix_jobs_status_listing ON jobs (tenant_id, status, id);
 
-CREATE INDEX ix_jobs_unnotified ON jobs (parent_job_id) WHERE parent_job_id IS NOT NULL AND NOT is_joined AND status IN ('completed', 'failed', 'cancelled');
+CREATE INDEX ix_jobs_wake_at ON jobs (wake_at) WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
+
+CREATE INDEX ix_jobs_stage_worker ON jobs (stage_worker) WHERE stage_worker IS NOT NULL;
+
+CREATE INDEX ix_jobs_expires_at ON jobs (expires_at) WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
 
 CREATE INDEX ix_jobs_parent_job_id ON jobs (parent_job_id) WHERE parent_job_id IS NOT NULL;
 
-CREATE INDEX ix_jobs_listing ON jobs (tenant_id, id);
-
 CREATE INDEX ix_jobs_forked_from ON jobs (forked_from) WHERE forked_from IS NOT NULL AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
+
+CREATE INDEX ix_jobs_unnotified ON jobs (parent_job_id) WHERE parent_job_id IS NOT NULL AND NOT is_joined AND status IN ('completed', 'failed', 'cancelled');
+
+CREATE INDEX ix_jobs_unsettled ON jobs (conversation_id) WHERE conversation_id IS NOT NULL AND parent_job_id IS NULL AND NOT is_joined AND status IN ('completed', 'failed', 'cancelled');
+
+CREATE INDEX ix_jobs_turns ON jobs (conversation_id) WHERE conversation_id IS NOT NULL AND parent_job_id IS NULL AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
+
+CREATE UNIQUE INDEX uq_jobs_idempotency_key ON jobs (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
+
+CREATE TABLE conversation_messages (
+    conversation_id UUID NOT NULL,
+    sequence BIGINT NOT NULL,
+    id UUID NOT NULL,
+    tenant_id TEXT NOT NULL,
+    channel TEXT NOT NULL,
+    kind message_kind DEFAULT 'message' NOT NULL,
+    direction message_direction NOT NULL,
+    source_id TEXT,
+    user_id TEXT DEFAULT '' NOT NULL,
+    text TEXT DEFAULT '' NOT NULL,
+    tokens INTEGER DEFAULT 0 NOT NULL,
+    content JSON,
+    metadata JSON,
+    job_id UUID,
+    status message_status DEFAULT 'done' NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_conversation_messages PRIMARY KEY (conversation_id, sequence),
+    CONSTRAINT fk_conversation_messages_conversation_id FOREIGN KEY(conversation_id) REFERENCES conversations (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_conversation_messages_merging ON conversation_messages (conversation_id) WHERE status = 'merging';
+
+CREATE UNIQUE INDEX uq_conversation_messages_id ON conversation_messages (id);
+
+CREATE INDEX ix_conversation_messages_job_id ON conversation_messages (job_id) WHERE job_id IS NOT NULL;
+
+CREATE UNIQUE INDEX uq_conversation_messages_source_id ON conversation_messages (tenant_id, channel, source_id) WHERE source_id IS NOT NULL;
 
 CREATE TABLE plans (
     job_id UUID NOT NULL,
@@ -344,11 +444,11 @@ CREATE TABLE steps (
     CONSTRAINT fk_steps_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
 );
 
-CREATE INDEX ix_steps_worker_id ON steps (worker_id) WHERE status = 'running';
+CREATE INDEX ix_steps_wake_at ON steps (wake_at) WHERE status IN ('ready', 'waiting');
 
 CREATE INDEX ix_steps_payload_hash ON steps (payload_hash) WHERE payload_hash IS NOT NULL;
 
-CREATE INDEX ix_steps_wake_at ON steps (wake_at) WHERE status IN ('ready', 'waiting');
+CREATE INDEX ix_steps_worker_id ON steps (worker_id) WHERE status = 'running';
 
 CREATE INDEX ix_steps_origin_job ON steps (origin_job) WHERE origin_job IS NOT NULL;
 
@@ -380,11 +480,11 @@ CREATE TABLE elicitations (
     CONSTRAINT fk_elicitations_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
 );
 
+CREATE INDEX ix_elicitations_root_job_id ON elicitations (root_job_id, id);
+
 CREATE INDEX ix_elicitations_listing ON elicitations (tenant_id, id);
 
 CREATE INDEX ix_elicitations_open ON elicitations (tenant_id, id) WHERE status = 'open';
-
-CREATE INDEX ix_elicitations_root_job_id ON elicitations (root_job_id, id);
 
 CREATE INDEX ix_elicitations_job_id ON elicitations (job_id, step_index);
 
@@ -418,9 +518,9 @@ CREATE TABLE artifacts (
     CONSTRAINT fk_artifacts_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
 );
 
-CREATE INDEX ix_artifacts_job_id ON artifacts (job_id);
-
 CREATE INDEX ix_artifacts_payload_hash ON artifacts (payload_hash) WHERE payload_hash IS NOT NULL;
+
+CREATE INDEX ix_artifacts_job_id ON artifacts (job_id);
 
 CREATE TABLE model_calls (
     id BIGINT GENERATED ALWAYS AS IDENTITY,

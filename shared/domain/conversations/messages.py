@@ -1,0 +1,63 @@
+"""The words for what stands in a conversation.
+
+A conversation is the thread of one person on one channel of a tenant. What is said and done there is a row each, in
+one order; a turn is an inbound message, the calls that its job made, and the outbound message that answers it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+
+class Policy(StrEnum):
+    """What becomes of a message that arrives while a job of its conversation has not ended."""
+
+    QUEUE = "queue"  # its job begins when those before it have ended
+    REJECT = "reject"  # it is refused, and nothing is stored
+    INTERRUPT = "interrupt"  # what runs is cancelled, and its job begins at once
+    MERGE = "merge"  # the next planning of the running job takes it in; without one it queues
+
+
+class Direction(StrEnum):
+    """Which way a row went: to us, from us, or neither."""
+
+    INBOUND = "inbound"
+    OUTBOUND = "outbound"
+    INTERNAL = "internal"
+
+
+class MessageKind(StrEnum):
+    """What a row is: words, or the call of a tool and its response, which share the call's id."""
+
+    MESSAGE = "message"
+    TOOL_CALL = "tool_call"
+    TOOL_RESPONSE = "tool_response"
+
+
+class MessageStatus(StrEnum):
+    """What has become of a row."""
+
+    RECEIVED = "received"  # its job has not ended
+    MERGING = "merging"  # it waits for the next planning of the job that runs
+    DONE = "done"  # its job has ended, or it needs none
+    ERASED = "erased"  # its texts were removed
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryMessage:
+    """One row of a conversation, as the turns after it see it.
+
+    `tokens` is the length of `text` as it was counted when the row was stored. `content` of a tool's call is
+    `{"id", "name", "arguments"}`, that of its response `{"id", "name", "output"}` or `{"id", "name", "error"}`.
+    """
+
+    sequence: int
+    kind: MessageKind
+    direction: Direction
+    text: str
+    tokens: int
+    content: Any = None
+    job_id: UUID | None = None

@@ -1,0 +1,113 @@
+"""What an operator says of one tenant. Absent fields mean the server's settings; docs/tenants.md shows all."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from shared.domain.conversations.messages import Policy
+from shared.domain.errors import InvalidRequest
+from shared.domain.jobs.limits import Limits, read_tenant_limits
+from shared.domain.jobs.states import Strategy
+from shared.domain.models.names import check_model_name
+
+_NAME = Annotated[str, Field(min_length=1, max_length=200)]
+_MODEL = Annotated[str, Field(min_length=1, max_length=200)]
+_CHANNEL = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
+_DAYS = Annotated[float, Field(gt=0, le=36_500)]
+
+MAX_NAMES = 1_000
+
+
+class Retention(BaseModel):
+    """Days after their end for which jobs are kept; an absent one is as the server's settings say."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    completed_days: _DAYS | None = None
+    failed_days: _DAYS | None = None
+    cancelled_days: _DAYS | None = None
+
+
+class TenantConfig(BaseModel):
+    """One tenant's configuration, as it is stored.
+
+    `tools` and `mcp_servers` are lists of names that may hold `*`, `knowledge_prefixes` of beginnings of sources:
+    each narrows what the server offers, and absent means all of it. `max_tool_steps` and `plan_timeout_seconds`
+    bound the jobs of messages beside `limits`. A burst of messages within `debounce_ms` of one another becomes one
+    job, at the latest `debounce_most_ms` after its first; 0 gathers nothing. Rates are messages within 60 seconds.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    model: _MODEL | None = None
+    planner_model: _MODEL | None = None
+    fallback_models: Annotated[list[_MODEL], Field(max_length=5)] = []
+    planning_enabled: bool = True
+    strategy: Literal["plan", "loop", "react", "guided"] | None = None
+    max_tool_steps: Annotated[int, Field(ge=1, le=1_000)] = 10
+    plan_timeout_seconds: Annotated[float, Field(gt=0, le=604_800)] = 300.0
+    prompt: Annotated[str, Field(max_length=100_000)] = ""
+    tools: Annotated[list[_NAME], Field(max_length=MAX_NAMES)] | None = None
+    mcp_servers: Annotated[list[_NAME], Field(max_length=MAX_NAMES)] | None = None
+    knowledge_prefixes: Annotated[list[_NAME], Field(max_length=MAX_NAMES)] | None = None
+    limits: dict[str, Any] = {}
+    budget: dict[str, Any] | None = None
+    retention: Retention = Retention()
+    channels: Annotated[list[_CHANNEL], Field(min_length=1, max_length=100)] = ["api", "web", "telegram"]
+    rate_limit: Annotated[int, Field(ge=1, le=1_000_000)] = 100
+    channel_rate_limit: Annotated[int, Field(ge=1, le=1_000_000)] = 50
+    conversation_policy: Literal["queue", "reject", "interrupt", "merge"] = "queue"
+    debounce_ms: Annotated[int, Field(ge=0, le=60_000)] = 0
+    debounce_most_ms: Annotated[int, Field(ge=0, le=600_000)] = 10_000
+    history_tokens: Annotated[int, Field(ge=0, le=1_000_000)] = 2_000
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        """Check what other rooms define: limits and the names of models."""
+        read_tenant_limits({"config": self.limits})
+        for name in filter(None, [self.model, self.planner_model, *self.fallback_models]):
+            try:
+                check_model_name(name, allow_cassette=False)
+            except InvalidRequest as error:
+                raise ValueError(error.message) from None
+        return self
+
+    @property
+    def policy(self) -> Policy:
+        """What becomes of a message that arrives while a job of its conversation has not ended."""
+        return Policy(self.conversation_policy)
+
+    def message_strategy(self) -> Strategy:
+        """Return the strategy of a message's job (docs/decisions.md, D28)."""
+        if self.strategy is not None:
+            return Strategy(self.strategy)
+        return Strategy("guided") if self.planning_enabled else Strategy.REACT
+
+    def job_limits(self, present: Limits) -> Limits:
+        """Return the limits of the tenant's jobs, where `present` are everybody's."""
+        return present.of_tenant(read_tenant_limits({"config": self.limits})["config"])
+
+    def message_limits(self, present: Limits) -> Limits:
+        """Return the limits of the jobs that messages become: a job's, under the tenant's own two for turns."""
+        own = self.job_limits(present)
+        return own.lowered(
+            {
+                "max_tool_steps": min(self.max_tool_steps, own.max_tool_steps),
+                "plan_timeout_seconds": min(self.plan_timeout_seconds, own.plan_timeout_seconds),
+            }
+        )
+
+
+def read_tenant_config(raw: Any) -> TenantConfig:
+    """Return the configuration that decoded JSON is; raises `InvalidRequest` with the place of each defect."""
+    try:
+        return TenantConfig.model_validate(raw)
+    except ValidationError as error:
+        defects = [
+            {"in": "body", "field": ".".join(map(str, one["loc"])) or "config", "message": one["msg"]}
+            for one in error.errors(include_url=False, include_input=False, include_context=False)
+        ]
+        told = "; ".join(f"{one['field']}: {one['message']}" for one in defects[:10])
+        raise InvalidRequest(told, errors=defects[:100]) from None

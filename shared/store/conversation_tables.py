@@ -1,0 +1,93 @@
+"""The tables of conversations; neither hangs on jobs, which retention removes before them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import BigInteger, Column, ForeignKey, Index, Numeric, Text, text
+from sqlalchemy.dialects.postgresql import JSON
+from sqlmodel import Field, SQLModel
+
+from shared.domain.conversations.messages import Direction, MessageKind, MessageStatus, Policy
+from shared.store.columns import (
+    bigint_column,
+    enum_column,
+    flag_column,
+    int_column,
+    json_column,
+    text_column,
+    time_column,
+)
+
+
+class ConversationRow(SQLModel, table=True):
+    """A thread of one channel of a tenant, and what was used in it.
+
+    `active_job_id` is the one job of it that has begun and not ended; all others are held until it has been settled.
+    Messages are numbered up to `last_sequence`. Without a `policy` the tenant's holds.
+    """
+
+    __tablename__ = "conversations"
+    __table_args__ = (
+        Index("uq_conversations_thread", "tenant_id", "channel", "thread", unique=True),
+        Index("ix_conversations_listing", "tenant_id", "id"),
+    )
+    id: UUID = Field(primary_key=True)
+    tenant_id: str = Field(sa_column=Column(Text, ForeignKey("tenants.id"), nullable=False))
+    channel: str = text_column()
+    thread: str = text_column()
+    policy: str | None = enum_column("conversation_policy", Policy, nullable=True)
+    is_closed: bool = flag_column()
+    active_job_id: UUID | None = None
+    last_sequence: int = bigint_column()
+    messages_in: int = bigint_column()
+    messages_out: int = bigint_column()
+    input_tokens: int = bigint_column()
+    output_tokens: int = bigint_column()
+    cost_usd: Decimal | None = Field(default=None, sa_column=Column(Numeric, nullable=True))
+    last_inbound_at: datetime | None = time_column()
+    last_outbound_at: datetime | None = time_column()
+    created_at: datetime = time_column(nullable=False, now=True)
+
+
+class ConversationMessageRow(SQLModel, table=True):
+    """One row of a conversation, in its order: words, or the call of a tool or its response.
+
+    `source_id` is the channel's own id of an inbound message. The job need not be there any more.
+    """
+
+    __tablename__ = "conversation_messages"
+    __table_args__ = (
+        Index("uq_conversation_messages_id", "id", unique=True),
+        Index(
+            "uq_conversation_messages_source_id",
+            "tenant_id",
+            "channel",
+            "source_id",
+            unique=True,
+            postgresql_where=text("source_id IS NOT NULL"),
+        ),
+        Index("ix_conversation_messages_job_id", "job_id", postgresql_where=text("job_id IS NOT NULL")),
+        Index("ix_conversation_messages_merging", "conversation_id", postgresql_where=text("status = 'merging'")),
+    )
+    conversation_id: UUID = Field(
+        sa_column=Column(ForeignKey("conversations.id", ondelete="CASCADE"), primary_key=True)
+    )
+    sequence: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    id: UUID
+    tenant_id: str = text_column()
+    channel: str = text_column()
+    kind: str = enum_column("message_kind", MessageKind, default="message")
+    direction: str = enum_column("message_direction", Direction)
+    source_id: str | None = text_column(nullable=True)
+    user_id: str = text_column("")
+    text: str = text_column("")
+    tokens: int = int_column()
+    content: Any = json_column()
+    meta: Any = Field(default=None, sa_column=Column("metadata", JSON, nullable=True))
+    job_id: UUID | None = None
+    status: str = enum_column("message_status", MessageStatus, default="done")
+    created_at: datetime = time_column(nullable=False, now=True)

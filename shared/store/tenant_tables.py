@@ -1,0 +1,59 @@
+"""The tables of tenants: their configuration, the keys that speak for them, and their secrets."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Column, ForeignKey, Index, LargeBinary, Text
+from sqlmodel import Field, SQLModel
+
+from shared.store.columns import flag_column, json_column, text_column, texts_column, time_column
+
+
+class Tenant(SQLModel, table=True):
+    """An owner of rows; `config` is a `TenantConfig`, where absent fields mean the defaults."""
+
+    __tablename__ = "tenants"
+    id: str = text_column(primary_key=True)
+    name: str = text_column("")
+    is_disabled: bool = flag_column()
+    config: Any = json_column()
+    created_at: datetime = time_column(nullable=False, now=True)
+    updated_at: datetime = time_column(nullable=False, now=True)
+
+
+class ApiKeyRow(SQLModel, table=True):
+    """A key that speaks for a tenant: `digest` is the SHA-256 of its text, `prefix` what people know it by.
+
+    `last_used_at` is written at most once a minute. A revoked one stays, so that it is known what it was.
+    """
+
+    __tablename__ = "api_keys"
+    __table_args__ = (
+        Index("uq_api_keys_digest", "digest", unique=True),
+        Index("ix_api_keys_listing", "tenant_id", "id"),
+    )
+    id: UUID = Field(primary_key=True)
+    tenant_id: str = Field(sa_column=Column(Text, ForeignKey("tenants.id"), nullable=False))
+    name: str = text_column("")
+    prefix: str = text_column()
+    digest: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+    scopes: list[str] = texts_column(nullable=False)
+    expires_at: datetime | None = time_column()
+    revoked_at: datetime | None = time_column()
+    last_used_at: datetime | None = time_column()
+    created_at: datetime = time_column(nullable=False, now=True)
+
+
+class SecretRow(SQLModel, table=True):
+    """A tenant's secret, `sealed` under a key of its own that the master key `key_id` has wrapped."""
+
+    __tablename__ = "tenant_secrets"
+    tenant_id: str = Field(sa_column=Column(Text, ForeignKey("tenants.id"), primary_key=True))
+    name: str = text_column(primary_key=True)
+    key_id: str = text_column()
+    sealed: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+    created_at: datetime = time_column(nullable=False, now=True)
+    updated_at: datetime = time_column(nullable=False, now=True)
