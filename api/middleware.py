@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.callers import CALLER, LOCAL
 from api.http import HttpRefusal, error_response
 from api.metrics import Metrics, route_of
 from api.waiting import WAITED
@@ -59,12 +60,13 @@ class Guard:
         self._max_body_bytes = max_body_bytes
 
     def check(self, scope: Scope) -> None:
-        """Raise a `PlanqError` or an `HttpRefusal` unless the headers of a request allow it."""
+        """Raise a `PlanqError` or an `HttpRefusal` unless the headers of a request allow it; note in it who asks."""
         fields = _fields_of(scope)
         if self._keys:
             self._check_key(scope["path"], fields)
         else:
             _check_host(scope)
+        scope[CALLER] = LOCAL
         if b"origin" in fields:
             _check_origin(fields)
         if b"idempotency-key" in fields:

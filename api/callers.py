@@ -1,0 +1,45 @@
+"""Who asks: the tenant, the key and its scopes that the guard found for a request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import Depends
+from starlette.requests import Request
+
+from shared.domain.jobs.ids import TENANT
+from shared.domain.tenants.keys import KeyScope
+
+CALLER = "planq.caller"
+"""Key of the ASGI scope under which the guard puts the `Caller`; paths that need no key have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """One who was let in; `key_id` is None where no row of `api_keys` stands behind it."""
+
+    tenant_id: str
+    scopes: frozenset[KeyScope]
+    key_id: UUID | None
+    key_name: str
+
+
+LOCAL = Caller(TENANT, frozenset(KeyScope), None, "")
+"""Whoever asks from this machine while no key is needed."""
+
+
+def caller_of(scope: Mapping[str, Any]) -> Caller:
+    """Return who asks, by an ASGI scope that has passed the guard on a path that needs a key."""
+    caller: Caller = scope[CALLER]
+    return caller
+
+
+async def _caller(request: Request) -> Caller:
+    return caller_of(request.scope)
+
+
+Who = Annotated[Caller, Depends(_caller)]
+"""Who asks, as a parameter of a route."""
