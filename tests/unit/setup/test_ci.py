@@ -1,10 +1,11 @@
-"""The script of CI ends itself, however slow the machine is."""
+"""The script of CI: it ends itself, however slow the machine is, and runs what failed once more, alone."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,27 +14,57 @@ from tests.support.rabbitmq import missing
 
 ROOT = Path(__file__).parents[3]
 
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
-def test_a_run_whose_time_is_over_ends_what_runs_and_says_so(tmp_path: Path) -> None:
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Run the script beside a Makefile whose target `test` has this recipe; returns what came of it."""
     if lack := missing():
         assert os.environ.get("CI") != "true", lack
         pytest.skip(f"{lack}: the script would install it")
     (tmp_path / ".ci").mkdir()
     shutil.copy(ROOT / ".ci/run", tmp_path / ".ci/run")
-    (tmp_path / "Makefile").write_text("check:\n\t@echo checked\ntest:\n\t@echo begun; exec sleep 3600\n")
-
+    python = tmp_path / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\necho other pythons\n")
+    python.chmod(0o755)
     # The make that runs this test must not be that one's parent.
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
 
-    done = subprocess.run(
-        [tmp_path / ".ci/run"],
-        env={**environment, "CI_MINUTES": "0"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    def run(recipe: str, minutes: int = 75) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "Makefile").write_text(f"check:\n\t@echo checked\ntest:\n\t@{recipe}\n")
+        return subprocess.run(
+            [tmp_path / ".ci/run"],
+            env={**environment, "CI_MINUTES": str(minutes)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
 
+    return run
+
+
+def test_a_run_whose_time_is_over_ends_what_runs_and_says_so(run: Run) -> None:
+    done = run("echo begun; exec sleep 3600", minutes=0)
     assert done.returncode == 124, done.stderr
     assert done.stdout.split() == ["checked", "begun"]
     assert "minute 0 is over, and this had not ended: make test" in done.stderr
+
+
+def test_what_fails_again_alone_fails_the_run(run: Run) -> None:
+    done = run('echo "tested [$(PYTEST_ARGS)]"; false')
+    assert done.returncode == 2
+    assert done.stdout.splitlines() == [
+        "checked",
+        "tested []",
+        "tested [--last-failed --last-failed-no-failures=none]",
+    ]
+
+
+def test_what_passes_alone_is_told(run: Run) -> None:
+    done = run('test -n "$(PYTEST_ARGS)"')
+    assert done.returncode == 0, done.stderr
+    assert "what failed beside others passed alone" in done.stderr
+    assert done.stdout.splitlines()[-1] == "other pythons"
