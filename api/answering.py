@@ -9,7 +9,6 @@ from api.recovery import verdict_of
 from api.schemas import AnswerRequest, SettleRequest
 from shared.domain.errors import Conflict, ErrorRecord, InvalidRequest, OutcomeUnknown, TooLarge
 from shared.domain.jobs.elicitations import OUTCOME_SCHEMA, ElicitationAnswer, after_answer
-from shared.domain.jobs.ids import TENANT
 from shared.domain.jobs.states import ElicitationKind, ElicitationStatus, Settlement, StepKind
 from shared.domain.questions.answering import action_of, content_defects
 from shared.domain.values.encoding import encode
@@ -34,7 +33,7 @@ async def answer_elicitation(services: Services, row: Row, request: AnswerReques
     content = _content(row["schema"], request.content) if status is ElicitationStatus.ACCEPTED else None
     answer = ElicitationAnswer(ElicitationKind(row["kind"]), status, content, request.reason)
     after = after_answer(answer, StepKind(row["step_kind"]))
-    return await services.elicitations.answer(TENANT, row["id"], answer, after, by)
+    return await services.elicitations.answer(row["tenant_id"], row["id"], answer, after, by)
 
 
 def is_closed(row: Row) -> Conflict:
@@ -65,14 +64,15 @@ async def _settle(
     services: Services, row: Row, status: ElicitationStatus, request: AnswerRequest, by: AnsweredBy
 ) -> Asked:
     """Answer what became of a call; whoever does not accept the question does not know."""
+    tenant_id = row["tenant_id"]
     verdict = Verdict(Settlement.UNKNOWN, error=ErrorRecord.of(OutcomeUnknown("nobody knows whether it took effect")))
     if status is ElicitationStatus.ACCEPTED:
         given = {} if request.content is None else request.content
         if defects := content_defects(OUTCOME_SCHEMA, given):
             told = "; ".join(f"{defect['pointer']}: {defect['message']}" for defect in defects)
             raise InvalidRequest(f"the content breaks the question's schema: {told}", errors=defects)
-        job, steps = await services.requests.planned(TENANT, row["job_id"], row["step_index"])
+        job, steps = await services.requests.planned(tenant_id, row["job_id"], row["step_index"])
         settle = SettleRequest.model_validate(given)
-        tools = await services.requests.tools(TENANT)
+        tools = await services.requests.tools(tenant_id)
         verdict = await verdict_of(settle, job, steps[0], tools, services.settings, services.payloads)
-    return await services.requests.settle(TENANT, row["job_id"], row["step_index"], verdict, by, status)
+    return await services.requests.settle(tenant_id, row["job_id"], row["step_index"], verdict, by, status)

@@ -18,13 +18,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from api.callers import caller_of
 from api.http import JsonResponse, decode_body, error_response, error_responses
 from api.metrics import Metrics
 from api.readiness import ReadinessChecks
 from api.waiting import WAITED, Waiters
 from shared.broker.publisher import CeleryPublisher
 from shared.domain.errors import InvalidRequest, NotFound, PlanqError, capped
-from shared.domain.jobs.ids import TENANT
 from shared.settings import Settings
 from shared.store.agents import DocumentStore
 from shared.store.catalogue import Catalogue
@@ -67,23 +67,24 @@ Use = Annotated[Services, Depends(_services)]
 
 
 async def job_when_ended(services: Services, job_id: UUID, seconds: float, request: Request) -> JobView | None:
-    """Return a job as soon as it has ended, or as it stands after so many seconds; None when the client has gone.
+    """Return the caller's job as soon as it has ended, or as it stands after so many seconds.
 
-    The time waited is noted in the request's scope. Raises `NotFound`.
+    None when the client has gone. The time waited is noted in the request's scope. Raises `NotFound`.
     """
+    tenant_id = caller_of(request.scope).tenant_id
     if seconds > 0:
         begun = monotonic()
         with services.waiters.watch(job_id) as waiter:
             # Registered first, looked at afterwards: an ending between the two is not missed.
-            if not services.waiters.has_surely_not_ended(job_id):
-                view = await services.requests.view(TENANT, job_id, only_ended=True)
+            if not services.waiters.has_surely_not_ended(job_id, tenant_id):
+                view = await services.requests.view(tenant_id, job_id, only_ended=True)
                 if view.is_whole:
                     return view
             stayed = await waiter.wait(min(seconds, services.settings.max_wait_seconds), request.receive)
         request.scope[WAITED] = monotonic() - begun
         if not stayed:
             return None
-    return await services.requests.view(TENANT, job_id)
+    return await services.requests.view(tenant_id, job_id)
 
 
 def answer_to_nobody() -> Response:

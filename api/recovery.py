@@ -18,7 +18,6 @@ from typing import Any
 from api.schemas import MAX_METADATA_BYTES, ForkRequest, SettleRequest
 from api.submission import allowed_tools, check_object, checked_input, valid_plan
 from shared.domain.errors import Conflict, ErrorRecord, InvalidRequest, OutcomeUnknown, TooLarge
-from shared.domain.jobs.ids import TENANT
 from shared.domain.jobs.limits import Limits
 from shared.domain.jobs.retry import is_in_doubt, may_have_taken_effect
 from shared.domain.jobs.states import (
@@ -189,7 +188,7 @@ async def fork_of(
         steps = [step for step in steps if step["round"] == 0]
     text = job["input"] if request.input is None else checked_input(request.input, settings.max_input_bytes)
     check_object("metadata", request.metadata, MAX_METADATA_BYTES)
-    limits = _limits(request, Limits.from_json(job["limits"]), settings.limits_of(TENANT))
+    limits = _limits(request, Limits.from_json(job["limits"]), settings.limits_of(job["tenant_id"]))
     budget = None if request.limits is None else request.limits.checked_budget()
     raw = job["plan_body"] if request.plan is None else request.plan
     names = None if job["tools"] is None else [name for name in job["tools"] if name in tools]
@@ -220,7 +219,7 @@ def _like(job: Row, given: Mapping[str, Any]) -> Submission:
     """Return a fork of a job in which nothing is different, without its plan."""
     return Submission(
         id=new_id(),
-        tenant_id=TENANT,
+        tenant_id=job["tenant_id"],
         input=job["input"],
         strategy=Strategy(job["strategy"]),
         model=job["model"],
@@ -321,7 +320,9 @@ async def verdict_of(
         artifact = None if found is None else ArtifactRecord(found.id, found.skill_id, found.type, found.metadata)
         if len(body) <= settings.inline_output_bytes:
             return Verdict(outcome, output=request.output, artifact=artifact)
-        return Verdict(outcome, artifact=artifact, payload=await _keep(request.output, body, step, payloads))
+        return Verdict(
+            outcome, artifact=artifact, payload=await _keep(job["tenant_id"], request.output, body, step, payloads)
+        )
     if request.output is not None:
         raise InvalidRequest('output: expected none, since it only belongs to the outcome "happened"')
     if outcome is Settlement.DID_NOT_HAPPEN:
@@ -342,11 +343,11 @@ def asks_nothing(job: Row, index: int, status: StepStatus) -> Conflict:
     )
 
 
-async def _keep(output: Any, body: bytes, step: Row, payloads: Payloads) -> PayloadRecord:
+async def _keep(tenant_id: str, output: Any, body: bytes, step: Row, payloads: Payloads) -> PayloadRecord:
     """Store a large output as workers do: apart from its step, with the parts that later steps refer to."""
     wanted = [path_of(path) for path in step["wanted"] or ()]
     excerpts = await asyncio.to_thread(excerpts_json, output, wanted)
-    digest = await payloads.put(TENANT, body, await asyncio.to_thread(preview_json, output))
+    digest = await payloads.put(tenant_id, body, await asyncio.to_thread(preview_json, output))
     return PayloadRecord(digest, len(body), excerpts)
 
 

@@ -21,7 +21,6 @@ from api.http import HttpRefusal, body_digest, json_bytes
 from api.schemas import MAX_METADATA_BYTES, JobRequest
 from shared.domain.agents.input import input_defects, input_refused, unstorable_texts
 from shared.domain.errors import InvalidRequest, PlanInvalid, TooLarge, capped
-from shared.domain.jobs.ids import TENANT
 from shared.domain.jobs.limits import Limits
 from shared.domain.jobs.states import Strategy
 from shared.domain.models.names import check_model_name
@@ -62,7 +61,13 @@ class Submitted:
 
 
 async def submit_job(
-    services: Services, body: JobRequest, sent: Any, *, idempotency_key: str | None, traceparent: str | None
+    services: Services,
+    tenant_id: str,
+    body: JobRequest,
+    sent: Any,
+    *,
+    idempotency_key: str | None,
+    traceparent: str | None,
 ) -> Submitted:
     """Store a job and publish its wake-up; `sent` is the decoded body, the headers are as they came.
 
@@ -70,17 +75,17 @@ async def submit_job(
     not there, `InvalidArguments` for what the agent cannot do, `Conflict` for a key that another request used, and
     `HttpRefusal` for a key that is none.
     """
-    given, earlier = await sender_of(services, sent, idempotency_key, traceparent)
+    given, earlier = await sender_of(services, tenant_id, sent, idempotency_key, traceparent)
     if earlier is not None:
         return Submitted(earlier)
     agent = _agent_of(body)
     if body.plan is None and body.tools is None and body.loop is None:
-        submission = await _checked(body, {}, services.settings, given)
+        submission = await _checked(tenant_id, body, {}, services.settings, given)
     else:
-        submission = await _checked_by_tools(services, body, given)
+        submission = await _checked_by_tools(services, tenant_id, body, given)
     if agent is not None:
         submission = await _assigned(services, submission, body, agent)
-    submission = replace(submission, loop=await with_prompt(services.skills, TENANT, submission.loop))
+    submission = replace(submission, loop=await with_prompt(services.skills, tenant_id, submission.loop))
     return await store_job(services, submission)
 
 
@@ -92,13 +97,13 @@ async def store_job(services: Services, submission: Submission) -> Submitted:
     job_id, created_at = await services.requests.submit(submission)
     if created_at is None:
         return Submitted(job_id)
-    services.waiters.submitted(job_id)
+    services.waiters.submitted(job_id, submission.tenant_id)
     services.publisher.publish_soon([PlanWake(job_id)])
     return Submitted(job_id, submission, created_at)
 
 
 async def sender_of(
-    services: Services, sent: Any, idempotency_key: str | None, traceparent: str | None
+    services: Services, tenant_id: str, sent: Any, idempotency_key: str | None, traceparent: str | None
 ) -> tuple[dict[str, str | None], UUID | None]:
     """Return the fields of a `Submission` that come with headers, and the job that the key was used for before.
 
@@ -109,7 +114,7 @@ async def sender_of(
     if key is None:
         return given, None
     given["request_hash"] = fingerprint = body_digest(sent)
-    return given, await services.requests.earlier(TENANT, key, fingerprint)
+    return given, await services.requests.earlier(tenant_id, key, fingerprint)
 
 
 def trace_id(traceparent: str | None) -> str:
@@ -130,24 +135,30 @@ def check_key(key: str | None) -> str | None:
     return key
 
 
-async def _checked_by_tools(services: Services, body: JobRequest, given: dict[str, str | None]) -> Submission:
+async def _checked_by_tools(
+    services: Services, tenant_id: str, body: JobRequest, given: dict[str, str | None]
+) -> Submission:
     """Check a request against the published tools, as they were a moment ago or as they are.
 
     Tools of a moment ago may let a plan pass that those of now refuse; so may tools that change right afterwards, and
     the engine checks again. But they never refuse one that the tools of now let pass.
     """
-    known = await services.catalogue.tools(TENANT)
+    known = await services.catalogue.tools(tenant_id)
     try:
-        return await _checked(body, known, services.settings, given)
+        return await _checked(tenant_id, body, known, services.settings, given)
     except (InvalidRequest, PlanInvalid):
-        now = await services.catalogue.renewed(TENANT)
+        now = await services.catalogue.renewed(tenant_id)
         if now == known:
             raise
-        return await _checked(body, now, services.settings, given)
+        return await _checked(tenant_id, body, now, services.settings, given)
 
 
 async def _checked(
-    request: JobRequest, tools: Mapping[str, ToolDefinition], settings: Settings, given: dict[str, Any]
+    tenant_id: str,
+    request: JobRequest,
+    tools: Mapping[str, ToolDefinition],
+    settings: Settings,
+    given: dict[str, Any],
 ) -> Submission:
     """Return the job that a request becomes; raises `InvalidRequest`, `TooLarge` or `PlanInvalid`."""
     if request.strategy is not None and request.strategy not in set(Strategy):
@@ -159,7 +170,7 @@ async def _checked(
     if model != settings.model:
         check_model_name(model, allow_cassette=False)
     check_object("metadata", request.metadata, MAX_METADATA_BYTES)
-    limits = settings.limits_of(TENANT)
+    limits = settings.limits_of(tenant_id)
     if request.limits is not None:
         limits = limits.lowered(request.limits.bounds())
     names = None if request.tools is None else known_names(request.tools, tools)
@@ -170,7 +181,7 @@ async def _checked(
         plan = JsonText(checked.model_dump_json(exclude_none=True).encode())
     return Submission(
         id=new_id(),
-        tenant_id=TENANT,
+        tenant_id=tenant_id,
         input=text,
         strategy=Strategy(request.strategy or Strategy.PLAN),
         loop=None if block is None else block.to_json(),
@@ -335,7 +346,7 @@ def _agent_of(request: JobRequest) -> str | None:
 
 async def _assigned(services: Services, submission: Submission, request: JobRequest, name: str) -> Submission:
     """Return the job as the newest version of an agent does it; raises `NotFound` for one that is not there."""
-    agent = await pin_agent(services.agents, services.skills, TENANT, name)
+    agent = await pin_agent(services.agents, services.skills, submission.tenant_id, name)
     work = (submission, request, agent, services.settings)
     # The agent's schema may take seconds to check, which others would wait for.
     return _pinned(*work) if request.with_ is None else await asyncio.to_thread(_pinned, *work)

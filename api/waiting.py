@@ -66,7 +66,7 @@ class Waiters:
         self._poll_seconds = poll_seconds
         self._waiting: dict[UUID, set[Waiter]] = {}
         self._count = 0
-        self._new: OrderedDict[UUID, float] = OrderedDict()
+        self._new: OrderedDict[UUID, tuple[str, float]] = OrderedDict()
         self._poll_now = asyncio.Event()
         self._is_closed = False
 
@@ -93,18 +93,20 @@ class Waiters:
             if not mine:
                 del self._waiting[job_id]
 
-    def submitted(self, job_id: UUID) -> None:
-        """Note that this process has just stored a job; call it before its wake-up is published."""
-        self._new[job_id] = monotonic() + _NEW_SECONDS
+    def submitted(self, job_id: UUID, tenant_id: str) -> None:
+        """Note that this process has just stored a job of a tenant; call it before its wake-up is published."""
+        self._new[job_id] = tenant_id, monotonic() + _NEW_SECONDS
         if len(self._new) > _MOST_NEW:
             self._new.popitem(last=False)
 
-    def has_surely_not_ended(self, job_id: UUID) -> bool:
-        """True when a registered waiter need not look at a job: it is new, and no notification of its end has come.
+    def has_surely_not_ended(self, job_id: UUID, tenant_id: str) -> bool:
+        """True when a registered waiter need not look at a tenant's job: no notification of a new job's end has come.
 
-        Should its notification have got lost all the same, the poll finds out.
+        Another tenant's job is always looked at, so that the answer does not tell that it is there. Should its
+        notification have got lost all the same, the poll finds out.
         """
-        return self._new.get(job_id, 0.0) > monotonic()
+        whose, until = self._new.get(job_id, ("", 0.0))
+        return whose == tenant_id and until > monotonic()
 
     def heard(self, job_id: UUID | None) -> None:
         """Wake those who wait for a job; None (anything may have been missed) makes the poll look at once."""

@@ -16,6 +16,7 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from api.callers import Who
 from api.deps import Services, Use, no_cursor, page_of, strict_router
 from api.documents import agent_document, agent_summary, kept_agent_document, skill_summary
 from api.http import JsonResponse, decode_body, error_responses
@@ -25,7 +26,6 @@ from shared.domain.agents.document import AgentDocument, OutputMode, parse_agent
 from shared.domain.agents.source import MAX_CHARS
 from shared.domain.agents.warnings import Warned, document_warnings, named_agents, prompt_skills
 from shared.domain.errors import InvalidRequest
-from shared.domain.jobs.ids import TENANT
 from shared.store.agents import Kept
 from shared.store.database import json_text
 
@@ -137,16 +137,16 @@ def _body(*media_types: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 @agent_routes.get("/agents", response_model=AgentPage)
-async def list_agents(services: Use, limit: Limit = MAX_PAGE, cursor: Cursor = None) -> Response:
+async def list_agents(services: Use, who: Who, limit: Limit = MAX_PAGE, cursor: Cursor = None) -> Response:
     """List the agents in use, by name."""
-    found = await services.agents.page(TENANT, after=_after(cursor), limit=limit + 1)
+    found = await services.agents.page(who.tenant_id, after=_after(cursor), limit=limit + 1)
     return page_of(found, limit, agent_summary, attrgetter("name"))
 
 
 @agent_routes.get("/agents/{agent_id}", response_model=StoredAgent, responses=error_responses(404))
-async def get_agent(agent_id: NamePath, services: Use, version: Version = None) -> Response:
+async def get_agent(agent_id: NamePath, services: Use, who: Who, version: Version = None) -> Response:
     """Return an agent with its document."""
-    return JsonResponse(agent_document(await services.agents.get(TENANT, agent_id, version)))
+    return JsonResponse(agent_document(await services.agents.get(who.tenant_id, agent_id, version)))
 
 
 @agent_routes.put(
@@ -155,7 +155,7 @@ async def get_agent(agent_id: NamePath, services: Use, version: Version = None) 
     responses=_stored(KeptAgent),
     openapi_extra=_body("application/json", "application/yaml", schema=_OBJECT),
 )
-async def put_agent(request: Request, agent_id: NamePath, services: Use) -> Response:
+async def put_agent(request: Request, agent_id: NamePath, services: Use, who: Who) -> Response:
     """Store an agent's document, as a new version unless it is the one in use already.
 
     A document that is refused comes back with everything that is wrong with it: `errors` has `path` (a JSON pointer),
@@ -171,35 +171,35 @@ async def put_agent(request: Request, agent_id: NamePath, services: Use) -> Resp
     content = json_text(document.to_json())
     block = document.loop_block()
     kept = await services.agents.put(
-        TENANT,
+        who.tenant_id,
         document.name,
         content,
         skills=document.skills,
         strategy=document.strategy,
         loop=None if block is None else block.to_json(),
     )
-    stored = await services.agents.get(TENANT, document.name, kept.version)
-    return _kept(kept, kept_agent_document(stored, await _warnings(services, document)), "agents")
+    stored = await services.agents.get(who.tenant_id, document.name, kept.version)
+    return _kept(kept, kept_agent_document(stored, await _warnings(services, who.tenant_id, document)), "agents")
 
 
 @agent_routes.delete("/agents/{agent_id}", status_code=204, response_class=Response, responses=error_responses(404))
-async def delete_agent(agent_id: NamePath, services: Use) -> Response:
+async def delete_agent(agent_id: NamePath, services: Use, who: Who) -> Response:
     """Retire an agent: no new job may name it; jobs that have it go on, and its versions can still be had."""
-    await services.agents.retire(TENANT, agent_id)
+    await services.agents.retire(who.tenant_id, agent_id)
     return Response(status_code=204)
 
 
 @agent_routes.get("/skills", response_model=SkillPage)
-async def list_skills(services: Use, limit: Limit = MAX_PAGE, cursor: Cursor = None) -> Response:
+async def list_skills(services: Use, who: Who, limit: Limit = MAX_PAGE, cursor: Cursor = None) -> Response:
     """List the skills in use, by name."""
-    found = await services.skills.page(TENANT, after=_after(cursor), limit=limit + 1)
+    found = await services.skills.page(who.tenant_id, after=_after(cursor), limit=limit + 1)
     return page_of(found, limit, skill_summary, attrgetter("name"))
 
 
 @agent_routes.get("/skills/{skill_id}", response_class=Response, responses={**_MARKDOWN, **error_responses(404)})
-async def get_skill(skill_id: NamePath, services: Use, version: Version = None) -> Response:
+async def get_skill(skill_id: NamePath, services: Use, who: Who, version: Version = None) -> Response:
     """Return a skill's text."""
-    found = await services.skills.get(TENANT, skill_id, version)
+    found = await services.skills.get(who.tenant_id, skill_id, version)
     headers = {"Planq-Version": str(found.version), "X-Content-Type-Options": "nosniff"}
     return Response(found.content, media_type="text/markdown", headers=headers)
 
@@ -210,29 +210,29 @@ async def get_skill(skill_id: NamePath, services: Use, version: Version = None) 
     responses=_stored(SkillSummary),
     openapi_extra=_body("text/markdown", schema=_TEXT),
 )
-async def put_skill(request: Request, skill_id: NamePath, services: Use) -> Response:
+async def put_skill(request: Request, skill_id: NamePath, services: Use, who: Who) -> Response:
     """Store a skill, as a new version unless it is the one in use already; new jobs of agents that list it get it."""
     skill = parse_skill(skill_id, await request.body())
-    kept = await services.skills.put(TENANT, skill.name, skill.text)
-    return _kept(kept, skill_summary(await services.skills.get(TENANT, skill.name, kept.version)), "skills")
+    kept = await services.skills.put(who.tenant_id, skill.name, skill.text)
+    return _kept(kept, skill_summary(await services.skills.get(who.tenant_id, skill.name, kept.version)), "skills")
 
 
 @agent_routes.delete("/skills/{skill_id}", status_code=204, response_class=Response, responses=error_responses(404))
-async def delete_skill(skill_id: NamePath, services: Use) -> Response:
+async def delete_skill(skill_id: NamePath, services: Use, who: Who) -> Response:
     """Retire a skill: agents that list it can do no new job; jobs that have it go on."""
-    await services.skills.retire(TENANT, skill_id)
+    await services.skills.retire(who.tenant_id, skill_id)
     return Response(status_code=204)
 
 
-async def _warnings(services: Services, document: AgentDocument) -> Sequence[Warned]:
+async def _warnings(services: Services, tenant_id: str, document: AgentDocument) -> Sequence[Warned]:
     """Return what the document names in vain, by what is published and stored now."""
     known = {
-        "skills": await services.skills.newest(TENANT, [*document.skills, *prompt_skills(document)]),
-        "agents": await services.agents.newest(TENANT, named_agents(document)),
+        "skills": await services.skills.newest(tenant_id, [*document.skills, *prompt_skills(document)]),
+        "agents": await services.agents.newest(tenant_id, named_agents(document)),
     }
-    found = document_warnings(document, tools=await services.catalogue.tools(TENANT), **known)
+    found = document_warnings(document, tools=await services.catalogue.tools(tenant_id), **known)
     if any(one.code in _OF_TOOLS for one in found):  # the tools of a moment ago may lack one that is there
-        found = document_warnings(document, tools=await services.catalogue.renewed(TENANT), **known)
+        found = document_warnings(document, tools=await services.catalogue.renewed(tenant_id), **known)
     return found
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from starlette.responses import Response
 
+from api.callers import Who
 from api.deps import Services, Use, strict_router
 from api.http import JsonResponse, error_responses
 from api.schemas import ToolList, ValidationRequest, ValidationResult
 from api.submission import allowed_tools, check_plan, known_names
-from shared.domain.jobs.ids import TENANT
 from shared.domain.orchestration.plan import OrchestrationPlan
 from shared.domain.orchestration.request import OrchestrateLimits
 from shared.domain.orchestration.validation import read_plan
@@ -21,24 +21,24 @@ catalogue_routes = strict_router("catalogue")
 
 
 @catalogue_routes.get("/tools", response_model=ToolList)
-async def get_tools(services: Use) -> Response:
+async def get_tools(services: Use, who: Who) -> Response:
     """List the tools that workers have published: with schemas, effect class, lane, timeout and retries."""
-    known = await services.requests.tools(TENANT)
+    known = await services.requests.tools(who.tenant_id)
     return JsonResponse({"items": [definition.model_dump(mode="json") for definition in known.values()]})
 
 
 @catalogue_routes.post("/plans/validate", response_model=ValidationResult, responses=error_responses(400, 413, 415))
-async def post_validation(body: ValidationRequest, services: Use) -> Response:
+async def post_validation(body: ValidationRequest, services: Use, who: Who) -> Response:
     """Check a plan against the published tools and report everything that is wrong with it; nothing is stored.
 
     It may be written in each of the forms that docs/plans.md lists, plans for agents among them.
     """
-    known = await services.requests.tools(TENANT)
+    known = await services.requests.tools(who.tenant_id)
     allowed = allowed_tools(None if body.tools is None else known_names(body.tools, known), known)
-    limits = OrchestrateLimits.of(services.settings.limits_of(TENANT))
+    limits = OrchestrateLimits.of(services.settings.limits_of(who.tenant_id))
     checked = await check_plan(body.plan, allowed, max_steps=services.settings.max_plan_steps, agents=limits)
     if isinstance(checked, ReadPlan) and checked.form is PlanForm.ORCHESTRATION:
-        checked = await _unknown_agents(services, body.plan) or checked
+        checked = await _unknown_agents(services, who.tenant_id, body.plan) or checked
     form = form_of(body.plan)
     if isinstance(checked, ReadPlan):
         return JsonResponse({"valid": True, "form": form, "dropped": checked.dropped, "errors": []})
@@ -46,12 +46,12 @@ async def post_validation(body: ValidationRequest, services: Use) -> Response:
     return JsonResponse({"valid": False, "form": form, "dropped": 0, "errors": errors})
 
 
-async def _unknown_agents(services: Services, raw: Any) -> list[PlanError]:
+async def _unknown_agents(services: Services, tenant_id: str, raw: Any) -> list[PlanError]:
     """Return a defect for each call of an agent that nobody has stored; precondition: the plan has no other."""
     plan = read_plan(raw)
     assert isinstance(plan, OrchestrationPlan)
     named = {call.agent_id for step in plan.steps for call in step.calls}
-    stored = await services.agents.newest(TENANT, named)
+    stored = await services.agents.newest(tenant_id, named)
     return [
         invalid_plan(f"there is no agent {call.agent_id!r}", f"/steps/{number}", number)
         for number, step in enumerate(plan.steps)

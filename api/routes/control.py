@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
+from api.callers import Who
 from api.deps import StepPath, Use, job_id_of, step_index_of, strict_router
 from api.documents import fork_preview
 from api.http import JsonResponse, error_responses, json_bytes
@@ -13,7 +14,6 @@ from api.routes.jobs import ACCEPTED, JobPath, KeyHeader, TraceHeader, accepted,
 from api.schemas import ForkPreview, ForkRequest, JobDocument, ResumeRequest, SettleRequest
 from api.submission import Submitted, sender_of, store_job
 from shared.domain.errors import Conflict, NotFound, capped
-from shared.domain.jobs.ids import TENANT
 from shared.domain.jobs.states import JobStatus, Settlement, StepStatus
 
 control_routes = strict_router("jobs")
@@ -23,24 +23,24 @@ _LOOKS = 3
 
 
 @control_routes.post("/jobs/{job_id}/pause", response_model=JobDocument, responses=error_responses(404, 409))
-async def pause_job(job_id: JobPath, services: Use) -> Response:
+async def pause_job(job_id: JobPath, services: Use, who: Who) -> Response:
     """Begin nothing more of a job, and return it; what runs goes on to its end.
 
     Pausing twice changes nothing; a job that has ended is refused: 409.
     """
     found = job_id_of(job_id)
-    asked = await services.requests.pause(TENANT, found)
+    asked = await services.requests.pause(who.tenant_id, found)
     if asked.status.is_terminal:
         raise Conflict(
             f"job {found} is already {asked.status}; only an unfinished job can be paused", job_status=asked.status
         )
-    return await answer_with(services, found)
+    return await answer_with(services, who, found)
 
 
 @control_routes.post(
     "/jobs/{job_id}/resume", response_model=JobDocument, responses=error_responses(400, 404, 409, 415)
 )
-async def resume_job(job_id: JobPath, services: Use, body: ResumeRequest | None = None) -> Response:
+async def resume_job(job_id: JobPath, services: Use, who: Who, body: ResumeRequest | None = None) -> Response:
     """Let a job go on, and return it.
 
     A paused one goes on where it stood. One that failed, or completed with failed steps, tries again what has not
@@ -52,17 +52,17 @@ async def resume_job(job_id: JobPath, services: Use, body: ResumeRequest | None 
     found = job_id_of(job_id)
     repeat_unsafe = body is not None and body.repeat_unsafe
     for _ in range(_LOOKS):
-        job, steps = await services.requests.planned(TENANT, found)
+        job, steps = await services.requests.planned(who.tenant_id, found)
         if JobStatus(job["status"]).is_terminal:
             in_doubt = doubts_about(job, steps, repeat_unsafe=repeat_unsafe)
             asked = await services.requests.resume(
-                TENANT, found, after=job["resumes"], in_doubt=in_doubt, seconds=seconds_again(job)
+                who.tenant_id, found, after=job["resumes"], in_doubt=in_doubt, seconds=seconds_again(job)
             )
         else:
-            asked = await services.requests.resume(TENANT, found)
+            asked = await services.requests.resume(who.tenant_id, found)
         if asked.applied or not asked.status.is_terminal:
             services.publisher.publish_soon(asked.wakes)
-            return await answer_with(services, found)
+            return await answer_with(services, who, found)
     raise Conflict(f"job {found} keeps ending while it is being resumed; look at it, and try again")
 
 
@@ -80,6 +80,7 @@ async def fork_job(
     request: Request,
     job_id: JobPath,
     services: Use,
+    who: Who,
     body: ForkRequest | None = None,
     idempotency_key: KeyHeader = None,
     traceparent: TraceHeader = None,
@@ -95,14 +96,16 @@ async def fork_job(
     wanted = body or ForkRequest()
     sent = await request.json() if await request.body() else None
     key = None if wanted.dry_run else idempotency_key
-    given, earlier = await sender_of(services, {"fork_of": str(found), "body": sent}, key, traceparent)
+    given, earlier = await sender_of(services, who.tenant_id, {"fork_of": str(found), "body": sent}, key, traceparent)
     if earlier is not None:
-        return await accepted(services, Submitted(earlier))
-    job, steps = await services.requests.planned(TENANT, found)
-    forked = await fork_of(wanted, job, steps, await services.requests.tools(TENANT), services.settings, given=given)
+        return await accepted(services, who, Submitted(earlier))
+    job, steps = await services.requests.planned(who.tenant_id, found)
+    forked = await fork_of(
+        wanted, job, steps, await services.requests.tools(who.tenant_id), services.settings, given=given
+    )
     if wanted.dry_run:
         return JsonResponse(fork_preview(found, forked.steps, forked.reuse, forked.doubts))
-    return await accepted(services, await store_job(services, forked.submission))
+    return await accepted(services, who, await store_job(services, forked.submission))
 
 
 @control_routes.post(
@@ -110,24 +113,24 @@ async def fork_job(
     response_model=JobDocument,
     responses=error_responses(400, 404, 409, 413, 415),
 )
-async def settle_step(job_id: JobPath, index: StepPath, body: SettleRequest, services: Use) -> Response:
+async def settle_step(job_id: JobPath, index: StepPath, body: SettleRequest, services: Use, who: Who) -> Response:
     """Say what became of a call that was cut off, for a step that waits for the answer, and return its job.
 
     The first answer counts. The same one again changes nothing; another one is refused.
     """
     found = job_id_of(job_id)
-    job, steps = await services.requests.planned(TENANT, found, step_index_of(found, index))
+    job, steps = await services.requests.planned(who.tenant_id, found, step_index_of(found, index))
     if not steps:
         raise NotFound(f"job {found} has no step {capped(index, 20)}")
     step = steps[0]
     repeated = Settlement(body.outcome), json_bytes(body.output)
-    if step["asks"] is None and await services.requests.was_settled(TENANT, found, step["index"], *repeated):
-        return await answer_with(services, found)
-    tools = await services.requests.tools(TENANT)
+    if step["asks"] is None and await services.requests.was_settled(who.tenant_id, found, step["index"], *repeated):
+        return await answer_with(services, who, found)
+    tools = await services.requests.tools(who.tenant_id)
     verdict = await verdict_of(body, job, step, tools, services.settings, services.payloads)
-    asked = await services.requests.settle(TENANT, found, step["index"], verdict)
-    if not asked.applied and not await services.requests.was_settled(TENANT, found, step["index"], *repeated):
-        _, (now,) = await services.requests.planned(TENANT, found, step["index"])
+    asked = await services.requests.settle(who.tenant_id, found, step["index"], verdict)
+    if not asked.applied and not await services.requests.was_settled(who.tenant_id, found, step["index"], *repeated):
+        _, (now,) = await services.requests.planned(who.tenant_id, found, step["index"])
         raise asks_nothing(job, step["index"], StepStatus(now["status"]))
     services.publisher.publish_soon(asked.wakes)
-    return await answer_with(services, found)
+    return await answer_with(services, who, found)

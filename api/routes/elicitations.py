@@ -9,13 +9,13 @@ from fastapi import Path, Query
 from starlette.responses import Response
 
 from api.answering import answer_elicitation, is_closed
+from api.callers import Who
 from api.deps import Use, cursor_bytes, cursor_of, job_id_of, no_cursor, page_of, strict_router
 from api.documents import elicitation_document
 from api.http import JsonResponse, error_responses
 from api.routes.jobs import CURSOR, JobPath
 from api.schemas import MAX_PAGE, AnswerRequest, ElicitationDocument, ElicitationPage
 from shared.domain.errors import NotFound, capped
-from shared.domain.jobs.ids import TENANT
 from shared.domain.jobs.states import ElicitationStatus
 
 elicitation_routes = strict_router("jobs")
@@ -31,6 +31,7 @@ CursorQuery = Annotated[
 @elicitation_routes.get("/elicitations", response_model=ElicitationPage)
 async def get_elicitations(
     services: Use,
+    who: Who,
     status: Annotated[ElicitationStatus | None, Query(description="Only questions that stand here.")] = None,
     job: Annotated[UUID | None, Query(description="Only those of this job, and of the jobs below it.")] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
@@ -38,7 +39,7 @@ async def get_elicitations(
 ) -> Response:
     """List questions to people, newest first; with `status=open` it is the inbox."""
     below = _below(cursor)
-    rows = await services.elicitations.page(TENANT, status=status, job_id=job, below=below, limit=limit + 1)
+    rows = await services.elicitations.page(who.tenant_id, status=status, job_id=job, below=below, limit=limit + 1)
     return page_of(rows, limit, elicitation_document, lambda row: cursor_of(row["id"].bytes))
 
 
@@ -46,22 +47,23 @@ async def get_elicitations(
 async def get_elicitations_of_job(
     job_id: JobPath,
     services: Use,
+    who: Who,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
     cursor: CursorQuery = None,
 ) -> Response:
     """List what the steps of a job asked, newest first; of an outermost job also what the jobs below it asked."""
     found, below = job_id_of(job_id), _below(cursor)
-    await services.requests.view(TENANT, found, only_ended=True)
-    rows = await services.elicitations.page(TENANT, job_id=found, below=below, limit=limit + 1)
+    await services.requests.view(who.tenant_id, found, only_ended=True)
+    rows = await services.elicitations.page(who.tenant_id, job_id=found, below=below, limit=limit + 1)
     return page_of(rows, limit, elicitation_document, lambda row: cursor_of(row["id"].bytes))
 
 
 @elicitation_routes.get(
     "/elicitations/{elicitation_id}", response_model=ElicitationDocument, responses=error_responses(404)
 )
-async def get_elicitation(elicitation_id: ElicitationPath, services: Use) -> Response:
+async def get_elicitation(elicitation_id: ElicitationPath, services: Use, who: Who) -> Response:
     """Return a question, with its answer once there is one."""
-    return JsonResponse(elicitation_document(await services.elicitations.one(TENANT, _id_of(elicitation_id))))
+    return JsonResponse(elicitation_document(await services.elicitations.one(who.tenant_id, _id_of(elicitation_id))))
 
 
 @elicitation_routes.post(
@@ -69,16 +71,16 @@ async def get_elicitation(elicitation_id: ElicitationPath, services: Use) -> Res
     response_model=ElicitationDocument,
     responses=error_responses(400, 404, 409, 413, 415),
 )
-async def answer_question(elicitation_id: ElicitationPath, body: AnswerRequest, services: Use) -> Response:
+async def answer_question(elicitation_id: ElicitationPath, body: AnswerRequest, services: Use, who: Who) -> Response:
     """Answer a question, and return it; its job goes on.
 
     The first answer counts, all others are refused: 409. A content that breaks the question's schema is refused with
     every defect and its place, 422, and the question stays open.
     """
     found = _id_of(elicitation_id)
-    row = await services.elicitations.one(TENANT, found)
+    row = await services.elicitations.one(who.tenant_id, found)
     asked = await answer_elicitation(services, row, body)
-    now = await services.elicitations.one(TENANT, found)
+    now = await services.elicitations.one(who.tenant_id, found)
     if not asked.applied:
         raise is_closed(now)
     services.publisher.publish_soon(asked.wakes)

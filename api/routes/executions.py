@@ -13,6 +13,7 @@ from pydantic.config import JsonDict
 from starlette.requests import Request
 from starlette.responses import Response
 
+from api.callers import Who, caller_of
 from api.deps import Services, Use, answer_to_nobody, job_id_of, job_when_ended, strict_router
 from api.documents import execution_document
 from api.http import JsonResponse, error_responses
@@ -38,7 +39,6 @@ from api.schemas import (
 )
 from api.submission import Submitted, submit_job
 from shared.domain.errors import InvalidRequest, NotFound
-from shared.domain.jobs.ids import TENANT
 from shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
 from shared.domain.jobs.states import JobStatus, StopReason
 from shared.domain.plan.document import WHOLE
@@ -154,12 +154,13 @@ async def post_execution_async(
     agent_id: NamePath,
     body: ExecutionRequest,
     services: Use,
+    who: Who,
     idempotency_key: KeyHeader = None,
     traceparent: TraceHeader = None,
 ) -> Response:
     """Let an agent do something, and answer at once; `Location` names the execution."""
     made = await _submit(request, services, agent_id, body, idempotency_key, traceparent)
-    return _shown(await services.requests.view(TENANT, made.job_id), 202, made)
+    return _shown(await services.requests.view(who.tenant_id, made.job_id), 202, made)
 
 
 @execution_routes.get(
@@ -193,9 +194,12 @@ async def _submit(
     traceparent: str | None,
 ) -> Submitted:
     """Store the job that an execution is."""
-    wanted = _as_job(agent_id, body, services.settings.limits_of(TENANT).agent_timeout_seconds)
+    tenant_id = caller_of(request.scope).tenant_id
+    wanted = _as_job(agent_id, body, services.settings.limits_of(tenant_id).agent_timeout_seconds)
     sent = {"execution_of": agent_id, "body": await request.json()}
-    return await submit_job(services, wanted, sent, idempotency_key=idempotency_key, traceparent=traceparent)
+    return await submit_job(
+        services, tenant_id, wanted, sent, idempotency_key=idempotency_key, traceparent=traceparent
+    )
 
 
 def _as_job(agent_id: str, body: ExecutionRequest, default_seconds: float) -> JobRequest:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from api.callers import Caller, Who, caller_of
 from api.deps import (
     DirectRoute,
     Services,
@@ -30,7 +31,6 @@ from api.http import HttpRefusal, JsonResponse, decode_body, error_responses
 from api.schemas import MAX_PAGE, JobDocument, JobPage, JobRequest, StepList
 from api.submission import Submitted, submit_job
 from shared.domain.errors import Conflict
-from shared.domain.jobs.ids import TENANT
 from shared.domain.jobs.states import JobStatus, Strategy
 
 job_routes = strict_router("jobs")
@@ -75,6 +75,7 @@ async def post_job(
     request: Request,
     body: JobRequest,
     services: Use,
+    who: Who,
     idempotency_key: KeyHeader = None,
     traceparent: TraceHeader = None,
 ) -> Response:
@@ -83,9 +84,10 @@ async def post_job(
     `Location` names the job. With an `Idempotency-Key`, the same body gives the same job, another body a 409.
     """
     sent = await request.json()
-    return await accepted(
-        services, await submit_job(services, body, sent, idempotency_key=idempotency_key, traceparent=traceparent)
+    made = await submit_job(
+        services, who.tenant_id, body, sent, idempotency_key=idempotency_key, traceparent=traceparent
     )
+    return await accepted(services, who, made)
 
 
 async def get_job(
@@ -98,20 +100,20 @@ async def get_job(
     return await _answer(services, job_id_of(job_id), wait, request)
 
 
-async def accepted(services: Services, made: Submitted) -> Response:
+async def accepted(services: Services, who: Caller, made: Submitted) -> Response:
     """Answer with a job that is stored and will run, or with the one that had its idempotency key before."""
     headers = {"Location": f"/jobs/{made.job_id}"}
     if made.submission is not None and made.created_at is not None:
         document = new_job_document(made.submission, made.created_at)
     else:
-        document = job_document(await services.requests.view(TENANT, made.job_id))
+        document = job_document(await services.requests.view(who.tenant_id, made.job_id))
         headers["Idempotency-Replayed"] = "true"
     return JsonResponse(document, status_code=202, headers=headers)
 
 
-async def answer_with(services: Services, job_id: UUID) -> Response:
-    """Answer with a job as it stands; raises `NotFound`."""
-    return JsonResponse(job_document(await services.requests.view(TENANT, job_id)))
+async def answer_with(services: Services, who: Caller, job_id: UUID) -> Response:
+    """Answer with a job of the caller as it stands; raises `NotFound`."""
+    return JsonResponse(job_document(await services.requests.view(who.tenant_id, job_id)))
 
 
 async def _answer(services: Services, job_id: UUID, seconds: float, request: Request) -> Response:
@@ -135,8 +137,9 @@ class _Submit(DirectRoute):
         except (HttpRefusal, ValidationError):
             return None
         key, traceparent = fields.get("idempotency-key"), fields.get("traceparent")
-        made = await submit_job(services, body, sent, idempotency_key=key, traceparent=traceparent)
-        return await accepted(services, made)
+        who = caller_of(request.scope)
+        made = await submit_job(services, who.tenant_id, body, sent, idempotency_key=key, traceparent=traceparent)
+        return await accepted(services, who, made)
 
 
 class _Look(DirectRoute):
@@ -173,6 +176,7 @@ job_routes.add_api_route(
 @job_routes.get("/jobs", response_model=JobPage)
 async def get_jobs(
     services: Use,
+    who: Who,
     status: Annotated[JobStatus | None, Query(description="Only jobs that stand here.")] = None,
     strategy: Annotated[Strategy | None, Query(description="Only jobs with this strategy.")] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
@@ -187,7 +191,7 @@ async def get_jobs(
     except ValueError:
         raise no_cursor() from None
     rows = await services.requests.jobs(
-        TENANT, status=status, strategy=strategy, below=below, limit=limit + 1, roots=roots
+        who.tenant_id, status=status, strategy=strategy, below=below, limit=limit + 1, roots=roots
     )
     return page_of(rows, limit, job_summary, lambda row: cursor_of(row["id"].bytes))
 
@@ -196,16 +200,17 @@ async def get_jobs(
 async def get_steps(
     job_id: JobPath,
     services: Use,
+    who: Who,
     number: Annotated[
         int | None, Query(alias="round", ge=0, lt=2**31, description="Only the steps of this round.")
     ] = None,
 ) -> Response:
     """Return the steps of a job, of all its rounds or of one; none where there is no such round (yet)."""
-    return JsonResponse(steps_document(await services.requests.view(TENANT, job_id_of(job_id)), number))
+    return JsonResponse(steps_document(await services.requests.view(who.tenant_id, job_id_of(job_id)), number))
 
 
 @job_routes.post("/jobs/{job_id}/cancel", response_model=JobDocument, responses=error_responses(404, 409))
-async def cancel_job(job_id: JobPath, services: Use) -> Response:
+async def cancel_job(job_id: JobPath, services: Use, who: Who) -> Response:
     """Cancel a job at once, also before anything of it has begun, and return it.
 
     Running work ends within a second: a `cpu` step with its process; a synchronous tool of the `io` lane is
@@ -213,11 +218,11 @@ async def cancel_job(job_id: JobPath, services: Use) -> Response:
     failed is refused: 409.
     """
     found = job_id_of(job_id)
-    ended, status = await services.requests.cancel(TENANT, found)
+    ended, status = await services.requests.cancel(who.tenant_id, found)
     if status is not JobStatus.CANCELLED:
         raise Conflict(f"job {found} is already {status}; only an unfinished job can be cancelled", job_status=status)
     for one in ended:
         services.cancelled.send(one)
         services.ended.send(one)
         services.waiters.heard(one)
-    return await answer_with(services, found)
+    return await answer_with(services, who, found)

@@ -14,13 +14,13 @@ from urllib.parse import quote
 from fastapi import Header, Path, Query
 from starlette.responses import Response, StreamingResponse
 
+from api.callers import Who
 from api.deps import StepPath, Use, job_id_of, step_index_of, strict_router
 from api.documents import artifact_record
 from api.http import JsonResponse, error_responses
 from api.routes.jobs import JobPath
 from api.schemas import ArtifactDocument, ArtifactPage
 from shared.domain.errors import NotFound
-from shared.domain.jobs.ids import TENANT
 from shared.store.payloads import PayloadStore
 from shared.store.requests import StoredJson
 
@@ -37,20 +37,22 @@ _STORED: dict[int | str, dict[str, Any]] = {
 
 
 @output_routes.get("/jobs/{job_id}/artifacts", response_model=ArtifactPage, responses=error_responses(404))
-async def get_artifacts(job_id: JobPath, services: Use) -> Response:
+async def get_artifacts(job_id: JobPath, services: Use, who: Who) -> Response:
     """List what a job has made: every version of every artifact, in the order of its steps, without the bodies."""
-    rows = await services.requests.artifacts(TENANT, job_id_of(job_id))
+    rows = await services.requests.artifacts(who.tenant_id, job_id_of(job_id))
     return JsonResponse({"items": [artifact_record(row) for row in rows]})
 
 
 @output_routes.get(
     "/jobs/{job_id}/steps/{index}/output", response_model=Any, responses={**_STORED, **error_responses(404)}
 )
-async def get_output(job_id: JobPath, index: StepPath, services: Use, if_none_match: IfNoneMatch = None) -> Response:
+async def get_output(
+    job_id: JobPath, index: StepPath, services: Use, who: Who, if_none_match: IfNoneMatch = None
+) -> Response:
     """Return the output of a step that succeeded, of any size, as it is stored; `ETag` is its SHA-256."""
     found = job_id_of(job_id)
-    stored = await services.requests.output(TENANT, found, step_index_of(found, index))
-    return await _stored_json(services.payloads, TENANT, stored, if_none_match)
+    stored = await services.requests.output(who.tenant_id, found, step_index_of(found, index))
+    return await _stored_json(services.payloads, who.tenant_id, stored, if_none_match)
 
 
 _HEADERS: dict[str, Any] = {
@@ -72,6 +74,7 @@ _ARTIFACT: dict[int | str, dict[str, Any]] = {
 async def get_artifact(
     artifact_id: Annotated[str, Path(description="`artifact_id` of a step's output.")],
     services: Use,
+    who: Who,
     version: Annotated[int | None, Query(ge=1, lt=2**31, description="Which version; the newest by default.")] = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
@@ -81,12 +84,12 @@ async def get_artifact(
     """
     if "\x00" in artifact_id:
         raise NotFound("there is no artifact whose id contains the character NUL")
-    found = await services.requests.artifact(TENANT, artifact_id, version)
+    found = await services.requests.artifact(who.tenant_id, artifact_id, version)
     stored = StoredJson.of(found["body"], found["payload_hash"])
     more = {"Artifact-Version": str(found["version"])}
     if found["skill_id"] is not None:
         more["Artifact-Skill-Id"] = quote(found["skill_id"], safe="")
-    return await _stored_json(services.payloads, TENANT, stored, if_none_match, more)
+    return await _stored_json(services.payloads, who.tenant_id, stored, if_none_match, more)
 
 
 async def _stored_json(

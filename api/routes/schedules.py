@@ -10,12 +10,12 @@ from fastapi import Path, Query
 from pydantic import Field
 from starlette.responses import Response
 
+from api.callers import Who
 from api.deps import Use, cursor_bytes, cursor_of, no_cursor, page_of, strict_router
 from api.documents import schedule_document
 from api.http import error_responses
 from api.schemas import MAX_PAGE, Answer, Id, Time
 from shared.domain.errors import NotFound, capped
-from shared.domain.jobs.ids import TENANT
 from shared.store.database import Row
 
 schedule_routes = strict_router("agents")
@@ -52,6 +52,7 @@ _CURSOR = "^[A-Za-z0-9_-]{21}[AQgw][A-D][A-Za-z0-9_-]{9}$"
 @schedule_routes.get("/schedules", response_model=SchedulePage)
 async def get_schedules(
     services: Use,
+    who: Who,
     everything: Annotated[bool, Query(alias="all", description="Also those that are over.")] = False,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = MAX_PAGE,
     cursor: Annotated[
@@ -60,7 +61,7 @@ async def get_schedules(
 ) -> Response:
     """List the reminders of `remind_me` that are to come, newest first."""
     after = None if cursor is None else _from_cursor(cursor)
-    rows = await services.schedules.page(TENANT, limit=limit + 1, everything=everything, after=after)
+    rows = await services.schedules.page(who.tenant_id, limit=limit + 1, everything=everything, after=after)
     return page_of(rows, limit, schedule_document, _to_cursor)
 
 
@@ -68,14 +69,14 @@ async def get_schedules(
     "/schedules/{schedule_id}", status_code=204, response_class=Response, responses=error_responses(404)
 )
 async def delete_schedule(
-    schedule_id: Annotated[str, Path(json_schema_extra={"format": "uuid"})], services: Use
+    schedule_id: Annotated[str, Path(json_schema_extra={"format": "uuid"})], services: Use, who: Who
 ) -> Response:
     """Remove a schedule: it makes no more jobs; those that it made stay."""
     try:
         id_ = UUID(schedule_id)
     except ValueError:
         raise NotFound(f"there is no schedule {capped(schedule_id, 80)!r}; their ids are UUIDs") from None
-    await services.schedules.delete(TENANT, id_)
+    await services.schedules.delete(who.tenant_id, id_)
     return Response(status_code=204)
 
 

@@ -12,6 +12,7 @@ from starlette.types import Message
 from api import waiting
 from api.waiting import Waiter, Waiters
 from shared.domain.errors import DatabaseUnavailable
+from shared.domain.jobs.ids import TENANT
 
 JOB, OTHER = uuid4(), uuid4()
 
@@ -143,22 +144,30 @@ def test_a_request_that_is_cancelled_while_it_waits_stays_cancelled() -> None:
 
 def test_a_new_job_has_not_ended_until_that_is_heard() -> None:
     waiters = Waiters(nobody, 60)
-    assert not waiters.has_surely_not_ended(JOB)
+    assert not waiters.has_surely_not_ended(JOB, TENANT)
 
-    waiters.submitted(JOB)
-    waiters.submitted(OTHER)
+    waiters.submitted(JOB, TENANT)
+    waiters.submitted(OTHER, TENANT)
     waiters.heard(JOB)
 
-    assert [waiters.has_surely_not_ended(job) for job in (JOB, OTHER)] == [False, True]
+    assert [waiters.has_surely_not_ended(job, TENANT) for job in (JOB, OTHER)] == [False, True]
+
+
+def test_another_tenants_new_job_is_looked_at() -> None:
+    waiters = Waiters(nobody, 60)
+    waiters.submitted(JOB, "other")
+
+    assert not waiters.has_surely_not_ended(JOB, TENANT)
+    assert waiters.has_surely_not_ended(JOB, "other")
 
 
 def test_after_a_lost_connection_no_job_counts_as_new() -> None:
     waiters = Waiters(nobody, 60)
-    waiters.submitted(JOB)
+    waiters.submitted(JOB, TENANT)
 
     waiters.heard(None)
 
-    assert not waiters.has_surely_not_ended(JOB)
+    assert not waiters.has_surely_not_ended(JOB, TENANT)
 
 
 def test_a_job_is_new_for_a_while_only_and_few_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,8 +178,8 @@ def test_a_job_is_new_for_a_while_only_and_few_are_remembered(monkeypatch: pytes
     jobs = [uuid4() for _ in range(3)]
 
     for job in jobs:
-        waiters.submitted(job)
+        waiters.submitted(job, TENANT)
 
-    assert [waiters.has_surely_not_ended(job) for job in jobs] == [False, True, True]
+    assert [waiters.has_surely_not_ended(job, TENANT) for job in jobs] == [False, True, True]
     now[0] += waiting._NEW_SECONDS
-    assert not any(waiters.has_surely_not_ended(job) for job in jobs)
+    assert not any(waiters.has_surely_not_ended(job, TENANT) for job in jobs)
