@@ -219,8 +219,9 @@ RETRY_AFTER_SECONDS = 2
 """What a client is asked to wait when something that planq stands on does not answer."""
 
 _BY_STATUS: Mapping[int, Sequence[type[PlanqError]]] = {
+    400: (domain.TenantRequired,),
     401: (domain.Unauthorized,),
-    403: (domain.PolicyDenied, domain.DepthExceeded, domain.BudgetExceeded),
+    403: (domain.ForeignTenant, domain.PolicyDenied, domain.DepthExceeded, domain.BudgetExceeded),
     404: (domain.NotFound,),
     409: (domain.Conflict, domain.Aborted, domain.Cancelled, domain.AnswerDeclined, domain.OutcomeUnknown),
     413: (domain.TooLarge,),

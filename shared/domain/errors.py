@@ -5,6 +5,8 @@
     │   ├── InvalidRequest        invalid_request       422
     │   ├── PlanInvalid           plan_invalid          422, carries every defect found
     │   ├── Unauthorized          unauthorized          401
+    │   ├── TenantRequired        tenant_required       400, a message names no tenant
+    │   ├── ForeignTenant         foreign_tenant        403, a message names another tenant than its key's
     │   ├── NotFound              not_found             404
     │   ├── Conflict              conflict              409
     │   └── TooLarge              too_large             413
@@ -137,6 +139,26 @@ class Unauthorized(RequestRefused):
 
     code = "unauthorized"
     status = 401
+
+
+class TenantRequired(RequestRefused):
+    """A message names no tenant.
+
+    To do: send `tenant_id`, the tenant of the key.
+    """
+
+    code = "tenant_required"
+    status = 400
+
+
+class ForeignTenant(RequestRefused):
+    """A message names another tenant than that of the key it came with.
+
+    To do: correct `tenant_id`, or send it with that tenant's key.
+    """
+
+    code = "foreign_tenant"
+    status = 403
 
 
 class NotFound(RequestRefused):

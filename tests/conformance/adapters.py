@@ -17,6 +17,7 @@ from shared.domain.results import artifacts
 from shared.domain.results import texts as results
 from shared.domain.tools import names
 from shared.domain.tools.definition import ToolDefinition
+from tests.conformance.inbound import INBOUND
 from tests.conformance.orchestrate import ORCHESTRATE
 from tests.conformance.refine_loop import REFINE_LOOP
 from tests.model import shapes
@@ -194,6 +195,7 @@ def split(given: Mapping[str, Any]) -> Answer:
 ADAPTERS: dict[str, dict[str, Adapter]] = {
     **ORCHESTRATE,
     **REFINE_LOOP,
+    **INBOUND,
     "template_validation": {
         "validate": validate,
         "find_templates": find_templates,

@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.conformance import oracle
 from tests.conformance.cases import Case
+from tests.conformance.inbound_overrides import INBOUND_RULES
 from tests.conformance.oracle import Place
 from tests.conformance.orchestrate import ORCHESTRATE
 from tests.conformance.orchestrate_overrides import ORCHESTRATE_RULES
@@ -395,7 +396,7 @@ RULES: tuple[Rule, ...] = (
 
 TABLES: Mapping[str, tuple[Rule, ...]] = {
     **dict.fromkeys(ORCHESTRATE, ORCHESTRATE_RULES),
-    "inbound_flow": TOOL_LOOP_RULES,
+    "inbound_flow": (*TOOL_LOOP_RULES, *INBOUND_RULES),
     "agently_plan": REFINE_RULES,
     "duplicate_guard": GUARD_RULES,
 }

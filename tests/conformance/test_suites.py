@@ -23,8 +23,28 @@ NEEDS_THE_ENGINE = {
     ("agently_plan", "loop"),
     ("agently_plan", "callback_http"),
     ("agently_plan", "replay_results"),
+    ("inbound_flow", "tool_loop"),
 }
-CASES = [case for suite in ADAPTERS for case in load(suite) if (suite, case.op) not in NEEDS_THE_ENGINE]
+NOT_THERE_YET = {
+    **dict.fromkeys(("http", "openapi"), "POST /messages/inbound"),
+    **dict.fromkeys(("task", "create_task", "refine_plan"), "plans and tasks over HTTP"),
+    **dict.fromkeys(("planner_call", "parse_plan", "plan_context"), "plans as advice"),
+    **dict.fromkeys(("build_messages", "classify_error", "retry_delays", "circuit"), "model calls of a conversation"),
+    "rate_limit": "rate limits",
+    "override_params": "values of the user",
+    "telegram_in": "the channel telegram",
+    "telegram_out": "the channel telegram",
+    "reflect": "insights",
+    "insights": "insights",
+}
+"""Operations of `inbound_flow` whose capability this release does not have."""
+
+CASES = [
+    case
+    for suite in ADAPTERS
+    for case in load(suite)
+    if (suite, case.op) not in NEEDS_THE_ENGINE and not (suite == "inbound_flow" and case.op in NOT_THERE_YET)
+]
 
 
 @pytest.mark.parametrize("case", params(CASES))

@@ -1,0 +1,52 @@
+"""What a person in a conversation is told of an error: a plain sentence, never the words of a tool or a provider.
+
+Those words may name tenants, hosts or keys. Whoever runs planq finds them with the job.
+"""
+
+from __future__ import annotations
+
+from shared.domain import errors
+
+NO_DATA = "Unable to retrieve data"
+UNAVAILABLE = "The assistant is not available at the moment. Please try again later."
+TOO_LONG = "This took too long. Please try again."
+STOPPED = "This request was stopped."
+NOT_POSSIBLE = "Something went wrong. Please try again later."
+
+_SENTENCES: tuple[tuple[str, tuple[type[errors.PlanqError], ...]], ...] = (
+    (
+        NO_DATA,
+        (
+            errors.ToolFailed,
+            errors.UnknownTool,
+            errors.InvalidArguments,
+            errors.InvalidOutput,
+            errors.PolicyDenied,
+            errors.OutcomeUnknown,
+        ),
+    ),
+    (
+        UNAVAILABLE,
+        (
+            errors.Transient,
+            errors.Unreached,
+            errors.RateLimited,
+            errors.AuthFailed,
+            errors.ModelRefused,
+            errors.WorkerLost,
+            errors.BudgetExceeded,
+        ),
+    ),
+    (STOPPED, (errors.Aborted, errors.Cancelled, errors.AnswerDeclined)),
+)
+_BY_CODE = {kind.code: sentence for sentence, kinds in _SENTENCES for kind in kinds}
+
+
+def told(code: str) -> str:
+    """Return the sentence for an error's code."""
+    return TOO_LONG if code in errors.AGENT_TIMEOUTS else _BY_CODE.get(code, NOT_POSSIBLE)
+
+
+def told_of_call(code: str) -> str:
+    """Return the sentence for the error of a step: whatever went wrong with a tool, its data is missing."""
+    return STOPPED if code == errors.Cancelled.code else NO_DATA

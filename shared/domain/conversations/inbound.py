@@ -1,0 +1,107 @@
+"""The message as every channel hands it over, and what is checked of it before it is stored.
+
+A channel's adapter and `POST /messages/inbound` make the same message of what they get. Fields that are wrong are
+`InvalidRequest` with all of them; the tenant is `TenantRequired` or `ForeignTenant`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from shared.domain.conversations.wording import sanitized
+from shared.domain.errors import ForeignTenant, InvalidRequest, TenantRequired, capped
+from shared.domain.tenants.config import TenantConfig
+
+MAX_NAME_CHARS = 128
+"""Longest name of a person, a thread or a message; it is the channel's own."""
+
+# Letters of any script, but no control characters: the name of a user goes to tools in a header.
+_Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS, pattern=r"^[^\x00-\x1f\x7f]+$")]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Sender(_Part):
+    """Who says something."""
+
+    type: Literal["user", "bot"] = "user"
+    external_id: _Name = Field(description="Who it is on the channel; tools are given it as the user.")
+    display_name: str | None = Field(None, max_length=200)
+
+
+class Recipient(_Part):
+    """To whom it is said; many channels have one bot and name none."""
+
+    type: Literal["user", "bot"] = "bot"
+    external_id: str = Field("", max_length=MAX_NAME_CHARS)
+    display_name: str | None = Field(None, max_length=200)
+
+
+class Content(_Part):
+    """What is said."""
+
+    type: Literal["text"] = "text"
+    text: str = Field(description="At most 10 000 characters are kept; what is longer is cut, and says so.")
+
+
+class CanonicalMessage(_Part):
+    """One message of one person, whatever the channel."""
+
+    tenant_id: str | None = Field(None, max_length=200, description="The tenant of the key; required.")
+    channel: Annotated[str, Field(min_length=1, max_length=63)] = Field(
+        description="One of the tenant's channels; `api`, `web` and `telegram` unless it says otherwise."
+    )
+    direction: Literal["inbound"] = "inbound"
+    from_: Sender = Field(alias="from")
+    to: Recipient | None = None
+    thread: _Name | None = Field(
+        None, description="The channel's name of the conversation; without one a new conversation begins."
+    )
+    source_message_id: _Name | None = Field(
+        None, description="The channel's name of the message: what comes twice on one channel is answered once."
+    )
+    content: Content
+    metadata: dict[str, Any] = Field(default_factory=dict, description="Kept with the message; at most 16 kB.")
+    id: _Name | None = Field(None, description="Stands for `source_message_id` where there is none.")
+    conversation_id: _Name | None = Field(None, description="Stands for `thread` where there is none.")
+    timestamp: str | None = Field(None, max_length=64, description="When the channel got it; kept as it is.")
+
+    def named_thread(self) -> str | None:
+        """Return the thread, under whichever name it was given; None begins a conversation.
+
+        Adapters of other systems put it into `metadata.external_thread_id`.
+        """
+        kept = self.metadata.get("external_thread_id")
+        return self.thread or (kept if isinstance(kept, str) and kept else None) or self.conversation_id
+
+    def source_id(self) -> str | None:
+        """Return the channel's name of the message; None where it has none."""
+        return self.source_message_id or self.id
+
+
+def checked_text(message: CanonicalMessage, tenant_id: str, config: TenantConfig) -> str:
+    """Return the text of a message as it is stored and given to a model.
+
+    Raises `TenantRequired` where it names no tenant, `ForeignTenant` where it names another than the caller's, and
+    `InvalidRequest` for a channel that the tenant does not have and a text that says nothing.
+    """
+    if not message.tenant_id:
+        raise TenantRequired("tenant_id: expected the tenant of the API key, found none; a message names its tenant")
+    if message.tenant_id != tenant_id:
+        raise ForeignTenant("Tenant ID mismatch: the API key is of another tenant (possible spoofing attempt)")
+    text = sanitized(message.content.text)
+    defects = []
+    if message.channel not in config.channels:
+        known = ", ".join(config.channels)
+        defects.append(("channel", f"unknown channel {capped(message.channel, 63)!r}; known channels are {known}"))
+    if not text.strip():
+        found = "only white space or control characters" if message.content.text else "an empty one"
+        defects.append(("content.text", f"expected a text that says something, found {found}"))
+    if defects:
+        errors = [{"in": "body", "field": field, "message": told} for field, told in defects]
+        raise InvalidRequest("; ".join(f"{field}: {told}" for field, told in defects), errors=errors)
+    return text

@@ -1,0 +1,94 @@
+"""What a tenant's own prompt may say: it adds to the prompts above it, and never takes anything back from them.
+
+The check is done where a prompt is stored (docs/decisions.md, D41). It knows common English spellings: the prompts
+above it, which no tenant can change, are what holds.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from shared.domain.errors import InvalidRequest, capped
+
+MAX_TENANT_PROMPT_CHARS = 8_000
+
+
+class PromptCode(StrEnum):
+    """What is wrong with a prompt."""
+
+    TOO_LONG = "TOO_LONG"
+    META_OVERRIDE = "META_OVERRIDE_ATTEMPT"
+    SAFETY_BYPASS = "SAFETY_BYPASS_ATTEMPT"
+    DISCLOSURE = "SYSTEM_PROMPT_DISCLOSURE_ATTEMPT"
+    ROLE_REASSIGNMENT = "ROLE_REASSIGNMENT_ATTEMPT"
+
+
+@dataclass(frozen=True, slots=True)
+class PromptDefect:
+    """A passage of a prompt, from character `start` to before `end`, and why it is refused."""
+
+    code: PromptCode
+    message: str
+    start: int
+    end: int
+
+
+def _words(text: str) -> re.Pattern[str]:
+    """Return the pattern of words in any case, between which any white space may stand."""
+    return re.compile(text.replace(" ", r"\s+"), re.IGNORECASE)
+
+
+_EARLIER = r"(?:(?:all|any|of|the|your) )*(?:previous|prior|earlier|above)"
+_PATTERNS: tuple[tuple[PromptCode, str, re.Pattern[str]], ...] = (
+    (
+        PromptCode.META_OVERRIDE,
+        "a tenant's prompt cannot take back the prompts above it",
+        _words(
+            rf"\b(?:ignore|forget|disregard) {_EARLIER} (?:instruction|rule)s?\b"
+            r"|\byou are (?:no longer|not) bound by\b|\byou must ignore the platform rules\b"
+        ),
+    ),
+    (
+        PromptCode.SAFETY_BYPASS,
+        "a tenant's prompt cannot switch off what keeps people safe",
+        _words(
+            r"\bdisable (?:safety|(?:the )?guardrails?)\b|\bbypass security\b"
+            r"|\bact as if there (?:are|were) no restrictions\b"
+        ),
+    ),
+    (
+        PromptCode.DISCLOSURE,
+        "a tenant's prompt cannot have prompts or configuration shown to people",
+        _words(
+            r"\b(?:reveal|show|print) (?:(?:your|the) )?system prompt\b|\breveal internal configuration\b"
+            r"|\breveal previous system messages?\b"
+        ),
+    ),
+    (
+        PromptCode.ROLE_REASSIGNMENT,
+        "a tenant's prompt cannot make something else of the assistant",
+        _words(r"\byou are not an ai assistant any ?more\b|\byou are now dan\b"),
+    ),
+)
+
+
+def tenant_prompt_defects(prompt: str) -> list[PromptDefect]:
+    """Return what a tenant's prompt may not say, in the order of the codes; of a too long one only that it is."""
+    if len(prompt) > MAX_TENANT_PROMPT_CHARS:
+        told = f"expected at most {MAX_TENANT_PROMPT_CHARS} characters, found {len(prompt)}"
+        return [PromptDefect(PromptCode.TOO_LONG, told, 0, len(prompt))]
+    return [
+        PromptDefect(code, f"{told}; leave out {capped(found[0], 80)!r}", found.start(), found.end())
+        for code, told, pattern in _PATTERNS
+        for found in pattern.finditer(prompt)
+    ]
+
+
+def check_tenant_prompt(prompt: str) -> None:
+    """Raise `InvalidRequest` with every defect of a tenant's prompt, each with its `code`."""
+    defects = tenant_prompt_defects(prompt)
+    if defects:
+        errors = [{"in": "body", "field": "prompt", "code": one.code, "message": one.message} for one in defects]
+        raise InvalidRequest("; ".join(f"prompt: {one.code}: {one.message}" for one in defects), errors=errors)

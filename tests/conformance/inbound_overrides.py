@@ -1,0 +1,70 @@
+"""Where docs/decisions.md overrides a `real` case of the message flow (`inbound_flow`), the tool loop apart.
+
+Everything is worked out from a case's input, so that cases nobody here has seen are judged the same way.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from tests.conformance.cases import Case
+from tests.conformance.rule import Expected, Rule
+
+_TWO_QUALIFIERS = re.compile(
+    r"\b(?:ignore|forget|disregard|override)\s+(?:(?:previous|prior|earlier|above|all|any|the|your|of|these|those)\s+)+"
+    r"(?:instruction|rule|prompt)s?\b",
+    re.IGNORECASE,
+)
+
+
+def _overridden(case: Case, field: str) -> Any:
+    return case.input["overrides"].get(field)
+
+
+def _steers(case: Case, expected: Expected) -> bool:
+    is_known = "meta_instruction" in expected["types"]
+    return case.profile == "real" and not is_known and _TWO_QUALIFIERS.search(case.input["text"]) is not None
+
+
+def _is_refused(case: Case, expected: Expected) -> bool:
+    return case.profile == "real" and expected.get("http") == 400 and _overridden(case, "tenant_id") != ""
+
+
+INBOUND_RULES: tuple[Rule, ...] = (
+    Rule(
+        "more spellings are known",
+        41,
+        "detect_injection",
+        _steers,
+        lambda case, expected: {"types": ["meta_instruction", *expected["types"]]},
+    ),
+    Rule(
+        "telegram is a channel",
+        38,
+        "validate_message",
+        lambda case, expected: _overridden(case, "channel") == "telegram",
+        lambda case, expected: {"ok": True},
+    ),
+    Rule(
+        "a bad field is 422",
+        37,
+        "validate_message",
+        _is_refused,
+        lambda case, expected: {**expected, "http": 422},
+    ),
+    Rule(
+        "another tenant is foreign, however its id is written",
+        20,
+        "validate_message",
+        lambda case, expected: bool(_overridden(case, "tenant_id")),
+        lambda case, expected: {**expected, "http": 403},
+    ),
+    Rule(
+        "what comes in is inbound",
+        37,
+        "validate_message",
+        lambda case, expected: _overridden(case, "direction") == "outbound",
+        lambda case, expected: {"http": 422},
+    ),
+)
