@@ -92,6 +92,25 @@ def struck_at(point: str, strike: Strike, stage: Stage, node: RabbitMQ) -> None:
         struck.comes_out_right()
 
 
+def emptied_under_way(stage: Stage, node: RabbitMQ) -> None:
+    """A worker that has a lot in hand when its queue goes takes on as much as before, and hears every wake-up.
+
+    Until then it is asked for a wider prefetch window with each acknowledgement; that was once done from the thread
+    of the pool, which then read frames of the consumer's, or waited for ever (2026-11).
+    """
+    with own_host(node) as url, stage(broker_url=url, env=SHORT_LEASE) as scene:
+        name = scene.worker()
+        held = [scene.submit(("fault_hold", {"until": "go"})) for _ in range(20)]
+        scene.eventually_running("fault_hold", len(held))
+        emptied(node, url, Struck(scene, held[0], name, scene.folder))
+        (scene.folder / "go").touch()
+        for job_id in [*held, *[scene.submit(("fault_note", {"text": "a"})) for _ in range(60)]]:
+            scene.ends(job_id)
+        log = scene.stack.log(name).read_text("utf-8")
+        assert "UnexpectedFrame" not in log, log
+        assert "pool_callback_failed" not in log, log
+
+
 def restarted(stage: Stage, _: RabbitMQ) -> None:
     """Stop a whole node and start it again, while one worker is about to publish and another one to finish."""
     with TemporaryDirectory(prefix="planq-rabbitmq-") as folder:
@@ -135,6 +154,7 @@ PLAYS: dict[str, Play] = {
         for strike in (disconnected, emptied)
         for operation, point in (("publish", PUBLISH), ("finish", FINISH))
     },
+    "emptied under way": emptied_under_way,
     "half-open in publish": half_open,
 }
 

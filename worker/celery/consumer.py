@@ -5,6 +5,8 @@ is called. So a message on Redis is acknowledged where its work ends, and events
 
 A broker that answers with errors is one that is away, and a message that is no wake-up goes to the dead letters:
 neither ends the worker and the work in it.
+
+An AMQP connection belongs to the consumer's thread: what is written to it, or waits for an answer, is called there.
 """
 
 from __future__ import annotations
@@ -126,6 +128,17 @@ class WakeConsumer(Consumer):
         if self.hub is not None and channel.qos.is_about_full:
             self.hub.call_soon(_nothing)  # it may be pausing for want of a slot
         return None
+
+    def _restore_prefetch_count_after_connection_restart(self, p: Any, *args: Any) -> None:
+        """Do what Celery does where a message is acknowledged after a reconnect, but on the consumer's thread.
+
+        It asks the broker for a wider prefetch window and waits for the answer. On the thread of the pool's loop it
+        read the connection's socket beside the consumer: frames were torn, and both threads waited for answers that
+        the other one had got (RabbitMQ, seen 2026-11).
+        """
+        restore = super()._restore_prefetch_count_after_connection_restart
+        if not self._maximum_prefetch_restored:
+            self.hub.call_soon(restore, p, *args)
 
     def on_send_event_buffered(self) -> None:
         """Send what was noted within `_FLUSH_SECONDS`; from any thread."""

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kombu.common import QoS as PrefetchWindow
 from kombu.transport.virtual import Message
 
 from shared.broker.transport import Channel, QoS
@@ -72,6 +73,24 @@ def test_a_rejection_and_other_brokers_go_through_the_consumers_thread() -> None
     taking.call_soon_ack(foreign.ack_log_error)
     assert foreign.acknowledged == []
     assert len(hub.called) == 2
+
+
+def test_the_prefetch_window_is_widened_after_a_reconnect_on_the_consumers_thread() -> None:
+    (taking, hub), asked = consumer(), list[int]()
+    taking.app = SimpleNamespace(conf=SimpleNamespace(worker_enable_prefetch_count_reduction=True))
+    taking.pool = SimpleNamespace(num_processes=8)
+    taking.prefetch_multiplier = 1
+    taking.qos = PrefetchWindow(lambda prefetch_count: asked.append(prefetch_count), 6)
+    taking._maximum_prefetch_restored = False
+    for number in (7, 8):
+        taking._restore_prefetch_count_after_connection_restart(None)
+        assert number not in asked, "the answer would be read from the socket that the consumer reads"
+        [(restore, args)] = hub.called
+        hub.called.clear()
+        restore(*args)
+        assert asked[-1] == number
+    taking._restore_prefetch_count_after_connection_restart(None)
+    assert hub.called == [], "the window is as wide as it was"
 
 
 def test_connections_are_made_again_at_once_and_then_after_longer_and_longer_pauses() -> None:
