@@ -36,7 +36,6 @@ from api.waiting import Waiters
 from shared.broker.celery_config import create_celery
 from shared.broker.publisher import CeleryPublisher
 from shared.data_folder import serves
-from shared.domain.jobs.ids import TENANT
 from shared.failpoints import Failpoints, methods
 from shared.settings import VERSION, Settings
 from shared.store.agents import DocumentStore
@@ -49,6 +48,7 @@ from shared.store.objects import open_objects
 from shared.store.payloads import PayloadStore
 from shared.store.requests import RequestStore
 from shared.store.schedules import Schedules
+from shared.store.tenants import TenantDirectory
 
 _log = logging.getLogger("planq.api")
 
@@ -108,7 +108,7 @@ def create_api(settings: Settings) -> FastAPI:
         app.include_router(router)
     app.mount(ASSETS, page_assets())
     http.install(app)
-    describe_api(app, settings.limits_of(TENANT), with_keys=bool(settings.keys))
+    describe_api(app, settings.limits, with_keys=bool(settings.keys))
     app.add_middleware(http.Faults)
     guard = Guard(settings.keys, settings.max_body_bytes)
     app.add_middleware(GuardMiddleware, guard=guard, metrics=services.metrics)  # the one added last is the outermost
@@ -123,6 +123,7 @@ def _compose(settings: Settings, database: Database) -> Services:
     waiters = Waiters(requests.ended, settings.wait_poll_seconds)
     return Services(
         settings=settings,
+        tenants=TenantDirectory(database, settings.limits, settings.tenant_limits),
         requests=requests,
         catalogue=Catalogue(requests.tools),
         payloads=PayloadStore(database, open_objects(settings.payloads)),

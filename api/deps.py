@@ -33,6 +33,7 @@ from shared.store.jobs.signals import Notifier
 from shared.store.payloads import PayloadStore
 from shared.store.requests import RequestStore
 from shared.store.schedules import Schedules
+from shared.store.tenants import TenantDirectory
 from shared.store.views import JobView
 
 T = TypeVar("T")
@@ -43,6 +44,7 @@ class Services:
     """What the composition root has put together for one application."""
 
     settings: Settings
+    tenants: TenantDirectory
     requests: RequestStore
     catalogue: Catalogue
     payloads: PayloadStore

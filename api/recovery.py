@@ -170,6 +170,7 @@ async def fork_of(
     steps: Sequence[Row],
     tools: Mapping[str, ToolDefinition],
     settings: Settings,
+    present: Limits,
     *,
     given: Mapping[str, Any],
 ) -> Fork:
@@ -178,17 +179,17 @@ async def fork_of(
     Its plan is a caller's: the one that the request names, or that of the source's first round; the chained tool is
     called with the fork's own answer. What a planner decided round by round is no plan: the request has to name one,
     whose steps may take over outcomes of any round.
-    What the request does not name is as in the source. `given` are the fields of a `Submission` that came with
-    headers. Raises `Conflict` when the source has no valid plan, `InvalidRequest`, `TooLarge`, `PlanInvalid` with
-    every defect of the plan, or `OutcomeUnknown` with every doubt unless the request says `repeat_unsafe` or is a dry
-    run.
+    What the request does not name is as in the source. `present` are the tenant's limits now, `given` the fields of a
+    `Submission` that came with headers. Raises `Conflict` when the source has no valid plan, `InvalidRequest`,
+    `TooLarge`, `PlanInvalid` with every defect of the plan, or `OutcomeUnknown` with every doubt unless the request
+    says `repeat_unsafe` or is a dry run.
     """
     _require_plan(job, request)
     if job["strategy"] == Strategy.PLAN:
         steps = [step for step in steps if step["round"] == 0]
     text = job["input"] if request.input is None else checked_input(request.input, settings.max_input_bytes)
     check_object("metadata", request.metadata, MAX_METADATA_BYTES)
-    limits = _limits(request, Limits.from_json(job["limits"]), settings.limits_of(job["tenant_id"]))
+    limits = _limits(request, Limits.from_json(job["limits"]), present)
     budget = None if request.limits is None else request.limits.checked_budget()
     raw = job["plan_body"] if request.plan is None else request.plan
     names = None if job["tools"] is None else [name for name in job["tools"] if name in tools]

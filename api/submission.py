@@ -35,7 +35,7 @@ from shared.domain.tools.definition import ToolDefinition
 from shared.domain.tools.names import NameIndex, resolve_name, suggestion
 from shared.domain.values.describe import is_deeper_than
 from shared.domain.values.encoding import JsonText
-from shared.ports import PlanWake
+from shared.ports import PlanWake, Tenant
 from shared.settings import Settings
 from shared.store.agents import PinnedAgent, pin_agent, with_prompt
 from shared.store.ids import new_id
@@ -79,10 +79,11 @@ async def submit_job(
     if earlier is not None:
         return Submitted(earlier)
     agent = _agent_of(body)
+    tenant = await services.tenants.of(tenant_id)
     if body.plan is None and body.tools is None and body.loop is None:
-        submission = await _checked(tenant_id, body, {}, services.settings, given)
+        submission = await _checked(tenant, body, {}, services.settings, given)
     else:
-        submission = await _checked_by_tools(services, tenant_id, body, given)
+        submission = await _checked_by_tools(services, tenant, body, given)
     if agent is not None:
         submission = await _assigned(services, submission, body, agent)
     submission = replace(submission, loop=await with_prompt(services.skills, tenant_id, submission.loop))
@@ -136,31 +137,34 @@ def check_key(key: str | None) -> str | None:
 
 
 async def _checked_by_tools(
-    services: Services, tenant_id: str, body: JobRequest, given: dict[str, str | None]
+    services: Services, tenant: Tenant, body: JobRequest, given: dict[str, str | None]
 ) -> Submission:
     """Check a request against the published tools, as they were a moment ago or as they are.
 
     Tools of a moment ago may let a plan pass that those of now refuse; so may tools that change right afterwards, and
     the engine checks again. But they never refuse one that the tools of now let pass.
     """
-    known = await services.catalogue.tools(tenant_id)
+    known = await services.catalogue.tools(tenant.id)
     try:
-        return await _checked(tenant_id, body, known, services.settings, given)
+        return await _checked(tenant, body, known, services.settings, given)
     except (InvalidRequest, PlanInvalid):
-        now = await services.catalogue.renewed(tenant_id)
+        now = await services.catalogue.renewed(tenant.id)
         if now == known:
             raise
-        return await _checked(tenant_id, body, now, services.settings, given)
+        return await _checked(tenant, body, now, services.settings, given)
 
 
 async def _checked(
-    tenant_id: str,
+    tenant: Tenant,
     request: JobRequest,
     tools: Mapping[str, ToolDefinition],
     settings: Settings,
     given: dict[str, Any],
 ) -> Submission:
-    """Return the job that a request becomes; raises `InvalidRequest`, `TooLarge` or `PlanInvalid`."""
+    """Return the job of a tenant that a request becomes, under the tenant's limits.
+
+    Raises `InvalidRequest`, `TooLarge` or `PlanInvalid`.
+    """
     if request.strategy is not None and request.strategy not in set(Strategy):
         known = ", ".join(Strategy)
         raise InvalidRequest(f"unknown strategy {capped(request.strategy, 80)!r}; known strategies are {known}")
@@ -170,7 +174,7 @@ async def _checked(
     if model != settings.model:
         check_model_name(model, allow_cassette=False)
     check_object("metadata", request.metadata, MAX_METADATA_BYTES)
-    limits = settings.limits_of(tenant_id)
+    limits = tenant.limits
     if request.limits is not None:
         limits = limits.lowered(request.limits.bounds())
     names = None if request.tools is None else known_names(request.tools, tools)
@@ -181,7 +185,7 @@ async def _checked(
         plan = JsonText(checked.model_dump_json(exclude_none=True).encode())
     return Submission(
         id=new_id(),
-        tenant_id=tenant_id,
+        tenant_id=tenant.id,
         input=text,
         strategy=Strategy(request.strategy or Strategy.PLAN),
         loop=None if block is None else block.to_json(),

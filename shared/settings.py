@@ -378,7 +378,8 @@ class Settings(BaseSettings):
     tenant_limits: Annotated[TenantLimits, NoDecode, PlainValidator(read_tenant_limits)] = Field(
         default={},
         description='JSON, `{"TENANT": {"orchestrate_max_depth": 2, …}}`: limits of single tenants in the place of '
-        "those above, lower or higher, by their names in `limits`; the one tenant of this release is `default`.",
+        "those above, lower or higher, by their names in `limits`; they count for a tenant that has none in its "
+        "configuration.",
     )
     agent_orchestrator_enabled: bool = Field(
         default=True, description="Whether agents may orchestrate others; off, their tools refuse with `policy`."
@@ -492,10 +493,6 @@ class Settings(BaseSettings):
     def guard(self) -> GuardLimits:
         """When a model's call is a repetition, where its job does not say so itself."""
         return GuardLimits(self.guard_consecutive_limit, self.guard_window_size, self.guard_window_freq_limit)
-
-    def limits_of(self, tenant_id: str) -> Limits:
-        """Return the bounds of a tenant's job that asks for none of its own: the caps of what one may ask for."""
-        return self.limits.of_tenant(self.tenant_limits.get(tenant_id))
 
     @property
     def retention(self) -> dict[JobStatus, timedelta]:

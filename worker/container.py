@@ -24,6 +24,7 @@ from celery import Celery
 from shared.broker.publisher import CeleryPublisher
 from shared.domain.errors import Misconfigured, PlanqError
 from shared.domain.jobs.ids import TENANT
+from shared.domain.jobs.limits import Limits
 from shared.domain.jobs.states import Lane
 from shared.domain.models.estimate import CHARS_PER_TOKEN
 from shared.domain.models.names import Provider, parse_model_name
@@ -41,6 +42,7 @@ from shared.ports import (
     Publisher,
     Responder,
     SweepStore,
+    Tenants,
     Tool,
     ToolCatalogue,
     Tracker,
@@ -54,6 +56,7 @@ from shared.store.jobs.worker_registry import WorkerRegistry
 from shared.store.objects import open_objects
 from shared.store.orchestrations import PostgresOrchestrations
 from shared.store.payloads import PayloadStore
+from shared.store.tenants import TenantDirectory
 from worker.agents import SWITCHED, AgentBackends, AgentServices, OrchestrationConclusions, agent_tools
 from worker.attempts import Attempts, AttemptSettings
 from worker.engine import Dispatcher, DispatcherSettings
@@ -159,7 +162,6 @@ class Tools:
         agents = AgentServices(
             is_enabled=settings.agent_orchestrator_enabled,
             planner_model=settings.orchestrate_planner_model,
-            caps=settings.limits_of,
         )
         registry.reserve(agent_tools(agents), hidden=() if agents.is_enabled else SWITCHED)
         return cls(registry, agents, load_planners())
@@ -298,6 +300,7 @@ class LaneRuntime:
             await self._connect_mcp(settings.mcp_file)
         models = model_settings(settings)
         self._gateway = self._failpoints.around("planner", ModelGateway(models))
+        tenants = TenantDirectory(self._database, settings.limits, settings.tenant_limits)
         payloads = PayloadStore(self._database, open_objects(settings.payloads))
         longest_stage = timedelta(seconds=models.longest_call) + _BESIDE_THE_MODEL
         store = self._failpoints.around("store", PostgresJobStore(self._database, self._identity.id, longest_stage))
@@ -309,6 +312,7 @@ class LaneRuntime:
             persist,
             self._gateway.price,
         )
+        self._tools.agent_services.caps = partial(_limits_of, tenants)
         guarded = self._in_flight.guard(store)
         tools = Catalogue(partial(list_tools, self._database))
         executor = Attempts(
@@ -393,6 +397,11 @@ class LaneRuntime:
             await self._gateway.aclose()
         await asyncio.to_thread(self._publisher.close)
         await self._database.close()
+
+
+async def _limits_of(tenants: Tenants, tenant_id: str) -> Limits:
+    """Return a tenant's limits, as soon as the database answers."""
+    return (await persist(lambda: tenants.of(tenant_id))).limits
 
 
 async def _warm_up(gateway: ModelGateway) -> None:

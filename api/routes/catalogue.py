@@ -35,7 +35,7 @@ async def post_validation(body: ValidationRequest, services: Use, who: Who) -> R
     """
     known = await services.requests.tools(who.tenant_id)
     allowed = allowed_tools(None if body.tools is None else known_names(body.tools, known), known)
-    limits = OrchestrateLimits.of(services.settings.limits_of(who.tenant_id))
+    limits = OrchestrateLimits.of((await services.tenants.of(who.tenant_id)).limits)
     checked = await check_plan(body.plan, allowed, max_steps=services.settings.max_plan_steps, agents=limits)
     if isinstance(checked, ReadPlan) and checked.form is PlanForm.ORCHESTRATION:
         checked = await _unknown_agents(services, who.tenant_id, body.plan) or checked

@@ -100,9 +100,8 @@ async def fork_job(
     if earlier is not None:
         return await accepted(services, who, Submitted(earlier))
     job, steps = await services.requests.planned(who.tenant_id, found)
-    forked = await fork_of(
-        wanted, job, steps, await services.requests.tools(who.tenant_id), services.settings, given=given
-    )
+    tools, limits = await services.requests.tools(who.tenant_id), (await services.tenants.of(who.tenant_id)).limits
+    forked = await fork_of(wanted, job, steps, tools, services.settings, limits, given=given)
     if wanted.dry_run:
         return JsonResponse(fork_preview(found, forked.steps, forked.reuse, forked.doubts))
     return await accepted(services, who, await store_job(services, forked.submission))

@@ -195,7 +195,8 @@ async def _submit(
 ) -> Submitted:
     """Store the job that an execution is."""
     tenant_id = caller_of(request.scope).tenant_id
-    wanted = _as_job(agent_id, body, services.settings.limits_of(tenant_id).agent_timeout_seconds)
+    limits = (await services.tenants.of(tenant_id)).limits
+    wanted = _as_job(agent_id, body, limits.agent_timeout_seconds)
     sent = {"execution_of": agent_id, "body": await request.json()}
     return await submit_job(
         services, tenant_id, wanted, sent, idempotency_key=idempotency_key, traceparent=traceparent

@@ -54,6 +54,7 @@ from shared.ports.memory import KeptMoment, Memory, Moment, MomentQuery, Reminde
 from shared.ports.models import CutOff, Planner, Prices, Responder, TurnPlanner
 from shared.ports.payloads import Payloads
 from shared.ports.planners import OwnPlanner, OwnPlanners, PlanningRequest
+from shared.ports.tenants import Tenant, Tenants
 from shared.ports.tools import (
     Accompanied,
     FindsOut,
@@ -130,6 +131,8 @@ __all__ = [
     "SweepPart",
     "SweepStore",
     "Take",
+    "Tenant",
+    "Tenants",
     "Tool",
     "ToolCatalogue",
     "ToolContext",

@@ -12,7 +12,7 @@ from sqlmodel import Field, SQLModel
 from shared.store.columns import flag_column, json_column, text_column, texts_column, time_column
 
 
-class Tenant(SQLModel, table=True):
+class TenantRow(SQLModel, table=True):
     """An owner of rows; `config` is a `TenantConfig`, where absent fields mean the defaults."""
 
     __tablename__ = "tenants"

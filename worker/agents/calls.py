@@ -109,11 +109,11 @@ class AskAgent(_AgentCallingTool):
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         """Delegate to the other agent's job."""
-        self._services.check_depth(context)
+        await self._services.check_depth(context)
         child = ChildRequest(
             agent=arguments["agent_name"].strip(),
             input=arguments["input_text"],
-            timeout_seconds=self._services.seconds(None, context),
+            timeout_seconds=await self._services.seconds(None, context),
             with_=arguments.get("input_data") or {},
         )
         return Delegated([child], max_parallel=1)
@@ -158,8 +158,8 @@ class CallAgent(_AgentCallingTool):
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         """Delegate to the agent's job."""
-        self._services.check_depth(context)
-        child = _child_request(arguments, self._services, context)
+        await self._services.check_depth(context)
+        child = await _child_request(arguments, self._services, context)
         if arguments.get("step_id"):
             await journal_progress(self._services, UUID(context.job_id))
         return Delegated([child], max_parallel=1)
@@ -226,15 +226,18 @@ class Parallel(_AgentCallingTool):
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         """Delegate to the agents' jobs, as many at once as the limits and the group allow."""
-        self._services.check_depth(context)
+        await self._services.check_depth(context)
         calls = arguments["steps"]
         children = [
-            _child_request(call, self._services, context, path=f"steps[{position}]: ", key=call.get("result_key"))
+            await _child_request(
+                call, self._services, context, path=f"steps[{position}]: ", key=call.get("result_key")
+            )
             for position, call in enumerate(calls)
         ]
         if arguments.get("step_id"):
             await journal_progress(self._services, UUID(context.job_id))
-        at_once = self._services.limits(context).parallel(len(calls), arguments.get("max_concurrency"))
+        limits = await self._services.limits(context)
+        at_once = limits.parallel(len(calls), arguments.get("max_concurrency"))
         return Delegated(children, _JOIN_POLICIES[_strategy(arguments)], at_once)
 
     async def gather(
@@ -254,7 +257,7 @@ class Parallel(_AgentCallingTool):
             ended = [{name: value for name, value in entry.items() if name != "output"} for entry in entries]
             raise agent_failure(_first_failure(children), status=status.value, children=ended)
         output = merge(strategy, [agent_result(child, child.key or "") for child in children])
-        limits, wanted = self._services.limits(context), arguments.get("max_concurrency")
+        limits, wanted = await self._services.limits(context), arguments.get("max_concurrency")
         lowered = [one.to_json() for one in limits.group_lowerings(len(children), wanted, "max_concurrency")]
         document = {"output": output, "status": status.value, "children": entries}
         return document | ({"warnings": lowered} if lowered else {})
@@ -298,15 +301,15 @@ class CallAgents(_AgentCallingTool):
         """Delegate to the agents' jobs; raises `InvalidArguments` with the defects of every entry."""
         self._services.check_enabled(self.definition.name)
         entries = arguments["agents"]
-        most = self._services.limits(context).max_parallel
+        most = (await self._services.limits(context)).max_parallel
         defects = [defect for position, entry in enumerate(entries) for defect in _entry_defects(entry, position)]
         if len(entries) > most:
             excess = f"agents: at most {most} at once, found {len(entries)}"
             defects.append(PlanDefect("agents", "max_items", excess))
         if defects:
             raise _invalid(defects)
-        self._services.check_depth(context)
-        children = [_child_request(entry, self._services, context) for entry in entries]
+        await self._services.check_depth(context)
+        children = [await _child_request(entry, self._services, context) for entry in entries]
         return Delegated(children, JoinPolicy.ALL, most)
 
     async def gather(
@@ -324,18 +327,18 @@ class CallAgents(_AgentCallingTool):
         }
 
 
-def _child_request(
+async def _child_request(
     raw: dict[str, Any], services: AgentServices, context: ToolContext, *, path: str = "", key: str | None = None
 ) -> ChildRequest:
     """Return the child job of a call of an agent; raises `InvalidArguments` naming every defect."""
     call = _restored(raw, path)
-    request = agent_request(call, services.limits(context).default_timeout_ms)
+    request = agent_request(call, (await services.limits(context)).default_timeout_ms)
     if not isinstance(request, AgentRequest):
         raise _invalid(request, path)
     return ChildRequest(
         agent=request.agent_id,
         input=str(call.get("prompt") or ""),
-        timeout_seconds=services.seconds(request.timeout_ms, context),
+        timeout_seconds=await services.seconds(request.timeout_ms, context),
         action=str(call.get("action_id") or "").strip() or None,
         with_=call.get("with") or {},
         key=key,

@@ -68,9 +68,9 @@ class Orchestrate:
         self._services.check_enabled(self.definition.name)
         backends = self._services.opened()
         await self._check(request_defects(arguments), context)
-        caps = self._services.limits(context)
+        caps = await self._services.limits(context)
         limits = caps.lowered(arguments)
-        if self._services.is_too_deep(context):
+        if await self._services.is_too_deep(context):
             plan = read_plan(arguments["plan"], max_steps=limits.max_steps) if arguments.get("plan") else None
             steps = [framed(step) for step in plan.steps] if isinstance(plan, OrchestrationPlan) else []
             return unbegun_output(shown_error(ErrorRecord.of(too_deep(context, limits))), steps)

@@ -55,7 +55,7 @@ class AgentServices:
     planner_model: str | None = None
     backends: AgentBackends | None = None
     counts: Counter[tuple[str, ...]] = field(default_factory=Counter)
-    caps: Callable[[str], Limits] | None = None
+    caps: Callable[[str], Awaitable[Limits]] | None = None
 
     def opened(self) -> AgentBackends:
         """Return the backends; raises `InternalFault` in a process without them (case oc-041)."""
@@ -73,14 +73,16 @@ class AgentServices:
                 error_code="PermissionDenied",
             )
 
-    def limits(self, context: ToolContext) -> OrchestrateLimits:
+    async def limits(self, context: ToolContext) -> OrchestrateLimits:
         """Return the limits of the calling job, under the tenant's."""
         limits = OrchestrateLimits.of(context.limits or Limits())
-        return limits if self.caps is None else limits.capped(OrchestrateLimits.of(self.caps(context.tenant_id)))
+        if self.caps is None:
+            return limits
+        return limits.capped(OrchestrateLimits.of(await self.caps(context.tenant_id)))
 
-    def is_too_deep(self, context: ToolContext) -> bool:
+    async def is_too_deep(self, context: ToolContext) -> bool:
         """True when the calling job may call no agent any more; counts and logs that."""
-        if not self.limits(context).is_too_deep(context.depth):
+        if not (await self.limits(context)).is_too_deep(context.depth):
             return False
         self.counts["depth_refused", context.tool_name] += 1
         _log.warning(
@@ -89,18 +91,18 @@ class AgentServices:
         )
         return True
 
-    def check_depth(self, context: ToolContext) -> None:
+    async def check_depth(self, context: ToolContext) -> None:
         """Raise `DepthExceeded` when the calling job may call no agent any more."""
-        if self.is_too_deep(context):
-            raise too_deep(context, self.limits(context))
+        if await self.is_too_deep(context):
+            raise too_deep(context, await self.limits(context))
 
-    def seconds(self, own_ms: int | None, context: ToolContext) -> float:
+    async def seconds(self, own_ms: int | None, context: ToolContext) -> float:
         """Return the time of an agent: its own or the default, never more than its caller or the step has left.
 
         Raises `TimedOut` when the caller has nothing left.
         """
         left = time_left(context)
-        given = self.limits(context).step_timeout_ms(own_ms, None if left is None else left * 1000)
+        given = (await self.limits(context)).step_timeout_ms(own_ms, None if left is None else left * 1000)
         if given <= 0:
             raise TimedOut("the job has no time left to call an agent")
         return given / 1000

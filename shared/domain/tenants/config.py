@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from shared.domain.conversations.messages import Policy
-from shared.domain.errors import InvalidRequest
+from shared.domain.errors import InvalidRequest, capped
 from shared.domain.jobs.limits import Limits, read_tenant_limits
 from shared.domain.jobs.states import Strategy
 from shared.domain.models.names import check_model_name
@@ -18,6 +19,9 @@ _CHANNEL = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 _DAYS = Annotated[float, Field(gt=0, le=36_500)]
 
 MAX_NAMES = 1_000
+
+_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_UUID = re.compile(r"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Retention(BaseModel):
@@ -98,6 +102,16 @@ class TenantConfig(BaseModel):
                 "plan_timeout_seconds": min(self.plan_timeout_seconds, own.plan_timeout_seconds),
             }
         )
+
+
+def read_tenant_id(text: str) -> str:
+    """Return a tenant's id as it is stored: a slug, or a UUID in lower case; raises `InvalidRequest` for others."""
+    if _ID.fullmatch(text) is None and _UUID.fullmatch(text) is None:
+        raise InvalidRequest(
+            "tenant: expected 1 to 63 lower-case letters, digits and hyphens that do not begin with a hyphen, or a "
+            f"UUID; found {capped(text, 80)!r}"
+        )
+    return text.lower()
 
 
 def read_tenant_config(raw: Any) -> TenantConfig:

@@ -381,7 +381,11 @@ def test_a_valid_plan_becomes_one_job_that_has_time_for_its_agents_and_a_little_
 
 def test_the_caps_of_a_tenant_hold_for_jobs_that_were_made_under_higher_ones() -> None:
     caps = {"acme": Limits(orchestrate_max_depth=1), "other": Limits(orchestrate_max_depth=9)}
-    tools = agent_tools(AgentServices(backends=Surroundings().backends(), caps=caps.__getitem__))
+
+    async def caps_of(tenant_id: str) -> Limits:
+        return caps[tenant_id]
+
+    tools = agent_tools(AgentServices(backends=Surroundings().backends(), caps=caps_of))
     tool = next(one for one in tools if one.definition.name == "cp__call_agent")
     arguments = {"agent_id": "a", "prompt": "p"}
 

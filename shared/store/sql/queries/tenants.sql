@@ -1,0 +1,26 @@
+-- Tenants: who owns rows, and what an operator has said of each.
+
+-- name: get_tenant
+-- One tenant.
+SELECT id, name, is_disabled, coalesce(config::text, '{}') AS config, created_at, updated_at FROM tenants WHERE id = %(tenant_id)s
+
+-- name: list_tenants
+-- A page of all tenants in the order of their ids, after the one named.
+SELECT id, name, is_disabled, coalesce(config::text, '{}') AS config, created_at, updated_at FROM tenants
+WHERE id > %(after)s ORDER BY id LIMIT %(limit)s
+
+-- name: create_tenant
+-- Creates a tenant; no row where there is one of this id.
+INSERT INTO tenants (id, name, config, created_at, updated_at)
+VALUES (%(tenant_id)s, %(name)s, %(config)s::json, planq_now(), planq_now())
+ON CONFLICT DO NOTHING
+RETURNING id, name, is_disabled, coalesce(config::text, '{}') AS config, created_at, updated_at
+
+-- name: change_tenant
+-- Replaces what is given of a tenant (null leaves it), unless it has changed since `seen_at`; no row then, and where there
+-- is none.
+UPDATE tenants SET name = coalesce(%(name)s, name), config = coalesce(%(config)s::json, config),
+    is_disabled = coalesce(%(is_disabled)s::boolean, is_disabled),
+    updated_at = greatest(planq_now(), updated_at + interval '1 microsecond')
+WHERE id = %(tenant_id)s AND updated_at = coalesce(%(seen_at)s::timestamptz, updated_at)
+RETURNING id, name, is_disabled, coalesce(config::text, '{}') AS config, created_at, updated_at

@@ -1,0 +1,130 @@
+"""What is kept for a moment: asked for beside its readers while it is in use, and never older than promised."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from shared.store import fresh
+from shared.store.fresh import Fresh
+from tests.support.waiting import until
+
+
+class Source:
+    """Answers with the number of the question; may be made to wait or to fail."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.goes = asyncio.Event()
+        self.goes.set()
+        self.fails = False
+
+    async def ask(self, key: str) -> str:
+        self.asked += 1
+        number = self.asked
+        await self.goes.wait()
+        if self.fails:
+            raise ConnectionError(key)
+        return f"{key}{number}"
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, as its only element."""
+    now = [1_000.0]
+    monkeypatch.setattr(fresh, "monotonic", lambda: now[0])
+    return now
+
+
+def run(work: Callable[[Fresh[str, str], Source], Awaitable[None]]) -> None:
+    async def inside() -> None:
+        source = Source()
+        await work(Fresh(source.ask, 1.0), source)
+
+    asyncio.run(inside())
+
+
+def test_what_is_in_use_is_asked_for_beside_its_readers(clock: list[float]) -> None:
+    async def work(kept: Fresh[str, str], source: Source) -> None:
+        assert await kept.of("a") == "a1"
+        clock[0] += 0.49
+        assert await kept.of("a") == "a1"
+        assert source.asked == 1
+        clock[0] += 0.02
+        source.goes.clear()
+        assert [await kept.of("a"), await kept.of("a")] == ["a1", "a1"]  # nobody waits, and one question suffices
+        source.goes.set()
+        await until(lambda: source.asked == 2)
+        clock[0] += 0.48
+        assert await kept.of("a") == "a2"  # the old one would still be kept
+
+    run(work)
+
+
+def test_nothing_older_than_promised_is_returned_by_when_it_was_asked_for(clock: list[float]) -> None:
+    async def work(kept: Fresh[str, str], source: Source) -> None:
+        source.goes.clear()
+        first = asyncio.create_task(kept.of("a"))
+        await until(lambda: source.asked == 1)
+        clock[0] += 1.0  # the answer may be as old as its question
+        source.goes.set()
+        assert await first == "a1"
+        assert await kept.of("a") == "a2"
+
+    run(work)
+
+
+def test_those_who_wait_share_one_question_and_its_error(clock: list[float]) -> None:
+    async def work(kept: Fresh[str, str], source: Source) -> None:
+        source.fails = True
+        results = await asyncio.gather(*(kept.of("a") for _ in range(5)), return_exceptions=True)
+        assert [type(one) for one in results] == [ConnectionError] * 5
+        assert source.asked == 1
+        source.fails = False
+        assert await kept.of("a") == "a2"
+
+    run(work)
+
+
+def test_a_failed_look_beside_a_reader_is_repeated_and_an_old_value_never_returned(clock: list[float]) -> None:
+    async def work(kept: Fresh[str, str], source: Source) -> None:
+        assert await kept.of("a") == "a1"
+        source.fails = True
+        clock[0] += 0.6
+        assert await kept.of("a") == "a1"
+        await until(lambda: source.asked == 2)
+        clock[0] += 0.4
+        with pytest.raises(ConnectionError):
+            await kept.of("a")
+
+    run(work)
+
+
+def test_a_reader_who_goes_away_takes_nothing_from_the_others(clock: list[float]) -> None:
+    async def work(kept: Fresh[str, str], source: Source) -> None:
+        source.goes.clear()
+        gone, stays = asyncio.create_task(kept.of("a")), asyncio.create_task(kept.of("a"))
+        await until(lambda: source.asked == 1)
+        gone.cancel()
+        source.goes.set()
+        assert await stays == "a1"
+
+    run(work)
+
+
+def test_what_strangers_ask_for_does_not_fill_the_memory(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fresh, "MOST_KEPT", 3)
+
+    async def work(kept: Fresh[str, str], source: Source) -> None:
+        for key in "abc":
+            await kept.of(key)
+        clock[0] += 2.0
+        await kept.of("d")
+        assert set(kept._kept) == {"d"}
+        for key in "efg":
+            await kept.of(key)
+        assert len(kept._kept) <= 3
+
+    run(work)
