@@ -50,9 +50,7 @@ class PostgresKnowledge:
             row = await cursor.fetchone()
             if row is None:
                 return False
-            key = {"document_id": row["id"]}
+            key = {"document_id": row["id"], "tenant_id": tenant_id}
             await connection.execute(query("drop_passages"), key)
-            await connection.execute(
-                query("load_passages"), {**key, "tenant_id": tenant_id, "passages": as_json(passages)}
-            )
+            await connection.execute(query("load_passages"), {**key, "passages": as_json(passages)})
             return True

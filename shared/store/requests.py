@@ -232,7 +232,9 @@ class RequestStore:
         job = await self._database.fetch_one("get_job", id=job_id, tenant_id=tenant_id)
         if job is None:
             raise NotFound(f"there is no job {job_id}")
-        return job, await self._database.fetch_all("get_planned_steps", job_id=job_id, index=index)
+        return job, await self._database.fetch_all(
+            "get_planned_steps", tenant_id=tenant_id, job_id=job_id, index=index
+        )
 
     async def ended(self, job_ids: Collection[UUID]) -> set[UUID]:
         """Return those of the given jobs that have ended."""

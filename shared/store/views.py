@@ -104,7 +104,7 @@ async def _add_children(database: Database, views: Sequence[JobView]) -> None:
     """Add the child jobs of those that may have some; nothing is asked where none may."""
     if not views:
         return
-    rows = await database.fetch_all("view_children", ids=array_text(view.row["id"] for view in views))
+    rows = await database.fetch_all("view_children", **_keys(views))
     known = {row["parent_job_id"]: JsonText(row["children"].encode()) for row in rows}
     for view in views:
         view.row["children"] = known.get(view.row["id"])
@@ -114,11 +114,16 @@ async def _add_warnings(database: Database, views: Sequence[JobView]) -> None:
     """Add what jobs of agents warn of, as `{kind, data}`; nothing is asked where there is no agent."""
     if not views:
         return
-    ids = array_text(view.row["id"] for view in views)
-    rows = await database.fetch_all("view_warnings", ids=ids, kinds=_WARNINGS)
+    rows = await database.fetch_all("view_warnings", **_keys(views), kinds=_WARNINGS)
     known = {row["job_id"]: row["warnings"] for row in rows}
     for view in views:
         view.row["warnings"] = known.get(view.row["id"], ())
+
+
+def _keys(views: Sequence[JobView]) -> dict[str, str]:
+    """Return the jobs of some views, and whose they are, as these queries take them."""
+    ids, tenants = (array_text(view.row[name] for view in views) for name in ("id", "tenant_id"))
+    return {"ids": ids, "tenant_ids": tenants}
 
 
 async def _rows(database: Database, looks: Sequence[ViewLook], steps: int) -> list[dict[str, Any]]:

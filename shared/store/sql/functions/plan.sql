@@ -148,7 +148,8 @@ END $$;
 -- retention removes them: it waits for the key lock, or passes the job over.
 CREATE FUNCTION planq_has_outcomes(p_tenant text, p_steps json) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM FROM jobs WHERE id IN (SELECT g.reuse_job FROM json_to_recordset(p_steps) AS g (reuse_job uuid))
+    PERFORM FROM jobs WHERE tenant_id = p_tenant
+      AND id IN (SELECT g.reuse_job FROM json_to_recordset(p_steps) AS g (reuse_job uuid))
     ORDER BY id FOR KEY SHARE;
     RETURN NOT EXISTS (
         SELECT FROM json_to_recordset(p_steps) AS g (reuse_job uuid, reuse_index int)
@@ -168,7 +169,7 @@ BEGIN
     FROM json_to_recordset(p_steps) AS g (index int, reuse_job uuid, reuse_index int)
     JOIN jobs src ON src.id = g.reuse_job
     JOIN steps o ON o.job_id = src.id AND o.index = g.reuse_index
-    WHERE s.job_id = p_job AND s.round = p_round AND s.index = g.index;
+    WHERE s.job_id = p_job AND s.round = p_round AND s.index = g.index AND src.tenant_id = s.tenant_id;
     PERFORM planq_touch_payload(k.tenant_id, k.payload_hash) FROM (
         SELECT DISTINCT tenant_id, payload_hash FROM steps
         WHERE job_id = p_job AND round = p_round AND payload_hash IS NOT NULL ORDER BY tenant_id, payload_hash

@@ -32,7 +32,7 @@ SELECT id FROM jobs WHERE id = ANY (%(ids)s) AND status = ANY (%(statuses)s)
 -- What the steps of all rounds are and how they ended, without their outputs; one step where `index` is given.
 SELECT index, round, tool_name, lane, effect, recovery, status, attempt, releases, in_doubt, wanted, arguments, verbatim,
        error, (SELECT e.kind FROM elicitations e WHERE e.id = elicitation_id) AS asks
-FROM steps WHERE job_id = %(job_id)s AND (%(index)s::int IS NULL OR index = %(index)s)
+FROM steps WHERE job_id = %(job_id)s AND tenant_id = %(tenant_id)s AND (%(index)s::int IS NULL OR index = %(index)s)
 ORDER BY index
 
 -- name: get_output
@@ -94,20 +94,25 @@ SELECT * FROM planq_view_jobs(%(ids)s::uuid[], %(tenant_ids)s::text[], %(wanted)
 -- name: view_warnings
 -- What callers are warned of in jobs of agents: the events of these kinds, as one JSON array for each job that has some.
 SELECT e.job_id, json_agg(json_build_object('kind', e.kind, 'data', e.data) ORDER BY e.sequence) AS warnings
-FROM unnest(%(ids)s::uuid[]) AS w (id)
+FROM unnest(%(ids)s::uuid[], %(tenant_ids)s::text[]) AS w (id, tenant_id)
 CROSS JOIN LATERAL (
     SELECT job_id, kind, data, sequence FROM events
-    WHERE job_id = w.id AND kind = ANY (%(kinds)s::text[]) OFFSET 0
+    WHERE job_id = w.id AND tenant_id = w.tenant_id AND kind = ANY (%(kinds)s::text[]) OFFSET 0
 ) e
 GROUP BY e.job_id
 
 -- name: view_children
 -- The child jobs of each of these jobs, those of all rounds and attempts, as one JSON array.
-SELECT parent_job_id, json_agg(json_build_object(
-           'id', id, 'step_index', parent_step_index, 'position', child_position, 'key', child_key,
-           'agent', CASE WHEN agent_name IS NOT NULL
-                    THEN json_build_object('name', agent_name, 'version', agent_version) END,
-           'action', action, 'status', status)
-       ORDER BY parent_round, parent_step_index, child_position, id)::text AS children
-FROM jobs WHERE parent_job_id = ANY (%(ids)s::uuid[])
-GROUP BY parent_job_id
+SELECT c.parent_job_id, json_agg(json_build_object(
+           'id', c.id, 'step_index', c.parent_step_index, 'position', c.child_position, 'key', c.child_key,
+           'agent', CASE WHEN c.agent_name IS NOT NULL
+                    THEN json_build_object('name', c.agent_name, 'version', c.agent_version) END,
+           'action', c.action, 'status', c.status)
+       ORDER BY c.parent_round, c.parent_step_index, c.child_position, c.id)::text AS children
+FROM unnest(%(ids)s::uuid[], %(tenant_ids)s::text[]) AS w (id, tenant_id)
+CROSS JOIN LATERAL (
+    SELECT id, parent_job_id, parent_round, parent_step_index, child_position, child_key, agent_name, agent_version,
+           action, status
+    FROM jobs WHERE parent_job_id = w.id AND tenant_id = w.tenant_id OFFSET 0
+) c
+GROUP BY c.parent_job_id

@@ -10,7 +10,7 @@ RETURNING id
 
 -- name: drop_passages
 -- Removes the passages of a document that is about to be replaced.
-DELETE FROM passages WHERE document_id = %(document_id)s
+DELETE FROM passages WHERE document_id = %(document_id)s AND tenant_id = %(tenant_id)s
 
 -- name: load_passages
 -- Stores the passages of one document (a JSON array of {position, heading, body}).

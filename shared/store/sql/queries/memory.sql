@@ -61,7 +61,7 @@ FROM jobs j WHERE j.id = %(job_id)s AND j.tenant_id = %(tenant_id)s
 -- of the tree's budget, null where it has none.
 SELECT (SELECT count(*) FROM schedules s WHERE s.tenant_id = j.tenant_id AND s.user_id = j.user_id AND s.is_active) AS kept,
        b.budget_left::text AS budget_left, planq_budget_is_spent(b.budget_left) AS is_spent
-FROM jobs j JOIN jobs r ON r.id = coalesce(j.root_job_id, j.id)
+FROM jobs j JOIN jobs r ON r.id = coalesce(j.root_job_id, j.id) AND r.tenant_id = j.tenant_id
 CROSS JOIN LATERAL (SELECT planq_budget_left(r.budget, r.id) AS budget_left) b
 WHERE j.id = %(job_id)s AND j.tenant_id = %(tenant_id)s
 
@@ -73,7 +73,7 @@ INSERT INTO schedules (id, tenant_id, user_id, name, agent, input, cron, timezon
                        budget, tools, next_at)
 SELECT %(id)s, j.tenant_id, j.user_id, %(name)s, %(agent)s, %(input)s, %(cron)s, %(timezone)s, r.strategy, r.loop_block,
        j.model, r.limits, %(budget)s::json, j.tools, %(next_at)s
-FROM jobs j JOIN jobs r ON r.id = coalesce(j.root_job_id, j.id)
+FROM jobs j JOIN jobs r ON r.id = coalesce(j.root_job_id, j.id) AND r.tenant_id = j.tenant_id
 WHERE j.id = %(job_id)s AND j.tenant_id = %(tenant_id)s
 ON CONFLICT (id) DO NOTHING
 RETURNING id
@@ -83,8 +83,8 @@ RETURNING id
 -- job is locked. One row: `ran` says whether it runs.
 WITH running AS (
     SELECT tenant_id, job_id FROM steps
-    WHERE job_id = %(job_id)s AND round = %(round)s AND index = %(index)s AND attempt = %(attempt)s
-      AND status = 'running'
+    WHERE job_id = %(job_id)s AND tenant_id = %(tenant_id)s AND round = %(round)s AND index = %(index)s
+      AND attempt = %(attempt)s AND status = 'running'
 ), appended AS (
     INSERT INTO events (tenant_id, job_id, kind, data)
     SELECT r.tenant_id, r.job_id, %(kind)s, %(data)s FROM running r

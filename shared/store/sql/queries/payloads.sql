@@ -14,7 +14,8 @@ ON CONFLICT (hash, tenant_id) DO UPDATE SET created_at = planq_now(),
 -- %(instead_of)s, which is not right. If somebody else has just stored the same bytes, or replaced that one, the object
 -- stays without a payload and is collected.
 WITH noted AS (
-    UPDATE payload_objects SET created_at = planq_now() WHERE location = %(location)s AND NOT is_doomed RETURNING location
+    UPDATE payload_objects SET created_at = planq_now() WHERE location = %(location)s
+      AND tenant_id = %(tenant_id)s AND NOT is_doomed RETURNING location
 )
 INSERT INTO payloads AS p (tenant_id, hash, size, location, preview)
 SELECT %(tenant_id)s, %(hash)s, %(size)s, noted.location, %(preview)s::json FROM noted

@@ -1,0 +1,192 @@
+"""No statement touches the rows of a tenant without naming it, and what may is listed here with its reason.
+
+Every statement and every SQL function of `shared/store` is read. What callers' requests reach has no exceptions but
+those of `ALL_TENANTS`. The engine's own work is done by keys: whoever holds a job's id there has it from a claim,
+from a wake-up or from a row, never from a caller.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Uuid
+from sqlmodel import SQLModel
+
+from shared.store import tables
+from shared.store.database import named
+from tests.support.sql_tenancy import functions, untied
+
+ROOT = Path(tables.__file__).parents[2]
+STORE = ROOT / "shared/store"
+SQL = resources.files("shared.store").joinpath("sql")
+TABLES = {
+    table.name: frozenset(column.name for column in table.columns if isinstance(column.type, Uuid)) | {"children"}
+    for table in SQLModel.metadata.tables.values()
+    if "tenant_id" in table.columns
+}
+
+ENGINE_FILES = {
+    "budget": "what a claim reserves, by the claim's job and its tree",
+    "children": "a step delegates and joins, by the claim's job and its children",
+    "claim": "work is claimed by the ids of a wake-up, or of whatever is due",
+    "finish": "an attempt ends, by its claim",
+    "plan": "a stage ends with a plan, by its claim",
+    "stage": "a stage ends, by its claim",
+    "suspects": "what a lost worker held, by rows that the sweep has found",
+    "sweep": "what is due of all tenants",
+    "wait": "a step waits, by its claim; a question is answered by its tenant's (planq_answer_question)",
+}
+"""Files of functions that workers call, or a function that holds the row of a job which it found by its tenant."""
+
+ENGINE = {
+    "planq_cut_off": "its caller holds the job's row",
+    "planq_cancel_tree": "its caller holds the row of the job above",
+    "planq_below": "its caller holds the row of the job above",
+    "planq_resume_below": "its caller holds the row of the job above",
+    "planq_reopen_steps": "its caller holds the job's row",
+    "planq_rewake_steps": "its caller holds the job's row",
+    "abandon_step": "an attempt that this worker claimed",
+    "approvals": "of a claim's job and its tree",
+    "child_outcomes": "of a claim's step and the children that it has made",
+    "holds_step": "asks for a claim",
+    "held_work": "what one worker holds",
+    "return_wakes": "gives back wake-ups that a sweep has taken",
+    "look_at_orchestration": "of a claim's job",
+    "lock_orchestration": "of a claim's job",
+    "journal_orchestration": "of a claim's job",
+    "journal_refusal": "of a claim's job",
+    "tree_usage": "of a claim's job and those below it",
+    "model_of_job": "of a claim's job",
+    "charge_schedules": "of jobs that retention holds",
+    "delete_purgeable_jobs": "of jobs that retention holds",
+}
+"""What only workers ask for, by keys of what they hold."""
+
+ALL_TENANTS = {
+    "broken_invariants": "a check of the whole database",
+    "collect_payloads": "the collector of unused payloads, each compared within its tenant",
+    "count_unfinished": "numbers of a deployment, for its operator",
+    "due_schedules": "a sweep; each schedule goes on as its own tenant's",
+    "due_timers": "a sweep",
+    "ended_jobs": "who waits has looked at the job as its tenant's before",
+    "expired_jobs": "a sweep",
+    "expired_plans": "a sweep",
+    "expired_questions": "a sweep",
+    "fire_schedule": "of a schedule that a sweep has found; the job is its tenant's",
+    "forget_dead_workers": "workers are nobody's",
+    "forget_objects": "the collector of unused objects, by where they lie",
+    "forget_schedules": "a sweep",
+    "forget_suspects": "a sweep",
+    "lost_attempts": "a sweep",
+    "lost_stages": "a sweep",
+    "lost_steps": "a sweep",
+    "retire_tools": "a sweep",
+    "mark_objects": "the collector of unused objects, by where they lie",
+    "note_suspects": "a sweep; the tenant is the job's",
+    "stop_schedule": "of a schedule that a sweep has found",
+    "sweep_look": "a sweep",
+    "unanswered_wakes": "a sweep",
+    "unnotified_children": "a sweep",
+}
+"""What looks at all tenants on purpose, and shows a caller nothing of it."""
+
+FOR_WORKERS = {"jobs", "orchestrations.py", "retention.py"}
+"""The parts of `shared/store` that serve workers; all others serve callers too."""
+
+
+def _queries() -> Mapping[str, str]:
+    texts = [file.read_text("utf-8") for file in SQL.joinpath("queries").iterdir() if file.name.endswith(".sql")]
+    return {name: statement.decode() for name, statement in named(texts).items()}
+
+
+def _functions() -> Mapping[str, tuple[str, str]]:
+    """Return the bodies of the functions and the names of their files, by name."""
+    files = [file for file in SQL.joinpath("functions").iterdir() if file.name.endswith(".sql")]
+    return {
+        name: (file.name.removesuffix(".sql"), body)
+        for file in files
+        for name, body in functions(file.read_text("utf-8")).items()
+    }
+
+
+def _texts(path: Path) -> Iterator[str]:
+    """Yield the texts in a module, without its docstrings."""
+    tree = ast.parse(path.read_text())
+    said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said:
+            yield node.value
+
+
+def test_every_statement_names_the_tenant_whose_rows_it_touches() -> None:
+    found = {name: untied(text, TABLES) for name, text in _queries().items()}
+    found |= {name: untied(body, TABLES) for name, (file, body) in _functions().items() if file not in ENGINE_FILES}
+    listed = {**ENGINE, **ALL_TENANTS}
+    assert {name: sorted(touched) for name, touched in found.items() if touched and name not in listed} == {}
+    assert [name for name in listed if not found.get(name)] == [], "these need no exception (any more)"
+
+
+def test_what_serves_callers_reaches_no_statement_of_the_engine() -> None:
+    excused = {*ENGINE, *(name for name, (file, _) in _functions().items() if file in ENGINE_FILES)}
+    excused -= {name for name, (_, body) in _functions().items() if name in excused and not untied(body, TABLES)}
+    for path in sorted(STORE.glob("*.py")):
+        if path.name not in FOR_WORKERS:
+            reached = sorted(excused.intersection(_texts(path)))
+            assert reached == [], f"{path.name} asks for {reached} by ids that may be a caller's"
+
+
+def test_statements_over_rows_of_tenants_stand_in_sql_files_alone() -> None:
+    touches = re.compile(rf"\b(?:FROM|JOIN|UPDATE|INTO)\s+(?:{'|'.join(TABLES)})\b")
+    places = [path for room in ("api", "deploy", "shared", "worker") for path in (ROOT / room).rglob("*.py")]
+    found = {path.name for path in places for text in _texts(path) if touches.search(text)}
+    assert found == set()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT * FROM jobs WHERE id = %(id)s",
+        "SELECT * FROM jobs WHERE id = %(id)s AND (tenant_id = %(tenant_id)s OR %(everybody)s)",
+        "SELECT * FROM jobs WHERE id = %(id)s OR tenant_id = %(tenant_id)s",
+        "SELECT * FROM jobs WHERE id = %(id)s AND tenant_id <> %(tenant_id)s",
+        "SELECT * FROM jobs WHERE CASE WHEN tenant_id = %(tenant_id)s THEN true ELSE true END",
+        "SELECT tenant_id = %(tenant_id)s FROM jobs",
+        "UPDATE jobs SET tenant_id = %(tenant_id)s WHERE id = %(id)s",
+        "SELECT * FROM jobs j JOIN steps s ON s.job_id <> j.id WHERE j.tenant_id = %(tenant_id)s",
+        "SELECT * FROM jobs j, steps s WHERE j.tenant_id = %(tenant_id)s",
+        "SELECT * FROM steps WHERE job_id IN (SELECT id FROM jobs WHERE id = %(id)s)",
+        "SELECT (SELECT count(*) FROM steps) FROM jobs WHERE tenant_id = %(tenant_id)s",
+        "SELECT id FROM jobs WHERE tenant_id = %(tenant_id)s UNION ALL SELECT id FROM jobs",
+        "WITH mine AS (SELECT id FROM jobs) SELECT * FROM steps s JOIN mine m ON m.id = s.job_id",
+        "DELETE FROM jobs j USING steps s WHERE s.tenant_id = %(tenant_id)s",
+        "INSERT INTO events (job_id, kind) VALUES (%(id)s, 'x')",
+        "SELECT * FROM steps s JOIN jobs j ON s.index = j.round WHERE j.tenant_id = %(tenant_id)s",
+    ],
+)
+def test_a_statement_that_could_touch_another_tenants_rows_is_found(statement: str) -> None:
+    assert untied(statement, TABLES) != set()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT * FROM jobs WHERE id = %(id)s AND tenant_id = %(tenant_id)s",
+        "SELECT * FROM jobs j LEFT JOIN steps s ON s.job_id = j.id WHERE j.tenant_id = %(tenant_id)s",
+        "WITH mine AS (SELECT id FROM jobs WHERE tenant_id = %(tenant_id)s) SELECT * FROM steps "
+        "WHERE job_id IN (SELECT id FROM mine)",
+        "WITH RECURSIVE tree (id) AS (SELECT id FROM jobs WHERE tenant_id = %(t)s UNION "
+        "SELECT c.id FROM tree t JOIN jobs c ON c.parent_job_id = t.id) "
+        "SELECT * FROM steps s JOIN tree t ON t.id = s.job_id",
+        "PERFORM FROM jobs WHERE id = p_job AND tenant_id = p_tenant; UPDATE steps SET note = 1 WHERE job_id = p_job",
+        "SELECT * INTO e FROM elicitations WHERE id = p_id AND tenant_id = p_tenant; "
+        "SELECT 1 FROM jobs WHERE id = e.job_id",
+        "INSERT INTO events (tenant_id, job_id, kind) VALUES (%(tenant_id)s, %(id)s, 'x')",
+    ],
+)
+def test_a_statement_within_one_tenant_is_known(statement: str) -> None:
+    assert untied(statement, TABLES) == set()
