@@ -40,6 +40,7 @@ from shared.failpoints import Failpoints, methods
 from shared.settings import VERSION, Settings
 from shared.store.agents import DocumentStore
 from shared.store.catalogue import Catalogue
+from shared.store.conversations import ConversationStore
 from shared.store.database import Database
 from shared.store.elicitations import ElicitationStore
 from shared.store.jobs.signals import CANCELLED, ENDED, Notifier, listen
@@ -60,6 +61,7 @@ API_CRASH_POINTS: Mapping[str, Collection[str]] = {
     "skills": frozenset({"put", "retire"}),
     "schedules": frozenset({"delete"}),
     "elicitations": frozenset({"answer"}),
+    "conversations": frozenset({"settle"}),
 }
 """What an API process does to the world, by port, reading apart: see `shared.failpoints`."""
 
@@ -135,6 +137,7 @@ def _compose(settings: Settings, database: Database) -> Services:
         skills=failpoints.around("skills", DocumentStore(database, "skill")),
         schedules=failpoints.around("schedules", Schedules(database)),
         elicitations=failpoints.around("elicitations", ElicitationStore(database)),
+        conversations=failpoints.around("conversations", ConversationStore(database)),
         readiness=ReadinessChecks(database, worker_registry, BrokerProbe(celery), data=_embedded_data(settings)),
         metrics=Metrics(worker_registry, waiters),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Annotated, Any, TypeVar
@@ -28,6 +28,7 @@ from shared.domain.errors import InvalidRequest, NotFound, PlanqError, capped
 from shared.settings import Settings
 from shared.store.agents import DocumentStore
 from shared.store.catalogue import Catalogue
+from shared.store.conversations import ConversationStore
 from shared.store.elicitations import ElicitationStore
 from shared.store.jobs.signals import Notifier
 from shared.store.payloads import PayloadStore
@@ -56,6 +57,7 @@ class Services:
     skills: DocumentStore
     schedules: Schedules
     elicitations: ElicitationStore
+    conversations: ConversationStore
     readiness: ReadinessChecks
     metrics: Metrics
 
@@ -66,6 +68,14 @@ async def _services(request: Request) -> Services:
 
 
 Use = Annotated[Services, Depends(_services)]
+
+
+def announce_ended(services: Services, ended: Iterable[UUID]) -> None:
+    """Tell of jobs that a request has ended: the workers that carry them out, and whoever waits for one."""
+    for one in ended:
+        services.cancelled.send(one)
+        services.ended.send(one)
+        services.waiters.heard(one)
 
 
 async def job_when_ended(services: Services, job_id: UUID, seconds: float, request: Request) -> JobView | None:

@@ -17,6 +17,7 @@ from api.deps import (
     Services,
     StrictRequest,
     Use,
+    announce_ended,
     answer_to_nobody,
     cursor_bytes,
     cursor_of,
@@ -221,8 +222,6 @@ async def cancel_job(job_id: JobPath, services: Use, who: Who) -> Response:
     ended, status = await services.requests.cancel(who.tenant_id, found)
     if status is not JobStatus.CANCELLED:
         raise Conflict(f"job {found} is already {status}; only an unfinished job can be cancelled", job_status=status)
-    for one in ended:
-        services.cancelled.send(one)
-        services.ended.send(one)
-        services.waiters.heard(one)
+    announce_ended(services, ended)
+    services.publisher.publish_soon(await services.conversations.settle(found))
     return await answer_with(services, who, found)

@@ -27,7 +27,8 @@ class ConversationRow(SQLModel, table=True):
     """A thread of one channel of a tenant, and what was used in it.
 
     `active_job_id` is the one job of it that has begun and not ended; all others are held until it has been settled.
-    Messages are numbered up to `last_sequence`. Without a `policy` the tenant's holds.
+    Messages are numbered up to `last_sequence`, turns, in the order in which they began, up to `last_turn`. Without a
+    `policy` the tenant's holds.
     """
 
     __tablename__ = "conversations"
@@ -43,6 +44,7 @@ class ConversationRow(SQLModel, table=True):
     is_closed: bool = flag_column()
     active_job_id: UUID | None = None
     last_sequence: int = bigint_column()
+    last_turn: int = int_column()
     messages_in: int = bigint_column()
     messages_out: int = bigint_column()
     input_tokens: int = bigint_column()
@@ -56,7 +58,9 @@ class ConversationRow(SQLModel, table=True):
 class ConversationMessageRow(SQLModel, table=True):
     """One row of a conversation, in its order: words, or the call of a tool or its response.
 
-    `source_id` is the channel's own id of an inbound message. The job need not be there any more.
+    `source_id` is the channel's own id of an inbound message. The job need not be there any more. All rows of a
+    `turn` share its number; an inbound message has none while its job is held, or while it merges: it came in that
+    `round` of the job that runs, and its `submission` becomes a job of its own if that one ends without taking it in.
     """
 
     __tablename__ = "conversation_messages"
@@ -71,7 +75,7 @@ class ConversationMessageRow(SQLModel, table=True):
             postgresql_where=text("source_id IS NOT NULL"),
         ),
         Index("ix_conversation_messages_job_id", "job_id", postgresql_where=text("job_id IS NOT NULL")),
-        Index("ix_conversation_messages_merging", "conversation_id", postgresql_where=text("status = 'merging'")),
+        Index("ix_conversation_messages_turn", "conversation_id", "turn", "sequence"),
     )
     conversation_id: UUID = Field(
         sa_column=Column(ForeignKey("conversations.id", ondelete="CASCADE"), primary_key=True)
@@ -89,5 +93,8 @@ class ConversationMessageRow(SQLModel, table=True):
     content: Any = json_column()
     meta: Any = Field(default=None, sa_column=Column("metadata", JSON, nullable=True))
     job_id: UUID | None = None
+    turn: int | None = None
+    round: int | None = None
+    submission: Any = json_column()
     status: str = enum_column("message_status", MessageStatus, default="done")
     created_at: datetime = time_column(nullable=False, now=True)

@@ -174,7 +174,7 @@ class RequestStore:
         earlier job, and nothing is stored. Raises `Conflict` when the key was used for another request, `NotFound`
         when the job that it forks has been removed.
         """
-        values = _values(submission)
+        values = submission_values(submission)
         if submission.forked_from is None:
             row = await self._submissions.do(values)
         else:
@@ -379,7 +379,8 @@ class RequestStore:
         return await list_tools(self._database, tenant_id)
 
 
-def _values(submission: Submission) -> dict[str, object]:
+def submission_values(submission: Submission) -> dict[str, object]:
+    """Return the item of `planq_submit_jobs` that a submission is."""
     reuse, skills = submission.reuse, submission.skill_versions
     return {
         "id": str(submission.id),

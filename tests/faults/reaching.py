@@ -19,6 +19,7 @@ from shared.store.jobs.signals import CANCELLED
 from shared.store.jobs.transitions import PostgresJobStore
 from shared.store.requests import AnsweredBy, Verdict
 from tests.faults.chaining import CHAINING
+from tests.faults.conversing import CONVERSING
 from tests.faults.delegating import kin, untold
 from tests.faults.orchestrating import orchestrated
 from tests.faults.remembering import REMEMBERING
@@ -421,6 +422,7 @@ REACH: dict[str, Recipe] = {
     "payloads.put": large,
     "payloads.get": large,
     **CHAINING,
+    **CONVERSING,
     **REMEMBERING,
     "worker_registry.register": mixed,
     "worker_registry.publish_tools": mixed,

@@ -14,6 +14,7 @@ import pytest
 from api.app import API_CRASH_POINTS
 from shared.failpoints import VARIABLE, point_names
 from tests.faults.conftest import Play, Stage
+from tests.faults.conversing import is_answered, says
 from tests.faults.scene import MIXED, MIXED_TEXT, PATIENCE, Scene
 from tests.support.waiting import eventually
 
@@ -63,6 +64,21 @@ def cancelled(scene: Scene, point: str) -> None:
     told = scene.read("SELECT count(*) AS n FROM events WHERE job_id = %s AND kind = 'job_cancelled'", job_id)
     assert told[0]["n"] == 1
     assert scene.steps(job_id) == ["cancelled"]
+
+
+def settled_by_a_cancel(scene: Scene, point: str) -> None:
+    """The API dies before, or after, it lets the next turn begin; a worker's sweeper sees to what is left."""
+    scene.worker()
+    scene.api(**{VARIABLE: point})
+    hold = {"plan": {"calls": [{"tool_name": "fault_hold", "arguments": {"until": "never"}}]}}
+    first = says(scene, "hold", submission=hold)
+    second = says(scene, "calculate 1 + 2")
+    assert first.job_id is not None
+    assert second.job_id is not None
+    scene.runs(first.job_id)
+    dies_of(scene, "POST", f"/jobs/{first.job_id}/cancel")
+    is_answered(scene, first.conversation_id, 2)
+    assert scene.job(second.job_id)[0]["status"] == "completed"
 
 
 def held_job(scene: Scene, point: str) -> UUID:
@@ -190,6 +206,7 @@ REACH: dict[str, Recipe] = {
     "skills.retire": document_retired,
     "schedules.delete": schedule_deleted,
     "elicitations.answer": answered,
+    "conversations.settle": settled_by_a_cancel,
 }
 
 

@@ -204,29 +204,31 @@ class Dispatcher:
         chain.is_asking = False
         while following is not None:
             carried = await self._carry_out(chain, following, tracked=tracked or outcome is not None)
-            if isinstance(following, StageClaim) and following.parent is not None:
-                carried = await self._notify_parent(following, carried)
+            if isinstance(following, StageClaim) and (following.parent or following.conversation_id):
+                carried = await self._tell_of_end(following, carried)
             outcome = outcome or carried
             following = await self._go_on(work, chain, carried)
         return outcome or Carried()
 
-    async def _notify_parent(self, claim: StageClaim, carried: Carried) -> Carried:
-        """Notify the parent of a child job if the job has ended; returns the outcome with what that led to.
+    async def _tell_of_end(self, claim: StageClaim, carried: Carried) -> Carried:
+        """Notify the parent of a child job, or settle a turn, if the job has ended; returns what that led to, too.
 
         Where the database does not answer, the sweeper does it.
         """
         if carried.taken or carried.wakes or carried.is_late:
             return carried  # the job goes on, or somebody else has ended it
         try:
-            notified = await persist(lambda: self._store.child_ended(claim.job_id))
+            wakes = await persist(lambda: self._end(claim))
         except DatabaseUnavailable:
-            _log.warning("parent_not_notified", extra={"job": str(claim.job_id)})
+            _log.warning("end_not_told", extra={"job": str(claim.job_id)})
             return carried
-        return (
-            carried
-            if notified is None
-            else replace(carried, wakes=[*carried.wakes, *after_step(notified.step, notified.result)])
-        )
+        return replace(carried, wakes=[*carried.wakes, *wakes])
+
+    async def _end(self, claim: StageClaim) -> Sequence[Wake]:
+        if claim.parent is None:
+            return await self._store.settle_turn(claim.job_id)
+        notified = await self._store.child_ended(claim.job_id)
+        return () if notified is None else after_step(notified.step, notified.result)
 
     async def _go_on(self, work: Work, chain: Chain, carried: Carried) -> Claim | None:
         """See to all that an outcome led to; returns what the chain carries out next, None when it ends here."""

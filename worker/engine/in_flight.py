@@ -368,6 +368,8 @@ class GuardedStore:
         self.children = store.children
         self.approvals = store.approvals
         self.child_ended = store.child_ended
+        self.settle_turn = store.settle_turn
+        self.history = store.history
         self.holds_step = store.holds_step
 
 

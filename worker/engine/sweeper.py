@@ -114,6 +114,7 @@ class Sweeper:
             SweepPart.QUESTIONS: self._expire_questions,
             SweepPart.SCHEDULES: self._fire_schedules,
             SweepPart.CHILDREN: self._notify_parents,
+            SweepPart.CONVERSATIONS: self._settle_turns,
         }
         self._passes = 0
         self._is_broker_there = True
@@ -302,6 +303,14 @@ class Sweeper:
         ended = await self._store.unnotified_children(self._settings.batch)
         for child in ended:
             wakes += await self._notify_parent(child)
+        return len(ended), wakes
+
+    async def _settle_turns(self) -> tuple[int, list[Wake]]:
+        wakes: list[Wake] = []
+        ended = await self._store.unsettled_turns(self._settings.batch)
+        for job_id in ended:
+            wakes += await self._store.settle_turn(job_id)
+            _log.warning("turn_settled", extra={"job": str(job_id)})
         return len(ended), wakes
 
     async def _notify_parent(self, child: UUID) -> list[Wake]:

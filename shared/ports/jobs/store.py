@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
+from shared.domain.conversations.messages import HistoryMessage
 from shared.domain.errors import ErrorRecord
 from shared.domain.jobs.budget import Holder, Reserved, Wanted
 from shared.domain.jobs.elicitations import Elicitation
@@ -19,6 +20,7 @@ from shared.domain.jobs.usage import ModelCall
 from shared.domain.values.encoding import JsonText
 from shared.ports.jobs.children import ChildOutcome, Delegated
 from shared.ports.jobs.claims import StageClaim, StepClaim
+from shared.ports.jobs.wakes import Wake
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,6 +381,22 @@ class JobStore(Protocol):
 
         The parent is notified once: None when it was before, when the job has no parent, or when it has not ended.
         The worker that ended the child calls this after that commit; the sweeper does it where no worker did.
+        """
+        ...
+
+    async def settle_turn(self, job_id: UUID) -> Sequence[Wake]:
+        """Write down what a turn of a conversation came to that has ended; the next one begins, and is to be woken.
+
+        Once: nothing happens when it was done before, when the job is no turn, or when it has not ended. The worker
+        that ended the job calls this after that commit; the sweeper does it where no worker did.
+        """
+        ...
+
+    async def history(self, tenant_id: str, conversation_id: UUID, job_id: UUID) -> Sequence[HistoryMessage]:
+        """Return what stands in a conversation of the turns before this job's, newest first, at most 200 rows.
+
+        Every call of a tool has its response, right after it in the order of the rows, unless the bound lies between
+        them. It is the same as often as it is asked for while the job runs.
         """
         ...
 

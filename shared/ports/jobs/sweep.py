@@ -157,6 +157,7 @@ class SweepPart(StrEnum):
     JOBS = "jobs"  # expired_jobs
     QUESTIONS = "questions"  # expired_questions
     CHILDREN = "children"  # unnotified_children
+    CONVERSATIONS = "conversations"  # unsettled_turns
     WAKES = "wakes"  # take_due_wakes
     SCHEDULES = "schedules"  # due_schedules
 
@@ -293,6 +294,14 @@ class SweepStore(Protocol):
 
     async def child_ended(self, job_id: UUID) -> ParentTransition | None:
         """Notify the parent, as `JobStore.child_ended`."""
+        ...
+
+    async def unsettled_turns(self, limit: int) -> Sequence[UUID]:
+        """Return turns of conversations that ended a while ago and were not settled."""
+        ...
+
+    async def settle_turn(self, job_id: UUID) -> Sequence[Wake]:
+        """Settle a turn, as `JobStore.settle_turn`."""
         ...
 
     async def tidy(self) -> None:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from shared.domain.conversations.messages import MergedMessage
 from shared.domain.errors import InvalidArguments, capped, storable
 from shared.domain.jobs.budget import Holder, Wanted
 from shared.domain.jobs.elicitations import (
@@ -363,10 +364,12 @@ def stage_claim(value: Mapping[str, Any]) -> StageClaim:
         results=None if results is None else step_results(results),
         strategy=Strategy(value["strategy"]),
         rounds=round_records(rounds),
+        merged=tuple(MergedMessage(one["round"], one["text"]) for one in value["merged"] or ()),
         rounds_time_left=None if rounds_left is None else timedelta(seconds=rounds_left),
         user_id=value["user_id"],
         trace_id=value["trace_id"],
         context_id=value["conversation_id"] or value["job_id"],
+        conversation_id=None if value["conversation_id"] is None else UUID(value["conversation_id"]),
         tried=StageTries(**(value["tried"] or {})),
         time_left=None if time_left is None else timedelta(seconds=time_left),
         **({} if job_tree is None else _stage_job_tree(job_tree)),

@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from shared.domain.conversations.messages import HistoryMessage
 from shared.domain.errors import ErrorRecord, InternalFault
 from shared.domain.jobs.budget import Holder, Reserved, Wanted
 from shared.domain.jobs.elicitations import Elicitation
@@ -35,6 +36,7 @@ from shared.ports.jobs.store import (
     TransitionResult,
     UnitStep,
 )
+from shared.ports.jobs.wakes import Wake
 from shared.store.database import Database, Row, as_json, json_text, stored_text
 from shared.store.ids import new_id
 from shared.store.jobs.batching import Batcher
@@ -53,6 +55,7 @@ from shared.store.jobs.codec import (
     transition_result,
     wanted_to_json,
 )
+from shared.store.turns import history, settle_turn
 
 _STEPS_TOGETHER = 2_000
 """Steps of the plans that are stored in one commit; a larger plan goes alone."""
@@ -359,6 +362,12 @@ class PostgresJobStore:
 
     async def child_ended(self, job_id: UUID) -> ParentTransition | None:
         return await notify_parent(self._database, job_id)
+
+    async def settle_turn(self, job_id: UUID) -> Sequence[Wake]:
+        return await settle_turn(self._database, job_id)
+
+    async def history(self, tenant_id: str, conversation_id: UUID, job_id: UUID) -> Sequence[HistoryMessage]:
+        return await history(self._database, tenant_id, conversation_id, job_id)
 
     async def holds_step(self, claim: StepClaim) -> bool:
         ref = claim.ref

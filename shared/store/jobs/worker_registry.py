@@ -46,6 +46,7 @@ from shared.store.ids import new_id
 from shared.store.jobs.children import notify_parent
 from shared.store.jobs.codec import after_answer_fields, elicitation_text, transition_result, tries_of
 from shared.store.schedules import Firing
+from shared.store.turns import settle_turn
 
 
 class WorkerRegistry:
@@ -382,6 +383,12 @@ class WorkerRegistry:
 
     async def child_ended(self, job_id: UUID) -> ParentTransition | None:
         return await notify_parent(self._database, job_id)
+
+    async def unsettled_turns(self, limit: int) -> Sequence[UUID]:
+        return [row["id"] for row in await self._database.fetch_all("unsettled_turns", limit=limit)]
+
+    async def settle_turn(self, job_id: UUID) -> Sequence[Wake]:
+        return await settle_turn(self._database, job_id)
 
     async def tidy(self) -> None:
         await self._database.execute("forget_dead_workers")

@@ -7,6 +7,7 @@
 --   stage     the answer ends a job, or a stage waits   sweep     what nobody else moves
 --   view      what callers see of jobs                  suspects  what was in flight in a lost worker
 --   events    what has happened                         clock     the time, and all periods
+--   conversation  messages become turns, one after the other
 --
 -- A job moves submit -> claim -> plan -> (claim -> finish)* -> claim -> stage. `planq migrate` makes all of them anew when
 -- a file has changed; queries/ holds the single statements that Python runs by name, one file for each subject.
@@ -43,3 +44,8 @@ CREATE TYPE planq_freed AS (
 
 -- Where a job stands after steps of it have ended; `is_taken` says that RESPOND was taken over.
 CREATE TYPE planq_closed AS (job uuid, tenant text, status text, stage_attempt int, is_taken boolean);
+
+-- What becomes of a message in its conversation: its `outcome`; the `job` that takes it in, null for one of its own; the
+-- `turn` of that job where it has one; the `round` of it in which the message came, where it waits to be taken in. Its own
+-- job `begins`, or is held; it `interrupts` the one that runs.
+CREATE TYPE planq_arrival AS (outcome text, job uuid, turn int, round int, begins boolean, interrupts boolean);

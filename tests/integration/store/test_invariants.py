@@ -17,6 +17,7 @@ from shared.store import schema
 from shared.store.database import Database, query
 from shared.store.jobs.worker_registry import WorkerRegistry
 from tests.model.events import StepClaimed, StepDelegated, StepSucceeded
+from tests.support.conversations import Thread
 from tests.support.plans import compiled
 from tests.support.stored import StoredJob
 
@@ -114,6 +115,15 @@ FAMILY_DAMAGE = {
 }
 """Damage to a job whose first step waits for three child jobs, two of which may be begun."""
 
+TURN_DAMAGE = {
+    "turn_out_of_turn": "UPDATE jobs SET run_at = now() WHERE run_at = planq_never()",
+    "turn_held_in_vain": "UPDATE conversations SET active_job_id = NULL",
+    "active_turn_differs": "UPDATE jobs SET is_joined = true WHERE run_at < planq_never()",
+    "turn_not_settled": "UPDATE jobs SET status = 'failed', finished_at = now() - interval '1 h' "
+    "WHERE run_at < planq_never()",
+}
+"""Damage to a conversation of two turns, the first of which is active."""
+
 SHOWN_AS = {
     "stage_woken_too_late": "woken_too_late",
     "open_in_another_round": "ended_with_open_steps",
@@ -133,6 +143,19 @@ def test_each_invariant_of_a_family_finds_its_damage(database_url: str, invarian
         assert await stored.apply(StepDelegated(1, 3, JoinPolicy.ALL), 0)
         if invariant is not None:
             await run(database, FAMILY_DAMAGE[invariant])
+        return list(await WorkerRegistry(database, timedelta(seconds=15)).broken_invariants())
+
+    found = {row["invariant"] for row in play(database_url, scenario)}
+    assert found == set() if invariant is None else invariant in found
+
+
+@pytest.mark.parametrize("invariant", [None, *TURN_DAMAGE], ids=str)
+def test_each_invariant_of_turns_finds_its_damage(database_url: str, invariant: str | None) -> None:
+    async def scenario(database: Database) -> list[Any]:
+        for text in ("one", "two"):
+            await Thread(database).says(text)
+        if invariant is not None:
+            await run(database, TURN_DAMAGE[invariant])
         return list(await WorkerRegistry(database, timedelta(seconds=15)).broken_invariants())
 
     found = {row["invariant"] for row in play(database_url, scenario)}
@@ -159,7 +182,7 @@ def test_each_invariant_finds_its_damage(database_url: str, invariant: str | Non
 
 def test_every_invariant_has_its_damage() -> None:
     named = set(re.findall(r"^SELECT '(\w+)'", query("broken_invariants").decode(), re.MULTILINE))
-    assert named == {SHOWN_AS.get(damage, damage) for damage in DAMAGE} | set(FAMILY_DAMAGE)
+    assert named == {SHOWN_AS.get(damage, damage) for damage in DAMAGE} | {*FAMILY_DAMAGE, *TURN_DAMAGE}
 
 
 def test_what_breaks_an_invariant_is_refused_by_its_name(database_url: str) -> None:

@@ -322,3 +322,22 @@ def test_what_is_due_is_counted_without_removing_it(connection: psycopg.Connecti
     assert run(use=due) == [Purgeable(4, when[0] if when else None), Purgeable(0, None)]
     assert len(left(connection)) == 5
     assert Counter(dict(run())) == {"completed": 4}
+
+
+def test_a_turn_goes_once_it_is_settled_and_its_conversation_stays(
+    connection: psycopg.Connection[Any], run: Run
+) -> None:
+    (settled, unsettled) = ended(connection, days=31, count=2)
+    connection.execute(
+        "INSERT INTO conversations (id, tenant_id, channel, thread) VALUES (%s, 'default', 'api', 't')", (settled,)
+    )
+    connection.execute(
+        "INSERT INTO conversation_messages (conversation_id, sequence, id, tenant_id, channel, direction, text, "
+        "job_id) VALUES (%(id)s, 1, %(id)s, 'default', 'api', 'inbound', 'hello', %(id)s)",
+        {"id": settled},
+    )
+    connection.execute("UPDATE jobs SET conversation_id = %s, is_joined = id = %s", (settled, settled))
+    assert run() == [("completed", 1)]
+    assert left(connection) == {unsettled}
+    kept = connection.execute("SELECT text, job_id FROM conversation_messages").fetchall()
+    assert kept == [("hello", settled)]

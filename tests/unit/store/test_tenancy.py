@@ -50,6 +50,13 @@ ENGINE = {
     "planq_resume_below": "its caller holds the row of the job above",
     "planq_reopen_steps": "its caller holds the job's row",
     "planq_rewake_steps": "its caller holds the job's row",
+    "planq_place_message": "its caller holds the conversation's row, and jobs are those of its messages",
+    "planq_extend_job": "its caller holds the conversation's row, whose turn the job is",
+    "planq_begin_turn": "its caller holds the conversation's row",
+    "planq_settle_merging": "its caller holds the conversation's row",
+    "planq_write_calls": "its caller holds the conversation's row and has settled the job",
+    "planq_turn_usage": "its caller holds the conversation's row and has settled the job",
+    "planq_merged": "of a claim's job and its conversation",
     "abandon_step": "an attempt that this worker claimed",
     "approvals": "of a claim's job and its tree",
     "child_outcomes": "of a claim's step and the children that it has made",
@@ -92,6 +99,8 @@ ALL_TENANTS = {
     "sweep_look": "a sweep",
     "unanswered_wakes": "a sweep",
     "unnotified_children": "a sweep",
+    "unsettled_turns": "a sweep",
+    "planq_settle_turn": "does the same whoever asks, for a job that has ended, and tells nothing of it",
 }
 """What looks at all tenants on purpose, and shows a caller nothing of it."""
 

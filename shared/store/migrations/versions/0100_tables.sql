@@ -195,6 +195,7 @@ CREATE TABLE conversations (
     is_closed BOOLEAN DEFAULT false NOT NULL,
     active_job_id UUID,
     last_sequence BIGINT DEFAULT 0 NOT NULL,
+    last_turn INTEGER DEFAULT 0 NOT NULL,
     messages_in BIGINT DEFAULT 0 NOT NULL,
     messages_out BIGINT DEFAULT 0 NOT NULL,
     input_tokens BIGINT DEFAULT 0 NOT NULL,
@@ -363,13 +364,16 @@ CREATE TABLE conversation_messages (
     content JSON,
     metadata JSON,
     job_id UUID,
+    turn INTEGER,
+    round INTEGER,
+    submission JSON,
     status message_status DEFAULT 'done' NOT NULL,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
     CONSTRAINT pk_conversation_messages PRIMARY KEY (conversation_id, sequence),
     CONSTRAINT fk_conversation_messages_conversation_id FOREIGN KEY(conversation_id) REFERENCES conversations (id) ON DELETE CASCADE
 );
 
-CREATE INDEX ix_conversation_messages_merging ON conversation_messages (conversation_id) WHERE status = 'merging';
+CREATE INDEX ix_conversation_messages_turn ON conversation_messages (conversation_id, turn, sequence);
 
 CREATE UNIQUE INDEX uq_conversation_messages_id ON conversation_messages (id);
 

@@ -70,6 +70,8 @@ BEGIN
         'job_id', p_job, 'tenant_id', j.tenant_id, 'status', j.status, 'round', j.round, 'attempt', j.stage_attempt,
         'strategy', j.strategy, 'rounds', CASE WHEN j.has_rounds THEN planq_rounds(p_job, j.round) END,
         'rounds_time_left', CASE WHEN j.has_rounds THEN j.rounds_time_left END,
+        'merged', CASE WHEN j.has_rounds AND j.conversation_id IS NOT NULL
+            THEN planq_merged(j.conversation_id, p_job, j.round) END,
         'model', j.model, 'input', j.input, 'tools', j.tools, 'limits', j.limits, 'loop', j.loop_block,
         'forked_from', j.forked_from, 'user_id', j.user_id, 'trace_id', j.trace_id, 'conversation_id', j.conversation_id,
         'time_left', j.time_left, 'tried', CASE WHEN j.stage_retry IS NOT NULL

@@ -67,6 +67,23 @@ SELECT 'family_differs', c.id, NULL FROM jobs c JOIN jobs p ON p.id = c.parent_j
 WHERE c.depth <> p.depth + (c.agent_name IS NOT NULL)::int OR c.root_job_id IS DISTINCT FROM coalesce(p.root_job_id, p.id) OR c.id <= p.id
    OR c.tenant_id <> p.tenant_id
 UNION ALL
+-- One turn of a conversation has begun and not ended, the one that it names as active; all others are held.
+SELECT 'turn_out_of_turn', j.id, NULL FROM unfinished j JOIN conversations c ON c.id = j.conversation_id
+WHERE j.parent_job_id IS NULL AND j.run_at <> planq_never() AND c.active_job_id IS DISTINCT FROM j.id
+UNION ALL
+SELECT 'turn_held_in_vain', j.id, NULL FROM unfinished j JOIN conversations c ON c.id = j.conversation_id
+WHERE j.parent_job_id IS NULL AND j.run_at = planq_never() AND c.active_job_id IS NULL
+UNION ALL
+SELECT 'active_turn_differs', c.active_job_id, NULL FROM conversations c
+WHERE c.active_job_id IS NOT NULL AND NOT EXISTS (
+    SELECT FROM jobs j WHERE j.id = c.active_job_id AND j.conversation_id = c.id AND j.parent_job_id IS NULL
+      AND NOT j.is_joined)
+UNION ALL
+-- The sweeper settles every turn that no worker did.
+SELECT 'turn_not_settled', j.id, NULL FROM jobs j
+WHERE j.conversation_id IS NOT NULL AND j.parent_job_id IS NULL AND NOT j.is_joined
+  AND j.status IN ('completed', 'failed', 'cancelled') AND j.finished_at < planq_now() - interval '1 minute'
+UNION ALL
 -- Nobody but a process for suspects claims them, and not for ever.
 SELECT 'suspected_too_long', s.job_id, s.index FROM suspects n
 JOIN steps s ON s.job_id = n.job_id AND s.round = n.round AND s.index = n.index AND s.attempt = n.attempt

@@ -9,6 +9,7 @@ SELECT count(*)::int AS jobs, min(d.finished_at) AS oldest FROM tenants t CROSS 
                     planq_now() - make_interval(secs => %(seconds)s))))::bigint), 12, '0') || repeat('0', 20))::uuid
       AND d.finished_at < planq_now() - make_interval(secs => %(seconds)s)
       AND (SELECT p.id FROM jobs p WHERE p.id = d.parent_job_id) IS NULL
+      AND (d.conversation_id IS NULL OR d.parent_job_id IS NOT NULL OR d.is_joined)
       AND NOT EXISTS (
           SELECT FROM jobs c WHERE c.parent_job_id = d.id
             AND c.status IN ('queued', 'planning', 'executing', 'input_required', 'responding'))
@@ -21,7 +22,7 @@ SELECT count(*)::int AS jobs, min(d.finished_at) AS oldest FROM tenants t CROSS 
 -- Jobs in one status that ended more than `seconds` ago, oldest first, locked until the transaction ends; those that
 -- somebody holds are passed over. At most `limit` jobs, and no more once those found have `most_steps` steps.
 -- Ids sort by the time they were made and a job ends after that, so only the old end of ix_jobs_status_listing is
--- looked at: nothing at all when nothing is due. A child job stays until its parent is gone.
+-- looked at: nothing at all when nothing is due. A child job stays until its parent is gone, a turn until it is settled.
 SELECT j.id FROM jobs j
 WHERE j.status = %(status)s AND j.finished_at < planq_now() - make_interval(secs => %(seconds)s) AND j.id IN (
     SELECT sized.id FROM (
@@ -34,6 +35,7 @@ WHERE j.status = %(status)s AND j.finished_at < planq_now() - make_interval(secs
                                 planq_now() - make_interval(secs => %(seconds)s))))::bigint), 12, '0') || repeat('0', 20))::uuid
                   AND d.finished_at < planq_now() - make_interval(secs => %(seconds)s)
                   AND (SELECT p.id FROM jobs p WHERE p.id = d.parent_job_id) IS NULL
+                  AND (d.conversation_id IS NULL OR d.parent_job_id IS NOT NULL OR d.is_joined)
                   AND NOT EXISTS (
                       SELECT FROM jobs c WHERE c.parent_job_id = d.id
                         AND c.status IN ('queued', 'planning', 'executing', 'input_required', 'responding'))

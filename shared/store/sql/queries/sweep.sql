@@ -141,3 +141,10 @@ SELECT id FROM jobs
 WHERE parent_job_id IS NOT NULL AND NOT is_joined AND status IN ('completed', 'failed', 'cancelled')
   AND finished_at <= planq_now() - planq_claim_grace()
 ORDER BY id LIMIT %(limit)s
+
+-- name: unsettled_turns
+-- Turns of conversations that ended a moment ago or longer and were not settled.
+SELECT id FROM jobs
+WHERE conversation_id IS NOT NULL AND parent_job_id IS NULL AND NOT is_joined
+  AND status IN ('completed', 'failed', 'cancelled') AND finished_at <= planq_now() - planq_claim_grace()
+ORDER BY id LIMIT %(limit)s

@@ -52,6 +52,12 @@ SELECT 'children', NULL, NULL WHERE EXISTS (
       AND finished_at <= planq_now() - planq_claim_grace()
 )
 UNION ALL
+SELECT 'conversations', NULL, NULL WHERE EXISTS (
+    SELECT FROM jobs
+    WHERE conversation_id IS NOT NULL AND parent_job_id IS NULL AND NOT is_joined
+      AND status IN ('completed', 'failed', 'cancelled') AND finished_at <= planq_now() - planq_claim_grace()
+)
+UNION ALL
 SELECT 'wakes', NULL, NULL WHERE EXISTS (
     SELECT FROM jobs
     WHERE wake_at <= planq_now() AND run_at <= planq_now() AND stage_worker IS NULL

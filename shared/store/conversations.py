@@ -1,0 +1,139 @@
+"""Conversations in the store: messages come in, turns are settled, callers look.
+
+Every inbound message is one call of `planq_receive_message`, and so one commit: the message, its job and the first
+event are stored together, or nothing is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from shared.domain.conversations.messages import Policy
+from shared.ports.jobs.wakes import PlanWake, Wake
+from shared.store.database import Database, json_text, stored_text
+from shared.store.ids import new_id
+from shared.store.requests import Submission, submission_values
+from shared.store.turns import settle_turn
+
+
+@dataclass(frozen=True, slots=True)
+class Inbound:
+    """A message that has been checked, and what is to be made of it.
+
+    Its `submission` has no idempotency key: `source_id`, the channel's own id of the message, takes its place.
+    Without a `thread` it begins a conversation. The `policy` is the tenant's and gives way to the conversation's own.
+    With `debounce_ms` its job waits that long for further messages, which are added to it, at most
+    `debounce_most_ms`.
+    """
+
+    submission: Submission
+    channel: str
+    thread: str | None = None
+    source_id: str | None = None
+    user_id: str = ""
+    text: str = ""
+    tokens: int = 0
+    content: Any = None
+    metadata: Mapping[str, Any] | None = None
+    policy: Policy = Policy.QUEUE
+    debounce_ms: int = 0
+    debounce_most_ms: int = 0
+
+
+class Arrival(StrEnum):
+    """What has become of an inbound message."""
+
+    ACCEPTED = "accepted"  # it has a job of its own, which may have to wait for its turn
+    DUPLICATE = "duplicate"  # it came before, and nothing is stored
+    REJECTED = "rejected"  # a turn is active and the policy says so, or it is closed: nothing is stored
+    MERGED = "merged"  # the job that runs takes it in, or another one follows
+    GATHERED = "gathered"  # it was added to a job that has not begun
+    ANSWERED = "answered"  # it answers what a step of the job that runs has asked
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What has become of a message.
+
+    `job_id` is the job that answers it, the earlier one for a duplicate; nothing was stored of one that is rejected.
+    The caller publishes `wakes`, and announces the jobs in `ended`, which were cancelled for it.
+    """
+
+    outcome: Arrival
+    conversation_id: UUID
+    message_id: UUID | None
+    sequence: int | None
+    job_id: UUID | None
+    begins: bool = False
+    ended: Sequence[UUID] = ()
+    wakes: Sequence[Wake] = ()
+    is_closed: bool = False
+
+
+class ConversationStore:
+    """The conversations of all tenants."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def receive(self, inbound: Inbound) -> Received:
+        """Store a message and make a job of it, or do with it what the policy of its conversation says.
+
+        Of the same `source_id` on the same channel there is one message, however often it comes and at once.
+        Raises `ValueError` for a submission with an idempotency key.
+        """
+        if inbound.submission.idempotency_key is not None:
+            raise ValueError("a message is known by its source id; its submission has no idempotency key")
+        values = json_text(submission_values(inbound.submission))
+        return _received(await self._database.call("planq_receive_message", _message_text(inbound), values), inbound)
+
+    async def settle(self, job_id: UUID) -> Sequence[Wake]:
+        """Write down what a turn came to that has ended, and let the next one begin; returns whom to wake.
+
+        May be repeated, also for a job that has not ended or is no turn: nothing happens then.
+        """
+        return await settle_turn(self._database, job_id)
+
+
+def _message_text(inbound: Inbound) -> str:
+    return json_text(
+        {
+            "id": str(new_id()),
+            "conversation_id": str(new_id()),
+            "tenant_id": inbound.submission.tenant_id,
+            "channel": inbound.channel,
+            "thread": inbound.thread,
+            "source_id": inbound.source_id,
+            "user_id": inbound.user_id,
+            "text": inbound.text,
+            "tokens": inbound.tokens,
+            "content": stored_text(inbound.content),
+            "metadata": stored_text(inbound.metadata),
+            "policy": str(inbound.policy),
+            "debounce_seconds": inbound.debounce_ms / 1000,
+            "debounce_most_seconds": inbound.debounce_most_ms / 1000,
+            "may_answer": False,
+        }
+    )
+
+
+def _received(value: Mapping[str, Any], inbound: Inbound) -> Received:
+    told, conversation_id = value["outcome"], UUID(value["conversation_id"])
+    if told in ("rejected", "closed"):
+        return Received(Arrival.REJECTED, conversation_id, None, None, None, is_closed=told == "closed")
+    job_id = None if value["job_id"] is None else UUID(value["job_id"])
+    begun = [UUID(begun) for begun in value["begun"]]
+    return Received(
+        Arrival(told),
+        conversation_id,
+        UUID(value["message_id"]),
+        value["sequence"],
+        job_id,
+        begins=job_id in begun,
+        ended=tuple(UUID(ended) for ended in value["ended"]),
+        wakes=tuple(PlanWake(one) for one in begun),
+    )

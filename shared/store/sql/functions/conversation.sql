@@ -1,0 +1,360 @@
+-- Conversation: messages of one thread become jobs that begin one after the other; a job of one that no other job made is a turn.
+--
+-- planq_receive_message   stores an inbound message with its job, or adds it to a job that is there
+--   planq_place_message     decides which, by what the conversation is doing and by its policy
+--   planq_extend_job        adds a message to the input of a job that has not begun
+-- planq_settle_turn       a turn has ended: what it came to is written down, and the next one begins
+--   planq_write_calls       the calls of its tools, each with its response
+--   planq_settle_merging    messages that it has taken in, and those that it has not
+--   planq_begin_turn        the next turn begins
+-- planq_merged            what a further round of a turn is shown of messages that came meanwhile
+--
+-- Lock order: the conversation's row, then jobs as everywhere, then rows of its messages. No transition that holds a job
+-- asks for a conversation, so a turn is settled in a commit of its own, by the worker that ended it or by the sweeper.
+-- The rows of a turn share its number `turn`; those of a message whose job is held, or that waits to be taken in, have none.
+
+-- MessageReceived: `p_message` {id, conversation_id, tenant_id, channel, thread, source_id, user_id, text, tokens, content,
+-- metadata, policy, debounce_seconds, debounce_most_seconds, may_answer}, where `content` and `metadata` are texts that hold
+-- JSON, `conversation_id` is the id of a new one, and without a `thread` there is always a new one; `p_job` is an item of
+-- planq_submit_jobs. Returns {outcome, conversation_id, message_id, sequence, job_id, ended, begun: [jobs to be woken]};
+-- `rejected` and `closed` have stored nothing, and neither has `asking`: a person is asked, which this may answer.
+CREATE FUNCTION planq_receive_message(p_message json, p_job json) RETURNS json LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+DECLARE
+    m record;
+    c conversations;
+    a planq_arrival;
+    v_known json;
+    v_begun uuid[] := '{}';
+    v_ended uuid[] := '{}';
+    v_job uuid := p_job->>'id';
+    v_run_at timestamptz;
+BEGIN
+    SELECT * INTO m FROM json_to_record(p_message) AS r (
+        id uuid, conversation_id uuid, tenant_id text, channel text, thread text, source_id text, user_id text, text text,
+        tokens int, content text, metadata text, policy text, debounce_seconds float8, debounce_most_seconds float8,
+        may_answer boolean
+    );
+    v_known := planq_known_message(m.tenant_id, m.channel, m.source_id);
+    IF v_known IS NOT NULL THEN
+        RETURN v_known;
+    END IF;
+    INSERT INTO conversations AS n (id, tenant_id, channel, thread)
+    SELECT m.conversation_id, m.tenant_id, m.channel, coalesce(m.thread, m.conversation_id::text)
+    WHERE m.thread IS NULL OR NOT EXISTS (
+        SELECT FROM conversations o WHERE o.tenant_id = m.tenant_id AND o.channel = m.channel AND o.thread = m.thread)
+    ON CONFLICT (tenant_id, channel, thread) DO NOTHING RETURNING n.* INTO c;
+    IF NOT FOUND THEN
+        SELECT * INTO c FROM conversations
+        WHERE tenant_id = m.tenant_id AND channel = m.channel AND thread = m.thread FOR NO KEY UPDATE;
+        v_known := planq_known_message(m.tenant_id, m.channel, m.source_id);
+        IF v_known IS NOT NULL THEN
+            RETURN v_known;
+        END IF;
+        -- A turn that has just ended is over, although nobody has written that down.
+        v_begun := array_remove(ARRAY[(planq_settle_turn(c.active_job_id)->>'next')::uuid], NULL);
+        SELECT * INTO c FROM conversations WHERE id = c.id;
+    END IF;
+    a := planq_place_message(c, m.policy, m.debounce_seconds, m.debounce_most_seconds, m.may_answer, p_job->>'input');
+    IF a.outcome NOT IN ('rejected', 'closed', 'asking') THEN
+        INSERT INTO conversation_messages (
+            conversation_id, sequence, id, tenant_id, channel, direction, source_id, user_id, text, tokens, content,
+            metadata, job_id, turn, round, status, submission
+        ) VALUES (
+            c.id, c.last_sequence + 1, m.id, m.tenant_id, m.channel, 'inbound', m.source_id, m.user_id, m.text, m.tokens,
+            m.content::json, m.metadata::json, coalesce(a.job, v_job), a.turn, a.round,
+            CASE WHEN a.round IS NULL THEN 'received' ELSE 'merging' END, CASE WHEN a.round IS NOT NULL THEN p_job END
+        ) ON CONFLICT (tenant_id, channel, source_id) WHERE source_id IS NOT NULL DO NOTHING;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'the message has just come in another thread, too' USING ERRCODE = 'serialization_failure';
+        END IF;
+        UPDATE conversations SET last_sequence = c.last_sequence + 1, messages_in = messages_in + 1,
+            last_inbound_at = planq_now(), last_turn = greatest(last_turn, a.turn),
+            active_job_id = CASE WHEN a.begins THEN v_job ELSE active_job_id END
+        WHERE id = c.id;
+    END IF;
+    IF a.job IS NULL AND a.outcome = 'accepted' THEN
+        v_run_at := CASE WHEN a.begins THEN planq_now() + make_interval(secs => m.debounce_seconds) ELSE planq_never() END;
+        PERFORM planq_submit_jobs(json_build_array(p_job), c.id, v_run_at);
+        IF a.interrupts THEN
+            PERFORM planq_lock_lineages(ARRAY[c.active_job_id]);
+            v_ended := planq_cut_off(c.active_job_id, 'cancelled', NULL);
+            v_begun := v_begun || array_remove(ARRAY[(planq_settle_turn(c.active_job_id)->>'next')::uuid], NULL);
+        ELSIF a.begins AND m.debounce_seconds = 0 THEN
+            v_begun := v_begun || v_job;
+        END IF;
+    END IF;
+    RETURN json_build_object('outcome', a.outcome, 'conversation_id', c.id, 'message_id', m.id,
+        'sequence', c.last_sequence + 1, 'job_id', coalesce(a.job, v_job), 'ended', to_json(v_ended),
+        'begun', to_json(v_begun));
+END $$;
+
+-- What a message came to whose source id the channel has used before; null where it is new.
+CREATE FUNCTION planq_known_message(p_tenant text, p_channel text, p_source text) RETURNS json LANGUAGE plpgsql AS $$
+DECLARE
+    k record;
+BEGIN
+    IF p_source IS NULL THEN
+        RETURN NULL;
+    END IF;
+    SELECT conversation_id, id, sequence, job_id INTO k FROM conversation_messages
+    WHERE tenant_id = p_tenant AND channel = p_channel AND source_id = p_source;
+    RETURN CASE WHEN FOUND THEN json_build_object('outcome', 'duplicate', 'conversation_id', k.conversation_id,
+        'message_id', k.id, 'sequence', k.sequence, 'job_id', k.job_id, 'ended', '[]'::json, 'begun', '[]'::json) END;
+END $$;
+
+-- Decides what becomes of a message in a conversation whose row the caller holds. A message that comes while others are
+-- gathered, or while it would merge with a job that has not begun, is added to that job's input here.
+CREATE FUNCTION planq_place_message(
+    c conversations, p_policy text, p_debounce float8, p_most float8, p_may_answer boolean, p_input text
+) RETURNS planq_arrival LANGUAGE plpgsql AS $$
+DECLARE
+    v_policy CONSTANT text := coalesce(c.policy, p_policy);
+    a planq_arrival;
+    v_last uuid;
+BEGIN
+    a.begins := c.active_job_id IS NULL;
+    a.interrupts := NOT a.begins AND v_policy = 'interrupt';
+    a.outcome := CASE WHEN c.is_closed THEN 'closed' WHEN NOT a.begins AND v_policy = 'reject' THEN 'rejected' ELSE 'accepted' END;
+    a.turn := CASE WHEN a.begins THEN c.last_turn + 1 END;
+    IF a.begins OR c.is_closed THEN
+        RETURN a;
+    END IF;
+    IF p_may_answer AND EXISTS (
+        SELECT FROM elicitations WHERE root_job_id = c.active_job_id AND status = 'open'
+    ) THEN
+        a.outcome := 'asking';
+        a.job := c.active_job_id;
+        RETURN a;
+    END IF;
+    IF p_debounce > 0 OR v_policy = 'merge' THEN
+        SELECT m.job_id, m.turn INTO v_last, a.turn FROM conversation_messages m JOIN jobs j ON j.id = m.job_id
+        WHERE m.conversation_id = c.id AND j.conversation_id = c.id AND j.status = 'queued'
+          AND (m.turn IS NULL OR m.job_id = c.active_job_id)
+        ORDER BY m.sequence DESC LIMIT 1;
+        IF FOUND AND planq_extend_job(v_last, p_input, p_debounce, p_most) THEN
+            a.outcome := CASE WHEN p_debounce > 0 THEN 'gathered' ELSE 'merged' END;
+            a.job := v_last;
+            a.interrupts := false;
+            RETURN a;
+        END IF;
+        a.turn := NULL;
+    END IF;
+    IF v_policy = 'merge' AND a.outcome = 'accepted' THEN
+        a.outcome := 'merged';
+        a.job := c.active_job_id;
+        SELECT round INTO a.round FROM jobs WHERE id = c.active_job_id FOR NO KEY UPDATE;
+    END IF;
+    RETURN a;
+END $$;
+
+-- Adds a message to the input of a job that nobody has begun, unless that grows too long. With a debounce the job waits
+-- that long for the next one, at the latest until `p_most` seconds after it was made. Returns whether it applied.
+CREATE FUNCTION planq_extend_job(p_job uuid, p_input text, p_debounce float8, p_most float8) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE jobs j SET input = j.input || E'\n' || p_input, run_at = t.run_at,
+        wake_at = CASE WHEN t.run_at > j.run_at THEN t.run_at ELSE j.wake_at END,
+        expires_at = j.expires_at + (t.run_at - j.run_at)
+    FROM (
+        SELECT CASE WHEN o.run_at = planq_never() OR p_debounce = 0 THEN o.run_at ELSE greatest(o.run_at, least(
+            planq_now() + make_interval(secs => p_debounce), o.created_at + make_interval(secs => p_most))) END AS run_at
+        FROM jobs o WHERE o.id = p_job FOR NO KEY UPDATE
+    ) t
+    WHERE j.id = p_job AND j.status = 'queued' AND j.stage_attempt = 0
+      AND length(j.input) + length(p_input) < 100000;
+    RETURN FOUND;
+END $$;
+
+-- TurnEnded: writes down what a turn came to that has ended, once: the calls of its tools, the outbound message, and what it
+-- used. Then the conversation's next turn begins, unless another one is active. Returns {applied, next: the job to be
+-- woken}; not applied where the job is no turn, has not ended, or was settled before.
+CREATE FUNCTION planq_settle_turn(p_job uuid) RETURNS json LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+    v_ended CONSTANT text[] := '{completed,failed,cancelled}';
+    c conversations;
+    j jobs;
+    u record;
+    v_conversation uuid;
+    v_turn int;
+    v_sequence bigint;
+    v_message CONSTANT uuid := gen_random_uuid();
+    v_next uuid;
+BEGIN
+    SELECT conversation_id INTO v_conversation FROM jobs
+    WHERE id = p_job AND parent_job_id IS NULL AND NOT is_joined AND status = ANY (v_ended);
+    IF v_conversation IS NULL THEN
+        RETURN json_build_object('applied', false);
+    END IF;
+    SELECT * INTO c FROM conversations WHERE id = v_conversation FOR NO KEY UPDATE;
+    UPDATE jobs SET is_joined = true WHERE id = p_job AND NOT is_joined AND status = ANY (v_ended) RETURNING * INTO j;
+    IF NOT FOUND OR c.id IS NULL THEN
+        RETURN json_build_object('applied', false);
+    END IF;
+    SELECT max(turn) INTO v_turn FROM conversation_messages WHERE job_id = p_job AND conversation_id = c.id;
+    v_turn := coalesce(v_turn, c.last_turn + 1);
+    UPDATE conversation_messages SET turn = v_turn, status = CASE status WHEN 'received' THEN 'done' ELSE status END
+    WHERE job_id = p_job AND conversation_id = c.id AND direction = 'inbound' AND status <> 'merging';
+    PERFORM planq_settle_merging(c.id, j, v_turn);
+    v_sequence := c.last_sequence + planq_write_calls(c, j, v_turn) + 1;
+    u := planq_turn_usage(p_job, c.id);
+    INSERT INTO conversation_messages (conversation_id, sequence, id, tenant_id, channel, direction, user_id, text, metadata,
+                                       job_id, turn)
+    VALUES (c.id, v_sequence, v_message, c.tenant_id, c.channel, 'outbound', j.user_id, planq_outbound_text(j),
+            json_build_object('job_status', j.status, 'error_code', planq_error_code(j.error), 'stop_reason', j.stop_reason,
+                'input_tokens', u.input, 'output_tokens', u.output, 'cost_usd', u.cost), p_job, v_turn);
+    UPDATE conversations SET last_sequence = v_sequence, messages_out = messages_out + 1, last_outbound_at = planq_now(),
+        last_turn = greatest(last_turn, v_turn), input_tokens = input_tokens + u.input, output_tokens = output_tokens + u.output,
+        cost_usd = CASE WHEN u.cost IS NULL THEN cost_usd ELSE coalesce(cost_usd, 0) + u.cost END,
+        active_job_id = CASE WHEN active_job_id <> p_job THEN active_job_id END
+    WHERE id = c.id;
+    IF c.active_job_id IS NULL OR c.active_job_id = p_job THEN
+        v_next := planq_begin_turn(c.id);
+    END IF;
+    PERFORM planq_append_event(c.tenant_id, p_job, 'outbound_message', json_build_object(
+        'conversation_id', c.id, 'message_id', v_message, 'sequence', v_sequence));
+    RETURN json_build_object('applied', true, 'next', v_next);
+END $$;
+
+-- Messages that came while a turn ran: it has taken in those that came before the round in which it stands, and of each of
+-- the others a job is made, which is held. The caller holds the conversation.
+CREATE FUNCTION planq_settle_merging(p_conversation uuid, j jobs, p_turn int) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    m record;
+BEGIN
+    UPDATE conversation_messages SET turn = p_turn, status = 'done', submission = NULL
+    WHERE conversation_id = p_conversation AND turn IS NULL AND status = 'merging' AND job_id = j.id AND round < j.round;
+    FOR m IN SELECT sequence, submission FROM conversation_messages
+             WHERE conversation_id = p_conversation AND turn IS NULL AND status = 'merging' AND job_id = j.id
+             ORDER BY sequence LOOP
+        PERFORM planq_submit_jobs(json_build_array(m.submission), p_conversation, planq_never());
+        UPDATE conversation_messages SET status = 'received', job_id = (m.submission->>'id')::uuid, submission = NULL,
+            round = NULL
+        WHERE conversation_id = p_conversation AND sequence = m.sequence;
+    END LOOP;
+END $$;
+
+-- Writes down the calls of tools that a turn has begun, each with its response; of a large output its preview, what is too
+-- long cut. A call that was cut off has none: whether it took effect stays unknown, until somebody tells
+-- (planq_note_outcome). A chained tool's call is written as its job keeps it. Returns how many rows these are.
+CREATE FUNCTION planq_write_calls(c conversations, j jobs, p_turn int) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+    v_rows int;
+BEGIN
+    WITH calls AS (
+        SELECT s.index, replace(s.job_id::text, '-', '') || '_' || s.index AS id, s.tool_name AS name,
+               planq_capped_json(s.arguments) AS arguments, o.key, o.value,
+               CASE WHEN s.status = 'cancelled' THEN json_build_object('unknown', s.attempt) END AS metadata
+        FROM steps s LEFT JOIN payloads p ON p.tenant_id = s.tenant_id AND p.hash = s.payload_hash
+        CROSS JOIN LATERAL planq_call_outcome(s, p.preview) o
+        WHERE s.job_id = j.id AND (s.attempt > 0 OR s.status IN ('succeeded', 'failed')) AND s.kind <> 'noop'
+          AND NOT EXISTS (
+              SELECT FROM plans r JOIN messages k ON k.job_id = r.job_id
+              WHERE r.job_id = s.job_id AND r.round = s.round AND r.source = 'chained')
+        ORDER BY s.index LIMIT 500
+    ), parts AS (
+        SELECT index, 1::bigint AS part, 'tool_call' AS kind, NULL::json AS metadata,
+               json_build_object('id', id, 'name', name, 'arguments', arguments) AS content FROM calls
+        UNION ALL
+        SELECT index, 2, 'tool_response', metadata, json_build_object('id', id, 'name', name, key, value) FROM calls
+        UNION ALL
+        SELECT 2147483647, m.id, m.kind, NULL, json_build_object('id', m.call_id, 'name', m.name,
+            CASE m.kind WHEN 'tool_call' THEN 'arguments' ELSE 'output' END, planq_capped_json(m.content))
+        FROM messages m WHERE m.job_id = j.id
+    )
+    INSERT INTO conversation_messages (conversation_id, sequence, id, tenant_id, channel, kind, direction, user_id, content,
+                                       metadata, job_id, turn)
+    SELECT c.id, c.last_sequence + row_number() OVER (ORDER BY p.index, p.part), gen_random_uuid(), c.tenant_id, c.channel,
+           p.kind, 'internal', j.user_id, p.content, p.metadata, j.id, p_turn
+    FROM parts p;
+    GET DIAGNOSTICS v_rows = ROW_COUNT;
+    RETURN v_rows;
+END $$;
+
+-- How the call of a step ended, as the response to it says: `output` or `error`, and the value.
+CREATE FUNCTION planq_call_outcome(s steps, p_preview json) RETURNS TABLE (key text, value json) LANGUAGE sql STABLE AS $$
+    SELECT CASE s.status WHEN 'succeeded' THEN 'output' ELSE 'error' END, CASE s.status
+        WHEN 'succeeded' THEN planq_capped_json(coalesce(s.output, p_preview, 'null'))
+        WHEN 'failed' THEN planq_capped_json(s.error)
+        WHEN 'cancelled' THEN json_build_object('code', 'outcome_unknown', 'message',
+            'the turn was ended while this call ran; whether it took effect is unknown')
+        ELSE json_build_object('code', 'skipped', 'message', 'the call was given up before it came to anything') END
+$$;
+
+-- JSON that is short enough to be kept in a conversation; else the beginning of its text.
+CREATE FUNCTION planq_capped_json(p_value json) RETURNS json LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN length(p_value::text) <= 8000 THEN p_value ELSE to_json(
+        left(p_value::text, 8000) || '... [' || length(p_value::text) || ' characters in all]') END
+$$;
+
+-- The code of an error. It is read from the text: taking JSON apart that holds the character NUL is an error.
+CREATE FUNCTION planq_error_code(p_error json) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT substring(p_error::text FROM '"code"\s*:\s*"([a-z0-9_]+)"')
+$$;
+
+-- What the outbound message of a turn says: the answer, or in plain words that there is none.
+CREATE FUNCTION planq_outbound_text(j jobs) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE j.status
+        WHEN 'completed' THEN coalesce(j.answer, '')
+        WHEN 'cancelled' THEN 'This message was not answered: its turn was cancelled.'
+        ELSE 'This message could not be answered. Please try again later.' END
+$$;
+
+-- What a turn has used with all jobs below it, as far as no earlier outbound message of it says so: it may have been resumed.
+CREATE FUNCTION planq_turn_usage(p_job uuid, p_conversation uuid) RETURNS TABLE (input bigint, output bigint, cost numeric)
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+BEGIN
+    RETURN QUERY
+    WITH RECURSIVE tree (id) AS (
+        SELECT p_job
+        UNION
+        SELECT c.id FROM tree t JOIN jobs c ON c.parent_job_id = t.id
+    ), used AS (
+        SELECT j.input_tokens AS i, j.output_tokens AS o, j.cost_usd AS c FROM tree t JOIN jobs j ON j.id = t.id
+        UNION ALL
+        SELECT -(m.metadata->>'input_tokens')::bigint, -(m.metadata->>'output_tokens')::bigint,
+               -(m.metadata->>'cost_usd')::numeric
+        FROM conversation_messages m
+        WHERE m.conversation_id = p_conversation AND m.job_id = p_job AND m.direction = 'outbound'
+    )
+    SELECT coalesce(sum(i), 0)::bigint, coalesce(sum(o), 0)::bigint, sum(c) FROM used;
+END $$;
+
+-- Begins the turn of the message that has waited longest: its time runs from now on. The caller holds the conversation,
+-- which has no active turn. Returns its job, null where none waits.
+CREATE FUNCTION planq_begin_turn(p_conversation uuid) RETURNS uuid LANGUAGE plpgsql AS $$
+DECLARE
+    v_job uuid;
+    v_turn int;
+BEGIN
+    LOOP
+        SELECT m.job_id INTO v_job FROM conversation_messages m JOIN jobs j ON j.id = m.job_id
+        WHERE m.conversation_id = p_conversation AND m.turn IS NULL AND j.status = 'queued' AND j.run_at = planq_never()
+        ORDER BY m.sequence LIMIT 1;
+        IF NOT FOUND THEN
+            RETURN NULL;
+        END IF;
+        UPDATE jobs SET run_at = planq_now(), wake_at = planq_now() + planq_wake_grace(), wakes = 0,
+            expires_at = coalesce(paused_at, planq_now()) + make_interval(secs => least(
+                (limits->>'queue_timeout_seconds')::float8, (limits->>'job_timeout_seconds')::float8))
+        WHERE id = v_job AND status = 'queued' AND run_at = planq_never();
+        EXIT WHEN FOUND;  -- else it was cancelled just now
+    END LOOP;
+    UPDATE conversations SET active_job_id = v_job, last_turn = last_turn + 1 WHERE id = p_conversation
+    RETURNING last_turn INTO v_turn;
+    UPDATE conversation_messages SET turn = v_turn
+    WHERE conversation_id = p_conversation AND turn IS NULL AND job_id = v_job AND status <> 'merging';
+    RETURN v_job;
+END $$;
+
+-- The messages that came before round `p_round` of a turn while it ran, as its planner is shown them: {round, text}.
+CREATE FUNCTION planq_merged(p_conversation uuid, p_job uuid, p_round int) RETURNS json LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (
+        SELECT json_agg(json_build_object('round', m.round, 'text', m.text) ORDER BY m.sequence)
+        FROM conversation_messages m
+        WHERE m.conversation_id = p_conversation AND m.turn IS NULL AND m.status = 'merging' AND m.job_id = p_job
+          AND m.round < p_round);
+END $$;

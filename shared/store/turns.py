@@ -1,0 +1,38 @@
+"""Turns in the store: jobs of a conversation, which begin one after the other and are read by those after them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from shared.domain.conversations.messages import Direction, HistoryMessage, MessageKind
+from shared.ports.jobs.wakes import PlanWake, Wake
+from shared.store.database import Database
+
+_ROWS = 200
+"""The most rows of a conversation that a turn is shown; what of them a model gets is bounded by tokens."""
+
+
+async def settle_turn(database: Database, job_id: UUID) -> Sequence[Wake]:
+    """See `JobStore.settle_turn`."""
+    begun = (await database.call("planq_settle_turn", job_id)).get("next")
+    return () if begun is None else (PlanWake(UUID(begun)),)
+
+
+async def history(
+    database: Database, tenant_id: str, conversation_id: UUID, job_id: UUID
+) -> Sequence[HistoryMessage]:
+    """See `JobStore.history`."""
+    given = {"tenant_id": tenant_id, "conversation_id": conversation_id, "job_id": job_id, "limit": _ROWS}
+    return [
+        HistoryMessage(
+            row["sequence"],
+            MessageKind(row["kind"]),
+            Direction(row["direction"]),
+            row["text"],
+            row["tokens"],
+            row["content"],
+            row["job_id"],
+        )
+        for row in await database.fetch_all("conversation_history", **given)
+    ]

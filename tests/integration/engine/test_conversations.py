@@ -1,0 +1,104 @@
+"""Conversations over the real engine: turns come one after the other, and each sees what came before it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+from shared.store.conversations import Arrival
+from tests.support.conversations import Thread
+from tests.support.harness import Harness, ScriptedModel, make_tool
+from worker.tools.declare import tool
+
+
+@tool(name="note", effect="read")
+async def note(text: str) -> dict[str, str]:
+    """Note a text."""
+    return {"text": f"<{text}>"}
+
+
+async def says(harness: Harness, on: Thread, text: str, **fields: Any) -> Any:
+    """Receive a message as the API does, and publish what it brings."""
+    received = await on.says(text, **fields)
+    await harness.publish(received.wakes)
+    return received
+
+
+def test_ten_rapid_messages_are_ten_turns_in_their_order(play: Any) -> None:
+    async def scenario(harness: Harness) -> None:
+        thread = Thread(harness.database)
+        seen: list[int] = []
+
+        async def watch() -> None:
+            while len(seen) < 200:
+                seen.append(len(await thread.active()))
+
+        received = await asyncio.gather(*(says(harness, thread, f"say {n}") for n in range(10)))
+        assert Counter(one.begins for one in received) == {True: 1, False: 9}
+        await asyncio.gather(harness.drain(), watch())
+        rows = await thread.rows(received[0].conversation_id)
+        asked = [text for direction, text in rows if direction == "inbound"]
+        answered = [text for direction, text in rows if direction == "outbound"]
+        assert sorted(asked) == [f"say {n}" for n in range(10)]
+        assert answered == [f"you said: {text}" for text in asked], "each once, in the order of the messages"
+        assert max(seen) == 1, "never two jobs were active"
+
+    class Echo(ScriptedModel):
+        async def plan(self, ask: Any, tools: Any, **given: Any) -> Any:
+            self.planned = f"you said: {ask.input}"
+            return await super().plan(ask, tools, **given)
+
+    play(scenario, Echo())
+
+
+def test_the_same_source_id_twenty_times_at_once_is_one_message(play: Any) -> None:
+    async def scenario(harness: Harness) -> None:
+        thread = Thread(harness.database)
+        in_one = await asyncio.gather(*(says(harness, thread, "hello", source_id="m1") for _ in range(20)))
+        in_new = await asyncio.gather(
+            *(says(harness, thread, "hello", source_id="m2", thread=None) for _ in range(20))
+        )
+        for received in (in_one, in_new):
+            assert Counter(one.outcome for one in received) == {Arrival.ACCEPTED: 1, Arrival.DUPLICATE: 19}
+            assert len({(one.conversation_id, one.message_id, one.job_id) for one in received}) == 1
+        assert await thread.run("SELECT count(*)::int AS n FROM jobs") == [{"n": 2}]
+        assert await thread.run("SELECT count(*)::int AS n FROM conversations") == [{"n": 2}]
+
+    play(scenario, ScriptedModel("hi"))
+
+
+def test_a_turn_is_written_down_and_shown_to_the_next(play: Any) -> None:
+    async def scenario(harness: Harness) -> None:
+        thread = Thread(harness.database)
+        first = await says(harness, thread, "look")
+        second = await says(harness, thread, "and now?")
+        assert (first.begins, second.begins) == (True, False)
+        await harness.drain()
+        job = first.job_id.hex
+        call = {"id": f"{job}_0", "name": "note"}
+        assert await thread.rows(first.conversation_id) == [
+            ("inbound", "look"),
+            ("inbound", "and now?"),
+            ("tool_call", {**call, "arguments": {"text": "a"}}),
+            ("tool_response", {**call, "output": {"text": "<a>"}}),
+            ("outbound", "done"),
+            ("tool_call", {"id": f"{second.job_id.hex}_0", "name": "note", "arguments": {"text": "a"}}),
+            ("tool_response", {"id": f"{second.job_id.hex}_0", "name": "note", "output": {"text": "<a>"}}),
+            ("outbound", "done"),
+        ]
+        shown = await harness.store.history("default", first.conversation_id, second.job_id)
+        assert [(str(row.kind), row.text) for row in reversed(shown)] == [
+            ("message", "look"),
+            ("tool_call", ""),
+            ("tool_response", ""),
+            ("message", "done"),
+        ]
+        assert await harness.store.history("other", first.conversation_id, second.job_id) == []
+        assert await harness.store.history("default", first.conversation_id, first.job_id) == []
+        (conversation,) = await thread.run("SELECT * FROM conversations")
+        assert (conversation["messages_in"], conversation["messages_out"]) == (2, 2)
+        assert (conversation["input_tokens"], conversation["output_tokens"]) == (48, 20)
+        assert conversation["active_job_id"] is None
+
+    play(scenario, ScriptedModel.planning(("note", {"text": "a"}), answered="done"), [make_tool(note)])
