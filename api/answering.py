@@ -73,6 +73,6 @@ async def _settle(
             raise InvalidRequest(f"the content breaks the question's schema: {told}", errors=defects)
         job, steps = await services.requests.planned(tenant_id, row["job_id"], row["step_index"])
         settle = SettleRequest.model_validate(given)
-        tools = await services.requests.tools(tenant_id)
+        tools = await services.catalogue.renewed(tenant_id)
         verdict = await verdict_of(settle, job, steps[0], tools, services.settings, services.payloads)
     return await services.requests.settle(tenant_id, row["job_id"], row["step_index"], verdict, by, status)

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from shared.data_folder import serves
 from shared.failpoints import Failpoints, methods
 from shared.settings import VERSION, Settings
 from shared.store.agents import DocumentStore
-from shared.store.catalogue import Catalogue
+from shared.store.catalogue import Catalogue, list_tools
 from shared.store.conversations import ConversationStore
 from shared.store.database import Database
 from shared.store.elicitations import ElicitationStore
@@ -123,11 +124,12 @@ def _compose(settings: Settings, database: Database) -> Services:
     requests = failpoints.around("requests", RequestStore(database))
     worker_registry = WorkerRegistry(database, settings.lease)
     waiters = Waiters(requests.ended, settings.wait_poll_seconds)
+    tenants = TenantDirectory(database, settings.limits, settings.tenant_limits)
     return Services(
         settings=settings,
-        tenants=TenantDirectory(database, settings.limits, settings.tenant_limits),
+        tenants=tenants,
         requests=requests,
-        catalogue=Catalogue(requests.tools),
+        catalogue=Catalogue(partial(list_tools, database), tenants),
         payloads=PayloadStore(database, open_objects(settings.payloads)),
         publisher=failpoints.around("publisher", CeleryPublisher(celery)),
         ended=Notifier(database, ENDED),

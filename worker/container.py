@@ -23,7 +23,6 @@ from celery import Celery
 
 from shared.broker.publisher import CeleryPublisher
 from shared.domain.errors import Misconfigured, PlanqError
-from shared.domain.jobs.ids import TENANT
 from shared.domain.jobs.limits import Limits
 from shared.domain.jobs.states import Lane
 from shared.domain.models.estimate import CHARS_PER_TOKEN
@@ -314,7 +313,7 @@ class LaneRuntime:
         )
         self._tools.agent_services.caps = partial(_limits_of, tenants)
         guarded = self._in_flight.guard(store)
-        tools = Catalogue(partial(list_tools, self._database))
+        tools = Catalogue(partial(list_tools, self._database), tenants)
         executor = Attempts(
             self._attempt_settings(),
             store=guarded,
@@ -426,4 +425,4 @@ async def announce(
         VERSION,
         process=identity.process,
     )
-    await worker_registry.publish_tools(TENANT, [definition.model_dump(mode="json") for definition in definitions])
+    await worker_registry.publish_tools([definition.model_dump(mode="json") for definition in definitions])

@@ -23,7 +23,7 @@ catalogue_routes = strict_router("catalogue")
 @catalogue_routes.get("/tools", response_model=ToolList)
 async def get_tools(services: Use, who: Who) -> Response:
     """List the tools that workers have published: with schemas, effect class, lane, timeout and retries."""
-    known = await services.requests.tools(who.tenant_id)
+    known = await services.catalogue.renewed(who.tenant_id)
     return JsonResponse({"items": [definition.model_dump(mode="json") for definition in known.values()]})
 
 
@@ -33,7 +33,7 @@ async def post_validation(body: ValidationRequest, services: Use, who: Who) -> R
 
     It may be written in each of the forms that docs/plans.md lists, plans for agents among them.
     """
-    known = await services.requests.tools(who.tenant_id)
+    known = await services.catalogue.renewed(who.tenant_id)
     allowed = allowed_tools(None if body.tools is None else known_names(body.tools, known), known)
     limits = OrchestrateLimits.of((await services.tenants.of(who.tenant_id)).limits)
     checked = await check_plan(body.plan, allowed, max_steps=services.settings.max_plan_steps, agents=limits)

@@ -100,7 +100,7 @@ async def fork_job(
     if earlier is not None:
         return await accepted(services, who, Submitted(earlier))
     job, steps = await services.requests.planned(who.tenant_id, found)
-    tools, limits = await services.requests.tools(who.tenant_id), (await services.tenants.of(who.tenant_id)).limits
+    tools, limits = await services.catalogue.renewed(who.tenant_id), (await services.tenants.of(who.tenant_id)).limits
     forked = await fork_of(wanted, job, steps, tools, services.settings, limits, given=given)
     if wanted.dry_run:
         return JsonResponse(fork_preview(found, forked.steps, forked.reuse, forked.doubts))
@@ -125,7 +125,7 @@ async def settle_step(job_id: JobPath, index: StepPath, body: SettleRequest, ser
     repeated = Settlement(body.outcome), json_bytes(body.output)
     if step["asks"] is None and await services.requests.was_settled(who.tenant_id, found, step["index"], *repeated):
         return await answer_with(services, who, found)
-    tools = await services.requests.tools(who.tenant_id)
+    tools = await services.catalogue.renewed(who.tenant_id)
     verdict = await verdict_of(body, job, step, tools, services.settings, services.payloads)
     asked = await services.requests.settle(who.tenant_id, found, step["index"], verdict)
     if not asked.applied and not await services.requests.was_settled(who.tenant_id, found, step["index"], *repeated):

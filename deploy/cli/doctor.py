@@ -24,7 +24,6 @@ from api.cli.outcome import NOT_OK, OK, end, reported
 from deploy.local.parts import import_path
 from shared.data_folder import free_space, lacks_space, serves
 from shared.domain.errors import BrokerUnavailable, Misconfigured, PlanqError
-from shared.domain.jobs.ids import TENANT
 from shared.domain.jobs.states import Lane
 from shared.domain.redact import redacted, without_password
 
@@ -302,7 +301,7 @@ def _worker_registry(settings: Settings) -> Iterator[Finding]:
 
     async def ask(database: Database) -> tuple[Sequence[Row], Sequence[str], Sequence[Row]]:
         registry = WorkerRegistry(database, settings.lease, settings.lease_margin)
-        return await registry.live(), list(await list_tools(database, TENANT)), await registry.unfinished()
+        return await registry.live(), list(await list_tools(database)), await registry.unfinished()
 
     try:
         workers, tools, unfinished = _asked(settings, ask)

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+ALL = ""
+"""Whose the documents are that all tenants find."""
+
 
 @dataclass(slots=True)
 class Loaded:
@@ -55,6 +58,7 @@ def load_documents(
     prefix: Annotated[
         str, typer.Option(help="Put before each source, to keep folders apart that hold files of the same name.")
     ] = "",
+    tenant: Annotated[str | None, typer.Option(help="Whose they are; for all tenants where none is named.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Load documents: Markdown, HTML and any text.
@@ -63,7 +67,7 @@ def load_documents(
     replaced. Binary files and files over 5 MB are skipped and said so; hidden files are left out.
     """
     with reported(as_json=as_json):
-        result = _with_knowledge(lambda knowledge: _load(knowledge, paths, prefix))
+        result = _with_knowledge(lambda knowledge: _load(knowledge, paths, prefix, tenant or ALL), tenant)
     if as_json:
         print_json(asdict(result))
     else:
@@ -80,6 +84,7 @@ def load_documents(
 def search_documents(
     query: Annotated[str, typer.Argument(help="What to look for, in plain words.")],
     limit: Annotated[int, typer.Option(min=1, max=50, help="At most so many passages.")] = 5,
+    tenant: Annotated[str, typer.Option(help="Who searches.")] = TENANT,
     as_json: AsJson = False,
 ) -> None:
     """Search the documents as the tool does.
@@ -87,7 +92,7 @@ def search_documents(
     Exit code 1 when nothing is found.
     """
     with reported(as_json=as_json):
-        found = _with_knowledge(lambda knowledge: knowledge.search(TENANT, query, limit))
+        found = _with_knowledge(lambda knowledge: knowledge.search(tenant, query, limit), tenant)
     if as_json:
         print_json({"items": [asdict(passage) for passage in found]})
     else:
@@ -98,35 +103,41 @@ def search_documents(
         end(NOT_OK)
 
 
-def _with_knowledge(use: Callable[[PostgresKnowledge], Awaitable[T]]) -> T:
-    """Run `use` on the database's knowledge; raises `Misconfigured` or `DatabaseUnavailable` when there is none."""
+def _with_knowledge(use: Callable[[PostgresKnowledge], Awaitable[T]], tenant: str | None) -> T:
+    """Run `use` on the database's knowledge.
+
+    Raises `Misconfigured` or `DatabaseUnavailable` when there is none, and `NotFound` without such a tenant.
+    """
     from shared.store.database import Database
     from shared.store.knowledge import PostgresKnowledge
     from shared.store.schema import require_schema
+    from shared.store.tenants import TenantStore
 
     url = require_database()
     require_schema(url)
 
     async def run() -> T:
         async with Database(url, max_connections=1) as database:
+            if tenant is not None:
+                await TenantStore(database).get(tenant)
             return await use(PostgresKnowledge(database))
 
     return asyncio.run(run())
 
 
-async def _load(knowledge: PostgresKnowledge, paths: list[Path], prefix: str) -> Loaded:
+async def _load(knowledge: PostgresKnowledge, paths: list[Path], prefix: str, tenant_id: str) -> Loaded:
     from api.cli.reading import UnreadableFile, find_files
 
     result = Loaded()
     for found in find_files(paths, prefix):
         try:
-            await _load_file(knowledge, found, result)
+            await _load_file(knowledge, tenant_id, found, result)
         except UnreadableFile as reason:
             result.skipped.append({"source": found.source, "reason": str(reason)})
     return result
 
 
-async def _load_file(knowledge: PostgresKnowledge, found: FoundFile, result: Loaded) -> None:
+async def _load_file(knowledge: PostgresKnowledge, tenant_id: str, found: FoundFile, result: Loaded) -> None:
     from api.cli.reading import UnreadableFile, read_file
     from deploy.cli import passages
 
@@ -138,7 +149,7 @@ async def _load_file(knowledge: PostgresKnowledge, found: FoundFile, result: Loa
         raise UnreadableFile("holds no text")
     title = named or found.path.name
     digest = sha256(f"{passages.SPLIT_VERSION}\0{form}\0{title}\0".encode() + raw).hexdigest()
-    if await knowledge.load(TENANT, source=found.source, title=title, digest=digest, pieces=pieces):
+    if await knowledge.load(tenant_id, source=found.source, title=title, digest=digest, pieces=pieces):
         result.loaded.append({"source": found.source, "title": title, "passages": len(pieces)})
         result.passages += len(pieces)
     else:

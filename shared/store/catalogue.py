@@ -1,4 +1,4 @@
-"""The published tools of each tenant: read from the database, and kept for a moment.
+"""The published tools, and of them those that a tenant is offered: read from the database, and kept for a moment.
 
 Every plan is checked against them, by the API when it is submitted and by a worker when it is accepted; both would
 else ask for all of them each time. A plan over a newer tool waits at most as long as they are kept.
@@ -7,50 +7,73 @@ else ask for all of them each time. A plan over a newer tool waits at most as lo
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from time import monotonic
 from typing import TypeAlias
 
+from shared.domain.tenants.config import TenantConfig
+from shared.domain.tenants.offers import offered_tools
 from shared.domain.tools.definition import ToolDefinition
+from shared.ports.tenants import Tenants
 from shared.store.database import Database
 
 FRESH_SECONDS = 2.0
+_MOST_OFFERS = 10_000
 
 ToolsByName: TypeAlias = Mapping[str, ToolDefinition]
 """By name."""
 
 
-async def list_tools(database: Database, tenant_id: str) -> ToolsByName:
-    """Return the tools that workers have published for a tenant."""
-    rows = await database.fetch_all("list_tools", tenant_id=tenant_id)
+async def list_tools(database: Database) -> ToolsByName:
+    """Return the tools that workers have published, for all tenants."""
+    rows = await database.fetch_all("list_tools")
     definitions = (ToolDefinition.model_validate(row["definition"]) for row in rows)
     return {definition.name: definition for definition in definitions}
 
 
 class Catalogue:
-    """What `ask` returns for a tenant; lives on one event loop."""
+    """The port `ToolCatalogue`: of what `ask` returns, what each tenant is offered; lives on one event loop."""
 
-    def __init__(self, ask: Callable[[str], Awaitable[ToolsByName]]) -> None:
+    def __init__(self, ask: Callable[[], Awaitable[ToolsByName]], tenants: Tenants) -> None:
         self._ask = ask
-        self._kept: dict[str, tuple[float, ToolsByName]] = {}
+        self._tenants = tenants
+        self._kept: tuple[float, ToolsByName] = 0.0, {}
+        self._offered: dict[str, _Offer] = {}
 
     async def tools(self, tenant_id: str) -> ToolsByName:
-        """Return the tools as they are, or were at most `FRESH_SECONDS` ago."""
-        kept = self._kept.get(tenant_id)
-        if kept is None or monotonic() >= kept[0]:
-            return await self.renewed(tenant_id)
-        return kept[1]
+        """Return a tenant's tools as they are, or were at most `FRESH_SECONDS` ago; raises `NotFound`."""
+        fresh_until, known = self._kept
+        return await self._of(tenant_id, known if monotonic() < fresh_until else await self._published())
 
     async def renewed(self, tenant_id: str) -> ToolsByName:
-        """Return the tools as they are."""
+        """Return a tenant's tools as they are; raises `NotFound`."""
+        return await self._of(tenant_id, await self._published())
+
+    async def _published(self) -> ToolsByName:
         fresh_until = monotonic() + FRESH_SECONDS
-        found = await self._ask(tenant_id)
-        kept = self._kept.get(tenant_id)
-        if kept is not None:
-            found = _as_before(found, kept[1])
+        found = _as_before(await self._ask(), self._kept[1])
         # Of two that ask at once the one that began later knows better.
-        if kept is None or fresh_until >= kept[0]:
-            self._kept[tenant_id] = fresh_until, found
+        if fresh_until >= self._kept[0]:
+            self._kept = fresh_until, found
         return found
+
+    async def _of(self, tenant_id: str, published: ToolsByName) -> ToolsByName:
+        config = (await self._tenants.of(tenant_id)).config
+        offer = self._offered.get(tenant_id)
+        if offer is None or offer.published is not published or offer.config != config:
+            if len(self._offered) >= _MOST_OFFERS:
+                self._offered.clear()
+            offer = self._offered[tenant_id] = _Offer(published, config, offered_tools(config, published))
+        return offer.tools
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """What a tenant is offered of what is published, by its configuration."""
+
+    published: ToolsByName
+    config: TenantConfig
+    tools: ToolsByName
 
 
 def _as_before(found: ToolsByName, kept: ToolsByName) -> ToolsByName:
@@ -59,4 +82,6 @@ def _as_before(found: ToolsByName, kept: ToolsByName) -> ToolsByName:
     What has been made of a schema is found by its identity (`shared.domain.schema.schemas.compile_schema`): read anew
     every two seconds, the same tools would fill that memory with copies, 1800 an hour for each schema.
     """
+    if found == kept:
+        return kept
     return {name: kept[name] if kept.get(name) == definition else definition for name, definition in found.items()}

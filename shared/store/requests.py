@@ -26,11 +26,9 @@ from shared.domain.jobs.states import (
     StepStatus,
     Strategy,
 )
-from shared.domain.tools.definition import ToolDefinition
 from shared.domain.values.encoding import JsonText
 from shared.ports import ArtifactRecord, PayloadRecord, Wake
 from shared.ports.jobs.wakes import stage_again
-from shared.store.catalogue import list_tools
 from shared.store.database import Database, Row, json_text, stored_text
 from shared.store.jobs.batching import Batcher
 from shared.store.jobs.codec import outcome_fields, step_wakes
@@ -373,10 +371,6 @@ class RequestStore:
         if row is None:
             raise NotFound(f"there is no artifact {artifact_id!r:.100}")
         return row
-
-    async def tools(self, tenant_id: str) -> Mapping[str, ToolDefinition]:
-        """Return the published tools by name."""
-        return await list_tools(self._database, tenant_id)
 
 
 def submission_values(submission: Submission) -> dict[str, object]:

@@ -458,10 +458,9 @@ class SuspectRow(SQLModel, table=True):
 
 
 class ToolRow(SQLModel, table=True):
-    """A tool's definition as a worker published it."""
+    """A tool's definition as a worker published it, for all tenants; a tenant's configuration may narrow them."""
 
     __tablename__ = "tools"
-    tenant_id: str = text_column(primary_key=True)
     name: str = text_column(primary_key=True)
     definition: Any = json_column(nullable=False)
     published_at: datetime = time_column(nullable=False, now=True)

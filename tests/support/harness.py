@@ -50,6 +50,7 @@ from shared.store.jobs.worker_registry import WorkerRegistry
 from shared.store.orchestrations import PostgresOrchestrations
 from shared.store.payloads import PayloadStore
 from shared.store.requests import Submission
+from shared.store.tenants import TenantDirectory
 from tests.support.requests import OpenRequestStore
 from worker.agents import AgentBackends, AgentServices, OrchestrationConclusions, agent_tools
 from worker.attempts import Attempts, AttemptSettings
@@ -201,7 +202,7 @@ class Harness:
         self.registry.extend(tools)
         self.worker_registry = WorkerRegistry(database, LEASE)
         self.store = PostgresJobStore(database, self.worker_id)
-        self.catalogue = Catalogue(partial(list_tools, database))
+        self.catalogue = Catalogue(partial(list_tools, database), TenantDirectory(database, Limits(), {}))
         self.payloads: Payloads = payloads or PayloadStore(database)
         self.requests = OpenRequestStore(database)
         self.published: list[AnyWake] = []
@@ -258,7 +259,7 @@ class Harness:
         await self.worker_registry.register(
             self.worker_id, "test", list(Lane), [d.name for d in definitions], 10, "test"
         )
-        await self.worker_registry.publish_tools("default", [d.model_dump(mode="json") for d in definitions])
+        await self.worker_registry.publish_tools([d.model_dump(mode="json") for d in definitions])
 
     async def publish(self, wakes: Sequence[AnyWake]) -> bool:
         """The port `Publisher`."""

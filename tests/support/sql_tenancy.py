@@ -30,6 +30,9 @@ _CLAUSES = {
     "INTO",
 }
 _JOINS = {"LEFT", "RIGHT", "FULL", "CROSS", "INNER", "NATURAL", "LATERAL"}
+_OWN_OR_SHARED = {"%(tenant_id)s", ",", "''"}
+"""One tenant, or the empty name: of what is for all tenants."""
+
 _RESERVED = _VERBS | _SOURCES | _CONDITIONS | _SETS | _CLAUSES | _JOINS | {"AS", "AND", "WITH", "ORDINALITY"}
 
 
@@ -291,7 +294,7 @@ class _Reader:
             if theirs is not None and theirs.has_rows:
                 mention.links.append(theirs)
             else:
-                mention.is_tied = isinstance(other, str)
+                mention.is_tied |= isinstance(other, str) or set(other) == _OWN_OR_SHARED
         elif column in self._tables[mention.table]:
             self._reach(mention, other, part)
 

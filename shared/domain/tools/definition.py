@@ -14,6 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
 from shared.domain.jobs.states import Effect, Lane, Recovery, StepKind
 
+MCP_SOURCE = "mcp:"
+"""How the `source` of a tool begins that an MCP server offers; the server's name follows."""
+
 DEFAULT_TIMEOUT_SECONDS = 60.0
 """Of a step whose tool names none (docs/decisions.md, D11)."""
 

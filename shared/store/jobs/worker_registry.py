@@ -178,10 +178,10 @@ class WorkerRegistry:
         """Return the workers whose lease is alive."""
         return await self._database.fetch_all("live_workers", lease_seconds=self._lease_seconds)
 
-    async def publish_tools(self, tenant_id: str, documents: Sequence[Mapping[str, Any]]) -> None:
+    async def publish_tools(self, documents: Sequence[Mapping[str, Any]]) -> None:
         """Put tool definitions, as JSON, where the API and the planner read them; idempotent."""
         tools = [{"name": document["name"], "definition": json_text(document)} for document in documents]
-        await self._database.execute("publish_tools", tenant_id=tenant_id, tools=as_json(tools))
+        await self._database.execute("publish_tools", tools=as_json(tools))
 
     async def unfinished(self) -> Sequence[Row]:
         """Return counts (kind, status, n) of what is not finished."""

@@ -103,11 +103,7 @@ class Jobs:
 
     def publish_tools(self) -> None:
         """Publish `TOOLS`."""
-        self.run(
-            lambda database: WorkerRegistry(database, timedelta(seconds=15)).publish_tools(
-                "default", documents(TOOLS)
-            )
-        )
+        self.run(lambda database: WorkerRegistry(database, timedelta(seconds=15)).publish_tools(documents(TOOLS)))
 
     def register_worker(self, *lanes: Lane) -> UUID:
         """Announce a live worker of these lanes."""

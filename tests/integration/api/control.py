@@ -195,6 +195,4 @@ def failed_job(api: Api, code: str, tool: str = "mail") -> Story:
 
 def publish(api: Api, tools: Sequence[ToolDefinition]) -> None:
     """Publish tools."""
-    api.jobs.run(
-        lambda database: WorkerRegistry(database, timedelta(seconds=15)).publish_tools("default", documents(tools))
-    )
+    api.jobs.run(lambda database: WorkerRegistry(database, timedelta(seconds=15)).publish_tools(documents(tools)))

@@ -125,9 +125,7 @@ def test_a_tool_that_was_published_a_moment_ago_is_known(make_api: MakeApi) -> N
     problem_of(api.http.post("/jobs", json={"input": "a", "tools": ["brand_new"]}), 422, "invalid_request")
 
     api.jobs.run(
-        lambda database: WorkerRegistry(database, api.settings.lease).publish_tools(
-            "default", documents([*TOOLS, new])
-        )
+        lambda database: WorkerRegistry(database, api.settings.lease).publish_tools(documents([*TOOLS, new]))
     )
 
     api.submit({"plan": {"calls": [call]}})

@@ -44,8 +44,8 @@ def load(planq: Planq, *paths: Path | str) -> dict[str, Any]:
     return found
 
 
-def search(planq: Planq, query: str) -> list[dict[str, Any]]:
-    items: list[dict[str, Any]] = json.loads(planq("search", query, "--json").stdout)["items"]
+def search(planq: Planq, query: str, *options: str) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = json.loads(planq("search", query, *options, "--json").stdout)["items"]
     return items
 
 
@@ -137,12 +137,37 @@ def test_without_a_database_it_says_to_start_planq(planq: Planq, book: Path, mon
     assert "start `planq up`" in result.stderr
 
 
-def test_passages_are_of_one_tenant_and_in_order(planq: Planq, tmp_path: Path, database_url: str) -> None:
+def test_a_tenant_finds_its_own_documents_and_what_it_is_offered_of_the_others(
+    planq: Planq, book: Path, database_url: str
+) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        for tenant, config in (("acme", "{}"), ("narrow", '{"knowledge_prefixes": ["shared/"]}')):
+            connection.execute("INSERT INTO tenants (id, config) VALUES (%s, %s)", (tenant, config))
+    load(planq, book, "--tenant", "acme")
+    load(planq, book / "guide.md", "--prefix", "shared/")
+    load(planq, book / "guide.md", "--prefix", "other/")
+
+    def found(tenant: str) -> set[str]:
+        return {one["source"] for one in search(planq, "durable execution", "--tenant", tenant)}
+
+    assert found("acme") == {"guide.md", "shared/guide.md", "other/guide.md"}
+    assert found("narrow") == {"shared/guide.md"}
+    assert found("default") == {"shared/guide.md", "other/guide.md"}
+
+
+def test_a_tenant_that_is_not_there_is_refused(planq: Planq, book: Path) -> None:
+    result = planq("load", str(book), "--tenant", "nobody")
+
+    assert result.exit_code != 0
+    assert "there is no tenant 'nobody'" in result.stderr
+
+
+def test_passages_for_all_tenants_are_kept_in_order(planq: Planq, tmp_path: Path, database_url: str) -> None:
     (tmp_path / "long.txt").write_text("\n\n".join(f"paragraph {n} " + "word " * 150 for n in range(5)))
 
     load(planq, tmp_path / "long.txt")
 
     with psycopg.connect(database_url) as connection:
         rows = connection.execute("SELECT tenant_id, position, body FROM passages ORDER BY position").fetchall()
-    assert [(tenant, position) for tenant, position, _ in rows] == [("default", n) for n in range(5)]
+    assert [(tenant, position) for tenant, position, _ in rows] == [("", n) for n in range(5)]
     assert all(f"paragraph {n} " in rows[n][2] for n in range(5))

@@ -44,7 +44,7 @@ async def furnish(harness: Harness, **services: Any) -> None:
     )
     loaded = load_registry(services=known, entry_point_group=None, modules=["worker.tools.builtin"])
     harness.registry.extend([tool for d in loaded.definitions() if (tool := loaded.find(d.name)) is not None])
-    await harness.worker_registry.publish_tools("default", documents(loaded.definitions()))
+    await harness.worker_registry.publish_tools(documents(loaded.definitions()))
 
 
 def plan(*calls: Call) -> dict[str, Any]:

@@ -6,24 +6,41 @@ import asyncio
 
 import pytest
 
+from shared.domain.jobs.limits import Limits
+from shared.domain.tenants.config import TenantConfig
 from shared.domain.tools.definition import ToolDefinition
+from shared.ports.tenants import Tenant
 from shared.store import catalogue
 from shared.store.catalogue import FRESH_SECONDS, Catalogue, ToolsByName
 
 TENANT = "default"
 
 
+def tool(name: str) -> ToolDefinition:
+    return ToolDefinition(name=name, input_schema={"type": "object"})
+
+
+class Configured:
+    """Tenants by their configuration; one that is not named has none."""
+
+    def __init__(self, **configs: TenantConfig) -> None:
+        self.configs = configs
+
+    async def of(self, tenant_id: str) -> Tenant:
+        return Tenant(tenant_id, "", False, self.configs.get(tenant_id, TenantConfig()), Limits())
+
+
 class Published:
-    """Answers with another object each time; the first answer may be held back."""
+    """Answers differently each time; the first answer may be held back."""
 
     def __init__(self) -> None:
         self.asked = 0
         self.first = asyncio.Event()
         self.first.set()
 
-    async def ask(self, tenant_id: str) -> ToolsByName:
+    async def ask(self) -> ToolsByName:
         self.asked += 1
-        found: ToolsByName = {}
+        found: ToolsByName = {"calc": tool("calc"), "late": tool(f"late_{self.asked}")}
         if self.asked == 1:
             await self.first.wait()
         return found
@@ -40,7 +57,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_tools_are_asked_for_once_while_they_are_fresh(clock: list[float]) -> None:
     async def run() -> None:
         published = Published()
-        kept = Catalogue(published.ask)
+        kept = Catalogue(published.ask, Configured())
         first = await kept.tools(TENANT)
         clock[0] += FRESH_SECONDS - 0.01
         assert await kept.tools(TENANT) is first
@@ -53,7 +70,7 @@ def test_tools_are_asked_for_once_while_they_are_fresh(clock: list[float]) -> No
 
 def test_who_asks_anew_gets_the_tools_of_now_and_so_do_those_after(clock: list[float]) -> None:
     async def run() -> None:
-        kept = Catalogue(Published().ask)
+        kept = Catalogue(Published().ask, Configured())
         first = await kept.tools(TENANT)
         renewed = await kept.renewed(TENANT)
         assert renewed is not first
@@ -66,7 +83,7 @@ def test_an_answer_that_comes_late_does_not_replace_a_younger_one(clock: list[fl
     async def run() -> None:
         published = Published()
         published.first.clear()
-        kept = Catalogue(published.ask)
+        kept = Catalogue(published.ask, Configured())
         late = asyncio.ensure_future(kept.renewed(TENANT))
         await asyncio.sleep(0)
         clock[0] += 1
@@ -78,14 +95,27 @@ def test_an_answer_that_comes_late_does_not_replace_a_younger_one(clock: list[fl
     asyncio.run(run())
 
 
-def test_every_tenant_has_tools_of_its_own(clock: list[float]) -> None:
+def test_tools_are_asked_for_once_for_all_tenants_and_each_is_offered_its_own(clock: list[float]) -> None:
     async def run() -> None:
         published = Published()
-        kept = Catalogue(published.ask)
-        ours = await kept.tools(TENANT)
-        assert await kept.tools("another") is not ours
-        assert await kept.tools(TENANT) is ours
-        assert published.asked == 2
+        kept = Catalogue(published.ask, Configured(other=TenantConfig(tools=["c*"])))
+        everything = await kept.tools(TENANT)
+        narrowed = await kept.tools("other")
+        assert (set(everything), set(narrowed)) == ({"calc", "late"}, {"calc"})
+        assert narrowed["calc"] is everything["calc"]
+        assert await kept.tools("other") is narrowed
+        assert published.asked == 1
+
+    asyncio.run(run())
+
+
+def test_what_an_operator_changes_for_a_tenant_counts_at_once(clock: list[float]) -> None:
+    async def run() -> None:
+        tenants = Configured(other=TenantConfig(tools=["c*"]))
+        kept = Catalogue(Published().ask, tenants)
+        await kept.tools("other")
+        tenants.configs["other"] = TenantConfig(tools=[])
+        assert await kept.tools("other") == {}
 
     asyncio.run(run())
 
@@ -93,14 +123,14 @@ def test_every_tenant_has_tools_of_its_own(clock: list[float]) -> None:
 def test_a_tool_that_has_not_changed_stays_the_same_object(clock: list[float]) -> None:
     published = {"a": "old", "b": "old"}
 
-    async def ask(tenant_id: str) -> ToolsByName:
+    async def ask() -> ToolsByName:
         return {
             name: ToolDefinition(name=name, description=text, input_schema={"type": "object"})
             for name, text in published.items()
         }
 
     async def run() -> None:
-        kept = Catalogue(ask)
+        kept = Catalogue(ask, Configured())
         first = await kept.tools(TENANT)
         published["b"] = "new"
         second = await kept.renewed(TENANT)

@@ -92,7 +92,6 @@ ALL_TENANTS = {
     "lost_attempts": "a sweep",
     "lost_stages": "a sweep",
     "lost_steps": "a sweep",
-    "retire_tools": "a sweep",
     "mark_objects": "the collector of unused objects, by where they lie",
     "note_suspects": "a sweep; the tenant is the job's",
     "stop_schedule": "of a schedule that a sweep has found",

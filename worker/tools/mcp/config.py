@@ -24,7 +24,7 @@ from shared.domain.errors import Misconfigured
 from shared.domain.jobs.limits import MAX_TIMEOUT_SECONDS
 from shared.domain.jobs.states import Recovery
 from shared.domain.redact import secrets_of
-from shared.domain.tools.definition import DEFAULT_TIMEOUT_SECONDS
+from shared.domain.tools.definition import DEFAULT_TIMEOUT_SECONDS, MCP_SOURCE
 from worker.tools.declare import faults_of
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
@@ -69,7 +69,7 @@ class McpServer(BaseModel):
     @property
     def source(self) -> str:
         """What the definitions of its tools name as their source."""
-        return f"mcp:{self.name}"
+        return MCP_SOURCE + self.name
 
     @property
     def secrets(self) -> set[str]:

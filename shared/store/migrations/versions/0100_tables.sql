@@ -55,9 +55,9 @@ CREATE TABLE moments (
     CONSTRAINT pk_moments PRIMARY KEY (tenant_id, id)
 );
 
-CREATE INDEX ix_moments_search ON moments USING gin (search);
-
 CREATE INDEX ix_moments_user_id ON moments (tenant_id, user_id, starts_at);
+
+CREATE INDEX ix_moments_search ON moments USING gin (search);
 
 CREATE TABLE user_metadata (
     tenant_id TEXT NOT NULL,
@@ -88,9 +88,9 @@ CREATE TABLE payloads (
     CONSTRAINT pk_payloads PRIMARY KEY (hash, tenant_id)
 );
 
-CREATE INDEX ix_payloads_created_at ON payloads (created_at);
-
 CREATE INDEX ix_payloads_location ON payloads (location) WHERE location IS NOT NULL;
+
+CREATE INDEX ix_payloads_created_at ON payloads (created_at);
 
 ALTER TABLE payloads ALTER COLUMN body SET STORAGE EXTERNAL;
 
@@ -122,11 +122,10 @@ CREATE TABLE workers (
 );
 
 CREATE TABLE tools (
-    tenant_id TEXT NOT NULL,
     name TEXT NOT NULL,
     definition JSON NOT NULL,
     published_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_tools PRIMARY KEY (tenant_id, name)
+    CONSTRAINT pk_tools PRIMARY KEY (name)
 );
 
 CREATE TABLE agents (
@@ -327,15 +326,13 @@ CREATE TABLE jobs (
 
 CREATE INDEX ix_jobs_listing ON jobs (tenant_id, id);
 
-CREATE INDEX ix_jobs_deadline ON jobs (deadline) WHERE status IN ('executing', 'input_required') AND deadline IS NOT NULL;
-
-CREATE INDEX ix_jobs_status_listing ON jobs (tenant_id, status, id);
-
-CREATE INDEX ix_jobs_wake_at ON jobs (wake_at) WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
-
 CREATE INDEX ix_jobs_stage_worker ON jobs (stage_worker) WHERE stage_worker IS NOT NULL;
 
 CREATE INDEX ix_jobs_expires_at ON jobs (expires_at) WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
+
+CREATE UNIQUE INDEX uq_jobs_idempotency_key ON jobs (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
+
+CREATE INDEX ix_jobs_wake_at ON jobs (wake_at) WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
 
 CREATE INDEX ix_jobs_parent_job_id ON jobs (parent_job_id) WHERE parent_job_id IS NOT NULL;
 
@@ -347,7 +344,9 @@ CREATE INDEX ix_jobs_unsettled ON jobs (conversation_id) WHERE conversation_id I
 
 CREATE INDEX ix_jobs_turns ON jobs (conversation_id) WHERE conversation_id IS NOT NULL AND parent_job_id IS NULL AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
 
-CREATE UNIQUE INDEX uq_jobs_idempotency_key ON jobs (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
+CREATE INDEX ix_jobs_status_listing ON jobs (tenant_id, status, id);
+
+CREATE INDEX ix_jobs_deadline ON jobs (deadline) WHERE status IN ('executing', 'input_required') AND deadline IS NOT NULL;
 
 CREATE TABLE conversation_messages (
     conversation_id UUID NOT NULL,
@@ -373,11 +372,11 @@ CREATE TABLE conversation_messages (
     CONSTRAINT fk_conversation_messages_conversation_id FOREIGN KEY(conversation_id) REFERENCES conversations (id) ON DELETE CASCADE
 );
 
-CREATE INDEX ix_conversation_messages_turn ON conversation_messages (conversation_id, turn, sequence);
-
 CREATE UNIQUE INDEX uq_conversation_messages_id ON conversation_messages (id);
 
 CREATE INDEX ix_conversation_messages_job_id ON conversation_messages (job_id) WHERE job_id IS NOT NULL;
+
+CREATE INDEX ix_conversation_messages_turn ON conversation_messages (conversation_id, turn, sequence);
 
 CREATE UNIQUE INDEX uq_conversation_messages_source_id ON conversation_messages (tenant_id, channel, source_id) WHERE source_id IS NOT NULL;
 
@@ -448,13 +447,13 @@ CREATE TABLE steps (
     CONSTRAINT fk_steps_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
 );
 
-CREATE INDEX ix_steps_wake_at ON steps (wake_at) WHERE status IN ('ready', 'waiting');
-
 CREATE INDEX ix_steps_payload_hash ON steps (payload_hash) WHERE payload_hash IS NOT NULL;
 
-CREATE INDEX ix_steps_worker_id ON steps (worker_id) WHERE status = 'running';
-
 CREATE INDEX ix_steps_origin_job ON steps (origin_job) WHERE origin_job IS NOT NULL;
+
+CREATE INDEX ix_steps_wake_at ON steps (wake_at) WHERE status IN ('ready', 'waiting');
+
+CREATE INDEX ix_steps_worker_id ON steps (worker_id) WHERE status = 'running';
 
 CREATE TABLE elicitations (
     id UUID NOT NULL,
@@ -484,13 +483,13 @@ CREATE TABLE elicitations (
     CONSTRAINT fk_elicitations_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
 );
 
-CREATE INDEX ix_elicitations_root_job_id ON elicitations (root_job_id, id);
-
-CREATE INDEX ix_elicitations_listing ON elicitations (tenant_id, id);
-
 CREATE INDEX ix_elicitations_open ON elicitations (tenant_id, id) WHERE status = 'open';
 
+CREATE INDEX ix_elicitations_root_job_id ON elicitations (root_job_id, id);
+
 CREATE INDEX ix_elicitations_job_id ON elicitations (job_id, step_index);
+
+CREATE INDEX ix_elicitations_listing ON elicitations (tenant_id, id);
 
 CREATE TABLE events (
     sequence BIGINT GENERATED ALWAYS AS IDENTITY,
@@ -522,9 +521,9 @@ CREATE TABLE artifacts (
     CONSTRAINT fk_artifacts_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
 );
 
-CREATE INDEX ix_artifacts_payload_hash ON artifacts (payload_hash) WHERE payload_hash IS NOT NULL;
-
 CREATE INDEX ix_artifacts_job_id ON artifacts (job_id);
+
+CREATE INDEX ix_artifacts_payload_hash ON artifacts (payload_hash) WHERE payload_hash IS NOT NULL;
 
 CREATE TABLE model_calls (
     id BIGINT GENERATED ALWAYS AS IDENTITY,

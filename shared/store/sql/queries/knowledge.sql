@@ -19,11 +19,16 @@ SELECT %(document_id)s, p.position, %(tenant_id)s, p.heading, p.body
 FROM json_to_recordset(%(passages)s) AS p (position int, heading text, body text)
 
 -- name: search_passages
--- Passages that share a word with the query, best first. Any word may match: a question is not a boolean formula.
+-- Passages that share a word with the query, best first. Any word may match: a question is not a boolean formula. A
+-- tenant finds documents of its own and those that are for all tenants (''), of which its configuration may name the
+-- beginnings of the sources.
 WITH wanted AS (
     SELECT replace(plainto_tsquery('english', %(query)s)::text, '&', '|')::tsquery AS query
 )
 SELECT d.title, d.source, p.heading, p.body, ts_rank_cd(p.search, wanted.query, 1)::float8 AS score
-FROM passages p JOIN documents d ON d.id = p.document_id, wanted
-WHERE p.tenant_id = %(tenant_id)s AND p.search @@ wanted.query
+FROM passages p JOIN documents d ON d.id = p.document_id JOIN tenants t ON t.id = %(tenant_id)s, wanted
+WHERE p.tenant_id IN (%(tenant_id)s, '') AND p.search @@ wanted.query
+  AND (p.tenant_id <> '' OR t.config ->> 'knowledge_prefixes' IS NULL OR EXISTS (
+      SELECT FROM json_array_elements_text(t.config -> 'knowledge_prefixes') AS k (prefix)
+      WHERE starts_with(d.source, k.prefix)))
 ORDER BY score DESC, d.source, p.position LIMIT %(limit)s

@@ -49,15 +49,15 @@ DELETE FROM workers w WHERE w.heartbeat_at < planq_now() - interval '1 day'
 -- name: publish_tools
 -- Publishes tool definitions (a JSON array of {name, definition}, the latter a text that holds JSON: see
 -- planq_record_calls); unchanged ones only get a new date.
-INSERT INTO tools (tenant_id, name, definition)
-SELECT %(tenant_id)s, t.name, t.definition::json
+INSERT INTO tools (name, definition)
+SELECT t.name, t.definition::json
 FROM json_to_recordset(%(tools)s) AS t (name text, definition text)
 ORDER BY t.name
-ON CONFLICT (tenant_id, name) DO UPDATE SET definition = excluded.definition, published_at = planq_now()
+ON CONFLICT (name) DO UPDATE SET definition = excluded.definition, published_at = planq_now()
 
 -- name: list_tools
 -- Every tool that workers have published.
-SELECT definition FROM tools WHERE tenant_id = %(tenant_id)s ORDER BY name
+SELECT definition FROM tools ORDER BY name
 
 -- name: retire_tools
 -- Removes tools that no live worker offers, once workers of every lane are alive to say so.

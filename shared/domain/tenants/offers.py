@@ -1,0 +1,38 @@
+"""What of an operator's tools a tenant is offered, by the allow-lists of its configuration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from shared.domain.tenants.config import TenantConfig
+from shared.domain.tools.definition import MCP_SOURCE, ToolDefinition
+from shared.domain.tools.names import is_reserved
+
+
+def offered_tools(config: TenantConfig, tools: Mapping[str, ToolDefinition]) -> Mapping[str, ToolDefinition]:
+    """Return those of the published tools that a tenant may use; `tools` itself where nothing narrows them.
+
+    A tool has to pass both lists: its name that of `tools`, its server, where it has one, that of `mcp_servers`.
+    Reserved names are parts of planq and not narrowed: what they call is a tenant's own agent, with its tools.
+    """
+    if config.tools is None and config.mcp_servers is None:
+        return tools
+    names, servers = _matcher(config.tools), _matcher(config.mcp_servers)
+    return {
+        name: tool
+        for name, tool in tools.items()
+        if is_reserved(name) or (names.fullmatch(name) and servers.fullmatch(_server_of(tool)))
+    }
+
+
+def _server_of(tool: ToolDefinition) -> str:
+    """Return the MCP server of a tool, empty for one that comes from elsewhere."""
+    return tool.source.removeprefix(MCP_SOURCE) if tool.source.startswith(MCP_SOURCE) else ""
+
+
+def _matcher(patterns: Sequence[str] | None) -> re.Pattern[str]:
+    """Return what matches the names that patterns with `*` mean, any for None, and the empty name, which is none."""
+    wanted = ["*"] if patterns is None else patterns
+    meant = (".*".join(re.escape(part) for part in pattern.split("*")) for pattern in wanted)
+    return re.compile("|".join(["", *meant]), re.DOTALL)
