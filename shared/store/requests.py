@@ -292,9 +292,12 @@ class RequestStore:
         `after` is the job's `resumes` when its failures were looked at: if it has ended again since, nothing happens.
         Where failures are recorded, that is what was cut off in the round that had not ended. `in_doubt` are steps
         without success whose tool has to find out first whether it took effect. `seconds` is the time that its steps
-        get, None for the job's limit on a plan. Raises `NotFound`.
+        get, None for the job's limit on a plan. Raises `NotFound`, and `Conflict` for a turn of a conversation while
+        another one is active.
         """
         value = await self._change("planq_resume_job", job_id, tenant_id, after, list(in_doubt), seconds)
+        if value.get("is_busy"):
+            raise Conflict(f"another turn of job {job_id}'s conversation is active; resume it once that has ended")
         status = JobStatus(value["status"])
         if not value["applied"]:
             return Asked(False, status)

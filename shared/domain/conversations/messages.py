@@ -47,14 +47,6 @@ class MessageStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class MergedMessage:
-    """A message that came while a turn stood in `round`, and that the planner of its later rounds is shown."""
-
-    round: int
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class HistoryMessage:
     """One row of a conversation, as the turns after it see it.
 

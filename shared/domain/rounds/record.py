@@ -18,7 +18,8 @@ class RoundRecord:
     no model made the plan. A step that was skipped has a result whose `code` is `skipped`, or, as the repetition of
     step N of the same plan, `duplicate_of` with `details` `{"step": N}`. A call that was blocked as a repetition has
     the code `duplicate_call_blocked`, and as `output` the last successful output of the same call. A plan that was
-    refused has its defects as `errors`, and no results.
+    refused has its defects as `errors`, and no results. `merged` are messages of its conversation that came while it
+    ran.
     """
 
     number: int
@@ -28,3 +29,4 @@ class RoundRecord:
     first_index: int
     results: Sequence[StepResult]
     errors: Sequence[Mapping[str, Any]] = ()
+    merged: Sequence[str] = ()

@@ -3,7 +3,7 @@
 `react`: the model's own message, then one message of the role `tool` for each of its calls. `loop`: the model's call
 of `__planning__`, then one result with a line for every step, by its number. A plan that no model made, or that came
 in another form, is shown as if it had come in this one. What a tool said stands as JSON in a message of the role
-`tool`, so that no part of it can pass for a line of planq's.
+`tool`, so that no part of it can pass for a line of planq's. What people wrote while a round ran follows it, whole.
 
 What is too long is shortened by rule, and each place says so: whole rounds to a line for each call, the oldest first;
 many such lines to their counts; last the outputs of the newest round.
@@ -64,12 +64,12 @@ def transcript(rounds: Sequence[RoundRecord], *, max_tokens: int, form: TurnForm
     oldest = len(told) - max(kept, 1)
     lines = _summary(rounds[:oldest], max_tokens // _LINES_SHARE, form)
     if kept:
-        return [*lines, *chain.from_iterable(told[oldest:])]
+        return [*lines, *_merged(rounds[:oldest]), *chain.from_iterable(told[oldest:])]
     room = max_tokens - message_tokens(lines)
     newest = _told(rounds[-1], _shortened(rounds[-1], told[-1], room), form, set())
     if len(rounds[-1].results) > _MANY and message_tokens(newest) > room:
-        return _summary(rounds, max_tokens, form)
-    return [*lines, *newest]
+        return [*_summary(rounds, max_tokens, form), *_merged(rounds)]
+    return [*lines, *_merged(rounds[:oldest]), *newest]
 
 
 def with_refusal(
@@ -101,9 +101,15 @@ def _told(
 ) -> Sequence[ChatMessage]:
     if record.errors and not results:
         said = _said(record) or ChatMessage("assistant", "")
-        return _refused(_with_ids(said, "r", record.number, taken), record.errors)
-    tell = _as_planning if form is TurnForm.LOOP else _as_calls
-    return tell(record, results, taken)
+        told = _refused(_with_ids(said, "r", record.number, taken), record.errors)
+    else:
+        tell = _as_planning if form is TurnForm.LOOP else _as_calls
+        told = tell(record, results, taken)
+    return [*told, *_merged([record])]
+
+
+def _merged(rounds: Sequence[RoundRecord]) -> Sequence[ChatMessage]:
+    return [ChatMessage("user", text) for record in rounds for text in record.merged]
 
 
 def _as_planning(record: RoundRecord, results: Sequence[StepResult], taken: set[str]) -> Sequence[ChatMessage]:

@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from shared.domain.conversations.messages import MergedMessage
 from shared.domain.jobs.elicitations import ElicitationAnswer
 from shared.domain.jobs.ids import StepRef
 from shared.domain.jobs.limits import Limits
@@ -45,8 +44,7 @@ class StageClaim:
     `budgeted` says that the tree of jobs of `root_job_id` shares a budget. `next_index` is that of the next step
     that this job gets, for indices count on over its rounds; 0 for jobs that have one round only. `tried` is what its
     model's failures have cost this stage before, `time_left` what the job had left at the claim. A job of a
-    conversation has its `conversation_id`; it is a turn of it unless it has a `parent`. In PLAN `merged` are the
-    messages that came in earlier rounds, the same at every claim of a round.
+    conversation has its `conversation_id`; it is a turn of it unless it has a `parent`.
     """
 
     job_id: UUID
@@ -85,7 +83,6 @@ class StageClaim:
     strategy: Strategy = Strategy.PLAN
     rounds: Sequence[RoundRecord] = ()
     rounds_time_left: timedelta | None = None
-    merged: Sequence[MergedMessage] = ()
     loop: Mapping[str, Any] | None = None
 
 

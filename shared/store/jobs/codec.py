@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from shared.domain.conversations.messages import MergedMessage
 from shared.domain.errors import InvalidArguments, capped, storable
 from shared.domain.jobs.budget import Holder, Wanted
 from shared.domain.jobs.elicitations import (
@@ -363,8 +362,7 @@ def stage_claim(value: Mapping[str, Any]) -> StageClaim:
         reuse=_reuse(value["forked_from"], value["plan_reuse"]),
         results=None if results is None else step_results(results),
         strategy=Strategy(value["strategy"]),
-        rounds=round_records(rounds),
-        merged=tuple(MergedMessage(one["round"], one["text"]) for one in value["merged"] or ()),
+        rounds=round_records(rounds, value["merged"] or ()),
         rounds_time_left=None if rounds_left is None else timedelta(seconds=rounds_left),
         user_id=value["user_id"],
         trace_id=value["trace_id"],
@@ -402,19 +400,22 @@ def step_results(values: Sequence[Mapping[str, Any]]) -> Sequence[StepResult]:
     return [step_result(value, called) for value in values]
 
 
-def round_records(values: Sequence[Mapping[str, Any]]) -> Sequence[RoundRecord]:
-    """Return what `planq_rounds` yields, arguments resolved: a reference counts over all rounds."""
+def round_records(
+    values: Sequence[Mapping[str, Any]], merged: Sequence[Mapping[str, Any]] = ()
+) -> Sequence[RoundRecord]:
+    """Return what `planq_rounds` yields, arguments resolved: a reference counts over all rounds.
+
+    `merged` is what `planq_merged` yields: each message stands with the round in which it came.
+    """
     steps = [step for value in values for step in value["results"]]
     called = CalledArguments({s["index"]: known_output(s) for s in steps if s["status"] == StepStatus.SUCCEEDED})
     records: list[RoundRecord] = []
     first = 0
     for value in values:
         results = [step_result(step, called) for step in value["results"]]
-        records.append(
-            RoundRecord(
-                value["round"], value["source"], value["body"], value["reply"], first, results, value["errors"] or ()
-            )
-        )
+        came = tuple(message["text"] for message in merged if message["round"] == value["round"])
+        told = value["source"], value["body"], value["reply"]
+        records.append(RoundRecord(value["round"], *told, first, results, value["errors"] or (), came))
         first += len(results)
     return records
 

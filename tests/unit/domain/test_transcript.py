@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -311,3 +312,15 @@ def test_a_reply_that_was_refused_is_answered_call_by_call() -> None:
     assert called[-2].state == STATE
     assert [message.role for message in written[-2:]] == ["assistant", "user"]
     assert "expected number 2" in written[-1].content
+
+
+@pytest.mark.parametrize("form", list(TurnForm))
+@pytest.mark.parametrize("room", [PLENTY, 400, 1])
+def test_what_people_wrote_meanwhile_follows_its_round_whole(form: TurnForm, room: int) -> None:
+    first, second = turn(0, output="x" * 3_000), turn(1, output="y" * 3_000)
+    rounds = [replace(first, merged=("and b", "and c")), replace(second, merged=("no, d",))]
+    messages = transcript(rounds, max_tokens=room, form=form)
+    said = [message.content for message in messages if message.role == "user"]
+    assert [text for text in said if text.startswith(("and", "no"))] == ["and b", "and c", "no, d"]
+    assert messages[-1].content == "no, d"
+    pairs(messages)

@@ -136,7 +136,8 @@ END $$;
 -- `p_after` is NULL. A child job that has ended is not resumed: its parent has been notified of its end, and makes a new one
 -- when it is resumed itself. What a job had come to before a chained tool is kept while that tool is tried again. Where
 -- failures are recorded, none of them is the job's, and only what was cut off with it is tried again; where that was in no
--- round, its next round is planned. `p_seconds` is the time that the steps get, null for the limit on a plan.
+-- round, its next round is planned. `p_seconds` is the time that the steps get, null for the limit on a plan. A turn that
+-- has ended becomes its conversation's active one again; `is_busy` where another one is.
 -- Returns {found, applied, status, round, attempt, ready: [{index, lane, tool_name}]}; the caller publishes `ready`, or
 -- the stage that the status stands for.
 CREATE FUNCTION planq_resume_job(p_job uuid, p_tenant text, p_after int, p_in_doubt int[], p_seconds float8) RETURNS json
@@ -148,7 +149,11 @@ DECLARE
     v_again int := 0;
     v_ready json := '[]';
     v_chained boolean;
+    c record;
 BEGIN
+    -- Of a conversation the row is locked first.
+    SELECT o.id, o.active_job_id INTO c FROM jobs t JOIN conversations o ON o.id = t.conversation_id
+    WHERE t.id = p_job AND t.tenant_id = p_tenant AND t.parent_job_id IS NULL FOR NO KEY UPDATE OF o;
     PERFORM planq_lock_lineages(ARRAY[p_job]);
     SELECT * INTO j FROM jobs WHERE id = p_job AND tenant_id = p_tenant FOR NO KEY UPDATE;
     IF j.id IS NULL THEN
@@ -172,7 +177,10 @@ BEGIN
             wakes = 0
         WHERE id = p_job;
         PERFORM planq_resume_below(p_job, j.paused_at);
+    ELSIF c.active_job_id <> p_job THEN
+        RETURN json_build_object('found', true, 'applied', false, 'status', j.status, 'is_busy', true);
     ELSE
+        UPDATE conversations SET active_job_id = p_job WHERE id = c.id;
         v_again := planq_reopen_steps(p_job, j.round, j.on_failure, p_in_doubt);
         v_status := CASE
             WHEN v_again > 0 THEN 'executing'
@@ -185,7 +193,7 @@ BEGIN
             stop_reason = CASE WHEN v_chained THEN stop_reason END,
             rounds_deadline = NULL,
             answer = CASE WHEN v_chained THEN answer END, output = CASE WHEN v_chained THEN output END,
-            finished_at = NULL, run_at = planq_now(), wakes = 0,
+            finished_at = NULL, run_at = planq_now(), wakes = 0, is_joined = false,
             wake_at = CASE WHEN v_status <> 'executing' THEN planq_now() + planq_wake_grace() END,
             deadline = CASE WHEN v_status = 'executing'
                 THEN planq_now() + make_interval(secs => coalesce(p_seconds, (limits->>'plan_timeout_seconds')::float8))

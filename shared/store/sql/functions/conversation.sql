@@ -218,14 +218,16 @@ BEGIN
     RETURN json_build_object('applied', true, 'next', v_next);
 END $$;
 
--- Messages that came while a turn ran: it has taken in those that came before the round in which it stands, and of each of
--- the others a job is made, which is held. The caller holds the conversation.
+-- Messages that came while a turn ran: it has taken in those that came before its last planned round, and of each of the
+-- others a job is made, which is held. The caller holds the conversation.
 CREATE FUNCTION planq_settle_merging(p_conversation uuid, j jobs, p_turn int) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     m record;
+    v_planned CONSTANT int := j.round - (EXISTS (
+        SELECT FROM plans WHERE job_id = j.id AND round = j.round AND source = 'chained'))::int;
 BEGIN
     UPDATE conversation_messages SET turn = p_turn, status = 'done', submission = NULL
-    WHERE conversation_id = p_conversation AND turn IS NULL AND status = 'merging' AND job_id = j.id AND round < j.round;
+    WHERE conversation_id = p_conversation AND turn IS NULL AND status = 'merging' AND job_id = j.id AND round < v_planned;
     FOR m IN SELECT sequence, submission FROM conversation_messages
              WHERE conversation_id = p_conversation AND turn IS NULL AND status = 'merging' AND job_id = j.id
              ORDER BY sequence LOOP
