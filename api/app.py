@@ -20,6 +20,7 @@ from fastapi import FastAPI
 
 from api import http
 from api.deps import Services
+from api.limits import RateLimits, open_windows
 from api.metrics import Metrics
 from api.middleware import Guard, GuardMiddleware
 from api.openapi import describe_api
@@ -125,6 +126,7 @@ def _compose(settings: Settings, database: Database) -> Services:
     worker_registry = WorkerRegistry(database, settings.lease)
     waiters = Waiters(requests.ended, settings.wait_poll_seconds)
     tenants = TenantDirectory(database, settings.limits, settings.tenant_limits)
+    limits = RateLimits(open_windows(settings, database))
     return Services(
         settings=settings,
         tenants=tenants,
@@ -140,7 +142,12 @@ def _compose(settings: Settings, database: Database) -> Services:
         schedules=failpoints.around("schedules", Schedules(database)),
         elicitations=failpoints.around("elicitations", ElicitationStore(database)),
         conversations=failpoints.around("conversations", ConversationStore(database)),
-        readiness=ReadinessChecks(database, worker_registry, BrokerProbe(celery), data=_embedded_data(settings)),
+        limits=limits,
+        readiness=ReadinessChecks(
+            *(database, worker_registry, BrokerProbe(celery)),
+            rates=limits.describe,
+            data=_embedded_data(settings),
+        ),
         metrics=Metrics(worker_registry, waiters),
     )
 
@@ -167,6 +174,7 @@ async def _running(settings: Settings, services: Services, database: Database) -
         await asyncio.gather(*companions, return_exceptions=True)
         await services.ended.flush()
         await services.cancelled.flush()
+        await services.limits.close()
         await asyncio.to_thread(services.publisher.close, 2.0)  # the sweeper publishes what the broker did not take
         await database.close()
 

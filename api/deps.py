@@ -20,6 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from api.callers import caller_of
 from api.http import JsonResponse, decode_body, error_response, error_responses
+from api.limits import RateLimits
 from api.metrics import Metrics
 from api.readiness import ReadinessChecks
 from api.waiting import WAITED, Waiters
@@ -58,6 +59,7 @@ class Services:
     schedules: Schedules
     elicitations: ElicitationStore
     conversations: ConversationStore
+    limits: RateLimits
     readiness: ReadinessChecks
     metrics: Metrics
 

@@ -6,7 +6,7 @@ Each answer is kept for a second, so that impatient supervisors cost nothing, an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -49,13 +49,18 @@ class ReadinessChecks:
         worker_registry: WorkerRegistry,
         probe: BrokerProbe,
         *,
+        rates: Callable[[], Awaitable[str]],
         data: Path | None = None,
         least_free: int = LEAST_FREE_BYTES,
     ) -> None:
-        """`data` is the folder of embedded servers, in which `least_free` bytes have to be left; None for others."""
+        """`data` is the folder of embedded servers, in which `least_free` bytes have to be left; None for others.
+
+        `rates` says where messages are counted; jobs run however that is.
+        """
         self._database = database
         self._registry = worker_registry
         self._probe = probe
+        self._rates = rates
         self._data = data
         self._least_free = least_free
         self._lock = asyncio.Lock()
@@ -72,8 +77,8 @@ class ReadinessChecks:
             return self._kept[1]
 
     async def _check(self) -> dict[str, Any]:
-        workers, broker = await asyncio.gather(self._workers(), self._broker())
-        return {**self._seen(workers), "broker": broker, **self._disk()}
+        workers, broker, rates = await asyncio.gather(self._workers(), self._broker(), self._rates())
+        return {**self._seen(workers), "broker": broker, "rates": _yes(rates), **self._disk()}
 
     def _seen(self, workers: Sequence[Row] | str) -> dict[str, Any]:
         """Return what the database's answer says of it and of the workers; a text is why there is none."""

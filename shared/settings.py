@@ -143,6 +143,11 @@ class Settings(BaseSettings):
         validation_alias=AliasChoices("PLANQ_BROKER_URL", "BROKER_URL", "REDIS_URL"),
         description="`redis://`, `rediss://`, `redis+socket://` or `amqp://`; `planq up` starts Valkey without it.",
     )
+    limits_url: str = Field(
+        default="",
+        description="Where messages are counted for the rates of tenants, `redis://…`; unset, at the broker, or in "
+        "the database where that is RabbitMQ.",
+    )
     database_connections: int = Field(
         default=10,
         ge=1,
@@ -509,7 +514,7 @@ class Settings(BaseSettings):
         """Every secret that the settings hold: nothing that leaves the process may show one."""
         keys = (self.openai_api_key, self.anthropic_api_key, self.google_api_key, self.web_search_api_key)
         addresses = (
-            *(self.database_url, self.broker_url, self.payloads, self.web_search_url),
+            *(self.database_url, self.broker_url, self.limits_url, self.payloads, self.web_search_url),
             *(self.model_base_url, self.anthropic_base_url, self.google_base_url),
         )
         return self.keys.union(

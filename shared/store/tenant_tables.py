@@ -1,4 +1,4 @@
-"""The tables of tenants: their configuration, the keys that speak for them, and their secrets."""
+"""The tables of tenants: their configuration, the keys that speak for them, their secrets, and their rates."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Column, ForeignKey, Index, LargeBinary, Text
+from sqlalchemy import BigInteger, Column, ForeignKey, Index, LargeBinary, Text
 from sqlmodel import Field, SQLModel
 
 from shared.store.columns import flag_column, json_column, text_column, texts_column, time_column
@@ -57,3 +57,21 @@ class SecretRow(SQLModel, table=True):
     sealed: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
     created_at: datetime = time_column(nullable=False, now=True)
     updated_at: datetime = time_column(nullable=False, now=True)
+
+
+class RateMark(SQLModel, table=True):
+    """A message that counts in the windows of its tenant and of a channel (`planq_admit_message`).
+
+    Not in the write-ahead log: what a crash of the server loses is at most a minute's count.
+    """
+
+    __tablename__ = "rate_marks"
+    __table_args__ = (
+        Index("ix_rate_marks_channel", "tenant_id", "channel", "channel_number"),
+        {"prefixes": ["UNLOGGED"]},
+    )
+    tenant_id: str = text_column(primary_key=True)
+    number: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    channel: str = text_column()
+    channel_number: int = Field(sa_column=Column(BigInteger, nullable=False))
+    let_in_at: datetime = time_column(nullable=False)

@@ -13,11 +13,13 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from api.limits import RateLimits
 from api.readiness import BrokerProbe, ReadinessChecks
 from shared.broker.celery_config import create_celery
 from shared.domain.jobs.states import Lane
 from shared.store.database import Database
 from shared.store.jobs.worker_registry import WorkerRegistry
+from shared.store.rates import PostgresWindows
 from tests.integration.api.conftest import JSON, TOOLS, Api, MakeApi, problem_of, search
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
@@ -47,6 +49,7 @@ def test_ready_needs_a_live_worker_for_each_lane(make_api: MakeApi) -> None:
     assert {name: check["ok"] for name, check in half.json()["checks"].items()} == {
         "database": True,
         "broker": True,
+        "rates": True,
         "worker_io": True,
         "worker_cpu": False,
     }
@@ -62,7 +65,10 @@ def test_ready_says_that_a_disk_is_full(api: Api, tmp_path: Path) -> None:
         probe = BrokerProbe(create_celery(api.settings.broker_url))
         await database.open()
         try:
-            readiness = ReadinessChecks(database, worker_registry, probe, data=tmp_path, least_free=least_free)
+            limits = RateLimits(PostgresWindows(database))
+            readiness = ReadinessChecks(
+                *(database, worker_registry, probe), rates=limits.describe, data=tmp_path, least_free=least_free
+            )
             return (await readiness.document())["checks"]
         finally:
             await database.close()

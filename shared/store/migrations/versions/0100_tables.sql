@@ -77,6 +77,17 @@ CREATE TABLE tenants (
     CONSTRAINT pk_tenants PRIMARY KEY (id)
 );
 
+CREATE UNLOGGED TABLE rate_marks (
+    tenant_id TEXT NOT NULL,
+    number BIGINT NOT NULL,
+    channel TEXT NOT NULL,
+    channel_number BIGINT NOT NULL,
+    let_in_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    CONSTRAINT pk_rate_marks PRIMARY KEY (tenant_id, number)
+);
+
+CREATE INDEX ix_rate_marks_channel ON rate_marks (tenant_id, channel, channel_number);
+
 CREATE TABLE payloads (
     hash BYTEA NOT NULL,
     tenant_id TEXT NOT NULL,

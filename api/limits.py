@@ -1,0 +1,176 @@
+"""How many messages a tenant may send: counted at one server for all processes, or by each while that is away.
+
+A message never waits for a server that is away: after one that gave no answer, the next second's messages are counted
+here, and then one of them tries again. What the server let in is counted here too, so that nobody begins afresh.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from http import HTTPStatus
+from time import monotonic, time
+from typing import Protocol
+
+from api.http import HttpRefusal
+from shared.broker.celery_config import is_redis
+from shared.broker.rates import ValkeyWindows
+from shared.domain.errors import Misconfigured, Unavailable
+from shared.domain.tenants.config import TenantConfig
+from shared.domain.tenants.rates import WINDOW_SECONDS, LocalWindows, Rates, RateVerdict
+from shared.settings import Settings
+from shared.store.database import Database
+from shared.store.rates import PostgresWindows
+
+_log = logging.getLogger("planq.limits")
+
+_PATIENCE_SECONDS = 0.25
+_MOST_REFUSED = 10_000
+"""Refusals that are remembered; more tenants and channels than that are not over their limits in the same minute."""
+
+
+class Windows(Protocol):
+    """Where the windows of all processes lie. Every method raises `Unavailable` where that does not answer."""
+
+    title: str
+    at_once: int
+    """How many messages of this process it is asked about at once."""
+
+    async def check(self, tenant_id: str, channel: str, rates: Rates) -> RateVerdict:
+        """Let a message in and count it, or refuse it."""
+        ...
+
+    async def ping(self) -> None:
+        """See whether it answers."""
+        ...
+
+    async def close(self) -> None:
+        """Give up what it holds; idempotent."""
+        ...
+
+
+def open_windows(settings: Settings, database: Database) -> Windows:
+    """Return where messages are counted: `PLANQ_LIMITS_URL`, else a broker that can, else the database.
+
+    Opens no connection. Raises `Misconfigured` for a URL that is none of Valkey's or Redis'.
+    """
+    url = settings.limits_url or settings.require_broker()
+    if is_redis(url):
+        return ValkeyWindows(url, patience_seconds=_PATIENCE_SECONDS)
+    if settings.limits_url:
+        raise Misconfigured("PLANQ_LIMITS_URL: expected redis://…, rediss://… or redis+socket://…, found another URL")
+    return PostgresWindows(database)
+
+
+class RateLimits:
+    """The rates of all tenants, for one event loop."""
+
+    def __init__(
+        self, windows: Windows, *, pause_seconds: float = 1.0, patience_seconds: float = _PATIENCE_SECONDS
+    ) -> None:
+        """Where `windows` do not answer within `patience_seconds` they are not asked for `pause_seconds`."""
+        self._windows = windows
+        self._pause_seconds = pause_seconds
+        self._patience_seconds = patience_seconds
+        self._local = LocalWindows()
+        self._refused: dict[tuple[str, str, Rates], tuple[float, RateVerdict]] = {}
+        self._turns = asyncio.Semaphore(windows.at_once)
+        self._away: str | None = None
+        self._rests_until = 0.0
+
+    async def check(self, tenant_id: str, channel: str, config: TenantConfig) -> RateVerdict:
+        """Let a message in and count it, or refuse it; never fails, and never waits long."""
+        rates = Rates(config.rate_limit, config.channel_rate_limit)
+        verdict: RateVerdict | None = None
+        if not self._is_resting:
+            async with self._turns:
+                # In its turn: those before it may have filled a window, or met nobody.
+                verdict = self._still_refused(tenant_id, channel, rates) or await self._ask(tenant_id, channel, rates)
+        return verdict or self._local.check(tenant_id, channel, rates, time())
+
+    async def describe(self) -> str:
+        """Say where messages are counted now, after a look whether that answers."""
+        try:
+            async with asyncio.timeout(self._patience_seconds):
+                await self._windows.ping()
+        except (Unavailable, TimeoutError) as error:
+            self._lose(error)
+        else:
+            self._find()
+        if self._away is None:
+            return f"counted by {self._windows.title}"
+        return f"degraded: each process counts for itself, because {self._windows.title} {self._away}"
+
+    async def close(self) -> None:
+        """Give the connections up; idempotent."""
+        await self._windows.close()
+
+    @property
+    def _is_resting(self) -> bool:
+        return self._away is not None and monotonic() < self._rests_until
+
+    async def _ask(self, tenant_id: str, channel: str, rates: Rates) -> RateVerdict | None:
+        """Return what the server says, None where it does not answer; while it is away one message at a time asks."""
+        if self._away is not None:
+            if self._is_resting:
+                return None
+            self._rests_until = monotonic() + self._pause_seconds
+        try:
+            async with asyncio.timeout(self._patience_seconds):
+                verdict = await self._windows.check(tenant_id, channel, rates)
+        except (Unavailable, TimeoutError) as error:
+            self._lose(error)
+            return None
+        self._find()
+        if verdict.is_allowed:
+            self._local.note(tenant_id, channel, time())
+        else:
+            self._remember(tenant_id, channel, rates, verdict)
+        return verdict
+
+    def _remember(self, tenant_id: str, channel: str, rates: Rates, refusal: RateVerdict) -> None:
+        if len(self._refused) >= _MOST_REFUSED:
+            self._refused.clear()
+        self._refused[tenant_id, channel, rates] = monotonic(), refusal
+
+    def _still_refused(self, tenant_id: str, channel: str, rates: Rates) -> RateVerdict | None:
+        """Return the last refusal as long as it holds: a full window lets nobody in before its oldest message leaves.
+
+        So whoever sends far too much costs next to nothing.
+        """
+        asked_at, refusal = self._refused.get((tenant_id, channel, rates), (0.0, None))
+        if refusal is None:
+            return None
+        now = refusal.at + monotonic() - asked_at
+        if now >= refusal.lets_in_at:
+            del self._refused[tenant_id, channel, rates]
+            return None
+        return replace(refusal, at=now)
+
+    def _lose(self, error: Exception) -> None:
+        cause = str(error) or f"gives no answer within {self._patience_seconds:g} s"
+        if self._away is None:
+            _log.warning("rates_counted_by_each_process", extra={"cause": f"{self._windows.title} {cause}"})
+        self._away = cause
+        self._rests_until = monotonic() + self._pause_seconds
+
+    def _find(self) -> None:
+        if self._away is not None:
+            _log.warning("rates_counted_for_all_again", extra={"by": self._windows.title})
+        self._away = None
+
+
+def too_many(verdict: RateVerdict) -> HttpRefusal:
+    """Return the answer to a message that a verdict refuses."""
+    full = [
+        f"{window.limit} messages of {whose} within {WINDOW_SECONDS:g} seconds"
+        for whose, window in (("this tenant", verdict.tenant), ("this channel", verdict.channel))
+        if window.is_full
+    ]
+    return HttpRefusal(
+        HTTPStatus.TOO_MANY_REQUESTS,
+        "too_many_messages",
+        f"expected at most {' and '.join(full)}; send this one again after {verdict.retry_after} s",
+        headers=verdict.headers(),
+    )

@@ -1,0 +1,100 @@
+"""The rate windows in a Valkey or Redis: exact over all processes, by one script that is run as one step there."""
+
+from __future__ import annotations
+
+from importlib import resources
+from urllib.parse import parse_qs, unquote, urlencode, urlsplit, urlunsplit
+
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as ConnectionLost
+from redis.exceptions import RedisError
+
+from shared.broker.celery_config import is_redis
+from shared.broker.depth import reply_of
+from shared.domain.errors import BrokerUnavailable, Misconfigured
+from shared.domain.tenants.rates import WINDOW_SECONDS, Rates, RateVerdict, Window
+
+_CONNECTIONS = 16
+
+_MICROSECONDS = 1_000_000
+
+_SCRIPT = resources.files("shared.broker").joinpath("admit.lua").read_text("utf-8")
+
+
+class ValkeyWindows:
+    """The windows of all tenants at one server; its connections open with the first message."""
+
+    title = "Valkey/Redis"
+    at_once = _CONNECTIONS
+
+    def __init__(self, url: str, *, patience_seconds: float) -> None:
+        """`url` is one that `BROKER_URL` may be; raises `Misconfigured` where redis-py cannot read it."""
+        try:
+            pool = BlockingConnectionPool.from_url(
+                redis_py_url(url),
+                max_connections=_CONNECTIONS,
+                timeout=patience_seconds,
+                socket_timeout=patience_seconds,
+                socket_connect_timeout=patience_seconds,
+                client_name="planq",
+                # Once, for a connection that the server has closed meanwhile. The message may then count twice.
+                retry=Retry(NoBackoff(), 1, supported_errors=(ConnectionLost,)),
+            )
+        except (ValueError, TypeError) as error:
+            raise Misconfigured(f"PLANQ_LIMITS_URL: expected a URL that redis-py can read, found {error}") from error
+        self._client = Redis.from_pool(pool)
+        self._admit = self._client.register_script(_SCRIPT)
+
+    async def check(self, tenant_id: str, channel: str, rates: Rates) -> RateVerdict:
+        """Let a message in and count it, or refuse it; raises `BrokerUnavailable` where the server does not say."""
+        keys = [key_of(tenant_id), key_of(tenant_id, channel)]
+        arguments = [int(WINDOW_SECONDS * _MICROSECONDS), rates.tenant, rates.channel]
+        try:
+            allowed, now, *windows = await self._admit(keys=keys, args=arguments)
+        except (RedisError, OSError) as error:
+            raise _away(error) from error
+        at = int(now) / _MICROSECONDS
+        tenant, of_channel = (
+            Window(limit, used, int(frees) / _MICROSECONDS)
+            for limit, used, frees in zip((rates.tenant, rates.channel), windows[::2], windows[1::2], strict=True)
+        )
+        return RateVerdict(bool(allowed), at, tenant, of_channel)
+
+    async def ping(self) -> None:
+        """Raise `BrokerUnavailable` where the server does not answer."""
+        try:
+            await self._client.ping()
+        except (RedisError, OSError) as error:
+            raise _away(error) from error
+
+    async def close(self) -> None:
+        """Close the connections; idempotent."""
+        await self._client.aclose()
+
+
+def key_of(tenant_id: str, channel: str | None = None) -> str:
+    """Return the key of a tenant's window, or of that of one of its channels."""
+    return f"planq:rates:{{{tenant_id}}}" if channel is None else f"planq:rates:{{{tenant_id}}}:{channel}"
+
+
+def _away(error: BaseException) -> BrokerUnavailable:
+    return BrokerUnavailable(reply_of(error) or f"does not answer ({type(error).__name__})")
+
+
+def redis_py_url(url: str) -> str:
+    """Translate a URL as kombu reads it: a socket's path and database, and its names for the checks of TLS."""
+    first = url.split(";", 1)[0]  # kombu takes several, for when one is away
+    if not is_redis(first):
+        return first
+    parts = urlsplit(first)
+    query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    if "ssl_cert_reqs" in query:
+        query["ssl_cert_reqs"] = query["ssl_cert_reqs"].removeprefix("CERT_").lower()
+    if parts.scheme != "redis+socket":
+        return urlunsplit(parts._replace(query=urlencode(query)))
+    login, at, place = parts.netloc.rpartition("@")
+    if "virtual_host" in query:
+        query["db"] = query.pop("virtual_host")
+    return f"unix://{login}{at}{unquote(place + parts.path)}?{urlencode(query)}".removesuffix("?")

@@ -1,0 +1,134 @@
+"""How many messages a tenant may send: at most so many within any 60 seconds, and so many over one channel of them.
+
+The windows slide: a message counts for 60 seconds from the moment at which it was let in, and what was refused counts
+nowhere. Both windows are looked at before either counts a message. Times are Unix times, in seconds.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from math import ceil
+
+WINDOW_SECONDS = 60.0
+
+_IDLE_AT_ONCE = 3
+"""A message adds two windows at most: those in which nothing counts any more are forgotten faster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """The most messages of a tenant, and of one of its channels, within `WINDOW_SECONDS`."""
+
+    tenant: int
+    channel: int
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What counts in one window after a message was let in or refused.
+
+    `frees_at` is when a full window lets the next message in, and when the oldest message leaves any other one.
+    """
+
+    limit: int
+    used: int
+    frees_at: float
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it refuses the next message."""
+        return self.used >= self.limit
+
+    @property
+    def remaining(self) -> int:
+        """How many messages it lets in now."""
+        return max(self.limit - self.used, 0)
+
+    def headers(self, name: str) -> Mapping[str, str]:
+        """Return the window as `X-<name>-Limit`, `-Remaining` and `-Reset`, a Unix time in whole seconds."""
+        return {
+            f"X-{name}-Limit": str(self.limit),
+            f"X-{name}-Remaining": str(self.remaining),
+            f"X-{name}-Reset": str(ceil(self.frees_at)),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RateVerdict:
+    """Whether a message was let in `at` that time, and how both windows stand after it."""
+
+    is_allowed: bool
+    at: float
+    tenant: Window
+    channel: Window
+
+    @property
+    def lets_in_at(self) -> float:
+        """When both windows let a message in: now, or when each full one has a place."""
+        return max([self.at, *(window.frees_at for window in (self.tenant, self.channel) if window.is_full)])
+
+    @property
+    def retry_after(self) -> int:
+        """The whole seconds after which a refused message is let in, if nobody else takes the place; at least 1."""
+        return max(ceil(self.lets_in_at - self.at), 1)
+
+    def headers(self) -> dict[str, str]:
+        """Return what every answer says of the windows; a refusal also carries `Retry-After`."""
+        told = {**self.tenant.headers("RateLimit"), **self.channel.headers("RateLimit-Channel")}
+        return told if self.is_allowed else {**told, "Retry-After": str(self.retry_after)}
+
+
+class LocalWindows:
+    """The windows of one process, in memory: exact for what this process lets in."""
+
+    def __init__(self) -> None:
+        self._by_key: OrderedDict[tuple[str, str | None], deque[float]] = OrderedDict()
+
+    def check(self, tenant_id: str, channel: str, rates: Rates, now: float) -> RateVerdict:
+        """Let a message in and count it, or refuse it."""
+        of_tenant, of_channel = self._times(tenant_id, channel, now)
+        is_allowed = len(of_tenant) < rates.tenant and len(of_channel) < rates.channel
+        if is_allowed:
+            of_tenant.append(now)
+            of_channel.append(now)
+        return RateVerdict(
+            is_allowed, now, _window(of_tenant, rates.tenant, now), _window(of_channel, rates.channel, now)
+        )
+
+    def note(self, tenant_id: str, channel: str, now: float) -> None:
+        """Count a message that was let in elsewhere."""
+        for times in self._times(tenant_id, channel, now):
+            times.append(now)
+
+    def __len__(self) -> int:
+        """How many windows are kept."""
+        return len(self._by_key)
+
+    def _times(self, tenant_id: str, channel: str, now: float) -> tuple[deque[float], deque[float]]:
+        """Return when the messages were let in that count now, of the tenant and of the channel."""
+        for idle in list(islice(self._by_key, _IDLE_AT_ONCE)):
+            if not _counting(self._by_key[idle], now):
+                del self._by_key[idle]
+        of_tenant = _counting(self._latest((tenant_id, None)), now)
+        return of_tenant, _counting(self._latest((tenant_id, channel)), now)
+
+    def _latest(self, key: tuple[str, str | None]) -> deque[float]:
+        """Return the times of a window, which is the last one to be forgotten from now on."""
+        times = self._by_key.setdefault(key, deque())
+        self._by_key.move_to_end(key)
+        return times
+
+
+def _counting(times: deque[float], now: float) -> deque[float]:
+    """Drop what has left the window, and what a clock that was put back since has left in the future."""
+    while times and not now - WINDOW_SECONDS < times[0] <= now:
+        times.popleft()
+    return times
+
+
+def _window(times: deque[float], limit: int, now: float) -> Window:
+    used = len(times)
+    return Window(limit, used, times[max(used - limit, 0)] + WINDOW_SECONDS if used else now)
