@@ -19,6 +19,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from api import http
+from api.access import Access
 from api.deps import Services
 from api.limits import RateLimits, open_windows
 from api.metrics import Metrics
@@ -41,6 +42,7 @@ from shared.data_folder import serves
 from shared.failpoints import Failpoints, methods
 from shared.settings import VERSION, Settings
 from shared.store.agents import DocumentStore
+from shared.store.api_keys import ApiKeyStore, KnownKeys
 from shared.store.catalogue import Catalogue, list_tools
 from shared.store.conversations import ConversationStore
 from shared.store.database import Database
@@ -51,7 +53,7 @@ from shared.store.objects import open_objects
 from shared.store.payloads import PayloadStore
 from shared.store.requests import RequestStore
 from shared.store.schedules import Schedules
-from shared.store.tenants import TenantDirectory
+from shared.store.tenants import TenantDirectory, TenantStore
 
 _log = logging.getLogger("planq.api")
 
@@ -112,9 +114,10 @@ def create_api(settings: Settings) -> FastAPI:
         app.include_router(router)
     app.mount(ASSETS, page_assets())
     http.install(app)
-    describe_api(app, settings.limits, with_keys=bool(settings.keys))
+    describe_api(app, settings.limits, with_keys=settings.needs_keys)
     app.add_middleware(http.Faults)
-    guard = Guard(settings.keys, settings.max_body_bytes)
+    access = Access(settings.keys, services.known_keys, is_required=settings.needs_keys)
+    guard = Guard(access, settings.max_body_bytes)
     app.add_middleware(GuardMiddleware, guard=guard, metrics=services.metrics)  # the one added last is the outermost
     return app
 
@@ -130,6 +133,9 @@ def _compose(settings: Settings, database: Database) -> Services:
     return Services(
         settings=settings,
         tenants=tenants,
+        tenant_store=TenantStore(database),
+        api_keys=ApiKeyStore(database),
+        known_keys=KnownKeys(database),
         requests=requests,
         catalogue=Catalogue(partial(list_tools, database), tenants),
         payloads=PayloadStore(database, open_objects(settings.payloads)),
@@ -172,6 +178,7 @@ async def _running(settings: Settings, services: Services, database: Database) -
         for companion in companions:
             companion.cancel()
         await asyncio.gather(*companions, return_exceptions=True)
+        await services.known_keys.flush()
         await services.ended.flush()
         await services.cancelled.flush()
         await services.limits.close()

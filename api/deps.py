@@ -28,6 +28,7 @@ from shared.broker.publisher import CeleryPublisher
 from shared.domain.errors import InvalidRequest, NotFound, PlanqError, capped
 from shared.settings import Settings
 from shared.store.agents import DocumentStore
+from shared.store.api_keys import ApiKeyStore, KnownKeys
 from shared.store.catalogue import Catalogue
 from shared.store.conversations import ConversationStore
 from shared.store.elicitations import ElicitationStore
@@ -35,7 +36,7 @@ from shared.store.jobs.signals import Notifier
 from shared.store.payloads import PayloadStore
 from shared.store.requests import RequestStore
 from shared.store.schedules import Schedules
-from shared.store.tenants import TenantDirectory
+from shared.store.tenants import TenantDirectory, TenantStore
 from shared.store.views import JobView
 
 T = TypeVar("T")
@@ -47,6 +48,9 @@ class Services:
 
     settings: Settings
     tenants: TenantDirectory
+    tenant_store: TenantStore
+    api_keys: ApiKeyStore
+    known_keys: KnownKeys
     requests: RequestStore
     catalogue: Catalogue
     payloads: PayloadStore

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +14,7 @@ from shared.domain.jobs.states import Effect, JobStatus, StepStatus
 from shared.domain.jobs.steps import PlannedStep
 from shared.domain.values.encoding import JsonText
 from shared.store.agents import StoredDocument
-from shared.store.database import Row
+from shared.store.database import Row, shown_time
 from shared.store.requests import Submission
 from shared.store.views import JobView, parsed
 
@@ -93,7 +93,7 @@ def _retry(row: Row) -> _Document | None:
     return {
         "stage": kept["stage"],
         "attempts": kept["tried"]["tries"],
-        "next_attempt_at": _time(row["next_attempt_at"]),
+        "next_attempt_at": shown_time(row["next_attempt_at"]),
         "error": kept["error"],
     }
 
@@ -136,11 +136,11 @@ def job_summary(row: Row) -> _Document:
             "output_tokens": row["output_tokens"],
             "cost_usd": None if cost is None else float(cost),
         },
-        "created_at": _time(row["created_at"]),
-        "started_at": _time(row["started_at"]),
-        "finished_at": _time(row["finished_at"]),
-        "paused_at": _time(row["paused_at"]),
-        "expires_at": _time(row["expires_at"]) if _time_runs_out(row) else None,
+        "created_at": shown_time(row["created_at"]),
+        "started_at": shown_time(row["started_at"]),
+        "finished_at": shown_time(row["finished_at"]),
+        "paused_at": shown_time(row["paused_at"]),
+        "expires_at": shown_time(row["expires_at"]) if _time_runs_out(row) else None,
         "forked_from": _id(row["forked_from"]),
         "user": row["user_id"] or None,
         "metadata": row["metadata"],
@@ -161,7 +161,7 @@ def artifact_record(row: Row) -> _Document:
         "skill_id": row["skill_id"],
         "type": row["type"],
         "metadata": row["metadata"],
-        "created_at": _time(row["created_at"]),
+        "created_at": shown_time(row["created_at"]),
     }
 
 
@@ -249,8 +249,8 @@ def _step(job_id: UUID, row: Mapping[str, Any]) -> _Document:
         "reused_from": None if row["reused_job"] is None else _origin(row["reused_job"], row["reused_index"]),
         "recovery": row["recovery"] if row["effect"] == Effect.UNSAFE else None,
         "question": row["question"],
-        "started_at": _time(row["started_at"]),
-        "finished_at": _time(row["finished_at"]),
+        "started_at": shown_time(row["started_at"]),
+        "finished_at": shown_time(row["finished_at"]),
     }
 
 
@@ -261,13 +261,9 @@ def _output_ref(job_id: UUID, row: Mapping[str, Any]) -> _Document | None:
     return {"sha256": row["payload_hash"], "bytes": row["output_bytes"], "href": href}
 
 
-def _time(value: datetime | None) -> str | None:
-    return None if value is None else value.astimezone(UTC).isoformat()
-
-
 def schedule_document(row: Row) -> _Document:
     """Return a `ScheduleDocument`."""
-    times = {name: _time(row[name]) for name in ("next_at", "created_at")}
+    times = {name: shown_time(row[name]) for name in ("next_at", "created_at")}
     ids = {name: None if row[name] is None else str(row[name]) for name in ("id", "last_job_id")}
     return {**row, **times, **ids}
 
@@ -278,7 +274,7 @@ def elicitation_document(row: Row) -> _Document:
     return {
         **{name: row[name] for name in (*copied, "reason", "answered_by", "channel")},
         **{name: str(row[name]) for name in ("id", "job_id", "root_job_id")},
-        **{name: _time(row[name]) for name in ("created_at", "answered_at", "due_at")},
+        **{name: shown_time(row[name]) for name in ("created_at", "answered_at", "due_at")},
         "default": row["default_content"],
     }
 
@@ -289,8 +285,8 @@ def agent_document(stored: StoredDocument) -> _Document:
         "name": stored.name,
         "version": stored.version,
         "document": JsonText(stored.content.encode()),
-        "created_at": _time(stored.created_at),
-        "retired_at": _time(stored.retired_at),
+        "created_at": shown_time(stored.created_at),
+        "retired_at": shown_time(stored.retired_at),
     }
 
 
@@ -310,7 +306,7 @@ def agent_summary(stored: StoredDocument) -> _Document:
         "tools": [tool.name for tool in document.tools],
         "skills": list(document.skills),
         "actions": list(document.actions),
-        "created_at": _time(stored.created_at),
+        "created_at": shown_time(stored.created_at),
     }
 
 
@@ -320,5 +316,5 @@ def skill_summary(stored: StoredDocument) -> _Document:
         "name": stored.name,
         "version": stored.version,
         "characters": len(stored.content),
-        "created_at": _time(stored.created_at),
+        "created_at": shown_time(stored.created_at),
     }

@@ -9,9 +9,7 @@ send).
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from time import perf_counter
 from urllib.parse import urlsplit
@@ -19,11 +17,12 @@ from urllib.parse import urlsplit
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.callers import CALLER, LOCAL
+from api.access import Access
+from api.callers import CALLER
 from api.http import HttpRefusal, error_response
 from api.metrics import Metrics, route_of
 from api.waiting import WAITED
-from shared.domain.errors import PlanqError, TooLarge, Unauthorized, capped
+from shared.domain.errors import PlanqError, TooLarge, capped
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
 """What may be asked without a key: by supervisors, and by browsers, which know no other way to give one than the page
@@ -53,36 +52,27 @@ _UNREAD_SECONDS = 10.0
 
 
 class Guard:
-    """`keys` empty means: this machine only."""
+    """Without a key that is required, `access` lets in this machine only."""
 
-    def __init__(self, keys: Collection[str], max_body_bytes: int) -> None:
-        self._keys = [_hash(key.encode()) for key in keys]
+    def __init__(self, access: Access, max_body_bytes: int) -> None:
+        self._access = access
         self._max_body_bytes = max_body_bytes
 
-    def check(self, scope: Scope) -> None:
+    async def check(self, scope: Scope) -> None:
         """Raise a `PlanqError` or an `HttpRefusal` unless the headers of a request allow it; note in it who asks."""
         fields = _fields_of(scope)
-        if self._keys:
-            self._check_key(scope["path"], fields)
-        else:
+        if not self._access.is_required:
             _check_host(scope)
-        scope[CALLER] = LOCAL
+        path = scope["path"]
+        if path not in OPEN_PATHS and not path.startswith(OPEN_BELOW):
+            given = fields.get(b"authorization")
+            text = None if given is None else given.decode("latin-1")
+            scope[CALLER] = await self._access.caller(scope["method"], path, text)
         if b"origin" in fields:
             _check_origin(fields)
         if b"idempotency-key" in fields:
             _check_one_key(scope)
-        self._check_body(scope["method"], scope["path"], fields)
-
-    def _check_key(self, path: str, fields: Fields) -> None:
-        if path in OPEN_PATHS or path.startswith(OPEN_BELOW):
-            return
-        scheme, _, given = _text(fields, b"authorization").partition(" ")
-        if scheme.lower() != "bearer" or not given:
-            raise Unauthorized("expected the header Authorization: Bearer <key>, with a key of PLANQ_API_KEYS")
-        # Hashes have one length, and every key is compared, so that the time says nothing about any of them.
-        found = _hash(given.strip().encode("latin-1"))
-        if not sum(hmac.compare_digest(found, key) for key in self._keys):
-            raise Unauthorized("the API key is not known; expected one of PLANQ_API_KEYS")
+        self._check_body(scope["method"], path, fields)
 
     def _check_body(self, method: str, path: str, fields: Fields) -> None:
         length = _text(fields, b"content-length")
@@ -164,7 +154,7 @@ class GuardMiddleware:
         asked = {**scope, "method": "GET"} if is_head else scope
         try:
             try:
-                self._guard.check(asked)
+                await self._guard.check(asked)
             except (PlanqError, HTTPException) as refusal:
                 await error_response(refusal)(asked, body.receive, watched)
                 return
@@ -209,7 +199,7 @@ def _check_host(scope: Scope) -> None:
             421,
             "misdirected",
             f"expected the host localhost, 127.0.0.1 or [::1], found {capped(host, 100)!r}; "
-            "an API that other names may reach needs PLANQ_API_KEYS",
+            "an API that other names may reach needs PLANQ_API_KEYS, or PLANQ_REQUIRE_KEYS=true",
         )
 
 
@@ -241,7 +231,3 @@ def _hostname(host: str) -> str | None:
         return None
     is_host_alone = parts.username is None and not (parts.path or parts.query or parts.fragment)
     return parts.hostname if is_host_alone else None
-
-
-def _hash(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()

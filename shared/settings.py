@@ -159,7 +159,15 @@ class Settings(BaseSettings):
     host: str = Field(default="127.0.0.1", description="Address of the API; other than loopback needs keys.")
     port: int = Field(default=8000, ge=0, le=65_535, description="Port of the API.")
     api_keys: Annotated[str, AfterValidator(_keys)] = Field(
-        default="", description="Accepted keys, separated by commas; needed where `PLANQ_HOST` is not loopback."
+        default="",
+        repr=False,
+        description="Keys of the tenant `default` with all scopes, separated by commas; other keys are made by "
+        "`planq keys create`.",
+    )
+    require_keys: bool = Field(
+        default=False,
+        description="Every request needs a key, from this machine too, as it does with `PLANQ_API_KEYS`; one of both "
+        "is needed where `PLANQ_HOST` is not loopback.",
     )
     max_body_bytes: int = Field(
         default=16 * 1024 * 1024, ge=1024, description="Largest request body; a caller's plan of 10 000 steps fits."
@@ -433,10 +441,11 @@ class Settings(BaseSettings):
                 f"PLANQ_HEARTBEAT_SECONDS: expected less than PLANQ_LEASE_SECONDS ({self.lease_seconds:g}), found "
                 f"{self.heartbeat_seconds:g}; a lease has to outlive several heartbeats"
             )
-        if not self.is_loopback and not self.keys:
+        if not self.is_loopback and not self.needs_keys:
             yield (
                 f"PLANQ_HOST is {self.host!r}, which other machines may reach: set PLANQ_API_KEYS to one or more "
-                "keys (comma separated), or PLANQ_HOST to 127.0.0.1"
+                "keys (comma separated), or PLANQ_REQUIRE_KEYS to true and make keys by `planq keys create`, or "
+                "PLANQ_HOST to 127.0.0.1"
             )
 
     def check(self) -> None:
@@ -471,6 +480,11 @@ class Settings(BaseSettings):
     def is_loopback(self) -> bool:
         """True when only this machine can reach the API."""
         return self.host in LOOPBACK
+
+    @property
+    def needs_keys(self) -> bool:
+        """True when a request without a key is refused."""
+        return self.require_keys or bool(self.keys)
 
     @cached_property
     def keys(self) -> frozenset[str]:

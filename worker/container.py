@@ -264,6 +264,7 @@ class LaneRuntime:
         self._tracker = tracker
         self._in_flight = in_flight or InFlightWork()
         self._database = database
+        self._tenants = TenantDirectory(database, settings.limits, settings.tenant_limits)
         self._gateway: ModelGateway | None = None
         self._mcp: McpToolbox | None = None
         self._publishing: asyncio.Task[None] | None = None
@@ -299,7 +300,6 @@ class LaneRuntime:
             await self._connect_mcp(settings.mcp_file)
         models = model_settings(settings)
         self._gateway = self._failpoints.around("planner", ModelGateway(models))
-        tenants = TenantDirectory(self._database, settings.limits, settings.tenant_limits)
         payloads = PayloadStore(self._database, open_objects(settings.payloads))
         longest_stage = timedelta(seconds=models.longest_call) + _BESIDE_THE_MODEL
         store = self._failpoints.around("store", PostgresJobStore(self._database, self._identity.id, longest_stage))
@@ -311,9 +311,9 @@ class LaneRuntime:
             persist,
             self._gateway.price,
         )
-        self._tools.agent_services.caps = partial(_limits_of, tenants)
+        self._tools.agent_services.caps = partial(_limits_of, self._tenants)
         guarded = self._in_flight.guard(store)
-        tools = Catalogue(partial(list_tools, self._database), tenants)
+        tools = Catalogue(partial(list_tools, self._database), self._tenants)
         executor = Attempts(
             self._attempt_settings(),
             store=guarded,

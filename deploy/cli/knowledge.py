@@ -5,7 +5,6 @@ They speak to the database itself: documents are the operator's business, and no
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
@@ -14,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from api.cli.connection import AsJson, require_database
+from api.cli.connection import AsJson
 from api.cli.console import as_line, err, out, print_json
 from api.cli.outcome import NOT_OK, end, reported
+from deploy.cli.database import with_database
 from shared.domain.jobs.ids import TENANT
 
 if TYPE_CHECKING:
@@ -110,19 +110,14 @@ def _with_knowledge(use: Callable[[PostgresKnowledge], Awaitable[T]], tenant: st
     """
     from shared.store.database import Database
     from shared.store.knowledge import PostgresKnowledge
-    from shared.store.schema import require_schema
     from shared.store.tenants import TenantStore
 
-    url = require_database()
-    require_schema(url)
+    async def run(database: Database) -> T:
+        if tenant is not None:
+            await TenantStore(database).get(tenant)
+        return await use(PostgresKnowledge(database))
 
-    async def run() -> T:
-        async with Database(url, max_connections=1) as database:
-            if tenant is not None:
-                await TenantStore(database).get(tenant)
-            return await use(PostgresKnowledge(database))
-
-    return asyncio.run(run())
+    return with_database(run)
 
 
 async def _load(knowledge: PostgresKnowledge, paths: list[Path], prefix: str, tenant_id: str) -> Loaded:

@@ -5,7 +5,6 @@ It speaks to the database itself: how long jobs are kept is the operator's busin
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
@@ -13,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from api.cli.connection import AsJson, located_settings, require_database
+from api.cli.connection import AsJson, located_settings
 from api.cli.console import columns, out, print_json
 from api.cli.outcome import reported
+from deploy.cli.database import with_database
 
 if TYPE_CHECKING:
     from shared.domain.jobs.states import JobStatus
@@ -55,21 +55,12 @@ def retention(
 
 def _with_retention(keep: Mapping[JobStatus, timedelta], use: Callable[[Retention], Awaitable[T]]) -> T:
     """Run `use` on the database; raises `Misconfigured` or `DatabaseUnavailable` when there is none of ours."""
-    from shared.store.database import Database
     from shared.store.objects import open_objects
     from shared.store.payloads import PayloadStore
     from shared.store.retention import Retention
-    from shared.store.schema import require_schema
 
-    url = require_database()
-    require_schema(url)
     objects = open_objects(located_settings().payloads)
-
-    async def run() -> T:
-        async with Database(url, max_connections=1) as database:
-            return await use(Retention(database, keep, PayloadStore(database, objects)))
-
-    return asyncio.run(run())
+    return with_database(lambda database: use(Retention(database, keep, PayloadStore(database, objects))))
 
 
 async def _remove(store: Retention) -> Counter[str]:

@@ -17,6 +17,7 @@ import socket
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
 from time import monotonic
@@ -96,6 +97,11 @@ def stored_text(value: Any) -> str | None:
     if isinstance(value, JsonText):
         return value.body.decode()
     return None if value is None else json_text(value)
+
+
+def shown_time(value: datetime | None) -> str | None:
+    """Return a column's time as it leaves the process: ISO 8601 in UTC."""
+    return None if value is None else value.astimezone(UTC).isoformat()
 
 
 def named(texts: Iterable[str]) -> Mapping[str, bytes]:

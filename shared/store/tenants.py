@@ -13,7 +13,7 @@ from shared.domain.jobs.limits import Limits, TenantLimits
 from shared.domain.tenants.config import TenantConfig, read_tenant_config
 from shared.domain.values import strict_json
 from shared.ports.tenants import Tenant
-from shared.store.database import Database, Row, json_text
+from shared.store.database import Database, Row, json_text, shown_time
 from shared.store.fresh import Fresh
 
 _FRESH_SECONDS = 1.0
@@ -34,6 +34,12 @@ class StoredTenant:
     def of(cls, row: Row) -> StoredTenant:
         """Read a row."""
         return cls(**{**row, "config": strict_json.loads(row["config"])})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what is shown of it."""
+        times = {"created_at": shown_time(self.created_at), "updated_at": shown_time(self.updated_at)}
+        own = {"id": self.id, "name": self.name, "is_disabled": self.is_disabled, "config": self.config}
+        return {**own, **times}
 
 
 class TenantStore:

@@ -24,7 +24,7 @@ _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _UUID = re.compile(r"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-class Retention(BaseModel):
+class RetentionDays(BaseModel):
     """Days after their end for which jobs are kept; an absent one is as the server's settings say."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -58,7 +58,7 @@ class TenantConfig(BaseModel):
     knowledge_prefixes: Annotated[list[_NAME], Field(max_length=MAX_NAMES)] | None = None
     limits: dict[str, Any] = {}
     budget: dict[str, Any] | None = None
-    retention: Retention = Retention()
+    retention: RetentionDays = RetentionDays()
     channels: Annotated[list[_CHANNEL], Field(min_length=1, max_length=100)] = ["api", "web", "telegram"]
     rate_limit: Annotated[int, Field(ge=1, le=1_000_000)] = 100
     channel_rate_limit: Annotated[int, Field(ge=1, le=1_000_000)] = 50

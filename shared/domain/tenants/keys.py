@@ -1,8 +1,36 @@
-"""API keys: what a key allows its holder."""
+"""API keys: how one is written, by what it is known, and what it allows its holder.
+
+    planq_4f…(43 letters and digits)…XyZ9aB
+
+A key is 256 random bits and a checksum, so that a mistyped one is told from an unknown one without a look anywhere,
+and scanners of leaked secrets know it by its form. It is stored as its SHA-256: of so many random bits a fast digest
+gives nothing away, and every request needs one.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import re
+import zlib
+from collections.abc import Iterable
 from enum import StrEnum
+
+from shared.domain.errors import InvalidRequest, capped
+
+ENTROPY_BYTES = 32
+
+_MARK = "planq_"
+_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_RANDOM_CHARS = 43
+"""256 bits in base 62."""
+
+_CHECK_CHARS = 6
+"""The 32 bits of a CRC in base 62."""
+
+_SHOWN_CHARS = 8
+"""How much of a key's random part people see in lists: 47 of 256 bits."""
+
+_KEY = re.compile(rf"{_MARK}[0-9A-Za-z]{{{_RANDOM_CHARS + _CHECK_CHARS}}}", re.ASCII)
 
 
 class KeyScope(StrEnum):
@@ -11,3 +39,54 @@ class KeyScope(StrEnum):
     JOBS = "jobs"
     MESSAGES = "messages"
     ADMIN = "admin"
+
+
+def new_key(entropy: bytes) -> str:
+    """Return the key of 32 random bytes."""
+    if len(entropy) != ENTROPY_BYTES:
+        raise ValueError(f"expected {ENTROPY_BYTES} random bytes, found {len(entropy)}")
+    body = f"{_MARK}{_in_base_62(int.from_bytes(entropy, 'big'), _RANDOM_CHARS)}"
+    return body + _checksum(body)
+
+
+def is_key(text: str) -> bool:
+    """True for what is written as a key and has the checksum of one, whether or not anybody has stored it."""
+    return _KEY.fullmatch(text) is not None and text[-_CHECK_CHARS:] == _checksum(text[:-_CHECK_CHARS])
+
+
+def is_meant_as_key(text: str) -> bool:
+    """True for what begins as a key does."""
+    return text.startswith(_MARK)
+
+
+def prefix_of(key: str) -> str:
+    """Return the beginning of a key, by which people know it."""
+    return key[: len(_MARK) + _SHOWN_CHARS]
+
+
+def key_digest(key: str) -> bytes:
+    """Return what a key is known by: the SHA-256 of its text, or of whatever came in the place of one."""
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+
+
+def read_scopes(names: Iterable[str]) -> frozenset[KeyScope]:
+    """Return scopes by their names; raises `InvalidRequest` for none at all and for an unknown one."""
+    given = list(names)
+    known = ", ".join(KeyScope)
+    if not given:
+        raise InvalidRequest(f"scopes: expected at least one of {known}, found none")
+    if unknown := [name for name in given if name not in set(KeyScope)]:
+        raise InvalidRequest(f"scopes: unknown scope {capped(unknown[0], 80)!r}; known scopes are {known}")
+    return frozenset(map(KeyScope, given))
+
+
+def _checksum(body: str) -> str:
+    return _in_base_62(zlib.crc32(body.encode("ascii")), _CHECK_CHARS)
+
+
+def _in_base_62(number: int, length: int) -> str:
+    digits = []
+    for _ in range(length):
+        number, digit = divmod(number, len(_DIGITS))
+        digits.append(_DIGITS[digit])
+    return "".join(reversed(digits))

@@ -1,0 +1,29 @@
+"""Commands that speak to the database themselves: what an operator does before any API answers, or any key exists."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from api.cli.connection import require_database
+
+if TYPE_CHECKING:
+    from shared.store.database import Database
+
+T = TypeVar("T")
+
+
+def with_database(use: Callable[[Database], Awaitable[T]]) -> T:
+    """Run `use` on the database; raises `Misconfigured` or `DatabaseUnavailable` when there is none of ours."""
+    from shared.store.database import Database
+    from shared.store.schema import require_schema
+
+    url = require_database()
+    require_schema(url)
+
+    async def run() -> T:
+        async with Database(url, max_connections=1) as database:
+            return await use(database)
+
+    return asyncio.run(run())
