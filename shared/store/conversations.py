@@ -13,10 +13,14 @@ from typing import Any
 from uuid import UUID
 
 from shared.domain.conversations.messages import Policy
+from shared.domain.jobs.elicitations import Continues, after_answer
+from shared.domain.jobs.states import ElicitationKind, StepKind
+from shared.domain.questions.answering import answer_of_message
 from shared.ports.jobs.wakes import PlanWake, Wake
 from shared.store.database import Database, json_text, stored_text
 from shared.store.ids import new_id
-from shared.store.requests import Submission, submission_values
+from shared.store.jobs.codec import after_answer_fields
+from shared.store.requests import AnsweredBy, Submission, asked_of, submission_values
 from shared.store.turns import settle_turn
 
 
@@ -89,7 +93,31 @@ class ConversationStore:
         if inbound.submission.idempotency_key is not None:
             raise ValueError("a message is known by its source id; its submission has no idempotency key")
         values = json_text(submission_values(inbound.submission))
-        return _received(await self._database.call("planq_receive_message", _message_text(inbound), values), inbound)
+        message = _message(inbound)
+        value = await self._database.call("planq_receive_message", json_text(message), values)
+        if value["outcome"] == "asking":
+            answered = await self._answer(inbound, message, UUID(value["job_id"]))
+            if answered is not None:
+                return answered
+            message = {**message, "may_answer": False}
+            value = await self._database.call("planq_receive_message", json_text(message), values)
+        return _received(value)
+
+    async def _answer(self, inbound: Inbound, message: Mapping[str, Any], root_job_id: UUID) -> Received | None:
+        """Answer the oldest question of the active turn, and of the jobs below it, that the message fits."""
+        tenant_id = inbound.submission.tenant_id
+        by = AnsweredBy(inbound.user_id or None, inbound.channel).fields()
+        for row in await self._database.fetch_all("questions_of_turn", tenant_id=tenant_id, root_job_id=root_job_id):
+            answer = answer_of_message(ElicitationKind(row["kind"]), row["schema"], inbound.text)
+            if answer is None:
+                continue
+            after = after_answer(answer, StepKind(row["step_kind"]))
+            said = {**by, "status": str(answer.status), "content": stored_text(answer.content)}
+            given = json_text(said), isinstance(after, Continues), json_text(after_answer_fields(after))
+            value = await self._database.call("planq_answer_by_message", json_text(message), row["id"], *given)
+            if value["outcome"] is not None:
+                return _received(value)
+        return None
 
     async def settle(self, job_id: UUID) -> Sequence[Wake]:
         """Write down what a turn came to that has ended, and let the next one begin; returns whom to wake.
@@ -99,34 +127,36 @@ class ConversationStore:
         return await settle_turn(self._database, job_id)
 
 
-def _message_text(inbound: Inbound) -> str:
-    return json_text(
-        {
-            "id": str(new_id()),
-            "conversation_id": str(new_id()),
-            "tenant_id": inbound.submission.tenant_id,
-            "channel": inbound.channel,
-            "thread": inbound.thread,
-            "source_id": inbound.source_id,
-            "user_id": inbound.user_id,
-            "text": inbound.text,
-            "tokens": inbound.tokens,
-            "content": stored_text(inbound.content),
-            "metadata": stored_text(inbound.metadata),
-            "policy": str(inbound.policy),
-            "debounce_seconds": inbound.debounce_ms / 1000,
-            "debounce_most_seconds": inbound.debounce_most_ms / 1000,
-            "may_answer": False,
-        }
-    )
+def _message(inbound: Inbound) -> dict[str, Any]:
+    return {
+        "id": str(new_id()),
+        "conversation_id": str(new_id()),
+        "tenant_id": inbound.submission.tenant_id,
+        "channel": inbound.channel,
+        "thread": inbound.thread,
+        "source_id": inbound.source_id,
+        "user_id": inbound.user_id,
+        "text": inbound.text,
+        "tokens": inbound.tokens,
+        "content": stored_text(inbound.content),
+        "metadata": stored_text(inbound.metadata),
+        "policy": str(inbound.policy),
+        "debounce_seconds": inbound.debounce_ms / 1000,
+        "debounce_most_seconds": inbound.debounce_most_ms / 1000,
+        "may_answer": True,
+    }
 
 
-def _received(value: Mapping[str, Any], inbound: Inbound) -> Received:
+def _received(value: Mapping[str, Any]) -> Received:
     told, conversation_id = value["outcome"], UUID(value["conversation_id"])
-    if told in ("rejected", "closed"):
-        return Received(Arrival.REJECTED, conversation_id, None, None, None, is_closed=told == "closed")
-    job_id = None if value["job_id"] is None else UUID(value["job_id"])
     begun = [UUID(begun) for begun in value["begun"]]
+    wakes: list[Wake] = [PlanWake(one) for one in begun]
+    if told in ("rejected", "closed"):
+        is_closed = told == "closed"
+        return Received(Arrival.REJECTED, conversation_id, None, None, None, wakes=tuple(wakes), is_closed=is_closed)
+    job_id = None if value["job_id"] is None else UUID(value["job_id"])
+    if told == Arrival.ANSWERED:
+        wakes += asked_of(value["answered"]).wakes
     return Received(
         Arrival(told),
         conversation_id,
@@ -135,5 +165,5 @@ def _received(value: Mapping[str, Any], inbound: Inbound) -> Received:
         job_id,
         begins=job_id in begun,
         ended=tuple(UUID(ended) for ended in value["ended"]),
-        wakes=tuple(PlanWake(one) for one in begun),
+        wakes=tuple(wakes),
     )

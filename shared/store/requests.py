@@ -134,6 +134,11 @@ async def close_question(
     )
     if not value["found"]:
         raise NotFound(f"there is no elicitation {id}")
+    return asked_of(value)
+
+
+def asked_of(value: Mapping[str, Any]) -> Asked:
+    """Return what `planq_answer_question` says of a question that there is."""
     status = JobStatus(value["job_status"])
     if not value["applied"]:
         return Asked(False, status)

@@ -102,3 +102,24 @@ def test_a_turn_is_written_down_and_shown_to_the_next(play: Any) -> None:
         assert conversation["active_job_id"] is None
 
     play(scenario, ScriptedModel.planning(("note", {"text": "a"}), answered="done"), [make_tool(note)])
+
+
+def test_a_message_answers_what_the_active_turn_asks_and_else_waits(play: Any) -> None:
+    async def scenario(harness: Harness) -> None:
+        thread = Thread(harness.database)
+        first = await says(harness, thread, "look")
+        await harness.drain()
+        waits = await says(harness, thread, "what is the weather?")
+        assert (waits.outcome, waits.begins) == (Arrival.ACCEPTED, False)
+        answers = await asyncio.gather(*(says(harness, thread, "Yes!", source_id=f"m{n}") for n in (1, 1, 2)))
+        assert Counter(one.outcome for one in answers)[Arrival.ANSWERED] == 1
+        (answered,) = [one for one in answers if one.outcome is Arrival.ANSWERED]
+        assert (answered.job_id, len(answered.wakes)) == (first.job_id, 1)
+        await harness.drain()
+        (asked,) = await thread.run("SELECT * FROM elicitations WHERE root_job_id = %s", first.job_id)
+        assert (asked["status"], asked["channel"]) == ("accepted", "api")
+        shown = await harness.store.history("default", first.conversation_id, waits.job_id)
+        assert [row.text for row in reversed(shown) if row.text] == ["look", "Yes!", "done"]
+
+    model = ScriptedModel.planning(("note", {"text": "a"}), answered="done")
+    play(scenario, model, [make_tool(note)], policy={"note": "ask"})

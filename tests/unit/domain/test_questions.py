@@ -8,9 +8,16 @@ from typing import Any
 
 import pytest
 
-from shared.domain.jobs.elicitations import Continues, ElicitationAnswer, Fails, Succeeds, after_answer
+from shared.domain.jobs.elicitations import (
+    APPROVAL_SCHEMA,
+    Continues,
+    ElicitationAnswer,
+    Fails,
+    Succeeds,
+    after_answer,
+)
 from shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepKind
-from shared.domain.questions.answering import action_of, content_defects
+from shared.domain.questions.answering import action_of, answer_of_message, content_defects
 
 CASES = json.loads((Path(__file__).parents[2] / "data/cases/agently_plan.json").read_text("utf-8"))["cases"]
 STATUS = {"accept": "accepted", "decline": "declined", "cancel": "cancelled"}
@@ -65,3 +72,39 @@ def test_a_default_counts_as_accepted_when_nobody_answers() -> None:
 )
 def test_defects_of_a_content_have_their_place_in_the_body(schema: Any, content: Any, pointers: list[str]) -> None:
     assert [defect["pointer"] for defect in content_defects(schema, content)] == pointers
+
+
+def one_value(**schema: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {"v": schema}, "required": ["v"], "additionalProperties": False}
+
+
+MESSAGES: list[tuple[ElicitationKind, Any, str, tuple[str, Any] | None]] = [
+    (APPROVAL, APPROVAL_SCHEMA, " Yes! ", ("accepted", {})),
+    (APPROVAL, APPROVAL_SCHEMA, "no", ("declined", None)),
+    (APPROVAL, APPROVAL_SCHEMA, "cancel", ("cancelled", None)),
+    (APPROVAL, APPROVAL_SCHEMA, "yes, but what is it?", None),
+    (FORM, one_value(type="string"), " Anna ", ("accepted", {"v": "Anna"})),
+    (FORM, one_value(type="string"), "no", ("accepted", {"v": "no"})),
+    (FORM, one_value(type="string"), "", None),
+    (FORM, one_value(type="string", enum=["a", "b"]), "b", ("accepted", {"v": "b"})),
+    (FORM, one_value(type="string", enum=["a", "b"]), "c", None),
+    (FORM, one_value(type="string", enum=["a", "b"]), "Decline", ("declined", None)),
+    (FORM, one_value(type="boolean"), "yes", ("accepted", {"v": True})),
+    (FORM, one_value(type="boolean"), "no", ("accepted", {"v": False})),
+    (FORM, one_value(type="integer"), "42", ("accepted", {"v": 42})),
+    (FORM, one_value(type="number"), "NaN", None),
+    (FORM, one_value(type="integer"), "yes", None),
+    (FORM, one_value(type="integer"), '{"v": 1}', ("accepted", {"v": 1})),
+    (FORM, {"type": "object"}, '{"a": [1]}', ("accepted", {"a": [1]})),
+    (FORM, {"type": "object"}, "[" * 5_000, None),
+    (ElicitationKind.OUTCOME, {"type": "object"}, "{}", None),
+    (ElicitationKind.URL, None, "yes", None),
+]
+
+
+@pytest.mark.parametrize(("kind", "schema", "text", "expected"), MESSAGES)
+def test_a_message_answers_a_question_that_it_fits(
+    kind: ElicitationKind, schema: Any, text: str, expected: tuple[str, Any] | None
+) -> None:
+    answer = answer_of_message(kind, schema, text)
+    assert (None if answer is None else (str(answer.status), answer.content)) == expected

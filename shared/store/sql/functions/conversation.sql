@@ -1,6 +1,7 @@
 -- Conversation: messages of one thread become jobs that begin one after the other; a job of one that no other job made is a turn.
 --
 -- planq_receive_message   stores an inbound message with its job, or adds it to a job that is there
+-- planq_answer_by_message stores one that answers what a step of the active turn has asked
 --   planq_place_message     decides which, by what the conversation is doing and by its policy
 --   planq_extend_job        adds a message to the input of a job that has not begun
 -- planq_settle_turn       a turn has ended: what it came to is written down, and the next one begins
@@ -13,16 +14,13 @@
 -- asks for a conversation, so a turn is settled in a commit of its own, by the worker that ended it or by the sweeper.
 -- The rows of a turn share its number `turn`; those of a message whose job is held, or that waits to be taken in, have none.
 
--- MessageReceived: `p_message` {id, conversation_id, tenant_id, channel, thread, source_id, user_id, text, tokens, content,
--- metadata, policy, debounce_seconds, debounce_most_seconds, may_answer}, where `content` and `metadata` are texts that hold
--- JSON, `conversation_id` is the id of a new one, and without a `thread` there is always a new one; `p_job` is an item of
--- planq_submit_jobs. Returns {outcome, conversation_id, message_id, sequence, job_id, ended, begun: [jobs to be woken]};
+-- MessageReceived: `p_message` is a `planq_message`, `p_job` an item of planq_submit_jobs. Returns {outcome, conversation_id, message_id, sequence, job_id, ended, begun: [jobs to be woken]};
 -- `rejected` and `closed` have stored nothing, and neither has `asking`: a person is asked, which this may answer.
 CREATE FUNCTION planq_receive_message(p_message json, p_job json) RETURNS json LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 DECLARE
-    m record;
+    m CONSTANT planq_message := json_populate_record(NULL::planq_message, p_message);
     c conversations;
     a planq_arrival;
     v_known json;
@@ -31,11 +29,6 @@ DECLARE
     v_job uuid := p_job->>'id';
     v_run_at timestamptz;
 BEGIN
-    SELECT * INTO m FROM json_to_record(p_message) AS r (
-        id uuid, conversation_id uuid, tenant_id text, channel text, thread text, source_id text, user_id text, text text,
-        tokens int, content text, metadata text, policy text, debounce_seconds float8, debounce_most_seconds float8,
-        may_answer boolean
-    );
     v_known := planq_known_message(m.tenant_id, m.channel, m.source_id);
     IF v_known IS NOT NULL THEN
         RETURN v_known;
@@ -58,21 +51,8 @@ BEGIN
     END IF;
     a := planq_place_message(c, m.policy, m.debounce_seconds, m.debounce_most_seconds, m.may_answer, p_job->>'input');
     IF a.outcome NOT IN ('rejected', 'closed', 'asking') THEN
-        INSERT INTO conversation_messages (
-            conversation_id, sequence, id, tenant_id, channel, direction, source_id, user_id, text, tokens, content,
-            metadata, job_id, turn, round, status, submission
-        ) VALUES (
-            c.id, c.last_sequence + 1, m.id, m.tenant_id, m.channel, 'inbound', m.source_id, m.user_id, m.text, m.tokens,
-            m.content::json, m.metadata::json, coalesce(a.job, v_job), a.turn, a.round,
-            CASE WHEN a.round IS NULL THEN 'received' ELSE 'merging' END, CASE WHEN a.round IS NOT NULL THEN p_job END
-        ) ON CONFLICT (tenant_id, channel, source_id) WHERE source_id IS NOT NULL DO NOTHING;
-        IF NOT FOUND THEN
-            RAISE EXCEPTION 'the message has just come in another thread, too' USING ERRCODE = 'serialization_failure';
-        END IF;
-        UPDATE conversations SET last_sequence = c.last_sequence + 1, messages_in = messages_in + 1,
-            last_inbound_at = planq_now(), last_turn = greatest(last_turn, a.turn),
-            active_job_id = CASE WHEN a.begins THEN v_job ELSE active_job_id END
-        WHERE id = c.id;
+        PERFORM planq_store_message(c, m, coalesce(a.job, v_job), a, CASE WHEN a.round IS NOT NULL THEN p_job END);
+        UPDATE conversations SET active_job_id = v_job WHERE id = c.id AND a.begins;
     END IF;
     IF a.job IS NULL AND a.outcome = 'accepted' THEN
         v_run_at := CASE WHEN a.begins THEN planq_now() + make_interval(secs => m.debounce_seconds) ELSE planq_never() END;
@@ -88,6 +68,59 @@ BEGIN
     RETURN json_build_object('outcome', a.outcome, 'conversation_id', c.id, 'message_id', m.id,
         'sequence', c.last_sequence + 1, 'job_id', coalesce(a.job, v_job), 'ended', to_json(v_ended),
         'begun', to_json(v_begun));
+END $$;
+
+-- AnswerGiven by a message of the conversation whose active turn asks the question `p_id`; the other arguments are those of
+-- planq_answer_question. Returns as planq_receive_message does, with what planq_answer_question returns as `answered`; the
+-- outcome is null, and nothing stored, where the question is not open any more.
+CREATE FUNCTION planq_answer_by_message(p_message json, p_id uuid, p_answer json, p_again boolean, p_item json) RETURNS json
+LANGUAGE plpgsql AS $$
+DECLARE
+    m CONSTANT planq_message := json_populate_record(NULL::planq_message, p_message);
+    c conversations;
+    a planq_arrival;
+    v_known json;
+    v_result json;
+BEGIN
+    SELECT * INTO c FROM conversations
+    WHERE tenant_id = m.tenant_id AND channel = m.channel AND thread = m.thread FOR NO KEY UPDATE;
+    v_known := planq_known_message(m.tenant_id, m.channel, m.source_id);
+    IF v_known IS NOT NULL THEN
+        RETURN v_known;
+    END IF;
+    v_result := CASE WHEN NOT c.is_closed AND EXISTS (
+            SELECT FROM elicitations WHERE id = p_id AND tenant_id = m.tenant_id AND root_job_id = c.active_job_id
+        ) THEN planq_answer_question(m.tenant_id, p_id, p_answer, false, p_again, p_item) END;
+    IF NOT coalesce((v_result->>'applied')::boolean, false) THEN
+        RETURN json_build_object('outcome', NULL);
+    END IF;
+    SELECT max(turn) INTO a.turn FROM conversation_messages
+    WHERE tenant_id = m.tenant_id AND conversation_id = c.id AND job_id = c.active_job_id;
+    PERFORM planq_store_message(c, m, c.active_job_id, a, NULL);
+    RETURN json_build_object('outcome', 'answered', 'conversation_id', c.id, 'message_id', m.id,
+        'sequence', c.last_sequence + 1, 'job_id', c.active_job_id, 'ended', '[]'::json, 'begun', '[]'::json,
+        'answered', v_result);
+END $$;
+
+-- Stores an inbound message of the job `p_job` and counts it. The caller holds the conversation. A message that comes in
+-- two threads at once is stored once: the transaction of the second is undone, and finds it when it is repeated.
+CREATE FUNCTION planq_store_message(c conversations, m planq_message, p_job uuid, a planq_arrival, p_submission json)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO conversation_messages (
+        conversation_id, sequence, id, tenant_id, channel, direction, source_id, user_id, text, tokens, content,
+        metadata, job_id, turn, round, status, submission
+    ) VALUES (
+        c.id, c.last_sequence + 1, m.id, m.tenant_id, m.channel, 'inbound', m.source_id, m.user_id, m.text, m.tokens,
+        m.content::json, m.metadata::json, p_job, a.turn, a.round,
+        CASE WHEN a.round IS NULL THEN 'received' ELSE 'merging' END, p_submission
+    ) ON CONFLICT (tenant_id, channel, source_id) WHERE source_id IS NOT NULL DO NOTHING;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'the message has just come in another thread, too' USING ERRCODE = 'serialization_failure';
+    END IF;
+    UPDATE conversations SET last_sequence = c.last_sequence + 1, messages_in = messages_in + 1,
+        last_inbound_at = planq_now(), last_turn = greatest(last_turn, a.turn)
+    WHERE id = c.id AND tenant_id = m.tenant_id;
 END $$;
 
 -- What a message came to whose source id the channel has used before; null where it is new.
