@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from http import HTTPStatus
 from time import monotonic, time
@@ -18,9 +19,10 @@ from shared.broker.celery_config import is_redis
 from shared.broker.rates import ValkeyWindows
 from shared.domain.errors import Misconfigured, Unavailable
 from shared.domain.tenants.config import TenantConfig
-from shared.domain.tenants.rates import WINDOW_SECONDS, LocalWindows, Rates, RateVerdict
+from shared.domain.tenants.rates import WINDOW_SECONDS, Knock, LocalWindows, Rates, RateVerdict
 from shared.settings import Settings
 from shared.store.database import Database
+from shared.store.jobs.batching import Batcher
 from shared.store.rates import PostgresWindows
 
 _log = logging.getLogger("planq.limits")
@@ -35,10 +37,10 @@ class Windows(Protocol):
 
     title: str
     at_once: int
-    """How many messages of this process it is asked about at once."""
+    """How many calls of `check` may be under way."""
 
-    async def check(self, tenant_id: str, channel: str, rates: Rates) -> RateVerdict:
-        """Let a message in and count it, or refuse it."""
+    async def check(self, knocks: Sequence[Knock]) -> Sequence[RateVerdict]:
+        """Let each message in and count it, or refuse it; in their order."""
         ...
 
     async def ping(self) -> None:
@@ -74,20 +76,18 @@ class RateLimits:
         self._pause_seconds = pause_seconds
         self._patience_seconds = patience_seconds
         self._local = LocalWindows()
-        self._refused: dict[tuple[str, str, Rates], tuple[float, RateVerdict]] = {}
-        self._turns = asyncio.Semaphore(windows.at_once)
+        self._refused: dict[Knock, tuple[float, RateVerdict]] = {}
+        self._asking = Batcher(self._ask, at_once=windows.at_once)
         self._away: str | None = None
         self._rests_until = 0.0
 
     async def check(self, tenant_id: str, channel: str, config: TenantConfig) -> RateVerdict:
         """Let a message in and count it, or refuse it; never fails, and never waits long."""
-        rates = Rates(config.rate_limit, config.channel_rate_limit)
-        verdict: RateVerdict | None = None
-        if not self._is_resting:
-            async with self._turns:
-                # In its turn: those before it may have filled a window, or met nobody.
-                verdict = self._still_refused(tenant_id, channel, rates) or await self._ask(tenant_id, channel, rates)
-        return verdict or self._local.check(tenant_id, channel, rates, time())
+        knock = Knock(tenant_id, channel, Rates(config.rate_limit, config.channel_rate_limit))
+        verdict = self._still_refused(knock)
+        if verdict is None and not self._is_resting:
+            verdict = await self._asking.do(knock)
+        return verdict or self._local.check(knock, time())
 
     async def describe(self) -> str:
         """Say where messages are counted now, after a look whether that answers."""
@@ -110,41 +110,45 @@ class RateLimits:
     def _is_resting(self) -> bool:
         return self._away is not None and monotonic() < self._rests_until
 
-    async def _ask(self, tenant_id: str, channel: str, rates: Rates) -> RateVerdict | None:
-        """Return what the server says, None where it does not answer; while it is away one message at a time asks."""
+    async def _ask(self, knocks: Sequence[Knock]) -> Sequence[RateVerdict | None]:
+        """Return what the server says, None where it does not answer; while it is away one call at a time asks."""
         if self._away is not None:
             if self._is_resting:
-                return None
+                return [None] * len(knocks)
             self._rests_until = monotonic() + self._pause_seconds
+        # Those that were answered while these waited may have filled a window.
+        told = {knock: self._still_refused(knock) for knock in knocks}
+        asked = [knock for knock in knocks if told[knock] is None]
         try:
             async with asyncio.timeout(self._patience_seconds):
-                verdict = await self._windows.check(tenant_id, channel, rates)
+                verdicts = iter(await self._windows.check(asked) if asked else ())
         except (Unavailable, TimeoutError) as error:
             self._lose(error)
-            return None
+            return [told[knock] for knock in knocks]
         self._find()
-        if verdict.is_allowed:
-            self._local.note(tenant_id, channel, time())
-        else:
-            self._remember(tenant_id, channel, rates, verdict)
-        return verdict
+        return [told[knock] or self._noted(knock, next(verdicts)) for knock in knocks]
 
-    def _remember(self, tenant_id: str, channel: str, rates: Rates, refusal: RateVerdict) -> None:
+    def _noted(self, knock: Knock, verdict: RateVerdict) -> RateVerdict:
+        """Keep what is known here of a verdict from now on."""
+        if verdict.is_allowed:
+            self._local.note(knock, time())
+            return verdict
         if len(self._refused) >= _MOST_REFUSED:
             self._refused.clear()
-        self._refused[tenant_id, channel, rates] = monotonic(), refusal
+        self._refused[knock] = monotonic(), verdict
+        return verdict
 
-    def _still_refused(self, tenant_id: str, channel: str, rates: Rates) -> RateVerdict | None:
+    def _still_refused(self, knock: Knock) -> RateVerdict | None:
         """Return the last refusal as long as it holds: a full window lets nobody in before its oldest message leaves.
 
         So whoever sends far too much costs next to nothing.
         """
-        asked_at, refusal = self._refused.get((tenant_id, channel, rates), (0.0, None))
+        asked_at, refusal = self._refused.get(knock, (0.0, None))
         if refusal is None:
             return None
         now = refusal.at + monotonic() - asked_at
         if now >= refusal.lets_in_at:
-            del self._refused[tenant_id, channel, rates]
+            del self._refused[knock]
             return None
         return replace(refusal, at=now)
 

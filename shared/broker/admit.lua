@@ -1,15 +1,20 @@
--- Lets a message of a tenant in and counts it in both windows, or refuses it and counts it in none.
+-- Lets messages of tenants in and counts each in both of its windows, or refuses it and counts it in none.
 --
--- KEYS[1]  planq:rates:{TENANT}          list: when its messages were let in, in microseconds, the oldest first
--- KEYS[2]  planq:rates:{TENANT}:CHANNEL  the same of one channel; the braces keep both in one slot of a cluster
--- ARGV     the window in microseconds, the limit of the tenant, the limit of the channel
--- Returns  {1 or 0, now, used of the tenant, when it frees, used of the channel, when that frees}, times as texts
+-- KEYS     two for each message, in the order in which they came:
+--          planq:rates:{TENANT}          list: when its messages were let in, in microseconds, the oldest first
+--          planq:rates:{TENANT}:CHANNEL  the same of one channel
+-- ARGV     the window in microseconds, then for each key the most messages that may count
+-- Returns  now, then for each message 1 or 0, and of both windows how many count and when that frees a place; times as texts
 --
--- The server's clock counts, so that all processes agree. Both keys end with the last message in them.
+-- The server's clock counts, so that all processes agree. A key ends with the last message in it.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local window = tonumber(ARGV[1])
+
+local function text(number)
+    return string.format('%.0f', number)
+end
 
 -- Drops what has left a window, and what a clock that was put back since has left in the future.
 local function used(key)
@@ -21,29 +26,34 @@ local function used(key)
     return redis.call('LLEN', key)
 end
 
-local function text(number)
-    return string.format('%.0f', number)
+local function count(key)
+    redis.call('RPUSH', key, text(now))
+    redis.call('PEXPIRE', key, math.ceil(window / 1000))
 end
 
 -- When a full window lets the next message in, and when the oldest message leaves any other one.
-local function frees(key, count, limit)
-    if count == 0 then
+local function frees(key, number, limit)
+    if number == 0 then
         return text(now)
     end
-    return text(redis.call('LINDEX', key, math.max(count - limit, 0)) + window)
+    return text(redis.call('LINDEX', key, math.max(number - limit, 0)) + window)
 end
 
-local tenant, channel = used(KEYS[1]), used(KEYS[2])
-local allowed = 0
-if tenant < tonumber(ARGV[2]) and channel < tonumber(ARGV[3]) then
-    allowed = 1
-    for _, key in ipairs(KEYS) do
-        redis.call('RPUSH', key, text(now))
-        redis.call('PEXPIRE', key, math.ceil(window / 1000))
+local answer = {text(now)}
+for i = 1, #KEYS, 2 do
+    local tenant, channel = KEYS[i], KEYS[i + 1]
+    local most, channel_most = tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
+    local number, channel_number = used(tenant), used(channel)
+    local allowed = 0
+    if number < most and channel_number < channel_most then
+        count(tenant)
+        count(channel)
+        allowed, number, channel_number = 1, number + 1, channel_number + 1
     end
-    tenant, channel = tenant + 1, channel + 1
+    for _, value in ipairs({
+        allowed, number, frees(tenant, number, most), channel_number, frees(channel, channel_number, channel_most)
+    }) do
+        answer[#answer + 1] = value
+    end
 end
-return {
-    allowed, text(now), tenant, frees(KEYS[1], tenant, tonumber(ARGV[2])),
-    channel, frees(KEYS[2], channel, tonumber(ARGV[3]))
-}
+return answer

@@ -1,8 +1,10 @@
-"""The rate windows in a Valkey or Redis: exact over all processes, by one script that is run as one step there."""
+"""The rate windows in a Valkey or Redis: exact over all processes, by a script that is one step there."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import resources
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlencode, urlsplit, urlunsplit
 
 from redis.asyncio import BlockingConnectionPool, Redis
@@ -14,9 +16,7 @@ from redis.exceptions import RedisError
 from shared.broker.celery_config import is_redis
 from shared.broker.depth import reply_of
 from shared.domain.errors import BrokerUnavailable, Misconfigured
-from shared.domain.tenants.rates import WINDOW_SECONDS, Rates, RateVerdict, Window
-
-_CONNECTIONS = 16
+from shared.domain.tenants.rates import WINDOW_SECONDS, Knock, Rates, RateVerdict, Window
 
 _MICROSECONDS = 1_000_000
 
@@ -27,19 +27,20 @@ class ValkeyWindows:
     """The windows of all tenants at one server; its connections open with the first message."""
 
     title = "Valkey/Redis"
-    at_once = _CONNECTIONS
+    at_once = 2
+    """One call is on its way back while the next is on its way there."""
 
     def __init__(self, url: str, *, patience_seconds: float) -> None:
         """`url` is one that `BROKER_URL` may be; raises `Misconfigured` where redis-py cannot read it."""
         try:
             pool = BlockingConnectionPool.from_url(
                 redis_py_url(url),
-                max_connections=_CONNECTIONS,
+                max_connections=self.at_once + 1,
                 timeout=patience_seconds,
                 socket_timeout=patience_seconds,
                 socket_connect_timeout=patience_seconds,
                 client_name="planq",
-                # Once, for a connection that the server has closed meanwhile. The message may then count twice.
+                # Once, for a connection that the server has closed meanwhile. The messages may then count twice.
                 retry=Retry(NoBackoff(), 1, supported_errors=(ConnectionLost,)),
             )
         except (ValueError, TypeError) as error:
@@ -47,20 +48,19 @@ class ValkeyWindows:
         self._client = Redis.from_pool(pool)
         self._admit = self._client.register_script(_SCRIPT)
 
-    async def check(self, tenant_id: str, channel: str, rates: Rates) -> RateVerdict:
-        """Let a message in and count it, or refuse it; raises `BrokerUnavailable` where the server does not say."""
-        keys = [key_of(tenant_id), key_of(tenant_id, channel)]
-        arguments = [int(WINDOW_SECONDS * _MICROSECONDS), rates.tenant, rates.channel]
+    async def check(self, knocks: Sequence[Knock]) -> Sequence[RateVerdict]:
+        """Let each message in and count it, or refuse it; raises `BrokerUnavailable` for no answer."""
+        keys: list[str] = []
+        arguments = [int(WINDOW_SECONDS * _MICROSECONDS)]
+        for knock in knocks:
+            keys += (key_of(knock.tenant_id), key_of(knock.tenant_id, knock.channel))
+            arguments += (knock.rates.tenant, knock.rates.channel)
         try:
-            allowed, now, *windows = await self._admit(keys=keys, args=arguments)
+            now, *told = await self._admit(keys=keys, args=arguments)
         except (RedisError, OSError) as error:
             raise _away(error) from error
         at = int(now) / _MICROSECONDS
-        tenant, of_channel = (
-            Window(limit, used, int(frees) / _MICROSECONDS)
-            for limit, used, frees in zip((rates.tenant, rates.channel), windows[::2], windows[1::2], strict=True)
-        )
-        return RateVerdict(bool(allowed), at, tenant, of_channel)
+        return [_verdict(knock.rates, at, *told[5 * n : 5 * n + 5]) for n, knock in enumerate(knocks)]
 
     async def ping(self) -> None:
         """Raise `BrokerUnavailable` where the server does not answer."""
@@ -77,6 +77,16 @@ class ValkeyWindows:
 def key_of(tenant_id: str, channel: str | None = None) -> str:
     """Return the key of a tenant's window, or of that of one of its channels."""
     return f"planq:rates:{{{tenant_id}}}" if channel is None else f"planq:rates:{{{tenant_id}}}:{channel}"
+
+
+def _verdict(rates: Rates, at: float, *told: Any) -> RateVerdict:
+    allowed, used, frees, channel_used, channel_frees = told
+    return RateVerdict(
+        bool(allowed),
+        at,
+        Window(rates.tenant, used, int(frees) / _MICROSECONDS),
+        Window(rates.channel, channel_used, int(channel_frees) / _MICROSECONDS),
+    )
 
 
 def _away(error: BaseException) -> BrokerUnavailable:

@@ -27,6 +27,15 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
+class Knock:
+    """A message that asks to be let in."""
+
+    tenant_id: str
+    channel: str
+    rates: Rates
+
+
+@dataclass(frozen=True, slots=True)
 class Window:
     """What counts in one window after a message was let in or refused.
 
@@ -87,9 +96,10 @@ class LocalWindows:
     def __init__(self) -> None:
         self._by_key: OrderedDict[tuple[str, str | None], deque[float]] = OrderedDict()
 
-    def check(self, tenant_id: str, channel: str, rates: Rates, now: float) -> RateVerdict:
+    def check(self, knock: Knock, now: float) -> RateVerdict:
         """Let a message in and count it, or refuse it."""
-        of_tenant, of_channel = self._times(tenant_id, channel, now)
+        rates = knock.rates
+        of_tenant, of_channel = self._times(knock, now)
         is_allowed = len(of_tenant) < rates.tenant and len(of_channel) < rates.channel
         if is_allowed:
             of_tenant.append(now)
@@ -98,22 +108,22 @@ class LocalWindows:
             is_allowed, now, _window(of_tenant, rates.tenant, now), _window(of_channel, rates.channel, now)
         )
 
-    def note(self, tenant_id: str, channel: str, now: float) -> None:
+    def note(self, knock: Knock, now: float) -> None:
         """Count a message that was let in elsewhere."""
-        for times in self._times(tenant_id, channel, now):
+        for times in self._times(knock, now):
             times.append(now)
 
     def __len__(self) -> int:
         """How many windows are kept."""
         return len(self._by_key)
 
-    def _times(self, tenant_id: str, channel: str, now: float) -> tuple[deque[float], deque[float]]:
+    def _times(self, knock: Knock, now: float) -> tuple[deque[float], deque[float]]:
         """Return when the messages were let in that count now, of the tenant and of the channel."""
         for idle in list(islice(self._by_key, _IDLE_AT_ONCE)):
             if not _counting(self._by_key[idle], now):
                 del self._by_key[idle]
-        of_tenant = _counting(self._latest((tenant_id, None)), now)
-        return of_tenant, _counting(self._latest((tenant_id, channel)), now)
+        of_tenant = _counting(self._latest((knock.tenant_id, None)), now)
+        return of_tenant, _counting(self._latest((knock.tenant_id, knock.channel)), now)
 
     def _latest(self, key: tuple[str, str | None]) -> deque[float]:
         """Return the times of a window, which is the last one to be forgotten from now on."""

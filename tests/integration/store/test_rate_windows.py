@@ -13,7 +13,7 @@ import redis
 
 from deploy.local.valkey import EmbeddedValkey
 from shared.broker.rates import ValkeyWindows, key_of
-from shared.domain.tenants.rates import LocalWindows, Rates, RateVerdict
+from shared.domain.tenants.rates import Knock, LocalWindows, Rates, RateVerdict
 from shared.store.database import Database
 from shared.store.rates import PostgresWindows
 
@@ -22,7 +22,7 @@ PATIENCE_SECONDS = 30.0
 
 
 class Checking(Protocol):
-    async def check(self, tenant_id: str, channel: str, rates: Rates) -> RateVerdict: ...
+    async def check(self, knocks: Sequence[Knock]) -> Sequence[RateVerdict]: ...
 
 
 class Counted(Checking, Protocol):
@@ -37,8 +37,8 @@ class InMemory:
     def __init__(self) -> None:
         self._windows = LocalWindows()
 
-    async def check(self, tenant_id: str, channel: str, rates: Rates) -> RateVerdict:
-        return self._windows.check(tenant_id, channel, rates, now=1_000.0)
+    async def check(self, knocks: Sequence[Knock]) -> Sequence[RateVerdict]:
+        return [self._windows.check(knock, now=1_000.0) for knock in knocks]
 
     def age(self, seconds: float) -> None:
         for times in self._windows._by_key.values():
@@ -98,6 +98,12 @@ def play(request: pytest.FixtureRequest) -> Play:
 
 Case = tuple[Rates, Sequence[tuple[float, str, bool, int, int]]]
 
+
+async def knock(windows: Checking, tenant_id: str, channel: str, rates: Rates) -> RateVerdict:
+    (verdict,) = await windows.check([Knock(tenant_id, channel, rates)])
+    return verdict
+
+
 CASES: dict[str, Case] = {
     # seconds since the one before, channel, is it let in, what remains for the tenant, and for the channel
     "a message counts for a minute": (
@@ -134,7 +140,7 @@ def test_messages_are_let_in_as_the_windows_slide(play: Play, case: Case) -> Non
     async def work(windows: Counted) -> None:
         for number, (seconds, channel, *expected) in enumerate(messages):
             windows.age(seconds)
-            verdict = await windows.check("acme", channel, rates)
+            verdict = await knock(windows, "acme", channel, rates)
             found = [verdict.is_allowed, verdict.tenant.remaining, verdict.channel.remaining]
             assert found == expected, f"message {number}"
 
@@ -144,25 +150,25 @@ def test_messages_are_let_in_as_the_windows_slide(play: Play, case: Case) -> Non
 def test_tenants_and_their_channels_of_one_name_stand_apart(play: Play) -> None:
     async def work(windows: Counted) -> None:
         for tenant_id in ("acme", "acme:web", "{acme}", "globex"):
-            assert (await windows.check(tenant_id, "web", Rates(1, 1))).is_allowed
-            assert not (await windows.check(tenant_id, "web", Rates(1, 1))).is_allowed
+            assert (await knock(windows, tenant_id, "web", Rates(1, 1))).is_allowed
+            assert not (await knock(windows, tenant_id, "web", Rates(1, 1))).is_allowed
 
     play(work)
 
 
 def test_a_verdict_says_when_a_place_is_free(play: Play) -> None:
     async def work(windows: Counted) -> None:
-        first = await windows.check("acme", "web", Rates(3, 2))
+        first = await knock(windows, "acme", "web", Rates(3, 2))
         assert first.tenant.frees_at == first.channel.frees_at == pytest.approx(first.at + 60, abs=0.001)
         windows.age(20)
-        second = await windows.check("acme", "web", Rates(3, 2))
-        refused = await windows.check("acme", "web", Rates(3, 2))
+        second = await knock(windows, "acme", "web", Rates(3, 2))
+        refused = await knock(windows, "acme", "web", Rates(3, 2))
         assert not refused.is_allowed
         assert refused.lets_in_at == pytest.approx(first.at + 40, abs=0.001)
-        elsewhere = await windows.check("acme", "sms", Rates(2, 2))
+        elsewhere = await knock(windows, "acme", "sms", Rates(2, 2))
         assert (elsewhere.tenant.is_full, elsewhere.channel.used) == (True, 0)
         assert elsewhere.channel.frees_at == pytest.approx(elsewhere.at, abs=0.001)
-        lowered = await windows.check("acme", "web", Rates(1, 2))
+        lowered = await knock(windows, "acme", "web", Rates(1, 2))
         assert (lowered.tenant.used, lowered.tenant.remaining) == (2, 0)
         assert lowered.lets_in_at == pytest.approx(second.at + 60, abs=0.001), "both that count must have left"
 
@@ -176,12 +182,14 @@ def test_many_at_once_never_get_in_beyond_the_limits(
     async def flood(windows: Sequence[Checking]) -> list[RateVerdict]:
         rates = Rates(100, 50)
         calls = [
-            one.check("acme", channel, rates)
-            for _ in range(40)
+            one.check(
+                [Knock(tenant_id, channel, rates) for tenant_id in tenants for channel in ("web", "sms", "chat")]
+            )
+            for _ in range(20)
             for one in windows
-            for channel in ("web", "sms", "email", "chat")
+            for tenants in (["acme", "globex"], ["globex", "acme"])
         ]
-        return await asyncio.gather(*calls)
+        return [verdict for verdicts in await asyncio.gather(*calls) for verdict in verdicts]
 
     async def work() -> Any:
         if kind == "valkey":
@@ -196,7 +204,7 @@ def test_many_at_once_never_get_in_beyond_the_limits(
 
     verdicts: list[RateVerdict] = asyncio.run(work())
 
-    assert sum(verdict.is_allowed for verdict in verdicts) == 100
+    assert sum(verdict.is_allowed for verdict in verdicts) == 2 * 100
     assert max(verdict.tenant.used for verdict in verdicts) == 100
     assert max(verdict.channel.used for verdict in verdicts) <= 50
 
@@ -205,9 +213,9 @@ def test_marks_of_tenants_that_send_no_more_are_removed(database_url: str) -> No
     async def work() -> list[tuple[Any, ...]]:
         async with Database(database_url, max_connections=1) as database:
             windows = InPostgres(database, database_url)
-            await windows.check("gone", "web", Rates(5, 5))
+            await knock(windows, "gone", "web", Rates(5, 5))
             windows.age(61)
-            await windows.check("here", "web", Rates(5, 5))
+            await knock(windows, "here", "web", Rates(5, 5))
             await windows.tidy()
         with psycopg.connect(database_url) as connection:
             return connection.execute("SELECT tenant_id FROM rate_marks").fetchall()
@@ -218,7 +226,7 @@ def test_marks_of_tenants_that_send_no_more_are_removed(database_url: str) -> No
 def test_valkey_forgets_tenants_that_send_no_more(valkey: EmbeddedValkey, valkey_url: str) -> None:
     async def work() -> None:
         windows = ValkeyWindows(valkey_url, patience_seconds=PATIENCE_SECONDS)
-        await windows.check("acme", "web", Rates(5, 5))
+        await knock(windows, "acme", "web", Rates(5, 5))
         await windows.close()
 
     asyncio.run(work())
