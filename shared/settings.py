@@ -7,7 +7,7 @@ with the names of all that is wrong: every process does that before it is anythi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +32,7 @@ from shared.domain.jobs.states import JobStatus
 from shared.domain.models.names import check_model_name
 from shared.domain.redact import secrets_of
 from shared.domain.rounds.guard import GuardLimits
+from shared.domain.tenants.master_keys import MasterKey, read_master_keys
 from shared.domain.tools.policy import read_tool_policy
 
 VERSION = "0.1.0"
@@ -115,6 +116,11 @@ def _keys(value: str) -> str:
     return value
 
 
+def _secret_keys(value: SecretStr) -> SecretStr:
+    read_master_keys(value.get_secret_value())
+    return value
+
+
 def _hosts(value: str) -> str:
     if any(set(host) & set("/@?# ") for host in comma_separated(value)):
         raise ValueError("expected names or addresses of hosts alone, separated by commas")
@@ -168,6 +174,11 @@ class Settings(BaseSettings):
         default=False,
         description="Every request needs a key, from this machine too, as it does with `PLANQ_API_KEYS`; one of both "
         "is needed where `PLANQ_HOST` is not loopback.",
+    )
+    secret_keys: Annotated[SecretStr, AfterValidator(_secret_keys)] = Field(
+        default=SecretStr(""),
+        description="Keys under which secrets of tenants lie, newest first: each 32 bytes in base64, separated by "
+        "commas.",
     )
     max_body_bytes: int = Field(
         default=16 * 1024 * 1024, ge=1024, description="Largest request body; a caller's plan of 10 000 steps fits."
@@ -492,6 +503,11 @@ class Settings(BaseSettings):
         return frozenset(comma_separated(self.api_keys))
 
     @property
+    def master_keys(self) -> Sequence[MasterKey]:
+        """The keys under which secrets of tenants lie, newest first."""
+        return read_master_keys(self.secret_keys.get_secret_value())
+
+    @property
     def limits(self) -> Limits:
         """The bounds of a job that asks for none of its own, of a tenant without limits of its own."""
         return Limits(
@@ -531,8 +547,9 @@ class Settings(BaseSettings):
             *(self.database_url, self.broker_url, self.limits_url, self.payloads, self.web_search_url),
             *(self.model_base_url, self.anthropic_base_url, self.google_base_url),
         )
+        masters = comma_separated(self.secret_keys.get_secret_value())
         return self.keys.union(
-            (key.get_secret_value() for key in keys if key), *(secrets_of(one) for one in addresses if one)
+            masters, (key.get_secret_value() for key in keys if key), *(secrets_of(one) for one in addresses if one)
         )
 
     def require_database(self) -> str:

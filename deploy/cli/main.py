@@ -14,7 +14,7 @@ import typer
 from api.cli import agents, control, inbox, loops, schedules, status, submit, tools
 from api.cli.console import out
 from api.cli.outcome import exit_code, report
-from deploy.cli import dead_letters, doctor, keys, knowledge, processes, retention, tenants
+from deploy.cli import dead_letters, doctor, keys, knowledge, processes, retention, secrets, tenants
 from deploy.local import sample, up
 from shared.domain.errors import PlanqError
 
@@ -34,6 +34,7 @@ GROUPS = (
     retention,
     tenants,
     keys,
+    secrets,
     processes,
     sample,
 )

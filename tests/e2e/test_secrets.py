@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +17,9 @@ import pytest
 import redis
 
 from deploy.local.valkey import EmbeddedValkey
+from shared.domain.tenants.master_keys import read_master_keys
+from shared.store.database import Database
+from shared.store.secrets import SecretStore
 from tests.e2e.test_main_job import plan
 from tests.e2e.test_mcp import probe, write_config
 from tests.integration.llm.dialects import OPENAI_CHAT
@@ -27,9 +32,10 @@ from tests.support.waiting import eventually
 
 PLACES = (
     *("database", "broker", "api-key", "model-key", "model-user", "model-query", "search-key"),
-    *("mcp-user", "mcp-query", "mcp-header", "mcp-env", "lost-user", "lost-query", "lost-header", "flower"),
+    *("tenant", "mcp-user", "mcp-query", "mcp-header", "mcp-env", "lost-user", "lost-query", "lost-header", "flower"),
 )
 SECRETS = {place: f"planted-{place}-5f3a" for place in PLACES}
+SECRETS["master"] = b64encode(b"planted-master-key-of-32-bytes!!").decode()
 
 
 @pytest.fixture
@@ -91,6 +97,7 @@ def servers(folder: Path, mcp: HttpProbe, lost: Recorder) -> str:
 def settings(flower_port: int, mcp_file: str, model_url: str, search_url: str) -> dict[str, str]:
     return {
         "PLANQ_API_KEYS": SECRETS["api-key"],
+        "PLANQ_SECRET_KEYS": SECRETS["master"],
         "PLANQ_LOG_LEVEL": "DEBUG",
         "PLANQ_TASK_EVENTS": "true",
         "PLANQ_FLOWER_PORT": str(flower_port),
@@ -119,6 +126,7 @@ def test_no_planted_secret_is_written_or_told(
     env = settings(flower_port, servers(tmp_path, mcp, lost), model.url, lost.url)
     # The server trusts its socket; what is sent all the same is no less a secret.
     guarded = database_url.replace("planq@", f"planq:{SECRETS['database']}@", 1)
+    asyncio.run(keep_secret(database_url))
     stack = make_stack(guarded, broker_url, env=env)
     stack.run("flower", "-m", "deploy.cli.main", "flower")
     stack.start()
@@ -150,6 +158,13 @@ def test_no_planted_secret_is_written_or_told(
     assert {place for place, text in told.items() if len(text) < 100} <= {"log of flower", "log of cpu-1"}
     found = [(place, secret) for place, text in told.items() for name, secret in SECRETS.items() if secret in text]
     assert found == []
+
+
+async def keep_secret(database_url: str) -> None:
+    """Store a secret of the tenant whose jobs run."""
+    async with Database(database_url, max_connections=1) as database:
+        masters = read_master_keys(SECRETS["master"])
+        await SecretStore(database, masters).put("default", "openai_api_key", SECRETS["tenant"])
 
 
 def stored(database_url: str) -> str:

@@ -19,6 +19,7 @@ IMPOSSIBLE = [
     ("PLANQ_HOST", "0.0.0.0", "PLANQ_API_KEYS"),
     ("PLANQ_API_KEYS", " , ", "separated by commas"),
     ("PLANQ_API_KEYS", "schlüssel", "ASCII"),
+    ("PLANQ_SECRET_KEYS", "c2hvcnQ=", "32 bytes in base64"),
     ("PLANQ_MCP_FILE", "", "the path of a file"),
     ("PLANQ_TOOLS_FILE", " ", "the path of a file"),
     ("PLANQ_RECORD", "", "the path of a file"),
@@ -101,3 +102,16 @@ def test_the_guard_of_the_server_is_read_from_its_settings(monkeypatch: pytest.M
     monkeypatch.setenv("PLANQ_GUARD_WINDOW_SIZE", "6")
 
     assert Settings().guard == GuardLimits(window_size=6)
+
+
+def test_no_dump_of_the_settings_shows_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    master = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="
+    monkeypatch.setenv("PLANQ_SECRET_KEYS", master)
+    monkeypatch.setenv("PLANQ_API_KEYS", "one-of-the-keys")
+
+    settings = load_settings()
+
+    assert master not in f"{settings!r} {settings.model_dump()} {settings.model_dump_json()}"
+    assert "one-of-the-keys" not in repr(settings)
+    assert {master, "one-of-the-keys"} <= settings.secrets
+    assert [key.secret for key in settings.master_keys] == [b"\x01" * 32]

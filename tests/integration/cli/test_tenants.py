@@ -1,7 +1,8 @@
-"""`planq tenants` and `planq keys` against PostgreSQL: before any API answers."""
+"""`planq tenants`, `planq keys` and `planq secrets` against PostgreSQL: before any API answers."""
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -120,3 +121,27 @@ def test_bad_keys_are_refused(planq: Planq) -> None:
         (("revoke", "default", other), "of the tenant 'default'"),
     ]:
         assert told in refused(planq("keys", *arguments))
+
+
+def test_a_secret_is_read_from_standard_input_and_never_shown(planq: Planq, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = (base64.b64encode(bytes([number]) * 32).decode() for number in (1, 2))
+    missing = planq("secrets", "set", "default", "openai_api_key", stdin="sk-hidden")
+    assert (missing.exit_code, "PLANQ_SECRET_KEYS is not set" in missing.stderr) == (2, True)
+
+    monkeypatch.setenv("PLANQ_SECRET_KEYS", old)
+    stored = planq("secrets", "set", "default", "openai_api_key", stdin="sk-hidden\n")
+    assert stored.stdout == "secret openai_api_key of the tenant default is stored\n"
+    assert "unknown secret" in refused(planq("secrets", "set", "default", "password", stdin="x"))
+    assert "no tenant 'nobody'" in refused(planq("secrets", "set", "nobody", "openai_api_key", stdin="x"))
+
+    monkeypatch.setenv("PLANQ_SECRET_KEYS", new)
+    lost = planq("secrets", "rotate")
+    assert (lost.exit_code, lost.stdout) == (1, "0 sealed anew\n")
+    assert "cannot be opened: default/openai_api_key" in " ".join(lost.stderr.split())
+    monkeypatch.setenv("PLANQ_SECRET_KEYS", f"{new},{old}")
+    assert document(planq("secrets", "rotate", "--json")) == {"resealed": 1, "unopened": []}
+    listed = planq("secrets", "list", "default", "--json")
+    assert [one["name"] for one in document(listed)["items"]] == ["openai_api_key"]
+    assert "sk-hidden" not in stored.stdout + lost.stderr + listed.stdout + planq("secrets", "list", "default").stdout
+    assert planq("secrets", "remove", "default", "openai_api_key").exit_code == 0
+    assert document(planq("secrets", "list", "default", "--json")) == {"items": []}

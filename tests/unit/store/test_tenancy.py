@@ -96,6 +96,7 @@ ALL_TENANTS = {
     "mark_objects": "the collector of unused objects, by where they lie",
     "note_suspects": "a sweep; the tenant is the job's",
     "stop_schedule": "of a schedule that a sweep has found",
+    "secrets_under_other_keys": "the operator changes master keys; each secret is opened as its own tenant's",
     "sweep_look": "a sweep",
     "unanswered_wakes": "a sweep",
     "unnotified_children": "a sweep",

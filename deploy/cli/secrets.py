@@ -1,0 +1,98 @@
+"""`planq secrets`: what a tenant keeps secret, as its own keys for providers. It speaks to the database itself."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from api.cli.connection import AsJson, located_settings
+from api.cli.console import err, out, print_columns, print_json
+from api.cli.outcome import NOT_OK, end, reported
+from deploy.cli.database import with_database
+from deploy.cli.tenants import TenantId
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shared.store.secrets import SecretStore, StoredSecret
+
+T = TypeVar("T")
+
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="openai_api_key, anthropic_api_key or google_api_key.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the group."""
+    group = typer.Typer(name="secrets", help="Secrets of tenants: set, list, remove, rotate.", no_args_is_help=True)
+    group.command("set")(set_secret)
+    group.command("list")(list_secrets)
+    group.command("remove")(remove_secret)
+    group.command("rotate")(rotate_secrets)
+    app.add_typer(group)
+
+
+def set_secret(tenant_id: TenantId, name: _Name, as_json: AsJson = False) -> None:
+    """Store a secret of a tenant, read from standard input: command lines are seen by everybody on a machine.
+
+    It is sealed under the first of PLANQ_SECRET_KEYS. Workers that know these use it within a second, in the place of
+    the server's own.
+    """
+    text = typer.prompt(name, hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.read()
+    with reported(as_json=as_json):
+        _with_secrets(lambda secrets: secrets.put(tenant_id, name, text))
+    if as_json:
+        print_json({"tenant_id": tenant_id, "name": name})
+    else:
+        out.print(f"secret {name} of the tenant {tenant_id} is stored")
+
+
+def list_secrets(tenant_id: TenantId, as_json: AsJson = False) -> None:
+    """List what a tenant keeps secret: names, and the ids of the keys under which they lie."""
+
+    async def found(secrets: SecretStore) -> Sequence[StoredSecret]:
+        return await secrets.list(tenant_id)
+
+    with reported(as_json=as_json):
+        stored = _with_secrets(found)
+    if as_json:
+        print_json({"items": [one.to_json() for one in stored]})
+        return
+    print_columns([[one.name, f"key {one.key_id}", f"set {one.updated_at:%Y-%m-%d %H:%M}"] for one in stored])
+
+
+def remove_secret(tenant_id: TenantId, name: _Name, as_json: AsJson = False) -> None:
+    """Remove a secret of a tenant: the server's own is used again."""
+    with reported(as_json=as_json):
+        _with_secrets(lambda secrets: secrets.remove(tenant_id, name))
+    if as_json:
+        print_json({"tenant_id": tenant_id, "name": name})
+    else:
+        out.print(f"secret {name} of the tenant {tenant_id} is removed")
+
+
+def rotate_secrets(as_json: AsJson = False) -> None:
+    """Seal every secret under the first of PLANQ_SECRET_KEYS; afterwards the other keys can be taken out.
+
+    Exit code 1 where a secret cannot be opened: it was sealed under a key that is missing.
+    """
+    with reported(as_json=as_json):
+        rotated = _with_secrets(lambda secrets: secrets.rotate())
+    if as_json:
+        print_json({"resealed": rotated.resealed, "unopened": list(rotated.unopened)})
+    else:
+        out.print(f"{rotated.resealed} sealed anew")
+        for one in rotated.unopened:
+            err.print(f"cannot be opened: {one}", style="red")
+    if rotated.unopened:
+        end(NOT_OK)
+
+
+def _with_secrets(use: Callable[[SecretStore], Awaitable[T]]) -> T:
+    """Run `use` on the database's secrets; raises as `with_database` does."""
+    from shared.store.secrets import SecretStore
+
+    masters = located_settings().master_keys
+    return with_database(lambda database: use(SecretStore(database, masters)))

@@ -1,0 +1,92 @@
+"""Secrets at rest: each is sealed under a data key of its own, which a master key of the operator's wraps.
+
+    sealed = version | nonce | data key wrapped by the master key | nonce | text sealed by the data key
+
+Both are AES-256-GCM. Whose secret it is and what it is called stands in the associated data: a sealed text that is
+moved to another tenant or name does not open. Which master key has wrapped it stands beside it, as the key's id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from shared.domain.errors import InvalidRequest
+from shared.domain.tenants.master_keys import KEY_BYTES, MasterKey
+
+NONCE_BYTES = 12
+ENVELOPE_ENTROPY_BYTES = KEY_BYTES + 2 * NONCE_BYTES
+"""What sealing one secret takes: a data key and two nonces, none of which is ever used again."""
+
+MAX_SECRET_CHARS = 16_384
+
+SECRET_NAMES = ("openai_api_key", "anthropic_api_key", "google_api_key")
+"""What a tenant may keep secret: its own keys for the providers of models."""
+
+_VERSION = b"\x01"
+_TAG_BYTES = 16
+_WRAPPED_BYTES = KEY_BYTES + _TAG_BYTES
+
+
+class Unopenable(ValueError):
+    """A sealed secret that no known master key opens, or that is not what was sealed under this tenant and name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A secret as it is stored, and the id of the master key that has wrapped it."""
+
+    key_id: str
+    body: bytes
+
+
+def seal(text: str, tenant_id: str, name: str, master: MasterKey, entropy: bytes) -> Sealed:
+    """Seal a secret of a tenant under a name, with fresh random bytes (`ENVELOPE_ENTROPY_BYTES`)."""
+    if len(entropy) != ENVELOPE_ENTROPY_BYTES:
+        raise ValueError(f"expected {ENVELOPE_ENTROPY_BYTES} random bytes, found {len(entropy)}")
+    data_key, nonces = entropy[:KEY_BYTES], entropy[KEY_BYTES:]
+    wrap_nonce, text_nonce = nonces[:NONCE_BYTES], nonces[NONCE_BYTES:]
+    whose = _whose(tenant_id, name)
+    wrapped = AESGCM(master.secret).encrypt(wrap_nonce, data_key, whose + master.id.encode())
+    body = AESGCM(data_key).encrypt(text_nonce, text.encode(), whose)
+    return Sealed(master.id, _VERSION + wrap_nonce + wrapped + text_nonce + body)
+
+
+def unseal(sealed: Sealed, tenant_id: str, name: str, masters: Sequence[MasterKey]) -> str:
+    """Return a secret of a tenant under a name; raises `Unopenable`."""
+    master = next((key for key in masters if key.id == sealed.key_id), None)
+    if master is None:
+        raise Unopenable(f"it was sealed under the key {sealed.key_id!r}, which is none of PLANQ_SECRET_KEYS")
+    if sealed.body[:1] != _VERSION:
+        raise Unopenable("it was sealed by another release")
+    wrap_nonce, rest = sealed.body[1 : 1 + NONCE_BYTES], sealed.body[1 + NONCE_BYTES :]
+    wrapped, rest = rest[:_WRAPPED_BYTES], rest[_WRAPPED_BYTES:]
+    text_nonce, body = rest[:NONCE_BYTES], rest[NONCE_BYTES:]
+    whose = _whose(tenant_id, name)
+    try:
+        data_key = AESGCM(master.secret).decrypt(wrap_nonce, wrapped, whose + master.id.encode())
+        return AESGCM(data_key).decrypt(text_nonce, body, whose).decode()
+    except (InvalidTag, ValueError):
+        raise Unopenable("it is not what was sealed for this tenant under this name") from None
+
+
+def checked_secret(name: str, text: str) -> str:
+    """Return a secret that may be stored, without white space around it; raises `InvalidRequest`, never with it."""
+    if name not in SECRET_NAMES:
+        raise InvalidRequest(f"unknown secret {name[:80]!r}; known secrets are {', '.join(SECRET_NAMES)}")
+    text = text.strip()
+    if not text:
+        raise InvalidRequest(f"secret {name}: expected a text, found an empty one")
+    if len(text) > MAX_SECRET_CHARS:
+        raise InvalidRequest(f"secret {name}: expected at most {MAX_SECRET_CHARS} characters, found {len(text)}")
+    if not (text.isascii() and text.isprintable()) or " " in text:
+        raise InvalidRequest(f"secret {name}: expected visible ASCII characters alone: no others go into a header")
+    return text
+
+
+def _whose(tenant_id: str, name: str) -> bytes:
+    """Return the associated data: the lengths are told by NUL, which stands in no id and in no name."""
+    return f"planq.secret.v1\0{tenant_id}\0{name}\0".encode()
