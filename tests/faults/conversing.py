@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
+from shared.domain.conversations.messages import Policy
 from shared.store.conversations import ConversationStore, Received
+from shared.store.jobs.signals import CANCELLED
 from tests.faults.scene import PATIENCE, Scene
 from tests.support.conversations import message
 from tests.support.waiting import eventually
@@ -58,9 +60,32 @@ def unsettled(scene: Scene, point: str) -> None:
     is_answered(scene, received[0].conversation_id, 3)
 
 
+def interrupted(scene: Scene, point: str) -> None:
+    """Recipe: a worker dies where it tells what an unsafe call came to whose turn was interrupted."""
+    plan = {"plan": {"calls": [{"tool_name": "fault_charge", "arguments": {"text": "a", "until": "go"}}]}}
+    first = says(scene, "charge", submission=plan)
+    assert first.job_id is not None
+    name = scene.doomed(point)
+    scene.runs(first.job_id)
+    second = says(scene, "calculate 1 + 2", policy=Policy.INTERRUPT)
+    assert second.ended == (first.job_id,)
+    scene.read("SELECT pg_notify(%s, %s)", CANCELLED, str(first.job_id))
+    (scene.folder / "go").touch()
+    scene.dies(name)
+    scene.worker()
+    is_answered(scene, first.conversation_id, 2)
+    assert scene.paid()[f"{first.job_id}/0"] == 1
+    told = scene.read(
+        "SELECT content FROM conversation_messages WHERE kind = 'tool_response' AND job_id = %s", first.job_id
+    )
+    is_known = point.endswith(":after")
+    assert [list(row["content"])[-1] for row in told] == ["output" if is_known else "error"]
+
+
 CONVERSING: Mapping[str, Recipe] = {
     "store.settle_turn": turns,
     "store.history": turns,
+    "store.note_outcome": interrupted,
     "sweep.unsettled_turns": unsettled,
     "sweep.settle_turn": unsettled,
 }

@@ -30,6 +30,7 @@ from shared.domain.jobs.retry import AskPerson, GiveUp, Next, Phase, RunAgain, a
 from shared.domain.jobs.states import Lane, StepKind, StepStatus
 from shared.domain.tools.definition import LATENCIES_SECONDS
 from shared.domain.tools.policy import ToolPolicy
+from shared.domain.values.encoding import JsonText
 from shared.ports import (
     Delegated,
     FindsOut,
@@ -50,7 +51,7 @@ from worker.attempts.asking import Approvals, CallQuestions, PlanQuestion
 from worker.attempts.unit import MOST, SECONDS, next_claim
 from worker.attempts.values import Outcome, ReadyOutput, Values, output_to_store
 from worker.engine.chain import Carried, Chain
-from worker.engine.in_flight import InFlightWork, attempt_of
+from worker.engine.in_flight import InFlightWork, attempt_of, is_told_of
 from worker.engine.persist import persist
 from worker.engine.writes import Owner, is_looked_into
 
@@ -114,7 +115,9 @@ class StepRunner:
         unit = await self._rest_of_unit(claim, output, chain, since)
         result = await persist(lambda: self._succeed(claim, output, unit, chain))
         _log_transition("step_succeeded", claim, result.applied)
-        return replace(Carried.by(claim, result), unit=unit[: result.steps - 1] if result.applied else ())
+        if not result.applied:
+            return await self._tell_late(Carried.by(claim, result), claim, output)
+        return replace(Carried.by(claim, result), unit=unit[: result.steps - 1])
 
     async def _rest_of_unit(
         self, head: StepClaim, output: ReadyOutput, chain: Chain, since: float
@@ -162,7 +165,19 @@ class StepRunner:
         )
         result = await persist(lambda: self._store_next(claim, next_, chain))
         _log_transition(f"step_{result.status}", claim, result.applied, code=next_.error.code)
-        return Carried.by(claim, result, error=next_.error, poisoned=poisoned)
+        carried = Carried.by(claim, result, error=next_.error, poisoned=poisoned)
+        return carried if result.applied else await self._tell_late(carried, claim, next_.error)
+
+    async def _tell_late(self, carried: Carried, claim: StepClaim, came_to: ReadyOutput | ErrorRecord) -> Carried:
+        """Tell the conversation of a turn that was cancelled what its call came to; returns what that led to, too."""
+        if not is_told_of(claim):
+            return carried
+        error = came_to if isinstance(came_to, ErrorRecord) else None
+        output = None if isinstance(came_to, ErrorRecord) else JsonText(came_to.preview or came_to.body)
+        wakes = await persist(lambda: self._store.settle_turn(claim.ref.job_id))
+        noted = await persist(lambda: self._store.note_outcome(claim, output, error))
+        _log_transition("late_outcome_noted", claim, noted)
+        return replace(carried, wakes=[*carried.wakes, *wakes])
 
     async def _store_next(self, claim: StepClaim, next_: Next, chain: Chain) -> TransitionResult:
         match next_:

@@ -20,6 +20,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from uuid import UUID
 
 from shared.domain.errors import DatabaseUnavailable
+from shared.domain.jobs.states import Effect
 from shared.ports.jobs.claims import StageClaim, StepClaim
 from shared.ports.jobs.store import JobStore, TransitionResult
 from shared.ports.jobs.sweep import Attempt, Place, job_of
@@ -68,6 +69,7 @@ class RunningAttempt:
     """An attempt in flight and the asyncio task that carries it out, None before it is begun.
 
     `is_cut_off`: it is not held any more. `is_fenced`: it may be, but its call had to stop, for the lease is over.
+    `is_seen_through`: while its tool is called it is not cut off, for a conversation is told the outcome.
     """
 
     attempt: Attempt
@@ -75,6 +77,7 @@ class RunningAttempt:
     is_concluding: bool = False
     is_cut_off: bool = False
     is_fenced: bool = False
+    is_seen_through: bool = False
 
     def uncancel(self) -> None:
         """Take back the cancellation of its task that cutting it off has made."""
@@ -181,7 +184,8 @@ class InFlightWork:
         self.end(self._running[attempt_of(claim)], is_settled=True)
 
     def _hold(self, claim: Claim, *, is_cut_off: bool) -> None:
-        running = RunningAttempt(attempt_of(claim), is_cut_off=is_cut_off)
+        is_unsafe_turn = isinstance(claim, StepClaim) and is_told_of(claim)
+        running = RunningAttempt(attempt_of(claim), is_cut_off=is_cut_off, is_seen_through=is_unsafe_turn)
         self._running[running.attempt] = running
         if isinstance(claim, StageClaim):
             self.ends_in(min(claim.limits.job_timeout_seconds, claim.limits.plan_timeout_seconds))
@@ -214,6 +218,8 @@ class InFlightWork:
         for attempt in attempts:
             running = self._running.get(attempt)
             if running is None or running.is_concluding or running.is_cut_off:
+                continue
+            if running.is_seen_through and self.writes.is_acting(attempt):
                 continue
             running.is_cut_off = True
             if running.task is not None:
@@ -369,6 +375,7 @@ class GuardedStore:
         self.approvals = store.approvals
         self.child_ended = store.child_ended
         self.settle_turn = store.settle_turn
+        self.note_outcome = store.note_outcome
         self.history = store.history
         self.holds_step = store.holds_step
 
@@ -376,6 +383,11 @@ class GuardedStore:
 def attempt_of(claim: Claim) -> Attempt:
     """Return the attempt that a claim is the right to."""
     return Attempt(claim.ref if isinstance(claim, StepClaim) else claim.job_id, claim.attempt)
+
+
+def is_told_of(claim: StepClaim) -> bool:
+    """Return whether a conversation is told the outcome of a call also where its turn was cancelled meanwhile."""
+    return claim.effect is Effect.UNSAFE and claim.conversation_id is not None
 
 
 def _remove(lists: dict[K, list[V]], key: K, item: V) -> None:

@@ -101,7 +101,7 @@ class StepClaim:
     are there unless `kind` is `tool`.
     Arguments that are `verbatim` are data: nothing in them is a reference.
     `answers` are what people answered to what this step asked; `policies` the tool policies of its job and of those
-    above it.
+    above it. `conversation_id` is that of its job.
     """
 
     ref: StepRef
@@ -133,4 +133,5 @@ class StepClaim:
     limits: Limits | None = None
     skill_id: str | None = None
     answers: tuple[ElicitationAnswer, ...] = ()
+    conversation_id: UUID | None = None
     policies: tuple[Mapping[str, str], ...] = ()

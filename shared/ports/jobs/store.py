@@ -392,6 +392,14 @@ class JobStore(Protocol):
         """
         ...
 
+    async def note_outcome(self, claim: StepClaim, output: Any, error: ErrorRecord | None) -> bool:
+        """Tell the conversation of a cancelled turn what a call came to that ended only after that; True: it applied.
+
+        The job is not changed; the turns after it are shown the outcome instead of "unknown". `output` is a JSON
+        value, or the `JsonText` of one.
+        """
+        ...
+
     async def history(self, tenant_id: str, conversation_id: UUID, job_id: UUID) -> Sequence[HistoryMessage]:
         """Return what stands in a conversation of the turns before this job's, newest first, at most 200 rows.
 

@@ -289,6 +289,7 @@ def step_claim(value: Mapping[str, Any]) -> StepClaim:
         user_id=value["user_id"],
         trace_id=value["trace_id"],
         context_id=value["conversation_id"] or str(ref.job_id),
+        conversation_id=None if value["conversation_id"] is None else UUID(value["conversation_id"]),
         recovery=Recovery(value["recovery"]),
         in_doubt=value["in_doubt"],
         wanted=tuple(path_of(path) for path in value["wanted"] or ()),

@@ -366,6 +366,12 @@ class PostgresJobStore:
     async def settle_turn(self, job_id: UUID) -> Sequence[Wake]:
         return await settle_turn(self._database, job_id)
 
+    async def note_outcome(self, claim: StepClaim, output: Any, error: ErrorRecord | None) -> bool:
+        key, told = ("output", output) if error is None else ("error", error.to_json())
+        given = claim.ref.job_id, claim.ref.index, claim.attempt, key, as_json(told)
+        applied: bool = await self._database.call("planq_note_outcome", *given)
+        return applied
+
     async def history(self, tenant_id: str, conversation_id: UUID, job_id: UUID) -> Sequence[HistoryMessage]:
         return await history(self._database, tenant_id, conversation_id, job_id)
 

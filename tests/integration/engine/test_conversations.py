@@ -6,6 +6,10 @@ import asyncio
 from collections import Counter
 from typing import Any
 
+import pytest
+
+from shared.domain.conversations.messages import MessageKind, Policy
+from shared.domain.errors import ToolFailed
 from shared.store.conversations import Arrival
 from tests.support.conversations import Thread
 from tests.support.harness import Harness, ScriptedModel, make_tool
@@ -123,3 +127,42 @@ def test_a_message_answers_what_the_active_turn_asks_and_else_waits(play: Any) -
 
     model = ScriptedModel.planning(("note", {"text": "a"}), answered="done")
     play(scenario, model, [make_tool(note)], policy={"note": "ask"})
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_unsafe_call_that_a_message_interrupts_is_seen_through(play: Any, fails: bool) -> None:
+    called, go_on = asyncio.Event(), asyncio.Event()
+
+    @tool(name="pay", effect="unsafe")
+    async def pay(amount: int) -> dict[str, int]:
+        """Pay an amount."""
+        called.set()
+        await go_on.wait()
+        if fails:
+            raise ToolFailed("no money")
+        return {"paid": amount}
+
+    async def scenario(harness: Harness) -> None:
+        thread = Thread(harness.database)
+        first = await says(harness, thread, "pay")
+        paying = asyncio.ensure_future(harness.drain())
+        await called.wait()
+        second = await says(harness, thread, "stop", policy=Policy.INTERRUPT)
+        assert second.ended == (first.job_id,)
+        harness.dispatcher.interrupt(first.job_id)
+        harness.dispatcher.in_flight.cut_off(harness.dispatcher.in_flight.attempts())
+        rows = await thread.rows(first.conversation_id)
+        assert rows[3][1]["error"]["code"] == "outcome_unknown"
+        go_on.set()
+        await paying
+        await harness.drain()
+        shown = await harness.store.history("default", first.conversation_id, second.job_id)
+        (told,) = [row.content for row in shown if row.kind is MessageKind.TOOL_RESPONSE]
+        if fails:
+            assert (told["error"]["code"], told["error"]["message"]) == ("tool_error", "no money")
+        else:
+            assert told == {"id": f"{first.job_id.hex}_0", "name": "pay", "output": {"paid": 5}}
+        job, steps = await harness.requests.job("default", first.job_id)
+        assert (job["status"], [step["status"] for step in steps]) == ("cancelled", ["cancelled"])
+
+    play(scenario, ScriptedModel.planning(("pay", {"amount": 5})), [make_tool(pay)])

@@ -56,6 +56,7 @@ ENGINE = {
     "planq_settle_merging": "its caller holds the conversation's row",
     "planq_write_calls": "its caller holds the conversation's row and has settled the job",
     "planq_turn_usage": "its caller holds the conversation's row and has settled the job",
+    "planq_note_outcome": "of a claim's job",
     "planq_merged": "of a claim's job and its conversation",
     "abandon_step": "an attempt that this worker claimed",
     "approvals": "of a claim's job and its tree",

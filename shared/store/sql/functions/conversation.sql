@@ -8,6 +8,7 @@
 --   planq_write_calls       the calls of its tools, each with its response
 --   planq_settle_merging    messages that it has taken in, and those that it has not
 --   planq_begin_turn        the next turn begins
+-- planq_note_outcome      a call that was cut off has come to an end all the same
 -- planq_merged            what a further round of a turn is shown of messages that came meanwhile
 --
 -- Lock order: the conversation's row, then jobs as everywhere, then rows of its messages. No transition that holds a job
@@ -279,7 +280,7 @@ DECLARE
     v_rows int;
 BEGIN
     WITH calls AS (
-        SELECT s.index, replace(s.job_id::text, '-', '') || '_' || s.index AS id, s.tool_name AS name,
+        SELECT s.index, planq_call_id(s.job_id, s.index) AS id, s.tool_name AS name,
                planq_capped_json(s.arguments) AS arguments, o.key, o.value,
                CASE WHEN s.status = 'cancelled' THEN json_build_object('unknown', s.attempt) END AS metadata
         FROM steps s LEFT JOIN payloads p ON p.tenant_id = s.tenant_id AND p.hash = s.payload_hash
@@ -383,6 +384,24 @@ BEGIN
     WHERE conversation_id = p_conversation AND turn IS NULL AND job_id = v_job AND status <> 'merging';
     RETURN v_job;
 END $$;
+
+-- OutcomeNoted: a call whose turn was cancelled while it ran has ended after that, as `p_key` (`output` or `error`) says. It
+-- changes nothing of the job, only what the turns after it are shown, once. Returns whether it applied.
+CREATE FUNCTION planq_note_outcome(p_job uuid, p_index int, p_attempt int, p_key text, p_value json) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE conversation_messages SET metadata = json_build_object('came_late', true),
+        content = json_build_object('id', content->'id', 'name', content->'name', p_key, planq_capped_json(p_value))
+    WHERE job_id = p_job AND status = 'done' AND CASE WHEN kind = 'tool_response' THEN
+        metadata->>'unknown' = p_attempt::text AND content->>'id' = planq_call_id(p_job, p_index) END;
+    RETURN FOUND;
+END $$;
+
+-- The id under which the call of a step stands in a conversation: at most 40 letters, digits and underscores, which every
+-- provider takes.
+CREATE FUNCTION planq_call_id(p_job uuid, p_index int) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT replace(p_job::text, '-', '') || '_' || p_index
+$$;
 
 -- The messages that came before round `p_round` of a turn while it ran, as its planner is shown them: {round, text}.
 CREATE FUNCTION planq_merged(p_conversation uuid, p_job uuid, p_round int) RETURNS json LANGUAGE plpgsql STABLE AS $$
