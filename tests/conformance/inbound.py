@@ -14,6 +14,7 @@ from shared.domain.conversations.wording import injection_kinds, sanitized, susp
 from shared.domain.errors import ErrorRecord, PlanqError, ToolFailed
 from shared.domain.tenants.config import TenantConfig
 from shared.domain.tenants.prompt import tenant_prompt_defects
+from shared.domain.tenants.rates import WINDOW_SECONDS, Knock, LocalWindows, Rates
 
 Answer = Any
 Adapter = Callable[[Any], Answer]
@@ -77,6 +78,13 @@ def sanitize_error(given: Mapping[str, Any]) -> Answer:
     return {"user_text": told_of_call(ErrorRecord.of(ToolFailed(given["error"])).code)}
 
 
+def rate_limit(given: Mapping[str, Any]) -> Answer:
+    assert given["window_s"] == WINDOW_SECONDS, "planq knows no other window"
+    windows, rates = LocalWindows(), Rates(given["tenant_limit"], given["channel_limit"])
+    knocks = [(Knock(TENANT_ID, asked["channel"], rates), float(asked["t"])) for asked in given["requests"]]
+    return {"allowed": [windows.check(knock, at).is_allowed for knock, at in knocks]}
+
+
 INBOUND: dict[str, dict[str, Adapter]] = {
     "inbound_flow": {
         "validate_prompt": validate_prompt,
@@ -85,5 +93,6 @@ INBOUND: dict[str, dict[str, Adapter]] = {
         "validate_message": validate_message,
         "scan_args": scan_args,
         "sanitize_error": sanitize_error,
+        "rate_limit": rate_limit,
     }
 }

@@ -31,6 +31,18 @@ def _is_refused(case: Case, expected: Expected) -> bool:
     return case.profile == "real" and expected.get("http") == 400 and _overridden(case, "tenant_id") != ""
 
 
+def _let_in(given: Any) -> list[bool]:
+    """Whether each message is let in where a refused one counts in neither window."""
+    counted: list[tuple[float, str]] = []
+    allowed = []
+    for asked in given["requests"]:
+        recent = [channel for at, channel in counted if asked["t"] - at < given["window_s"]]
+        is_one = len(recent) < given["tenant_limit"] and recent.count(asked["channel"]) < given["channel_limit"]
+        allowed.append(is_one)
+        counted += [(asked["t"], asked["channel"])] * is_one
+    return allowed
+
+
 INBOUND_RULES: tuple[Rule, ...] = (
     Rule(
         "more spellings are known",
@@ -59,6 +71,13 @@ INBOUND_RULES: tuple[Rule, ...] = (
         "validate_message",
         lambda case, expected: bool(_overridden(case, "tenant_id")),
         lambda case, expected: {**expected, "http": 403},
+    ),
+    Rule(
+        "a message that its channel refuses takes no place of the tenant",
+        42,
+        "rate_limit",
+        lambda case, expected: case.input["store"] == "redis" and expected["allowed"] != _let_in(case.input),
+        lambda case, expected: {"allowed": _let_in(case.input)},
     ),
     Rule(
         "what comes in is inbound",
