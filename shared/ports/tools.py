@@ -137,6 +137,11 @@ class ToolContext:
             self.owner.ask_from_thread() if database else self.owner.check()
 
     @property
+    def conversation_id(self) -> str:
+        """Return the conversation that the job belongs to, empty for none."""
+        return "" if self.context_id == self.job_id else self.context_id
+
+    @property
     def idempotency_key(self) -> str:
         """Return the key that stays the same over all attempts of the step."""
         return f"{self.job_id}/{self.step_index}"

@@ -15,6 +15,7 @@ from shared.domain.errors import ErrorRecord, PlanqError, ToolFailed
 from shared.domain.tenants.config import TenantConfig
 from shared.domain.tenants.prompt import tenant_prompt_defects
 from shared.domain.tenants.rates import WINDOW_SECONDS, Knock, LocalWindows, Rates
+from shared.domain.tools.scoping import unscoped
 
 Answer = Any
 Adapter = Callable[[Any], Answer]
@@ -74,6 +75,12 @@ def scan_args(given: Mapping[str, Any]) -> Answer:
     return {"min_warnings": len(found), "warnings": len(found), "text": "; ".join(found), "blocks": False}
 
 
+def override_params(given: Mapping[str, Any]) -> Answer:
+    tool = given["tool"]
+    names = tool["user_context_params"] if tool["is_user_scoped"] else []
+    return {"args": dict(unscoped(given["args"], names))}
+
+
 def sanitize_error(given: Mapping[str, Any]) -> Answer:
     return {"user_text": told_of_call(ErrorRecord.of(ToolFailed(given["error"])).code)}
 
@@ -92,6 +99,7 @@ INBOUND: dict[str, dict[str, Adapter]] = {
         "sanitize": sanitize,
         "validate_message": validate_message,
         "scan_args": scan_args,
+        "override_params": override_params,
         "sanitize_error": sanitize_error,
         "rate_limit": rate_limit,
     }

@@ -30,7 +30,6 @@ NOT_THERE_YET = {
     **dict.fromkeys(("task", "create_task", "refine_plan"), "plans and tasks over HTTP"),
     **dict.fromkeys(("planner_call", "parse_plan", "plan_context"), "plans as advice"),
     **dict.fromkeys(("build_messages", "classify_error", "retry_delays", "circuit"), "model calls of a conversation"),
-    "override_params": "values of the user",
     "telegram_in": "the channel telegram",
     "telegram_out": "the channel telegram",
     "reflect": "insights",

@@ -390,6 +390,17 @@ def without_a_model(scene: Scene, point: str) -> None:
     scene.sound()
 
 
+def overridden(scene: Scene, point: str) -> None:
+    """An argument that is not the caller's to choose is dropped, and told of once."""
+    job_id = scene.submit(("fault_whose", {"text": "a", "whose": "mallory"}))
+    scene.died_at(point)
+    scene.worker()
+    (step,) = scene.completes(job_id, "a for nobody")
+    assert step["status"] == "succeeded"
+    (told,) = scene.told(job_id, "parameter_override")
+    assert told["data"] == {"round": 0, "index": 0, "tool": "fault_whose", "parameters": ["whose"]}
+
+
 REACH: dict[str, Recipe] = {
     "store.claim_stage": mixed,
     "catalogue.tools": mixed,
@@ -408,6 +419,7 @@ REACH: dict[str, Recipe] = {
     "store.approvals": approved,
     "store.record_calls": cut_off_in_a_model_call,
     "store.holds_step": confirmed,
+    "store.note_step": overridden,
     "store.release_step": stopped_in_a_step,
     "store.release_stage": stopped_in_a_stage,
     "store.retry_stage": without_a_model,

@@ -54,6 +54,13 @@ async def note(text: str, context: ToolContext) -> dict[str, str]:
     return {"text": f"<{text}>"}
 
 
+@tool(name="fault_whose", effect="read", output_schema=OUTPUT, user_scoped=["whose"])
+async def whose(whose: str, text: str, context: ToolContext) -> dict[str, str]:
+    """Say for whom, which nobody chooses."""
+    entered(context)
+    return {"text": f"{text} for {whose or 'nobody'}"}
+
+
 @tool(name="fault_look", effect="read", output_schema=OUTPUT)
 async def look(text: str, context: ToolContext) -> dict[str, str]:
     """Put a text in brackets, as a call that looks at the world."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from time import monotonic
 from typing import Any
 
+from shared.domain.conversations.wording import suspicious_arguments
 from shared.domain.errors import (
     ErrorRecord,
     ExecutionFailed,
@@ -30,6 +31,7 @@ from shared.domain.jobs.retry import AskPerson, GiveUp, Next, Phase, RunAgain, a
 from shared.domain.jobs.states import Lane, StepKind, StepStatus
 from shared.domain.tools.definition import LATENCIES_SECONDS
 from shared.domain.tools.policy import ToolPolicy
+from shared.domain.tools.scoping import PARAMETER_OVERRIDE, SUSPICIOUS_ARGUMENTS
 from shared.domain.values.encoding import JsonText
 from shared.ports import (
     Delegated,
@@ -56,6 +58,8 @@ from worker.engine.persist import persist
 from worker.engine.writes import Owner, is_looked_into
 
 _log = logging.getLogger("planq.engine")
+
+_MOST_WARNINGS = 20
 
 
 class StepRunner:
@@ -234,6 +238,7 @@ class StepRunner:
     async def _ask(self, claim: StepClaim, tool: Tool, calling: Calling) -> Any:
         """Put the arguments together and return the tool's answer: that it finds out, or that of a new call."""
         arguments = await self._values.arguments(claim, tool)
+        await self._note(claim, tool, arguments)
         if claim.in_doubt:
             calling.phase = Phase.FINDING_OUT
             found = await calling.ask(_finding_out(tool, arguments, claim, calling.owner))
@@ -254,6 +259,18 @@ class StepRunner:
         with calling.owner.calling(claim.timeout_seconds):
             context = _context(claim, calling.owner, CallQuestions(claim.answers))
             return await calling.ask(tool.call(arguments, context))
+
+    async def _note(self, claim: StepClaim, tool: Tool, arguments: Mapping[str, Any]) -> None:
+        """Tell of arguments that were dropped, and in a conversation of those that look like code; both go on."""
+        place: dict[str, Any] = {"round": claim.ref.round, "index": claim.ref.index, "tool": claim.tool_name}
+        if dropped := [name for name in tool.definition.user_scoped if name in claim.arguments]:
+            data = {**place, "parameters": dropped}
+            await persist(lambda: self._store.note_step(claim, PARAMETER_OVERRIDE, data))
+        if claim.context_id == str(claim.ref.job_id):
+            return
+        if warnings := suspicious_arguments(arguments):
+            data = {**place, "warnings": warnings[:_MOST_WARNINGS]}
+            await persist(lambda: self._store.note_step(claim, SUSPICIOUS_ARGUMENTS, data))
 
     async def _gathering(self, claim: StepClaim, tool: Tool, arguments: dict[str, Any]) -> Coroutine[Any, Any, Any]:
         """Return the call that makes the output from what became of the child jobs."""

@@ -21,6 +21,7 @@ from shared.domain.references.resolution import MAX_SIZE, Resolved, resolve, unc
 from shared.domain.results.artifacts import identify
 from shared.domain.schema.schemas import Steps, violations
 from shared.domain.tools.definition import ToolDefinition
+from shared.domain.tools.scoping import unscoped
 from shared.domain.values.encoding import JsonText, encode, is_larger
 from shared.domain.values.pointers import Path
 from shared.domain.values.preview import preview_json
@@ -66,7 +67,7 @@ class Values:
         self._loading = asyncio.Semaphore(_LOADS_AT_ONCE)
 
     async def arguments(self, claim: StepClaim, tool: Tool) -> dict[str, Any]:
-        """Return the arguments to call with.
+        """Return the arguments to call with, without those that are user-scoped.
 
         Raises `InvalidArguments` when they do not fit the tool's input schema (a missing reference is then named) or
         would be too large, `StorageUnavailable` when a payload that they need cannot be had.
@@ -136,10 +137,11 @@ def _resolved(
     owned: Collection[int],
     steps: Steps | None = None,
 ) -> dict[str, Any]:
+    planned = unscoped(claim.arguments, definition.user_scoped)
     if claim.verbatim:
-        resolved = Resolved(copy.deepcopy(dict(claim.arguments)), ())
+        resolved = Resolved(copy.deepcopy(dict(planned)), ())
     else:
-        resolved = resolve(claim.arguments, outputs, max_size=max_size, owned=owned)
+        resolved = resolve(planned, outputs, max_size=max_size, owned=owned)
     defects = violations(definition.input_schema, resolved.arguments, steps=steps)
     if defects or not isinstance(resolved.arguments, dict):
         shown = [f"{d.pointer or 'the arguments'}: {d.message}" for d in defects[:5]]

@@ -370,6 +370,7 @@ class GuardedStore:
         self.release_step = store.release_step
         self.reserve = store.reserve
         self.warn = store.warn
+        self.note_step = store.note_step
         self.record_calls = store.record_calls
         self.children = store.children
         self.approvals = store.approvals

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -43,6 +43,7 @@ class ToolOptions(BaseModel):
     recovery: Recovery | None = None
     find_out: Callable[..., Any] | None = None
     repeatable: bool | None = None
+    user_scoped: tuple[str, ...] | None = None
 
     def overridden_by(self, other: ToolOptions) -> ToolOptions:
         """Return these options with every one that `other` sets taken from there.
@@ -73,6 +74,7 @@ def tool(
     recovery: Recovery | str | None = None,
     find_out: Callable[..., Any] | None = None,
     repeatable: bool | None = None,
+    user_scoped: Sequence[str] | None = None,
 ) -> Callable[[F], F]: ...
 
 
@@ -85,6 +87,8 @@ def tool(function: F | None = None, /, **options: Any) -> F | Callable[[F], F]:
     (`recovery="fail"`, the default), waits for a person (`"ask"`), or `find_out` is asked: a function over parameters
     of this one, by name, that returns the output of the call, or `NotHappened`, and the tool is called again.
     A `repeatable` tool is one that a model may rightly call again and again with the same arguments.
+    `user_scoped` names parameters that nobody chooses: `tenant_id` and `conversation_id` get those of the job, all
+    others its user; they are empty where there is none.
     Raises `Misconfigured` naming the function when an option is wrong.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,12 +20,13 @@ from shared.domain.errors import (
 )
 from shared.domain.jobs.states import Effect, Lane, Recovery
 from shared.domain.tools.definition import DEFAULT_TIMEOUT_SECONDS, ToolDefinition, default_retries
+from shared.domain.tools.scoping import scoped_arguments, unscoped_schema
 from shared.ports import NotHappened, Ownership, Suspended, ToolContext
 from shared.ports.tools import AskingPerson
 from worker.tools.declare import ToolOptions, faults_of, source_place
 from worker.tools.errors import as_execution_failed
 from worker.tools.services import ToolServices
-from worker.tools.signature import Question, read_inputs, read_output, read_question
+from worker.tools.signature import Inputs, Question, read_inputs, read_output, read_question
 from worker.tools.threads import ToolThreads
 
 
@@ -53,6 +54,7 @@ class FunctionTool:
         if options.find_out is not None:
             asked = f"{self.place}: find_out {getattr(options.find_out, '__qualname__', options.find_out)}"
             self._question = read_question(options.find_out, self._inputs, asked)
+        self._scoped = _user_scoped(options, self._inputs, self.place)
         self._definition = self._define(options)
 
     @property
@@ -85,7 +87,8 @@ class FunctionTool:
 
     def _bound(self, arguments: dict[str, Any], context: ToolContext) -> dict[str, Any]:
         try:
-            return self._inputs.bind(arguments, context, self._services)
+            given = {**arguments, **scoped_arguments(self._scoped, context)} if self._scoped else arguments
+            return self._inputs.bind(given, context, self._services)
         except ValidationError as error:
             raise InvalidArguments(f"{self._definition.name}: {faults_of(error)}") from error
 
@@ -118,7 +121,7 @@ class FunctionTool:
         return ToolDefinition(
             name=self.function.__name__ if options.name is None else options.name,
             description=_first_paragraph(self.function) if options.description is None else options.description,
-            input_schema=self._inputs.schema,
+            input_schema=unscoped_schema(self._inputs.schema, self._scoped) if self._scoped else self._inputs.schema,
             output_schema=self._output.schema,
             effect=effect,
             lane=options.lane or (Lane.IO if self._is_async else Lane.CPU),
@@ -127,6 +130,7 @@ class FunctionTool:
             recovery=self._recovery,
             skill_id=options.skill_id,
             repeatable=bool(options.repeatable),
+            user_scoped=list(self._scoped),
             source=f"python:{self.function.__module__}:{self.function.__qualname__}",
         )
 
@@ -136,6 +140,14 @@ def _is_being_cancelled() -> bool:
     error of a cancelled task refers to."""
     current = asyncio.current_task()
     return current is None or current.cancelling() > 0
+
+
+def _user_scoped(options: ToolOptions, inputs: Inputs, place: str) -> Sequence[str]:
+    """Return the parameters that the engine fills in, which the function has to have."""
+    names, known = options.user_scoped or (), inputs.names.values()
+    if unknown := [name for name in names if name not in known]:
+        raise Misconfigured(f"{place}: user_scoped names {unknown[0]!r}; its parameters are {', '.join(known)}")
+    return names
 
 
 def _recovery(options: ToolOptions, place: str) -> Recovery:

@@ -20,6 +20,7 @@ from shared.domain.references.grammar import Occurrence, Reference, odd_segments
 from shared.domain.references.schema_paths import NotInSchema, declared_names, declared_type, follow
 from shared.domain.schema.schemas import MAX_DEPTH, MAX_STEPS, UNKNOWN, Schema, Steps, check_schema, compile_schema
 from shared.domain.tools.definition import ToolDefinition
+from shared.domain.tools.scoping import unscoped
 from shared.domain.values.pointers import from_pointer
 
 __all__ = ["MAX_ARGUMENTS_BYTES", "PlanError", "Producer", "format_plan_errors", "reference_error", "validate_plan"]
@@ -136,7 +137,7 @@ class _Checks:
     ) -> Iterator[PlanError]:
         if tool is None:
             return
-        value = _without(arguments, found) if found else arguments
+        value = unscoped(_without(arguments, found) if found else arguments, tool.user_scoped)
         for violation in self._schema(tool).violations(value, partial=bool(found), steps=self._steps):
             details = {"tool_name": tool.name, "message": violation.message}
             yield PlanError(number, violation.pointer, None, "invalid_argument", details)

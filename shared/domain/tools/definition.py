@@ -51,6 +51,7 @@ class ToolDefinition(BaseModel):
     `kind` is that of the steps that call it: `agent` and `parallel` delegate to child jobs.
     A `repeatable` tool may be called again and again with the same arguments (to wait, to look whether something has
     changed): a model that does so does not run in circles.
+    `user_scoped` names parameters that the engine fills in, and a caller or a model cannot: they stand in no schema.
     `source` names where the tool comes from (`python:module:function`, `mcp:server`), for messages to people.
     """
 
@@ -68,4 +69,5 @@ class ToolDefinition(BaseModel):
     kind: StepKind = StepKind.TOOL
     skill_id: str | None = None
     repeatable: bool = False
+    user_scoped: list[str] = Field(default_factory=list)
     source: str = ""

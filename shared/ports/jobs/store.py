@@ -408,6 +408,13 @@ class JobStore(Protocol):
         """
         ...
 
+    async def note_step(self, claim: StepClaim, kind: str, data: Mapping[str, Any]) -> bool:
+        """Append an event about a step, `data` with its `round` and `index`; at most once of each kind.
+
+        False where it is there, or the job has ended.
+        """
+        ...
+
     async def holds_step(self, claim: StepClaim) -> bool:
         """True while the attempt is the owner of its step."""
         ...

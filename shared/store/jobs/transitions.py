@@ -375,6 +375,10 @@ class PostgresJobStore:
     async def history(self, tenant_id: str, conversation_id: UUID, job_id: UUID) -> Sequence[HistoryMessage]:
         return await history(self._database, tenant_id, conversation_id, job_id)
 
+    async def note_step(self, claim: StepClaim, kind: str, data: Mapping[str, Any]) -> bool:
+        applied: bool = await self._database.call("planq_note_step", claim.ref.job_id, kind, as_json(data))
+        return applied
+
     async def holds_step(self, claim: StepClaim) -> bool:
         ref = claim.ref
         row = await self._database.fetch_one(

@@ -166,3 +166,32 @@ def test_an_unsafe_call_that_a_message_interrupts_is_seen_through(play: Any, fai
         assert (job["status"], [step["status"] for step in steps]) == ("cancelled", ["cancelled"])
 
     play(scenario, ScriptedModel.planning(("pay", {"amount": 5})), [make_tool(pay)])
+
+
+def test_arguments_of_a_turn_that_nobody_chooses_or_that_look_like_code_are_told_of(play: Any) -> None:
+    async def scenario(harness: Harness) -> None:
+        thread = Thread(harness.database)
+        received = await says(harness, thread, "look", submission={"user_id": "ada"})
+        await harness.drain()
+        (*_, response, _) = await thread.rows(received.conversation_id)
+        assert response[1]["output"] == {"text": "ada: 1' OR 1=1 --"}
+        events = await thread.run(
+            "SELECT kind, data FROM events WHERE kind IN ('parameter_override', 'suspicious_arguments') ORDER BY kind"
+        )
+        place = {"round": 0, "index": 0, "tool": "orders"}
+        assert [event["data"] for event in events] == [
+            {**place, "parameters": ["customer"]},
+            {**place, "warnings": ["Suspicious SQL pattern in text"]},
+        ]
+
+    @tool(effect="read", user_scoped=["customer"])
+    async def orders(customer: str, text: str) -> str:
+        """Look for orders."""
+        return f"{customer}: {text}"
+
+    arguments = {"text": "1' OR 1=1 --", "customer": "eve"}
+    play(
+        scenario,
+        ScriptedModel.planning(("orders", arguments), answered="done"),
+        [make_tool(orders)],
+    )

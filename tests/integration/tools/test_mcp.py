@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextlib
 import dataclasses
@@ -353,6 +354,30 @@ def test_headers_reach_an_http_server(
     async def scenario() -> None:
         async with connected(tmp_path, probe=http_probe.entry) as toolbox:
             assert await tool(toolbox, "probe_header").call({"name": "x-probe"}, context) == {"text": "Ada"}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("over", "shown", "else_shown"), [("http", "ada,default,conversation", ",,"), ("stdio", "", "")]
+)
+def test_a_server_with_user_scoped_parameters_is_told_whom_a_call_is_made_for(
+    tmp_path: Path, context: ToolContext, http_probe: HttpProbe, over: str, shown: str, else_shown: str
+) -> None:
+    entry = http_probe.entry if over == "http" else stdio("probe.py", tmp_path)
+
+    async def scenario() -> None:
+        scoped = {**entry, "planq": {"user_scoped": ["name"]}}
+        async with connected(tmp_path, probe=entry, scoped=scoped) as toolbox:
+            names = ["X-User-External-ID", "X-Tenant-ID", "X-Conversation-ID"]
+            asked = {"names": [name.lower() for name in names]}
+            assert await tool(toolbox, "scoped_headers").call(asked, context) == {"text": shown}
+            assert await tool(toolbox, "probe_headers").call(asked, context) == {"text": else_shown}
+            told = await tool(toolbox, "scoped_told").call({}, context)
+            assert ast.literal_eval(told["text"]) == dict(zip(names, ["ada", "default", "conversation"], strict=True))
+            assert (await tool(toolbox, "probe_told").call({}, context))["text"] == "None"
+            definition = tool(toolbox, "scoped_environment").definition
+            assert (definition.user_scoped, definition.input_schema["properties"]) == (["name"], {})
 
     asyncio.run(scenario())
 

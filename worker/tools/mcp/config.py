@@ -38,6 +38,7 @@ class PlanqOptions(BaseModel):
 
     `required`: the worker does not start without this server. `timeout_seconds`: of each call of its tools.
     `recovery`: what becomes of calls of its unsafe tools that were cut off; the others are simply called again.
+    `user_scoped`: parameters of its tools that nobody chooses. Its calls name in headers whom they are made for.
     `repeatable`: its tools, by the names that it gives them, that a model may rightly call again and again.
     """
 
@@ -48,6 +49,7 @@ class PlanqOptions(BaseModel):
     connect_timeout_seconds: float = Field(default=20.0, gt=0, le=300)
     recovery: Literal[Recovery.FAIL, Recovery.ASK] = Recovery.FAIL
     repeatable: list[str] = Field(default_factory=list)
+    user_scoped: list[str] = Field(default_factory=list)
 
 
 class McpServer(BaseModel):

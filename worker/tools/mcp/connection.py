@@ -29,11 +29,12 @@ from worker.tools.errors import ToolError, quoted
 from worker.tools.mcp.asking import Need, Resumption
 from worker.tools.mcp.config import McpServer
 from worker.tools.mcp.failures import call_failure, has_forgotten, is_connection_lost
-from worker.tools.mcp.transport import http_refusal, open_transport
+from worker.tools.mcp.transport import call_headers, http_refusal, open_transport
 
 _log = logging.getLogger("planq.tools")
 
 _IDEMPOTENCY_KEY = "dev.planq/idempotencyKey"
+_HEADERS = "dev.planq/headers"
 """In `_meta` of a call: the same for every attempt of a step."""
 
 _FIRST_PAUSE_SECONDS = 0.5
@@ -109,8 +110,11 @@ class ServerConnection:
         idempotency_key: str,
         resumption: Resumption | None = None,
         says: SaysInTheMiddle | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> dict[str, Any] | Need:
         """Call a tool once, or let a call go on; return the JSON form of its `CallToolResult`, or what it needs.
+
+        `headers` go with the call: over HTTP as such, and with every server in the call's `_meta`.
 
         `says` answers what the server asks while the call runs; without it, such a question is declined.
         Cancelling tells the server to stop. Raises `ExecutionFailed` subclasses: `Unreached` when nothing was sent,
@@ -118,11 +122,12 @@ class ServerConnection:
         """
         client = await self._connected()
         refusal: deque[int] = deque(maxlen=1)
-        token = http_refusal.set(refusal)
+        token, told = http_refusal.set(refusal), call_headers.set(headers)
         running = _Running(says)
         self._running.add(running)
         try:
-            sent = self._send(client, tool, arguments, idempotency_key, resumption)
+            meta = {_IDEMPOTENCY_KEY: idempotency_key, **({_HEADERS: dict(headers)} if headers else {})}
+            sent = self._send(client, tool, arguments, meta, resumption)
             result = await (sent if says is None else _unless_broken(sent, running))
         except (ExecutionFailed, StateForgotten):
             raise
@@ -140,6 +145,7 @@ class ServerConnection:
             self._running.discard(running)
             running.is_over.set()
             http_refusal.reset(token)
+            call_headers.reset(told)
         if isinstance(result, types.InputRequiredResult):
             return self._need(tool, result)
         return {
@@ -149,10 +155,15 @@ class ServerConnection:
         }
 
     async def _send(
-        self, client: Client, tool: str, arguments: Mapping[str, Any], key: str, resumption: Resumption | None
+        self,
+        client: Client,
+        tool: str,
+        arguments: Mapping[str, Any],
+        said_beside: Mapping[str, Any],
+        resumption: Resumption | None,
     ) -> types.CallToolResult | types.InputRequiredResult:
         # The SDK's type is an open map, which mypy cannot yet express (PEP 728).
-        meta = cast("types.RequestParamsMeta", {_IDEMPOTENCY_KEY: key})
+        meta = cast("types.RequestParamsMeta", dict(said_beside))
         responses = None if resumption is None else resumption.responses
         said: types.InputResponses = {
             name: types.ElicitResult.model_validate(response) for name, response in (responses or {}).items()

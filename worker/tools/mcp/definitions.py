@@ -13,6 +13,7 @@ from shared.domain.results.texts import tool_outcome
 from shared.domain.schema.schemas import rebase
 from shared.domain.tools.definition import ToolDefinition, default_retries
 from shared.domain.tools.names import to_registry
+from shared.domain.tools.scoping import unscoped_schema
 from worker.tools.errors import ToolError
 from worker.tools.mcp.config import McpServer
 
@@ -53,10 +54,11 @@ def definition_of(server: McpServer, listed: Mapping[str, Any]) -> ToolDefinitio
     """Return the definition of a tool in the JSON form of `tools/list`."""
     effect = effect_of(listed.get("annotations"))
     declared = listed.get("outputSchema")
+    scoped = server.planq.user_scoped
     return ToolDefinition(
         name=registry_name(server.name, listed["name"]),
         description=listed.get("description") or listed.get("title") or "",
-        input_schema=listed["inputSchema"],
+        input_schema=unscoped_schema(listed["inputSchema"], scoped) if scoped else listed["inputSchema"],
         output_schema=UNDECLARED_OUTPUT_SCHEMA if declared is None else output_schema_of(declared),
         effect=effect,
         lane=Lane.IO,
@@ -64,6 +66,7 @@ def definition_of(server: McpServer, listed: Mapping[str, Any]) -> ToolDefinitio
         retries=default_retries(effect),
         recovery=server.planq.recovery if effect is Effect.UNSAFE else Recovery.FAIL,
         repeatable=listed["name"] in server.planq.repeatable,
+        user_scoped=scoped,
         source=server.source,
     )
 

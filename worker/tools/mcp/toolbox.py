@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from shared.domain.errors import Misconfigured
 from shared.domain.results.artifacts import build_tool_response
 from shared.domain.tools.definition import ToolDefinition
+from shared.domain.tools.scoping import scope_headers
 from shared.ports import Accompanied, Tool, ToolContext
 from worker.tools.declare import faults_of
 from worker.tools.errors import ToolError
@@ -68,11 +69,14 @@ class McpTool:
         server = self._connection.server.name
         talk = Conversation(server, self._tool, context.people)
         says = talk.said_in_the_middle if self._definition.repeatable and context.people is not None else None
+        headers = scope_headers(context) if self._definition.user_scoped else None
         resumption = talk.resumption()
         has_forgotten = False
         for leg in range(_MOST_LEGS):
             try:
-                result = await self._connection.call(self._tool, arguments, context.idempotency_key, resumption, says)
+                result = await self._connection.call(
+                    self._tool, arguments, context.idempotency_key, resumption, says, headers
+                )
             except StateForgotten:
                 if has_forgotten or resumption is None:
                     break

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import Context, ContextVar
 from typing import Any
@@ -30,6 +30,9 @@ The SDK reports all of them with one text, but runs each POST in a copy of its c
 """
 
 
+call_headers: ContextVar[Mapping[str, str] | None] = ContextVar("planq.mcp.call_headers", default=None)
+"""What a call says beside the server's own headers."""
+
 NOT_SENT = 0
 """Noted in place of a status when no connection could be opened for a call."""
 
@@ -50,7 +53,7 @@ async def _transport(server: McpServer) -> AsyncIterator[TransportStreams]:
     assert server.url is not None
     # A call's own limit is the step's timeout; this one only has to be longer.
     timeout = httpx2.Timeout(30.0, read=MAX_TIMEOUT_SECONDS + 30.0)
-    hooks: dict[str, list[Callable[..., Any]]] = {"response": [_note_refusal]}
+    hooks: dict[str, list[Callable[..., Any]]] = {"request": [_add_headers], "response": [_note_refusal]}
     async with (
         _Client(headers=server.headers, timeout=timeout, event_hooks=hooks) as client,
         streamable_http_client(server.url, http_client=client) as streams,
@@ -76,6 +79,10 @@ class _Client(httpx2.AsyncClient):
             if noted is not None and request.method == "POST":
                 noted.append(NOT_SENT)
             raise
+
+
+async def _add_headers(request: httpx2.Request) -> None:
+    request.headers.update(call_headers.get() or {})
 
 
 async def _note_refusal(response: httpx2.Response) -> None:

@@ -12,3 +12,21 @@ CREATE FUNCTION planq_append_events(p_events planq_event[]) RETURNS void LANGUAG
 BEGIN
     INSERT INTO events (tenant_id, job_id, kind, data) SELECT e.tenant, e.job, e.kind, e.data FROM unnest(p_events) e;
 END $$;
+
+-- Appends an event about a step, whose place `p_data` names as `round` and `index`, where the job has not ended and there
+-- is none of its kind about that step. Says whether it did. The job is locked first, so that a
+-- repeat waits for what it repeats.
+CREATE FUNCTION planq_note_step(p_job uuid, p_kind text, p_data json) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    v_tenant text;
+BEGIN
+    SELECT tenant_id INTO v_tenant FROM jobs WHERE id = p_job AND finished_at IS NULL FOR NO KEY UPDATE;
+    IF NOT FOUND OR EXISTS (
+        SELECT FROM events WHERE job_id = p_job AND kind = p_kind
+          AND (data ->> 'round')::int = (p_data ->> 'round')::int AND (data ->> 'index')::int = (p_data ->> 'index')::int
+    ) THEN
+        RETURN false;
+    END IF;
+    PERFORM planq_append_event(v_tenant, p_job, p_kind, p_data);
+    RETURN true;
+END $$;

@@ -83,6 +83,18 @@ def header(name: str, ctx: Context) -> str:
     return (ctx.headers or {}).get(name, "")
 
 
+@server.tool(structured_output=False)
+def headers(names: list[str], ctx: Context) -> str:
+    """Tell headers of this request."""
+    return "" if ctx.headers is None else ",".join(ctx.headers.get(name, "") for name in names)
+
+
+@server.tool(structured_output=False)
+def told(ctx: Context) -> str:
+    """Tell what came beside the call."""
+    return str((ctx.request_context.meta or {}).get("dev.planq/headers"))
+
+
 @server.tool()
 async def meet(parties: int) -> int:
     """Return once `parties` calls of this tool are here at the same time."""
