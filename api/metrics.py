@@ -49,7 +49,7 @@ _COUNTED: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "planner_fallback": (
         "planq_planner_fallbacks",
-        "Rounds whose planner could not be read, and that went on in another form.",
+        "Rounds whose planner failed or could not be read, and that went on in another form, or without a guide.",
         ("to",),
     ),
     "tool_call": (

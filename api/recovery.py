@@ -37,6 +37,7 @@ from shared.domain.plan.fork import SourceStep, in_doubt, reusable
 from shared.domain.references.excerpts import excerpts_json, path_of
 from shared.domain.results.artifacts import identify
 from shared.domain.rounds.ending import time_for_steps
+from shared.domain.rounds.guide import GUIDE_SOURCE
 from shared.domain.schema.schemas import violations
 from shared.domain.tools.definition import ToolDefinition
 from shared.domain.values.encoding import encode
@@ -247,6 +248,8 @@ _OWN_PLANS = {
 def _require_plan(job: Row, request: ForkRequest) -> None:
     if (why_not := _OWN_PLANS.get(job["plan_source"])) is not None:
         raise Conflict(f"job {job['id']} cannot be forked: {why_not}", job_status=JobStatus(job["status"]))
+    if job["plan_source"] == GUIDE_SOURCE and request.plan is not None:
+        return  # nothing executes a guide, so it is no plan that could be wrong
     if job["strategy"] != Strategy.PLAN and request.plan is None:
         raise Conflict(
             f"job {job['id']} has the strategy {job['strategy']}, which plans each round after those before: a "

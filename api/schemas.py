@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from pydantic.config import JsonDict
 
+from api.plan_schemas import GuideDocument, PlanDocument
 from shared.domain.jobs.budget import LIMITS, read_budget
 from shared.domain.jobs.states import (
     Effect,
@@ -342,16 +343,6 @@ class WarningDocument(Answer):
     details: dict[str, Any]
 
 
-class PlanDocument(BaseModel):
-    """The plan of a round."""
-
-    model_config = ConfigDict(extra="allow")
-
-    type: Literal["tool_calls"]
-    reasoning: str | None = None
-    calls: list[dict[str, Any]]
-
-
 class PlanErrorDocument(Answer):
     """One defect of a plan; `error.type` names its kind."""
 
@@ -365,8 +356,10 @@ class RoundDocument(Answer):
     """A round: its plan, and which steps are of it. A chained tool is a round without a plan."""
 
     round: int
-    source: str = Field(description="Who made the plan: `model`, `caller`, `agent`, `orchestrate`, or `chained`.")
-    plan: PlanDocument | None
+    source: str = Field(
+        description="Who made the plan: `model`, `caller`, `agent`, `orchestrate`, `chained`, or `guide`."
+    )
+    plan: PlanDocument | GuideDocument | None
     plan_errors: list[PlanErrorDocument] | None = Field(description="Null unless the plan was refused.")
     steps: list[int] = Field(description="The indices of its steps.")
 
@@ -472,7 +465,7 @@ class JobSummary(Answer):
 class JobDocument(JobSummary):
     """A job with its plans and its steps. `plan` and `plan_errors` are those of its first round."""
 
-    plan: PlanDocument | None
+    plan: PlanDocument | GuideDocument | None
     plan_errors: list[PlanErrorDocument] | None = Field(description="Null unless the plan was refused.")
     rounds: list[RoundDocument] = Field(description="All rounds that have a plan, in their order.")
     steps: list[StepDocument] = Field(description="The steps of all rounds.")

@@ -64,7 +64,7 @@ class Story:
         """Print what changed since the last call. Times count from the job's creation, by the database's clock."""
         zero = datetime.fromisoformat(job["created_at"])
         for one in job.get("rounds") or []:
-            if one["steps"] and one["round"] not in self._rounds:
+            if (one["steps"] or one["source"] == "guide") and one["round"] not in self._rounds:
                 self._rounds.add(one["round"])
                 self._tell_plan(job, one)
         news = [event for step in job.get("steps") or [] for event in self._news(step)]
@@ -83,7 +83,10 @@ class Story:
 
     def _tell_plan(self, job: Json, round_: Json) -> None:
         self._console.print(round_heading(round_), style="bold")
-        calls = (round_.get("plan") or {}).get("calls") or []
+        plan = round_.get("plan") or {}
+        for advised in plan.get("steps") or []:
+            self._console.print(f"  {advised['step_number']}. {as_line(advised['description'], 200)}")
+        calls = plan.get("calls") or []
         steps = [step for step in job["steps"] if step.get("round") == round_["round"]]
         for place, step in enumerate(steps):
             # As planned, with its references: the step's own arguments may be resolved already.
@@ -126,6 +129,8 @@ def round_heading(round_: Json) -> str:
     """Return what stands above the steps of a round."""
     if round_["source"] == "chained":
         return f"round {round_['round']}: the chained tool"
+    if round_["source"] == "guide":
+        return "guide" if round_["plan"] else "no guide: its planning call failed, and the turns go on without"
     return f"round {round_['round']}: plan" if round_["round"] else "plan"
 
 

@@ -25,7 +25,9 @@ _Metadata = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="
 _Key = Annotated[str | None, typer.Option(help="Submitting again with the same key gives the same job.")]
 _Strategy = Annotated[
     str | None,
-    typer.Option(metavar="plan|loop|react", help="Who makes the next plan; the agent's own by default, else plan."),
+    typer.Option(
+        metavar="plan|loop|react|guided", help="Who makes the next plan; the agent's own by default, else plan."
+    ),
 ]
 _Loop = Annotated[
     str | None, typer.Option(metavar="FILE|-", help="How its rounds are made: a loop block, YAML or JSON.")

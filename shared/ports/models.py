@@ -34,7 +34,14 @@ class Planner(Protocol):
 
 
 class TurnPlanner(Protocol):
-    """The model call of a round of `loop` or `react`."""
+    """The model calls of jobs that plan round by round."""
+
+    async def guide(self, ask: Ask, tools: Sequence[ToolDefinition], *, cut_off: CutOff | None = None) -> ModelReply:
+        """Ask the model once for numbered steps as JSON in a text; `tools` are named to it, and none is offered.
+
+        Raises `ModelFailed`, and is cancelled, as `Planner.plan`.
+        """
+        ...
 
     async def turn(
         self,

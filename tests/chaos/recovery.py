@@ -24,7 +24,7 @@ from typing import Any
 
 STEP_ENDS = frozenset({"step_succeeded", "step_failed", "step_asking"})
 JOB_ENDS = frozenset({"job_completed", "job_failed", "job_cancelled", "plan_expired"})
-STAGE_ENDS = frozenset({"plan_accepted", "plan_refused"})
+STAGE_ENDS = frozenset({"plan_accepted", "plan_refused", "guide_failed"})
 
 AT_ONCE_SECONDS = 1.0
 """A claim that was under way when a job was paused may still be told after the pause."""

@@ -16,6 +16,7 @@ from shared.domain.tenants.config import TenantConfig
 from shared.domain.tenants.prompt import tenant_prompt_defects
 from shared.domain.tenants.rates import WINDOW_SECONDS, Knock, LocalWindows, Rates
 from shared.domain.tools.scoping import unscoped
+from tests.conformance.guiding import GUIDING
 
 Answer = Any
 Adapter = Callable[[Any], Answer]
@@ -94,6 +95,7 @@ def rate_limit(given: Mapping[str, Any]) -> Answer:
 
 INBOUND: dict[str, dict[str, Adapter]] = {
     "inbound_flow": {
+        **GUIDING,
         "validate_prompt": validate_prompt,
         "detect_injection": lambda given: {"types": injection_kinds(given["text"])},
         "sanitize": sanitize,

@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.conformance import oracle
 from tests.conformance.cases import Case
+from tests.conformance.guiding import GUIDE_RULES
 from tests.conformance.inbound_overrides import INBOUND_RULES
 from tests.conformance.oracle import Place
 from tests.conformance.orchestrate import ORCHESTRATE
@@ -396,7 +397,7 @@ RULES: tuple[Rule, ...] = (
 
 TABLES: Mapping[str, tuple[Rule, ...]] = {
     **dict.fromkeys(ORCHESTRATE, ORCHESTRATE_RULES),
-    "inbound_flow": (*TOOL_LOOP_RULES, *INBOUND_RULES),
+    "inbound_flow": (*TOOL_LOOP_RULES, *INBOUND_RULES, *GUIDE_RULES),
     "agently_plan": REFINE_RULES,
     "duplicate_guard": GUARD_RULES,
 }

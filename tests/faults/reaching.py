@@ -77,6 +77,17 @@ def by_turns(scene: Scene, point: str) -> None:
     assert [step["output"] for step in steps] == [{"result": 42}]
 
 
+def guided(scene: Scene, point: str) -> None:
+    """A job whose model writes a guide before its turns."""
+    job_id = scene.submit(text="calculate 40 + 2", strategy=Strategy.GUIDED)
+    scene.died_at(point)
+    scene.worker()
+    job, steps = scene.ends(job_id)
+    assert (job["status"], job["stop_reason"]) == ("completed", "answered")
+    assert [(step["round"], step["output"]) for step in steps] == [(1, {"result": 42})]
+    assert len(scene.read("SELECT 1 FROM plans WHERE source = 'guide'")) == 1
+
+
 def refused(scene: Scene, point: str) -> None:
     """A plan over a tool that nobody offers."""
     job_id = scene.submit(("no_such_tool", {}))
@@ -425,6 +436,7 @@ REACH: dict[str, Recipe] = {
     "store.retry_stage": without_a_model,
     "publisher.publish": wide,
     "planner.plan": asked,
+    "planner.guide": guided,
     "planner.turn": by_turns,
     "responder.respond": mixed,
     "tool.call": mixed,

@@ -1,4 +1,4 @@
-"""A worker dies in the middle of `loop` or `react`: no finished step runs again, and the job comes out the same."""
+"""A worker dies in the middle of a job of several rounds: no finished step runs again, and it comes out the same."""
 
 from __future__ import annotations
 
@@ -80,6 +80,31 @@ def between_two_parallel_tools(scene: Scene) -> None:
     assert [(step["status"], step["attempt"]) for step in steps] == [("succeeded", 1), ("succeeded", 2)]
     assert scene.ran()[f"{job_id}/0"] == 1
     scene.sound()
+
+
+GUIDE_POINTS = {
+    "before the planning call": "planner.guide:before",
+    "after its reply": "planner.guide:after",
+    "before the guide is accepted": "store.accept_plan:before",
+    "after it is accepted, with the first turn claimed": "store.accept_plan:after",
+    "in the first turn": "planner.turn:after",
+}
+
+
+def dies_with_a_guide(point: str, stage: Stage) -> None:
+    """One guide, whatever dies around it, and the turns go by it."""
+    with stage() as scene:
+        job_id = scene.submit(text=TEXT, strategy=Strategy.GUIDED)
+        scene.died_at(point)
+        scene.worker()
+        job, steps = scene.ends(job_id)
+        assert (job["status"], job["stop_reason"], job["round"]) == ("completed", "answered", 2), scene._told(job_id)
+        assert [step["output"]["text"] for step in steps] == OUTPUTS
+        assert scene.paid()[f"{job_id}/1"] == 1
+        assert job["model_calls"] == 3
+        guides = scene.read("SELECT round, errors FROM plans WHERE source = 'guide'")
+        assert [(row["round"], row["errors"]) for row in guides] == [(0, None)]
+        scene.sound()
 
 
 def in_an_unsafe_tool(scene: Scene) -> None:
@@ -173,6 +198,10 @@ PLAYS = [
         pytest.param((f"{strategy} {name}", partial(dies, strategy, point)), id=f"{strategy} {name}")
         for strategy in (Strategy.LOOP, Strategy.REACT)
         for name, point in POINTS.items()
+    ],
+    *[
+        pytest.param((f"guided {name}", partial(dies_with_a_guide, point)), id=f"guided {name}")
+        for name, point in GUIDE_POINTS.items()
     ],
     *map(
         as_play,

@@ -73,12 +73,14 @@ class ScriptedModel:
 
     `turns` is what it says in the rounds of `loop` and `react`: the one after so many of its own messages in the
     transcript, so that a turn which is asked for again is answered in the same way; the last one again and again.
+    `guided` is its reply to the planning call of `guided`.
     """
 
     planned: str | Sequence[ToolCallRequest] | ExecutionFailed = "hello"
     answered: str | ExecutionFailed = "the answer"
     asked: list[tuple[Ask, Any]] = field(default_factory=list)
     turns: Sequence[str | Sequence[ToolCallRequest] | ExecutionFailed] = ()
+    guided: str | ExecutionFailed = "{}"
     told: list[tuple[Sequence[ChatMessage], TurnForm]] = field(default_factory=list)
     own: OwnPlanners | None = None
 
@@ -101,6 +103,10 @@ class ScriptedModel:
         if isinstance(self.planned, str):
             return ModelReply(self.planned, (), call)
         return ModelReply("", self.planned, call)
+
+    async def guide(self, ask: Ask, tools: Sequence[ToolDefinition], *, cut_off: CutOff | None = None) -> ModelReply:
+        self.asked.append((ask, tools))
+        return self._say(self.guided, ModelCall(Purpose.PLAN, ask.model, 5, 11, 7))
 
     async def turn(
         self,

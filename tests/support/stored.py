@@ -14,8 +14,19 @@ from shared.domain.jobs.elicitations import Elicitation
 from shared.domain.jobs.ids import StepRef
 from shared.domain.jobs.limits import Limits
 from shared.domain.jobs.retry import StageTries
-from shared.domain.jobs.states import TERMINAL_JOB, Effect, ElicitationKind, JobStatus, Lane, Settlement, Strategy
+from shared.domain.jobs.states import (
+    TERMINAL_JOB,
+    AfterSteps,
+    Effect,
+    ElicitationKind,
+    JobStatus,
+    Lane,
+    OnFailure,
+    Settlement,
+    Strategy,
+)
 from shared.domain.jobs.steps import PlannedStep
+from shared.domain.rounds.guide import GUIDE_SOURCE, Guide, GuideStep
 from shared.domain.tools.definition import ToolDefinition
 from shared.ports import (
     ChildRequest,
@@ -76,16 +87,33 @@ class StoredJob:
         self._stage: StageClaim | None = None
         self._rounds: list[int] = []  # the round of each step
 
-    async def begin(self, follow: FollowUp = ONE_ROUND) -> None:
+    async def begin(self, follow: FollowUp = ONE_ROUND, *, guided: bool = False) -> None:
         await self._requests.submit(Submission(self.id, "default", "x", Strategy.PLAN, "offline", Limits()))
         claim = await self._store.claim_stage(self.id, [JobStatus.QUEUED])
         assert claim is not None
         assert await self._store.claim_stage(self.id, [JobStatus.QUEUED, JobStatus.PLANNING]) is None
-        self._rounds += [0] * len(self._steps)
+        if guided:
+            claim = await self._guided(claim)
+        self._rounds += [claim.round] * len(self._steps)
         moved = await self._store.accept_plan(claim, "model", {}, self._steps, [], follow=follow, take=self.take)
         assert self._taking(moved)
         again = await self._store.accept_plan(claim, "model", {}, self._steps, [], follow=follow, take=self.take)
         assert not again.applied
+
+    async def _guided(self, claim: StageClaim) -> StageClaim:
+        """Accept a guide, once; returns the claim of the round after it."""
+        guide = Guide((GuideStep(1, "look"),), 1)
+        follow = FollowUp(AfterSteps.PLANNING, OnFailure.RECORD)
+        given = (claim, GUIDE_SOURCE, guide.to_json(), [], [])
+        moved = await self._store.accept_plan(*given, follow=follow, take=self.take)
+        assert moved.applied
+        assert not (await self._store.accept_plan(*given, follow=follow)).applied
+        (taken,) = moved.taken or [await self._store.claim_stage(self.id, [JobStatus.PLANNING])]
+        assert isinstance(taken, StageClaim)
+        (record,) = taken.rounds
+        assert (taken.round, taken.next_index, record.results, record.plan) == (1, 0, [], guide.to_json())
+        assert taken.rounds_time_left is not None
+        return taken
 
     async def plan_again(self, steps: Sequence[PlannedStep], follow: FollowUp) -> None:
         """Carry out PLAN of a further round: it knows all that has happened, and its plan is accepted."""

@@ -1,9 +1,10 @@
 """The PLAN stage of a job that plans by rounds: one model call, which plans the next round or ends the job.
 
 `loop` and `react` differ in the form in which the model is asked, and in their limits, alone (docs/decisions.md, D6
-and D28 to D36). A reply that cannot be read, states wrong numbers, or leaves required arguments out is put right by
-one further call; arguments that are missing then are asked of a person. When a limit ends the loop, one call without
-tools answers from what there is.
+and D28 to D36). `guided` is `react` after a first round in which the model writes a guide for its turns. A reply that
+cannot be read, states wrong numbers, or leaves required arguments out is put right by one further call; arguments
+that are missing then are asked of a person. When a limit ends the loop, one call without tools answers from what
+there is.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from shared.domain.models.exchange import (
     reply_to_json,
 )
 from shared.domain.plan.document import Call, Plan
+from shared.domain.plan.errors import invalid_plan
 from shared.domain.plan.interpret import Direct, Malformed
 from shared.domain.results.texts import format_summary
 from shared.domain.rounds.block import LoopBlock, parse_block
@@ -55,6 +57,7 @@ from shared.domain.rounds.evaluate import (
     until_holds,
 )
 from shared.domain.rounds.guard import MODEL_SOURCE, GuardLimits
+from shared.domain.rounds.guide import GUIDE_SOURCE, Guide, guide_text, read_guide
 from shared.domain.rounds.reading import Abort, Nothing, Turn, TurnCalls, TurnQuestion, interpret_turn, number_errors
 from shared.domain.rounds.transcript import transcript, with_refusal
 from shared.domain.tools.definition import ToolDefinition
@@ -76,7 +79,7 @@ from worker.engine.persist import persist
 
 _log = logging.getLogger("planq.engine")
 
-_FORMS = {Strategy.LOOP: TurnForm.LOOP, Strategy.REACT: TurnForm.REACT}
+_FORMS = {Strategy.LOOP: TurnForm.LOOP, Strategy.REACT: TurnForm.REACT, Strategy.GUIDED: TurnForm.REACT}
 
 
 _UNGUARDED = GuardLimits(1_000_000, 1_000_000, 1_000_000)
@@ -95,6 +98,8 @@ class Offered:
 class _Round:
     """A claim that is carried out in a `chain`: what is asked, over which `tools`, in the name of which `agent`.
 
+    Its `rounds` are without that of the `guide`, which is advice.
+
     The calls of rules in the job's `block` are to any of the tools that are `known`.
     """
 
@@ -107,6 +112,7 @@ class _Round:
     block: LoopBlock
     known: Mapping[str, ToolDefinition]
     guard: GuardLimits
+    guide: Guide | None
 
     @property
     def variables(self) -> Mapping[str, Any]:
@@ -135,7 +141,7 @@ class _Said:
 
 
 class RoundStage:
-    """Carries out PLAN of `loop` and `react`, one per engine."""
+    """Carries out PLAN of jobs that plan round by round, one per engine."""
 
     def __init__(
         self,
@@ -176,6 +182,8 @@ class RoundStage:
     async def _carry_out(self, work: _Round) -> Carried:
         claim = work.claim
         try:
+            if _needs_guide(work):
+                return await self._guide(work)
             reaction = _reaction(work)
             if reaction.calls:
                 return await self._call(work, ON_ERROR_SOURCE, reaction.calls, further_round(claim))
@@ -193,6 +201,30 @@ class RoundStage:
     async def abort(self, claim: StageClaim, reason: str, chain: Chain) -> Carried:
         """End the job as failed for a reason that its planner gave; its results stay (docs/decisions.md, D34)."""
         return await self._recorder.end(claim, None, ErrorRecord.of(Aborted(reason)), chain.calls)
+
+    async def _guide(self, work: _Round) -> Carried:
+        """Let the model write the job's guide; where it cannot, the turns go on without (docs/decisions.md, D8)."""
+        found = await self._written(work)
+        body, errors = (None, found.errors) if isinstance(found, Malformed) else (found.to_json(), ())
+        if errors:
+            _log.warning("guide_failed", extra={"job": str(work.claim.job_id), "errors": len(errors)})
+            self._counts["planner_fallback", "unguided"] += 1
+        follow = replace(further_round(work.claim), errors=errors)
+        return await self.accept(work.claim, work.chain, GUIDE_SOURCE, body, (), follow)
+
+    async def _written(self, work: _Round) -> Guide | Malformed:
+        """Return what the planning call says; the gateway has tried it as often as the settings allow."""
+        claim, calls, offered = work.claim, work.chain.calls, _sorted(work.tools)
+        ask = replace(work.ask, answer_schema=None)
+        ask = await self._budget.reserved(claim, ask, made=calls, tools=offered, own=call_limits(work.agent))
+        try:
+            reply = await self._recorder.asked(
+                claim.job_id, calls, lambda cut_off: self._planner.guide(ask, offered, cut_off=cut_off)
+            )
+        except ModelFailed as failure:
+            told = f"the planning call failed ({failure.error.code}): {failure.error.message}"
+            return Malformed((invalid_plan(told).to_json(),))
+        return read_guide(reply.text, work.tools)
 
     async def _next(self, work: _Round) -> Carried:
         said = await self._decided(work)
@@ -232,12 +264,12 @@ class RoundStage:
         self, work: _Round, told: Sequence[ChatMessage], errors: Sequence[Mapping[str, Any]] = ()
     ) -> ModelReply:
         claim, calls = work.claim, work.chain.calls
-        offered = [] if work.form is TurnForm.ANSWER else [work.tools[name] for name in sorted(work.tools)]
+        offered = [] if work.form is TurnForm.ANSWER else _sorted(work.tools)
         if work.block.planner is not None and work.form is not TurnForm.ANSWER:
             return await self._decided_by(work.block.planner, work, offered, errors)
         own = call_limits(work.agent)
         async with self._recorder.kept(claim.job_id, calls):
-            ask = _with_prompt(work)
+            ask = _worded(work)
             ask = await self._budget.reserved(claim, ask, made=calls, tools=offered, own=own, transcript=told)
         return await self._recorder.asked(
             claim.job_id, calls, lambda cut_off: self._planner.turn(ask, offered, told, work.form, cut_off=cut_off)
@@ -327,7 +359,7 @@ class RoundStage:
         claim: StageClaim,
         chain: Chain,
         source: str,
-        body: Mapping[str, Any],
+        body: Mapping[str, Any] | None,
         steps: Sequence[PlannedStep],
         follow: FollowUp,
     ) -> Carried:
@@ -412,7 +444,10 @@ def _begun(claim: StageClaim, job: AgentJob | None, offered: Offered, chain: Cha
     tools = {name: offered.tools[name] for name in block.tool_names(list(offered.tools))}
     if block.guard is not None:
         guard = GuardLimits.of(block.guard.model_dump(exclude_none=True), within=guard)
-    return _Round(claim, chain, ask_of(claim, job), tools, job, _FORMS[claim.strategy], block, offered.known, guard)
+    guides = [Guide.of_json(record.plan) for record in claim.rounds if record.source == GUIDE_SOURCE]
+    claim = replace(claim, rounds=[record for record in claim.rounds if record.source != GUIDE_SOURCE])
+    form, guide = _FORMS[claim.strategy], next(iter(guides), None)
+    return _Round(claim, chain, ask_of(claim, job), tools, job, form, block, offered.known, guard, guide)
 
 
 def _reaction(work: _Round) -> ErrorReaction:
@@ -434,13 +469,25 @@ def further_round(claim: StageClaim) -> FollowUp:
     return FollowUp(AfterSteps.PLANNING, OnFailure.RECORD, seconds=time_for_steps(claim.strategy, claim.limits))
 
 
-def _with_prompt(work: _Round) -> Ask:
-    template = prompt_text(work.block)
+def _needs_guide(work: _Round) -> bool:
+    """True in the first round of `guided`, where a model makes the turns and there are tools to be called."""
+    is_first = work.claim.strategy is Strategy.GUIDED and work.claim.round == 0
+    return is_first and bool(work.tools) and work.block.planner is None
+
+
+def _sorted(tools: Mapping[str, ToolDefinition]) -> Sequence[ToolDefinition]:
+    return [tools[name] for name in sorted(tools)]
+
+
+def _worded(work: _Round) -> Ask:
+    """Return the question of a turn with the words of the caller's block, and with what it is told of the guide."""
+    ask, claim, template = work.ask, work.claim, prompt_text(work.block)
+    if work.guide is not None:
+        ask = replace(ask, guide=guide_text(claim.input, [step.description for step in work.guide.steps]))
     if template is None:
-        return work.ask
-    claim = work.claim
+        return ask
     left = rounds_left(claim.strategy, claim.rounds, claim.limits)
-    return replace(work.ask, prompt=TurnPrompt(template, planned_rounds(claim.rounds), left, work.block.vars))
+    return replace(ask, prompt=TurnPrompt(template, planned_rounds(claim.rounds), left, work.block.vars))
 
 
 def _all_of(errors: Sequence[Mapping[str, Any]]) -> str:

@@ -38,8 +38,8 @@ from shared.domain.tools.definition import ToolDefinition
 from shared.ports.models import CutOff
 from worker.llm.cassette import Recorder, replay
 from worker.llm.completion import Completion, Spent, Usage
-from worker.llm.offline import answer_offline, plan_offline, turn_offline
-from worker.llm.request import ModelRequest, plan_request, respond_request, turn_request
+from worker.llm.offline import answer_offline, guide_offline, plan_offline, turn_offline
+from worker.llm.request import ModelRequest, guide_request, plan_request, respond_request, turn_request
 from worker.llm.settings import ModelSettings
 
 if TYPE_CHECKING:
@@ -93,6 +93,11 @@ class ModelGateway:
     async def plan(self, ask: Ask, tools: Sequence[ToolDefinition], *, cut_off: CutOff | None = None) -> ModelReply:
         """Do what `Planner.plan` promises."""
         question = _Question(Purpose.PLAN, lambda: plan_request(ask, tools), lambda: plan_offline(ask, tools))
+        return await self._call(ask, question, cut_off)
+
+    async def guide(self, ask: Ask, tools: Sequence[ToolDefinition], *, cut_off: CutOff | None = None) -> ModelReply:
+        """Do what `TurnPlanner.guide` promises."""
+        question = _Question(Purpose.PLAN, lambda: guide_request(ask, tools), lambda: guide_offline(ask, tools))
         return await self._call(ask, question, cut_off)
 
     async def turn(

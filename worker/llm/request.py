@@ -26,7 +26,7 @@ from shared.domain.values.encoding import indented
 from shared.domain.values.preview import fair_share
 from worker.llm.identity_cache import IdentityCache
 from worker.llm.prompts import REFERENCE, fenced_data, render_prompt
-from worker.llm.words import turn_prompt
+from worker.llm.words import tool_lines, turn_prompt
 
 _MAX_UNKNOWN_CHARS = 2_000
 
@@ -140,6 +140,19 @@ def plan_request(ask: Ask, tools: Sequence[ToolDefinition]) -> ModelRequest:
     )
 
 
+def guide_request(ask: Ask, tools: Sequence[ToolDefinition]) -> ModelRequest:
+    """Return the request for a guide: the conversation, and `tools` by name and description as data."""
+    system, messages = _conversation(ask)
+    listed = tool_lines(tools) or "No tools available"
+    return ModelRequest(
+        Purpose.PLAN,
+        [*system, render_prompt("guide", tools=fenced_data(listed))],
+        messages,
+        temperature=ask.temperature,
+        max_tokens=ask.max_tokens,
+    )
+
+
 def turn_request(
     ask: Ask, tools: Sequence[ToolDefinition], transcript: Sequence[ChatMessage], form: TurnForm
 ) -> ModelRequest:
@@ -153,6 +166,8 @@ def turn_request(
     system, messages = _conversation(ask)
     forced = form is TurnForm.LOOP
     rules = [_turn_rules(form) if ask.prompt is None else turn_prompt(ask, ask.prompt, tools, transcript)]
+    if ask.guide:
+        rules.append(render_prompt("guided", guide=fenced_data(ask.guide)))
     if ask.answer_schema is not None:
         # Only an answer must satisfy it, and no provider can be told that while it may call tools.
         rules.append(_answer_form(ask.answer_schema))

@@ -29,8 +29,13 @@ def prompt_values(
         "context": fenced_data("" if ask.data is None else indented(ask.data)),
         "results": fenced_data(results),
         "vars": fenced_data(indented(dict(prompt.variables))),
-        "tools": "\n".join(f"- {tool.name}: {' '.join(tool.description.split())}".rstrip(": ") for tool in tools),
+        "tools": tool_lines(tools),
         "round": str(prompt.round_number),
         "rounds_left": str(prompt.rounds_left),
         "reference": REFERENCE,
     }
+
+
+def tool_lines(tools: Sequence[ToolDefinition]) -> str:
+    """Return a line with the name and the description of each tool."""
+    return "\n".join(f"- {tool.name}: {' '.join(tool.description.split())}".rstrip(": ") for tool in tools)

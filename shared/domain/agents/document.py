@@ -127,7 +127,7 @@ class AgentDocument(BaseModel):
     routing_enabled: bool = True
     routing_max_turns: _Positive = 20
     observation_mode: str = "sync"
-    strategy: Literal["plan", "loop", "react"] | None = None
+    strategy: Literal["plan", "loop", "react", "guided"] | None = None
     loop: dict[str, Any] | None = None
 
     _source: dict[str, Any] = PrivateAttr(default_factory=dict)

@@ -90,6 +90,7 @@ class Strategy(StrEnum):
     PLAN = "plan"  # one round: plan, execute, respond
     LOOP = "loop"  # `__planning__` is asked again, with the transcript, until it answers
     REACT = "react"  # each round is one turn of the model's own tool calls
+    GUIDED = "guided"  # a planning call writes a guide first, then as `react`
 
 
 class StopReason(StrEnum):

@@ -51,7 +51,7 @@ def wanted_for(
     transcript: Sequence[ChatMessage] = (),
 ) -> Wanted:
     """Return what a model call is taken to need: its question by its length, its reply by its limit."""
-    said = [*ask.instructions, *(message.content for message in ask.history), ask.input]
+    said = [*ask.instructions, ask.guide, *(message.content for message in ask.history), ask.input]
     shown = [ask.data, ask.answer_schema, *(result.output for result in findings.results), *findings.plan_errors]
     shown += [schema for tool in tools for schema in (tool.input_schema, tool.output_schema)]
     chars = _PROMPT_CHARS + sum(map(len, said)) + sum(measure(value, 1_000_000) for value in shown)

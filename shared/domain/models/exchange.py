@@ -76,7 +76,8 @@ class Ask:
     message), then `input`, and `data` (JSON; None for none), which is shown as data. `model` is a full name such as
     `openai:gpt-5` or `offline`. With an `answer_schema` the answer shall be a JSON object that satisfies it: the
     provider is asked for that in its own way where it has one, and the model in words otherwise; the asker checks
-    the answer. `prompt` takes the place of planq's own rules for a turn of `loop` or `react`; None leaves them.
+    the answer. `prompt` takes the place of planq's own rules for a turn; None leaves them. `guide` is what a turn is
+    told of the job's guide, "" for none.
     `temperature` and `max_tokens` None leave the worker's settings. `call_id` is the id that the record of the call
     shall have, where something is reserved for it; None leaves it to the caller of the model.
     """
@@ -89,6 +90,7 @@ class Ask:
     data: Any = None
     answer_schema: Mapping[str, Any] | None = None
     prompt: TurnPrompt | None = None
+    guide: str = ""
     temperature: float | None = None
     max_tokens: int | None = None
     call_id: UUID | None = None

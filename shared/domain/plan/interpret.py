@@ -204,17 +204,22 @@ def decision_in(text: str, kinds: Sequence[str] = (DIRECT, TOOL_CALLS)) -> Any:
 
     `kinds` are the values of `type` by which a decision is known.
     """
-    if "{" not in text or len(text) > MAX_SEARCHED_CHARS:
-        return None
-    candidates = [match[1].strip() for match in _FENCE.finditer(text)]
-    start, end = text.find("{"), text.rfind("}")
-    candidates.append(text[start : end + 1] if end > start else text[start:])
+    candidates = json_candidates(text)
     for candidate in candidates:
         found = decoded(candidate)
         if _has_marks_of_a_plan(found, kinds):
             return found
     stripped = text.strip().removeprefix("```json").removeprefix("```").lstrip()
-    return candidates[-1] if _is_broken_plan(stripped, kinds) else None
+    return candidates[-1] if candidates and _is_broken_plan(stripped, kinds) else None
+
+
+def json_candidates(text: str) -> list[str]:
+    """Return the parts of a text in which an object may stand as JSON: what is fenced, and its outermost `{…}`."""
+    if "{" not in text or len(text) > MAX_SEARCHED_CHARS:
+        return []
+    start, end = text.find("{"), text.rfind("}")
+    outermost = text[start : end + 1] if end > start else text[start:]
+    return [*(match[1].strip() for match in _FENCE.finditer(text)), outermost]
 
 
 def _has_marks_of_a_plan(value: Any, kinds: Sequence[str]) -> bool:

@@ -31,6 +31,7 @@ from shared.domain.errors import InvalidRequest, capped
 from shared.domain.jobs.limits import Limits
 from shared.domain.jobs.states import Strategy
 from shared.domain.plan.document import WHOLE
+from shared.domain.rounds.ending import BY_TURNS
 from shared.domain.rounds.expressions import expression_defect, template_defects
 from shared.domain.schema.schemas import MAX_DEPTH
 from shared.domain.tools.names import MAX_AGENT_NAME, to_registry
@@ -170,7 +171,7 @@ class LoopBlock(BaseModel):
     def lowered(self, limits: Limits, strategy: Strategy = Strategy.LOOP) -> Limits:
         """Return the job's limits with the block's own, where these are lower."""
         own = self._bounds()
-        if strategy is Strategy.REACT and self.timeout_seconds is not None:
+        if strategy in BY_TURNS and self.timeout_seconds is not None:
             own["plan_timeout_seconds"] = self.timeout_seconds  # which bounds all its turns
         return limits.lowered({name: min(bound, getattr(limits, name)) for name, bound in own.items()})
 

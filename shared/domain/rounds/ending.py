@@ -10,6 +10,9 @@ from shared.domain.jobs.states import StopReason, Strategy
 from shared.domain.rounds.guard import MODEL_SOURCE, is_stalled
 from shared.domain.rounds.record import RoundRecord
 
+BY_TURNS = frozenset({Strategy.REACT, Strategy.GUIDED})
+"""The strategies whose rounds are turns of the model's own tool calls."""
+
 
 def limit_reached(
     strategy: Strategy, rounds: Sequence[RoundRecord], limits: Limits, time_left: timedelta | None
@@ -23,7 +26,7 @@ def limit_reached(
     if time_left is not None and time_left <= timedelta(0):
         return StopReason.TIMEOUT
     planned = planned_rounds(rounds)
-    if strategy is Strategy.REACT and planned >= limits.max_tool_steps:
+    if strategy in BY_TURNS and planned >= limits.max_tool_steps:
         return StopReason.MAX_TOOL_STEPS
     return StopReason.MAX_ROUNDS if planned >= limits.max_rounds else None
 
@@ -35,7 +38,7 @@ def planned_rounds(rounds: Sequence[RoundRecord]) -> int:
 
 def rounds_left(strategy: Strategy, rounds: Sequence[RoundRecord], limits: Limits) -> int:
     """Return how many rounds may still be planned, the present one counted."""
-    most = min(limits.max_rounds, limits.max_tool_steps) if strategy is Strategy.REACT else limits.max_rounds
+    most = min(limits.max_rounds, limits.max_tool_steps) if strategy in BY_TURNS else limits.max_rounds
     return max(most - planned_rounds(rounds), 0)
 
 
@@ -43,7 +46,7 @@ def time_for_steps(strategy: Strategy, limits: Limits) -> float:
     """Return the seconds that the steps of all rounds have, from the acceptance of the job's first plan."""
     if strategy is Strategy.LOOP:
         return limits.loop_timeout_seconds
-    if strategy is Strategy.REACT:
+    if strategy in BY_TURNS:
         return min(limits.plan_timeout_seconds, limits.loop_timeout_seconds)
     return limits.plan_timeout_seconds
 

@@ -131,7 +131,8 @@ class FollowUp:
     After its last step the stage `after_steps` opens; `planning` begins the next round. `on_failure` is what a failed
     step does. `seconds` is the time for the steps, with further rounds for all of them together, None for the job's
     limit on a plan. `reply` is what the model said, as the next planner is shown it. With a `stop_reason` the job is
-    answered with `answer`, and `output`, once these steps have ended.
+    answered with `answer`, and `output`, once these steps have ended. `errors` say why a guide, a plan without steps,
+    could not be written.
     """
 
     after_steps: AfterSteps = AfterSteps.RESPONDING
@@ -141,6 +142,7 @@ class FollowUp:
     stop_reason: StopReason | None = None
     answer: str | None = None
     output: Any = None
+    errors: Sequence[Mapping[str, Any]] = ()
 
 
 ONE_ROUND = FollowUp()

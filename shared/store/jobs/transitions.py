@@ -132,11 +132,11 @@ class PostgresJobStore:
             "take_stage": take is not None and take.stage,
             "after_steps": str(follow.after_steps),
             "on_failure": str(follow.on_failure),
+            "reply": stored_text(follow.reply),
+            "errors": stored_text(list(follow.errors) or None),
         }
         if any(step.known is not None and step.known.output_of is not None for step in steps):
             fields["copies"] = True
-        if follow.reply is not None:
-            fields["reply"] = stored_text(follow.reply)
         if follow.stop_reason is not None:
             fields |= {"answer": follow.answer, "stop_reason": str(follow.stop_reason)}
             fields["output"] = None if follow.output is None else stored_text(follow.output)

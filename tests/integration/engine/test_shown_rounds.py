@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from io import StringIO
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from api.cli.progress import Story
 from api.documents import execution_document, job_document
 from api.http import json_bytes
 from api.routes.executions import ExecutionDocument
@@ -68,6 +71,31 @@ def test_every_round_is_shown_with_what_became_of_its_calls(play: Callable[..., 
     assert shown.steps[0].arguments == {"text": "$0.output.text"}  # as data: it says what the model said
     assert shown.plan == shown.rounds[0].plan
     assert ExecutionDocument.model_validate(json.loads(json_bytes(execution))).stop_reason == "answered"
+
+
+def test_a_guide_is_shown_as_the_first_round(play: Callable[..., Any], tools: list[Tool]) -> None:
+    async def scenario(harness: Harness) -> Any:
+        job_id = await harness.submit("do it", strategy=Strategy.GUIDED)
+        await harness.drain()
+        return job_document(await harness.requests.view("default", job_id))
+
+    guide = {"steps": [{"step_number": 1, "description": "Note it [bold]", "tool_name": "note"}]}
+    said = ScriptedModel(guided=json.dumps(guide), turns=[called(("note", {"text": "a"})), "done"])
+    shown = json.loads(json_bytes(play(scenario, said, tools)))
+    refused = json.loads(json_bytes(play(scenario, ScriptedModel(guided="no", turns=["done"]), tools)))
+
+    document = JobDocument.model_validate(shown)
+    assert [(one.round, one.source, one.steps) for one in document.rounds] == [(0, "guide", []), (1, "model", [0])]
+    assert shown["plan"]["steps"][0]["description"] == "Note it [bold]"
+    assert [(one.source, len(one.plan_errors or ())) for one in JobDocument.model_validate(refused).rounds] == [
+        ("guide", 1)
+    ]
+    told = Console(file=StringIO(), width=100, markup=False)
+    for job in (shown, refused):
+        Story(told).tell(job)
+    printed = told.file.getvalue()  # type: ignore[attr-defined]
+    assert "1. Note it [bold]" in printed
+    assert "no guide" in printed
 
 
 def test_a_fork_of_a_loop_takes_over_outcomes_of_any_round_and_then_its_planner_goes_on(

@@ -282,13 +282,18 @@ async def run_both(database_url: str, plan: Plan, data: st.DataObject) -> None:
     simulated = SimulatedJob()
     simulated.apply(StageClaimed())
     follow = data.draw(FOLLOWS)
-    simulated.apply(PlanAccepted(1, simulated.plan(steps), follow.after_steps, follow.on_failure))
+    guided = data.draw(st.integers(0, 4)) == 0
+    if guided:
+        simulated.apply(PlanAccepted(1, (), AfterSteps.PLANNING, OnFailure.RECORD))
+        simulated.apply(StageClaimed())
+    attempt = simulated.job.stage_attempt
+    simulated.apply(PlanAccepted(attempt, simulated.plan(steps), follow.after_steps, follow.on_failure))
     database = Database(database_url, max_connections=1)
     await database.open()
     try:
         stored = StoredJob(database, steps)
         stored.take = data.draw(TAKES)
-        await stored.begin(follow)
+        await stored.begin(follow, guided=guided)
         both = Both(simulated, stored, data.draw)
         both.claim_taken()
         for _ in range(3):

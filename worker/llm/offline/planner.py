@@ -17,6 +17,7 @@ from shared.domain.errors import capped
 from shared.domain.models.exchange import Ask, ToolCallRequest
 from shared.domain.plan.interpret import DIRECT, PLANNING_TOOL_NAME, TOOL_CALLS
 from shared.domain.references.grammar import escaped, find_references
+from shared.domain.rounds.guide import COMPLEXITIES
 from shared.domain.tools.definition import ToolDefinition
 from worker.llm.completion import NO_COST, Completion
 from worker.llm.offline.grammar import (
@@ -89,6 +90,29 @@ def plan_offline(ask: Ask, tools: Sequence[ToolDefinition]) -> Completion:
     if not draft.calls:
         return planning_reply({"type": DIRECT, "content": answer_without_calls(ask, draft)})
     return planning_reply({"type": TOOL_CALLS, "reasoning": draft.reasoning, "calls": draft.calls})
+
+
+def guide_offline(ask: Ask, tools: Sequence[ToolDefinition]) -> Completion:
+    """Return the rules' guide: a step for each command that they recognise, or one that says there is none."""
+    calls = draft_of(ask, tools).calls
+    steps = [_guide_step(number, call) for number, call in enumerate(calls, start=1)]
+    steps = steps or [{"step_number": 1, "description": "Answer without a tool", "depends_on": []}]
+    complexity = COMPLEXITIES[min(len(steps) // 3, 2)]
+    guide = {"steps": steps, "estimated_steps": len(steps), "complexity": complexity}
+    return Completion(text=json.dumps(guide, ensure_ascii=False), cost_usd=NO_COST)
+
+
+def _guide_step(number: int, call: Mapping[str, Any]) -> dict[str, Any]:
+    needed = {one.reference.step for one in find_references(call["arguments"]) if one.reference is not None}
+    return {
+        "step_number": number,
+        "description": f"Call {call['tool_name']}",
+        "tool_name": call["tool_name"],
+        # A guide has no references.
+        "tool_arguments": {} if needed else call["arguments"],
+        "depends_on": [index + 1 for index in sorted(needed)],
+        "success_criteria": f"{call['tool_name']} returns an output",
+    }
 
 
 def draft_of(ask: Ask, tools: Sequence[ToolDefinition]) -> Draft:

@@ -18,7 +18,8 @@
 -- are planned (`after_steps`), all rounds together; `spent_*` sum `calls` up. `on_failure` says what a failed step does.
 -- Steps with a `known` status have ended so, with `error`; of those with `output_of` the output is that of an earlier
 -- step of the job; `copies` says whether there are any. `reply` is what the model said; `answer`, `output` and
--- `stop_reason`, where there are any, are what the job ends with after these steps.
+-- `stop_reason`, where there are any, are what the job ends with after these steps. A guide is a plan without steps; where
+-- it could not be written, `errors` says why.
 -- Returns rows (n, result) of those that applied, `result` as planq_take does but without `ready`: that are the steps that
 -- wait for nothing. Where the job is paused it is not `is_free`: nothing was taken.
 -- Where an outcome to take over is gone, {applied: false, gone: true}.
@@ -42,7 +43,7 @@ BEGIN
         n int, job uuid, attempt int, source text, body text, steps text, open int, reuses boolean,
         seconds float8, calls text, spent_calls int, spent_input bigint, spent_output bigint, spent_usd numeric,
         take_steps boolean, take_stage boolean, after_steps text, on_failure text, copies boolean, reply text,
-        answer text, output text, stop_reason text
+        answer text, output text, stop_reason text, errors text
     ) LOOP
         v_now := planq_clock();
         v_steps := i.steps::json;
@@ -87,8 +88,8 @@ BEGIN
         -- A caller's plan is there already.
         PERFORM FROM plans WHERE job_id = i.job AND round = j.round AND source = i.source AND body::text = i.body;
         IF NOT FOUND THEN
-            INSERT INTO plans (job_id, round, tenant_id, source, body, reply)
-            VALUES (i.job, j.round, j.tenant_id, i.source, i.body::json, i.reply::json)
+            INSERT INTO plans (job_id, round, tenant_id, source, body, reply, errors)
+            VALUES (i.job, j.round, j.tenant_id, i.source, i.body::json, i.reply::json, i.errors::json)
             ON CONFLICT (job_id, round) DO UPDATE
                 SET source = excluded.source, body = excluded.body, reply = excluded.reply;
         END IF;
@@ -120,7 +121,7 @@ BEGIN
         IF i.copies THEN
             PERFORM planq_copy_outputs(i.job, v_steps);
         END IF;
-        v_events := v_events || ROW(j.tenant_id, i.job, 'plan_accepted', json_build_object(
+        v_events := v_events || ROW(j.tenant_id, i.job, CASE WHEN i.errors IS NULL THEN 'plan_accepted' ELSE 'guide_failed' END, json_build_object(
             'round', j.round, 'steps', json_array_length(v_steps),
             'reused', CASE WHEN i.reuses THEN json_array_length(v_steps) - i.open ELSE 0 END))::planq_event;
         v_taken := '{}';

@@ -1,0 +1,86 @@
+"""What operations on guides are in planq (`inbound_flow`), and where docs/decisions.md overrides a `real` case.
+
+Everything is worked out from a case's input, so that cases nobody here has seen are judged the same way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from shared.domain.plan.interpret import Malformed
+from shared.domain.rounds.guide import guide_text, read_guide
+from tests.conformance.cases import Case
+from tests.conformance.rule import Expected, Rule
+
+Answer = Any
+Adapter = Callable[[Any], Answer]
+
+
+def parse_plan(given: Mapping[str, Any]) -> Answer:
+    found = read_guide(given["text"], given["tools"])
+    if isinstance(found, Malformed):
+        return {"ok": False, "error": found.errors[0]["error"]["message"]}
+    steps = [{**step.to_json(), "tool_name": step.tool, "status": "pending"} for step in found.steps]
+    for step in steps:
+        del step["tool"]
+    return {"ok": True, "steps": steps, "estimated_steps": found.estimated_steps, "complexity": found.complexity}
+
+
+def plan_context(given: Mapping[str, Any]) -> Answer:
+    # It stands in a text of its own among the system messages, which a provider joins by an empty line.
+    return {"text": "\n\n" + guide_text(given["goal"], given["step_descriptions"])}
+
+
+GUIDING: dict[str, Adapter] = {"parse_plan": parse_plan, "plan_context": plan_context}
+
+
+def _embedded(case: Case) -> Mapping[str, Any] | None:
+    """Return the plan that stands in the middle of a text."""
+    text, decoder = case.input["text"], json.JSONDecoder()
+    for place in (at for at, char in enumerate(text) if char == "{"):
+        try:
+            found, _ = decoder.raw_decode(text, place)
+        except ValueError:
+            continue
+        if isinstance(found, dict) and isinstance(found.get("steps"), list):
+            return found
+    return None
+
+
+def _is_embedded(case: Case, expected: Expected) -> bool:
+    is_unread = case.profile == "real" and not expected["ok"] and "json" in str(expected).lower()
+    return is_unread and _embedded(case) is not None
+
+
+def _read(case: Case, expected: Expected) -> Expected:
+    plan = _embedded(case) or {}
+    written = [step for step in plan["steps"] if "step_number" in step and "description" in step]
+    if not written:
+        return {"ok": False, "error_contains": "No valid steps"}
+    steps = [
+        {
+            "step_number": step["step_number"],
+            "description": step["description"],
+            "tool_name": step.get("tool_name") if step.get("tool_name") in case.input["tools"] else None,
+            "tool_arguments": step.get("tool_arguments") or {},
+            "depends_on": step.get("depends_on") or [],
+            "success_criteria": step.get("success_criteria", ""),
+            "status": "pending",
+        }
+        for step in written
+    ]
+    return {"ok": True, "steps": steps, "estimated_steps": plan.get("estimated_steps", len(steps))}
+
+
+GUIDE_RULES: tuple[Rule, ...] = (
+    Rule("a plan in a text is a plan", 5, "parse_plan", _is_embedded, _read),
+    Rule(
+        "the planning call goes to the job's model, where no other is configured",
+        28,
+        "planner_call",
+        lambda case, expected: case.profile == "real",
+        lambda case, expected: {**expected, "model": case.input["model"]},
+    ),
+)
