@@ -1,0 +1,183 @@
+"""What belongs to one tenant is not there for another: every route, with every id, neither shows nor changes it.
+
+The routes are those of `/openapi.json`. A parameter of a path that this does not know fails the test: say in `IDS`
+whose id it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from shared.domain.jobs.states import Strategy
+from shared.domain.tenants.config import TenantConfig
+from shared.domain.tenants.keys import KeyScope
+from shared.store import tables
+from shared.store.api_keys import ApiKeyStore
+from shared.store.conversations import ConversationStore
+from shared.store.database import Database
+from shared.store.tenants import TenantStore
+from tests.integration.api import control
+from tests.integration.api.conftest import TOOLS, Api, MakeApi, problem_of, search
+from tests.integration.api.control import Story, begun, call
+from tests.support.conversations import message
+
+OWNER, RIVAL = "acme", "rival"
+SECRET = "the colour of the vault"
+SCOPES = frozenset({KeyScope.JOBS, KeyScope.MESSAGES})
+TABLES = [
+    table.name
+    for table in tables.SQLModel.metadata.sorted_tables
+    if "tenant_id" in table.columns and table.name != "api_keys"
+]
+"""All but the keys, which note that they were used."""
+
+DOCUMENT = {"name": "clerk", "description": SECRET, "instructions": SECRET}
+BODIES: Mapping[tuple[str, str], dict[str, Any]] = {
+    ("post", "/jobs/{job_id}/steps/{index}/settle"): {"json": {"outcome": "did_not_happen"}},
+    ("post", "/elicitations/{elicitation_id}"): {"json": {"action": "decline"}},
+    ("post", "/agents/{agent_id}/executions"): {"json": {"prompt": "go"}},
+    ("post", "/agents/{agent_id}/executions/async"): {"json": {"prompt": "go"}},
+    ("patch", "/conversations/{conversation_id}"): {"json": {"policy": "reject"}},
+}
+"""What a request has to bring so that nothing but the id is wrong with it."""
+
+BY_NAME = {("put", "/agents/{agent_id}"), ("put", "/skills/{skill_id}")}
+"""Names are each tenant's own: what these store is the caller's, whoever else uses the name."""
+
+
+class Belongings:
+    """What one tenant has, and the way to ask for it in its name or in another's."""
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+        self.keys = {tenant: self._key(tenant) for tenant in (OWNER, RIVAL)}
+        control.publish(api, [*control.TOOLS, *TOOLS])
+        api.http.headers["Authorization"] = self.keys[OWNER]
+        self.ids = {**self._documents(), **self._jobs(), **self._conversation()}
+
+    def _key(self, tenant: str) -> str:
+        async def work(database: Database) -> str:
+            await TenantStore(database).create(tenant, tenant, TenantConfig())
+            _, text = await ApiKeyStore(database).create(tenant, "test", SCOPES, None)
+            return text
+
+        return f"Bearer {self.api.jobs.run(work)}"
+
+    def _documents(self) -> dict[str, str]:
+        http = self.api.http
+        assert http.put("/skills/tact", content=SECRET, headers={"Content-Type": "text/markdown"}).status_code == 201
+        assert http.put("/agents/clerk", json=DOCUMENT).status_code == 201
+        schedule = uuid4()
+        self.api.jobs.execute(
+            "INSERT INTO schedules (id, tenant_id, input, next_at) VALUES (%s, %s, %s, now() + interval '1 hour')",
+            schedule,
+            OWNER,
+            SECRET,
+        )
+        return {"agent_id": "clerk", "skill_id": "tact", "schedule_id": str(schedule)}
+
+    def _jobs(self) -> dict[str, str]:
+        asks = begun(self.api, call("sign", SECRET), input=SECRET)
+        asks.ask(0)
+        (question,) = self.api.http.get(f"/jobs/{asks.id}/elicitations").json()["items"]
+        done = Story(self.api, self.api.submit({"input": SECRET})["id"])
+        output = {"artifact_id": "report", "artifact": {"text": SECRET}, "_metadata": {}}
+        plan = {"type": "tool_calls", "calls": [search(SECRET)]}
+        self.api.jobs.run_plan(done.id, plan, {0: output})
+        done.answer(SECRET)
+        self.asking = {"job_id": asks.id, "index": "0"}
+        made = {"job_id": done.id, "index": "0", "artifact_id": "report", "elicitation_id": question["id"]}
+        execution = self.api.http.post("/agents/clerk/executions/async", json={"prompt": SECRET})
+        assert execution.status_code == 202, execution.text
+        return {**made, "exec_id": execution.json()["exec_id"]}
+
+    def _conversation(self) -> dict[str, str]:
+        received = self.api.jobs.run(
+            lambda database: ConversationStore(database).receive(
+                message(SECRET, tenant=OWNER, strategy=Strategy.REACT, source_id="m-1")
+            )
+        )
+        return {"conversation_id": str(received.conversation_id), "message_id": str(received.message_id)}
+
+    def operations(self) -> Iterator[tuple[str, str]]:
+        """Yield every operation below no scope that an operator has, last what removes and what stores."""
+        paths = self.api.http.get("/openapi.json").json()["paths"]
+        found = [(method, path) for path, item in paths.items() for method in item if path.split("/")[1] != "tenants"]
+        yield from sorted(found, key=lambda one: (one[0] == "put", one[0] == "delete", one))
+
+    def ask(self, tenant: str, method: str, path: str, *, ids: Mapping[str, str]) -> httpx.Response:
+        """Send a request with these ids in the place of the path's parameters."""
+        named = re.sub(r"\{(\w+)(?::path)?\}", lambda found: ids[found[1]], path)
+        given = {"headers": {"Authorization": self.keys[tenant]}, **BODIES.get((method, path), {})}
+        if (method, path) == ("put", "/agents/{agent_id}"):
+            given["json"] = {**DOCUMENT, "description": "another", "instructions": "another"}
+        elif (method, path) == ("put", "/skills/{skill_id}"):
+            given |= {"content": "another", "headers": {**given["headers"], "Content-Type": "text/markdown"}}
+        return self.api.http.request(method, named, **given)
+
+    def rows(self) -> dict[str, list[str]]:
+        """Return everything that the tables hold of the owner."""
+        return {
+            table: sorted(
+                row["row"]
+                for row in self.api.jobs.execute(
+                    f"SELECT to_jsonb(t)::text AS row FROM {table} t WHERE tenant_id = %s", OWNER
+                )
+            )
+            for table in TABLES
+        }
+
+
+@pytest.fixture
+def owned(make_api: MakeApi) -> Belongings:
+    return Belongings(make_api(max_wait_seconds=0.1))
+
+
+def _code(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["code"]
+
+
+def test_no_route_shows_or_changes_what_belongs_to_another_tenant(owned: Belongings) -> None:
+    before = owned.rows()
+    assert [table for table in ("jobs", "steps", "events", "elicitations", "artifacts") if not before[table]] == []
+    strangers = {name: str(uuid4()) if name.endswith("_id") else "0" for name in owned.ids}
+    checked = 0
+    for method, path in owned.operations():
+        answer = owned.ask(RIVAL, method, path, ids=owned.ids)
+        assert SECRET not in answer.text, f"{method} {path}"
+        if "{" in path and (method, path) not in BY_NAME:
+            assert _code(answer) == (404, "not_found"), f"{method} {path}: {answer.text}"
+            nobody = owned.ask(RIVAL, method, path, ids=strangers)
+            assert _code(nobody) == _code(answer), "what is another's is refused as what is nobody's"
+            checked += 1
+    assert checked >= 20
+    assert owned.rows() == before
+
+
+def test_the_same_requests_find_what_is_the_callers_own(owned: Belongings) -> None:
+    for method, path in owned.operations():
+        if "{" in path:
+            ids = {**owned.ids, **(owned.asking if "settle" in path else {})}
+            answer = owned.ask(OWNER, method, path, ids=ids)
+            assert answer.status_code not in (403, 404, 422), f"{method} {path}: {answer.text}"
+
+
+def test_requests_that_name_what_belongs_to_another_tenant_do_not_find_it(owned: Belongings) -> None:
+    owned.api.submit({"input": "mine"}, **{"Idempotency-Key": "same"})
+    owned.api.http.headers["Authorization"] = owned.keys[RIVAL]
+    before = owned.rows()
+
+    problem_of(owned.api.http.post("/jobs", json={"input": "x", "agent": "clerk"}), 404, "not_found")
+    with_skill = {"input": "x", "strategy": "loop", "loop": {"planner": {"prompt_skill": "tact"}}}
+    assert owned.api.http.post("/jobs", json=with_skill).status_code in (404, 422)
+    assert owned.api.http.get("/elicitations", params={"job": owned.ids["job_id"]}).json()["items"] == []
+    another = owned.api.submit({"input": "mine"}, **{"Idempotency-Key": "same"})
+    assert another["input"] == "mine"
+    assert owned.api.http.get(f"/jobs/{another['id']}").status_code == 200
+    assert owned.rows() == before
