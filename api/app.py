@@ -35,6 +35,7 @@ from api.routes.jobs import job_routes
 from api.routes.operations import ASSETS, operation_routes, page_assets, page_routes
 from api.routes.outputs import artifact_routes, output_routes
 from api.routes.schedules import schedule_routes
+from api.routes.tenants import tenant_routes
 from api.waiting import Waiters
 from shared.broker.celery_config import create_celery
 from shared.broker.publisher import CeleryPublisher
@@ -108,7 +109,7 @@ def create_api(settings: Settings) -> FastAPI:
     app.state.services = services
     for router in (
         *(job_routes, output_routes, control_routes, elicitation_routes, agent_routes),
-        *(schedule_routes, execution_routes),
+        *(schedule_routes, execution_routes, tenant_routes),
         *(catalogue_routes, artifact_routes, operation_routes, page_routes),
     ):
         app.include_router(router)

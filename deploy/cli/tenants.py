@@ -53,11 +53,11 @@ def create_tenant(
     as_json: AsJson = False,
 ) -> None:
     """Create a tenant. `planq keys create` makes keys that speak for it."""
-    from shared.domain.tenants.config import read_tenant_config, read_tenant_id
+    from shared.domain.tenants.config import checked_tenant_config, read_tenant_id
     from shared.store.tenants import TenantStore
 
     with reported(as_json=as_json):
-        given = read_tenant_config({} if config is None else _decoded(config))
+        given = checked_tenant_config({} if config is None else _decoded(config))
         id_ = read_tenant_id(tenant_id)
         made = with_database(lambda database: TenantStore(database).create(id_, name or "", given))
     if as_json:
@@ -117,7 +117,7 @@ def set_tenant(
 
     `FIELD=` takes a field back, so that its default counts. docs/tenants.md lists the fields.
     """
-    from shared.domain.tenants.config import read_tenant_config
+    from shared.domain.tenants.config import checked_tenant_config
     from shared.store.database import Database
     from shared.store.tenants import TenantStore
 
@@ -126,7 +126,7 @@ def set_tenant(
         seen = await store.get(tenant_id)
         given: TenantConfig | None = None
         if fields or config:
-            given = read_tenant_config(_changed(seen.config if config is None else _decoded(config), fields or ()))
+            given = checked_tenant_config(_changed(seen.config if config is None else _decoded(config), fields or ()))
         return await store.change(tenant_id, name=name, config=given, seen_at=seen.updated_at)
 
     with reported(as_json=as_json):

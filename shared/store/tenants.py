@@ -69,6 +69,26 @@ class TenantStore:
         rows = await self._database.fetch_all("list_tenants", after=after, limit=limit)
         return [StoredTenant.of(row) for row in rows]
 
+    async def put(
+        self, tenant_id: str, name: str, config: TenantConfig, *, is_disabled: bool
+    ) -> tuple[StoredTenant, bool]:
+        """Create a tenant, or replace all that is said of one; return it and whether it is new. Idempotent.
+
+        Raises `Conflict` for an attempt to disable the tenant of those who need no key.
+        """
+        _check_switch(tenant_id, is_disabled)
+        row = await self._database.fetch_one(
+            "put_tenant",
+            tenant_id=tenant_id,
+            name=name,
+            config=json_text(stored_config(config)),
+            is_disabled=is_disabled,
+        )
+        assert row is not None
+        fields = dict(row)
+        is_new = bool(fields.pop("is_new"))
+        return StoredTenant.of(fields), is_new
+
     async def change(
         self,
         tenant_id: str,
@@ -83,8 +103,7 @@ class TenantStore:
         With `seen_at`, the `updated_at` on which a change is built, raises `Conflict` where others changed it since.
         Raises `NotFound`, and `Conflict` for an attempt to disable the tenant of those who need no key.
         """
-        if is_disabled and tenant_id == TENANT:
-            raise Conflict(f"the tenant {TENANT!r} cannot be disabled: it is that of callers who need no key")
+        _check_switch(tenant_id, is_disabled)
         text = None if config is None else json_text(stored_config(config))
         row = await self._database.fetch_one(
             "change_tenant", tenant_id=tenant_id, name=name, config=text, is_disabled=is_disabled, seen_at=seen_at
@@ -134,6 +153,11 @@ def with_given_limits(stored: StoredTenant, given: TenantLimits) -> Mapping[str,
     """Return a tenant's configuration; one without limits has those that the settings give the tenant."""
     own = given.get(stored.id)
     return stored.config if own is None or "limits" in stored.config else {**stored.config, "limits": dict(own)}
+
+
+def _check_switch(tenant_id: str, is_disabled: bool | None) -> None:
+    if is_disabled and tenant_id == TENANT:
+        raise Conflict(f"the tenant {TENANT!r} cannot be disabled: it is that of callers who need no key")
 
 
 def no_tenant(tenant_id: str) -> NotFound:

@@ -9,12 +9,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from shared.domain.conversations.messages import Policy
 from shared.domain.errors import InvalidRequest, capped
+from shared.domain.jobs.budget import read_budget
 from shared.domain.jobs.limits import Limits, read_tenant_limits
 from shared.domain.jobs.states import Strategy
-from shared.domain.models.names import check_model_name
+from shared.domain.models.names import MODEL_PATTERN, check_model_name
+from shared.domain.plan.document import WHOLE
+from shared.domain.tenants.prompt import check_tenant_prompt
 
 _NAME = Annotated[str, Field(min_length=1, max_length=200)]
-_MODEL = Annotated[str, Field(min_length=1, max_length=200)]
+_MODEL = Annotated[str, Field(min_length=1, max_length=200, json_schema_extra={"pattern": MODEL_PATTERN})]
 _CHANNEL = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 _DAYS = Annotated[float, Field(gt=0, le=36_500)]
 
@@ -50,7 +53,7 @@ class TenantConfig(BaseModel):
     fallback_models: Annotated[list[_MODEL], Field(max_length=5)] = []
     planning_enabled: bool = True
     strategy: Literal["plan", "loop", "react", "guided"] | None = None
-    max_tool_steps: Annotated[int, Field(ge=1, le=1_000)] = 10
+    max_tool_steps: Annotated[int, Field(ge=1, le=1_000), WHOLE] = 10
     plan_timeout_seconds: Annotated[float, Field(gt=0, le=604_800)] = 300.0
     prompt: Annotated[str, Field(max_length=100_000)] = ""
     tools: Annotated[list[_NAME], Field(max_length=MAX_NAMES)] | None = None
@@ -60,12 +63,12 @@ class TenantConfig(BaseModel):
     budget: dict[str, Any] | None = None
     retention: RetentionDays = RetentionDays()
     channels: Annotated[list[_CHANNEL], Field(min_length=1, max_length=100)] = ["api", "web", "telegram"]
-    rate_limit: Annotated[int, Field(ge=1, le=1_000_000)] = 100
-    channel_rate_limit: Annotated[int, Field(ge=1, le=1_000_000)] = 50
+    rate_limit: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = 100
+    channel_rate_limit: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = 50
     conversation_policy: Literal["queue", "reject", "interrupt", "merge"] = "queue"
-    debounce_ms: Annotated[int, Field(ge=0, le=60_000)] = 0
-    debounce_most_ms: Annotated[int, Field(ge=0, le=600_000)] = 10_000
-    history_tokens: Annotated[int, Field(ge=0, le=1_000_000)] = 2_000
+    debounce_ms: Annotated[int, Field(ge=0, le=60_000), WHOLE] = 0
+    debounce_most_ms: Annotated[int, Field(ge=0, le=600_000), WHOLE] = 10_000
+    history_tokens: Annotated[int, Field(ge=0, le=1_000_000), WHOLE] = 2_000
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -112,6 +115,23 @@ def read_tenant_id(text: str) -> str:
             f"UUID; found {capped(text, 80)!r}"
         )
     return text.lower()
+
+
+def checked_tenant_config(raw: Any) -> TenantConfig:
+    """Return a configuration that may be stored; raises as `read_tenant_config` and `check_storable` do."""
+    config = read_tenant_config(raw)
+    check_storable(config)
+    return config
+
+
+def check_storable(config: TenantConfig) -> None:
+    """Raise `InvalidRequest` for a prompt that would take back the prompts above it, and for what is no budget.
+
+    Checked where a configuration is stored, and not where it is read: what is stored stays in use.
+    """
+    check_tenant_prompt(config.prompt)
+    if config.budget is not None:
+        read_budget(config.budget)
 
 
 def read_tenant_config(raw: Any) -> TenantConfig:

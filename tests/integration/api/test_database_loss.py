@@ -47,7 +47,7 @@ class Operations:
     def ask(self, name: str) -> httpx.Response:
         """Send one request that is valid as far as can be told without the database."""
         method, path = name.split(" ")
-        place = re.sub(r"{(job|exec|schedule|elicitation)_id[^}]*}", self.job_id, path)
+        place = re.sub(r"{(job|exec|schedule|elicitation|key)_id[^}]*}", self.job_id, path)
         place = re.sub(r"{[^}]*index[^}]*}", "0", place)
         place = re.sub(r"{[^}]*}", "something", place)
         body: Any = TEXTS.get(name) or ({} if method == "GET" else {"json": BODIES.get(name, {})})

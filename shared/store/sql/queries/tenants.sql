@@ -16,6 +16,14 @@ VALUES (%(tenant_id)s, %(name)s, %(config)s::json, planq_now(), planq_now())
 ON CONFLICT DO NOTHING
 RETURNING id, name, is_disabled, coalesce(config::text, '{}') AS config, created_at, updated_at
 
+-- name: put_tenant
+-- Creates a tenant, or replaces all that is said of one.
+INSERT INTO tenants AS t (id, name, is_disabled, config, created_at, updated_at)
+VALUES (%(tenant_id)s, %(name)s, %(is_disabled)s, %(config)s::json, planq_now(), planq_now())
+ON CONFLICT (id) DO UPDATE SET name = excluded.name, is_disabled = excluded.is_disabled, config = excluded.config,
+    updated_at = greatest(excluded.updated_at, t.updated_at + interval '1 microsecond')
+RETURNING id, name, is_disabled, coalesce(config::text, '{}') AS config, created_at, updated_at, t.xmax = 0 AS is_new
+
 -- name: change_tenant
 -- Replaces what is given of a tenant (null leaves it), unless it has changed since `seen_at`; no row then, and where there
 -- is none.

@@ -1,0 +1,201 @@
+"""Tenants and their keys, for the scope `admin`, which is for all tenants."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from operator import attrgetter
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from fastapi import Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from api.deps import Use, cursor_bytes, cursor_of, no_cursor, page_of, strict_router
+from api.http import JsonResponse, error_responses
+from api.schemas import MAX_PAGE, Answer, Id, Time
+from shared.domain.errors import InvalidRequest, NotFound, capped
+from shared.domain.tenants.config import TenantConfig, check_storable, read_tenant_id
+from shared.domain.tenants.keys import read_scopes
+from shared.store.api_keys import StoredKey
+from shared.store.tenants import StoredTenant, no_tenant
+
+tenant_routes = strict_router("tenants")
+
+_MAX_NAME_CHARS = 200
+_MOST_DAYS = 36_500
+_Name = Annotated[str, Field(max_length=_MAX_NAME_CHARS, pattern=r"^[^\x00-\x1f\x7f]*$", description="For people.")]
+_Scopes = Annotated[list[Literal["jobs", "messages", "admin"]], Field(min_length=1, max_length=3)]
+
+_TenantPath = Annotated[
+    str,
+    Path(
+        json_schema_extra={"pattern": "^[a-z0-9][a-z0-9-]{0,62}$"},
+        description="The tenant's id: a slug, or a UUID.",
+    ),
+]
+_KeyPath = Annotated[str, Path(json_schema_extra={"format": "uuid"}, description="The key's id.")]
+_Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
+_KeyCursor = Annotated[
+    str | None,
+    Query(
+        json_schema_extra={"pattern": "^[A-Za-z0-9_-]{21}[AQgw]$"}, description="`next_cursor` of the page before."
+    ),
+]
+_TenantCursor = Annotated[
+    str | None,
+    Query(
+        max_length=63, json_schema_extra={"pattern": "^[a-z0-9-]+$"}, description="`next_cursor` of the page before."
+    ),
+]
+
+
+class TenantRequest(BaseModel):
+    """All that is said of a tenant; what is left out has its default."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: _Name = ""
+    is_disabled: bool = Field(default=False, description="No key of it is let in; what it has begun goes on.")
+    config: TenantConfig = TenantConfig()
+
+
+class TenantDocument(Answer):
+    """A tenant."""
+
+    id: str
+    name: str
+    is_disabled: bool
+    config: dict[str, Any] = Field(description="As it was given: what is left out has its default.")
+    created_at: Time
+    updated_at: Time
+
+
+class TenantPage(Answer):
+    """Tenants by their ids; `next_cursor` is null on the last page."""
+
+    items: list[TenantDocument]
+    next_cursor: str | None
+
+
+class KeyRequest(BaseModel):
+    """A key that is to be made."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: _Name = ""
+    scopes: _Scopes = ["jobs", "messages"]
+    expires_in_days: Annotated[
+        float | None, Field(gt=0.0001, le=_MOST_DAYS, description="Null for a key that never expires.")
+    ] = None
+
+
+class KeyDocument(Answer):
+    """A key, of which only the beginning is known."""
+
+    id: Id
+    tenant_id: str
+    name: str
+    prefix: str = Field(description="Its beginning.")
+    scopes: list[str]
+    expires_at: Time | None
+    revoked_at: Time | None
+    last_used_at: Time | None = Field(description="To the minute.")
+    created_at: Time
+
+
+class NewKeyDocument(KeyDocument):
+    """A key that was made."""
+
+    key: str = Field(description="The key itself, shown this once.")
+
+
+class KeyPage(Answer):
+    """Keys, the oldest first; `next_cursor` is null on the last page."""
+
+    items: list[KeyDocument]
+    next_cursor: str | None
+
+
+@tenant_routes.get("/tenants", response_model=TenantPage)
+async def get_tenants(services: Use, limit: _Limit = MAX_PAGE, cursor: _TenantCursor = None) -> Response:
+    """List all tenants, by their ids."""
+    found = await services.tenant_store.page(after=cursor or "", limit=limit + 1)
+    return page_of(found, limit, StoredTenant.to_json, attrgetter("id"))
+
+
+@tenant_routes.get("/tenants/{tenant_id}", response_model=TenantDocument, responses=error_responses(404))
+async def get_tenant(tenant_id: _TenantPath, services: Use) -> Response:
+    """Return a tenant."""
+    return JsonResponse((await services.tenant_store.get(_known_form(tenant_id))).to_json())
+
+
+@tenant_routes.put(
+    "/tenants/{tenant_id}",
+    response_model=TenantDocument,
+    responses={
+        201: {"description": "The tenant is new.", "model": TenantDocument},
+        **error_responses(400, 409, 413, 415),
+    },
+)
+async def put_tenant(tenant_id: _TenantPath, body: TenantRequest, services: Use) -> Response:
+    """Create a tenant, or replace all that is said of one; every process knows it within a second.
+
+    `config` is described in docs/tenants.md. The tenant `default` cannot be disabled.
+    """
+    check_storable(body.config)
+    stored, is_new = await services.tenant_store.put(
+        read_tenant_id(tenant_id), body.name, body.config, is_disabled=body.is_disabled
+    )
+    return JsonResponse(stored.to_json(), status_code=201 if is_new else 200)
+
+
+@tenant_routes.get("/tenants/{tenant_id}/keys", response_model=KeyPage, responses=error_responses(404))
+async def get_keys(
+    tenant_id: _TenantPath, services: Use, limit: _Limit = MAX_PAGE, cursor: _KeyCursor = None
+) -> Response:
+    """List the keys of a tenant, the oldest first, revoked and expired ones, too."""
+    try:
+        after = None if cursor is None else UUID(bytes=cursor_bytes(cursor))
+    except ValueError:
+        raise no_cursor() from None
+    tenant = await services.tenant_store.get(_known_form(tenant_id))
+    found = await services.api_keys.page(tenant.id, after=after, limit=limit + 1)
+    return page_of(found, limit, StoredKey.to_json, lambda key: cursor_of(key.id.bytes))
+
+
+@tenant_routes.post(
+    "/tenants/{tenant_id}/keys",
+    status_code=201,
+    response_model=NewKeyDocument,
+    responses=error_responses(400, 404, 413, 415),
+)
+async def post_key(tenant_id: _TenantPath, body: KeyRequest, services: Use) -> Response:
+    """Make a key that speaks for a tenant, and show it this once: only its digest is stored."""
+    days = body.expires_in_days
+    lifetime = None if days is None else timedelta(days=days)
+    stored, text = await services.api_keys.create(
+        _known_form(tenant_id), body.name, read_scopes(body.scopes), lifetime
+    )
+    return JsonResponse({**stored.to_json(), "key": text}, status_code=201, headers={"Cache-Control": "no-store"})
+
+
+@tenant_routes.delete(
+    "/tenants/{tenant_id}/keys/{key_id}", status_code=204, response_class=Response, responses=error_responses(404)
+)
+async def delete_key(tenant_id: _TenantPath, key_id: _KeyPath, services: Use) -> Response:
+    """Revoke a key for ever: every API process refuses it within a second. It stays in the list."""
+    try:
+        id_ = UUID(key_id)
+    except ValueError:
+        raise NotFound(f"there is no key {capped(key_id, 80)!r}; their ids are UUIDs") from None
+    await services.api_keys.revoke(_known_form(tenant_id), id_)
+    return Response(status_code=204)
+
+
+def _known_form(tenant_id: str) -> str:
+    """Return a tenant's id as it would be stored; what can be none names no tenant: `NotFound`."""
+    try:
+        return read_tenant_id(tenant_id)
+    except InvalidRequest:
+        raise no_tenant(tenant_id) from None
