@@ -32,6 +32,7 @@ from api.routes.control import control_routes
 from api.routes.elicitations import elicitation_routes
 from api.routes.executions import execution_routes
 from api.routes.jobs import job_routes
+from api.routes.message_flow import message_flow_routes
 from api.routes.operations import ASSETS, operation_routes, page_assets, page_routes
 from api.routes.outputs import artifact_routes, output_routes
 from api.routes.schedules import schedule_routes
@@ -109,7 +110,7 @@ def create_api(settings: Settings) -> FastAPI:
     app.state.services = services
     for router in (
         *(job_routes, output_routes, control_routes, elicitation_routes, agent_routes),
-        *(schedule_routes, execution_routes, tenant_routes),
+        *(schedule_routes, execution_routes, tenant_routes, message_flow_routes),
         *(catalogue_routes, artifact_routes, operation_routes, page_routes),
     ):
         app.include_router(router)

@@ -147,6 +147,7 @@ def job_summary(row: Row) -> _Document:
         "agent": _agent(row),
         "parent": _parent(row),
         "depth": row["depth"],
+        "conversation_id": _id(row["conversation_id"]),
     }
 
 
@@ -201,6 +202,7 @@ _NOTHING_USED: Mapping[str, float] = {"tokens": 0, "cost_usd": 0.0, "model_calls
 _NOTHING_YET: Mapping[str, Any] = {
     **dict.fromkeys(("answer", "error", "cost_usd", "started_at", "finished_at", "paused_at", "plan_errors")),
     **dict.fromkeys(("output", "chained", "children", "warnings", "parent_job_id", "stage_retry", "stop_reason")),
+    "conversation_id": None,
     **dict.fromkeys(("model_calls", "input_tokens", "output_tokens", "depth", "round"), 0),
     "later_plans": (),
 }

@@ -103,11 +103,13 @@ _Count = Annotated[int, Field(gt=0, lt=2**31), WHOLE] | None
 _Bound = Annotated[float, Field(gt=0)] | None
 
 
-class _Request(BaseModel):
+class RequestBody(BaseModel):
+    """What is sent; fields that nothing knows are refused."""
+
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class BudgetRequest(_Request):
+class BudgetRequest(RequestBody):
     """What a job and all jobs below it may use up together; at least one of the limits."""
 
     model_config = ConfigDict(json_schema_extra={"anyOf": [object_with(name, **{name: "number"}) for name in LIMITS]})
@@ -124,7 +126,7 @@ class BudgetRequest(_Request):
     ask: bool | None = Field(None, description="Pause then, until a person resumes the job.")
 
 
-class LimitsRequest(_Request):
+class LimitsRequest(RequestBody):
     """Bounds of one job; each can only be lower than the server's own, and zero is refused."""
 
     max_tool_steps: _Bound = Field(None, description="Most steps of a model's plan.")
@@ -163,7 +165,7 @@ _SOMETHING_TO_DO: JsonDict = {
 """Which fields of a job's request go together, for `/openapi.json`."""
 
 
-class JobRequest(_Request):
+class JobRequest(RequestBody):
     """A request that becomes a job. `input` may be left out only where `plan` is given."""
 
     model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra=_SOMETHING_TO_DO)
@@ -192,7 +194,7 @@ class JobRequest(_Request):
     )
 
 
-class ResumeRequest(_Request):
+class ResumeRequest(RequestBody):
     """How a job goes on; every field may be left out."""
 
     repeat_unsafe: bool = Field(
@@ -201,7 +203,7 @@ class ResumeRequest(_Request):
     )
 
 
-class ForkRequest(_Request):
+class ForkRequest(RequestBody):
     """What differs in the new job; all else is as in the source job."""
 
     from_step: Annotated[int, Field(ge=0, lt=2**31), WHOLE] | None = Field(
@@ -224,7 +226,7 @@ class ForkRequest(_Request):
     )
 
 
-class SettleRequest(_Request):
+class SettleRequest(RequestBody):
     """What became of a call that was cut off."""
 
     outcome: Literal["happened", "did_not_happen", "unknown"] = Field(
@@ -233,7 +235,7 @@ class SettleRequest(_Request):
     output: Any = Field(None, description="What the tool would have returned; only where it happened.")
 
 
-class AnswerRequest(_Request):
+class AnswerRequest(RequestBody):
     """What a person answers."""
 
     action: str = Field(
@@ -246,7 +248,7 @@ class AnswerRequest(_Request):
     channel: str = Field("api", pattern=r"^[a-z][a-z0-9_-]{0,31}$", description="Over what the answer came.")
 
 
-class ValidationRequest(_Request):
+class ValidationRequest(RequestBody):
     """A plan to be checked against the published tools."""
 
     plan: Annotated[Any, WithJsonSchema({"description": "Any JSON; what is wrong with it comes back as errors."})]
@@ -460,6 +462,7 @@ class JobSummary(Answer):
     agent: AgentReference | None
     parent: StepReference | None
     depth: int = Field(description="0 for a job that was submitted, one more for each agent above it.")
+    conversation_id: Id | None = Field(description="The conversation whose message it answers.")
 
 
 class JobDocument(JobSummary):

@@ -223,8 +223,8 @@ def _without_rounds(block: LoopBlock) -> list[BlockDefect]:
     return [((name,), told) for name in block.of_loops_alone()]
 
 
-def checked_input(text: str | None, limit: int, *, may_be_absent: bool = False) -> str:
-    """Return an input of at most `limit` bytes, empty for an absent one.
+def checked_input(text: str | None, limit: int, *, may_be_absent: bool = False, field: str = "input") -> str:
+    """Return an input of at most `limit` bytes, empty for an absent one; `field` is what its sender calls it.
 
     Raises `InvalidRequest` for one that says nothing, `TooLarge` for a longer one.
     """
@@ -232,12 +232,12 @@ def checked_input(text: str | None, limit: int, *, may_be_absent: bool = False) 
         return ""
     if text is None or not text.strip():
         found = "none" if text is None else "only white space" if text else "an empty one"
-        raise InvalidRequest(f"input: expected a text that says what to do (or a plan), found {found}")
+        raise InvalidRequest(f"{field}: expected a text that says what to do (or a plan), found {found}")
     size = len(text.encode())
     if size > limit:
-        raise TooLarge(f"input: expected at most {limit} bytes of UTF-8, found {size}", limit=limit, actual=size)
+        raise TooLarge(f"{field}: expected at most {limit} bytes of UTF-8, found {size}", limit=limit, actual=size)
     if "\x00" in text:
-        raise InvalidRequest(f"input: the character NUL (U+0000) cannot be stored; found at {text.index(chr(0))}")
+        raise InvalidRequest(f"{field}: the character NUL (U+0000) cannot be stored; found at {text.index(chr(0))}")
     return text
 
 

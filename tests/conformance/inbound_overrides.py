@@ -86,4 +86,25 @@ INBOUND_RULES: tuple[Rule, ...] = (
         lambda case, expected: _overridden(case, "direction") == "outbound",
         lambda case, expected: {"http": 422},
     ),
+    Rule(
+        "what is not there is 404, what its state forbids 409",
+        37,
+        "task",
+        lambda case, expected: expected.get("http") == 400,
+        lambda case, expected: {**expected, "http": 404 if case.input["status"] == "missing" else 409},
+    ),
+    Rule(
+        "what was cancelled is cancelled",
+        43,
+        "task",
+        lambda case, expected: case.input["action"] == "cancel" and expected.get("status") == "failed",
+        lambda case, expected: {**expected, "status": "cancelled"},
+    ),
+    Rule(
+        "to cancel again changes nothing",
+        43,
+        "task",
+        lambda case, expected: (case.input["action"], case.input["status"]) == ("cancel", "cancelled"),
+        lambda case, expected: {"status": "cancelled"},
+    ),
 )

@@ -6,6 +6,7 @@ No worker runs here. Jobs are moved by the store that workers use, so that every
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -100,6 +101,14 @@ class Jobs:
                 return list(await cursor.fetchall()) if cursor.description else []
 
         return self.run(work)
+
+    def configure(self, **config: Any) -> None:
+        """Configure the tenant of callers without a key; processes know it within a second.
+
+        All tests count messages in one server: without limits of its own a test may meet those of others.
+        """
+        kept = {"rate_limit": 1_000_000, "channel_rate_limit": 1_000_000, **config}
+        self.execute("UPDATE tenants SET config = %s WHERE id = 'default'", json.dumps(kept))
 
     def publish_tools(self) -> None:
         """Publish `TOOLS`."""

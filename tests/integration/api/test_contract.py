@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import Any
+from uuid import UUID
 
 import pytest
 import schemathesis
@@ -24,6 +25,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from api.message_flow import plan_id_of
 from shared.settings import Settings
 from tests.integration.api.conftest import Api, search
 from tests.support.servers import TestPostgres
@@ -76,6 +78,16 @@ OPERATIONS = [
     ("DELETE", "/tenants/{tenant_id}/keys/{key_id}"),
     ("GET", "/tools"),
     ("POST", "/plans/validate"),
+    ("GET", "/plans"),
+    ("GET", "/plans/{plan_id}"),
+    ("POST", "/plans/{plan_id}/refine"),
+    ("GET", "/tasks"),
+    ("POST", "/tasks"),
+    ("GET", "/tasks/{task_id}"),
+    ("POST", "/tasks/{task_id}/resume"),
+    ("POST", "/tasks/{task_id}/cancel"),
+    ("GET", "/agentic/plans"),
+    ("GET", "/agentic/tasks"),
     ("GET", "/artifacts/{artifact_id}"),
     ("GET", "/healthz"),
     ("GET", "/metrics"),
@@ -98,7 +110,14 @@ REFUSED = {400, 405, 413, 414, 415, 422, 431}
 AGENT = {"name": "generated", "actions": {"act": {}}}
 PLAN = {"type": "tool_calls", "calls": [search(), search("{{ $0.output.text }}")]}
 
-KNOWN = {"plan": PLAN, "tools": ["text_search"], "agent": "generated", "action": "act"}
+KNOWN = {
+    "plan": PLAN,
+    "tools": ["text_search"],
+    "agent": "generated",
+    "action": "act",
+    "tenant_id": "default",
+    "channel": "api",
+}
 """What half of the requests name, of the type that was generated, so that they get past what they name."""
 
 BEYOND_SCHEMAS = (
@@ -109,6 +128,7 @@ BEYOND_SCHEMAS = (
     "the document names itself ",  # as its path does
     "config: Value error, ",  # limits by their names, models by theirs
     *("prompt: ", "budget"),  # of a tenant
+    "channel: unknown channel ",  # which the tenant has
 )
 """How problems begin which tell of what a schema cannot say."""
 
@@ -132,6 +152,7 @@ def impatient_api(postgres: TestPostgres, api_valkey: str) -> Iterator[Api]:
     url = postgres.create_migrated()
     api = Api(Settings(database_url=url, broker_url=api_valkey, max_wait_seconds=0.05, max_body_bytes=2_000_000))
     api.jobs.publish_tools()
+    api.jobs.configure()
     api.start()
     yield api
     api.stop()
@@ -188,13 +209,19 @@ def ask(
         if isinstance(wait, (int, float)) and wait > 0:
             case.query = {**case.query, "wait": 0.01}  # nobody ends these jobs
         if next(turn) % 2:
-            case.path_parameters = replaced(case.path_parameters or {}, {"job_id": job_id, "agent_id": "generated"})
+            case.path_parameters = replaced(case.path_parameters or {}, ids_in_paths(job_id))
             if mode is GenerationMode.POSITIVE and isinstance(case.body, dict):
                 case.body = {**case.body, **AGENT} if path.startswith("/agents/{") else replaced(case.body, KNOWN)
         answers.append(case.call_and_validate(checks=CHECKS))
 
     run()
     return answers
+
+
+def ids_in_paths(job_id: str) -> dict[str, str]:
+    """Return what there is, by the names of the parameters of paths."""
+    plan_id = str(plan_id_of(UUID(job_id)))
+    return {"job_id": job_id, "task_id": job_id, "plan_id": plan_id, "agent_id": "generated"}
 
 
 def replaced(given: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:

@@ -46,6 +46,7 @@ def test_a_job_shows_its_plan_and_what_became_of_its_steps(api: Api) -> None:
             "agent",
             "parent",
             "depth",
+            "conversation_id",
             "plan",
             "plan_errors",
             "rounds",

@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import httpx
 import pytest
 
+from api.message_flow import plan_id_of
 from shared.domain.jobs.states import Strategy
 from shared.domain.tenants.config import TenantConfig
 from shared.domain.tenants.keys import KeyScope
@@ -43,6 +44,7 @@ BODIES: Mapping[tuple[str, str], dict[str, Any]] = {
     ("post", "/elicitations/{elicitation_id}"): {"json": {"action": "decline"}},
     ("post", "/agents/{agent_id}/executions"): {"json": {"prompt": "go"}},
     ("post", "/agents/{agent_id}/executions/async"): {"json": {"prompt": "go"}},
+    ("post", "/plans/{plan_id}/refine"): {"json": {"current_step": 1}},
     ("patch", "/conversations/{conversation_id}"): {"json": {"policy": "reject"}},
 }
 """What a request has to bring so that nothing but the id is wrong with it."""
@@ -92,7 +94,9 @@ class Belongings:
         self.api.jobs.run_plan(done.id, plan, {0: output})
         done.answer(SECRET)
         self.asking = {"job_id": asks.id, "index": "0"}
-        made = {"job_id": done.id, "index": "0", "artifact_id": "report", "elicitation_id": question["id"]}
+        plan_id = str(plan_id_of(UUID(done.id)))
+        made = {"job_id": done.id, "task_id": done.id, "plan_id": plan_id, "index": "0"}
+        made |= {"artifact_id": "report", "elicitation_id": question["id"]}
         execution = self.api.http.post("/agents/clerk/executions/async", json={"prompt": SECRET})
         assert execution.status_code == 202, execution.text
         return {**made, "exec_id": execution.json()["exec_id"]}
