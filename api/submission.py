@@ -170,7 +170,7 @@ async def _checked(
         raise InvalidRequest(f"unknown strategy {capped(request.strategy, 80)!r}; known strategies are {known}")
     needs_input = request.plan is None and (request.agent is None or request.action is None)
     text = checked_input(request.input, settings.max_input_bytes, may_be_absent=not needs_input)
-    model = request.model if request.model is not None else settings.model
+    model = request.model if request.model is not None else tenant.config.model or settings.model
     if model != settings.model:
         check_model_name(model, allow_cassette=False)
     check_object("metadata", request.metadata, MAX_METADATA_BYTES)
@@ -381,5 +381,5 @@ def _pinned(submission: Submission, request: JobRequest, agent: PinnedAgent, set
         skill_versions=agent.skill_versions(),
         action=request.action,
         with_=request.with_,
-        model=agent.model_or(settings.model) if request.model is None else submission.model,
+        model=agent.model_or(submission.model) if request.model is None else submission.model,
     )

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from pydantic import BaseModel
 from typer.main import get_command
 
 from api.app import create_api
@@ -21,6 +23,7 @@ from api.http import STATUS_OF
 from deploy.cli.main import create_app as create_cli
 from shared.domain import errors
 from shared.domain.errors import PlanqError
+from shared.domain.tenants.config import TenantConfig
 from shared.environment import variables_of
 from shared.settings import Settings
 
@@ -60,6 +63,26 @@ def settings() -> str:
             for field, info in Settings.model_fields.items()
         ),
     )
+
+
+def tenant_fields() -> str:
+    """Every field of a tenant's configuration: its default, what is allowed, and its meaning."""
+    return table(
+        "field, default, allowed, meaning",
+        (
+            (
+                f"`{name}`",
+                _json_default(info.get_default(call_default_factory=True)),
+                _allowed(info),
+                info.description or "",
+            )
+            for name, info in TenantConfig.model_fields.items()
+        ),
+    )
+
+
+def _json_default(value: Any) -> str:
+    return "" if isinstance(value, BaseModel) else f"`{json.dumps(value)}`"
 
 
 def _default(value: Any) -> str:
@@ -287,12 +310,13 @@ def _is_small(schema: Json, key: str) -> bool:
 
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "settings": settings,
+    "tenant_fields": tenant_fields,
     "error_codes": error_codes,
     "commands": commands,
     "endpoints": endpoints,
     "objects": objects,
 }
-PAGES = ("settings.md", "errors.md", "cli.md", "http-api.md")
+PAGES = ("settings.md", "errors.md", "cli.md", "http-api.md", "tenants.md")
 
 
 def renewed(text: str) -> str:

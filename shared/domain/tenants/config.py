@@ -38,37 +38,70 @@ class RetentionDays(BaseModel):
 
 
 class TenantConfig(BaseModel):
-    """One tenant's configuration, as it is stored.
-
-    `tools` and `mcp_servers` are lists of names that may hold `*`, `knowledge_prefixes` of beginnings of sources:
-    each narrows what the server offers, and absent means all of it. `max_tool_steps` and `plan_timeout_seconds`
-    bound the jobs of messages beside `limits`. A burst of messages within `debounce_ms` of one another becomes one
-    job, at the latest `debounce_most_ms` after its first; 0 gathers nothing. Rates are messages within 60 seconds.
-    """
+    """One tenant's configuration, as it is stored."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    model: _MODEL | None = None
-    planner_model: _MODEL | None = None
-    fallback_models: Annotated[list[_MODEL], Field(max_length=5)] = []
-    planning_enabled: bool = True
-    strategy: Literal["plan", "loop", "react", "guided"] | None = None
-    max_tool_steps: Annotated[int, Field(ge=1, le=1_000), WHOLE] = 10
-    plan_timeout_seconds: Annotated[float, Field(gt=0, le=604_800)] = 300.0
-    prompt: Annotated[str, Field(max_length=100_000)] = ""
-    tools: Annotated[list[_NAME], Field(max_length=MAX_NAMES)] | None = None
-    mcp_servers: Annotated[list[_NAME], Field(max_length=MAX_NAMES)] | None = None
-    knowledge_prefixes: Annotated[list[_NAME], Field(max_length=MAX_NAMES)] | None = None
-    limits: dict[str, Any] = {}
-    budget: dict[str, Any] | None = None
-    retention: RetentionDays = RetentionDays()
-    channels: Annotated[list[_CHANNEL], Field(min_length=1, max_length=100)] = ["api", "web", "telegram"]
-    rate_limit: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = 100
-    channel_rate_limit: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = 50
-    conversation_policy: Literal["queue", "reject", "interrupt", "merge"] = "queue"
-    debounce_ms: Annotated[int, Field(ge=0, le=60_000), WHOLE] = 0
-    debounce_most_ms: Annotated[int, Field(ge=0, le=600_000), WHOLE] = 10_000
-    history_tokens: Annotated[int, Field(ge=0, le=1_000_000), WHOLE] = 2_000
+    model: _MODEL | None = Field(default=None, description="The model of its jobs that name none.")
+    planner_model: _MODEL | None = Field(
+        default=None, description="The model of the planning call of `guided`; else that of the job."
+    )
+    fallback_models: Annotated[list[_MODEL], Field(max_length=5)] = Field(
+        default=[], description="Asked in this order where the model's provider is away."
+    )
+    planning_enabled: bool = Field(
+        default=True, description="Messages become jobs of the strategy `guided`; off, of `react`."
+    )
+    strategy: Literal["plan", "loop", "react", "guided"] | None = Field(
+        default=None, description="The strategy of jobs of messages, whatever `planning_enabled` says."
+    )
+    max_tool_steps: Annotated[int, Field(ge=1, le=1_000), WHOLE] = Field(
+        default=10, description="Bounds the turns of a message's job that call tools, and the calls of one turn."
+    )
+    plan_timeout_seconds: Annotated[float, Field(gt=0, le=604_800)] = Field(
+        default=300.0, description="Bounds the time of all turns of a message's job."
+    )
+    prompt: Annotated[str, Field(max_length=100_000)] = Field(
+        default="", description="What its assistant is told, below the server's own prompts."
+    )
+    tools: Annotated[list[_NAME], Field(max_length=MAX_NAMES)] | None = Field(
+        default=None, description="Names of the tools that it may use, with `*`; null: all."
+    )
+    mcp_servers: Annotated[list[_NAME], Field(max_length=MAX_NAMES)] | None = Field(
+        default=None, description="Names of the MCP servers whose tools it may use, with `*`; null: all."
+    )
+    knowledge_prefixes: Annotated[list[_NAME], Field(max_length=MAX_NAMES)] | None = Field(
+        default=None, description="How sources of documents begin that it may search; null: all."
+    )
+    limits: dict[str, Any] = Field(
+        default={}, description="Limits of its jobs in the place of the server's, lower or higher, by their names."
+    )
+    budget: dict[str, Any] | None = Field(default=None, description="What the job of a message may use up.")
+    retention: RetentionDays = Field(
+        default=RetentionDays(),
+        description="`completed_days`, `failed_days`, `cancelled_days`: how long its jobs are kept after their end.",
+    )
+    channels: Annotated[list[_CHANNEL], Field(min_length=1, max_length=100)] = Field(
+        default=["api", "web", "telegram"], description="The channels over which messages may come."
+    )
+    rate_limit: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = Field(
+        default=100, description="Messages within 60 seconds."
+    )
+    channel_rate_limit: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = Field(
+        default=50, description="Messages within 60 seconds over one channel."
+    )
+    conversation_policy: Literal["queue", "reject", "interrupt", "merge"] = Field(
+        default="queue", description="What becomes of a message that comes while a job of its conversation runs."
+    )
+    debounce_ms: Annotated[int, Field(ge=0, le=60_000), WHOLE] = Field(
+        default=0, description="Messages so close to one another become one job; 0 gathers nothing."
+    )
+    debounce_most_ms: Annotated[int, Field(ge=0, le=600_000), WHOLE] = Field(
+        default=10_000, description="The longest that the first of them waits."
+    )
+    history_tokens: Annotated[int, Field(ge=0, le=1_000_000), WHOLE] = Field(
+        default=2_000, description="How much of a conversation a model is shown."
+    )
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:

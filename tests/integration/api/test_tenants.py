@@ -67,6 +67,21 @@ def test_a_key_opens_until_it_is_revoked_and_is_shown_once(make_api: MakeApi) ->
     assert api.http.get("/jobs", headers=bearer(second["key"])).status_code == 200
 
 
+def test_jobs_that_name_no_model_get_the_tenants_and_its_limits(make_api: MakeApi) -> None:
+    api = make_api()
+    api.http.put("/tenants/acme", json={"config": {"model": "openai:house", "limits": {"max_rounds": 3}}})
+    own = bearer(made_key(api, "acme")["key"])
+    api.http.put("/agents/plain", json={"name": "plain"}, headers=own)
+
+    for body in ({"input": "a"}, {"input": "b", "agent": "plain"}, {"input": "c", "model": "offline"}):
+        api.submit(body, **own)
+    api.submit({"input": "d"})
+
+    rows = api.jobs.execute("SELECT model, limits->>'max_rounds' AS rounds FROM jobs ORDER BY input")
+    assert [row["model"] for row in rows] == ["openai:house", "openai:house", "offline", "offline"]
+    assert [row["rounds"] for row in rows] == ["3", "3", "3", "20"]
+
+
 def test_only_the_scope_admin_opens_them_for_all_tenants(make_api: MakeApi) -> None:
     api = make_api()
     for name in ("acme", "house"):
