@@ -29,6 +29,7 @@ from api.readiness import BrokerProbe, ReadinessChecks
 from api.routes.agents import agent_routes
 from api.routes.catalogue import catalogue_routes
 from api.routes.control import control_routes
+from api.routes.conversations import conversation_routes
 from api.routes.elicitations import elicitation_routes
 from api.routes.executions import execution_routes
 from api.routes.jobs import job_routes
@@ -67,7 +68,7 @@ API_CRASH_POINTS: Mapping[str, Collection[str]] = {
     "skills": frozenset({"put", "retire"}),
     "schedules": frozenset({"delete"}),
     "elicitations": frozenset({"answer"}),
-    "conversations": frozenset({"settle"}),
+    "conversations": frozenset({"erase", "settle"}),
 }
 """What an API process does to the world, by port, reading apart: see `shared.failpoints`."""
 
@@ -110,7 +111,7 @@ def create_api(settings: Settings) -> FastAPI:
     app.state.services = services
     for router in (
         *(job_routes, output_routes, control_routes, elicitation_routes, agent_routes),
-        *(schedule_routes, execution_routes, tenant_routes, message_flow_routes),
+        *(schedule_routes, execution_routes, tenant_routes, message_flow_routes, conversation_routes),
         *(catalogue_routes, artifact_routes, operation_routes, page_routes),
     ):
         app.include_router(router)

@@ -134,6 +134,14 @@ class Client:
         """Return all schedules that are to come, newest first; with `everything` also those that are over."""
         return self._pages("/schedules", **({"all": "true"} if everything else {}))
 
+    def conversations(self, *, channel: str | None = None) -> list[Json]:
+        """Return all conversations, newest first, or those of a channel."""
+        return self._pages("/conversations", **({} if channel is None else {"channel": channel}))
+
+    def conversation_messages(self, conversation_id: str) -> list[Json]:
+        """Return all that stands in a conversation, newest first."""
+        return self._pages(f"{_at('conversations', conversation_id)}/messages")
+
     def delete_schedule(self, schedule_id: str) -> None:
         """Remove a schedule."""
         self._send("DELETE", _at("schedules", schedule_id))

@@ -13,11 +13,12 @@ from typing import Any
 from uuid import UUID
 
 from shared.domain.conversations.messages import Policy
+from shared.domain.errors import NotFound
 from shared.domain.jobs.elicitations import Continues, after_answer
 from shared.domain.jobs.states import ElicitationKind, StepKind
 from shared.domain.questions.answering import answer_of_message
 from shared.ports.jobs.wakes import PlanWake, Wake
-from shared.store.database import Database, json_text, stored_text
+from shared.store.database import Database, Row, json_text, stored_text
 from shared.store.ids import new_id
 from shared.store.jobs.codec import after_answer_fields
 from shared.store.requests import AnsweredBy, Submission, asked_of, submission_values
@@ -118,6 +119,55 @@ class ConversationStore:
             if value["outcome"] is not None:
                 return _received(value)
         return None
+
+    async def page(
+        self, tenant_id: str, *, channel: str | None, thread: str | None, below: UUID | None, limit: int
+    ) -> Sequence[Row]:
+        """Return at most `limit` conversations, newest first, older than the conversation `below` if given."""
+        return await self._database.fetch_all(
+            "list_conversations", tenant_id=tenant_id, channel=channel, thread=thread, below=below, limit=limit
+        )
+
+    async def one(self, tenant_id: str, conversation_id: UUID) -> Row:
+        """Return a conversation; raises `NotFound`."""
+        row = await self._database.fetch_one("get_conversation", tenant_id=tenant_id, id=conversation_id)
+        if row is None:
+            raise NotFound(f"there is no conversation {conversation_id}")
+        return row
+
+    async def messages(
+        self, tenant_id: str, conversation_id: UUID, *, below: int | None, limit: int
+    ) -> Sequence[Row]:
+        """Return at most `limit` rows of a conversation, newest first, with sequences below `below` if given."""
+        return await self._database.fetch_all(
+            "list_conversation_messages",
+            tenant_id=tenant_id,
+            conversation_id=conversation_id,
+            below=below,
+            limit=limit,
+        )
+
+    async def messages_of_job(self, tenant_id: str, job_id: UUID) -> Sequence[Row]:
+        """Return the rows of a job, oldest first: those of its turn, and its chained tool's until that is settled."""
+        return await self._database.fetch_all("list_job_messages", tenant_id=tenant_id, job_id=job_id)
+
+    async def change(self, tenant_id: str, conversation_id: UUID, *, policy: Policy | None, is_closed: bool) -> None:
+        """Set a conversation's own policy, None for the tenant's, and whether it takes messages."""
+        named = None if policy is None else str(policy)
+        await self._database.execute(
+            "change_conversation", tenant_id=tenant_id, id=conversation_id, policy=named, is_closed=is_closed
+        )
+
+    async def erase(self, tenant_id: str, conversation_id: UUID) -> Sequence[UUID]:
+        """Remove all texts of a conversation and cancel its unfinished turns; returns the jobs that this ended.
+
+        What is counted stays, and so do the source ids, by which a message is known that comes again. Raises
+        `NotFound`.
+        """
+        ended = await self._database.call("planq_erase_conversation", conversation_id, tenant_id)
+        if ended is None:
+            raise NotFound(f"there is no conversation {conversation_id}")
+        return list(ended)
 
     async def settle(self, job_id: UUID) -> Sequence[Wake]:
         """Write down what a turn came to that has ended, and let the next one begin; returns whom to wake.

@@ -81,6 +81,18 @@ def settled_by_a_cancel(scene: Scene, point: str) -> None:
     assert scene.job(second.job_id)[0]["status"] == "completed"
 
 
+def erased(scene: Scene, point: str) -> None:
+    scene.api(**{VARIABLE: point})
+    first = says(scene, "my secret")
+    path = f"/conversations/{first.conversation_id}"
+    dies_of(scene, "DELETE", path)
+    scene.api()
+    answer = httpx.delete(f"{scene.stack.url}{path}", timeout=60)
+    assert (answer.status_code, answer.json()["messages_in"]) == (200, 1)
+    kept = scene.read("SELECT text, status FROM conversation_messages")
+    assert {(row["text"], row["status"]) for row in kept} == {("", "erased")}
+
+
 def held_job(scene: Scene, point: str) -> UUID:
     """Let a job run up to its first step, with an API that dies at a point."""
     scene.worker()
@@ -207,6 +219,7 @@ REACH: dict[str, Recipe] = {
     "schedules.delete": schedule_deleted,
     "elicitations.answer": answered,
     "conversations.settle": settled_by_a_cancel,
+    "conversations.erase": erased,
 }
 
 

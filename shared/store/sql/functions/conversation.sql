@@ -9,6 +9,7 @@
 --   planq_settle_merging    messages that it has taken in, and those that it has not
 --   planq_begin_turn        the next turn begins
 -- planq_note_outcome      a call that was cut off has come to an end all the same
+-- planq_erase_conversation  nothing is left of what was said and done
 -- planq_merged            what a further round of a turn is shown of messages that came meanwhile
 --
 -- Lock order: the conversation's row, then jobs as everywhere, then rows of its messages. No transition that holds a job
@@ -402,6 +403,38 @@ END $$;
 CREATE FUNCTION planq_call_id(p_job uuid, p_index int) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT replace(p_job::text, '-', '') || '_' || p_index
 $$;
+
+-- EraseRequested: removes all texts of a conversation, after its unfinished turns were cancelled; what is counted stays, and
+-- so do the ids by which the channel knows its messages. Returns the ids of all jobs that this ended, null where the tenant
+-- has no such conversation.
+CREATE FUNCTION planq_erase_conversation(p_conversation uuid, p_tenant text) RETURNS uuid[] LANGUAGE plpgsql AS $$
+DECLARE
+    c conversations;
+    v_jobs uuid[];
+    v_ended uuid[] := '{}';
+    v_job uuid;
+BEGIN
+    SELECT * INTO c FROM conversations WHERE id = p_conversation AND tenant_id = p_tenant FOR NO KEY UPDATE;
+    IF c.id IS NULL THEN
+        RETURN NULL;
+    END IF;
+    -- What waits to be taken in becomes no job, and those that are held end before the active one: none of them begins.
+    UPDATE conversation_messages SET status = 'erased', submission = NULL, turn = c.last_turn
+    WHERE conversation_id = c.id AND tenant_id = p_tenant AND status = 'merging';
+    SELECT array_agg(j.id ORDER BY j.run_at DESC, j.id) INTO v_jobs FROM jobs j
+    WHERE j.conversation_id = c.id AND j.tenant_id = p_tenant AND j.parent_job_id IS NULL
+      AND j.status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
+    PERFORM planq_lock_lineages(v_jobs);
+    FOREACH v_job IN ARRAY coalesce(v_jobs, '{}') LOOP
+        v_ended := v_ended || ARRAY(
+            SELECT e::uuid FROM json_array_elements_text(planq_cancel_job(v_job, p_tenant)->'ended') e);
+        PERFORM planq_settle_turn(v_job);
+    END LOOP;
+    PERFORM planq_settle_turn(c.active_job_id);
+    UPDATE conversation_messages SET text = '', content = NULL, metadata = NULL, user_id = '', status = 'erased'
+    WHERE conversation_id = c.id AND tenant_id = p_tenant;
+    RETURN v_ended;
+END $$;
 
 -- The messages that came before round `p_round` of a turn while it ran, as its planner is shown them: {round, text}.
 CREATE FUNCTION planq_merged(p_conversation uuid, p_job uuid, p_round int) RETURNS json LANGUAGE plpgsql STABLE AS $$

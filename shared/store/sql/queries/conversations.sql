@@ -4,7 +4,7 @@
 -- Rows of the turns before that of a job, newest first: turns in the order in which they began, the rows of each in theirs.
 SELECT m.sequence, m.kind, m.direction, m.text, m.tokens, m.content, m.job_id
 FROM conversation_messages m
-WHERE m.conversation_id = %(conversation_id)s AND m.tenant_id = %(tenant_id)s AND m.turn < (
+WHERE m.conversation_id = %(conversation_id)s AND m.tenant_id = %(tenant_id)s AND m.status <> 'erased' AND m.turn < (
     SELECT max(o.turn) FROM conversation_messages o
     WHERE o.conversation_id = %(conversation_id)s AND o.tenant_id = %(tenant_id)s AND o.job_id = %(job_id)s AND o.direction = 'inbound')
 ORDER BY m.turn DESC, m.sequence DESC LIMIT %(limit)s
@@ -15,3 +15,43 @@ SELECT e.id, e.kind, e.schema, s.kind AS step_kind
 FROM elicitations e JOIN steps s ON s.job_id = e.job_id AND s.tenant_id = e.tenant_id AND s.index = e.step_index
 WHERE e.tenant_id = %(tenant_id)s AND e.root_job_id = %(root_job_id)s AND e.status = 'open'
 ORDER BY e.id
+
+-- name: list_conversations
+-- Conversations of a tenant, newest first.
+SELECT * FROM conversations
+WHERE tenant_id = %(tenant_id)s
+  AND (%(channel)s::text IS NULL OR channel = %(channel)s)
+  AND (%(thread)s::text IS NULL OR thread = %(thread)s)
+  AND (%(below)s::uuid IS NULL OR id < %(below)s)
+ORDER BY id DESC LIMIT %(limit)s
+
+-- name: get_conversation
+-- One conversation.
+SELECT * FROM conversations WHERE tenant_id = %(tenant_id)s AND id = %(id)s
+
+-- name: change_conversation
+-- Sets a conversation's own policy, and whether it takes messages.
+UPDATE conversations SET policy = %(policy)s, is_closed = %(is_closed)s
+WHERE tenant_id = %(tenant_id)s AND id = %(id)s
+
+-- name: list_conversation_messages
+-- Rows of a conversation, newest first.
+SELECT * FROM conversation_messages
+WHERE tenant_id = %(tenant_id)s AND conversation_id = %(conversation_id)s
+  AND (%(below)s::bigint IS NULL OR sequence < %(below)s)
+ORDER BY sequence DESC LIMIT %(limit)s
+
+-- name: list_job_messages
+-- Rows of a job, oldest first; the call of its chained tool from where the job keeps it, unless its turn is written down.
+SELECT id, conversation_id, sequence, turn, kind, direction, status, job_id, user_id, source_id, text, tokens, content,
+       metadata, created_at
+FROM conversation_messages WHERE tenant_id = %(tenant_id)s AND job_id = %(job_id)s
+UNION ALL
+SELECT NULL, NULL, m.id, NULL, m.kind, 'internal', 'done', m.job_id, '', NULL, '', 0,
+       json_build_object('id', m.call_id, 'name', m.name,
+                         CASE m.kind WHEN 'tool_call' THEN 'arguments' ELSE 'output' END, m.content), NULL, m.created_at
+FROM messages m
+WHERE m.tenant_id = %(tenant_id)s AND m.job_id = %(job_id)s AND NOT EXISTS (
+    SELECT FROM conversation_messages c
+    WHERE c.tenant_id = m.tenant_id AND c.job_id = m.job_id AND c.direction = 'outbound')
+ORDER BY created_at, sequence

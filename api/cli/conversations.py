@@ -1,0 +1,69 @@
+"""`planq conversations`: threads of messages, and what stands in one."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+from uuid import UUID
+
+import typer
+
+from api.cli.connection import ApiKey, AsJson, Url, connect
+from api.cli.console import as_line, err, print_columns, print_json
+from api.cli.outcome import reported
+
+_SHOWN = 400
+"""Characters that are shown of a row."""
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the group."""
+    group = typer.Typer(name="conversations", help="Look at conversations.", no_args_is_help=True)
+    group.command(name="list")(show_conversations)
+    group.command(name="show")(show_conversation)
+    app.add_typer(group)
+
+
+def show_conversations(
+    channel: Annotated[str | None, typer.Option(help="Only those of this channel.")] = None,
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """List conversations, newest first."""
+    with reported(as_json=as_json), connect(url, api_key) as client:
+        found = client.conversations(channel=channel)
+    if as_json:
+        print_json({"items": found})
+        return
+    if not found:
+        err.print("there are no conversations")
+    print_columns([_row(one) for one in found])
+
+
+def show_conversation(
+    conversation_id: Annotated[UUID, typer.Argument(metavar="ID", help="The id that `list` shows.")],
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what stands in a conversation, oldest first: messages, calls of tools and their responses."""
+    with reported(as_json=as_json), connect(url, api_key) as client:
+        rows = client.conversation_messages(str(conversation_id))[::-1]
+    if as_json:
+        print_json({"items": rows})
+        return
+    print_columns([_message(one) for one in rows])
+
+
+def _row(one: dict[str, Any]) -> list[str]:
+    stands = "closed" if one["is_closed"] else "active" if one["active_job_id"] else ""
+    counted = f"{one['messages_in']} in, {one['messages_out']} out"
+    return [one["id"], as_line(one["channel"], 60), as_line(one["thread"], 60), counted, stands]
+
+
+def _message(one: dict[str, Any]) -> list[str]:
+    what = one["direction"] if one["kind"] == "message" else one["kind"]
+    told = one["text"] if one["kind"] == "message" else json.dumps(one["content"], ensure_ascii=False)
+    turn = "" if one["turn"] is None else str(one["turn"])
+    return [turn, what, one["status"] if one["status"] != "done" else "", as_line(told, _SHOWN)]

@@ -1,0 +1,256 @@
+"""Conversations: list, look, their messages; set the policy, close, erase."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from fastapi import Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from api.callers import Who
+from api.deps import (
+    Services,
+    Use,
+    announce_ended,
+    cursor_bytes,
+    cursor_of,
+    job_id_of,
+    no_cursor,
+    page_of,
+    strict_router,
+)
+from api.http import JsonResponse, error_responses
+from api.routes.elicitations import CursorQuery
+from api.routes.jobs import JobPath
+from api.schemas import MAX_PAGE, Answer, Id, Time
+from shared.domain.conversations.messages import Direction, MessageKind, MessageStatus, Policy
+from shared.domain.errors import NotFound, capped
+from shared.store.database import Row, shown_time
+
+conversation_routes = strict_router("messages")
+
+ConversationPath = Annotated[
+    str, Path(alias="conversation_id", json_schema_extra={"format": "uuid"}, description="The conversation's id.")
+]
+
+
+class ConversationDocument(Answer):
+    """A thread of one channel, and what was used in it."""
+
+    id: Id
+    channel: str
+    thread: str
+    policy: Policy | None = Field(
+        description="What becomes of a message that comes while a turn is active; null as the tenant's says."
+    )
+    is_closed: bool = Field(description="A closed one takes no messages.")
+    active_job_id: Id | None = Field(description="The turn that has begun; others wait for its end.")
+    messages_in: int
+    messages_out: int
+    input_tokens: int = Field(description="Of all turns that have ended, with the jobs below them; so is the cost.")
+    output_tokens: int
+    cost_usd: float | None
+    last_inbound_at: Time | None
+    last_outbound_at: Time | None
+    created_at: Time
+
+
+class ConversationPage(Answer):
+    """Conversations, newest first; `next_cursor` is null on the last page."""
+
+    items: list[ConversationDocument]
+    next_cursor: str | None
+
+
+class ConversationMessage(Answer):
+    """One row of a conversation: words, or the call of a tool or its response, which share the call's id."""
+
+    id: Id | None = Field(description="Null for rows of a job outside conversations.")
+    conversation_id: Id | None
+    sequence: int = Field(description="Its place among the rows, in the order in which they were stored.")
+    turn: int | None = Field(description="The turn that it is of; null while that has not begun.")
+    kind: MessageKind
+    direction: Direction
+    status: MessageStatus = Field(
+        description="`received` until its job has ended, `merging` while it waits for the job that runs, `done`, or "
+        "`erased`."
+    )
+    job_id: Id | None = Field(description="Its job, which need not be there any more.")
+    user_id: str
+    source_id: str | None = Field(description="The channel's own id of the message.")
+    text: str
+    tokens: int
+    content: Any = Field(
+        description="Of a call `{id, name, arguments}`, of its response `{id, name, output}` or `{id, name, error}`; "
+        "of a message what came with its text."
+    )
+    metadata: Any
+    created_at: Time
+
+
+class ConversationMessagePage(Answer):
+    """Rows of a conversation, newest first; `next_cursor` is null on the last page."""
+
+    items: list[ConversationMessage]
+    next_cursor: str | None
+
+
+class JobMessages(Answer):
+    """The rows of one job, oldest first."""
+
+    items: list[ConversationMessage]
+
+
+class ConversationChange(BaseModel):
+    """What to change; an absent field stays as it is."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    policy: Literal["queue", "reject", "interrupt", "merge"] | None = Field(
+        default=None, description="Null: as the tenant's configuration says."
+    )
+    is_closed: bool = Field(default=False, description="A closed one takes no messages.")
+
+
+@conversation_routes.get("/conversations", response_model=ConversationPage)
+async def get_conversations(
+    services: Use,
+    who: Who,
+    channel: Annotated[str | None, Query(max_length=63, description="Only those of this channel.")] = None,
+    thread: Annotated[str | None, Query(max_length=512, description="Only the one of this thread.")] = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
+    cursor: CursorQuery = None,
+) -> Response:
+    """List conversations, newest first."""
+    below = None if cursor is None else UUID(bytes=_bytes_of(cursor))
+    rows = await services.conversations.page(
+        who.tenant_id, channel=channel, thread=thread, below=below, limit=limit + 1
+    )
+    return page_of(rows, limit, _conversation, lambda row: cursor_of(row["id"].bytes))
+
+
+@conversation_routes.get(
+    "/conversations/{conversation_id}", response_model=ConversationDocument, responses=error_responses(404)
+)
+async def get_conversation(conversation_id: ConversationPath, services: Use, who: Who) -> Response:
+    """Return a conversation."""
+    return await _shown(services, who, _id_of(conversation_id))
+
+
+@conversation_routes.get(
+    "/conversations/{conversation_id}/messages",
+    response_model=ConversationMessagePage,
+    responses=error_responses(404),
+)
+async def get_messages(
+    conversation_id: ConversationPath,
+    services: Use,
+    who: Who,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
+    cursor: CursorQuery = None,
+) -> Response:
+    """List what stands in a conversation, newest first: messages, calls of tools and their responses.
+
+    What a turn did is written down when it has ended; `turn` says in which order turns began.
+    """
+    found = _id_of(conversation_id)
+    below = None if cursor is None else int.from_bytes(_bytes_of(cursor)[8:], "big", signed=True)
+    await services.conversations.one(who.tenant_id, found)
+    rows = await services.conversations.messages(who.tenant_id, found, below=below, limit=limit + 1)
+    return page_of(rows, limit, _message, lambda row: cursor_of(row["sequence"].to_bytes(16, "big")))
+
+
+@conversation_routes.patch(
+    "/conversations/{conversation_id}",
+    response_model=ConversationDocument,
+    responses=error_responses(400, 404, 413, 415),
+)
+async def change_conversation(
+    conversation_id: ConversationPath, body: ConversationChange, services: Use, who: Who
+) -> Response:
+    """Set what becomes of a message that comes while a turn is active, or close or open the conversation.
+
+    Closing lets what has begun or waits go on to its end.
+    """
+    found = _id_of(conversation_id)
+    given = body.model_dump(include=body.model_fields_set)
+    now = {**await services.conversations.one(who.tenant_id, found), **given}
+    await services.conversations.change(who.tenant_id, found, policy=now["policy"], is_closed=now["is_closed"])
+    return await _shown(services, who, found)
+
+
+@conversation_routes.delete(
+    "/conversations/{conversation_id}", response_model=ConversationDocument, responses=error_responses(404)
+)
+async def erase_conversation(conversation_id: ConversationPath, services: Use, who: Who) -> Response:
+    """Erase all that was said and done in a conversation, and return what is left: its counters.
+
+    Its unfinished turns are cancelled. Its jobs stay until retention removes them.
+    """
+    found = _id_of(conversation_id)
+    announce_ended(services, await services.conversations.erase(who.tenant_id, found))
+    return await _shown(services, who, found)
+
+
+@conversation_routes.get(
+    "/jobs/{job_id}/messages", response_model=JobMessages, responses=error_responses(404), tags=["jobs"]
+)
+async def get_messages_of_job(job_id: JobPath, services: Use, who: Who) -> Response:
+    """List the messages of a job, oldest first: those of its turn, else the call of its chained tool."""
+    found = job_id_of(job_id)
+    await services.requests.view(who.tenant_id, found, only_ended=True)
+    rows = await services.conversations.messages_of_job(who.tenant_id, found)
+    return JsonResponse({"items": [_message(row) for row in rows]})
+
+
+async def _shown(services: Services, who: Who, conversation_id: UUID) -> Response:
+    return JsonResponse(_conversation(await services.conversations.one(who.tenant_id, conversation_id)))
+
+
+def _conversation(row: Row) -> dict[str, Any]:
+    copied = (
+        "channel",
+        "thread",
+        "policy",
+        "is_closed",
+        "messages_in",
+        "messages_out",
+        "input_tokens",
+        "output_tokens",
+    )
+    active, cost = row["active_job_id"], row["cost_usd"]
+    return {
+        "id": str(row["id"]),
+        **{name: row[name] for name in copied},
+        "active_job_id": None if active is None else str(active),
+        "cost_usd": None if cost is None else float(cost),
+        **{name: shown_time(row[name]) for name in ("last_inbound_at", "last_outbound_at", "created_at")},
+    }
+
+
+def _message(row: Row) -> dict[str, Any]:
+    copied = ("sequence", "turn", "kind", "direction", "status", "user_id", "source_id", "text", "tokens", "content")
+    return {
+        **{name: None if row[name] is None else str(row[name]) for name in ("id", "conversation_id", "job_id")},
+        **{name: row[name] for name in (*copied, "metadata")},
+        "created_at": shown_time(row["created_at"]),
+    }
+
+
+def _id_of(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise NotFound(f"there is no conversation {capped(text, 80)!r}; their ids are UUIDs") from None
+
+
+def _bytes_of(cursor: str) -> bytes:
+    try:
+        raw = cursor_bytes(cursor)
+    except ValueError:
+        raise no_cursor() from None
+    if len(raw) != 16:
+        raise no_cursor()
+    return raw

@@ -1,0 +1,137 @@
+"""Conversations over HTTP: look at them, read them page by page, set their policy, close and erase them."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from shared.domain.errors import ErrorRecord
+from shared.domain.jobs.states import JobStatus
+from shared.ports import Message
+from shared.store.conversations import ConversationStore, Received
+from shared.store.ids import new_id
+from shared.store.jobs.transitions import PostgresJobStore
+from tests.integration.api.conftest import Api
+from tests.support.conversations import message
+
+
+def says(api: Api, text: str, **fields: Any) -> Received:
+    """Receive a message without a worker."""
+    received: Received = api.jobs.run(lambda database: ConversationStore(database).receive(message(text, **fields)))
+    return received
+
+
+def answers(api: Api, received: Received, text: str = "done", **ended: Any) -> None:
+    """End a turn and settle it, as a worker does."""
+
+    async def work(database: Any) -> None:
+        store = PostgresJobStore(database, new_id())
+        assert received.job_id is not None
+        claim = await store.claim_stage(received.job_id, [JobStatus.QUEUED])
+        assert claim is not None
+        assert await store.end_job(claim, JobStatus.COMPLETED, text, None, [], **ended)
+        await store.settle_turn(received.job_id)
+
+    api.jobs.run(work)
+
+
+def test_a_conversation_shows_what_stands_in_it(api: Api) -> None:
+    thread = str(uuid4())
+    first = says(api, "hello", thread=thread, source_id=thread)
+    second = says(api, "and?", thread=thread)
+    called = [Message("tool_call", "c1", "note", {"a": 1}), Message("tool_response", "c1", "note", {"ok": True})]
+    answers(api, first, "hi", messages=called)
+    (shown,) = api.http.get("/conversations", params={"thread": thread}).json()["items"]
+    assert shown == api.http.get(f"/conversations/{first.conversation_id}").json()
+    assert (shown["messages_in"], shown["messages_out"], shown["active_job_id"]) == (2, 1, str(second.job_id))
+    path = f"/conversations/{first.conversation_id}/messages"
+    page = api.http.get(path, params={"limit": 3}).json()
+    rest = api.http.get(path, params={"cursor": page["next_cursor"]}).json()
+    rows = [*page["items"], *rest["items"]][::-1]
+    assert [(row["sequence"], row["turn"], row["kind"], row["text"]) for row in rows] == [
+        (1, 1, "message", "hello"),
+        (2, 2, "message", "and?"),
+        (3, 1, "tool_call", ""),
+        (4, 1, "tool_response", ""),
+        (5, 1, "message", "hi"),
+    ]
+    assert rest["next_cursor"] is None
+    assert (rows[0]["source_id"], rows[3]["content"]) == (
+        thread,
+        {"id": "c1", "name": "note", "output": {"ok": True}},
+    )
+    of_job = api.http.get(f"/jobs/{first.job_id}/messages").json()["items"]
+    assert [row["sequence"] for row in of_job] == [1, 3, 4, 5]
+
+
+def test_a_job_outside_conversations_has_the_messages_of_its_chained_tool(api: Api) -> None:
+    job_id = api.http.post("/jobs", json={"input": "x"}).json()["id"]
+    assert api.http.get(f"/jobs/{job_id}/messages").json() == {"items": []}
+
+    async def work(database: Any) -> None:
+        store = PostgresJobStore(database, new_id())
+        claim = await store.claim_stage(UUID(job_id), [JobStatus.QUEUED])
+        assert claim is not None
+        called = [Message("tool_call", "c1", "note", {}), Message("tool_response", "c1", "note", {"ok": True})]
+        assert await store.end_job(claim, JobStatus.FAILED, None, ErrorRecord("x", "y"), [], messages=called)
+
+    api.jobs.run(work)
+    rows = api.http.get(f"/jobs/{job_id}/messages").json()["items"]
+    assert [(row["kind"], row["content"]["id"]) for row in rows] == [("tool_call", "c1"), ("tool_response", "c1")]
+    assert api.http.get(f"/jobs/{uuid4()}/messages").status_code == 404
+
+
+def test_policy_and_closing(api: Api) -> None:
+    first = says(api, "hello", thread=str(uuid4()))
+    path = f"/conversations/{first.conversation_id}"
+    changed = api.http.patch(path, json={"policy": "reject", "is_closed": True}).json()
+    assert (changed["policy"], changed["is_closed"]) == ("reject", True)
+    assert api.http.patch(path, json={}).json() == changed
+    opened = api.http.patch(path, json={"policy": None, "is_closed": False}).json()
+    assert (opened["policy"], opened["is_closed"]) == (None, False)
+    for body in ({"policy": "wait"}, {"is_closed": "yes"}, {"thread": "x"}):
+        assert api.http.patch(path, json=body).status_code == 422
+
+
+def test_erasing_leaves_the_counters(api: Api) -> None:
+    thread = str(uuid4())
+    first = says(api, "my secret", thread=thread, source_id=thread, metadata={"secret": 1})
+    answers(api, first, "a secret")
+    running, held = [says(api, f"secret {n}", thread=thread) for n in range(2)]
+    left = api.http.delete(f"/conversations/{first.conversation_id}")
+    assert (left.status_code, left.json()["messages_in"], left.json()["active_job_id"]) == (200, 3, None)
+    rows = api.http.get(f"/conversations/{first.conversation_id}/messages").text
+    assert "secret" not in rows
+    for turn in (running, held):
+        assert api.http.get(f"/jobs/{turn.job_id}").json()["status"] == "cancelled"
+    assert says(api, "again", thread=thread, source_id=thread).job_id == first.job_id, "it is known as a duplicate"
+    after = says(api, "new", thread=thread)
+    assert after.begins
+    shown = api.jobs.run(
+        lambda database: PostgresJobStore(database, new_id()).history("default", first.conversation_id, after.job_id)
+    )
+    assert shown == []
+
+
+@pytest.mark.parametrize("path", ["/conversations/x", f"/conversations/{uuid4()}"])
+def test_what_is_not_there(api: Api, path: str) -> None:
+    assert api.http.get(path).status_code == 404
+    assert api.http.get(f"{path}/messages").status_code == 404
+    assert api.http.patch(path, json={}).status_code == 404
+    assert api.http.delete(path).status_code == 404
+
+
+def test_cursors_are_checked(api: Api) -> None:
+    first = says(api, "hello", thread=str(uuid4()))
+    for path in ("/conversations", f"/conversations/{first.conversation_id}/messages"):
+        assert api.http.get(path, params={"cursor": "x"}).status_code == 422
+
+
+def test_cancelling_a_turn_lets_the_next_begin(api: Api) -> None:
+    thread = str(uuid4())
+    first, second = [says(api, text, thread=thread) for text in ("one", "two")]
+    assert api.http.post(f"/jobs/{first.job_id}/cancel").json()["status"] == "cancelled"
+    shown = api.http.get(f"/conversations/{first.conversation_id}").json()
+    assert shown["active_job_id"] == str(second.job_id)
