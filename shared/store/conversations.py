@@ -20,6 +20,7 @@ from shared.domain.questions.answering import answer_of_message
 from shared.ports.jobs.wakes import PlanWake, Wake
 from shared.store.database import Database, Row, json_text, stored_text
 from shared.store.ids import new_id
+from shared.store.jobs.batching import Batcher
 from shared.store.jobs.codec import after_answer_fields
 from shared.store.requests import AnsweredBy, Submission, asked_of, submission_values
 from shared.store.turns import settle_turn
@@ -79,11 +80,29 @@ class Received:
     is_closed: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """What is stored of a message; `job` is the JSON text of the one that it may become."""
+
+    fields: Mapping[str, Any]
+    job: str
+
+    @property
+    def conversation(self) -> tuple[str, str, str]:
+        """Its conversation, of which no two batches hold the rows in another order."""
+        return (
+            self.fields["tenant_id"],
+            self.fields["channel"],
+            self.fields["thread"] or self.fields["conversation_id"],
+        )
+
+
 class ConversationStore:
     """The conversations of all tenants."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._arrivals = Batcher(self._store)
 
     async def receive(self, inbound: Inbound) -> Received:
         """Store a message and make a job of it, or do with it what the policy of its conversation says.
@@ -95,14 +114,25 @@ class ConversationStore:
             raise ValueError("a message is known by its source id; its submission has no idempotency key")
         values = json_text(submission_values(inbound.submission))
         message = _message(inbound)
-        value = await self._database.call("planq_receive_message", json_text(message), values)
+        value = await self._arrivals.do(_Message(message, values))
         if value["outcome"] == "asking":
             answered = await self._answer(inbound, message, UUID(value["job_id"]))
             if answered is not None:
                 return answered
             message = {**message, "may_answer": False}
-            value = await self._database.call("planq_receive_message", json_text(message), values)
+            value = await self._arrivals.do(_Message(message, values))
         return _received(value)
+
+    async def _store(self, messages: Sequence[_Message]) -> Sequence[Mapping[str, Any]]:
+        """Store messages in one commit, by conversation: batches that wait for each other's rows would not end."""
+        order = sorted(range(len(messages)), key=lambda place: messages[place].conversation)
+        rows = await self._database.fetch_all(
+            "receive_messages",
+            messages=[json_text(messages[place].fields) for place in order],
+            jobs=[messages[place].job for place in order],
+        )
+        received = {place: row["received"] for place, row in zip(order, rows, strict=True)}
+        return [received[place] for place in range(len(messages))]
 
     async def _answer(self, inbound: Inbound, message: Mapping[str, Any], root_job_id: UUID) -> Received | None:
         """Answer the oldest question of the active turn, and of the jobs below it, that the message fits."""
