@@ -58,6 +58,7 @@ from shared.store.payloads import PayloadStore
 from shared.store.tenants import TenantDirectory
 from worker.agents import SWITCHED, AgentBackends, AgentServices, OrchestrationConclusions, agent_tools
 from worker.attempts import Attempts, AttemptSettings
+from worker.attempts.background import Backgrounds
 from worker.engine import Dispatcher, DispatcherSettings
 from worker.engine.in_flight import InFlightWork
 from worker.engine.persist import persist
@@ -65,6 +66,7 @@ from worker.host import Host
 from worker.llm.gateway import ModelGateway
 from worker.llm.planners import InstalledPlanners, load_planners
 from worker.llm.settings import ModelSettings
+from worker.llm.vocabulary import count_tokens
 from worker.tools.builtin.web import read_web_access
 from worker.tools.registry import Registry, load_registry
 from worker.tools.services import ToolServices
@@ -304,13 +306,9 @@ class LaneRuntime:
         longest_stage = timedelta(seconds=models.longest_call) + _BESIDE_THE_MODEL
         store = self._failpoints.around("store", PostgresJobStore(self._database, self._identity.id, longest_stage))
         responder = self._failpoints.around("responder", self._gateway)
-        self._tools.agent_services.backends = AgentBackends(
-            store,
-            self._failpoints.around("orchestrations", PostgresOrchestrations(self._database)),
-            responder,
-            persist,
-            self._gateway.price,
-        )
+        orchestrations = self._failpoints.around("orchestrations", PostgresOrchestrations(self._database))
+        backends = AgentBackends(store, orchestrations, responder, persist, self._gateway.price)
+        self._tools.agent_services.backends = backends
         self._tools.agent_services.caps = partial(_limits_of, self._tenants)
         guarded = self._in_flight.guard(store)
         tools = Catalogue(partial(list_tools, self._database), self._tenants)
@@ -329,6 +327,7 @@ class LaneRuntime:
             draw=SystemRandom().random,
             counts=self._tools.agent_services.counts,
             own_planners=self._tools.planners,
+            backgrounds=Backgrounds(guarded, self._tenants, count_tokens),
         )
         self.dispatcher = Dispatcher(
             self._dispatcher_settings(),

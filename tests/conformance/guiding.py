@@ -1,4 +1,4 @@
-"""What operations on guides are in planq (`inbound_flow`), and where docs/decisions.md overrides a `real` case.
+"""What operations on guides and prompts are in planq (`inbound_flow`), and where decisions override a case.
 
 Everything is worked out from a case's input, so that cases nobody here has seen are judged the same way.
 """
@@ -9,10 +9,16 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from shared.domain.conversations.history import history_messages
+from shared.domain.conversations.messages import Direction, HistoryMessage, MessageKind
+from shared.domain.models.exchange import Ask, Findings
 from shared.domain.plan.interpret import Malformed
 from shared.domain.rounds.guide import guide_text, read_guide
 from tests.conformance.cases import Case
 from tests.conformance.rule import Expected, Rule
+from worker.llm.prompts import render_prompt
+from worker.llm.request import respond_request
+from worker.llm.vocabulary import count_tokens
 
 Answer = Any
 Adapter = Callable[[Any], Answer]
@@ -33,7 +39,28 @@ def plan_context(given: Mapping[str, Any]) -> Answer:
     return {"text": "\n\n" + guide_text(given["goal"], given["step_descriptions"])}
 
 
-GUIDING: dict[str, Adapter] = {"parse_plan": parse_plan, "plan_context": plan_context}
+def build_messages(given: Mapping[str, Any]) -> Answer:
+    lengths: dict[str, int] = {}
+    rows = []
+    for number, one in enumerate(given["history"]):
+        text = one.get("text") or f"message {number}"
+        lengths[text] = one.get("tokens") or count_tokens(text)
+        direction = Direction.OUTBOUND if one["from"] == "bot" else Direction.INBOUND
+        rows.append(HistoryMessage(number, MessageKind.MESSAGE, direction, text, 0))
+    budget = given.get("budget_tokens") or given.get("budget") or 2_000
+    history = history_messages(rows[::-1], budget, lengths.__getitem__)
+    ask = Ask("job-1", given["user"], "offline", tenant_prompt=given["tenant_prompt"] or "", history=history)
+    messages = respond_request(ask, Findings(is_direct=True), 1_000).to_json()["messages"]
+    named = {render_prompt("guardrails"): "guardrails", render_prompt("global"): "global"}
+    layers = [named.get(message["content"], message["content"]) for message in messages]
+    return {"layers": layers, "roles": [message["role"] for message in messages], "history_kept": len(history)}
+
+
+GUIDING: dict[str, Adapter] = {
+    "parse_plan": parse_plan,
+    "plan_context": plan_context,
+    "build_messages": build_messages,
+}
 
 
 def _embedded(case: Case) -> Mapping[str, Any] | None:

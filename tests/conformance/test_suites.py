@@ -31,7 +31,7 @@ NEEDS_THE_ENGINE = {
 }
 NOT_THERE_YET = {
     **dict.fromkeys(("http", "openapi"), "POST /messages/inbound"),
-    **dict.fromkeys(("build_messages", "classify_error", "retry_delays", "circuit"), "model calls of a conversation"),
+    **dict.fromkeys(("classify_error", "retry_delays", "circuit"), "model calls of a conversation"),
     "telegram_in": "the channel telegram",
     "telegram_out": "the channel telegram",
     "reflect": "insights",

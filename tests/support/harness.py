@@ -54,10 +54,12 @@ from shared.store.tenants import TenantDirectory
 from tests.support.requests import OpenRequestStore
 from worker.agents import AgentBackends, AgentServices, OrchestrationConclusions, agent_tools
 from worker.attempts import Attempts, AttemptSettings
+from worker.attempts.background import Backgrounds
 from worker.engine import Carried, Dispatcher, DispatcherSettings, Sweeper, SweepSettings
 from worker.engine.in_flight import InFlightWork, attempt_of
 from worker.engine.persist import persist
 from worker.llm.gateway import ModelGateway
+from worker.llm.vocabulary import count_tokens
 from worker.tools.declare import ToolOptions, options_of
 from worker.tools.function import FunctionTool
 from worker.tools.registry import Registry
@@ -208,7 +210,8 @@ class Harness:
         self.registry.extend(tools)
         self.worker_registry = WorkerRegistry(database, LEASE)
         self.store = PostgresJobStore(database, self.worker_id)
-        self.catalogue = Catalogue(partial(list_tools, database), TenantDirectory(database, Limits(), {}))
+        self.tenants = TenantDirectory(database, Limits(), {})
+        self.catalogue = Catalogue(partial(list_tools, database), self.tenants)
         self.payloads: Payloads = payloads or PayloadStore(database)
         self.requests = OpenRequestStore(database)
         self.published: list[AnyWake] = []
@@ -248,6 +251,7 @@ class Harness:
             prices=prices,
             draw=lambda: draw,
             own_planners=self.model.own if isinstance(self.model, ScriptedModel) else None,
+            backgrounds=Backgrounds(guarded, self.tenants, count_tokens),
         )
         return Dispatcher(
             settings,

@@ -27,6 +27,7 @@ from shared.ports import (
     TurnPlanner,
 )
 from shared.ports.orchestrations import Conclusions
+from worker.attempts.background import Backgrounds
 from worker.attempts.budget import Budget, ModelCallRecorder
 from worker.attempts.plan import PlanStage
 from worker.attempts.respond import Answering, RespondStage
@@ -74,6 +75,7 @@ class Attempts:
         responder: Responder,
         toolbox: Toolbox,
         payloads: Payloads,
+        backgrounds: Backgrounds,
         draw: Callable[[], float],
         conclusions: Conclusions | None = None,
         prices: Prices | None = None,
@@ -100,13 +102,12 @@ class Attempts:
             counts=counts,
             own_planners=own_planners,
         )
-        self._plan = PlanStage(store, catalogue, planner, self._recorder, budget, answering, rounds)
-        self._respond = RespondStage(self._recorder, budget, answering, conclusions)
-        values = Values(payloads, OutputLimits(settings.max_output_bytes, settings.inline_output_bytes))
+        self._plan = PlanStage(store, catalogue, planner, self._recorder, budget, answering, rounds, backgrounds)
+        self._respond = RespondStage(self._recorder, budget, answering, backgrounds, conclusions)
         self._steps = StepRunner(
             store,
             toolbox,
-            values=values,
+            values=Values(payloads, OutputLimits(settings.max_output_bytes, settings.inline_output_bytes)),
             draw=draw,
             in_flight=in_flight,
             policy=settings.tool_policy,

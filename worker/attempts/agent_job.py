@@ -8,11 +8,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from shared.domain.agents.document import AgentDocument, full_model_name
 from shared.domain.agents.input import agent_question
 from shared.domain.errors import UnknownAgent
 from shared.domain.jobs.states import StepKind
+from shared.domain.models.background import Background
 from shared.domain.models.exchange import Ask
 from shared.domain.tools.definition import ToolDefinition
 from shared.domain.tools.names import is_reserved
@@ -32,7 +34,7 @@ class AgentJob:
     ask: Ask
 
     @classmethod
-    def of(cls, claim: StageClaim) -> AgentJob | None:
+    def of(cls, claim: StageClaim, background: Background) -> AgentJob | None:
         """Return the agent's side of a claim, None for a job without an agent.
 
         Raises `InvalidArguments` for an action that the document does not have, and for input data that does not
@@ -56,6 +58,7 @@ class AgentJob:
             answer_schema=document.answer_schema(),
             temperature=document.temperature,
             max_tokens=document.max_tokens,
+            **_fields_of(claim, background),
         )
         return cls(document, ask)
 
@@ -77,9 +80,20 @@ class AgentJob:
         return limit if own is None else min(limit, own)
 
 
-def ask_of(claim: StageClaim, job: AgentJob | None) -> Ask:
+def ask_of(claim: StageClaim, job: AgentJob | None, background: Background) -> Ask:
     """Return the question of a claim's job: its agent's, or without one the caller's own words."""
-    return Ask(job_id=str(claim.job_id), input=claim.input, model=claim.model) if job is None else job.ask
+    if job is not None:
+        return job.ask
+    return Ask(job_id=str(claim.job_id), input=claim.input, model=claim.model, **_fields_of(claim, background))
+
+
+def _fields_of(claim: StageClaim, background: Background) -> dict[str, Any]:
+    return {
+        "tenant_id": claim.tenant_id,
+        "tenant_prompt": background.tenant_prompt,
+        "history": background.history,
+        "fallback_models": background.fallback_models,
+    }
 
 
 def call_limits(job: AgentJob | None) -> Mapping[str, int]:

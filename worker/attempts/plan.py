@@ -25,6 +25,7 @@ from shared.domain.errors import (
 )
 from shared.domain.jobs.states import AfterSteps, Strategy
 from shared.domain.jobs.steps import PlannedStep
+from shared.domain.models.background import NO_BACKGROUND, Background
 from shared.domain.models.exchange import Findings, ModelFailed
 from shared.domain.plan.compile import compile_outline, outline
 from shared.domain.plan.document import Plan, parse_plan
@@ -36,6 +37,7 @@ from shared.domain.tools.definition import ToolDefinition
 from shared.ports import FollowUp, JobStore, Planner, StageClaim, ToolCatalogue, TransitionResult
 from shared.ports.jobs.store import ONE_ROUND
 from worker.attempts.agent_job import AgentJob, ask_of, call_limits, most_steps, offered_tools
+from worker.attempts.background import Backgrounds
 from worker.attempts.budget import Budget, ModelCallRecorder, PausedByBudget
 from worker.attempts.respond import Answering, Said
 from worker.attempts.rounds import Offered, RoundStage, further_round
@@ -67,6 +69,7 @@ class _Planning:
     chain: Chain
     source: str
     agent: AgentJob | None = None
+    background: Background = NO_BACKGROUND
 
 
 class PlanStage:
@@ -81,6 +84,7 @@ class PlanStage:
         budget: Budget,
         answering: Answering,
         rounds: RoundStage,
+        backgrounds: Backgrounds,
     ) -> None:
         """`answering` ends the jobs of agents that have nothing to plan; `rounds` plans those of several rounds."""
         self._store = store
@@ -90,6 +94,7 @@ class PlanStage:
         self._budget = budget
         self._answering = answering
         self._rounds = rounds
+        self._backgrounds = backgrounds
 
     async def carry_out(self, claim: StageClaim, chain: Chain) -> Carried:
         """Plan, and store the plan or its defects, taking over what `chain` may."""
@@ -106,7 +111,8 @@ class PlanStage:
             tools = known if claim.tools is None else {name: known[name] for name in claim.tools if name in known}
             return await self._take_callers_plan(_Planning(claim, chain, claim.plan_source), tools)
         try:
-            job = AgentJob.of(claim)
+            background = await self._backgrounds.of(claim)
+            job = AgentJob.of(claim, background)
         except (InvalidArguments, InvalidRequest, UnknownAgent) as error:
             return await self._recorder.end(claim, None, ErrorRecord.of(error), [])
         tools = await offered_tools(self._store, claim, job, known)
@@ -114,15 +120,17 @@ class PlanStage:
             return await self._answering.ask(claim, job, chain)
         job = None if job is None else job.knowing(tools)
         if claim.strategy is not Strategy.PLAN:
-            return await self._rounds.carry_out(claim, job, Offered(tools, known), chain)
-        return await self._plan(_Planning(claim, chain, MODEL_SOURCE, agent=job), tools)
+            return await self._rounds.carry_out(claim, job, background, Offered(tools, known), chain)
+        return await self._plan(_Planning(claim, chain, MODEL_SOURCE, agent=job, background=background), tools)
 
     async def _plan(self, planning: _Planning, tools: Mapping[str, ToolDefinition]) -> Carried:
         """Ask the model, and store what it decided."""
         claim, job, calls = planning.claim, planning.agent, planning.chain.calls
         offered = [tools[name] for name in sorted(tools)]
         try:
-            ask = await self._budget.reserved(claim, ask_of(claim, job), tools=offered, own=call_limits(job))
+            ask = await self._budget.reserved(
+                claim, ask_of(claim, job, planning.background), tools=offered, own=call_limits(job)
+            )
             reply = await self._recorder.asked(
                 claim.job_id, calls, lambda cut_off: self._planner.plan(ask, offered, cut_off=cut_off)
             )

@@ -31,6 +31,7 @@ from shared.domain.errors import (
 from shared.domain.jobs.ids import StepRef
 from shared.domain.jobs.states import StopReason
 from shared.domain.jobs.steps import PlannedStep, StepResult
+from shared.domain.models.background import Background
 from shared.domain.models.exchange import Ask, Findings, ModelFailed, ModelReply, Repair
 from shared.domain.results.texts import failure_text
 from shared.domain.rounds.evaluate import AFTER_SOURCE
@@ -39,6 +40,7 @@ from shared.domain.values.encoding import encode
 from shared.ports import JobStore, Message, Responder, StageClaim, ToolCatalogue, TransitionResult
 from shared.ports.orchestrations import PLAN_SOURCE, Conclusions
 from worker.attempts.agent_job import AgentJob, ask_of, call_limits
+from worker.attempts.background import Backgrounds
 from worker.attempts.budget import Budget, ModelCallRecorder, PausedByBudget
 from worker.engine.chain import Carried, Chain, after_step
 from worker.engine.persist import persist
@@ -52,11 +54,13 @@ class RespondStage:
         recorder: ModelCallRecorder,
         budget: Budget,
         answering: Answering,
+        backgrounds: Backgrounds,
         conclusions: Conclusions | None = None,
     ) -> None:
         self._recorder = recorder
         self._budget = budget
         self._answering = answering
+        self._backgrounds = backgrounds
         self._orchestrations = OrchestrationStage(self._recorder, conclusions)
 
     async def carry_out(self, claim: StageClaim, chain: Chain) -> Carried:
@@ -69,21 +73,24 @@ class RespondStage:
         if self._orchestrations.is_for(claim):
             return await self._orchestrations.carry_out(claim)
         try:
-            job = AgentJob.of(claim)
+            background = await self._backgrounds.of(claim)
+            job = AgentJob.of(claim, background)
             if claim.plan_source == AFTER_SOURCE:
                 return await self._answering.conclude_after(claim, job, chain)
-            return await self._respond(claim, job, chain)
+            return await self._respond(claim, job, background, chain)
         except (InvalidArguments, InvalidRequest, UnknownAgent) as error:
             return await self._recorder.end(claim, None, ErrorRecord.of(error), chain.calls)
         except PausedByBudget:
             return await self._budget.put_back(claim, chain.calls)
 
-    async def _respond(self, claim: StageClaim, job: AgentJob | None, chain: Chain) -> Carried:
+    async def _respond(
+        self, claim: StageClaim, job: AgentJob | None, background: Background, chain: Chain
+    ) -> Carried:
         findings = Findings(plan_errors=claim.plan_errors or ())
         if not findings.plan_errors:
             findings = Findings(results=claim.results or ())
         try:
-            ask = await self._budget.reserved(claim, ask_of(claim, job), findings, own=call_limits(job))
+            ask = await self._budget.reserved(claim, ask_of(claim, job, background), findings, own=call_limits(job))
             reply = await self._answering.asked(claim, chain, ask, findings)
         except ModelFailed as failure:
             return await self._recorder.end_or_retry(claim, failure, chain.calls, partial(_with_results, findings))

@@ -28,6 +28,7 @@ from shared.domain.errors import (
 )
 from shared.domain.jobs.states import AfterSteps, OnFailure, StopReason, Strategy
 from shared.domain.jobs.steps import PlannedStep, StepResult
+from shared.domain.models.background import Background
 from shared.domain.models.exchange import (
     Ask,
     ChatMessage,
@@ -98,7 +99,7 @@ class Offered:
 class _Round:
     """A claim that is carried out in a `chain`: what is asked, over which `tools`, in the name of which `agent`.
 
-    Its `rounds` are without that of the `guide`, which is advice.
+    Its `rounds` are without that of the `guide`, which is advice; `early` are messages that came meanwhile.
 
     The calls of rules in the job's `block` are to any of the tools that are `known`.
     """
@@ -113,6 +114,8 @@ class _Round:
     known: Mapping[str, ToolDefinition]
     guard: GuardLimits
     guide: Guide | None
+    planner_model: str | None
+    early: Sequence[ChatMessage]
 
     @property
     def variables(self) -> Mapping[str, Any]:
@@ -170,10 +173,12 @@ class RoundStage:
         self._counts = Counter() if counts is None else counts
         self._own = own_planners
 
-    async def carry_out(self, claim: StageClaim, job: AgentJob | None, offered: Offered, chain: Chain) -> Carried:
+    async def carry_out(
+        self, claim: StageClaim, job: AgentJob | None, background: Background, offered: Offered, chain: Chain
+    ) -> Carried:
         """Plan the next round, or end the job."""
         try:
-            return await self._carry_out(_begun(claim, job, offered, chain, self._guard))
+            return await self._carry_out(_begun(claim, job, background, offered, chain, self._guard))
         except ModelFailed as failure:
             return await self._recorder.end_or_retry(claim, failure, chain.calls)
         except InvalidArguments as error:
@@ -215,7 +220,7 @@ class RoundStage:
     async def _written(self, work: _Round) -> Guide | Malformed:
         """Return what the planning call says; the gateway has tried it as often as the settings allow."""
         claim, calls, offered = work.claim, work.chain.calls, _sorted(work.tools)
-        ask = replace(work.ask, answer_schema=None)
+        ask = replace(work.ask, answer_schema=None, model=work.planner_model or work.ask.model)
         ask = await self._budget.reserved(claim, ask, made=calls, tools=offered, own=call_limits(work.agent))
         try:
             reply = await self._recorder.asked(
@@ -249,7 +254,7 @@ class RoundStage:
 
     async def _decided(self, work: _Round) -> _Said:
         """Return what the model wants, put right by one further call where that is worth it."""
-        told = transcript(work.claim.rounds, max_tokens=self._transcript_tokens, form=work.form)
+        told = self._told(work)
         said = _read(work, await self._asked(work, told))
         if not said.defects:
             return said
@@ -259,6 +264,10 @@ class RoundStage:
         if again.compiled is None or not again.compiled.missing:
             return again
         return _asking(work, again)
+
+    def _told(self, work: _Round) -> Sequence[ChatMessage]:
+        told = transcript(work.claim.rounds, max_tokens=self._transcript_tokens, form=work.form)
+        return [*work.early, *told]
 
     async def _asked(
         self, work: _Round, told: Sequence[ChatMessage], errors: Sequence[Mapping[str, Any]] = ()
@@ -300,7 +309,7 @@ class RoundStage:
     async def _answer(self, work: _Round, stop: StopReason) -> Carried:
         """Let the model answer from what there is, without tools."""
         work = replace(work, form=TurnForm.ANSWER)
-        told = transcript(work.claim.rounds, max_tokens=self._transcript_tokens, form=work.form)
+        told = self._told(work)
         reply = await self._asked(work, told)
         return await self._finish(work, reply.text, stop)
 
@@ -434,7 +443,14 @@ def _results(claim: StageClaim) -> Sequence[StepResult]:
     return [result for record in claim.rounds for result in record.results]
 
 
-def _begun(claim: StageClaim, job: AgentJob | None, offered: Offered, chain: Chain, guard: GuardLimits) -> _Round:
+def _begun(
+    claim: StageClaim,
+    job: AgentJob | None,
+    background: Background,
+    offered: Offered,
+    chain: Chain,
+    guard: GuardLimits,
+) -> _Round:
     """Return the round, within what the job's block allows; raises `InvalidArguments` for one that is none."""
     try:
         block = LoopBlock() if claim.loop is None else parse_block(claim.loop)
@@ -444,10 +460,24 @@ def _begun(claim: StageClaim, job: AgentJob | None, offered: Offered, chain: Cha
     tools = {name: offered.tools[name] for name in block.tool_names(list(offered.tools))}
     if block.guard is not None:
         guard = GuardLimits.of(block.guard.model_dump(exclude_none=True), within=guard)
-    guides = [Guide.of_json(record.plan) for record in claim.rounds if record.source == GUIDE_SOURCE]
+    guides = [record for record in claim.rounds if record.source == GUIDE_SOURCE]
     claim = replace(claim, rounds=[record for record in claim.rounds if record.source != GUIDE_SOURCE])
-    form, guide = _FORMS[claim.strategy], next(iter(guides), None)
-    return _Round(claim, chain, ask_of(claim, job), tools, job, form, block, offered.known, guard, guide)
+    early = [ChatMessage("user", text) for record in guides for text in record.merged]
+    guide = Guide.of_json(guides[0].plan) if guides else None
+    return _Round(
+        claim,
+        chain,
+        ask_of(claim, job, background),
+        tools,
+        job,
+        _FORMS[claim.strategy],
+        block,
+        offered.known,
+        guard,
+        guide,
+        background.planner_model,
+        early,
+    )
 
 
 def _reaction(work: _Round) -> ErrorReaction:

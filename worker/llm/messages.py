@@ -35,6 +35,7 @@ _FOREIGN_CHARS = re.compile(r"[^A-Za-z0-9_-]")
 
 _PLAIN = {"content", "tool_name", "args", "tool_call_id", "part_kind"}
 _NO_TEXT = "(nothing)"
+_BEFORE = "(earlier messages are left out)"
 
 
 class WireNames:
@@ -93,6 +94,9 @@ def wire_messages(request: ModelRequest, names: WireNames) -> list[ModelMessage]
             said = _said(message, names)
             if not said.parts:
                 continue
+            if not wire and not any(isinstance(part, UserPromptPart) for part in pending):
+                # Some providers refuse a conversation that a model begins.
+                pending.append(UserPromptPart(content=_BEFORE))
             if pending:
                 wire.append(WireRequest(parts=pending))
                 pending = []

@@ -285,10 +285,17 @@ def _conversation(ask: Ask) -> tuple[list[str], list[ChatMessage]]:
     """Split the conversation; blank messages are left out, for some providers refuse them."""
     history = [message for message in ask.history if message.content.strip() or message.tool_calls]
     # System messages of the history move to the front: not every provider takes one in the middle.
-    system = [text for text in ask.instructions if text.strip()]
+    system = [text for text in [*_prompt_stack(ask), *ask.instructions] if text.strip()]
     system += [message.content for message in history if message.role == "system"]
     messages = [message for message in history if message.role != "system"]
     asked = [ask.input] if ask.input.strip() or ask.data is None else []
     if ask.data is not None:
         asked.append(render_prompt("data", data=fenced_data(indented(ask.data))))
     return system, [*messages, ChatMessage("user", "\n\n".join(asked))]
+
+
+def _prompt_stack(ask: Ask) -> list[str]:
+    """Return what stands above all other instructions in jobs of a conversation, the strongest first."""
+    if ask.tenant_prompt is None:
+        return []
+    return [render_prompt("guardrails"), render_prompt("global"), ask.tenant_prompt]

@@ -51,13 +51,13 @@ def wanted_for(
     transcript: Sequence[ChatMessage] = (),
 ) -> Wanted:
     """Return what a model call is taken to need: its question by its length, its reply by its limit."""
-    said = [*ask.instructions, ask.guide, *(message.content for message in ask.history), ask.input]
+    said = [*ask.instructions, ask.guide, ask.tenant_prompt or "", ask.input]
     shown = [ask.data, ask.answer_schema, *(result.output for result in findings.results), *findings.plan_errors]
     shown += [schema for tool in tools for schema in (tool.input_schema, tool.output_schema)]
     chars = _PROMPT_CHARS + sum(map(len, said)) + sum(measure(value, 1_000_000) for value in shown)
     if findings.repair is not None:
         chars += len(findings.repair.raw) + sum(map(len, findings.repair.errors))
-    asked = -(-chars // CHARS_PER_TOKEN) + message_tokens(transcript)
+    asked = -(-chars // CHARS_PER_TOKEN) + message_tokens([*ask.history, *transcript])
     least = min(LEAST_OUTPUT_TOKENS, ask.max_tokens or LEAST_OUTPUT_TOKENS)
     return Wanted(asked, ask.max_tokens or OUTPUT_TOKENS, least, model_calls=1)
 

@@ -1,0 +1,79 @@
+"""What a model is shown of the turns before: the newest messages that fit into a budget of tokens.
+
+docs/decisions.md, D19. Whatever the rows are, the messages are a conversation that every provider takes: each call
+of a tool has its one response right after it, ids are unique, and no call stands before all words.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import takewhile
+from typing import Any
+
+from shared.domain.conversations.messages import Direction, HistoryMessage, MessageKind
+from shared.domain.errors import OutcomeUnknown, capped
+from shared.domain.models.exchange import ChatMessage, ToolCallRequest
+
+CountTokens = Callable[[str], int]
+
+_MOST_BYTES_PER_TOKEN = 128
+"""The longest token of cl100k_base; so a longer text need not be counted to be too long."""
+
+_SHOWN_CHARS = 1_000
+"""Characters that are shown of a call's arguments and of its response, so that it leaves room for words."""
+
+_UNKNOWN = {"error": {"code": OutcomeUnknown.code, "message": "the turn ended before this call did"}}
+
+
+def history_messages(rows: Sequence[HistoryMessage], max_tokens: int, count: CountTokens) -> Sequence[ChatMessage]:
+    """Return the messages of `rows` (newest first) within `max_tokens`, oldest first; they may use it up.
+
+    It ends before the first entry that does not fit: a message, or a call with its response. Blank texts, responses
+    without a call, and calls before the first words are left out.
+    """
+    kept: list[Sequence[ChatMessage]] = []
+    left = max_tokens
+    for entry in _entries(rows):
+        left -= sum(_tokens(message, left, count) for message in entry)
+        if left < 0:
+            break
+        kept.append(entry)
+    kept = kept[: len(kept) - len(list(takewhile(lambda entry: len(entry) > 1, reversed(kept))))]
+    return [message for entry in reversed(kept) for message in entry]
+
+
+def _entries(rows: Sequence[HistoryMessage]) -> Iterator[Sequence[ChatMessage]]:
+    """Yield what is kept or left out as one, newest first."""
+    responses: dict[str, HistoryMessage] = {}
+    for row in rows:
+        content = row.content if isinstance(row.content, Mapping) else {}
+        own_id = str(content.get("id", ""))
+        if row.kind is MessageKind.TOOL_RESPONSE:
+            responses[own_id] = row
+        elif row.kind is MessageKind.TOOL_CALL:
+            yield _call(row.sequence, content, responses.pop(own_id, None))
+        elif row.text.strip() and row.direction is not Direction.INTERNAL:
+            yield (ChatMessage("user" if row.direction is Direction.INBOUND else "assistant", row.text),)
+
+
+def _call(sequence: int, content: Mapping[str, Any], response: HistoryMessage | None) -> Sequence[ChatMessage]:
+    # Nine letters and digits are an id for every provider (Mistral takes no others).
+    own_id, name = f"h{sequence:08d}", str(content.get("name") or "tool")
+    arguments = content.get("arguments")
+    shown = json.dumps(arguments, ensure_ascii=False)
+    if not isinstance(arguments, Mapping) or len(shown) > _SHOWN_CHARS:
+        arguments = {"shortened": capped(shown, _SHOWN_CHARS)}
+    said = response.content if response is not None and isinstance(response.content, Mapping) else _UNKNOWN
+    outcome = {"error": said["error"]} if "error" in said else said.get("output")
+    called = ToolCallRequest(name, arguments, own_id)
+    told = capped(json.dumps(outcome, ensure_ascii=False), _SHOWN_CHARS)
+    return ChatMessage("assistant", "", (called,)), ChatMessage("tool", told, call_id=own_id, name=name)
+
+
+def _tokens(message: ChatMessage, left: int, count: CountTokens) -> int:
+    """Return a message's tokens, or more than are `left`."""
+    texts = [message.content, *(f"{call.name} {json.dumps(call.arguments)}" for call in message.tool_calls)]
+    if sum(map(len, texts)) > max(left, 0) * _MOST_BYTES_PER_TOKEN:
+        return max(left, 0) + 1
+    return sum(map(count, texts))

@@ -1,0 +1,25 @@
+"""What the questions of a job come with, beside the job itself: of its tenant, and of its conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shared.domain.models.exchange import ChatMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """`tenant_prompt` is a text, if only "", in jobs of a conversation, and None in all others.
+
+    `history` are the turns before this one, oldest first. `planner_model` writes guides, None: the job's own model.
+    `fallback_models` are asked in this order where the model of a question fails.
+    """
+
+    tenant_prompt: str | None = None
+    history: Sequence[ChatMessage] = ()
+    planner_model: str | None = None
+    fallback_models: Sequence[str] = ()
+
+
+NO_BACKGROUND = Background()

@@ -1,0 +1,49 @@
+"""The background of a stage: the turns before, and what its tenant has configured."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+from shared.domain.conversations.history import CountTokens, history_messages
+from shared.domain.errors import NotFound
+from shared.domain.models.background import Background
+from shared.domain.models.exchange import ChatMessage
+from shared.domain.tenants.config import TenantConfig
+from shared.ports import JobStore, StageClaim
+from shared.ports.tenants import Tenants
+from worker.engine.persist import persist
+
+
+class Backgrounds:
+    """Looks the backgrounds of claims up; one per engine."""
+
+    def __init__(self, store: JobStore, tenants: Tenants, count: CountTokens) -> None:
+        """`count` may be slow: it runs in a thread."""
+        self._store = store
+        self._tenants = tenants
+        self._count = count
+
+    async def of(self, claim: StageClaim) -> Background:
+        """Return the background of a claim; waits for the database as long as it is away."""
+        config = await persist(lambda: self._config(claim.tenant_id))
+        background = Background(planner_model=config.planner_model, fallback_models=config.fallback_models)
+        if claim.conversation_id is not None:
+            history = await self._history(claim, config.history_tokens)
+            prompt = config.prompt if claim.parent is None else ""
+            background = replace(background, tenant_prompt=prompt, history=history)
+        return background
+
+    async def _config(self, tenant_id: str) -> TenantConfig:
+        try:
+            return (await self._tenants.of(tenant_id)).config
+        except NotFound:  # it was removed while its job ran
+            return TenantConfig()
+
+    async def _history(self, claim: StageClaim, max_tokens: int) -> Sequence[ChatMessage]:
+        conversation_id = claim.conversation_id
+        if conversation_id is None or claim.parent is not None or not max_tokens:
+            return ()
+        rows = await persist(lambda: self._store.history(claim.tenant_id, conversation_id, claim.job_id))
+        return await asyncio.to_thread(history_messages, rows, max_tokens, self._count) if rows else ()
