@@ -34,6 +34,7 @@ from api.routes.elicitations import elicitation_routes
 from api.routes.executions import execution_routes
 from api.routes.jobs import job_routes
 from api.routes.message_flow import message_flow_routes
+from api.routes.messages import message_routes
 from api.routes.operations import ASSETS, operation_routes, page_assets, page_routes
 from api.routes.outputs import artifact_routes, output_routes
 from api.routes.schedules import schedule_routes
@@ -111,7 +112,8 @@ def create_api(settings: Settings) -> FastAPI:
     app.state.services = services
     for router in (
         *(job_routes, output_routes, control_routes, elicitation_routes, agent_routes),
-        *(schedule_routes, execution_routes, tenant_routes, message_flow_routes, conversation_routes),
+        *(schedule_routes, execution_routes, tenant_routes),
+        *(message_routes, message_flow_routes, conversation_routes),
         *(catalogue_routes, artifact_routes, operation_routes, page_routes),
     ):
         app.include_router(router)
@@ -120,7 +122,7 @@ def create_api(settings: Settings) -> FastAPI:
     describe_api(app, settings.limits, with_keys=settings.needs_keys)
     app.add_middleware(http.Faults)
     access = Access(settings.keys, services.known_keys, is_required=settings.needs_keys)
-    guard = Guard(access, settings.max_body_bytes)
+    guard = Guard(access, settings.max_body_bytes, settings.max_message_bytes)
     app.add_middleware(GuardMiddleware, guard=guard, metrics=services.metrics)  # the one added last is the outermost
     return app
 

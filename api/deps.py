@@ -99,7 +99,7 @@ async def job_when_ended(services: Services, job_id: UUID, seconds: float, reque
                 if view.is_whole:
                     return view
             stayed = await waiter.wait(min(seconds, services.settings.max_wait_seconds), request.receive)
-        request.scope[WAITED] = monotonic() - begun
+        request.scope[WAITED] = request.scope.get(WAITED, 0.0) + monotonic() - begun
         if not stayed:
             return None
     return await services.requests.view(tenant_id, job_id)

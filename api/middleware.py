@@ -36,6 +36,9 @@ _BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})
 _MEDIA_TYPES = {"/agents/": ("application/json", "application/yaml"), "/skills/": ("text/markdown",)}
 """What may be put below these paths; all else is JSON."""
 
+_MESSAGES = "/messages/"
+"""Bodies below this path have a limit of their own: a plan may be long, what a person says is not."""
+
 
 Fields = Mapping[bytes, bytes]
 """The header fields of a request by name in lower case; of several with one name the first."""
@@ -54,9 +57,10 @@ _UNREAD_SECONDS = 10.0
 class Guard:
     """Without a key that is required, `access` lets in this machine only."""
 
-    def __init__(self, access: Access, max_body_bytes: int) -> None:
+    def __init__(self, access: Access, max_body_bytes: int, max_message_bytes: int) -> None:
         self._access = access
         self._max_body_bytes = max_body_bytes
+        self._max_message_bytes = max_message_bytes
 
     async def check(self, scope: Scope) -> None:
         """Raise a `PlanqError` or an `HttpRefusal` unless the headers of a request allow it; note in it who asks."""
@@ -76,8 +80,8 @@ class Guard:
 
     def _check_body(self, method: str, path: str, fields: Fields) -> None:
         length = _text(fields, b"content-length")
-        if length.isdecimal() and int(length[:20]) > self._max_body_bytes:
-            raise self._too_large(f"{capped(length, 20)} bytes")
+        if length.isdecimal() and int(length[:20]) > (limit := self._limit(path)):
+            raise _too_large(limit, f"{capped(length, 20)} bytes")
         has_body = length.strip("0") != "" or b"transfer-encoding" in fields
         if method not in _BODY_METHODS or not has_body:
             return
@@ -95,24 +99,24 @@ class Guard:
             found, known = repr(capped(given, 100)) if given else "none", " or ".join(expected)
             raise HttpRefusal(415, "unsupported_media_type", f"expected Content-Type: {known}, found {found}")
 
-    def measured(self, receive: Receive) -> Receive:
+    def _limit(self, path: str) -> int:
+        return self._max_message_bytes if path.startswith(_MESSAGES) else self._max_body_bytes
+
+    def measured(self, path: str, receive: Receive) -> Receive:
         """Return `receive` with an end: it raises `HttpRefusal` (413) once more has come than a body may have."""
-        received = 0
+        received, limit = 0, self._limit(path)
 
         async def measured() -> Message:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
-            if received > self._max_body_bytes:
+            if received > limit:
                 # FastAPI lets only HTTPException through while it reads a body.
-                error = self._too_large("a longer one")
+                error = _too_large(limit, "a longer one")
                 raise HttpRefusal(413, error.code, error.message)
             return message
 
         return measured
-
-    def _too_large(self, found: str) -> TooLarge:
-        return TooLarge(f"expected a body of at most {self._max_body_bytes} bytes, found {found}")
 
 
 class GuardMiddleware:
@@ -158,7 +162,7 @@ class GuardMiddleware:
             except (PlanqError, HTTPException) as refusal:
                 await error_response(refusal)(asked, body.receive, watched)
                 return
-            await self._app(asked, self._guard.measured(body.receive), watched)
+            await self._app(asked, self._guard.measured(asked["path"], body.receive), watched)
         finally:
             seconds = max(0.0, perf_counter() - begun - asked.get(WAITED, 0.0))
             self._metrics.count(scope["method"], route_of(asked), status, seconds)
@@ -189,6 +193,10 @@ class _Body:
                     left -= len((await self.receive()).get("body", b""))
         except TimeoutError:
             pass
+
+
+def _too_large(limit: int, found: str) -> TooLarge:
+    return TooLarge(f"expected a body of at most {limit} bytes, found {found}", limit=limit)
 
 
 def _check_host(scope: Scope) -> None:

@@ -183,6 +183,9 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(
         default=16 * 1024 * 1024, ge=1024, description="Largest request body; a caller's plan of 10 000 steps fits."
     )
+    max_message_bytes: int = Field(
+        default=256 * 1024, ge=1024, description="Largest body of a message; of its text 10 000 characters are kept."
+    )
     max_connections: int = Field(
         default=12_000,
         ge=1,

@@ -33,7 +33,7 @@ class Inbound:
     Its `submission` has no idempotency key: `source_id`, the channel's own id of the message, takes its place.
     Without a `thread` it begins a conversation. The `policy` is the tenant's and gives way to the conversation's own.
     With `debounce_ms` its job waits that long for further messages, which are added to it, at most
-    `debounce_most_ms`.
+    `debounce_most_ms`. Kinds of attempts to steer a model that are `suspected` in its text become an event.
     """
 
     submission: Submission
@@ -48,6 +48,7 @@ class Inbound:
     policy: Policy = Policy.QUEUE
     debounce_ms: int = 0
     debounce_most_ms: int = 0
+    suspected: Sequence[str] = ()
 
 
 class Arrival(StrEnum):
@@ -206,6 +207,18 @@ class ConversationStore:
         """
         return await settle_turn(self._database, job_id)
 
+    async def job_of(self, tenant_id: str, message_id: UUID) -> UUID | None:
+        """Return the job that answers a message, None where there is no such message any more.
+
+        Of one that was to merge it is another one once the job that ran then has ended without taking it in.
+        """
+        row = await self._database.fetch_one("job_of_message", tenant_id=tenant_id, id=message_id)
+        return None if row is None else row["job_id"]
+
+    async def reply(self, tenant_id: str, job_id: UUID) -> Row | None:
+        """Return the newest message with which a settled turn was answered, None where it is not there."""
+        return await self._database.fetch_one("reply_of_job", tenant_id=tenant_id, job_id=job_id)
+
 
 def _message(inbound: Inbound) -> dict[str, Any]:
     return {
@@ -224,6 +237,7 @@ def _message(inbound: Inbound) -> dict[str, Any]:
         "debounce_seconds": inbound.debounce_ms / 1000,
         "debounce_most_seconds": inbound.debounce_most_ms / 1000,
         "may_answer": True,
+        "suspected": list(inbound.suspected) or None,
     }
 
 

@@ -107,4 +107,18 @@ INBOUND_RULES: tuple[Rule, ...] = (
         lambda case, expected: (case.input["action"], case.input["status"]) == ("cancel", "cancelled"),
         lambda case, expected: {"status": "cancelled"},
     ),
+    Rule(
+        "a plan that is not there is 404",
+        37,
+        "http",
+        lambda case, expected: case.input["path"].startswith("/plans/") and expected["status"] == 400,
+        lambda case, expected: {**expected, "status": 404},
+    ),
+    Rule(
+        "what the provider did is no fault of planq's or of the caller's",
+        37,
+        "http",
+        lambda case, expected: "llm_error" in case.input and expected["status"] in (401, 500),
+        lambda case, expected: {**expected, "status": 502},
+    ),
 )

@@ -28,9 +28,10 @@ NEEDS_THE_ENGINE = {
     ("inbound_flow", "task"),
     ("inbound_flow", "create_task"),
     ("inbound_flow", "refine_plan"),
+    ("inbound_flow", "http"),
+    ("inbound_flow", "openapi"),
 }
 NOT_THERE_YET = {
-    **dict.fromkeys(("http", "openapi"), "POST /messages/inbound"),
     **dict.fromkeys(("classify_error", "retry_delays", "circuit"), "model calls of a conversation"),
     "telegram_in": "the channel telegram",
     "telegram_out": "the channel telegram",

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from starlette.testclient import TestClient
 
 from api.app import create_api
+from api.messages import InboundRequest
 from api.routes.executions import ExecutionRequest
 from api.schemas import JobRequest, ValidationRequest
 from shared.domain.agents.document import AgentDocument, parse_agent
@@ -179,6 +180,7 @@ def test_what_curl_sends_fits_the_api() -> None:
         "/jobs": JobRequest,
         "/plans/validate": ValidationRequest,
         "/agents/critic/executions": ExecutionRequest,
+        "/messages/inbound": InboundRequest,
     }
 
     assert {path for path, _ in sent} == set(schemas)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from shared.domain.conversations.wording import sanitized
 from shared.domain.errors import ForeignTenant, InvalidRequest, TenantRequired, capped
@@ -19,6 +19,10 @@ MAX_NAME_CHARS = 128
 
 # Letters of any script, but no control characters: the name of a user goes to tools in a header.
 _Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS, pattern=r"^[^\x00-\x1f\x7f]+$")]
+
+
+_SAYS_SOMETHING = r"[^\s\x00-\x1f\x7f-\x9f\ufeff]"
+"""A character that neither is white space, as Python and ECMAScript have it, nor is left out; for descriptions."""
 
 
 class _Part(BaseModel):
@@ -45,13 +49,21 @@ class Content(_Part):
     """What is said."""
 
     type: Literal["text"] = "text"
-    text: str = Field(description="At most 10 000 characters are kept; what is longer is cut, and says so.")
+    text: str = Field(
+        description="At most 10 000 characters are kept; what is longer is cut, and says so.",
+        json_schema_extra={"pattern": _SAYS_SOMETHING},
+    )
 
 
 class CanonicalMessage(_Part):
     """One message of one person, whatever the channel."""
 
-    tenant_id: str | None = Field(None, max_length=200, description="The tenant of the key; required.")
+    model_config = ConfigDict(json_schema_extra={"required": ["tenant_id", "channel", "from", "content"]})
+
+    # A message without one is refused by its own error: the model takes it, its description does not.
+    tenant_id: Annotated[str | None, WithJsonSchema({"type": "string", "minLength": 1})] = Field(
+        None, max_length=200, description="The tenant of the key."
+    )
     channel: Annotated[str, Field(min_length=1, max_length=63)] = Field(
         description="One of the tenant's channels; `api`, `web` and `telegram` unless it says otherwise."
     )
@@ -91,7 +103,7 @@ def checked_text(message: CanonicalMessage, tenant_id: str, config: TenantConfig
     """
     if not message.tenant_id:
         raise TenantRequired("tenant_id: expected the tenant of the API key, found none; a message names its tenant")
-    if message.tenant_id != tenant_id:
+    if message.tenant_id.lower() != tenant_id:  # UUIDs are written in either case
         raise ForeignTenant("Tenant ID mismatch: the API key is of another tenant (possible spoofing attempt)")
     text = sanitized(message.content.text)
     defects = []

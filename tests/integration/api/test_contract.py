@@ -84,6 +84,8 @@ OPERATIONS = [
     ("DELETE", "/tenants/{tenant_id}/keys/{key_id}"),
     ("GET", "/tools"),
     ("POST", "/plans/validate"),
+    ("POST", "/messages/inbound"),
+    ("GET", "/messages/status/{job_id}"),
     ("GET", "/plans"),
     ("GET", "/plans/{plan_id}"),
     ("POST", "/plans/{plan_id}/refine"),

@@ -107,6 +107,7 @@ class Belongings:
                 message(SECRET, tenant=OWNER, strategy=Strategy.REACT, source_id="m-1")
             )
         )
+        self.turn = str(received.job_id)
         return {"conversation_id": str(received.conversation_id), "message_id": str(received.message_id)}
 
     def operations(self) -> Iterator[tuple[str, str]]:
@@ -168,6 +169,7 @@ def test_the_same_requests_find_what_is_the_callers_own(owned: Belongings) -> No
     for method, path in owned.operations():
         if "{" in path:
             ids = {**owned.ids, **(owned.asking if "settle" in path else {})}
+            ids |= {"job_id": owned.turn} if path.startswith("/messages/") else {}
             answer = owned.ask(OWNER, method, path, ids=ids)
             assert answer.status_code not in (403, 404, 422), f"{method} {path}: {answer.text}"
 

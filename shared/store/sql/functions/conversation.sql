@@ -67,6 +67,9 @@ BEGIN
             v_begun := v_begun || v_job;
         END IF;
     END IF;
+    IF a.outcome NOT IN ('rejected', 'closed', 'asking') THEN
+        PERFORM planq_note_suspected(m, c.id, coalesce(a.job, v_job));
+    END IF;
     RETURN json_build_object('outcome', a.outcome, 'conversation_id', c.id, 'message_id', m.id,
         'sequence', c.last_sequence + 1, 'job_id', coalesce(a.job, v_job), 'ended', to_json(v_ended),
         'begun', to_json(v_begun));
@@ -99,6 +102,7 @@ BEGIN
     SELECT max(turn) INTO a.turn FROM conversation_messages
     WHERE tenant_id = m.tenant_id AND conversation_id = c.id AND job_id = c.active_job_id;
     PERFORM planq_store_message(c, m, c.active_job_id, a, NULL);
+    PERFORM planq_note_suspected(m, c.id, c.active_job_id);
     RETURN json_build_object('outcome', 'answered', 'conversation_id', c.id, 'message_id', m.id,
         'sequence', c.last_sequence + 1, 'job_id', c.active_job_id, 'ended', '[]'::json, 'begun', '[]'::json,
         'answered', v_result);
@@ -123,6 +127,15 @@ BEGIN
     UPDATE conversations SET last_sequence = c.last_sequence + 1, messages_in = messages_in + 1,
         last_inbound_at = planq_now(), last_turn = greatest(last_turn, a.turn)
     WHERE id = c.id AND tenant_id = m.tenant_id;
+END $$;
+
+-- Tells of attempts to steer a model that were found in the text of a message, in the events of the job `p_job`.
+CREATE FUNCTION planq_note_suspected(m planq_message, p_conversation uuid, p_job uuid) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF m.suspected IS NOT NULL THEN
+        PERFORM planq_append_event(m.tenant_id, p_job, 'injection_suspected', json_build_object(
+            'conversation_id', p_conversation, 'message_id', m.id, 'kinds', m.suspected));
+    END IF;
 END $$;
 
 -- What a message came to whose source id the channel has used before; null where it is new.

@@ -61,3 +61,13 @@ WHERE m.tenant_id = %(tenant_id)s AND m.job_id = %(job_id)s AND NOT EXISTS (
     SELECT FROM conversation_messages c
     WHERE c.tenant_id = m.tenant_id AND c.job_id = m.job_id AND c.direction = 'outbound')
 ORDER BY created_at, sequence
+
+-- name: job_of_message
+-- The job that answers a message.
+SELECT job_id FROM conversation_messages WHERE id = %(id)s AND tenant_id = %(tenant_id)s
+
+-- name: reply_of_job
+-- What a turn was answered with; a job that was resumed has answered more than once.
+SELECT id, conversation_id, channel, user_id, text, created_at FROM conversation_messages
+WHERE job_id = %(job_id)s AND tenant_id = %(tenant_id)s AND kind = 'message' AND direction = 'outbound'
+ORDER BY sequence DESC LIMIT 1

@@ -1,0 +1,292 @@
+"""From an inbound message to a job of its conversation, and from that job's end to the answer of the request.
+
+    checked_message     every check of what was sent
+    receive_message     one commit, then the wake-ups
+    answer_message      wait for the job within bounds, and answer with what it came to
+    answer_for_job      the same for a job that somebody asks for later
+
+What a provider or a tool has said never goes out: a person is told a plain sentence, and the id under which whoever
+runs planq finds the rest (docs/decisions.md, D41).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from time import monotonic
+from typing import Any, Literal
+from uuid import UUID
+
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from api.callers import Caller
+from api.deps import Services, announce_ended, answer_to_nobody, job_when_ended
+from api.documents import elicitation_document
+from api.http import RETRY_AFTER_SECONDS, STATUS_OF, HttpRefusal, JsonResponse
+from api.message_flow import task_document
+from api.schemas import MAX_METADATA_BYTES, Answer, ElicitationDocument, Id
+from api.submission import check_object, trace_id
+from shared.domain import errors
+from shared.domain.conversations.failure import told
+from shared.domain.conversations.inbound import CanonicalMessage, checked_text
+from shared.domain.conversations.wording import injection_kinds
+from shared.domain.errors import Conflict, NotFound
+from shared.domain.jobs.states import ElicitationStatus, JobStatus, StepStatus
+from shared.ports.tenants import Tenant
+from shared.settings import Settings
+from shared.store.conversations import Arrival, Inbound, Received
+from shared.store.ids import new_id
+from shared.store.requests import Submission
+from shared.store.views import JobView, parsed
+
+_LIMITED_SECONDS = 30
+"""What a client is asked to wait whose provider wants fewer calls; what is shorter planq has waited itself."""
+
+_OF_THE_PROVIDER = frozenset(
+    kind.code
+    for kind in (
+        *(errors.Transient, errors.Unreached, errors.RateLimited, errors.TimedOut, errors.FirstTokenTimedOut),
+        *(errors.AuthFailed, errors.ModelRefused, errors.InvalidOutput, errors.InternalFault),
+    )
+)
+_STATUS_OF_CODE: Mapping[str, int] = {kind.code: status for kind, status in STATUS_OF.items() if status != 500}
+_QUEUED = "Message queued for processing"
+_RUNS = "Message is being processed"
+_ASKS = "A question has to be answered first"
+
+
+class InboundRequest(CanonicalMessage):
+    """A message, and whether its answer is waited for."""
+
+    async_processing: bool = Field(default=False, description="Answer at once with 202, as soon as it is stored.")
+
+
+class MessageContent(Answer):
+    """What is said."""
+
+    type: Literal["text"]
+    text: str
+
+
+class FlowIds(Answer):
+    """Where the work on a message can be looked at."""
+
+    task_id: Id = Field(description="The job: `/tasks/{id}`, `/jobs/{id}`.")
+    plan_id: Id | None = Field(None, description="There where the job made a plan: `/plans/{id}`.")
+
+
+class OutboundMessage(Answer):
+    """The message that answers."""
+
+    id: Id
+    conversation_id: Id
+    channel: str
+    direction: Literal["outbound"]
+    to: dict[str, str]
+    content: MessageContent
+    metadata: FlowIds
+
+
+class MessageAnswer(Answer):
+    """What became of a message."""
+
+    status: Literal["success"]
+    message: OutboundMessage
+    latency_ms: int = Field(description="From the message's commit to the end of its job.")
+    tool_calls_executed: int = Field(description="Calls that succeeded.")
+    metadata: FlowIds
+
+
+class PendingAnswer(Answer):
+    """A message that is stored and not answered yet."""
+
+    status: Literal["queued", "processing", "input_required"]
+    job_id: Id
+    message: str
+    elicitation: ElicitationDocument | None = Field(
+        None, description="What a person is asked first; there where `status` is `input_required`."
+    )
+
+
+def checked_message(
+    settings: Settings, tenant: Tenant, message: CanonicalMessage, traceparent: str | None
+) -> Inbound:
+    """Return a message as it is stored, with the job that is to answer it.
+
+    Raises as `checked_text` does, and `TooLarge` for long metadata.
+    """
+    config = tenant.config
+    text = checked_text(message, tenant.id, config)
+    check_object("metadata", message.metadata, MAX_METADATA_BYTES)
+    submission = Submission(
+        id=new_id(),
+        tenant_id=tenant.id,
+        input=text,
+        strategy=config.message_strategy(),
+        model=config.model or settings.model,
+        limits=config.message_limits(settings.limits),
+        budget=config.budget,
+        user_id=message.from_.external_id,
+        trace_id=trace_id(traceparent),
+    )
+    return Inbound(
+        submission=submission,
+        channel=message.channel,
+        thread=message.named_thread(),
+        source_id=message.source_id(),
+        user_id=message.from_.external_id,
+        text=text,
+        content=message.model_dump(include={"from_", "to", "timestamp"}, by_alias=True, exclude_none=True),
+        metadata=message.metadata or None,
+        policy=config.policy,
+        debounce_ms=config.debounce_ms,
+        debounce_most_ms=config.debounce_most_ms,
+        suspected=injection_kinds(text),
+    )
+
+
+async def receive_message(services: Services, inbound: Inbound) -> Received:
+    """Store a message; publish what has to begin, announce what has ended.
+
+    Raises `Conflict` for a conversation that is closed, or that refuses messages while a job of it runs.
+    """
+    received = await services.conversations.receive(inbound)
+    announce_ended(services, received.ended)
+    if received.outcome is Arrival.ACCEPTED and received.job_id is not None:
+        services.waiters.submitted(received.job_id, inbound.submission.tenant_id)
+    services.publisher.publish_soon(received.wakes)
+    if received.outcome is Arrival.REJECTED:
+        raise _rejected(received)
+    return received
+
+
+def _rejected(received: Received) -> Conflict:
+    conversation = received.conversation_id
+    if received.is_closed:
+        return Conflict(f"conversation {conversation} is closed; open it, or name another thread")
+    return Conflict(
+        f"conversation {conversation} works on a message and takes no other one meanwhile; send it again later, or "
+        "let the conversation have another policy"
+    )
+
+
+def stored_message(received: Received) -> Response:
+    """Answer that a message is stored and will be worked on."""
+    assert received.job_id is not None  # only a rejected message has none
+    answer = {"status": "queued", "job_id": str(received.job_id), "message": _QUEUED}
+    return JsonResponse(answer, status_code=202, headers=_location(received.job_id))
+
+
+async def answer_message(services: Services, who: Caller, received: Received, request: Request) -> Response:
+    """Answer with what a message came to, at the latest after the longest wait with where it stands.
+
+    A question to a person ends the wait: its answer comes as the next message, or over any other way. Raises
+    `HttpRefusal` for a job that failed, in words for people.
+    """
+    job_id = received.job_id
+    message_id = received.message_id
+    assert job_id is not None  # only a rejected message has none
+    assert message_id is not None
+    until = monotonic() + services.settings.max_wait_seconds
+    while True:
+        seconds = min(services.settings.wait_poll_seconds, until - monotonic())
+        view = await job_when_ended(services, job_id, max(seconds, 0.0), request)
+        if view is None:
+            return answer_to_nobody()
+        if view.has_ended:
+            await _settle(services, job_id)
+            answering = await services.conversations.job_of(who.tenant_id, message_id)
+            if answering in (None, job_id):
+                return await _answered(services, who, view)
+            job_id = answering  # it was to merge with a job that ended before
+        elif _is_asking(view) or monotonic() >= until:
+            return await _pending(services, who, view)
+
+
+async def answer_for_job(services: Services, who: Caller, job_id: UUID, seconds: float, request: Request) -> Response:
+    """Answer as `answer_message` does, for the job of a message; raises `NotFound` for one of no conversation."""
+    view = await job_when_ended(services, job_id, seconds, request)
+    if view is None:
+        return answer_to_nobody()
+    if view.row["conversation_id"] is None:
+        raise NotFound(f"job {job_id} answers no message; GET /jobs/{job_id} shows it")
+    if not view.has_ended:
+        return await _pending(services, who, view)
+    await _settle(services, job_id)
+    return await _answered(services, who, view)
+
+
+async def _settle(services: Services, job_id: UUID) -> None:
+    """Have the end of a turn written down now, so that its answer can be read and the next turn begins."""
+    services.publisher.publish_soon(await services.conversations.settle(job_id))
+
+
+async def _answered(services: Services, who: Caller, view: JobView) -> Response:
+    row = view.row
+    if row["status"] != JobStatus.COMPLETED:
+        raise _failed(view)
+    reply = await services.conversations.reply(who.tenant_id, row["id"])
+    if reply is None:
+        raise NotFound(f"the conversation {row['conversation_id']} is not there any more, nor is its answer")
+    task = task_document(view)
+    ids = {name: task[name] for name in ("task_id", "plan_id") if task[name] is not None}
+    message = {
+        "id": str(reply["id"]),
+        "conversation_id": str(reply["conversation_id"]),
+        "channel": reply["channel"],
+        "direction": "outbound",
+        "to": {"type": "user", "external_id": reply["user_id"]},
+        "content": {"type": "text", "text": reply["text"]},
+        "metadata": ids,
+    }
+    took = row["finished_at"] - row["created_at"]
+    answer = {
+        "status": "success",
+        "message": message,
+        "latency_ms": round(took.total_seconds() * 1000),
+        "tool_calls_executed": sum(step["status"] == StepStatus.SUCCEEDED for step in view.steps),
+        "metadata": ids,
+    }
+    return JsonResponse(answer)
+
+
+def _failed(view: JobView) -> HttpRefusal:
+    """Return the refusal for a job that came to no answer; its id is the error's, and none of its words go out."""
+    row = view.row
+    job_id, code = str(row["id"]), errors.Cancelled.code
+    if row["status"] == JobStatus.FAILED:
+        code = parsed(row["error"].body.decode("utf-8", "surrogatepass"))["code"]
+    status = _STATUS_OF_CODE.get(code, 502)
+    what = "LLM call failed." if code in _OF_THE_PROVIDER else "The message was not answered."
+    wait = {429: _LIMITED_SECONDS, 503: RETRY_AFTER_SECONDS}.get(status)
+    return HttpRefusal(
+        status,
+        code,
+        f"{what} Error ID: {job_id}. {told(code)}",
+        headers=None if wait is None else {"Retry-After": str(wait)},
+        instance=f"urn:uuid:{job_id}",
+        job_id=job_id,
+        conversation_id=str(row["conversation_id"]),
+    )
+
+
+def _is_asking(view: JobView) -> bool:
+    return view.row["status"] == JobStatus.INPUT_REQUIRED and view.row["paused_at"] is None
+
+
+async def _pending(services: Services, who: Caller, view: JobView) -> Response:
+    """Answer with where a job stands, and with the question that it waits for."""
+    job_id = view.row["id"]
+    answer: dict[str, Any] = {"status": "processing", "job_id": str(job_id), "message": _RUNS}
+    if view.row["status"] == JobStatus.QUEUED:
+        answer |= {"status": "queued", "message": _QUEUED}
+    if _is_asking(view):
+        asked = {"status": ElicitationStatus.OPEN, "job_id": job_id, "below": None, "limit": 1}
+        for row in await services.elicitations.page(who.tenant_id, **asked):
+            answer |= {"status": "input_required", "message": _ASKS, "elicitation": elicitation_document(row)}
+    return JsonResponse(answer, status_code=202, headers=_location(job_id))
+
+
+def _location(job_id: UUID) -> dict[str, str]:
+    return {"Location": f"/messages/status/{job_id}"}
