@@ -1,7 +1,7 @@
 """What belongs to one tenant is not there for another: every route, with every id, neither shows nor changes it.
 
-The routes are those of `/openapi.json`. A parameter of a path that this does not know fails the test: say in `IDS`
-whose id it is.
+The routes are those of `/openapi.json`. A parameter of a path that this does not know fails the test: say in
+`Belongings.ids` whose id it is.
 """
 
 from __future__ import annotations
