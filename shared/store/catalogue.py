@@ -12,7 +12,7 @@ from time import monotonic
 from typing import TypeAlias
 
 from shared.domain.tenants.config import TenantConfig
-from shared.domain.tenants.offers import offered_tools
+from shared.domain.tenants.offers import narrowed_tools
 from shared.domain.tools.definition import ToolDefinition
 from shared.ports.tenants import Tenants
 from shared.store.database import Database
@@ -63,7 +63,7 @@ class Catalogue:
         if offer is None or offer.published is not published or offer.config != config:
             if len(self._offered) >= _MOST_OFFERS:
                 self._offered.clear()
-            offer = self._offered[tenant_id] = _Offer(published, config, offered_tools(config, published))
+            offer = self._offered[tenant_id] = _Offer(published, config, narrowed_tools(config, published))
         return offer.tools
 
 

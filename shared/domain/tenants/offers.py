@@ -10,7 +10,7 @@ from shared.domain.tools.definition import MCP_SOURCE, ToolDefinition
 from shared.domain.tools.names import is_reserved
 
 
-def offered_tools(config: TenantConfig, tools: Mapping[str, ToolDefinition]) -> Mapping[str, ToolDefinition]:
+def narrowed_tools(config: TenantConfig, tools: Mapping[str, ToolDefinition]) -> Mapping[str, ToolDefinition]:
     """Return those of the published tools that a tenant may use; `tools` itself where nothing narrows them.
 
     A tool has to pass both lists: its name that of `tools`, its server, where it has one, that of `mcp_servers`.

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shared.domain.tenants.config import TenantConfig
-from shared.domain.tenants.offers import offered_tools
+from shared.domain.tenants.offers import narrowed_tools
 from shared.domain.tools.definition import ToolDefinition
 
 TOOLS = {
@@ -38,4 +38,4 @@ TOOLS = {
     ],
 )
 def test_the_lists_of_a_tenant_narrow_what_is_published(config: dict[str, Any], offered: set[str]) -> None:
-    assert set(offered_tools(TenantConfig(**config), TOOLS)) == offered
+    assert set(narrowed_tools(TenantConfig(**config), TOOLS)) == offered
