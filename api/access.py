@@ -38,6 +38,10 @@ _HOW = "expected the header Authorization: Bearer <key>"
 class FindsKeys(Protocol):
     """What knows the keys of the database (`KnownKeys`)."""
 
+    def at_hand(self, digest: bytes) -> KnownKey | None:
+        """Return the key of a digest if it is in use; None says nothing of it."""
+        ...
+
     async def find(self, digest: bytes) -> KnownKey | None:
         """Return the key of a digest, None for one that nobody has stored; raises `DatabaseUnavailable`."""
         ...
@@ -70,9 +74,11 @@ class Access:
         return caller
 
     async def _caller_of(self, key: str, digest: bytes) -> Caller:
-        if not is_key(key):
-            raise _malformed(key)
-        found = await self._known.find(digest)
+        found = self._known.at_hand(digest)
+        if found is None:
+            if not is_key(key):
+                raise _malformed(key)
+            found = await self._known.find(digest)
         if found is None:
             raise Unauthorized("the API key is not known; expected one that `planq keys create` has made here")
         if found.ended is not None:

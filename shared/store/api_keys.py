@@ -123,6 +123,10 @@ class KnownKeys:
         self._known: Fresh[bytes, KnownKey | None] = Fresh(self._asked.do, _FRESH_SECONDS)
         self._noting: set[asyncio.Task[None]] = set()
 
+    def at_hand(self, digest: bytes) -> KnownKey | None:
+        """Return the key of a digest if it is in use; None says nothing of it."""
+        return self._known.at_hand(digest)
+
     async def find(self, digest: bytes) -> KnownKey | None:
         """Return the key of a digest as it is, or was less than a second ago; None for one that nobody has stored.
 

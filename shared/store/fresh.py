@@ -27,6 +27,11 @@ class Fresh(Generic[Key, Value]):
         self._kept: dict[Key, tuple[float, Value]] = {}
         self._asking: dict[Key, asyncio.Task[Value]] = {}
 
+    def at_hand(self, key: Key) -> Value | None:
+        """Return the value of a key that was asked for a moment ago; None where `of` would ask."""
+        kept = self._kept.get(key)
+        return kept[1] if kept is not None and monotonic() < kept[0] + self._seconds / 2 else None
+
     async def of(self, key: Key) -> Value:
         """Return the value of a key; raises what `ask` raises where none is kept."""
         kept = self._kept.get(key)

@@ -1,8 +1,9 @@
 """B9: requests a second of the API, against a bare FastAPI route that does one INSERT or one SELECT.
 
-Both are served by uvicorn with the same settings, on the same database server, with the same driver and as many
-connections, and asked by the same client over the same number of connections, in turns. No worker runs: what a job
-costs once it is stored is other measurements' business. Every look is at another job than the one before.
+The API is asked without a key, and with one that it finds in the database. Both servers run under uvicorn with the
+same settings, on the same database server, with the same driver and as many connections, and are asked by the same
+client over the same number of connections, in turns. No worker runs: what a job costs once it is stored is other
+measurements' business. Every look is at another job than the one before.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ import itertools
 import statistics
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
 import psutil
 import psycopg
 
+from shared.domain.jobs.ids import TENANT
+from shared.domain.tenants.keys import KeyScope
+from shared.store.api_keys import ApiKeyStore
 from shared.store.database import Database
 from tests.bench import bare_api
 from tests.bench.client import Client, run
@@ -29,9 +33,11 @@ from tests.support.stack import Stack
 from worker.tools import tool
 
 BARE = "bare FastAPI"
+KEYED = "planq with a key"
 REQUESTS, QUICK_REQUESTS = 2_000, 1_000
 CONNECTIONS = 32
 POST_FACTOR, GET_FACTOR, HOPED_FACTOR = 0.6, 0.7, 0.9
+KEYED_FACTOR = 0.95
 MS = 1_000.0
 
 
@@ -56,6 +62,9 @@ KINDS = {
 }
 """What is asked, and what its figure is called."""
 
+KEYED_KINDS = ("POST input", "GET queued")
+"""What is compared with and without a key."""
+
 
 @dataclass
 class Load:
@@ -73,6 +82,7 @@ class Server:
     database_url: str
     process: psutil.Process
     jobs: dict[str, list[str]] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 Loads = Mapping[tuple[str, str], Load]
@@ -82,7 +92,8 @@ def measure(context: Context) -> list[Figure]:
     """Ask both servers in turns, after a round that does not count."""
     with serving(context) as servers:
         loads = run(compared(servers, context.repeats, context.either(REQUESTS, QUICK_REQUESTS)))
-    return [_figure(kind, name, loads) for kind, name in KINDS.items()]
+    figures = [_figure(kind, name, loads) for kind, name in KINDS.items()]
+    return [*figures, *(_keyed_figure(kind, loads) for kind in KEYED_KINDS)]
 
 
 @contextmanager
@@ -99,8 +110,18 @@ def serving(context: Context) -> Iterator[Mapping[str, Server]]:
             stacks.callback(stack.stop)
             process = stack.run("api", "-m", module)
             servers[name] = Server(stack.url, database_url, psutil.Process(process.pid))
-        servers["planq"].jobs["finished"] = finished
+        headers = {"Authorization": f"Bearer {asyncio.run(_make_key(database_url))}"}
+        servers[KEYED] = replace(servers["planq"], jobs={}, headers=headers)
+        for name in ("planq", KEYED):
+            servers[name].jobs["finished"] = finished
         yield servers
+
+
+async def _make_key(database_url: str) -> str:
+    """Make a key that may do what is asked for without one, for the same tenant."""
+    async with Database(database_url, max_connections=1) as database:
+        _, text = await ApiKeyStore(database).create(TENANT, "bench", frozenset({KeyScope.JOBS}), None)
+        return text
 
 
 async def _finish(database_url: str, jobs: int) -> list[str]:
@@ -123,13 +144,15 @@ async def compared(servers: Mapping[str, Server], rounds: int, requests: int) ->
     """Send each server so many requests of every kind in every round, and in one before that does not count."""
     loads: dict[tuple[str, str], Load] = {}
     for server in servers.values():
-        async with Client(server.url, connections=CONNECTIONS) as client:
+        async with Client(server.url, connections=CONNECTIONS, headers=server.headers) as client:
             await client.answering()
             stored = [(await client.post("/jobs", BODIES["plan"])).json()["id"] for _ in range(CONNECTIONS)]
         server.jobs["queued"] = [f"/jobs/{job}" for job in stored]
         server.jobs.setdefault("finished", server.jobs["queued"])
     for turn, kind in itertools.product(range(rounds + 1), KINDS):
         for name, server in servers.items():
+            if name == KEYED and kind not in KEYED_KINDS:
+                continue
             load = loads.setdefault((name, kind), Load())
             await ask(server, kind, requests, load if turn else Load())
     return loads
@@ -138,7 +161,7 @@ async def compared(servers: Mapping[str, Server], rounds: int, requests: int) ->
 async def ask(server: Server, kind: str, requests: int, load: Load) -> None:
     """Send so many requests as fast as the answers come, and note what that took."""
     method, _, which = kind.partition(" ")
-    async with Client(server.url, connections=CONNECTIONS) as client:
+    async with Client(server.url, connections=CONNECTIONS, headers=server.headers) as client:
         paths = itertools.cycle(server.jobs.get(which, ()))
         is_post = method == "POST"
         expected = 202 if is_post else 200
@@ -169,6 +192,21 @@ def _figure(kind: str, name: str, loads: Loads) -> Figure:
         more_is_better=True,
         samples=planq.per_second,
         note=f"CPU of the serving process for one request, ms, planq and bare FastAPI: {_told(loads)}",
+    )
+
+
+def _keyed_figure(kind: str, loads: Loads) -> Figure:
+    keyed, without = loads[KEYED, kind], loads["planq", kind]
+    own, other = (MS * statistics.median(load.cpu_seconds) for load in (keyed, without))
+    return Figure(
+        f"{KINDS[kind]}, with a key",
+        statistics.median(keyed.per_second),
+        "/s",
+        limits={"without": statistics.median(without.per_second)},
+        bounds=[Bound(KEYED_FACTOR, "without", at_most=False)],
+        more_is_better=True,
+        samples=keyed.per_second,
+        note=f"CPU of the serving process for one request, ms, with a key and without: {own:.3f} and {other:.3f}",
     )
 
 

@@ -27,11 +27,11 @@ def test_both_servers_do_the_same_work(context: Context) -> None:
         with psycopg.connect(servers["planq"].database_url) as connection:
             stored = connection.execute(TOLD).fetchone()
 
-    kinds = len(http_cost.KINDS)
-    assert [len(load.per_second) for load in loads.values()] == [ROUNDS] * 2 * kinds
-    # The jobs to be looked at, and two kinds of POST in each round and in the one that does not count.
-    posts = http_cost.CONNECTIONS + 2 * (ROUNDS + 1) * REQUESTS
-    assert stored == (posts, posts)
+    kinds, keyed = len(http_cost.KINDS), len(http_cost.KEYED_KINDS)
+    assert [len(load.per_second) for load in loads.values()] == [ROUNDS] * (2 * kinds + keyed)
+    # The jobs to be looked at, and two kinds of POST in every round, the one that does not count too; one with a key.
+    looked_at, asked = http_cost.CONNECTIONS, (ROUNDS + 1) * REQUESTS
+    assert stored == (2 * looked_at + 3 * asked, looked_at + 2 * asked)
 
 
 def test_every_client_of_a_storm_is_answered_after_its_job_has_ended(context: Context) -> None:

@@ -48,11 +48,13 @@ def run(work: Callable[[Fresh[str, str], Source], Awaitable[None]]) -> None:
 
 def test_what_is_in_use_is_asked_for_beside_its_readers(clock: list[float]) -> None:
     async def work(kept: Fresh[str, str], source: Source) -> None:
+        assert kept.at_hand("a") is None
         assert await kept.of("a") == "a1"
         clock[0] += 0.49
-        assert await kept.of("a") == "a1"
+        assert (await kept.of("a"), kept.at_hand("a")) == ("a1", "a1")
         assert source.asked == 1
         clock[0] += 0.02
+        assert kept.at_hand("a") is None
         source.goes.clear()
         assert [await kept.of("a"), await kept.of("a")] == ["a1", "a1"]  # nobody waits, and one question suffices
         source.goes.set()
