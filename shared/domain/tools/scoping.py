@@ -19,7 +19,7 @@ SUSPICIOUS_ARGUMENTS = "suspicious_arguments"
 _VISIBLE = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
 
 
-class Scope(Protocol):
+class CallScope(Protocol):
     """Whom a call is made for; `ToolContext` is one. Empty where there is no user, or no conversation."""
 
     @property
@@ -50,13 +50,13 @@ def unscoped_schema(schema: Mapping[str, Any], user_scoped: Collection[str]) -> 
     return changed
 
 
-def scoped_arguments(user_scoped: Collection[str], scope: Scope) -> dict[str, str]:
+def scoped_arguments(user_scoped: Collection[str], scope: CallScope) -> dict[str, str]:
     """Return their values: of `tenant_id` and `conversation_id` what they say, of all others the user."""
     known = {"tenant_id": scope.tenant_id, "conversation_id": scope.conversation_id}
     return {name: known.get(name, scope.user_id) for name in user_scoped}
 
 
-def scope_headers(scope: Scope) -> dict[str, str]:
+def scope_headers(scope: CallScope) -> dict[str, str]:
     """Return the HTTP headers that say whom a call is made for, without those that are empty.
 
     Everything but visible ASCII characters is percent-encoded, and so is the percent sign.
