@@ -37,6 +37,8 @@ MEASUREMENTS = {
     "B12": "tests.bench.react",
     "B13": "tests.bench.children",
     "B14": "tests.bench.turns",
+    "B15": "tests.bench.noisy_tenant",
+    "B16": "tests.bench.inbound_cost",
     "startup": "tests.bench.startup",
     "storage": "tests.bench.storage",
     "scale": "tests.bench.scale",

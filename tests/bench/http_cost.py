@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -25,7 +25,7 @@ from shared.domain.tenants.keys import KeyScope
 from shared.store.api_keys import ApiKeyStore
 from shared.store.database import Database
 from tests.bench import bare_api
-from tests.bench.client import Client, run
+from tests.bench.client import Answer, Client, run
 from tests.bench.context import Context
 from tests.bench.figures import Bound, Figure
 from tests.support.harness import Harness, ScriptedModel, make_tool
@@ -159,19 +159,28 @@ async def compared(servers: Mapping[str, Server], rounds: int, requests: int) ->
 
 
 async def ask(server: Server, kind: str, requests: int, load: Load) -> None:
-    """Send so many requests as fast as the answers come, and note what that took."""
+    """Send so many requests of a kind, and note what that took."""
     method, _, which = kind.partition(" ")
+    paths = itertools.cycle(server.jobs.get(which, ()))
+
+    async def send(client: Client) -> Answer:
+        return await (client.post("/jobs", BODIES[which]) if method == "POST" else client.get(next(paths)))
+
+    await flood(server, send, requests, load, expected=202 if method == "POST" else 200)
+
+
+async def flood(
+    server: Server, send: Callable[[Client], Awaitable[Answer]], requests: int, load: Load, *, expected: int
+) -> None:
+    """Send so many requests as fast as the answers come, and note what that took; raises for another status."""
     async with Client(server.url, connections=CONNECTIONS, headers=server.headers) as client:
-        paths = itertools.cycle(server.jobs.get(which, ()))
-        is_post = method == "POST"
-        expected = 202 if is_post else 200
         left = iter(range(requests))
 
         async def keep_asking() -> None:
             for _ in left:
-                answer = await (client.post("/jobs", BODIES[which]) if is_post else client.get(next(paths)))
+                answer = await send(client)
                 if answer.status != expected:
-                    raise RuntimeError(f"{kind}: expected {expected}, found {answer.status} {answer.body[:300]!r}")
+                    raise RuntimeError(f"expected {expected}, found {answer.status} {answer.body[:300]!r}")
 
         before, begun = sum(server.process.cpu_times()[:2]), perf_counter()
         await asyncio.gather(*(keep_asking() for _ in range(CONNECTIONS)))
