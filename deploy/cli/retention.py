@@ -38,7 +38,8 @@ def retention(
     """Remove jobs that have been kept for long enough.
 
     How long is PLANQ_RETAIN_COMPLETED_DAYS, PLANQ_RETAIN_FAILED_DAYS and PLANQ_RETAIN_CANCELLED_DAYS, counted from
-    the end of a job. With a job go its steps, events, artifacts, model calls and its idempotency key.
+    the end of a job, or what its tenant's configuration says instead. With a job go its steps, events, artifacts,
+    model calls and its idempotency key.
     """
     with reported(as_json=as_json):
         keep = located_settings().retention
@@ -82,8 +83,8 @@ def _removed(keep: Mapping[JobStatus, timedelta], removed: Mapping[str, int]) ->
     from shared.store.retention import PAYLOADS
 
     jobs = _kept(keep)
-    for status in keep:
-        jobs[status.value] |= {"removed": removed.get(status.value, 0)}
+    for status in jobs:
+        jobs[status] |= {"removed": removed.get(status, 0)}
     return {"dry_run": False, "jobs": jobs, "large_outputs": {"removed": removed.get(PAYLOADS, 0)}}
 
 
@@ -103,7 +104,7 @@ def _show(document: Mapping[str, Any]) -> None:
     for status, found in document["jobs"].items():
         days = found["kept_days"]
         kept = "kept for ever" if days is None else f"kept for {days:g} days"
-        lines.append([status, kept, "" if days is None else f"{found[key]} {key}"])
+        lines.append([status, kept, f"{found[key]} {key}"])
     if "large_outputs" in document:
         lines.append(
             ["large outputs", "kept while a job has them", f"{document['large_outputs']['removed']} removed"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from shared.domain.jobs.states import JobStatus
+from shared.domain.jobs.states import TERMINAL_JOB, JobStatus
 from shared.ports import Removed
 from shared.store.database import Database, query
 
@@ -51,16 +51,20 @@ class Retention:
         keep: Mapping[JobStatus, timedelta],
         payloads: Collector,
     ) -> None:
-        """`keep` says how long after their end jobs are kept; a status that is missing is kept for ever."""
+        """`keep` says how long after their end jobs are kept; a status that is missing is kept for ever.
+
+        A tenant whose configuration names days of its own has those in their place.
+        """
         if unfinished := [status for status in keep if not status.is_terminal]:
             raise ValueError(f"expected statuses of ended jobs, found {', '.join(unfinished)}")
         self._database = database
         self._keep = keep
+        self._statuses = [*keep, *sorted(TERMINAL_JOB - keep.keys())]
         self._payloads = payloads
 
     async def remove(self) -> AsyncIterator[Removed]:
-        for status, kept in self._keep.items():
-            while count := await self._delete(status, kept):
+        for status in self._statuses:
+            while count := await self._delete(status):
                 yield Removed(status.value, count)
         while count := await self._payloads.collect(_PAYLOADS):
             yield Removed(PAYLOADS, count)
@@ -68,21 +72,25 @@ class Retention:
     async def due(self) -> Mapping[JobStatus, Purgeable]:
         """Return what `remove` would delete now; child jobs, which follow their parents, are not counted."""
         found = {}
-        for status, kept in self._keep.items():
+        for status in self._statuses:
             row = await self._database.fetch_one(
-                "count_purgeable_jobs", status=status.value, seconds=kept.total_seconds()
+                "count_purgeable_jobs", status=status.value, seconds=self._seconds(status)
             )
             found[status] = Purgeable(row["jobs"], row["oldest"]) if row else Purgeable(0, None)
         return found
 
-    async def _delete(self, status: JobStatus, kept: timedelta) -> int:
+    def _seconds(self, status: JobStatus) -> float | None:
+        kept = self._keep.get(status)
+        return None if kept is None else kept.total_seconds()
+
+    async def _delete(self, status: JobStatus) -> int:
         """Delete one batch of jobs and return how many; 0 when none is due that nobody else holds.
 
         Several statements in one transaction: the later ones see what was committed before the first one's locks.
         """
         chosen = {
             "status": status.value,
-            "seconds": kept.total_seconds(),
+            "seconds": self._seconds(status),
             "limit": _JOBS,
             "most_steps": _MOST_STEPS,
         }

@@ -14,7 +14,9 @@ from shared.domain.jobs.limits import Limits, read_tenant_limits
 from shared.domain.jobs.states import Strategy
 from shared.domain.models.names import MODEL_PATTERN, check_model_name
 from shared.domain.plan.document import WHOLE
+from shared.domain.references.grammar import walk_strings
 from shared.domain.tenants.prompt import check_tenant_prompt
+from shared.domain.values.pointers import to_pointer
 
 _NAME = Annotated[str, Field(min_length=1, max_length=200)]
 _MODEL = Annotated[str, Field(min_length=1, max_length=200, json_schema_extra={"pattern": MODEL_PATTERN})]
@@ -105,7 +107,10 @@ class TenantConfig(BaseModel):
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
-        """Check what other rooms define: limits and the names of models."""
+        """Check what other rooms define: limits, the names of models, and which characters can be stored."""
+        for tokens, text in walk_strings(self.model_dump(mode="json")):
+            if (found := text.find("\x00")) >= 0:
+                raise ValueError(f"{to_pointer(tokens)}: NUL (U+0000) cannot be stored; found at {found}")
         read_tenant_limits({"config": self.limits})
         for name in filter(None, [self.model, self.planner_model, *self.fallback_models]):
             try:

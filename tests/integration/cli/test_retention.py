@@ -51,7 +51,7 @@ def test_what_is_due_is_counted_then_removed_then_gone(planq: Planq, database_ur
     assert due == {
         "dry_run": True,
         "jobs": {
-            "cancelled": {"kept_days": None},
+            "cancelled": {"kept_days": None, "due": 0, "oldest": None},
             "completed": {"kept_days": 0.5, "due": 120, "oldest": when},
             "failed": {"kept_days": 90.0, "due": 0, "oldest": None},
         },
@@ -59,14 +59,14 @@ def test_what_is_due_is_counted_then_removed_then_gone(planq: Planq, database_ur
     assert removed == {
         "dry_run": False,
         "jobs": {
-            "cancelled": {"kept_days": None},
+            "cancelled": {"kept_days": None, "removed": 0},
             "completed": {"kept_days": 0.5, "removed": 120},
             "failed": {"kept_days": 90.0, "removed": 0},
         },
         "large_outputs": {"removed": 0},
     }
     assert [" ".join(line.split()) for line in again.stdout.splitlines()] == [
-        "cancelled kept for ever",
+        "cancelled kept for ever 0 removed",
         "completed kept for 0.5 days 0 removed",
         "failed kept for 90 days 0 removed",
         "large outputs kept while a job has them 0 removed",

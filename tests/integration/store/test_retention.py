@@ -313,13 +313,24 @@ def test_the_clock_of_an_api_only_shifts_when_a_job_may_go(
     assert left(connection) == set(kept)
 
 
+def test_a_tenant_keeps_jobs_as_long_as_its_configuration_says(connection: psycopg.Connection[Any], run: Run) -> None:
+    ended(connection, days=6)
+    (older,) = ended(connection, "cancelled", days=6)
+    (old,) = ended(connection, "failed", days=8)
+    own = {"retention": {"completed_days": 5.5, "failed_days": 10, "cancelled_days": None}}
+    connection.execute("UPDATE tenants SET config = %s WHERE id = 'default'", [json.dumps(own)])
+
+    assert run({JobStatus.FAILED: 7}) == [("completed", 1)]
+    assert left(connection) == {older, old}
+
+
 def test_what_is_due_is_counted_without_removing_it(connection: psycopg.Connection[Any], run: Run) -> None:
     ended(connection, days=31, count=3)
     oldest = ended(connection, days=60)
     ended(connection, days=2)
     when = connection.execute("SELECT finished_at FROM jobs WHERE id = %s", oldest).fetchone()
 
-    assert run(use=due) == [Purgeable(4, when[0] if when else None), Purgeable(0, None)]
+    assert run(use=due) == [Purgeable(4, when[0] if when else None), Purgeable(0, None), Purgeable(0, None)]
     assert len(left(connection)) == 5
     assert Counter(dict(run())) == {"completed": 4}
 

@@ -56,6 +56,8 @@ def test_a_message_has_the_lower_of_two_limits() -> None:
         ({"fallback_models": ["nobody:model"]}, "config", "nobody"),
         ({"conversation_policy": "drop"}, "conversation_policy", "'queue'"),
         ({"retention": {"completed_days": -1}}, "retention.completed_days", "greater than 0"),
+        ({"prompt": "Be kind.\x00"}, "config", "/prompt: NUL"),
+        ({"tools": ["search", "a\x00b"]}, "config", "/tools/1: NUL"),
         ("text", "config", "dictionary"),
     ],
 )

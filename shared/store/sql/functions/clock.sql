@@ -34,3 +34,10 @@ CREATE FUNCTION planq_quarantine() RETURNS interval LANGUAGE sql IMMUTABLE AS $$
 
 -- How long a group waits for the process that was started for it before another one is.
 CREATE FUNCTION planq_suspects_grace() RETURNS interval LANGUAGE sql IMMUTABLE AS $$ SELECT interval '20 seconds' $$;
+
+-- Since when a tenant keeps jobs that ended in a status: the days of its configuration, else `p_seconds`. Null: for ever.
+CREATE FUNCTION planq_kept_since(p_config json, p_status text, p_seconds float8) RETURNS timestamptz
+LANGUAGE sql STABLE AS $$
+    SELECT planq_now() - make_interval(
+        secs => coalesce(86400 * (p_config->'retention'->>(p_status || '_days'))::float8, p_seconds))
+$$;

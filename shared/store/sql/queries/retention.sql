@@ -2,12 +2,14 @@
 
 -- name: count_purgeable_jobs
 -- How many jobs in one status are due to be deleted now, and when the oldest of them ended; see lock_purgeable_jobs.
-SELECT count(*)::int AS jobs, min(d.finished_at) AS oldest FROM tenants t CROSS JOIN LATERAL (
+SELECT count(*)::int AS jobs, min(d.finished_at) AS oldest FROM tenants t
+CROSS JOIN LATERAL (SELECT planq_kept_since(t.config, %(status)s, %(seconds)s) AS since) k
+CROSS JOIN LATERAL (
     SELECT d.finished_at FROM jobs d
     WHERE d.tenant_id = t.id AND d.status = %(status)s
-      AND d.id < (lpad(to_hex(greatest(0, floor(1000 * extract(epoch FROM
-                    planq_now() - make_interval(secs => %(seconds)s))))::bigint), 12, '0') || repeat('0', 20))::uuid
-      AND d.finished_at < planq_now() - make_interval(secs => %(seconds)s)
+      AND d.id < (lpad(to_hex(greatest(0, floor(1000 * extract(epoch FROM k.since)))::bigint), 12, '0')
+                  || repeat('0', 20))::uuid
+      AND d.finished_at < k.since
       AND (SELECT p.id FROM jobs p WHERE p.id = d.parent_job_id) IS NULL
       AND (d.conversation_id IS NULL OR d.parent_job_id IS NOT NULL OR d.is_joined)
       AND NOT EXISTS (
@@ -19,21 +21,24 @@ SELECT count(*)::int AS jobs, min(d.finished_at) AS oldest FROM tenants t CROSS 
 ) d
 
 -- name: lock_purgeable_jobs
--- Jobs in one status that ended more than `seconds` ago, oldest first, locked until the transaction ends; those that
+-- Jobs in one status that ended more than `seconds` ago, or longer than their tenant keeps them, oldest first, locked until the transaction ends; those that
 -- somebody holds are passed over. At most `limit` jobs, and no more once those found have `most_steps` steps.
 -- Ids sort by the time they were made and a job ends after that, so only the old end of ix_jobs_status_listing is
 -- looked at: nothing at all when nothing is due. A child job stays until its parent is gone, a turn until it is settled.
 SELECT j.id FROM jobs j
-WHERE j.status = %(status)s AND j.finished_at < planq_now() - make_interval(secs => %(seconds)s) AND j.id IN (
+WHERE j.status = %(status)s AND j.finished_at < planq_kept_since(
+    (SELECT t.config FROM tenants t WHERE t.id = j.tenant_id), %(status)s, %(seconds)s) AND j.id IN (
     SELECT sized.id FROM (
         SELECT old.id, sum(s.steps) OVER (ORDER BY old.id) - s.steps AS steps_before
         FROM (
-            SELECT o.id FROM tenants t CROSS JOIN LATERAL (
+            SELECT o.id FROM tenants t
+            CROSS JOIN LATERAL (SELECT planq_kept_since(t.config, %(status)s, %(seconds)s) AS since) k
+            CROSS JOIN LATERAL (
                 SELECT d.id FROM jobs d
                 WHERE d.tenant_id = t.id AND d.status = %(status)s
-                  AND d.id < (lpad(to_hex(greatest(0, floor(1000 * extract(epoch FROM
-                                planq_now() - make_interval(secs => %(seconds)s))))::bigint), 12, '0') || repeat('0', 20))::uuid
-                  AND d.finished_at < planq_now() - make_interval(secs => %(seconds)s)
+                  AND d.id < (lpad(to_hex(greatest(0, floor(1000 * extract(epoch FROM k.since)))::bigint), 12, '0')
+                              || repeat('0', 20))::uuid
+                  AND d.finished_at < k.since
                   AND (SELECT p.id FROM jobs p WHERE p.id = d.parent_job_id) IS NULL
                   AND (d.conversation_id IS NULL OR d.parent_job_id IS NOT NULL OR d.is_joined)
                   AND NOT EXISTS (
