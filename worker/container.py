@@ -22,7 +22,7 @@ from uuid import UUID
 from celery import Celery
 
 from shared.broker.publisher import CeleryPublisher
-from shared.domain.errors import Misconfigured, PlanqError
+from shared.domain.errors import AuthFailed, Misconfigured, PlanqError
 from shared.domain.jobs.limits import Limits
 from shared.domain.jobs.states import Lane
 from shared.domain.models.estimate import CHARS_PER_TOKEN
@@ -55,7 +55,9 @@ from shared.store.jobs.worker_registry import WorkerRegistry
 from shared.store.objects import open_objects
 from shared.store.orchestrations import PostgresOrchestrations
 from shared.store.payloads import PayloadStore
+from shared.store.secrets import SecretStore
 from shared.store.tenants import TenantDirectory
+from shared.telemetry.logs import hide
 from worker.agents import SWITCHED, AgentBackends, AgentServices, OrchestrationConclusions, agent_tools
 from worker.attempts import Attempts, AttemptSettings
 from worker.attempts.background import Backgrounds
@@ -301,7 +303,9 @@ class LaneRuntime:
         if settings.mcp_file is not None and lane is Lane.IO:
             await self._connect_mcp(settings.mcp_file)
         models = model_settings(settings)
-        self._gateway = self._failpoints.around("planner", ModelGateway(models))
+        secrets = SecretStore(self._database, settings.master_keys, lambda secret: hide([secret]))
+        gateway = ModelGateway(models, keys=partial(_provider_key, secrets))
+        self._gateway = self._failpoints.around("planner", gateway)
         payloads = PayloadStore(self._database, open_objects(settings.payloads))
         longest_stage = timedelta(seconds=models.longest_call) + _BESIDE_THE_MODEL
         store = self._failpoints.around("store", PostgresJobStore(self._database, self._identity.id, longest_stage))
@@ -400,6 +404,14 @@ class LaneRuntime:
 async def _limits_of(tenants: Tenants, tenant_id: str) -> Limits:
     """Return a tenant's limits, as soon as the database answers."""
     return (await persist(lambda: tenants.of(tenant_id))).limits
+
+
+async def _provider_key(secrets: SecretStore, tenant_id: str, provider: Provider) -> str | None:
+    """Return a tenant's own key of a provider, as soon as the database answers (`ProviderKeys`)."""
+    try:
+        return await persist(lambda: secrets.get(tenant_id, f"{provider.value}_api_key"))
+    except Misconfigured as error:
+        raise AuthFailed(error.message) from error
 
 
 async def _warm_up(gateway: ModelGateway) -> None:

@@ -54,9 +54,12 @@ class Redaction:
 
     def add(self, secrets: Iterable[str]) -> None:
         """Hide these, too, from now on."""
-        self._known |= {secret for secret in secrets if len(secret) >= LEAST_SECRET_CHARS}
+        new = {secret for secret in secrets if len(secret) >= LEAST_SECRET_CHARS} - self._known
+        if not new:
+            return
+        self._known |= new
         longest_first = sorted(self._known, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+        self._pattern = re.compile("|".join(map(re.escape, longest_first)))
 
     def __call__(self, text: str) -> str:
         """Return a text without any of them."""

@@ -8,6 +8,7 @@ from typing import Protocol
 from shared.domain.jobs.budget import Price
 from shared.domain.jobs.usage import ModelCall
 from shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelReply, TurnForm
+from shared.domain.models.names import Provider
 from shared.domain.tools.definition import ToolDefinition
 
 CutOff = Callable[[ModelCall], None]
@@ -18,6 +19,9 @@ A callback and no exception: `asyncio.timeout` and task groups only know a plain
 
 Prices = Callable[[str, int], Awaitable[Price | None]]
 """Tells what a call to a model costs whose question has so many tokens; None where its price is not known."""
+
+ProviderKeys = Callable[[str, Provider], Awaitable[str | None]]
+"""Returns a tenant's own key of a provider, None where it has none. Raises `AuthFailed` where it cannot be had."""
 
 
 class Planner(Protocol):

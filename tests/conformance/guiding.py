@@ -5,19 +5,25 @@ Everything is worked out from a case's input, so that cases nobody here has seen
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any
 
 from shared.domain.conversations.history import history_messages
 from shared.domain.conversations.messages import Direction, HistoryMessage, MessageKind
+from shared.domain.errors import ExecutionFailed, ModelRefused, RateLimited
+from shared.domain.models.circuit import Circuit
 from shared.domain.models.exchange import Ask, Findings
 from shared.domain.plan.interpret import Malformed
 from shared.domain.rounds.guide import guide_text, read_guide
 from tests.conformance.cases import Case
 from tests.conformance.rule import Expected, Rule
+from worker.llm.gateway import Patience
 from worker.llm.prompts import render_prompt
 from worker.llm.request import respond_request
+from worker.llm.settings import ModelSettings
 from worker.llm.vocabulary import count_tokens
 
 Answer = Any
@@ -56,10 +62,51 @@ def build_messages(given: Mapping[str, Any]) -> Answer:
     return {"layers": layers, "roles": [message["role"] for message in messages], "history_kept": len(history)}
 
 
+def circuit(given: Mapping[str, Any]) -> Answer:
+    found = Circuit(given["threshold"], given["recovery_s"])
+    outcomes, states = [], []
+    for event in given["events"]:
+        if found.admits(event["t"]):
+            found.ended(event["t"], failed=not event["ok"])
+            outcomes.append("ok" if event["ok"] else "fail")
+        else:
+            outcomes.append("rejected")
+        states.append(str(found.state))
+    return {"outcomes": outcomes, "states": states}
+
+
+def retry_delays(given: Mapping[str, Any]) -> Answer:
+    settings = ModelSettings(
+        max_attempts=given["max_retries"] + 1,
+        backoff_base=given["initial"],
+        backoff_cap=given["max"],
+        retry_after_cap=given["max"],
+    )
+    failures, delays = list(given["failures"]), []
+
+    async def attempt() -> None:
+        if failures:
+            told = failures.pop(0)
+            wish = told["retry_after"]
+            limited = RateLimited("later", None if wish is None else timedelta(seconds=wish))
+            raise limited if told["retryable"] else ModelRefused("never")
+
+    async def sleep(seconds: float) -> None:
+        delays.append(seconds)
+
+    try:
+        asyncio.run(Patience(settings, sleep, lambda: 1.0).insist(attempt))
+    except ExecutionFailed:
+        return {"delays": delays, "raises": True}
+    return {"delays": delays, "raises": False}
+
+
 GUIDING: dict[str, Adapter] = {
     "parse_plan": parse_plan,
     "plan_context": plan_context,
     "build_messages": build_messages,
+    "circuit": circuit,
+    "retry_delays": retry_delays,
 }
 
 
@@ -101,8 +148,21 @@ def _read(case: Case, expected: Expected) -> Expected:
     return {"ok": True, "steps": steps, "estimated_steps": plan.get("estimated_steps", len(steps))}
 
 
+def _too_long(case: Case) -> int | None:
+    """Return which failure is the first that asks for a longer wait than the limit."""
+    wishes = [one["retry_after"] if one["retryable"] else None for one in case.input["failures"]]
+    return next((n for n, wish in enumerate(wishes) if wish is not None and wish > case.input["max"]), None)
+
+
 GUIDE_RULES: tuple[Rule, ...] = (
     Rule("a plan in a text is a plan", 5, "parse_plan", _is_embedded, _read),
+    Rule(
+        "a longer wait than the limit ends the call",
+        40,
+        "retry_delays",
+        lambda case, expected: case.profile == "real" and _too_long(case) is not None,
+        lambda case, expected: {"delays": expected["delays"][: _too_long(case)], "raises": True},
+    ),
     Rule(
         "the planning call goes to the job's model, where no other is configured",
         28,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -35,8 +36,9 @@ from shared.domain.jobs.usage import ModelCall, Purpose
 from shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply, TurnForm
 from shared.domain.models.names import OFFLINE, ModelName, Provider, parse_model_name
 from shared.domain.tools.definition import ToolDefinition
-from shared.ports.models import CutOff
+from shared.ports.models import CutOff, ProviderKeys
 from worker.llm.cassette import Recorder, replay
+from worker.llm.circuits import CircuitOpen, Circuits
 from worker.llm.completion import Completion, Spent, Usage
 from worker.llm.offline import answer_offline, guide_offline, plan_offline, turn_offline
 from worker.llm.request import ModelRequest, guide_request, plan_request, respond_request, turn_request
@@ -44,6 +46,8 @@ from worker.llm.settings import ModelSettings
 
 if TYPE_CHECKING:
     from worker.llm.providers import Providers
+
+_log = logging.getLogger("planq.llm")
 
 
 @dataclass(frozen=True)
@@ -78,14 +82,18 @@ class ModelGateway:
         *,
         patience: Patience | None = None,
         clock: Callable[[], float] = time.monotonic,
+        keys: ProviderKeys | None = None,
     ) -> None:
         """Prepare the gateway without any I/O but one: `record_path` is opened, so that a bad one fails now.
 
-        Raises `Misconfigured` when the record file cannot be written.
+        Raises `Misconfigured` when the record file cannot be written. `keys` are those of tenants; where one has
+        none, the settings' counts.
         """
         self._settings = settings
         self._patience = patience or Patience(settings)
         self._clock = clock
+        self._keys = keys
+        self._circuits = Circuits(clock)
         self._recorder = Recorder(settings.record_path) if settings.record_path is not None else None
         self._providers: Providers | None = None
         self._has_loaded: set[Provider] = set()
@@ -153,18 +161,29 @@ class ModelGateway:
 
     async def _call(self, ask: Ask, question: _Question, cut_off: CutOff | None) -> ModelReply:
         name = ask.model or self._settings.default_model
+        models = dict.fromkeys([name, *ask.fallback_models])
         call_id = ask.call_id or uuid4()
         started = self._clock()
         spent = Spent()
         completion: Completion | None = None
+        failed: ExecutionFailed | None = None
 
         def record(error: ExecutionFailed | None) -> ModelCall:
             latency_ms = round((self._clock() - started) * 1000)
             return replace(self._record(name, question, latency_ms, spent, completion, error), id=call_id)
 
         try:
-            completion = await self._patience.insist(lambda: self._complete(name, question, spent))
-            _check_says_something(question, completion)
+            for name in models:
+                try:
+                    completion = await self._answered(ask.tenant_id, name, question, spent)
+                    break
+                except ExecutionFailed as error:
+                    failed = error
+                    _log.warning("model_failed", extra={"model": name, "code": error.code, "job": ask.job_id})
+                    if isinstance(error, _OF_NO_MODEL):
+                        break
+            if completion is None:
+                raise failed or InternalFault("no model was asked")
             await self._keep(name, question, completion)
         except ExecutionFailed as error:
             raise ModelFailed(error, record(error)) from error
@@ -201,14 +220,30 @@ class ModelGateway:
             exchange=self._exchange(name, question, completion or spent.partial),
         )
 
-    async def _complete(self, name: str, question: _Question, spent: Spent) -> Completion:
-        spent.attempts += 1
+    async def _answered(self, tenant_id: str, name: str, question: _Question, spent: Spent) -> Completion:
+        """Return what one model says, tried as often as the settings allow."""
+        completion = await self._patience.insist(lambda: self._complete(tenant_id, name, question, spent))
+        try:
+            _check_says_something(question, completion)
+        except InvalidOutput:
+            spent.broke_off(completion, completion)
+            raise
+        return completion
+
+    async def _complete(self, tenant_id: str, name: str, question: _Question, spent: Spent) -> Completion:
         parsed = self._parsed(name)
+        if parsed.provider is None:
+            return await self._without_provider(parsed, question, spent)
+        key = None if self._keys is None else await self._keys(tenant_id, parsed.provider)
+        with self._circuits.around(parsed.provider, tenant_id):
+            spent.attempts += 1
+            return await (await self._loaded(parsed)).complete(parsed, question.request, spent, key)
+
+    async def _without_provider(self, parsed: ModelName, question: _Question, spent: Spent) -> Completion:
+        spent.attempts += 1
         if parsed.is_offline:
             return question.offline()
-        if parsed.cassette:
-            return await asyncio.to_thread(replay, parsed.cassette, question.request)
-        return await (await self._loaded(parsed)).complete(parsed, question.request, spent)
+        return await asyncio.to_thread(replay, parsed.cassette, question.request)
 
     async def _loaded(self, name: ModelName) -> Providers:
         if self._providers is not None and name.provider in self._has_loaded:
@@ -246,6 +281,9 @@ class ModelGateway:
         request = None if name == OFFLINE else question.request.to_keep()
         return {"request": request, "reply": None if completion is None else completion.to_json()}
 
+
+_OF_NO_MODEL = (PolicyDenied, InternalFault)
+"""Errors that another model would not change."""
 
 _ENDED = ("stop", "tool_call")
 """The reasons for which a reply ends in order; a limit or a filter cuts it off."""
@@ -319,7 +357,7 @@ class Patience:
             await self.sleep(delay.total_seconds())
 
     def _delay_after(self, error: ExecutionFailed, number: int) -> timedelta | None:
-        if not error.retryable or number >= self.settings.max_attempts:
+        if not error.retryable or isinstance(error, CircuitOpen) or number >= self.settings.max_attempts:
             return None
         settings = self.settings
         policy = RetryPolicy(timedelta(seconds=settings.backoff_base), timedelta(seconds=settings.backoff_cap))

@@ -11,8 +11,9 @@ import asyncio
 import importlib
 import json
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
@@ -57,7 +58,6 @@ _NO_KEY = "no-key"
 """Sent to a compatible server that was configured without a key; the SDK refuses to send none."""
 
 MakeModel = Callable[[str], Model]
-_Client = tuple[MakeModel, httpx2.AsyncClient]
 
 _SDK_MODULES = {
     Provider.OPENAI: (),  # imported above
@@ -68,6 +68,9 @@ _SDK_MODULES = {
 
 _MODELS_KEPT = 64
 """How many models of a provider are kept; a request may name any."""
+
+_MAKERS_KEPT = 256
+"""How many keys of tenants are kept ready; those that were not used for longest go first."""
 
 _LOADED_LATE = ("anyio._backends._asyncio", "genai_prices.data", "jiter")
 """What every SDK would import in the middle of its first call, on the event loop (0.4 s of CPU, 2026-11)."""
@@ -89,24 +92,34 @@ class _Wire:
     names: WireNames
 
 
+@dataclass(slots=True)
+class _Opened:
+    """What is open on one event loop: a client for each provider, with and without streams; makers for each key."""
+
+    clients: dict[tuple[Provider, bool], httpx2.AsyncClient] = field(default_factory=dict)
+    makers: OrderedDict[tuple[Provider, bool, str | None], MakeModel] = field(default_factory=OrderedDict)
+
+
 class Providers:
     """The clients of one process: per event loop and provider one connection pool, made at first use."""
 
     def __init__(self, settings: ModelSettings) -> None:
         self._settings = settings
-        self._open: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[Provider, bool], _Client]] = (
-            WeakKeyDictionary()
-        )
+        self._open: WeakKeyDictionary[asyncio.AbstractEventLoop, _Opened] = WeakKeyDictionary()
         self._cannot_stream: set[str] = set()
         self._unconstrained = Unconstrained()
 
     def prepare(self, name: ModelName) -> None:
         """Make what the first call to a model needs, on the running loop; raises `AuthFailed` without a key."""
         if name.provider is not None:
-            self._maker(name.provider, is_stream=self._settings.stream)(name.model)
+            self._maker(name.provider, None, is_stream=self._settings.stream)(name.model)
 
-    async def complete(self, name: ModelName, request: ModelRequest, spent: Spent) -> Completion:
+    async def complete(
+        self, name: ModelName, request: ModelRequest, spent: Spent, key: str | None = None
+    ) -> Completion:
         """Send `request` once; raise an `ExecutionFailed` that says whether it may be sent again.
+
+        `key` is the API key of whoever asks, None for that of the settings.
 
         A reply that breaks off is added to `spent`, also when the caller is cancelled; its connection is closed then.
         A server that refuses to stream is asked again for a whole reply, and from then on only for those; one that
@@ -117,33 +130,35 @@ class Providers:
             raise AssertionError(f"{name.full} is no provider's model")
         try:
             try:
-                return await self._ask(provider, name, request, spent)
+                return await self._ask(provider, name, request, spent, key)
             except ModelHTTPError as error:
                 if request.answer_schema is None or not refuses_schema(error):
                     raise
-            completion = await self._ask(provider, name, request.in_words(), spent)
+            completion = await self._ask(provider, name, request.in_words(), spent, key)
         except FOREIGN as error:
-            raise translated(error, secret=self._settings.api_keys.get(provider, "")) from error
+            raise translated(error, secret=key or self._settings.api_keys.get(provider, "")) from error
         self._unconstrained.add(name, request)
         return completion
 
-    async def _ask(self, provider: Provider, name: ModelName, request: ModelRequest, spent: Spent) -> Completion:
+    async def _ask(
+        self, provider: Provider, name: ModelName, request: ModelRequest, spent: Spent, key: str | None
+    ) -> Completion:
         if not self._settings.stream or name.full in self._cannot_stream:
-            return await self._ask_whole(provider, name, request)
+            return await self._ask_whole(provider, name, request, key)
         try:
-            return await self._ask_stream(provider, name, request, spent)
+            return await self._ask_stream(provider, name, request, spent, key)
         except ModelHTTPError as error:
             if not _refuses_to_stream(error):
                 raise
-        completion = await self._ask_whole(provider, name, request)
+        completion = await self._ask_whole(provider, name, request, key)
         self._cannot_stream.add(name.full)
         _log.warning("model_cannot_stream", extra={"model": name.full})
         return completion
 
     async def _ask_stream(
-        self, provider: Provider, name: ModelName, request: ModelRequest, spent: Spent
+        self, provider: Provider, name: ModelName, request: ModelRequest, spent: Spent, key: str | None
     ) -> Completion:
-        model = self._maker(provider, is_stream=True)(name.model)
+        model = self._maker(provider, key, is_stream=True)(name.model)
         wire = self._wire(model, name, request)
         opened = model_request_stream(
             model,
@@ -166,8 +181,10 @@ class Providers:
             _log.warning("model_told_no_usage", extra={"model": name.model})
         return _reply_of(response, wire)
 
-    async def _ask_whole(self, provider: Provider, name: ModelName, request: ModelRequest) -> Completion:
-        model = self._maker(provider, is_stream=False)(name.model)
+    async def _ask_whole(
+        self, provider: Provider, name: ModelName, request: ModelRequest, key: str | None
+    ) -> Completion:
+        model = self._maker(provider, key, is_stream=False)(name.model)
         wire = self._wire(model, name, request)
         response = await model_request(
             model,
@@ -195,19 +212,26 @@ class Providers:
 
     async def aclose(self) -> None:
         """Close the running loop's connection pools; new ones are made if a call follows."""
-        for _, client in self._open.pop(asyncio.get_running_loop(), {}).values():
+        for client in self._open.pop(asyncio.get_running_loop(), _Opened()).clients.values():
             await client.aclose()
 
-    def _maker(self, provider: Provider, *, is_stream: bool) -> MakeModel:
-        opened = self._open.setdefault(asyncio.get_running_loop(), {})
-        key = (provider, is_stream)
-        if key not in opened:
+    def _maker(self, provider: Provider, key: str | None, *, is_stream: bool) -> MakeModel:
+        opened = self._open.setdefault(asyncio.get_running_loop(), _Opened())
+        client = opened.clients.get((provider, is_stream))
+        if client is None:
             timeout = httpx2.Timeout(self._settings.request_timeout, connect=5)
             client = model_client(timeout, as_streams=is_stream and provider is Provider.OPENAI)
+            opened.clients[provider, is_stream] = client
+        make = opened.makers.get((provider, is_stream, key))
+        if make is None:
+            own = self._settings if key is None else replace(self._settings, api_keys={provider: key})
             # Making a model means working out its profile, as long as a third of the whole call takes.
-            make = lru_cache(maxsize=_MODELS_KEPT)(_remembering(_MAKERS[provider](self._settings, client)))
-            opened[key] = (make, client)
-        return opened[key][0]
+            make = lru_cache(maxsize=_MODELS_KEPT)(_remembering(_MAKERS[provider](own, client)))
+            opened.makers[provider, is_stream, key] = make
+            if len(opened.makers) > _MAKERS_KEPT:
+                opened.makers.popitem(last=False)
+        opened.makers.move_to_end((provider, is_stream, key))
+        return make
 
     def _wire_settings(self, model: Model, request: ModelRequest) -> WireSettings:
         timeout, most = self._settings.request_timeout, self._settings.max_output_tokens
