@@ -93,10 +93,11 @@ class Access:
 
 def scopes_for(method: str, path: str) -> frozenset[KeyScope]:
     """Return the scopes that open a path, any one of them."""
-    parts = path.split("/", 2)
-    needed = SCOPES_BELOW.get(parts[1] if len(parts) > 1 else "", _JOBS)
+    end = path.find("/", 1)
+    first = path[1:] if end < 0 else path[1:end]
+    needed = SCOPES_BELOW.get(first, _JOBS)
     if needed is _MESSAGES:
-        if method == "GET" and parts[1] == "conversations":
+        if method == "GET" and first == "conversations":
             return _MESSAGES | _JOBS
         if path == "/plans/validate":  # of plans as jobs have them
             return _JOBS

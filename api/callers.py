@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 from uuid import UUID
 
 from fastapi import Depends
@@ -17,9 +16,11 @@ CALLER = "planq.caller"
 """Key of the ASGI scope under which the guard puts the `Caller`; paths that need no key have none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """One who was let in; `key_id` is None where no row of `api_keys` stands behind it."""
+class Caller(NamedTuple):
+    """One who was let in; `key_id` is None where no row of `api_keys` stands behind it.
+
+    A tuple, because every request makes one, and a frozen dataclass takes four times as long.
+    """
 
     tenant_id: str
     scopes: frozenset[KeyScope]
