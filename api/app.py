@@ -134,6 +134,7 @@ def _compose(settings: Settings, database: Database) -> Services:
     worker_registry = WorkerRegistry(database, settings.lease)
     waiters = Waiters(requests.ended, settings.wait_poll_seconds)
     tenants = TenantDirectory(database, settings.limits, settings.tenant_limits)
+    broker = BrokerProbe(celery)  # first, so that a bad URL of the broker's is told by the broker's name
     limits = RateLimits(open_windows(settings, database))
     return Services(
         settings=settings,
@@ -155,7 +156,7 @@ def _compose(settings: Settings, database: Database) -> Services:
         conversations=failpoints.around("conversations", ConversationStore(database)),
         limits=limits,
         readiness=ReadinessChecks(
-            *(database, worker_registry, BrokerProbe(celery)),
+            *(database, worker_registry, broker),
             rates=limits.describe,
             data=_embedded_data(settings),
         ),
