@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from shared.domain.conversations.messages import Policy
-from shared.domain.errors import NotFound
+from shared.domain.errors import NotFound, storable
 from shared.domain.jobs.elicitations import Continues, after_answer
 from shared.domain.jobs.states import ElicitationKind, StepKind
 from shared.domain.questions.answering import answer_of_message
@@ -226,10 +226,10 @@ def _message(inbound: Inbound) -> dict[str, Any]:
         "conversation_id": str(new_id()),
         "tenant_id": inbound.submission.tenant_id,
         "channel": inbound.channel,
-        "thread": inbound.thread,
-        "source_id": inbound.source_id,
-        "user_id": inbound.user_id,
-        "text": inbound.text,
+        "thread": None if inbound.thread is None else storable(inbound.thread),
+        "source_id": None if inbound.source_id is None else storable(inbound.source_id),
+        "user_id": storable(inbound.user_id),
+        "text": storable(inbound.text),
         "tokens": inbound.tokens,
         "content": stored_text(inbound.content),
         "metadata": stored_text(inbound.metadata),

@@ -89,3 +89,32 @@ CONVERSING: Mapping[str, Recipe] = {
     "sweep.unsettled_turns": unsettled,
     "sweep.settle_turn": unsettled,
 }
+
+
+def a_worker_is_killed_in_the_middle_of_each_of_five_turns(scene: Scene) -> None:
+    """Every turn is answered once, in order, and what it had done before is not done again."""
+    name = scene.worker()
+    for number in range(5):
+        plan = {
+            "plan": {
+                "calls": [
+                    {"tool_name": "fault_note", "arguments": {"text": f"m{number}"}},
+                    {"tool_name": "fault_hold", "arguments": {"until": f"go-{number}"}},
+                ]
+            }
+        }
+        received = says(scene, f"turn {number}", submission=plan)
+        job_id = received.job_id
+        assert job_id is not None
+        scene.runs(job_id, 1)
+        stored = "SELECT 1 FROM steps WHERE job_id = %s AND index = 0 AND status = 'succeeded'"
+        eventually(lambda stored=stored, job_id=job_id: scene.read(stored, job_id), PATIENCE, what="the first step")
+        scene.stack.kill(name)
+        (scene.folder / f"go-{number}").touch()
+        name = scene.worker()
+        is_answered(scene, received.conversation_id, number + 1)
+        assert scene.ran()[f"{job_id}/0"] == 1
+    rows = scene.read("SELECT kind, turn FROM conversation_messages WHERE kind <> 'message' ORDER BY sequence")
+    called = [(row["kind"], row["turn"]) for row in rows]
+    assert called == [(kind, turn) for turn in range(1, 6) for kind in ("tool_call", "tool_response") * 2]
+    scene.sound()

@@ -10,6 +10,7 @@ import pytest
 
 from deploy.local.child import has_exited
 from tests.faults.conftest import Play, Stage, as_play
+from tests.faults.conversing import a_worker_is_killed_in_the_middle_of_each_of_five_turns
 from tests.faults.delegating import the_workers_of_a_family_are_killed_in_the_middle
 from tests.faults.lines import line_comes_out_right, line_of
 from tests.faults.orchestrating import all_workers_are_killed_in_the_middle_of_three_levels
@@ -114,6 +115,7 @@ def a_step_that_always_kills_its_worker_is_given_up_and_later_workers_live(stage
 LOSSES = (
     all_workers_are_killed_in_the_middle_of_three_levels,
     the_workers_of_a_family_are_killed_in_the_middle,
+    a_worker_is_killed_in_the_middle_of_each_of_five_turns,
     a_process_that_the_kernel_killed_for_its_memory_loses_nothing,
     a_tool_that_python_refuses_memory_fails_by_its_own_error,
     a_step_that_always_kills_its_process_is_given_up_with_its_history,

@@ -16,8 +16,9 @@
 -- asks for a conversation, so a turn is settled in a commit of its own, by the worker that ended it or by the sweeper.
 -- The rows of a turn share its number `turn`; those of a message whose job is held, or that waits to be taken in, have none.
 
--- MessageReceived: `p_message` is a `planq_message`, `p_job` an item of planq_submit_jobs. Returns {outcome, conversation_id, message_id, sequence, job_id, ended, begun: [jobs to be woken]};
--- `rejected` and `closed` have stored nothing, and neither has `asking`: a person is asked, which this may answer.
+-- MessageReceived: `p_message` is a `planq_message`, `p_job` an item of planq_submit_jobs. Returns {outcome,
+-- conversation_id, message_id, sequence, job_id, ended, begun: [jobs to be woken]}; `rejected` and `closed` have stored
+-- nothing, and neither has `asking`: a person is asked, which this may answer.
 CREATE FUNCTION planq_receive_message(p_message json, p_job json) RETURNS json LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
@@ -26,6 +27,7 @@ DECLARE
     c conversations;
     a planq_arrival;
     v_known json;
+    v_settled json;
     v_begun uuid[] := '{}';
     v_ended uuid[] := '{}';
     v_job uuid := p_job->>'id';
@@ -48,13 +50,15 @@ BEGIN
             RETURN v_known;
         END IF;
         -- A turn that has just ended is over, although nobody has written that down.
-        v_begun := array_remove(ARRAY[(planq_settle_turn(c.active_job_id)->>'next')::uuid], NULL);
-        SELECT * INTO c FROM conversations WHERE id = c.id;
+        v_settled := CASE WHEN c.active_job_id IS NOT NULL THEN planq_settle_turn(c.active_job_id) END;
+        IF (v_settled->>'applied')::boolean THEN
+            v_begun := array_remove(ARRAY[(v_settled->>'next')::uuid], NULL);
+            SELECT * INTO c FROM conversations WHERE id = c.id;
+        END IF;
     END IF;
     a := planq_place_message(c, m.policy, m.debounce_seconds, m.debounce_most_seconds, m.may_answer, p_job->>'input');
     IF a.outcome NOT IN ('rejected', 'closed', 'asking') THEN
         PERFORM planq_store_message(c, m, coalesce(a.job, v_job), a, CASE WHEN a.round IS NOT NULL THEN p_job END);
-        UPDATE conversations SET active_job_id = v_job WHERE id = c.id AND a.begins;
     END IF;
     IF a.job IS NULL AND a.outcome = 'accepted' THEN
         v_run_at := CASE WHEN a.begins THEN planq_now() + make_interval(secs => m.debounce_seconds) ELSE planq_never() END;
@@ -125,8 +129,9 @@ BEGIN
         RAISE EXCEPTION 'the message has just come in another thread, too' USING ERRCODE = 'serialization_failure';
     END IF;
     UPDATE conversations SET last_sequence = c.last_sequence + 1, messages_in = messages_in + 1,
-        last_inbound_at = planq_now(), last_turn = greatest(last_turn, a.turn)
-    WHERE id = c.id AND tenant_id = m.tenant_id;
+        last_inbound_at = planq_now(), last_turn = greatest(last_turn, a.turn),
+        active_job_id = CASE WHEN a.begins THEN p_job ELSE active_job_id END
+    WHERE id = c.id;
 END $$;
 
 -- Tells of attempts to steer a model that were found in the text of a message, in the events of the job `p_job`.
@@ -177,10 +182,7 @@ BEGIN
         RETURN a;
     END IF;
     IF p_debounce > 0 OR v_policy = 'merge' THEN
-        SELECT m.job_id, m.turn INTO v_last, a.turn FROM conversation_messages m JOIN jobs j ON j.id = m.job_id
-        WHERE m.conversation_id = c.id AND j.conversation_id = c.id AND j.status = 'queued'
-          AND (m.turn IS NULL OR m.job_id = c.active_job_id)
-        ORDER BY m.sequence DESC LIMIT 1;
+        SELECT w.job, w.turn INTO v_last, a.turn FROM planq_queued_turns(c.id) w ORDER BY w.sequence DESC LIMIT 1;
         IF FOUND AND planq_extend_job(v_last, p_input, p_debounce, p_most) THEN
             a.outcome := CASE WHEN p_debounce > 0 THEN 'gathered' ELSE 'merged' END;
             a.job := v_last;
@@ -195,6 +197,26 @@ BEGIN
         SELECT round INTO a.round FROM jobs WHERE id = c.active_job_id FOR NO KEY UPDATE;
     END IF;
     RETURN a;
+END $$;
+
+-- The turns of a conversation that nobody has begun, with the place of the first message of each, and its turn. They are found
+-- by the index on unfinished turns: a conversation may be long, and all others have queued jobs, too.
+CREATE FUNCTION planq_queued_turns(p_conversation uuid)
+RETURNS TABLE (job uuid, is_held boolean, sequence bigint, turn int) LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT j.id, j.run_at = planq_never(), m.sequence, m.turn
+    FROM (
+        SELECT id, status, run_at FROM jobs
+        WHERE conversation_id = p_conversation AND parent_job_id IS NULL
+          AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding') OFFSET 0
+    ) j
+    CROSS JOIN LATERAL (
+        SELECT o.sequence, o.turn FROM conversation_messages o
+        WHERE o.job_id = j.id AND o.conversation_id = p_conversation ORDER BY o.sequence LIMIT 1
+    ) m
+    WHERE j.status = 'queued';
 END $$;
 
 -- Adds a message to the input of a job that nobody has begun, unless that grows too long. With a debounce the job waits
@@ -380,9 +402,7 @@ DECLARE
     v_turn int;
 BEGIN
     LOOP
-        SELECT m.job_id INTO v_job FROM conversation_messages m JOIN jobs j ON j.id = m.job_id
-        WHERE m.conversation_id = p_conversation AND m.turn IS NULL AND j.status = 'queued' AND j.run_at = planq_never()
-        ORDER BY m.sequence LIMIT 1;
+        SELECT w.job INTO v_job FROM planq_queued_turns(p_conversation) w WHERE w.is_held ORDER BY w.sequence LIMIT 1;
         IF NOT FOUND THEN
             RETURN NULL;
         END IF;
