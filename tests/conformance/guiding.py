@@ -7,21 +7,26 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
+from pydantic_ai import exceptions as foreign
+
 from shared.domain.conversations.history import history_messages
 from shared.domain.conversations.messages import Direction, HistoryMessage, MessageKind
-from shared.domain.errors import ExecutionFailed, ModelRefused, RateLimited
+from shared.domain.errors import ExecutionFailed, InternalFault, ModelRefused, RateLimited
 from shared.domain.models.circuit import Circuit
 from shared.domain.models.exchange import Ask, Findings
+from shared.domain.models.failure import error_class
 from shared.domain.plan.interpret import Malformed
 from shared.domain.rounds.guide import guide_text, read_guide
 from tests.conformance.cases import Case
 from tests.conformance.rule import Expected, Rule
 from worker.llm.gateway import Patience
 from worker.llm.prompts import render_prompt
+from worker.llm.provider_errors import translated
 from worker.llm.request import respond_request
 from worker.llm.settings import ModelSettings
 from worker.llm.vocabulary import count_tokens
@@ -101,12 +106,39 @@ def retry_delays(given: Mapping[str, Any]) -> Answer:
     return {"delays": delays, "raises": False}
 
 
+_RAISED: tuple[tuple[str, Callable[[str], Exception]], ...] = (
+    (r"connection|timeout|network|dns|refused", lambda text: foreign.ModelConnectionError("m", text)),
+    (
+        r"rate limit|429|too many requests",
+        lambda text: foreign.ModelRateLimitError("m", text, retry_after=_wish(text)),
+    ),
+    (r"40[13]|unauthorized|forbidden|auth", lambda text: foreign.ModelAuthenticationError("m", text)),
+    (r"5\d\d", lambda text: foreign.ModelServerError("m", text)),
+    (r"api|http", lambda text: foreign.UnexpectedModelBehavior(text)),
+)
+"""What the libraries of providers raise where such a message is all that is known; the first row that fits counts."""
+
+
+def _wish(text: str) -> float | None:
+    found = re.search(r"retry[_-]after[:\s]+(\d+)", text)
+    return None if found is None else float(found[1])
+
+
+def classify_error(given: Mapping[str, Any]) -> Answer:
+    text = given["message"].lower()
+    raised = next((make(text) for pattern, make in _RAISED if re.search(pattern, text)), None)
+    error = InternalFault(text) if raised is None else translated(raised, secret="")
+    wish = error.retry_after.total_seconds() if isinstance(error, RateLimited) and error.retry_after else None
+    return {"category": str(error_class(error.code)), "retryable": error.retryable, "retry_after": wish}
+
+
 GUIDING: dict[str, Adapter] = {
     "parse_plan": parse_plan,
     "plan_context": plan_context,
     "build_messages": build_messages,
     "circuit": circuit,
     "retry_delays": retry_delays,
+    "classify_error": classify_error,
 }
 
 
@@ -162,6 +194,13 @@ GUIDE_RULES: tuple[Rule, ...] = (
         "retry_delays",
         lambda case, expected: case.profile == "real" and _too_long(case) is not None,
         lambda case, expected: {"delays": expected["delays"][: _too_long(case)], "raises": True},
+    ),
+    Rule(
+        "a provider that fails may be there again",
+        10,
+        "classify_error",
+        lambda case, expected: case.profile == "real" and re.search(r"http 5\d\d", case.input["message"]) is not None,
+        lambda case, expected: {**expected, "category": "network", "retryable": True},
     ),
     Rule(
         "the planning call goes to the job's model, where no other is configured",

@@ -32,7 +32,6 @@ NEEDS_THE_ENGINE = {
     ("inbound_flow", "openapi"),
 }
 NOT_THERE_YET = {
-    **dict.fromkeys(("classify_error",), "model calls of a conversation"),
     "telegram_in": "the channel telegram",
     "telegram_out": "the channel telegram",
     "reflect": "insights",

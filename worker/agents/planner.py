@@ -69,7 +69,8 @@ async def ask_planner(
     if model is None:
         model = await persist(lambda: backends.orchestrations.model_of(job_id))
     prompt, bindings = arguments["prompt"], arguments.get("bindings") or {}
-    ask = await _reserved(backends, context, planner_ask(context.job_id, model, prompt, bindings, known, max_steps))
+    ask = replace(planner_ask(context.job_id, model, prompt, bindings, known, max_steps), tenant_id=context.tenant_id)
+    ask = await _reserved(backends, context, ask)
     with planning():
         try:
             reply = await _asked(backends, job_id, ask)

@@ -34,6 +34,7 @@ from shared.domain.jobs.budget import Price
 from shared.domain.jobs.retry import RetryPolicy
 from shared.domain.jobs.usage import ModelCall, Purpose
 from shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply, TurnForm
+from shared.domain.models.failure import error_class
 from shared.domain.models.names import OFFLINE, ModelName, Provider, parse_model_name
 from shared.domain.tools.definition import ToolDefinition
 from shared.ports.models import CutOff, ProviderKeys
@@ -179,7 +180,8 @@ class ModelGateway:
                     break
                 except ExecutionFailed as error:
                     failed = error
-                    _log.warning("model_failed", extra={"model": name, "code": error.code, "job": ask.job_id})
+                    told = {"code": error.code, "category": str(error_class(error.code))}
+                    _log.warning("model_failed", extra={"job": ask.job_id, "model": name, **told})
                     if isinstance(error, _OF_NO_MODEL):
                         break
             if completion is None:

@@ -1,0 +1,31 @@
+"""What kind of failure a model call ended with, in the few words that operators count and filter by."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from shared.domain import errors
+
+
+class ErrorClass(StrEnum):
+    """The kinds of failures of the message flow."""
+
+    NETWORK = "network"  # nobody there, or not in time: also a provider that fails by itself
+    RATE_LIMIT = "rate_limit"
+    AUTH_ERROR = "auth_error"
+    API_ERROR = "api_error"  # the provider refused the request, or its answer cannot be read
+    UNKNOWN = "unknown"
+
+
+_CLASSES: dict[ErrorClass, tuple[type[errors.PlanqError], ...]] = {
+    ErrorClass.NETWORK: (errors.Transient, errors.Unreached, errors.TimedOut, errors.FirstTokenTimedOut),
+    ErrorClass.RATE_LIMIT: (errors.RateLimited,),
+    ErrorClass.AUTH_ERROR: (errors.AuthFailed,),
+    ErrorClass.API_ERROR: (errors.ModelRefused, errors.InvalidOutput),
+}
+_BY_CODE = {kind.code: name for name, kinds in _CLASSES.items() for kind in kinds}
+
+
+def error_class(code: str) -> ErrorClass:
+    """Return the class of an error by its code."""
+    return _BY_CODE.get(code, ErrorClass.UNKNOWN)
