@@ -89,6 +89,11 @@ class _Message:
     job: str
 
     @property
+    def text(self) -> str:
+        """Both as JSON text."""
+        return f'{{"message":{json_text(self.fields)},"job":{self.job}}}'
+
+    @property
     def conversation(self) -> tuple[str, str, str]:
         """Its conversation, of which no two batches hold the rows in another order."""
         return (
@@ -127,11 +132,9 @@ class ConversationStore:
     async def _store(self, messages: Sequence[_Message]) -> Sequence[Mapping[str, Any]]:
         """Store messages in one commit, by conversation: batches that wait for each other's rows would not end."""
         order = sorted(range(len(messages)), key=lambda place: messages[place].conversation)
-        rows = await self._database.fetch_all(
-            "receive_messages",
-            messages=[json_text(messages[place].fields) for place in order],
-            jobs=[messages[place].job for place in order],
-        )
+        # One text: psycopg searches each of an array for what to escape, which took a sixth of the time.
+        arrivals = ",".join(messages[place].text for place in order)
+        rows = await self._database.fetch_all("receive_messages", arrivals=f"[{arrivals}]")
         received = {place: row["received"] for place, row in zip(order, rows, strict=True)}
         return [received[place] for place in range(len(messages))]
 

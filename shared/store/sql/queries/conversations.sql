@@ -11,8 +11,8 @@ ORDER BY m.turn DESC, m.sequence DESC LIMIT %(limit)s
 
 -- name: receive_messages
 -- Receives messages one after the other, as they are given, in one commit.
-SELECT planq_receive_message(arrival.message, arrival.job) AS received
-FROM unnest(%(messages)s::text[]::json[], %(jobs)s::text[]::json[]) WITH ORDINALITY AS arrival (message, job, place)
+SELECT planq_receive_message(arrival.item->'message', arrival.item->'job') AS received
+FROM json_array_elements(%(arrivals)s::json) WITH ORDINALITY AS arrival (item, place)
 ORDER BY arrival.place
 
 -- name: questions_of_turn
