@@ -138,7 +138,7 @@ def set_tenant(
 
 
 def disable_tenant(tenant_id: TenantId, as_json: AsJson = False) -> None:
-    """Refuse every request with a key of a tenant, within a second. What it has begun goes on."""
+    """Refuse every request with a key of a tenant, within a second. Its jobs go on; its reminders wait."""
     _switch(tenant_id, is_disabled=True, as_json=as_json)
 
 

@@ -52,6 +52,21 @@ async def remind(harness: Harness, **arguments: Any) -> Any:
     return output
 
 
+def test_reminders_of_a_disabled_tenant_wait_until_it_is_enabled(play: Play, read: Read) -> None:
+    async def scenario(harness: Harness) -> None:
+        await furnish(harness)
+        await remind(harness, delay_seconds=3600)
+        read(DUE)
+        read("UPDATE tenants SET is_disabled = true")
+        await harness.sweeper.sweep()
+        assert read(MADE) == []
+        read("UPDATE tenants SET is_disabled = false")
+        await harness.sweeper.sweep()
+        assert len(read(MADE)) == 1
+
+    play(scenario, ScriptedModel())
+
+
 def test_a_reminder_becomes_one_job_when_its_time_has_come(play: Play, read: Read) -> None:
     async def scenario(harness: Harness) -> tuple[Any, int, int, list[Any]]:
         await furnish(harness)

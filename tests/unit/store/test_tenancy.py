@@ -75,6 +75,7 @@ ENGINE = {
     "model_of_job": "of a claim's job",
     "charge_schedules": "of jobs that retention holds",
     "delete_purgeable_jobs": "of jobs that retention holds",
+    "lock_purgeable_jobs": "retention, which counts the steps of jobs that it has found by their tenants",
 }
 """What only workers ask for, by keys of what they hold."""
 

@@ -19,11 +19,13 @@ WHERE id = %(id)s AND is_active AND next_at = %(due_at)s
 
 -- name: due_schedules
 -- Schedules whose time has come, longest overdue first, and the database's time. `is_spent`: nothing is left of the budget.
--- One with a budget waits until its last job has ended: until then that may use whatever it was given.
+-- One with a budget waits until its last job has ended: until then that may use whatever it was given. Those of a disabled
+-- tenant wait until it is enabled.
 SELECT id, tenant_id, name, agent, cron, timezone, strategy, model, next_at, planq_now() AS now, loop_block AS loop,
        planq_budget_is_spent(planq_budget_left(budget, last_job_id)) AS is_spent
 FROM schedules
 WHERE is_active AND next_at <= planq_now() AND (budget IS NULL OR planq_has_ended(last_job_id))
+  AND NOT (SELECT t.is_disabled FROM tenants t WHERE t.id = tenant_id)
 ORDER BY next_at LIMIT %(limit)s
 
 -- name: fire_schedule
