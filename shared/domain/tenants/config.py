@@ -128,7 +128,7 @@ class TenantConfig(BaseModel):
         """Return the strategy of a message's job (docs/decisions.md, D28)."""
         if self.strategy is not None:
             return Strategy(self.strategy)
-        return Strategy("guided") if self.planning_enabled else Strategy.REACT
+        return Strategy.GUIDED if self.planning_enabled else Strategy.REACT
 
     def job_limits(self, present: Limits) -> Limits:
         """Return the limits of the tenant's jobs, where `present` are everybody's."""

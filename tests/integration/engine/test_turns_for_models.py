@@ -139,3 +139,28 @@ def test_a_history_longer_than_its_budget_loses_its_oldest_messages(play: Any) -
     kept = play(scenario, ScriptedModel("ok"))
 
     assert kept == [("assistant", "ok"), ("user", "four five six"), ("assistant", "ok")]
+
+
+def test_a_message_that_comes_while_the_guide_is_written_is_told_to_the_first_turn(play: Any) -> None:
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    class Planner(ScriptedModel):
+        async def guide(self, *given: Any, **more: Any) -> Any:
+            asked.set()
+            await go_on.wait()
+            return await super().guide(*given, **more)
+
+    async def scenario(harness: Harness) -> Any:
+        thread = Thread(harness.database)
+        await says(harness, thread, "note it", strategy=Strategy.GUIDED)
+        working = asyncio.ensure_future(harness.drain())
+        await asked.wait()
+        merged = await says(harness, thread, "twice, please", strategy=Strategy.GUIDED, policy=Policy.MERGE)
+        go_on.set()
+        await working
+        await harness.drain()
+        return merged.outcome, [(message.role, message.content) for message in harness.model.told[0][0]]
+
+    model = Planner(guided='{"steps": [{"step_number": 1, "description": "Note"}]}', turns=["done"])
+
+    assert play(scenario, model, [make_tool(note)]) == ("merged", [("user", "twice, please")])
