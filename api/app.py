@@ -69,7 +69,7 @@ API_CRASH_POINTS: Mapping[str, Collection[str]] = {
     "skills": frozenset({"put", "retire"}),
     "schedules": frozenset({"delete"}),
     "elicitations": frozenset({"answer"}),
-    "conversations": frozenset({"erase", "settle"}),
+    "conversations": frozenset({"erase", "receive", "settle"}),
 }
 """What an API process does to the world, by port, reading apart: see `shared.failpoints`."""
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
+
+import httpx
 
 from shared.domain.conversations.messages import Policy
 from shared.store.conversations import ConversationStore, Received
@@ -91,30 +94,39 @@ CONVERSING: Mapping[str, Recipe] = {
 }
 
 
+def sends(scene: Scene, text: str, source_id: str, **fields: Any) -> httpx.Response:
+    """Send a message over HTTP."""
+    body = {"tenant_id": "default", "channel": "web", "from": {"external_id": "ann"}, "thread": "t"}
+    body |= {"source_message_id": source_id, "content": {"text": text}, **fields}
+    return httpx.post(f"{scene.stack.url}/messages/inbound", json=body, timeout=PATIENCE)
+
+
 def a_worker_is_killed_in_the_middle_of_each_of_five_turns(scene: Scene) -> None:
-    """Every turn is answered once, in order, and what it had done before is not done again."""
+    """Every message is answered once, in order; then ten come at once, and wait for their answers."""
     name = scene.worker()
+    scene.api()
+    eventually(lambda: scene.read("SELECT 1 FROM tools"), PATIENCE, what="the worker has published its tools")
     for number in range(5):
-        plan = {
-            "plan": {
-                "calls": [
-                    {"tool_name": "fault_note", "arguments": {"text": f"m{number}"}},
-                    {"tool_name": "fault_hold", "arguments": {"until": f"go-{number}"}},
-                ]
-            }
-        }
-        received = says(scene, f"turn {number}", submission=plan)
-        job_id = received.job_id
-        assert job_id is not None
-        scene.runs(job_id, 1)
-        stored = "SELECT 1 FROM steps WHERE job_id = %s AND index = 0 AND status = 'succeeded'"
-        eventually(lambda stored=stored, job_id=job_id: scene.read(stored, job_id), PATIENCE, what="the first step")
+        text = f'call fault_hold with {{"until": "go-{number}"}}'
+        taken = sends(scene, text, f"m{number}", async_processing=True)
+        assert taken.status_code == 202, taken.text
+        assert sends(scene, text, f"m{number}", async_processing=True).json()["job_id"] == taken.json()["job_id"]
+        scene.eventually_running("fault_hold", 1)
         scene.stack.kill(name)
         (scene.folder / f"go-{number}").touch()
         name = scene.worker()
-        is_answered(scene, received.conversation_id, number + 1)
-        assert scene.ran()[f"{job_id}/0"] == 1
-    rows = scene.read("SELECT kind, turn FROM conversation_messages WHERE kind <> 'message' ORDER BY sequence")
-    called = [(row["kind"], row["turn"]) for row in rows]
-    assert called == [(kind, turn) for turn in range(1, 6) for kind in ("tool_call", "tool_response") * 2]
+        answered = sends(scene, text, f"m{number}")
+        assert answered.status_code == 200, answered.text
+        assert "attempt 2" in answered.json()["message"]["content"]["text"]
+    with ThreadPoolExecutor(10) as people:
+        rapid = list(people.map(lambda n: sends(scene, f"calculate {n} + 100", f"r{n}"), range(10)))
+    told = [answer.json()["message"]["content"]["text"] for answer in rapid]
+    assert [str(100 + n) in text for n, text in enumerate(told)] == [True] * 10, told
+    (conversation,) = scene.read("SELECT id, messages_in, messages_out, active_job_id FROM conversations")
+    assert (conversation["messages_in"], conversation["messages_out"], conversation["active_job_id"]) == (
+        15,
+        15,
+        None,
+    )
+    is_answered(scene, conversation["id"], 15)
     scene.sound()

@@ -81,6 +81,19 @@ def settled_by_a_cancel(scene: Scene, point: str) -> None:
     assert scene.job(second.job_id)[0]["status"] == "completed"
 
 
+def received(scene: Scene, point: str) -> None:
+    """The channel sends its message again: it is stored once, and answered."""
+    with_tools(scene)
+    scene.api(**{VARIABLE: point})
+    body = {"tenant_id": "default", "channel": "web", "from": {"external_id": "ann"}, "source_message_id": "m1"}
+    body |= {"content": {"text": "calculate 40 + 2"}}
+    dies_of(scene, "POST", "/messages/inbound", json=body)
+    scene.api()
+    answers = [httpx.post(f"{scene.stack.url}/messages/inbound", json=body, timeout=60) for _ in range(2)]
+    assert ["42" in answer.json()["message"]["content"]["text"] for answer in answers] == [True, True]
+    assert scene.read("SELECT count(*)::int AS n FROM jobs") == [{"n": 1}]
+
+
 def erased(scene: Scene, point: str) -> None:
     scene.api(**{VARIABLE: point})
     first = says(scene, "my secret")
@@ -218,6 +231,7 @@ REACH: dict[str, Recipe] = {
     "skills.retire": document_retired,
     "schedules.delete": schedule_deleted,
     "elicitations.answer": answered,
+    "conversations.receive": received,
     "conversations.settle": settled_by_a_cancel,
     "conversations.erase": erased,
 }

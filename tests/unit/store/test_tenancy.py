@@ -95,6 +95,7 @@ ALL_TENANTS = {
     "forget_objects": "the collector of unused objects, by where they lie",
     "forget_schedules": "a sweep",
     "forget_suspects": "a sweep",
+    "lock_purgeable_jobs": "retention, of one tenant after the other",
     "lost_attempts": "a sweep",
     "lost_stages": "a sweep",
     "lost_steps": "a sweep",
