@@ -84,7 +84,6 @@ ALL_TENANTS = {
     "collect_payloads": "the collector of unused payloads, each compared within its tenant",
     "count_unfinished": "numbers of a deployment, for its operator",
     "forget_rate_marks": "marks that count for nobody any more",
-    "due_schedules": "a sweep; each schedule goes on as its own tenant's",
     "due_timers": "a sweep",
     "ended_jobs": "who waits has looked at the job as its tenant's before",
     "expired_jobs": "a sweep",
