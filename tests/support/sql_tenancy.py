@@ -230,7 +230,8 @@ class _Reader:
         """Note what stands at a place where rows come from or go to."""
         source = tokens[at]
         if isinstance(source, Group):
-            mention = Mention(queries=self.read(source, part) if source.is_query else ())
+            parts = self.read(source, part) if source.is_query else ()
+            mention = Mention(queries=parts if any(one.mentions for one in parts) else ())  # else values alone
         elif source in self._tables:
             mention = Mention(source)
         else:

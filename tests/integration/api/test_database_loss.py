@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import httpx
 import psycopg
 import pytest
 from psycopg import sql
 
+from api.message_flow import plan_id_of
 from tests.integration.api.conftest import Api, MakeApi, problem_of, search
 from tests.support.outage import closed, cut, locked, read_only
 from tests.support.waiting import eventually
@@ -28,6 +29,15 @@ BODIES: dict[str, Any] = {
     "POST /elicitations/{elicitation_id}": {"action": "accept", "content": {}},
     "POST /plans/validate": {"plan": {"calls": [search()]}},
     "PUT /agents/{agent_id}": {"name": "something"},
+    "POST /messages/inbound": {
+        "tenant_id": "default",
+        "channel": "api",
+        "from": {"external_id": "ada"},
+        "content": {"text": "hello"},
+    },
+    "POST /tasks": {"goal": "a"},
+    "POST /plans/{plan_id}/refine": {"current_step": 1},
+    "PATCH /conversations/{conversation_id}": {"policy": "queue"},
     "POST /agents/{agent_id}/executions": {"prompt": "a"},
     "POST /agents/{agent_id}/executions/async": {"prompt": "a"},
 }
@@ -47,7 +57,8 @@ class Operations:
     def ask(self, name: str) -> httpx.Response:
         """Send one request that is valid as far as can be told without the database."""
         method, path = name.split(" ")
-        place = re.sub(r"{(job|exec|schedule|elicitation|key)_id[^}]*}", self.job_id, path)
+        place = re.sub(r"{(job|exec|schedule|elicitation|key|task|conversation)_id[^}]*}", self.job_id, path)
+        place = re.sub(r"{plan_id}", str(plan_id_of(UUID(self.job_id))), place)
         place = re.sub(r"{[^}]*index[^}]*}", "0", place)
         place = re.sub(r"{[^}]*}", "something", place)
         body: Any = TEXTS.get(name) or ({} if method == "GET" else {"json": BODIES.get(name, {})})

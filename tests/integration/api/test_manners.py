@@ -45,7 +45,7 @@ def test_nothing_of_the_body_of_a_head_is_sent(api: Api) -> None:
         ("DELETE", "/jobs", "GET, HEAD, POST"),
         ("PATCH", "/agents/x", "GET, HEAD, PUT, DELETE"),
         ("POST", "/healthz", "GET, HEAD"),
-        ("HEAD", "/plans/validate", "POST"),
+        ("HEAD", "/messages/inbound", "POST"),
         ("OPTIONS", "/jobs/{id}/cancel", "POST"),
         ("PUT", "/jobs/{id}", "GET, HEAD"),
     ],
