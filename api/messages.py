@@ -118,14 +118,15 @@ def checked_message(
     """
     config = tenant.config
     text = checked_text(message, tenant.id, config)
-    check_object("metadata", message.metadata, MAX_METADATA_BYTES)
+    metadata = message.metadata or None
+    check_object("metadata", metadata, MAX_METADATA_BYTES)
     submission = Submission(
         id=new_id(),
         tenant_id=tenant.id,
         input=text,
         strategy=config.message_strategy(),
         model=config.model or settings.model,
-        limits=config.message_limits(settings.limits),
+        limits=tenant.message_limits,
         budget=config.budget,
         user_id=message.from_.external_id,
         trace_id=trace_id(traceparent),
@@ -138,7 +139,7 @@ def checked_message(
         user_id=message.from_.external_id,
         text=text,
         content=message.model_dump(include={"from_", "to", "timestamp"}, by_alias=True, exclude_none=True),
-        metadata=message.metadata or None,
+        metadata=metadata,
         policy=config.policy,
         debounce_ms=config.debounce_ms,
         debounce_most_ms=config.debounce_most_ms,

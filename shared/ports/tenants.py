@@ -11,13 +11,17 @@ from shared.domain.tenants.config import TenantConfig
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """One tenant; `limits` are those of its jobs that ask for none: the server's, and its own in their place."""
+    """One tenant; `limits` are those of its jobs that ask for none: the server's, and its own in their place.
+
+    `message_limits` are those of the jobs that its messages become; they are here so that no message works them out.
+    """
 
     id: str
     name: str
     is_disabled: bool
     config: TenantConfig
     limits: Limits
+    message_limits: Limits
 
 
 class Tenants(Protocol):

@@ -141,7 +141,8 @@ class TenantDirectory:
             # Not checked by this release: written past planq, or by a later one.
             told = f"the configuration of the tenant {tenant_id!r} cannot be read: {error.message}; store it anew"
             raise Unavailable(told) from error
-        return Tenant(stored.id, stored.name, stored.is_disabled, config, config.job_limits(self._limits))
+        limits = config.job_limits(self._limits), config.message_limits(self._limits)
+        return Tenant(stored.id, stored.name, stored.is_disabled, config, *limits)
 
 
 def stored_config(config: TenantConfig) -> dict[str, Any]:

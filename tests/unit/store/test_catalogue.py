@@ -27,7 +27,7 @@ class Configured:
         self.configs = configs
 
     async def of(self, tenant_id: str) -> Tenant:
-        return Tenant(tenant_id, "", False, self.configs.get(tenant_id, TenantConfig()), Limits())
+        return Tenant(tenant_id, "", False, self.configs.get(tenant_id, TenantConfig()), Limits(), Limits())
 
 
 class Published:
