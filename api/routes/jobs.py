@@ -215,8 +215,9 @@ async def cancel_job(job_id: JobPath, services: Use, who: Who) -> Response:
     """Cancel a job at once, also before anything of it has begun, and return it.
 
     Running work ends within a second: a `cpu` step with its process; a synchronous tool of the `io` lane is
-    abandoned, for a thread cannot be stopped. Cancelling a cancelled job changes nothing; one that has completed or
-    failed is refused: 409.
+    abandoned, for a thread cannot be stopped. In a conversation an `unsafe` call on that lane ends within its own
+    time, and its outcome is told there; the job is cancelled at once all the same. Cancelling a cancelled job changes
+    nothing; one that has completed or failed is refused: 409.
     """
     found = job_id_of(job_id)
     ended, status = await services.requests.cancel(who.tenant_id, found)
