@@ -180,9 +180,18 @@ def test_requests_that_name_what_belongs_to_another_tenant_do_not_find_it(owned:
     before = owned.rows()
 
     problem_of(owned.api.http.post("/jobs", json={"input": "x", "agent": "clerk"}), 404, "not_found")
-    with_skill = {"input": "x", "strategy": "loop", "loop": {"planner": {"prompt_skill": "tact"}}}
-    assert owned.api.http.post("/jobs", json=with_skill).status_code in (404, 422)
+    with_skill = {"input": "x", "strategy": "loop", "loop": {"prompt": {"name": "tact"}}}
+    refused = problem_of(owned.api.http.post("/jobs", json=with_skill), 422, "invalid_request")
+    assert "skill 'tact' does not exist; there are none" in refused["detail"]
     assert owned.api.http.get("/elicitations", params={"job": owned.ids["job_id"]}).json()["items"] == []
+    said = {"channel": "api", "thread": "t", "source_message_id": "m-1", "async_processing": True}
+    said |= {"from": {"external_id": "eve"}, "content": {"text": "hello"}}
+    inbound = owned.api.http.post("/messages/inbound", json={**said, "tenant_id": OWNER})
+    problem_of(inbound, 403, "foreign_tenant")
+    inbound = owned.api.http.post("/messages/inbound", json={**said, "tenant_id": RIVAL})
+    assert inbound.status_code == 202, inbound.text
+    (conversation,) = owned.api.http.get("/conversations").json()["items"]
+    assert (conversation["thread"], conversation["id"] == owned.ids["conversation_id"]) == ("t", False)
     another = owned.api.submit({"input": "mine"}, **{"Idempotency-Key": "same"})
     assert another["input"] == "mine"
     assert owned.api.http.get(f"/jobs/{another['id']}").status_code == 200
