@@ -75,7 +75,6 @@ ENGINE = {
     "model_of_job": "of a claim's job",
     "charge_schedules": "of jobs that retention holds",
     "delete_purgeable_jobs": "of jobs that retention holds",
-    "lock_purgeable_jobs": "retention, which counts the steps of jobs that it has found by their tenants",
 }
 """What only workers ask for, by keys of what they hold."""
 
@@ -94,7 +93,6 @@ ALL_TENANTS = {
     "forget_objects": "the collector of unused objects, by where they lie",
     "forget_schedules": "a sweep",
     "forget_suspects": "a sweep",
-    "lock_purgeable_jobs": "retention, of one tenant after the other",
     "lost_attempts": "a sweep",
     "lost_stages": "a sweep",
     "lost_steps": "a sweep",
