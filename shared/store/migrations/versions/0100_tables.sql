@@ -55,9 +55,9 @@ CREATE TABLE moments (
     CONSTRAINT pk_moments PRIMARY KEY (tenant_id, id)
 );
 
-CREATE INDEX ix_moments_user_id ON moments (tenant_id, user_id, starts_at);
-
 CREATE INDEX ix_moments_search ON moments USING gin (search);
+
+CREATE INDEX ix_moments_user_id ON moments (tenant_id, user_id, starts_at);
 
 CREATE TABLE user_metadata (
     tenant_id TEXT NOT NULL,
@@ -99,9 +99,9 @@ CREATE TABLE payloads (
     CONSTRAINT pk_payloads PRIMARY KEY (hash, tenant_id)
 );
 
-CREATE INDEX ix_payloads_location ON payloads (location) WHERE location IS NOT NULL;
-
 CREATE INDEX ix_payloads_created_at ON payloads (created_at);
+
+CREATE INDEX ix_payloads_location ON payloads (location) WHERE location IS NOT NULL;
 
 ALTER TABLE payloads ALTER COLUMN body SET STORAGE EXTERNAL;
 
@@ -188,13 +188,13 @@ CREATE TABLE schedules (
     CONSTRAINT ck_schedules_next_at CHECK (next_at IS NOT NULL OR NOT is_active)
 );
 
-CREATE INDEX ix_schedules_user_id ON schedules (tenant_id, user_id) WHERE is_active;
-
-CREATE INDEX ix_schedules_next_at ON schedules (next_at) WHERE is_active;
+CREATE INDEX ix_schedules_created_at ON schedules (created_at) WHERE NOT is_active;
 
 CREATE INDEX ix_schedules_listing ON schedules (tenant_id, created_at, id);
 
-CREATE INDEX ix_schedules_created_at ON schedules (created_at) WHERE NOT is_active;
+CREATE INDEX ix_schedules_next_at ON schedules (next_at) WHERE is_active;
+
+CREATE INDEX ix_schedules_user_id ON schedules (tenant_id, user_id) WHERE is_active;
 
 CREATE TABLE conversations (
     id UUID NOT NULL,
@@ -233,9 +233,9 @@ CREATE TABLE passages (
     CONSTRAINT fk_passages_document_id FOREIGN KEY(document_id) REFERENCES documents (id) ON DELETE CASCADE
 );
 
-CREATE INDEX ix_passages_tenant_id ON passages (tenant_id);
-
 CREATE INDEX ix_passages_search ON passages USING gin (search);
+
+CREATE INDEX ix_passages_tenant_id ON passages (tenant_id);
 
 CREATE TABLE api_keys (
     id UUID NOT NULL,
@@ -252,9 +252,9 @@ CREATE TABLE api_keys (
     CONSTRAINT fk_api_keys_tenant_id FOREIGN KEY(tenant_id) REFERENCES tenants (id)
 );
 
-CREATE UNIQUE INDEX uq_api_keys_digest ON api_keys (digest);
-
 CREATE INDEX ix_api_keys_listing ON api_keys (tenant_id, id);
+
+CREATE UNIQUE INDEX uq_api_keys_digest ON api_keys (digest);
 
 CREATE TABLE tenant_secrets (
     tenant_id TEXT NOT NULL,
@@ -335,29 +335,29 @@ CREATE TABLE jobs (
     CONSTRAINT fk_jobs_tenant_id FOREIGN KEY(tenant_id) REFERENCES tenants (id)
 );
 
-CREATE INDEX ix_jobs_listing ON jobs (tenant_id, id);
-
-CREATE INDEX ix_jobs_stage_worker ON jobs (stage_worker) WHERE stage_worker IS NOT NULL;
+CREATE INDEX ix_jobs_deadline ON jobs (deadline) WHERE status IN ('executing', 'input_required') AND deadline IS NOT NULL;
 
 CREATE INDEX ix_jobs_expires_at ON jobs (expires_at) WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
 
-CREATE UNIQUE INDEX uq_jobs_idempotency_key ON jobs (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
+CREATE INDEX ix_jobs_forked_from ON jobs (forked_from) WHERE forked_from IS NOT NULL AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
 
-CREATE INDEX ix_jobs_wake_at ON jobs (wake_at) WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
+CREATE INDEX ix_jobs_listing ON jobs (tenant_id, id);
 
 CREATE INDEX ix_jobs_parent_job_id ON jobs (parent_job_id) WHERE parent_job_id IS NOT NULL;
 
-CREATE INDEX ix_jobs_forked_from ON jobs (forked_from) WHERE forked_from IS NOT NULL AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
+CREATE INDEX ix_jobs_stage_worker ON jobs (stage_worker) WHERE stage_worker IS NOT NULL;
+
+CREATE INDEX ix_jobs_status_listing ON jobs (tenant_id, status, id);
+
+CREATE INDEX ix_jobs_turns ON jobs (conversation_id) WHERE conversation_id IS NOT NULL AND parent_job_id IS NULL AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
 
 CREATE INDEX ix_jobs_unnotified ON jobs (parent_job_id) WHERE parent_job_id IS NOT NULL AND NOT is_joined AND status IN ('completed', 'failed', 'cancelled');
 
 CREATE INDEX ix_jobs_unsettled ON jobs (conversation_id) WHERE conversation_id IS NOT NULL AND parent_job_id IS NULL AND NOT is_joined AND status IN ('completed', 'failed', 'cancelled');
 
-CREATE INDEX ix_jobs_turns ON jobs (conversation_id) WHERE conversation_id IS NOT NULL AND parent_job_id IS NULL AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
+CREATE INDEX ix_jobs_wake_at ON jobs (wake_at) WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
 
-CREATE INDEX ix_jobs_status_listing ON jobs (tenant_id, status, id);
-
-CREATE INDEX ix_jobs_deadline ON jobs (deadline) WHERE status IN ('executing', 'input_required') AND deadline IS NOT NULL;
+CREATE UNIQUE INDEX uq_jobs_idempotency_key ON jobs (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
 
 CREATE TABLE conversation_messages (
     conversation_id UUID NOT NULL,
@@ -383,11 +383,11 @@ CREATE TABLE conversation_messages (
     CONSTRAINT fk_conversation_messages_conversation_id FOREIGN KEY(conversation_id) REFERENCES conversations (id) ON DELETE CASCADE
 );
 
-CREATE UNIQUE INDEX uq_conversation_messages_id ON conversation_messages (id);
-
 CREATE INDEX ix_conversation_messages_job_id ON conversation_messages (job_id) WHERE job_id IS NOT NULL;
 
 CREATE INDEX ix_conversation_messages_turn ON conversation_messages (conversation_id, turn, sequence);
+
+CREATE UNIQUE INDEX uq_conversation_messages_id ON conversation_messages (id);
 
 CREATE UNIQUE INDEX uq_conversation_messages_source_id ON conversation_messages (tenant_id, channel, source_id) WHERE source_id IS NOT NULL;
 
@@ -458,9 +458,9 @@ CREATE TABLE steps (
     CONSTRAINT fk_steps_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
 );
 
-CREATE INDEX ix_steps_payload_hash ON steps (payload_hash) WHERE payload_hash IS NOT NULL;
-
 CREATE INDEX ix_steps_origin_job ON steps (origin_job) WHERE origin_job IS NOT NULL;
+
+CREATE INDEX ix_steps_payload_hash ON steps (payload_hash) WHERE payload_hash IS NOT NULL;
 
 CREATE INDEX ix_steps_wake_at ON steps (wake_at) WHERE status IN ('ready', 'waiting');
 
@@ -494,13 +494,13 @@ CREATE TABLE elicitations (
     CONSTRAINT fk_elicitations_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
 );
 
-CREATE INDEX ix_elicitations_open ON elicitations (tenant_id, id) WHERE status = 'open';
-
-CREATE INDEX ix_elicitations_root_job_id ON elicitations (root_job_id, id);
-
 CREATE INDEX ix_elicitations_job_id ON elicitations (job_id, step_index);
 
 CREATE INDEX ix_elicitations_listing ON elicitations (tenant_id, id);
+
+CREATE INDEX ix_elicitations_open ON elicitations (tenant_id, id) WHERE status = 'open';
+
+CREATE INDEX ix_elicitations_root_job_id ON elicitations (root_job_id, id);
 
 CREATE TABLE events (
     sequence BIGINT GENERATED ALWAYS AS IDENTITY,
