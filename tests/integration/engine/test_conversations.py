@@ -10,6 +10,7 @@ import pytest
 
 from shared.domain.conversations.messages import MessageKind, Policy
 from shared.domain.errors import ToolFailed
+from shared.domain.models.exchange import ToolCallRequest
 from shared.store.conversations import Arrival
 from tests.support.conversations import Thread
 from tests.support.harness import Harness, ScriptedModel, make_tool
@@ -195,3 +196,28 @@ def test_arguments_of_a_turn_that_nobody_chooses_or_that_look_like_code_are_told
         ScriptedModel.planning(("orders", arguments), answered="done"),
         [make_tool(orders)],
     )
+
+
+@pytest.mark.parametrize("policy", [Policy.INTERRUPT, Policy.MERGE, Policy.QUEUE])
+def test_whatever_the_policy_one_turn_is_active_and_every_message_is_settled(play: Any, policy: Policy) -> None:
+    async def scenario(harness: Harness) -> None:
+        thread = Thread(harness.database)
+
+        async def many(source: str) -> None:
+            for number in range(6):
+                received = await says(harness, thread, "look", policy=policy, source_id=f"{source}{number}")
+                for ended in received.ended:
+                    harness.dispatcher.interrupt(ended)
+                assert len(await thread.active()) <= 1
+                await harness.drain()
+
+        await asyncio.gather(*(many(source) for source in "abc"))
+        await harness.drain()
+        (conversation,) = await thread.run("SELECT * FROM conversations")
+        assert (conversation["messages_in"], conversation["active_job_id"]) == (18, None)
+        left = await thread.run("SELECT status, turn IS NULL AS waits FROM conversation_messages")
+        assert {(row["status"], row["waits"]) for row in left} == {("done", False)}
+        assert await harness.worker_registry.broken_invariants() == []
+
+    model = ScriptedModel(turns=[[ToolCallRequest("note", {"text": "a"}, "c")], "done"])
+    play(scenario, model, [make_tool(note)])

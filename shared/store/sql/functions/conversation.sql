@@ -64,8 +64,9 @@ BEGIN
         v_run_at := CASE WHEN a.begins THEN planq_now() + make_interval(secs => m.debounce_seconds) ELSE planq_never() END;
         PERFORM planq_submit_jobs(json_build_array(p_job), c.id, v_run_at);
         IF a.interrupts THEN
-            PERFORM planq_lock_lineages(ARRAY[c.active_job_id]);
-            v_ended := planq_cut_off(c.active_job_id, 'cancelled', NULL);
+            -- It may just have ended by itself.
+            v_ended := ARRAY(
+                SELECT e::uuid FROM json_array_elements_text(planq_cancel_job(c.active_job_id, m.tenant_id)->'ended') e);
             v_begun := v_begun || array_remove(ARRAY[(planq_settle_turn(c.active_job_id)->>'next')::uuid], NULL);
         ELSIF a.begins AND m.debounce_seconds = 0 THEN
             v_begun := v_begun || v_job;
