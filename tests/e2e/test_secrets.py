@@ -52,9 +52,9 @@ def broker_url(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def model() -> Iterator[WireServer]:
-    """A model server that refuses the key, and repeats it with the whole address."""
+    """A model server that refuses the key, which is the tenant's own, and repeats it with the whole address."""
     running = WireServer()
-    told = f"no such key: {SECRETS['model-key']} (http://{SECRETS['model-user']}@here/v1?k={SECRETS['model-query']})"
+    told = f"no such key: {SECRETS['tenant']} (http://{SECRETS['model-user']}@here/v1?k={SECRETS['model-query']})"
     running.script(Reply({"error": {"message": told}}, status=401))
     yield running
     running.close()
