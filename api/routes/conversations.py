@@ -25,6 +25,7 @@ from api.http import JsonResponse, error_responses
 from api.routes.elicitations import CursorQuery
 from api.routes.jobs import JobPath
 from api.schemas import MAX_PAGE, Answer, Id, Time
+from shared.domain.conversations.failure import said
 from shared.domain.conversations.messages import Direction, MessageKind, MessageStatus, Policy
 from shared.domain.errors import NotFound, capped
 from shared.store.database import Row, shown_time
@@ -81,7 +82,7 @@ class ConversationMessage(Answer):
     user_id: str
     source_id: str | None = Field(description="The channel's own id of the message.")
     text: str
-    tokens: int
+    tokens: int = Field(description="About how many tokens the stored text has.")
     content: Any = Field(
         description="Of a call `{id, name, arguments}`, of its response `{id, name, output}` or `{id, name, error}`; "
         "of a message what came with its text."
@@ -231,10 +232,11 @@ def _conversation(row: Row) -> dict[str, Any]:
 
 
 def _message(row: Row) -> dict[str, Any]:
-    copied = ("sequence", "turn", "kind", "direction", "status", "user_id", "source_id", "text", "tokens", "content")
+    copied = ("sequence", "turn", "kind", "direction", "status", "user_id", "source_id", "tokens", "content")
     return {
         **{name: None if row[name] is None else str(row[name]) for name in ("id", "conversation_id", "job_id")},
         **{name: row[name] for name in (*copied, "metadata")},
+        "text": said(row["text"], row["metadata"]),
         "created_at": shown_time(row["created_at"]),
     }
 

@@ -42,7 +42,6 @@ class Inbound:
     source_id: str | None = None
     user_id: str = ""
     text: str = ""
-    tokens: int = 0
     content: Any = None
     metadata: Mapping[str, Any] | None = None
     policy: Policy = Policy.QUEUE
@@ -233,7 +232,6 @@ def _message(inbound: Inbound) -> dict[str, Any]:
         "source_id": None if inbound.source_id is None else storable(inbound.source_id),
         "user_id": storable(inbound.user_id),
         "text": storable(inbound.text),
-        "tokens": inbound.tokens,
         "content": stored_text(inbound.content),
         "metadata": stored_text(inbound.metadata),
         "policy": str(inbound.policy),

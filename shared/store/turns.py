@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
+from shared.domain.conversations.failure import said
 from shared.domain.conversations.messages import Direction, HistoryMessage, MessageKind
 from shared.ports.jobs.wakes import PlanWake, Wake
 from shared.store.database import Database
@@ -29,8 +30,7 @@ async def history(
             row["sequence"],
             MessageKind(row["kind"]),
             Direction(row["direction"]),
-            row["text"],
-            row["tokens"],
+            said(row["text"], row["metadata"]),
             row["content"],
             row["job_id"],
         )

@@ -57,7 +57,7 @@ def build_messages(given: Mapping[str, Any]) -> Answer:
         text = one.get("text") or f"message {number}"
         lengths[text] = one.get("tokens") or count_tokens(text)
         direction = Direction.OUTBOUND if one["from"] == "bot" else Direction.INBOUND
-        rows.append(HistoryMessage(number, MessageKind.MESSAGE, direction, text, 0))
+        rows.append(HistoryMessage(number, MessageKind.MESSAGE, direction, text))
     budget = given.get("budget_tokens") or given.get("budget") or 2_000
     history = history_messages(rows[::-1], budget, lengths.__getitem__)
     ask = Ask("job-1", given["user"], "offline", tenant_prompt=given["tenant_prompt"] or "", history=history)

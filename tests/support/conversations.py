@@ -24,7 +24,7 @@ def message(text: str, *, thread: str | None = "t", **fields: Any) -> Inbound:
         fields.pop("limits", Limits()),
         **fields.pop("submission", {}),
     )
-    return Inbound(submission, fields.pop("channel", "api"), thread, text=text, tokens=len(text), **fields)
+    return Inbound(submission, fields.pop("channel", "api"), thread, text=text, **fields)
 
 
 class Thread:

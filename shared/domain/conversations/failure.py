@@ -5,6 +5,9 @@ Those words may name tenants, hosts or keys. Whoever runs planq finds them with 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from shared.domain import errors
 
 NO_DATA = "Unable to retrieve data"
@@ -45,6 +48,12 @@ _BY_CODE = {kind.code: sentence for sentence, kinds in _SENTENCES for kind in ki
 def told(code: str) -> str:
     """Return the sentence for an error's code."""
     return TOO_LONG if code in errors.AGENT_TIMEOUTS else _BY_CODE.get(code, NOT_POSSIBLE)
+
+
+def said(text: str, metadata: Any) -> str:
+    """Return what an outbound message says: its text, or the sentence for the `error_code` that stands beside it."""
+    code = metadata.get("error_code") if isinstance(metadata, Mapping) else None
+    return text if text or code is None else told(code)
 
 
 def told_of_call(code: str) -> str:

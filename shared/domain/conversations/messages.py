@@ -50,14 +50,13 @@ class MessageStatus(StrEnum):
 class HistoryMessage:
     """One row of a conversation, as the turns after it see it.
 
-    `tokens` is the length of `text` as it was counted when the row was stored. `content` of a tool's call is
-    `{"id", "name", "arguments"}`, that of its response `{"id", "name", "output"}` or `{"id", "name", "error"}`.
+    `content` of a tool's call is `{"id", "name", "arguments"}`, that of its response `{"id", "name", "output"}` or
+    `{"id", "name", "error"}`.
     """
 
     sequence: int
     kind: MessageKind
     direction: Direction
     text: str
-    tokens: int
     content: Any = None
     job_id: UUID | None = None

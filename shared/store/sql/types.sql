@@ -55,6 +55,5 @@ CREATE TYPE planq_arrival AS (outcome text, job uuid, turn int, round int, begin
 -- asked; of attempts to steer a model the kinds are `suspected`.
 CREATE TYPE planq_message AS (
     id uuid, conversation_id uuid, tenant_id text, channel text, thread text, source_id text, user_id text, text text,
-    tokens int, content text, metadata text, policy text, debounce_seconds float8, debounce_most_seconds float8,
-    may_answer boolean, suspected json
+    content text, metadata text, policy text, debounce_seconds float8, debounce_most_seconds float8, may_answer boolean, suspected json
 );

@@ -10,7 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from shared.domain.conversations.messages import Policy
+from shared.domain.conversations.failure import STOPPED, TOO_LONG
+from shared.domain.conversations.messages import Direction, Policy
 from shared.domain.errors import Conflict, ErrorRecord
 from shared.domain.jobs.limits import Limits
 from shared.domain.jobs.states import AfterSteps, JobStatus, Lane, Strategy
@@ -148,7 +149,7 @@ def test_interrupt_cancels_what_runs_and_keeps_what_was_done(play: Any, begun: b
         assert second.ended == (first.job_id,)
         assert (second.begins, second.wakes) == (True, (PlanWake(second.job_id),))
         rows = await talk.rows(first.conversation_id)
-        assert rows[-1][1].startswith("This message was not answered")
+        assert rows[-1] == ("outbound", "")
         calls = [(kind, content) for kind, content in rows if kind.startswith("tool")]
         if begun:
             assert [(kind, content["id"]) for kind, content in calls] == [
@@ -172,11 +173,10 @@ def test_a_held_turn_that_is_cancelled_is_passed_over(play: Any) -> None:
         assert await talk.answers(await talk.claim(first), "1") == (PlanWake(third.job_id),)
         await talk.answers(await talk.claim(third), "3", JobStatus.FAILED)
         told = [text for direction, text in await talk.rows(first.conversation_id) if direction == "outbound"]
-        assert told == [
-            "This message was not answered: its turn was cancelled.",
-            "1",
-            "This message could not be answered. Please try again later.",
-        ]
+        assert told == ["", "1", ""]
+        after = await talk.says("four")
+        shown = await talk.jobs.history("default", first.conversation_id, after.job_id)
+        assert [row.text for row in shown if row.direction is Direction.OUTBOUND] == [TOO_LONG, STOPPED, "1"]
         (last,) = await talk.run(
             "SELECT metadata FROM conversation_messages WHERE job_id = %s AND direction = 'outbound'", third.job_id
         )

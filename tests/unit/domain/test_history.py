@@ -16,12 +16,12 @@ from tests.unit.domain.strategies import json_values
 
 
 def said(sequence: int, text: str, direction: Direction = Direction.INBOUND) -> HistoryMessage:
-    return HistoryMessage(sequence, MessageKind.MESSAGE, direction, text, 0)
+    return HistoryMessage(sequence, MessageKind.MESSAGE, direction, text)
 
 
 def call(sequence: int, own_id: Any, **content: Any) -> HistoryMessage:
     kind = MessageKind.TOOL_CALL if "arguments" in content else MessageKind.TOOL_RESPONSE
-    return HistoryMessage(sequence, kind, Direction.INTERNAL, "", 0, {"id": own_id, "name": "note", **content})
+    return HistoryMessage(sequence, kind, Direction.INTERNAL, "", {"id": own_id, "name": "note", **content})
 
 
 def words(text: str) -> int:
@@ -95,9 +95,7 @@ _ROWS = st.lists(
         st.builds(lambda own_id, given: call(0, own_id, arguments=given), _IDS, json_values),
         st.builds(lambda own_id, given: call(0, own_id, output=given), _IDS, json_values),
         st.builds(lambda own_id, given: call(0, own_id, error=given), _IDS, json_values),
-        st.builds(
-            lambda given: HistoryMessage(0, MessageKind.TOOL_CALL, Direction.INTERNAL, "", 0, given), json_values
-        ),
+        st.builds(lambda given: HistoryMessage(0, MessageKind.TOOL_CALL, Direction.INTERNAL, "", given), json_values),
     ),
     max_size=12,
 )
@@ -106,7 +104,7 @@ _ROWS = st.lists(
 @given(rows=_ROWS, budget=st.integers(0, 60))
 def test_whatever_the_rows_are_every_provider_takes_the_messages(rows: list[HistoryMessage], budget: int) -> None:
     numbered = [
-        HistoryMessage(len(rows) - n, row.kind, row.direction, row.text, 0, row.content) for n, row in enumerate(rows)
+        HistoryMessage(len(rows) - n, row.kind, row.direction, row.text, row.content) for n, row in enumerate(rows)
     ]
 
     messages = history_messages(numbered, budget, words)

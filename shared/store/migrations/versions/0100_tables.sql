@@ -370,7 +370,7 @@ CREATE TABLE conversation_messages (
     source_id TEXT,
     user_id TEXT DEFAULT '' NOT NULL,
     text TEXT DEFAULT '' NOT NULL,
-    tokens INTEGER DEFAULT 0 NOT NULL,
+    tokens INTEGER GENERATED ALWAYS AS ((length(text) + 3) / 4) STORED NOT NULL,
     content JSON,
     metadata JSON,
     job_id UUID,

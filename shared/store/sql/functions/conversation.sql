@@ -119,10 +119,10 @@ CREATE FUNCTION planq_store_message(c conversations, m planq_message, p_job uuid
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO conversation_messages (
-        conversation_id, sequence, id, tenant_id, channel, direction, source_id, user_id, text, tokens, content,
+        conversation_id, sequence, id, tenant_id, channel, direction, source_id, user_id, text, content,
         metadata, job_id, turn, round, status, submission
     ) VALUES (
-        c.id, c.last_sequence + 1, m.id, m.tenant_id, m.channel, 'inbound', m.source_id, m.user_id, m.text, m.tokens,
+        c.id, c.last_sequence + 1, m.id, m.tenant_id, m.channel, 'inbound', m.source_id, m.user_id, m.text,
         m.content::json, m.metadata::json, p_job, a.turn, a.round,
         CASE WHEN a.round IS NULL THEN 'received' ELSE 'merging' END, p_submission
     ) ON CONFLICT (tenant_id, channel, source_id) WHERE source_id IS NOT NULL DO NOTHING;
@@ -273,8 +273,9 @@ BEGIN
     u := planq_turn_usage(p_job, c.id);
     INSERT INTO conversation_messages (conversation_id, sequence, id, tenant_id, channel, direction, user_id, text, metadata,
                                        job_id, turn)
-    VALUES (c.id, v_sequence, v_message, c.tenant_id, c.channel, 'outbound', j.user_id, planq_outbound_text(j),
-            json_build_object('job_status', j.status, 'error_code', planq_error_code(j.error), 'stop_reason', j.stop_reason,
+    VALUES (c.id, v_sequence, v_message, c.tenant_id, c.channel, 'outbound', j.user_id, coalesce(CASE j.status WHEN 'completed' THEN j.answer END, ''),
+            json_build_object('job_status', j.status, 'error_code', CASE j.status
+                WHEN 'cancelled' THEN 'cancelled' ELSE planq_error_code(j.error) END, 'stop_reason', j.stop_reason,
                 'input_tokens', u.input, 'output_tokens', u.output, 'cost_usd', u.cost), p_job, v_turn);
     UPDATE conversations SET last_sequence = v_sequence, messages_out = messages_out + 1, last_outbound_at = planq_now(),
         last_turn = greatest(last_turn, v_turn), input_tokens = input_tokens + u.input, output_tokens = output_tokens + u.output,
@@ -365,14 +366,6 @@ $$;
 -- The code of an error. It is read from the text: taking JSON apart that holds the character NUL is an error.
 CREATE FUNCTION planq_error_code(p_error json) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT substring(p_error::text FROM '"code"\s*:\s*"([a-z0-9_]+)"')
-$$;
-
--- What the outbound message of a turn says: the answer, or in plain words that there is none.
-CREATE FUNCTION planq_outbound_text(j jobs) RETURNS text LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE j.status
-        WHEN 'completed' THEN coalesce(j.answer, '')
-        WHEN 'cancelled' THEN 'This message was not answered: its turn was cancelled.'
-        ELSE 'This message could not be answered. Please try again later.' END
 $$;
 
 -- What a turn has used with all jobs below it, as far as no earlier outbound message of it says so: it may have been resumed.

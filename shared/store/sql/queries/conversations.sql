@@ -2,7 +2,7 @@
 
 -- name: conversation_history
 -- Rows of the turns before that of a job, newest first: turns in the order in which they began, the rows of each in theirs.
-SELECT m.sequence, m.kind, m.direction, m.text, m.tokens, m.content, m.job_id
+SELECT m.sequence, m.kind, m.direction, m.text, m.content, m.metadata, m.job_id
 FROM conversation_messages m
 WHERE m.conversation_id = %(conversation_id)s AND m.tenant_id = %(tenant_id)s AND m.status <> 'erased' AND m.turn < (
     SELECT max(o.turn) FROM conversation_messages o
