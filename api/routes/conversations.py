@@ -37,6 +37,9 @@ ConversationPath = Annotated[
 ]
 
 
+_NO_NUL = r"^[^\x00]*$"
+
+
 class ConversationDocument(Answer):
     """A thread of one channel, and what was used in it."""
 
@@ -119,8 +122,12 @@ class ConversationChange(BaseModel):
 async def get_conversations(
     services: Use,
     who: Who,
-    channel: Annotated[str | None, Query(max_length=63, description="Only those of this channel.")] = None,
-    thread: Annotated[str | None, Query(max_length=512, description="Only the one of this thread.")] = None,
+    channel: Annotated[
+        str | None, Query(max_length=63, pattern=_NO_NUL, description="Only those of this channel.")
+    ] = None,
+    thread: Annotated[
+        str | None, Query(max_length=512, pattern=_NO_NUL, description="Only the one of this thread.")
+    ] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
     cursor: CursorQuery = None,
 ) -> Response:

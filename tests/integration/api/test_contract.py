@@ -219,7 +219,7 @@ def ask(
         if next(turn) % 2:
             case.path_parameters = replaced(case.path_parameters or {}, ids_in_paths(job_id))
             if mode is GenerationMode.POSITIVE and isinstance(case.body, dict):
-                case.body = {**case.body, **AGENT} if path.startswith("/agents/{") else replaced(case.body, KNOWN)
+                case.body = {**case.body, **AGENT} if path == "/agents/{agent_id}" else replaced(case.body, KNOWN)
         answers.append(case.call_and_validate(checks=CHECKS))
 
     run()

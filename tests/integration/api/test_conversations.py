@@ -135,3 +135,11 @@ def test_cancelling_a_turn_lets_the_next_begin(api: Api) -> None:
     assert api.http.post(f"/jobs/{first.job_id}/cancel").json()["status"] == "cancelled"
     shown = api.http.get(f"/conversations/{first.conversation_id}").json()
     assert shown["active_job_id"] == str(second.job_id)
+
+
+@pytest.mark.parametrize("field", ["channel", "thread"])
+def test_what_cannot_be_stored_is_not_looked_for(api: Api, field: str) -> None:
+    answer = api.http.get("/conversations", params={field: "a\x00b"})
+
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["field"] == field
