@@ -346,7 +346,10 @@ class DispatchReady:
 
 @dataclass(frozen=True, slots=True)
 class ReopenUnfinished:
-    """Give every step without success a fresh start: ready, or pending for those it waits for; dispatch the ready."""
+    """Give every step without success a fresh start: ready, or pending for those it waits for; dispatch the ready.
+
+    Where failures are recorded, only those that were cancelled.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from shared.domain.jobs.states import TERMINAL_STEP, JobStatus, StepStatus
+from shared.domain.jobs.states import TERMINAL_STEP, JobStatus, OnFailure, StepStatus
 from shared.domain.jobs.steps import PlannedStep
 from tests.model.advance import advance
 from tests.model.events import (
@@ -89,19 +89,24 @@ class SimulatedJob:
                 self.steps[index] = replace(step, status=end, asks=False)
 
     def _reopen(self) -> None:
+        again = self._tried_again()
         waits: dict[int, int] = dict.fromkeys(self.steps, 0)
-        for index, step in self.steps.items():
-            if step.status is not StepStatus.SUCCEEDED:
-                for dependent in self.dependents.get(index, ()):
-                    waits[dependent] += 1
-        for index, step in self.steps.items():
-            if step.status is not StepStatus.SUCCEEDED:
-                status = StepStatus.PENDING if waits[index] else StepStatus.READY
-                self.steps[index] = StepView(index, status, step.attempt, waits[index])
+        for index in again:
+            for dependent in self.dependents.get(index, ()):
+                waits[dependent] += 1
+        for index in again:
+            status = StepStatus.PENDING if waits[index] else StepStatus.READY
+            self.steps[index] = StepView(index, status, self.steps[index].attempt, waits[index])
+
+    def _tried_again(self) -> set[int]:
+        """Return the steps without success; where failures are recorded, those that were cut off with the job."""
+        if self.job.on_failure is OnFailure.RECORD:
+            return {index for index, step in self.steps.items() if step.status is StepStatus.CANCELLED}
+        return {index for index, step in self.steps.items() if step.status is not StepStatus.SUCCEEDED}
 
     def unfinished(self) -> int:
-        """Count the steps without success, which a resumed job tries again."""
-        return sum(step.status is not StepStatus.SUCCEEDED for step in self.steps.values())
+        """Count the steps that a job which has ended tries again when it is resumed."""
+        return len(self._tried_again())
 
     def joined(self) -> set[int]:
         """Return the steps that need not wait for child jobs any more."""

@@ -318,6 +318,36 @@ def test_sql_and_advance_agree_on_any_history(database_url: str, plan: Plan, cro
         run(run_both(database_url, plan, data))
 
 
+def test_what_is_cut_off_is_tried_again_in_both_and_a_recorded_failure_is_not(database_url: str) -> None:
+    """Of a resumed job: what failed was recorded, what needed its output was skipped, the others were cut off."""
+
+    async def scenario() -> None:
+        first, needing = {"inputs": []}, {"inputs": ["$0.output.value"]}
+        arguments = [first, needing, first, {"inputs": ["$2.output.value"]}]
+        calls = [{"tool_name": "sim_pure", "arguments": given} for given in arguments]
+        steps = compiled(Plan.model_validate({"calls": calls}))
+        follow = FollowUp(AfterSteps.RESPONDING, OnFailure.RECORD)
+        simulated = SimulatedJob()
+        simulated.apply(StageClaimed())
+        simulated.apply(PlanAccepted(1, simulated.plan(steps), follow.after_steps, follow.on_failure))
+        database = Database(database_url, max_connections=1)
+        await database.open()
+        stored = StoredJob(database, steps)
+        await stored.begin(follow)
+        for event in (StepClaimed(), StepFailed(1), JobExpired()):
+            simulated.apply(event, 0)
+            assert await stored.apply(event, 0)
+        resume = ResumeRequested(True, simulated.unfinished())
+        simulated.apply(resume, 0)
+        assert await stored.apply(resume, 0)
+        statuses = [str(step.status) for _, step in sorted(simulated.steps.items())]
+        assert statuses == ["failed", "skipped", "ready", "pending"]
+        assert await stored.state() == simulated_state(simulated)
+        await database.close()
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("order", ["finish_first", "fail_first"])
 def test_two_finishers_at_once_count_every_step_once(database_url: str, order: str) -> None:
     """Thirty steps end at the same moment from ten connections; the last one, whichever it is, opens RESPOND."""
