@@ -141,13 +141,13 @@ def job_summary(row: Row) -> _Document:
         "finished_at": shown_time(row["finished_at"]),
         "paused_at": shown_time(row["paused_at"]),
         "expires_at": shown_time(row["expires_at"]) if _time_runs_out(row) else None,
-        "forked_from": _id(row["forked_from"]),
+        "forked_from": shown_id(row["forked_from"]),
         "user": row["user_id"] or None,
         "metadata": row["metadata"],
         "agent": _agent(row),
         "parent": _parent(row),
         "depth": row["depth"],
-        "conversation_id": _id(row["conversation_id"]),
+        "conversation_id": shown_id(row["conversation_id"]),
     }
 
 
@@ -229,7 +229,8 @@ def _time_runs_out(row: Mapping[str, Any]) -> bool:
     return row["paused_at"] is None and not JobStatus(row["status"]).is_terminal
 
 
-def _id(value: UUID | None) -> str | None:
+def shown_id(value: UUID | None) -> str | None:
+    """Return an id as it is shown."""
     return None if value is None else str(value)
 
 

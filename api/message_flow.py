@@ -8,13 +8,14 @@ model (`guided`), or that planq carries out (`plan`, `loop`). All is worked out 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
 from uuid import UUID
 
 from pydantic import Field
 
+from api.documents import shown_id
 from api.schemas import SAYS_SOMETHING, Answer, Id, Metadata, RequestBody, Time
 from shared.domain.conversations.failure import told_of_call
 from shared.domain.errors import NotFound, capped
@@ -22,6 +23,7 @@ from shared.domain.jobs.states import JobStatus, StepKind, StepStatus, StopReaso
 from shared.domain.plan.document import WHOLE
 from shared.domain.rounds.guide import GUIDE_SOURCE
 from shared.domain.values.encoding import JsonText
+from shared.store.database import shown_time
 from shared.store.views import JobView, parsed
 
 _VERSION_BITS = 0xF << 76
@@ -175,13 +177,13 @@ def task_document(view: JobView) -> dict[str, Any]:
         "task_id": str(row["id"]),
         "goal": row["input"],
         "plan_id": None if _plan_body(view) is None else str(plan_id_of(row["id"])),
-        "conversation_id": _text(row["conversation_id"]),
+        "conversation_id": shown_id(row["conversation_id"]),
         "status": task_status(row),
         "current_step": len(results),
         "state": {"step_results": results} if results else {},
-        "created_at": _shown(row["created_at"]),
-        "updated_at": _shown(max(_times(view))),
-        "completed_at": None if row["finished_at"] is None else _shown(row["finished_at"]),
+        "created_at": shown_time(row["created_at"]),
+        "updated_at": shown_time(max(_times(view))),
+        "completed_at": shown_time(row["finished_at"]),
     }
 
 
@@ -200,14 +202,14 @@ def plan_document(view: JobView, current_step: int | None = None) -> dict[str, A
     return {
         "plan_id": str(plan_id_of(row["id"])),
         "task_id": str(row["id"]),
-        "conversation_id": _text(row["conversation_id"]),
+        "conversation_id": shown_id(row["conversation_id"]),
         "goal": row["input"],
         "steps": steps,
         "estimated_steps": body.get("estimated_steps", len(steps)),
         "complexity": body.get("complexity", "medium"),
         "success_criteria": body.get("success_criteria", ""),
         "status": plan_status(row),
-        "created_at": _shown(row["created_at"]),
+        "created_at": shown_time(row["created_at"]),
     }
 
 
@@ -297,11 +299,3 @@ def _times(view: JobView) -> Iterable[datetime]:
     named = ("created_at", "started_at", "finished_at", "paused_at")
     known = [view.row[name] for name in named] + [step[name] for step in view.steps for name in named[1:3]]
     return (time for time in known if time is not None)
-
-
-def _shown(time: datetime) -> str:
-    return time.astimezone(UTC).isoformat()
-
-
-def _text(value: UUID | None) -> str | None:
-    return None if value is None else str(value)

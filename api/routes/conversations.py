@@ -22,8 +22,7 @@ from api.deps import (
     strict_router,
 )
 from api.http import JsonResponse, error_responses
-from api.routes.elicitations import CursorQuery
-from api.routes.jobs import JobPath
+from api.routes.jobs import CursorQuery, JobPath
 from api.schemas import MAX_PAGE, Answer, Id, Time
 from shared.domain.conversations.failure import said
 from shared.domain.conversations.messages import Direction, MessageKind, MessageStatus, Policy

@@ -13,7 +13,7 @@ from api.callers import Who
 from api.deps import Use, cursor_bytes, cursor_of, job_id_of, no_cursor, page_of, strict_router
 from api.documents import elicitation_document
 from api.http import JsonResponse, error_responses
-from api.routes.jobs import CURSOR, JobPath
+from api.routes.jobs import CursorQuery, JobPath
 from api.schemas import MAX_PAGE, AnswerRequest, ElicitationDocument, ElicitationPage
 from shared.domain.errors import NotFound, capped
 from shared.domain.jobs.states import ElicitationStatus
@@ -22,9 +22,6 @@ elicitation_routes = strict_router("jobs")
 
 ElicitationPath = Annotated[
     str, Path(alias="elicitation_id", json_schema_extra={"format": "uuid"}, description="The question's id.")
-]
-CursorQuery = Annotated[
-    str | None, Query(json_schema_extra={"pattern": CURSOR}, description="`next_cursor` of the page before.")
 ]
 
 

@@ -39,6 +39,10 @@ job_routes = strict_router("jobs")
 CURSOR = "^[A-Za-z0-9_-]{21}[AQgw]$"
 """The 16 bytes of an id in base64 for URLs, for `/openapi.json`."""
 
+CursorQuery = Annotated[
+    str | None, Query(json_schema_extra={"pattern": CURSOR}, description="`next_cursor` of the page before.")
+]
+
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _WAIT = re.compile(rb"wait=([0-9]{1,6}(?:\.[0-9]{1,6})?)")
 
@@ -181,9 +185,7 @@ async def get_jobs(
     status: Annotated[JobStatus | None, Query(description="Only jobs that stand here.")] = None,
     strategy: Annotated[Strategy | None, Query(description="Only jobs with this strategy.")] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
-    cursor: Annotated[
-        str | None, Query(json_schema_extra={"pattern": CURSOR}, description="`next_cursor` of the page before.")
-    ] = None,
+    cursor: CursorQuery = None,
     roots: Annotated[bool, Query(description="Without child jobs.")] = False,
 ) -> Response:
     """List jobs, newest first, without their plans and steps."""

@@ -29,7 +29,7 @@ from api.message_flow import (
     task_status,
 )
 from api.routes.control import resume_job
-from api.routes.jobs import CURSOR, KeyHeader, TraceHeader, cancel_job
+from api.routes.jobs import CursorQuery, KeyHeader, TraceHeader, cancel_job
 from api.schemas import MAX_PAGE, JobRequest
 from api.submission import submit_job
 from shared.domain.errors import Conflict, NotFound
@@ -42,14 +42,11 @@ message_flow_routes = strict_router("message flow")
 _PlanPath = Annotated[str, Path(json_schema_extra={"format": "uuid"}, description="The plan's id.")]
 _TaskPath = Annotated[str, Path(json_schema_extra={"format": "uuid"}, description="The id of the task.")]
 _Limit = Annotated[int, Query(ge=1, le=MAX_PAGE)]
-_Cursor = Annotated[
-    str | None, Query(json_schema_extra={"pattern": CURSOR}, description="`next_cursor` of the page before.")
-]
 
 
 @message_flow_routes.get("/agentic/plans", response_model=FlowPlanPage)
 @message_flow_routes.get("/plans", response_model=FlowPlanPage)
-async def get_plans(services: Use, who: Who, limit: _Limit = 20, cursor: _Cursor = None) -> Response:
+async def get_plans(services: Use, who: Who, limit: _Limit = 20, cursor: CursorQuery = None) -> Response:
     """List plans, newest first, as far as tasks have one.
 
     A page may hold fewer than `limit`; there is another one as long as `next_cursor` is not null.
@@ -112,7 +109,7 @@ async def get_tasks(
     who: Who,
     status: Annotated[TaskStatus | None, Query(description="Only tasks that stand here.")] = None,
     limit: _Limit = 20,
-    cursor: _Cursor = None,
+    cursor: CursorQuery = None,
 ) -> Response:
     """List tasks, newest first.
 
