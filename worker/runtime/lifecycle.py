@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import socket
 import threading
@@ -425,6 +426,9 @@ class SweepTimer:
 _SETTLED = timedelta(seconds=3)
 """A wake-up reaches an idle worker in milliseconds; one that was published so long ago is not under way any more."""
 
+_RECONNECTING_SHARE = 1 / 2
+"""Of the patience: a broker takes wake-ups as soon as it is back; the consumer is back up to 30 s later."""
+
 
 class ConsumerWatchdog:
     """Notices that this worker beats but hears no wake-ups: its consumer was cancelled, or lost in a reconnect.
@@ -443,21 +447,30 @@ class ConsumerWatchdog:
         self._received = received
         self._count = -1
         self._idle_since = 0.0
+        self._unheard_since = self._unheard_last = -math.inf
 
     async def is_lost(self, in_flight: int) -> bool:
         """Return whether this worker has been idle for its patience while wake-ups for it were published in vain.
 
-        What the broker did not take counts as not published, so a broker that is away is no sign. Raises
-        `DatabaseUnavailable`.
+        What the broker did not take counts as not published, so a broker that is away is no sign; when it is back,
+        the consumer has half the patience to come back too. Raises `DatabaseUnavailable`.
         """
         count, now = self._received(), monotonic()
         if in_flight or count != self._count:
             self._count, self._idle_since = count, now
+            self._unheard_since = self._unheard_last = -math.inf
             return False
         idle = timedelta(seconds=now - self._idle_since)
-        if idle < self._patience:
+        reconnecting = self._patience * _RECONNECTING_SHARE
+        if idle < self._patience - reconnecting:
             return False
         unheard = await self._registry.unanswered_wakes(self._lane, idle, _SETTLED)
-        if unheard:
-            _log.critical("consumer_stalled", extra={"lane": str(self._lane), "unheard": unheard, "idle": str(idle)})
-        return bool(unheard)
+        if not unheard:  # what has just been published again counts in a moment
+            return False
+        if now - self._unheard_last > self._patience.total_seconds():
+            self._unheard_since = now
+        self._unheard_last = now
+        if idle < self._patience or now - self._unheard_since < reconnecting.total_seconds():
+            return False
+        _log.critical("consumer_stalled", extra={"lane": str(self._lane), "unheard": unheard, "idle": str(idle)})
+        return True
