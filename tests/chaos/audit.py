@@ -24,6 +24,7 @@ from tests.chaos.recovery import (
     successes,
     unrecorded_calls,
 )
+from tests.chaos.talks import Talks
 from tests.chaos.verdict import defects
 
 _SHOWN = 20
@@ -33,6 +34,7 @@ _SHOWN = 20
 class Phase:
     """The findings of one phase. Lists name what is wrong and are empty in a good run.
 
+    `messages` came in conversations, `wrong_talks` says what is wrong with those.
     `lost` were accepted and do not exist, `stuck` exist and did not end, `doubled` exist and nobody submitted them.
     `repeated` are finished steps that ran again, by idempotency key. `recovery` is of interrupted attempts (see
     `recovery`), `unrecovered` those that never went on; `gap` is of attempts that were given back by a stopping
@@ -46,11 +48,13 @@ class Phase:
     jobs: int
     steps: int
     jobs_by_kind: Mapping[str, int]
+    messages: int
     job_seconds: Spread
     lost: Sequence[str]
     stuck: Sequence[str]
     doubled: int
     wrong: Sequence[str]
+    wrong_talks: Sequence[str]
     refused: Sequence[str]
     duplicate_unsafe_effects: Sequence[str]
     repeated_finished_steps: Sequence[str]
@@ -75,6 +79,7 @@ class Phase:
             "lost": self.lost,
             "stuck": self.stuck,
             "wrong": self.wrong,
+            "wrong conversation": self.wrong_talks,
             "refused": self.refused,
             "duplicate unsafe effect": self.duplicate_unsafe_effects,
             "repeated finished step": self.repeated_finished_steps,
@@ -98,6 +103,7 @@ class Phase:
 async def audit(
     name: str,
     client: Client,
+    talks: Talks,
     observer: Observer,
     ledger_path: Path,
     *,
@@ -109,7 +115,7 @@ async def audit(
     faults: Mapping[str, int] | None = None,
     must_know_every_outcome: bool = False,
 ) -> Phase:
-    """Hold everything that happened to the client's jobs against what should have happened."""
+    """Hold everything that happened to the client's jobs and messages against what should have happened."""
     histories = await observer.histories(client.accepted)
     known = {job for job, history in histories.items() if history}
     return Phase(
@@ -118,10 +124,12 @@ async def audit(
         jobs=len(client.accepted),
         steps=sum(len(ended.steps) for ended in client.ended.values()),
         jobs_by_kind=dict(sorted(Counter(recipe.kind for recipe in client.accepted.values()).items())),
+        messages=len(talks.sent),
         job_seconds=Spread.of(client.seconds),
+        wrong_talks=await talks.defects(observer),
         lost=sorted(set(client.accepted) - known),
         stuck=[f"{job} ({client.accepted[job].kind})" for job in client.unfinished if job in known],
-        doubled=await observer.count_jobs() - jobs_before - len(client.accepted),
+        doubled=await observer.count_jobs() - jobs_before - len(client.accepted) - len(talks.sent),
         refused=list(client.refused),
         broken_invariants=await _lasting_defects(observer, lease),
         outcome_unknown=sum(len(ended.unknown) for ended in client.ended.values()),
@@ -209,10 +217,12 @@ def shown(phase: Phase) -> str:
     rows: list[tuple[str, Any]] = [
         ("jobs", f"{phase.jobs}  ({', '.join(f'{n} {kind}' for kind, n in phase.jobs_by_kind.items())})"),
         ("steps", phase.steps),
+        ("messages", phase.messages),
         ("lost", len(phase.lost)),
         ("stuck", len(phase.stuck)),
         ("doubled", phase.doubled),
         ("wrong answers", len(phase.wrong)),
+        ("wrong conversations", len(phase.wrong_talks)),
         ("refused or 5xx other than 503", len(phase.refused)),
         ("duplicate unsafe effects", len(phase.duplicate_unsafe_effects)),
         ("repeated finished steps", len(phase.repeated_finished_steps)),

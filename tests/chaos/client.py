@@ -92,7 +92,7 @@ class Client:
         begun = time.monotonic()
         self.submitted += 1
         key = f"planq-chaos-{self._run}-{recipe.number}"
-        response = await self._ask("POST", "/jobs", json=recipe.body, headers={"Idempotency-Key": key})
+        response = await self.ask("POST", "/jobs", json=recipe.body, headers={"Idempotency-Key": key})
         if response.status_code != httpx.codes.ACCEPTED:
             self.refused.append(f"POST /jobs ({recipe.kind}) gave {response.status_code}: {response.text[:300]}")
             return
@@ -101,7 +101,7 @@ class Client:
         cancelled = await self._act(recipe, job)
         wait = ASKED_WAIT_SECONDS if recipe.kind in ASKING else WAIT_SECONDS
         while True:
-            response = await self._ask("GET", f"/jobs/{job}", params={"wait": wait})
+            response = await self.ask("GET", f"/jobs/{job}", params={"wait": wait})
             if response.status_code != httpx.codes.OK:
                 self.refused.append(f"GET /jobs/{job} gave {response.status_code}: {response.text[:300]}")
                 return
@@ -131,7 +131,7 @@ class Client:
 
     async def _approve(self, question: str) -> None:
         """Approve of a call; by now the question may be closed (409)."""
-        response = await self._ask("POST", f"/elicitations/{question}", json={"action": "accept", "content": {}})
+        response = await self.ask("POST", f"/elicitations/{question}", json={"action": "accept", "content": {}})
         if response.status_code not in (httpx.codes.OK, httpx.codes.CONFLICT):
             self.refused.append(f"approval {question} gave {response.status_code}: {response.text[:300]}")
 
@@ -140,7 +140,7 @@ class Client:
         for step in document["steps"]:
             reference = step.get("output_ref")
             if reference is not None:
-                response = await self._ask("GET", reference["href"])
+                response = await self.ask("GET", reference["href"])
                 found = hashlib.sha256(response.content).hexdigest()
                 if found != reference["sha256"] or len(response.content) != reference["bytes"]:
                     self.refused.append(
@@ -165,12 +165,12 @@ class Client:
 
     async def _order(self, job: str, action: str, body: dict[str, Any] | None = None) -> httpx.Response:
         """Send an order that a job which has already ended may refuse (409)."""
-        response = await self._ask("POST", f"/jobs/{job}/{action}", json=body)
+        response = await self.ask("POST", f"/jobs/{job}/{action}", json=body)
         if response.status_code not in (httpx.codes.OK, httpx.codes.CONFLICT):
             self.refused.append(f"{action} of {job} gave {response.status_code}: {response.text[:300]}")
         return response
 
-    async def _ask(self, method: str, path: str, **request: Any) -> httpx.Response:
+    async def ask(self, method: str, path: str, **request: Any) -> httpx.Response:
         """Ask one API after the other until one answers with something else than 503."""
         while True:
             pause = _PAUSE_SECONDS

@@ -22,6 +22,7 @@ from tests.chaos.processes import End, Processes
 from tests.chaos.recipes import KINDS, PEACEFUL, recipes
 from tests.chaos.schedule import APIS, WORKERS, schedule
 from tests.chaos.servers import Servers
+from tests.chaos.talks import Talks
 from tests.chaos.tools import LEDGER_VARIABLE
 
 START_PATIENCE_SECONDS = 120.0
@@ -188,17 +189,21 @@ class Run:
             await asyncio.sleep(max(0.0, begun + options.seconds - time.monotonic()))
 
         client = self._client(processes)
+        talks = Talks(client, run=str(options.seed))
         try:
-            await self._load(client, 0, strike)
+            await self._load(client, talks, 0, strike)
             await dealer.settle()
             self._say("faults have stopped; what is left must drain")
             await client.drain(options.drain_patience)
+            await talks.drain(options.drain_patience)
         finally:
+            await talks.close()
             await client.close()
             self._report.dealt = sorted(dealer.dealt, key=lambda one: one.at)
         return await audit(
             "chaos",
             client,
+            talks,
             observer,
             self._ledger,
             seconds=time.monotonic() - begun,
@@ -226,15 +231,19 @@ class Run:
             await asyncio.gather(in_turn(WORKERS), in_turn(APIS))
 
         client = self._client(processes)
+        talks = Talks(client, run=f"{self._options.seed}-rolling")
         try:
             # A step that kills its worker would leave outcomes unknown, which no restart in peace may.
-            await self._load(client, _ROLLING_FIRST_JOB, restart_in_turn, PEACEFUL)
+            await self._load(client, talks, _ROLLING_FIRST_JOB, restart_in_turn, PEACEFUL)
             await client.drain(self._options.drain_patience)
+            await talks.drain(self._options.drain_patience)
         finally:
+            await talks.close()
             await client.close()
         return await audit(
             "rolling restart",
             client,
+            talks,
             observer,
             self._ledger,
             seconds=time.monotonic() - begun,
@@ -252,13 +261,14 @@ class Run:
             await self._wait_for(name, processes, observer, other_than=before)
 
     async def _load(
-        self, client: Client, first: int, work: Callable[[], Any], kinds: Sequence[str] = tuple(KINDS)
+        self, client: Client, talks: Talks, first: int, work: Callable[[], Any], kinds: Sequence[str] = tuple(KINDS)
     ) -> None:
-        """Keep the stream of jobs going while `work` goes on."""
+        """Keep the streams of jobs and messages going while `work` goes on."""
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             jobs = recipes(self._options.seed, first, kinds)
             group.create_task(client.stream(jobs, per_second=self._options.rate, until=stop))
+            group.create_task(talks.stream(stop))
             await work()
             stop.set()
 

@@ -29,6 +29,7 @@ CLEAN = {
     "stuck": [],
     "doubled": 0,
     "wrong": [],
+    "wrong_talks": [],
     "refused": [],
     "duplicate_unsafe_effects": [],
     "repeated_finished_steps": [],
@@ -70,6 +71,7 @@ def test_nothing_is_lost_wrong_or_done_twice_while_everything_is_killed_and_rest
     for phase in (faults, rolling):
         assert {name: phase[name] for name in CLEAN} == CLEAN, told
         assert phase["jobs"] > 0
+        assert phase["messages"] > 0
     assert set(faults["faults"].values()) <= {1, 2}, "each kind of fault was dealt"
     assert min(faults["faults"].values()) > 0
     assert rolling["outcome_unknown"] == 0, told
