@@ -1,60 +1,57 @@
 -- Submit: a request becomes a job. planq_submit_jobs writes the job, the caller's plan and the first event.
 
--- Inserts jobs, the plans that their callers sent, and their first events; one row for each job. `plan`, `limits` and
--- other JSON come as texts. `created_at` is null where nothing was inserted: the tenant has used the idempotency key
--- before, be it for another of these jobs, or, with `is_gone`, there is no job any more that could be forked. Until the
--- commit retention cannot remove that one: it waits for the key lock or passes the job over, and then sees the fork.
--- Turns of a conversation are given it, and when they are to begin; the time of one that is held does not run.
+-- Inserts jobs, the plans that their callers sent, and their first events, set by set; one row for each job. `plan`,
+-- `limits` and other JSON come as texts. `created_at` is null where nothing was inserted: the tenant has used the
+-- idempotency key before, be it for another of these jobs, or, with `is_gone`, there is no job any more that could be
+-- forked. Until the commit retention cannot remove that one: it waits for the key lock or passes the job over, and then
+-- sees the fork. Turns of a conversation are given it, and when they are to begin; the time of one that is held does not
+-- run.
 CREATE FUNCTION planq_submit_jobs(p_jobs json, p_conversation uuid DEFAULT NULL, p_run_at timestamptz DEFAULT NULL)
 RETURNS TABLE (id uuid, created_at timestamptz, is_gone boolean)
 LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    g record;
-    v_data json;
-    v_events planq_event[];
     v_run_at CONSTANT timestamptz := coalesce(p_run_at, planq_now());
 BEGIN
-    FOR g IN SELECT * FROM json_to_recordset(p_jobs) AS a (
-        id uuid, tenant_id text, strategy text, model text, limits text, tools text[], metadata text, input text,
-        user_id text, trace_id text, idempotency_key text, request_hash text, plan text, expires_seconds float8,
-        forked_from uuid, reuse text, agent_name text, agent_version int, skill_versions int[], action text,
-        with_input text, budget text, loop_block text
-    ) LOOP
-        id := g.id;
-        created_at := NULL;
-        is_gone := false;
-        v_data := CASE WHEN p_conversation IS NOT NULL THEN json_build_object('conversation_id', p_conversation) END;
-        IF g.forked_from IS NOT NULL THEN
-            PERFORM FROM jobs j WHERE j.id = g.forked_from AND j.tenant_id = g.tenant_id FOR KEY SHARE;
-            is_gone := NOT FOUND;
-            v_data := json_build_object('forked_from', g.forked_from);
-        END IF;
-        IF NOT is_gone THEN
-            INSERT INTO jobs AS j (
-                id, tenant_id, root_job_id, strategy, status, model, limits, tools, metadata, input, user_id, trace_id,
-                idempotency_key, request_hash, run_at, wake_at, expires_at, forked_from, agent_name, agent_version,
-                skill_versions, action, with_input, budget, loop_block, conversation_id
-            ) VALUES (
-                g.id, g.tenant_id, g.id, g.strategy, 'queued', g.model, g.limits::json, g.tools, g.metadata::json,
-                g.input, g.user_id, g.trace_id, g.idempotency_key, g.request_hash, v_run_at,
-                CASE WHEN v_run_at > planq_now() THEN v_run_at ELSE v_run_at + planq_wake_grace() END,
-                CASE WHEN v_run_at < planq_never() THEN v_run_at + make_interval(secs => g.expires_seconds) END,
-                g.forked_from, g.agent_name, g.agent_version, g.skill_versions, g.action, g.with_input::json, g.budget::json,
-                g.loop_block::json, p_conversation
-            ) ON CONFLICT (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
-            RETURNING j.created_at INTO created_at;
-            IF FOUND THEN
-                IF g.plan IS NOT NULL THEN
-                    INSERT INTO plans (job_id, round, tenant_id, source, body, reuse)
-                    VALUES (g.id, 0, g.tenant_id, 'caller', g.plan::json, g.reuse::json);
-                END IF;
-                v_events := v_events || ROW(g.tenant_id, g.id, 'job_submitted', v_data)::planq_event;
-            END IF;
-        END IF;
-        RETURN NEXT;
-    END LOOP;
-    PERFORM planq_append_events(v_events);
+    RETURN QUERY
+    WITH given AS MATERIALIZED (
+        SELECT g.*, g.forked_from IS NOT NULL AND f.id IS NULL AS is_gone
+        FROM json_to_recordset(p_jobs) AS g (
+            id uuid, tenant_id text, strategy text, model text, limits text, tools text[], metadata text, input text,
+            user_id text, trace_id text, idempotency_key text, request_hash text, plan text, expires_seconds float8,
+            forked_from uuid, reuse text, agent_name text, agent_version int, skill_versions int[], action text,
+            with_input text, budget text, loop_block text
+        ) LEFT JOIN LATERAL (
+            SELECT j.id FROM jobs j WHERE j.id = g.forked_from AND j.tenant_id = g.tenant_id FOR KEY SHARE
+        ) f ON true
+    ), made AS (
+        INSERT INTO jobs AS j (
+            id, tenant_id, root_job_id, strategy, status, model, limits, tools, metadata, input, user_id, trace_id,
+            idempotency_key, request_hash, run_at, wake_at, expires_at, forked_from, agent_name, agent_version,
+            skill_versions, action, with_input, budget, loop_block, conversation_id
+        )
+        SELECT
+            g.id, g.tenant_id, g.id, g.strategy, 'queued', g.model, g.limits::json, g.tools, g.metadata::json,
+            g.input, g.user_id, g.trace_id, g.idempotency_key, g.request_hash, v_run_at,
+            CASE WHEN v_run_at > planq_now() THEN v_run_at ELSE v_run_at + planq_wake_grace() END,
+            CASE WHEN v_run_at < planq_never() THEN v_run_at + make_interval(secs => g.expires_seconds) END,
+            g.forked_from, g.agent_name, g.agent_version, g.skill_versions, g.action, g.with_input::json, g.budget::json,
+            g.loop_block::json, p_conversation
+        FROM given g WHERE NOT g.is_gone
+        ON CONFLICT (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
+        RETURNING j.id, j.created_at
+    ), planned AS (
+        INSERT INTO plans (job_id, round, tenant_id, source, body, reuse)
+        SELECT g.id, 0, g.tenant_id, 'caller', g.plan::json, g.reuse::json
+        FROM given g JOIN made m ON m.id = g.id WHERE g.plan IS NOT NULL
+    ), told AS (
+        INSERT INTO events (tenant_id, job_id, kind, data)
+        SELECT g.tenant_id, g.id, 'job_submitted', CASE
+            WHEN g.forked_from IS NOT NULL THEN json_build_object('forked_from', g.forked_from)
+            WHEN p_conversation IS NOT NULL THEN json_build_object('conversation_id', p_conversation) END
+        FROM given g JOIN made m ON m.id = g.id
+    )
+    SELECT g.id, m.created_at, g.is_gone FROM given g LEFT JOIN made m ON m.id = g.id;
 END $$;
