@@ -1,6 +1,6 @@
 """The tables, and nothing else: SQLModel is their one source, Alembic's migrations give the same schema (tested).
 
-Tenants, conversations, and what tools look up and remember have files of their own beside this one.
+Tenants, conversations, batches, and what tools look up and remember have files of their own beside this one.
 No row object crosses the store's edge: `codec.py` turns rows into records. JSON that came from outside is kept as
 `json`, not `jsonb`: it stays byte for byte what it was (key order, `\u0000`), and planq never searches in it.
 Partial indexes cover only what is unfinished, so that a million finished jobs cost nothing. What a job or a step must
@@ -47,7 +47,12 @@ from shared.domain.jobs.states import (
     StepKind,
     StepStatus,
 )
-from shared.store import conversation_tables, memory_tables, tenant_tables  # noqa: F401  (fill the metadata, too)
+from shared.store import (  # noqa: F401  (fill the metadata, too)
+    batch_tables,
+    conversation_tables,
+    memory_tables,
+    tenant_tables,
+)
 from shared.store.columns import (
     bigint_column,
     enum_column,
@@ -79,8 +84,9 @@ class Job(SQLModel, table=True):
     bounds the time in the queue, later the whole life; while `paused_at` is set nothing is begun and no time runs
     out. A child job was made by the step `parent_step_index` of `parent_round` of its parent, as number
     `child_position`; while `run_at` lies in the year 9999 it is held back, and `is_joined` once that step has been
-    notified of its end; a turn of a conversation is joined once the conversation was. A job of an agent pins the
-    version of its document, and those of the document's skills in their order.
+    notified of its end; a turn of a conversation is joined once the conversation was. The job of a line of a batch,
+    but none below it, has `batch_id` and `batch_line`; it is joined once that line was settled. A job of an agent
+    pins the version of its document, and those of the document's skills in their order.
     """
 
     __tablename__ = "jobs"
@@ -109,6 +115,11 @@ class Job(SQLModel, table=True):
             "conversation_id",
             postgresql_where=text(f"{_OF_CONVERSATION} AND {UNFINISHED_JOB}"),
         ),
+        Index(
+            "ix_jobs_of_batches_unsettled",
+            "batch_id",
+            postgresql_where=text(f"batch_id IS NOT NULL AND NOT is_joined AND {ENDED_JOB}"),
+        ),
     )
     id: UUID = Field(primary_key=True)
     tenant_id: str = Field(sa_column=Column(Text, ForeignKey("tenants.id"), nullable=False))
@@ -121,6 +132,8 @@ class Job(SQLModel, table=True):
     root_job_id: UUID | None = None
     depth: int = int_column()
     conversation_id: UUID | None = None
+    batch_id: UUID | None = None
+    batch_line: int | None = None
     agent_name: str | None = text_column(nullable=True)
     agent_version: int | None = None
     skill_versions: list[int] | None = ints_column(nullable=True)

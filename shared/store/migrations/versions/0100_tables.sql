@@ -1,3 +1,9 @@
+CREATE DOMAIN batch_status AS TEXT CONSTRAINT ck_batch_status CHECK (VALUE IN ('uploading', 'validating', 'in_progress', 'cancelling', 'completed', 'failed', 'cancelled'));
+
+CREATE DOMAIN batch_pause_reason AS TEXT CONSTRAINT ck_batch_pause_reason CHECK (VALUE IN ('asked', 'canary', 'budget'));
+
+CREATE DOMAIN batch_line_status AS TEXT CONSTRAINT ck_batch_line_status CHECK (VALUE IN ('received', 'invalid', 'valid', 'admitted', 'completed', 'failed', 'cancelled'));
+
 CREATE DOMAIN conversation_policy AS TEXT CONSTRAINT ck_conversation_policy CHECK (VALUE IN ('queue', 'reject', 'interrupt', 'merge'));
 
 CREATE DOMAIN message_kind AS TEXT CONSTRAINT ck_message_kind CHECK (VALUE IN ('message', 'tool_call', 'tool_response'));
@@ -196,6 +202,58 @@ CREATE INDEX ix_schedules_next_at ON schedules (next_at) WHERE is_active;
 
 CREATE INDEX ix_schedules_user_id ON schedules (tenant_id, user_id) WHERE is_active;
 
+CREATE TABLE batches (
+    id UUID NOT NULL,
+    tenant_id TEXT NOT NULL,
+    status batch_status DEFAULT 'uploading' NOT NULL,
+    name TEXT DEFAULT '' NOT NULL,
+    metadata JSON,
+    defaults JSON,
+    priority TEXT DEFAULT 'bulk' NOT NULL,
+    is_strict BOOLEAN DEFAULT false NOT NULL,
+    canary INTEGER,
+    idempotency_key TEXT,
+    request_hash TEXT,
+    callback_url TEXT,
+    total INTEGER DEFAULT 0 NOT NULL,
+    validated_lines INTEGER DEFAULT 0 NOT NULL,
+    invalid INTEGER DEFAULT 0 NOT NULL,
+    valid INTEGER DEFAULT 0 NOT NULL,
+    admitted INTEGER DEFAULT 0 NOT NULL,
+    completed INTEGER DEFAULT 0 NOT NULL,
+    failed INTEGER DEFAULT 0 NOT NULL,
+    cancelled INTEGER DEFAULT 0 NOT NULL,
+    budget_usd NUMERIC,
+    budget_tokens BIGINT,
+    reserved_usd NUMERIC DEFAULT 0 NOT NULL,
+    reserved_tokens BIGINT DEFAULT 0 NOT NULL,
+    spent_usd NUMERIC DEFAULT 0 NOT NULL,
+    spent_tokens BIGINT DEFAULT 0 NOT NULL,
+    paused_at TIMESTAMP WITH TIME ZONE,
+    pause_reason batch_pause_reason,
+    error JSON,
+    estimate JSON,
+    held_by UUID,
+    held_until TIMESTAMP WITH TIME ZONE,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    validated_at TIMESTAMP WITH TIME ZONE,
+    started_at TIMESTAMP WITH TIME ZONE,
+    cancelled_at TIMESTAMP WITH TIME ZONE,
+    finished_at TIMESTAMP WITH TIME ZONE,
+    CONSTRAINT pk_batches PRIMARY KEY (id),
+    CONSTRAINT fk_batches_tenant_id FOREIGN KEY(tenant_id) REFERENCES tenants (id)
+);
+
+CREATE INDEX ix_batches_finished_at ON batches (finished_at) WHERE finished_at IS NOT NULL;
+
+CREATE INDEX ix_batches_held_until ON batches (held_until) WHERE status IN ('uploading', 'validating');
+
+CREATE INDEX ix_batches_listing ON batches (tenant_id, id);
+
+CREATE INDEX ix_batches_unfinished ON batches (id) WHERE status IN ('in_progress', 'cancelling');
+
+CREATE UNIQUE INDEX uq_batches_idempotency_key ON batches (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
+
 CREATE TABLE conversations (
     id UUID NOT NULL,
     tenant_id TEXT NOT NULL,
@@ -279,6 +337,8 @@ CREATE TABLE jobs (
     root_job_id UUID,
     depth INTEGER DEFAULT 0 NOT NULL,
     conversation_id UUID,
+    batch_id UUID,
+    batch_line INTEGER,
     agent_name TEXT,
     agent_version INTEGER,
     skill_versions INTEGER[],
@@ -343,6 +403,8 @@ CREATE INDEX ix_jobs_forked_from ON jobs (forked_from) WHERE forked_from IS NOT 
 
 CREATE INDEX ix_jobs_listing ON jobs (tenant_id, id);
 
+CREATE INDEX ix_jobs_of_batches_unsettled ON jobs (batch_id) WHERE batch_id IS NOT NULL AND NOT is_joined AND status IN ('completed', 'failed', 'cancelled');
+
 CREATE INDEX ix_jobs_parent_job_id ON jobs (parent_job_id) WHERE parent_job_id IS NOT NULL;
 
 CREATE INDEX ix_jobs_stage_worker ON jobs (stage_worker) WHERE stage_worker IS NOT NULL;
@@ -358,6 +420,38 @@ CREATE INDEX ix_jobs_unsettled ON jobs (conversation_id) WHERE conversation_id I
 CREATE INDEX ix_jobs_wake_at ON jobs (wake_at) WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
 
 CREATE UNIQUE INDEX uq_jobs_idempotency_key ON jobs (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
+
+CREATE TABLE batch_lines (
+    batch_id UUID NOT NULL,
+    line INTEGER NOT NULL,
+    tenant_id TEXT NOT NULL,
+    custom_id TEXT,
+    status batch_line_status DEFAULT 'received' NOT NULL,
+    raw TEXT,
+    body JSON,
+    job_id UUID,
+    tries INTEGER DEFAULT 0 NOT NULL,
+    error JSON,
+    reserved_usd NUMERIC DEFAULT 0 NOT NULL,
+    reserved_tokens BIGINT DEFAULT 0 NOT NULL,
+    cost_usd NUMERIC,
+    input_tokens BIGINT DEFAULT 0 NOT NULL,
+    output_tokens BIGINT DEFAULT 0 NOT NULL,
+    finished_at TIMESTAMP WITH TIME ZONE,
+    settled BIGINT,
+    CONSTRAINT pk_batch_lines PRIMARY KEY (batch_id, line),
+    CONSTRAINT fk_batch_lines_batch_id FOREIGN KEY(batch_id) REFERENCES batches (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_batch_lines_admitted ON batch_lines (batch_id, line) WHERE status = 'admitted';
+
+CREATE INDEX ix_batch_lines_errors ON batch_lines (batch_id, line) WHERE error IS NOT NULL;
+
+CREATE INDEX ix_batch_lines_settled ON batch_lines (batch_id, settled) WHERE settled IS NOT NULL;
+
+CREATE INDEX ix_batch_lines_waiting ON batch_lines (batch_id, line) WHERE status = 'valid';
+
+CREATE UNIQUE INDEX uq_batch_lines_custom_id ON batch_lines (batch_id, custom_id) WHERE custom_id IS NOT NULL;
 
 CREATE TABLE conversation_messages (
     conversation_id UUID NOT NULL,

@@ -1,0 +1,135 @@
+"""The tables of batches. A line is no job until it is admitted; both outlive the jobs, which retention removes."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, Numeric, Text, text
+from sqlalchemy.dialects.postgresql import JSON
+from sqlmodel import Field, SQLModel
+
+from shared.domain.batches.states import BatchStatus, LineStatus, PauseReason
+from shared.store.columns import (
+    bigint_column,
+    enum_column,
+    flag_column,
+    int_column,
+    json_column,
+    text_column,
+    time_column,
+)
+
+
+def _dollars(*, nullable: bool = False) -> Any:
+    server_default = None if nullable else text("0")
+    return Field(default=None, sa_column=Column(Numeric, nullable=nullable, server_default=server_default))
+
+
+class BatchRow(SQLModel, table=True):
+    """Many requests of one file, under one budget; their lines say what has become of each.
+
+    The process `held_by` stores or validates its lines until `held_until`, then any other may go on; one that is
+    still `uploading` then is removed. `validated_lines` of `total` have been looked at; of these `invalid` were
+    refused, and `valid` become jobs. `admitted` of them are jobs, or were; `completed`, `failed` and `cancelled`
+    count those that have ended. Of the budget admitted lines hold `reserved_*`, and ended ones have `spent_*`. While
+    `paused_at` is set nothing more is admitted, for `pause_reason`; after `canary` lines it is paused by itself.
+    With `is_strict` one invalid line fails it.
+    """
+
+    __tablename__ = "batches"
+    __table_args__ = (
+        Index(
+            "uq_batches_idempotency_key",
+            "tenant_id",
+            "idempotency_key",
+            unique=True,
+            postgresql_where=text("idempotency_key IS NOT NULL"),
+        ),
+        Index("ix_batches_listing", "tenant_id", "id"),
+        Index("ix_batches_held_until", "held_until", postgresql_where=text("status IN ('uploading', 'validating')")),
+        Index("ix_batches_unfinished", "id", postgresql_where=text("status IN ('in_progress', 'cancelling')")),
+        Index("ix_batches_finished_at", "finished_at", postgresql_where=text("finished_at IS NOT NULL")),
+    )
+    id: UUID = Field(primary_key=True)
+    tenant_id: str = Field(sa_column=Column(Text, ForeignKey("tenants.id"), nullable=False))
+    status: str = enum_column("batch_status", BatchStatus, default="uploading")
+    name: str = text_column("")
+    meta: Any = Field(default=None, sa_column=Column("metadata", JSON, nullable=True))
+    defaults: Any = json_column()
+    priority: str = text_column("bulk")
+    is_strict: bool = flag_column()
+    canary: int | None = None
+    idempotency_key: str | None = text_column(nullable=True)
+    request_hash: str | None = text_column(nullable=True)
+    callback_url: str | None = text_column(nullable=True)
+    total: int = int_column()
+    validated_lines: int = int_column()
+    invalid: int = int_column()
+    valid: int = int_column()
+    admitted: int = int_column()
+    completed: int = int_column()
+    failed: int = int_column()
+    cancelled: int = int_column()
+    budget_usd: Decimal | None = _dollars(nullable=True)
+    budget_tokens: int | None = Field(default=None, sa_column=Column(BigInteger, nullable=True))
+    reserved_usd: Decimal = _dollars()
+    reserved_tokens: int = bigint_column()
+    spent_usd: Decimal = _dollars()
+    spent_tokens: int = bigint_column()
+    paused_at: datetime | None = time_column()
+    pause_reason: str | None = enum_column("batch_pause_reason", PauseReason, nullable=True)
+    error: Any = json_column()
+    estimate: Any = json_column()
+    held_by: UUID | None = None
+    held_until: datetime | None = time_column()
+    created_at: datetime = time_column(nullable=False, now=True)
+    validated_at: datetime | None = time_column()
+    started_at: datetime | None = time_column()
+    cancelled_at: datetime | None = time_column()
+    finished_at: datetime | None = time_column()
+
+
+class BatchLineRow(SQLModel, table=True):
+    """One line of a batch, by its number in the file: blank lines count, and are not stored.
+
+    `raw` is what was sent until the line has been validated; `body` is then the item of `planq_submit_jobs` that it
+    becomes, which needs a new `id` only where the line is tried again. The first line with a `custom_id` has it; a
+    later one with the same is invalid and has none. A valid line's `reserved_*` is what its job may use up, as its
+    own budget says or else as it is estimated; they count for its batch while it is `admitted`. `settled` numbers
+    the ended lines in the order in which they ended.
+    """
+
+    __tablename__ = "batch_lines"
+    __table_args__ = (
+        Index(
+            "uq_batch_lines_custom_id",
+            "batch_id",
+            "custom_id",
+            unique=True,
+            postgresql_where=text("custom_id IS NOT NULL"),
+        ),
+        Index("ix_batch_lines_waiting", "batch_id", "line", postgresql_where=text("status = 'valid'")),
+        Index("ix_batch_lines_admitted", "batch_id", "line", postgresql_where=text("status = 'admitted'")),
+        Index("ix_batch_lines_errors", "batch_id", "line", postgresql_where=text("error IS NOT NULL")),
+        Index("ix_batch_lines_settled", "batch_id", "settled", postgresql_where=text("settled IS NOT NULL")),
+    )
+    batch_id: UUID = Field(sa_column=Column(ForeignKey("batches.id", ondelete="CASCADE"), primary_key=True))
+    line: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
+    tenant_id: str = text_column()
+    custom_id: str | None = text_column(nullable=True)
+    status: str = enum_column("batch_line_status", LineStatus, default="received")
+    raw: str | None = text_column(nullable=True)
+    body: Any = json_column()
+    job_id: UUID | None = None
+    tries: int = int_column()
+    error: Any = json_column()
+    reserved_usd: Decimal = _dollars()
+    reserved_tokens: int = bigint_column()
+    cost_usd: Decimal | None = _dollars(nullable=True)
+    input_tokens: int = bigint_column()
+    output_tokens: int = bigint_column()
+    finished_at: datetime | None = time_column()
+    settled: int | None = Field(default=None, sa_column=Column(BigInteger, nullable=True))
