@@ -54,6 +54,7 @@ from shared.ports.memory import KeptMoment, Memory, Moment, MomentQuery, Reminde
 from shared.ports.models import CutOff, Planner, Prices, Responder, TurnPlanner
 from shared.ports.payloads import Payloads
 from shared.ports.planners import OwnPlanner, OwnPlanners, PlanningRequest
+from shared.ports.streams import TextSink
 from shared.ports.tenants import Tenant, Tenants
 from shared.ports.tools import (
     Accompanied,
@@ -133,6 +134,7 @@ __all__ = [
     "Take",
     "Tenant",
     "Tenants",
+    "TextSink",
     "Tool",
     "ToolCatalogue",
     "ToolContext",

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import ARRAY, BigInteger, Boolean, Column, DateTime, Index, Integer, Text, text
 from sqlalchemy.dialects.postgresql import DOMAIN, JSON
+from sqlalchemy.types import UserDefinedType
 from sqlmodel import Field, SQLModel
 
 SQLModel.metadata.naming_convention = {
@@ -77,3 +78,24 @@ def text_column(default: str | None = None, *, nullable: bool = False, primary_k
     """Return a text."""
     server_default = None if default is None else text(f"'{default}'")
     return Field(sa_column=Column(Text, nullable=nullable, server_default=server_default, primary_key=primary_key))
+
+
+class _Xid8(UserDefinedType[Any]):
+    """PostgreSQL's own type of transactions' numbers, which SQLAlchemy does not know."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: Any) -> str:
+        """Return the type's name."""
+        return "xid8"
+
+
+def xid_column(*, primary_key: bool = False) -> Any:
+    """Return the number of the transaction that inserts the row; a database never uses one twice.
+
+    Rows below `pg_snapshot_xmin(pg_current_snapshot())` are all there are: nobody can commit another one of them.
+    """
+    default = text("pg_current_xact_id()")
+    return Field(
+        default=None, sa_column=Column(_Xid8(), nullable=False, server_default=default, primary_key=primary_key)
+    )

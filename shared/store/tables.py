@@ -1,6 +1,7 @@
 """The tables, and nothing else: SQLModel is their one source, Alembic's migrations give the same schema (tested).
 
-Tenants, conversations, batches, and what tools look up and remember have files of their own beside this one.
+Tenants, conversations, batches, live streams, and what tools look up and remember have files of their own beside
+this one.
 No row object crosses the store's edge: `codec.py` turns rows into records. JSON that came from outside is kept as
 `json`, not `jsonb`: it stays byte for byte what it was (key order, `\u0000`), and planq never searches in it.
 Partial indexes cover only what is unfinished, so that a million finished jobs cost nothing. What a job or a step must
@@ -51,6 +52,7 @@ from shared.store import (  # noqa: F401  (fill the metadata, too)
     batch_tables,
     conversation_tables,
     memory_tables,
+    stream_tables,
     tenant_tables,
 )
 from shared.store.columns import (

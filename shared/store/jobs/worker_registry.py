@@ -394,6 +394,8 @@ class WorkerRegistry:
         await self._database.execute("forget_dead_workers")
         await self._database.execute("forget_schedules")
         await self._database.execute("forget_suspects")
+        await self._database.execute("forget_texts")
+        await self._database.execute("forget_watches")
         await self._database.execute("retire_tools", lease_seconds=self._lease_seconds)
 
 

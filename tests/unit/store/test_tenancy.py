@@ -75,6 +75,7 @@ ENGINE = {
     "model_of_job": "of a claim's job",
     "charge_schedules": "of jobs that retention holds",
     "delete_purgeable_jobs": "of jobs that retention holds",
+    "write_texts": "of claims' jobs; a piece brings the tenant of its claim",
 }
 """What only workers ask for, by keys of what they hold."""
 
@@ -93,6 +94,7 @@ ALL_TENANTS = {
     "forget_objects": "the collector of unused objects, by where they lie",
     "forget_schedules": "a sweep",
     "forget_suspects": "a sweep",
+    "forget_texts": "a sweep",
     "lost_attempts": "a sweep",
     "lost_stages": "a sweep",
     "lost_steps": "a sweep",
@@ -108,7 +110,7 @@ ALL_TENANTS = {
 }
 """What looks at all tenants on purpose, and shows a caller nothing of it."""
 
-FOR_WORKERS = {"jobs", "orchestrations.py", "retention.py"}
+FOR_WORKERS = {"jobs", "orchestrations.py", "retention.py", "texts.py"}
 """The parts of `shared/store` that serve workers; all others serve callers too."""
 
 

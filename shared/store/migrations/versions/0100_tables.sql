@@ -73,6 +73,28 @@ CREATE TABLE user_metadata (
     CONSTRAINT pk_user_metadata PRIMARY KEY (tenant_id, user_id)
 );
 
+CREATE UNLOGGED TABLE text_deltas (
+    job_id UUID NOT NULL,
+    attempt INTEGER NOT NULL,
+    try INTEGER NOT NULL,
+    start INTEGER NOT NULL,
+    tenant_id TEXT NOT NULL,
+    stage TEXT NOT NULL,
+    text TEXT NOT NULL,
+    xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_text_deltas PRIMARY KEY (job_id, attempt, try, start)
+);
+
+CREATE INDEX ix_text_deltas_xid ON text_deltas (xid);
+
+CREATE UNLOGGED TABLE watches (
+    job_id UUID NOT NULL,
+    process UUID NOT NULL,
+    until TIMESTAMP WITH TIME ZONE NOT NULL,
+    CONSTRAINT pk_watches PRIMARY KEY (job_id, process)
+);
+
 CREATE TABLE tenants (
     id TEXT NOT NULL,
     name TEXT DEFAULT '' NOT NULL,

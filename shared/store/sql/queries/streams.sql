@@ -1,0 +1,53 @@
+-- Live streams: who follows a job, and what models are saying in jobs that somebody follows.
+
+-- name: watch_jobs
+-- Says that somebody follows these jobs through a process, for so long from now.
+INSERT INTO watches (job_id, process, until)
+SELECT job_id, %(process)s, planq_now() + make_interval(secs => %(seconds)s)
+FROM unnest(%(job_ids)s::uuid[]) AS w (job_id) ORDER BY job_id
+ON CONFLICT (job_id, process) DO UPDATE SET until = excluded.until
+
+-- name: unwatch_jobs
+-- Says that nobody follows these jobs any more through a process.
+DELETE FROM watches WHERE process = %(process)s AND job_id = ANY (%(job_ids)s)
+
+-- name: write_texts
+-- Writes what came of texts that somebody follows: of each the piece from `start` on, where that is what follows the
+-- pieces that are there. Yields of every text that is followed how many of its characters are there now; a piece is
+-- empty where only that is asked for. With its first piece a text takes the place of the older ones of its job; what is
+-- older than those that are there is not written any more.
+WITH followed AS (
+    SELECT t.*, coalesce((
+        SELECT d.start + length(d.text) FROM text_deltas d
+        WHERE d.job_id = t.job_id AND d.attempt = t.attempt AND d.try = t.try ORDER BY d.start DESC LIMIT 1
+    ), 0) AS written
+    FROM unnest(%(job_ids)s::uuid[], %(tenant_ids)s::text[], %(stages)s::text[], %(attempts)s::int[], %(tries)s::int[],
+                %(starts)s::int[], %(pieces)s::text[]) AS t (job_id, tenant_id, stage, attempt, try, start, piece)
+    WHERE EXISTS (SELECT FROM watches w WHERE w.job_id = t.job_id AND w.until > planq_now())
+      AND NOT EXISTS (
+          SELECT FROM text_deltas n WHERE n.job_id = t.job_id AND (n.attempt, n.try) > (t.attempt, t.try))
+), replaced AS (
+    DELETE FROM text_deltas d USING followed f
+    WHERE d.job_id = f.job_id AND (d.attempt, d.try) < (f.attempt, f.try) AND f.written = 0 AND f.piece <> ''
+), added AS (
+    INSERT INTO text_deltas (job_id, tenant_id, stage, attempt, try, start, text)
+    SELECT job_id, tenant_id, stage, attempt, try, start, piece FROM followed WHERE start = written AND piece <> ''
+    ON CONFLICT DO NOTHING
+    RETURNING job_id, attempt, try, start + length(text) AS written
+)
+SELECT f.job_id, f.attempt, f.try, coalesce(a.written, f.written) AS written
+FROM followed f LEFT JOIN added a USING (job_id, attempt, try)
+
+-- name: live_text
+-- The newest text of a tenant's job, as far as transactions below `below` have written it; nothing where there is none.
+SELECT stage, attempt, try, string_agg(text, '' ORDER BY start) AS text
+FROM text_deltas WHERE job_id = %(job_id)s AND tenant_id = %(tenant_id)s AND xid < %(below)s::text::xid8
+GROUP BY stage, attempt, try ORDER BY attempt DESC, try DESC LIMIT 1
+
+-- name: forget_texts
+-- Removes texts that nobody adds to any more: no call of a model takes that long.
+DELETE FROM text_deltas WHERE created_at < planq_now() - interval '1 hour'
+
+-- name: forget_watches
+-- Removes what processes have left that do not follow any more.
+DELETE FROM watches WHERE until < planq_now()

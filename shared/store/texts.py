@@ -1,0 +1,29 @@
+"""What models are saying, as workers write it for those who follow a job live; `streams.py` is where they read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from shared.ports.streams import Epoch, TextPiece
+from shared.store.database import Database
+
+
+class PostgresTexts:
+    """The port `TextSink`."""
+
+    def __init__(self, database: Database) -> None:
+        """`database` is opened and closed by others."""
+        self._database = database
+
+    async def write(self, pieces: Sequence[TextPiece]) -> Mapping[Epoch, int]:
+        rows = await self._database.fetch_all(
+            "write_texts",
+            job_ids=[piece.epoch.job_id for piece in pieces],
+            tenant_ids=[piece.tenant_id for piece in pieces],
+            stages=[piece.stage for piece in pieces],
+            attempts=[piece.epoch.attempt for piece in pieces],
+            tries=[piece.epoch.number for piece in pieces],
+            starts=[piece.start for piece in pieces],
+            pieces=[piece.text for piece in pieces],
+        )
+        return {Epoch(row["job_id"], row["attempt"], row["try"]): row["written"] for row in rows}
