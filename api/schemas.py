@@ -18,6 +18,7 @@ from shared.domain.jobs.states import (
     ElicitationKind,
     ElicitationStatus,
     JobStatus,
+    Priority,
     Recovery,
     StepKind,
     StepStatus,
@@ -176,6 +177,9 @@ class JobRequest(RequestBody):
         json_schema_extra={"pattern": SAYS_SOMETHING},
     )
     strategy: Annotated[str | None, WithJsonSchema(_OPTIONAL_STRATEGY_SCHEMA)] = None
+    priority: Literal["interactive", "bulk"] | None = Field(
+        None, description="`bulk` for a job that nobody waits for: it gives way to interactive ones, the default."
+    )
     loop: Annotated[Any, WithJsonSchema(_OPTIONAL_LOOP_SCHEMA)] = None
     plan: Annotated[Any, WithJsonSchema(_OPTIONAL_PLAN_SCHEMA)] = None
     model: str | None = Field(
@@ -444,6 +448,7 @@ class JobSummary(Answer):
     id: Id
     status: JobStatus
     strategy: Strategy
+    priority: Priority
     round: int = Field(description="The present round, from 0.")
     stop_reason: StopReason | None = Field(description="Why the loop of `loop` and `react` ended with an answer.")
     input: str

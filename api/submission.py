@@ -22,7 +22,7 @@ from api.schemas import MAX_METADATA_BYTES, JobRequest
 from shared.domain.agents.input import input_defects, input_refused, unstorable_texts
 from shared.domain.errors import InvalidRequest, PlanInvalid, TooLarge, capped
 from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import Strategy
+from shared.domain.jobs.states import Priority, Strategy
 from shared.domain.models.names import check_model_name
 from shared.domain.orchestration.request import OrchestrateLimits
 from shared.domain.plan.document import Plan
@@ -188,6 +188,7 @@ async def _checked(
         tenant_id=tenant.id,
         input=text,
         strategy=Strategy(request.strategy or Strategy.PLAN),
+        priority=Priority(request.priority or Priority.INTERACTIVE),
         loop=None if block is None else block.to_json(),
         model=model,
         limits=limits if block is None else block.lowered(limits),

@@ -17,7 +17,7 @@ from api.cli.console import as_line, err, out, plain, print_columns, print_json,
 from api.cli.outcome import describe_defect, end, reported
 from api.cli.submit import LONG_POLL_SECONDS, code_of, watch_job
 from shared.domain.errors import Misconfigured
-from shared.domain.jobs.states import JobStatus, StepStatus, Strategy
+from shared.domain.jobs.states import JobStatus, Priority, StepStatus, Strategy
 
 RESUMABLE = frozenset({JobStatus.COMPLETED, JobStatus.FAILED})
 
@@ -119,6 +119,8 @@ def _show_origin(job: dict[str, Any]) -> None:
         out.print(f"forked from {job['forked_from']}")
     if agent := job.get("agent"):
         out.print(f"agent {as_line(agent['name'])} version {agent['version']}")
+    if job.get("priority") == Priority.BULK:
+        out.print("priority: bulk")
     if parent := job.get("parent"):
         out.print(f"works for {parent['job_id']} ${parent['step_index']}")
     if job.get("input"):

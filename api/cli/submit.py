@@ -9,7 +9,7 @@ import typer
 from api.cli.connection import ApiKey, AsJson, Url, connect
 from api.cli.console import err, out, print_json
 from api.cli.outcome import INTERRUPTED, NOT_OK, OK, end, reported
-from shared.domain.jobs.states import JobStatus
+from shared.domain.jobs.states import JobStatus, Priority
 
 LONG_POLL_SECONDS = 20.0
 ENDED_BADLY = frozenset({JobStatus.FAILED, JobStatus.CANCELLED})
@@ -28,6 +28,10 @@ _Strategy = Annotated[
     typer.Option(
         metavar="plan|loop|react|guided", help="Who makes the next plan; the agent's own by default, else plan."
     ),
+]
+_Priority = Annotated[
+    Priority | None,
+    typer.Option(help="bulk: nobody waits for it, and it gives way to the others.", show_default=False),
 ]
 _Loop = Annotated[
     str | None, typer.Option(metavar="FILE|-", help="How its rounds are made: a loop block, YAML or JSON.")
@@ -70,6 +74,7 @@ def submit(
     ] = None,
     tools: _Tools = None,
     strategy: _Strategy = None,
+    priority: _Priority = None,
     loop: _Loop = None,
     prompt_template: _Prompt = None,
     policy: _Policy = None,
@@ -88,13 +93,11 @@ def submit(
     Exit code 1 when the job fails. With --no-wait it prints the job's id and returns at once.
     """
     with reported(as_json=as_json):
-        if [text, plan, loop, with_ and with_.removeprefix("@")].count("-") > 1:
-            raise typer.BadParameter(
-                "two of the text, the plan, the loop and --with cannot both come from standard input"
-            )
+        _require_one_input(text, plan, loop, with_ and with_.removeprefix("@"))
         body = {
             **_asked(text, plan, is_complete=agent is not None and action is not None),
-            **_given({"agent": agent, "action": action, "model": model, "user": user, "strategy": strategy}, with_),
+            **_given({"agent": agent, "action": action, "model": model, "user": user}, with_),
+            **_given({"strategy": strategy, "priority": priority}, None),
             **_bounds([*(tool or ()), *_names(tools)], limit, budget, metadata),
             **_rounds(loop, prompt_template, policy),
         }
@@ -153,6 +156,12 @@ def _asked(text: str | None, plan: str | None, *, is_complete: bool) -> dict[str
     if plan is not None:
         body["plan"] = read_json(plan, "the plan")
     return body
+
+
+def _require_one_input(*places: str | None) -> None:
+    if places.count("-") > 1:
+        told = "two of the text, the plan, the loop and --with cannot both come from standard input"
+        raise typer.BadParameter(told)
 
 
 def _given(names: dict[str, str | None], with_: str | None) -> dict[str, Any]:

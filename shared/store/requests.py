@@ -22,6 +22,7 @@ from shared.domain.jobs.states import (
     TERMINAL_JOB,
     ElicitationStatus,
     JobStatus,
+    Priority,
     Settlement,
     StepStatus,
     Strategy,
@@ -69,6 +70,7 @@ class Submission:
     with_: Mapping[str, Any] | None = None
     budget: Mapping[str, Any] | None = None
     loop: Mapping[str, Any] | None = None
+    priority: Priority = Priority.INTERACTIVE
 
     @property
     def expires_in(self) -> timedelta:
@@ -388,6 +390,7 @@ def submission_values(submission: Submission) -> dict[str, object]:
         "id": str(submission.id),
         "tenant_id": submission.tenant_id,
         "strategy": str(submission.strategy),
+        "priority": str(submission.priority),
         "model": submission.model,
         "limits": _limits_text(submission.limits),
         "tools": None if submission.tools is None else list(submission.tools),

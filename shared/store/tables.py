@@ -44,6 +44,7 @@ from shared.domain.jobs.states import (
     JoinPolicy,
     Lane,
     OnFailure,
+    Priority,
     Recovery,
     StepKind,
     StepStatus,
@@ -159,7 +160,7 @@ class Job(SQLModel, table=True):
     halt_index: int | None = None
     limits: Any = json_column(nullable=False)
     budget: Any = json_column()
-    priority: int = int_column()
+    priority: str = enum_column("job_priority", Priority, default="interactive")
     run_at: datetime = time_column(nullable=False, now=True)
     wake_at: datetime | None = time_column()
     wakes: int = int_column()
@@ -564,9 +565,9 @@ class BudgetHoldRow(SQLModel, table=True):
 class ScheduleRow(SQLModel, table=True):
     """A job that is made at a time, once or again and again (`cron` in `timezone`); `next_at` is when next.
 
-    `strategy`, `loop_block`, `model`, `limits` and `tools` are those of the job that asked for it, or of its tree;
-    `budget` is what all its jobs together have left of the tree's, before what `last_job_id` uses; `error` says why
-    it was switched off by itself.
+    `strategy`, `loop_block`, `model`, `limits`, `tools` and `priority` are those of the job that asked for it, or of
+    its tree; `budget` is what all its jobs together have left of the tree's, before what `last_job_id` uses; `error`
+    says why it was switched off by itself.
     """
 
     __tablename__ = "schedules"
@@ -586,6 +587,7 @@ class ScheduleRow(SQLModel, table=True):
     cron: str | None = Field(default=None, sa_column=Column(Text, nullable=True))
     timezone: str = text_column("UTC")
     strategy: str = text_column("plan")
+    priority: str = enum_column("job_priority", Priority, default="interactive")
     loop_block: Any = json_column()
     model: str | None = text_column(nullable=True)
     limits: Any = json_column()

@@ -147,6 +147,13 @@ class JoinPolicy(StrEnum):
     FIRST_FAILURE = "first_failure"  # one has failed, or was cancelled
 
 
+class Priority(StrEnum):
+    """Whether somebody waits for a job; what is `bulk` gives way to what is `interactive`."""
+
+    INTERACTIVE = "interactive"
+    BULK = "bulk"
+
+
 class Lane(StrEnum):
     """The kind of worker that a step needs; each lane is a Celery queue."""
 

@@ -364,6 +364,14 @@ def test_a_fork_has_the_agent_and_the_budget_of_its_source(api: Api) -> None:
     assert {json.dumps(row["with_input"]) for row in rows} == {'{"a": 1}'}
 
 
+def test_a_fork_has_the_priority_of_its_source(api: Api) -> None:
+    source = begun(api, *CALLS, priority="bulk")
+    source.succeed(0, 1, 2, 3)
+    source.answer()
+
+    assert forked(api, source).seen()["priority"] == "bulk"
+
+
 def test_the_same_key_gives_the_same_fork_and_another_request_is_a_conflict(api: Api, source: Story) -> None:
     key = {"Idempotency-Key": str(uuid4())}
     first = fork(api, source, {"from_step": 1}, **key)

@@ -49,6 +49,24 @@ def test_a_user_that_cannot_be_one_is_refused(api: Api, user: Any) -> None:
     assert "user" in str(response.json()["errors"])
 
 
+def test_a_job_is_interactive_unless_its_caller_says_otherwise(api: Api) -> None:
+    bulk = api.submit({"input": "a", "priority": "bulk"})
+    usual = api.submit()
+
+    assert (bulk["priority"], usual["priority"]) == ("bulk", "interactive")
+    assert api.http.get(f"/jobs/{bulk['id']}").json()["priority"] == "bulk"
+    listed = {one["id"]: one["priority"] for one in api.http.get("/jobs").json()["items"]}
+    assert (listed[bulk["id"]], listed[usual["id"]]) == ("bulk", "interactive")
+
+
+@pytest.mark.parametrize("priority", ["", "high", "Bulk", 0, ["bulk"]])
+def test_a_priority_that_there_is_not_is_refused(api: Api, priority: Any) -> None:
+    response = api.http.post("/jobs", json={"input": "a", "priority": priority})
+
+    assert response.status_code == 422, response.text
+    assert "'interactive' or 'bulk'" in str(response.json()["errors"])
+
+
 def test_a_wake_up_is_published_after_the_commit(make_api: MakeApi, valkey_url: str) -> None:
     api = make_api(broker_url=valkey_url)
 

@@ -13,6 +13,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from shared.domain.jobs.limits import Limits
+from shared.domain.jobs.states import Priority
 from shared.ports import PlanWake
 from shared.store.agents import DocumentStore
 from shared.store.database import Database, as_json
@@ -126,6 +127,18 @@ def test_a_reminder_has_the_loop_of_the_job_that_asked_and_an_agent_its_own(play
             },
         ),
     }
+
+
+def test_a_reminder_has_the_priority_of_the_job_that_asked(play: Play, read: Read) -> None:
+    async def scenario(harness: Harness) -> None:
+        await furnish(harness)
+        call = ("remind_me", {"description": "x", "delay_seconds": 60})
+        await outputs(harness, call, priority=Priority.BULK)
+        read(DUE)
+        await harness.sweeper.sweep()
+
+    play(scenario, ScriptedModel())
+    assert [job["priority"] for job in read(MADE)] == ["bulk"]
 
 
 def test_the_job_that_was_made_runs_as_any_other(play: Play, read: Read) -> None:

@@ -13,7 +13,16 @@ import pytest
 from shared.domain.errors import ErrorRecord
 from shared.domain.jobs.ids import StepRef
 from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import Effect, JobStatus, JoinPolicy, Lane, StepKind, StepStatus, Strategy
+from shared.domain.jobs.states import (
+    Effect,
+    JobStatus,
+    JoinPolicy,
+    Lane,
+    Priority,
+    StepKind,
+    StepStatus,
+    Strategy,
+)
 from shared.domain.jobs.steps import PlannedStep
 from shared.domain.plan.document import Plan
 from shared.ports import ChildRequest, Delegated, Message, StageClaim, StepClaim, Take
@@ -315,6 +324,15 @@ def test_a_child_has_its_own_agents_strategy_and_loop(play: Any) -> None:
         ]
         rows = await family.run("SELECT strategy FROM jobs WHERE parent_job_id IS NOT NULL ORDER BY id")
         assert [row["strategy"] for row in rows] == ["loop", "plan", "plan"]
+
+    play(scenario)
+
+
+def test_a_child_has_the_priority_of_its_parent(play: Any) -> None:
+    async def scenario(family: Family) -> None:
+        for priority in Priority:
+            (job_id,) = await family.delegate(await family.parent(priority=priority), child())
+            assert await family.run("SELECT priority FROM jobs WHERE id = %s", job_id) == [{"priority": priority}]
 
     play(scenario)
 

@@ -18,6 +18,8 @@ CREATE DOMAIN after_steps AS TEXT CONSTRAINT ck_after_steps CHECK (VALUE IN ('re
 
 CREATE DOMAIN on_failure AS TEXT CONSTRAINT ck_on_failure CHECK (VALUE IN ('halt', 'record'));
 
+CREATE DOMAIN job_priority AS TEXT CONSTRAINT ck_job_priority CHECK (VALUE IN ('interactive', 'bulk'));
+
 CREATE DOMAIN step_kind AS TEXT CONSTRAINT ck_step_kind CHECK (VALUE IN ('tool', 'agent', 'parallel', 'elicitation', 'noop', 'abort'));
 
 CREATE DOMAIN step_lane AS TEXT CONSTRAINT ck_step_lane CHECK (VALUE IN ('io', 'cpu'));
@@ -202,6 +204,7 @@ CREATE TABLE schedules (
     cron TEXT,
     timezone TEXT DEFAULT 'UTC' NOT NULL,
     strategy TEXT DEFAULT 'plan' NOT NULL,
+    priority job_priority DEFAULT 'interactive' NOT NULL,
     loop_block JSON,
     model TEXT,
     limits JSON,
@@ -384,7 +387,7 @@ CREATE TABLE jobs (
     halt_index INTEGER,
     limits JSON NOT NULL,
     budget JSON,
-    priority INTEGER DEFAULT 0 NOT NULL,
+    priority job_priority DEFAULT 'interactive' NOT NULL,
     run_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
     wake_at TIMESTAMP WITH TIME ZONE,
     wakes INTEGER DEFAULT 0 NOT NULL,

@@ -13,7 +13,7 @@ SELECT id, request_hash FROM jobs WHERE tenant_id = %(tenant_id)s AND idempotenc
 -- name: list_jobs
 -- A page of a tenant's jobs, newest first, below the cursor (the last id of the page before); with `roots` without child
 -- jobs.
-SELECT id, status, strategy, round, stop_reason, input, answer, error, model_calls, input_tokens, output_tokens, cost_usd, created_at,
+SELECT id, status, strategy, priority, round, stop_reason, input, answer, error, model_calls, input_tokens, output_tokens, cost_usd, created_at,
        started_at, finished_at, paused_at, expires_at, forked_from, metadata, user_id, agent_name, agent_version, parent_job_id,
        parent_step_index, depth, conversation_id
 FROM jobs

@@ -39,14 +39,15 @@ WITH fired AS (
     RETURNING *
 ), new_job AS (
     INSERT INTO jobs (id, tenant_id, root_job_id, strategy, loop_block, status, model, limits, metadata, input, user_id,
-                      trace_id, wake_at, expires_at, agent_name, agent_version, skill_versions, budget, tools)
+                      trace_id, wake_at, expires_at, agent_name, agent_version, skill_versions, budget, tools,
+                      priority)
     SELECT %(job_id)s, tenant_id, %(job_id)s, coalesce(%(strategy)s, strategy),
            CASE WHEN %(agent)s::text IS NULL THEN loop_block ELSE %(loop_block)s::json END, 'queued', %(model)s, limits,
            %(metadata)s, input, user_id,
            %(trace_id)s, planq_now() + planq_wake_grace(),
            planq_now() + make_interval(secs => least((limits ->> 'queue_timeout_seconds')::float8,
                                                (limits ->> 'job_timeout_seconds')::float8)),
-           %(agent)s, %(agent_version)s, %(skill_versions)s, budget, tools
+           %(agent)s, %(agent_version)s, %(skill_versions)s, budget, tools, priority
     FROM fired
     RETURNING id, tenant_id
 ), appended AS (
