@@ -103,7 +103,7 @@ def examine(url: str | None, api_key: str | None, *, invariants: bool = False) -
         yield from _unseen(
             (
                 *("tools and models", "database", "schema", "broker", "queues", "dead letters"),
-                *("workers", "tools", "jobs"),
+                *("event log", "workers", "tools", "jobs"),
             ),
             "settings",
         )
@@ -184,9 +184,10 @@ def _stores(settings: Settings) -> Iterator[Finding]:
     broker = _broker(settings)
     yield from broker
     if database.ok and schema.ok:
+        yield _event_log(settings)
         yield from _worker_registry(settings)
     else:
-        yield from _unseen(("workers", "tools", "jobs"), "database with this release's schema")
+        yield from _unseen(("event log", "workers", "tools", "jobs"), "database with this release's schema")
 
 
 def _payloads(settings: Settings) -> Finding:
@@ -293,6 +294,23 @@ def _messages(broker_url: str) -> tuple[dict[str, int], int]:
         reply = reply_of(error)
         found = f"refuses wake-ups: {reply}" if reply else f"does not answer: {_first_line(error)}"
         raise BrokerUnavailable(found) from error
+
+
+def _event_log(settings: Settings) -> Finding:
+    """Look for events of another server, which a restored dump brings with it."""
+    from shared.store.event_log import EventLog
+
+    try:
+        ahead = _asked(settings, lambda database: EventLog(database).ahead())
+    except PlanqError as error:
+        return Finding("event log", False, error.message, "check that the database runs")
+    if not ahead:
+        return Finding("event log", True, "in the order of this server's transactions")
+    found = f"{ahead} event{'' if ahead == 1 else 's'} of another server, which nobody is sent"
+    advice = (
+        "the dump was restored into a younger server: run the statement of docs/operations.md, Back up and restore"
+    )
+    return Finding("event log", False, found, advice)
 
 
 def _worker_registry(settings: Settings) -> Iterator[Finding]:

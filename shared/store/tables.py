@@ -1,7 +1,7 @@
 """The tables, and nothing else: SQLModel is their one source, Alembic's migrations give the same schema (tested).
 
-Tenants, conversations, batches, live streams, and what tools look up and remember have files of their own beside
-this one.
+Tenants, conversations, batches, events, live streams, and what tools look up and remember have files of their own
+beside this one.
 No row object crosses the store's edge: `codec.py` turns rows into records. JSON that came from outside is kept as
 `json`, not `jsonb`: it stays byte for byte what it was (key order, `\u0000`), and planq never searches in it.
 Partial indexes cover only what is unfinished, so that a million finished jobs cost nothing. What a job or a step must
@@ -52,6 +52,7 @@ from shared.domain.jobs.states import (
 from shared.store import (  # noqa: F401  (fill the metadata, too)
     batch_tables,
     conversation_tables,
+    event_tables,
     memory_tables,
     stream_tables,
     tenant_tables,
@@ -319,19 +320,6 @@ class ElicitationRow(SQLModel, table=True):
     is_spent: bool = flag_column()
     created_at: datetime = time_column(nullable=False, now=True)
     answered_at: datetime | None = time_column()
-
-
-class Event(SQLModel, table=True):
-    """One thing that happened to a job, appended in the commit of the change that it reports."""
-
-    __tablename__ = "events"
-    __table_args__ = (Index("ix_events_job_id", "job_id", "sequence"),)
-    sequence: int = Field(sa_column=Column(BigInteger, Identity(always=True), primary_key=True))
-    tenant_id: str = text_column()
-    job_id: UUID = Field(sa_column=Column(ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False))
-    kind: str = text_column()
-    data: Any = json_column()
-    created_at: datetime = time_column(nullable=False, now=True)
 
 
 class Payload(SQLModel, table=True):

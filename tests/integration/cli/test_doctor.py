@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import redis
 from typer.testing import CliRunner, Result
@@ -21,6 +22,7 @@ from shared.domain.jobs.states import Lane
 from shared.store.database import Database
 from shared.store.ids import new_id
 from shared.store.jobs.worker_registry import WorkerRegistry
+from tests.support.ended import ended
 from tests.support.ports import free_port
 from tests.support.refusing import REFUSALS
 from tests.support.stack import Stack
@@ -238,6 +240,21 @@ def test_a_database_without_workers_says_which_lanes_to_start(
     assert "`planq worker io` and `planq worker cpu`" in found["workers"]["advice"]
     assert found["tools"]["ok"] is False
     assert found["jobs"]["found"] == "none unfinished"
+
+
+def test_events_of_another_server_are_told_with_the_page_that_helps(
+    doctor: Doctor, database_url: str, valkey_url: str
+) -> None:
+    env = {"DATABASE_URL": database_url, "BROKER_URL": valkey_url}
+    assert checks(doctor("--json", **env))["event log"]["ok"]
+    with psycopg.connect(database_url) as connection:
+        ended(connection, days=1, steps=1)
+        connection.execute("UPDATE events SET xid = '9000000000000'")
+
+    found = checks(doctor("--json", **env))["event log"]
+
+    assert (found["ok"], found["found"]) == (False, "1 event of another server, which nobody is sent")
+    assert "docs/operations.md" in found["advice"]
 
 
 def test_each_worker_is_told_with_its_lane_and_a_loop_that_lags_is_a_warning(

@@ -86,6 +86,7 @@ ALL_TENANTS = {
     "forget_rate_marks": "marks that count for nobody any more",
     "due_timers": "a sweep",
     "ended_jobs": "who waits has looked at the job as its tenant's before",
+    "events_ahead": "a check of the whole database",
     "expired_jobs": "a sweep",
     "expired_plans": "a sweep",
     "expired_questions": "a sweep",

@@ -510,6 +510,20 @@ CREATE UNIQUE INDEX uq_conversation_messages_id ON conversation_messages (id);
 
 CREATE UNIQUE INDEX uq_conversation_messages_source_id ON conversation_messages (tenant_id, channel, source_id) WHERE source_id IS NOT NULL;
 
+CREATE TABLE events (
+    xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
+    sequence BIGINT GENERATED ALWAYS AS IDENTITY,
+    tenant_id TEXT NOT NULL,
+    job_id UUID NOT NULL,
+    kind TEXT NOT NULL,
+    data JSON,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_events PRIMARY KEY (xid, sequence),
+    CONSTRAINT fk_events_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_events_job_id ON events (job_id, xid, sequence);
+
 CREATE TABLE plans (
     job_id UUID NOT NULL,
     round INTEGER NOT NULL,
@@ -620,19 +634,6 @@ CREATE INDEX ix_elicitations_listing ON elicitations (tenant_id, id);
 CREATE INDEX ix_elicitations_open ON elicitations (tenant_id, id) WHERE status = 'open';
 
 CREATE INDEX ix_elicitations_root_job_id ON elicitations (root_job_id, id);
-
-CREATE TABLE events (
-    sequence BIGINT GENERATED ALWAYS AS IDENTITY,
-    tenant_id TEXT NOT NULL,
-    job_id UUID NOT NULL,
-    kind TEXT NOT NULL,
-    data JSON,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    CONSTRAINT pk_events PRIMARY KEY (sequence),
-    CONSTRAINT fk_events_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
-);
-
-CREATE INDEX ix_events_job_id ON events (job_id, sequence);
 
 CREATE TABLE artifacts (
     tenant_id TEXT NOT NULL,
