@@ -71,6 +71,7 @@ class Submission:
     budget: Mapping[str, Any] | None = None
     loop: Mapping[str, Any] | None = None
     priority: Priority = Priority.INTERACTIVE
+    callback_url: str | None = None
 
     @property
     def expires_in(self) -> timedelta:
@@ -411,6 +412,7 @@ def submission_values(submission: Submission) -> dict[str, object]:
         "budget": stored_text(submission.budget),
         "loop_block": stored_text(submission.loop),
         "with_input": stored_text(submission.with_),
+        "callback_url": submission.callback_url,
     }
 
 

@@ -1,7 +1,6 @@
 """The tables, and nothing else: SQLModel is their one source, Alembic's migrations give the same schema (tested).
 
-Tenants, conversations, batches, events, live streams, and what tools look up and remember have files of their own
-beside this one.
+Jobs and what hangs on them; many subjects have files of their own beside this one.
 No row object crosses the store's edge: `codec.py` turns rows into records. JSON that came from outside is kept as
 `json`, not `jsonb`: it stays byte for byte what it was (key order, `\u0000`), and planq never searches in it.
 Partial indexes cover only what is unfinished, so that a million finished jobs cost nothing. What a job or a step must
@@ -50,8 +49,10 @@ from shared.domain.jobs.states import (
     StepStatus,
 )
 from shared.store import (  # noqa: F401  (fill the metadata, too)
+    agent_tables,
     batch_tables,
     conversation_tables,
+    delivery_tables,
     event_tables,
     memory_tables,
     stream_tables,
@@ -174,6 +175,7 @@ class Job(SQLModel, table=True):
     resumes: int = int_column()
     idempotency_key: str | None = text_column(nullable=True)
     request_hash: str | None = text_column(nullable=True)
+    callback_url: str | None = text_column(nullable=True)
     user_id: str = text_column("")
     trace_id: str = text_column("")
     input: str = text_column()
@@ -468,39 +470,6 @@ class ToolRow(SQLModel, table=True):
     name: str = text_column(primary_key=True)
     definition: Any = json_column(nullable=False)
     published_at: datetime = time_column(nullable=False, now=True)
-
-
-class AgentRow(SQLModel, table=True):
-    """One version of an agent's document, never changed; a retired one can be named by no new job.
-
-    `skills` are the names of the skills that the document lists, in its order; `strategy` and `loop_block` are what
-    it says of its jobs' rounds.
-    """
-
-    __tablename__ = "agents"
-    tenant_id: str = text_column(primary_key=True)
-    name: str = text_column(primary_key=True)
-    version: int = Field(primary_key=True)
-    document: Any = json_column(nullable=False)
-    digest: str = text_column()
-    skills: list[str] = texts_column(nullable=False, empty=True)
-    strategy: str | None = text_column(nullable=True)
-    loop_block: Any = json_column()
-    created_at: datetime = time_column(nullable=False, now=True)
-    retired_at: datetime | None = time_column()
-
-
-class SkillRow(SQLModel, table=True):
-    """One version of a named instruction text, never changed."""
-
-    __tablename__ = "skills"
-    tenant_id: str = text_column(primary_key=True)
-    name: str = text_column(primary_key=True)
-    version: int = Field(primary_key=True)
-    text: str = text_column()
-    digest: str = text_column()
-    created_at: datetime = time_column(nullable=False, now=True)
-    retired_at: datetime | None = time_column()
 
 
 class MessageRow(SQLModel, table=True):

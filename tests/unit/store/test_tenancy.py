@@ -44,6 +44,8 @@ ENGINE_FILES = {
 """Files of functions that workers call, or a function that holds the row of a job which it found by its tenant."""
 
 ENGINE = {
+    "planq_claim_deliveries": "a worker takes what is due of all tenants, each with its own tenant's endpoint",
+    "planq_end_delivery": "an attempt that this worker has claimed",
     "planq_cut_off": "its caller holds the job's row",
     "planq_cancel_tree": "its caller holds the row of the job above",
     "planq_below": "its caller holds the row of the job above",
@@ -111,7 +113,7 @@ ALL_TENANTS = {
 }
 """What looks at all tenants on purpose, and shows a caller nothing of it."""
 
-FOR_WORKERS = {"jobs", "orchestrations.py", "retention.py", "texts.py"}
+FOR_WORKERS = {"deliveries.py", "jobs", "orchestrations.py", "retention.py", "texts.py"}
 """The parts of `shared/store` that serve workers; all others serve callers too."""
 
 

@@ -12,6 +12,10 @@ CREATE DOMAIN message_direction AS TEXT CONSTRAINT ck_message_direction CHECK (V
 
 CREATE DOMAIN message_status AS TEXT CONSTRAINT ck_message_status CHECK (VALUE IN ('received', 'merging', 'done', 'erased'));
 
+CREATE DOMAIN delivery_kind AS TEXT CONSTRAINT ck_delivery_kind CHECK (VALUE IN ('webhook'));
+
+CREATE DOMAIN delivery_status AS TEXT CONSTRAINT ck_delivery_status CHECK (VALUE IN ('pending', 'sending', 'sent', 'uncertain', 'failed'));
+
 CREATE DOMAIN job_status AS TEXT CONSTRAINT ck_job_status CHECK (VALUE IN ('queued', 'planning', 'executing', 'input_required', 'responding', 'completed', 'failed', 'cancelled'));
 
 CREATE DOMAIN after_steps AS TEXT CONSTRAINT ck_after_steps CHECK (VALUE IN ('responding', 'planning'));
@@ -35,6 +39,31 @@ CREATE DOMAIN join_policy AS TEXT CONSTRAINT ck_join_policy CHECK (VALUE IN ('al
 CREATE DOMAIN elicitation_kind AS TEXT CONSTRAINT ck_elicitation_kind CHECK (VALUE IN ('form', 'approval', 'outcome', 'url'));
 
 CREATE DOMAIN elicitation_status AS TEXT CONSTRAINT ck_elicitation_status CHECK (VALUE IN ('open', 'accepted', 'declined', 'cancelled', 'expired'));
+
+CREATE TABLE agents (
+    tenant_id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    document JSON NOT NULL,
+    digest TEXT NOT NULL,
+    skills TEXT[] DEFAULT '{}' NOT NULL,
+    strategy TEXT,
+    loop_block JSON,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    retired_at TIMESTAMP WITH TIME ZONE,
+    CONSTRAINT pk_agents PRIMARY KEY (tenant_id, name, version)
+);
+
+CREATE TABLE skills (
+    tenant_id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    text TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    retired_at TIMESTAMP WITH TIME ZONE,
+    CONSTRAINT pk_skills PRIMARY KEY (tenant_id, name, version)
+);
 
 CREATE TABLE documents (
     id UUID NOT NULL,
@@ -169,31 +198,6 @@ CREATE TABLE tools (
     CONSTRAINT pk_tools PRIMARY KEY (name)
 );
 
-CREATE TABLE agents (
-    tenant_id TEXT NOT NULL,
-    name TEXT NOT NULL,
-    version INTEGER NOT NULL,
-    document JSON NOT NULL,
-    digest TEXT NOT NULL,
-    skills TEXT[] DEFAULT '{}' NOT NULL,
-    strategy TEXT,
-    loop_block JSON,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    retired_at TIMESTAMP WITH TIME ZONE,
-    CONSTRAINT pk_agents PRIMARY KEY (tenant_id, name, version)
-);
-
-CREATE TABLE skills (
-    tenant_id TEXT NOT NULL,
-    name TEXT NOT NULL,
-    version INTEGER NOT NULL,
-    text TEXT NOT NULL,
-    digest TEXT NOT NULL,
-    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
-    retired_at TIMESTAMP WITH TIME ZONE,
-    CONSTRAINT pk_skills PRIMARY KEY (tenant_id, name, version)
-);
-
 CREATE TABLE schedules (
     id UUID NOT NULL,
     tenant_id TEXT NOT NULL,
@@ -305,6 +309,22 @@ CREATE INDEX ix_conversations_listing ON conversations (tenant_id, id);
 
 CREATE UNIQUE INDEX uq_conversations_thread ON conversations (tenant_id, channel, thread);
 
+CREATE TABLE endpoints (
+    id UUID NOT NULL,
+    tenant_id TEXT NOT NULL,
+    url TEXT NOT NULL,
+    events TEXT[] NOT NULL,
+    description TEXT DEFAULT '' NOT NULL,
+    is_disabled BOOLEAN DEFAULT false NOT NULL,
+    disabled_reason TEXT,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    updated_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_endpoints PRIMARY KEY (id),
+    CONSTRAINT fk_endpoints_tenant_id FOREIGN KEY(tenant_id) REFERENCES tenants (id)
+);
+
+CREATE INDEX ix_endpoints_listing ON endpoints (tenant_id, id);
+
 CREATE TABLE passages (
     document_id UUID NOT NULL,
     position INTEGER NOT NULL,
@@ -400,6 +420,7 @@ CREATE TABLE jobs (
     resumes INTEGER DEFAULT 0 NOT NULL,
     idempotency_key TEXT,
     request_hash TEXT,
+    callback_url TEXT,
     user_id TEXT DEFAULT '' NOT NULL,
     trace_id TEXT DEFAULT '' NOT NULL,
     input TEXT NOT NULL,
@@ -509,6 +530,44 @@ CREATE INDEX ix_conversation_messages_turn ON conversation_messages (conversatio
 CREATE UNIQUE INDEX uq_conversation_messages_id ON conversation_messages (id);
 
 CREATE UNIQUE INDEX uq_conversation_messages_source_id ON conversation_messages (tenant_id, channel, source_id) WHERE source_id IS NOT NULL;
+
+CREATE TABLE deliveries (
+    id UUID NOT NULL,
+    tenant_id TEXT NOT NULL,
+    kind delivery_kind DEFAULT 'webhook' NOT NULL,
+    endpoint_id UUID,
+    target TEXT,
+    recipient TEXT NOT NULL,
+    job_id UUID,
+    batch_id UUID,
+    event TEXT NOT NULL,
+    body TEXT NOT NULL,
+    status delivery_status DEFAULT 'pending' NOT NULL,
+    attempt INTEGER DEFAULT 0 NOT NULL,
+    earlier INTEGER DEFAULT 0 NOT NULL,
+    run_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    worker_id UUID,
+    external_id TEXT,
+    response_status INTEGER,
+    error JSON,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    finished_at TIMESTAMP WITH TIME ZONE,
+    CONSTRAINT pk_deliveries PRIMARY KEY (id),
+    CONSTRAINT fk_deliveries_tenant_id FOREIGN KEY(tenant_id) REFERENCES tenants (id),
+    CONSTRAINT fk_deliveries_endpoint_id FOREIGN KEY(endpoint_id) REFERENCES endpoints (id) ON DELETE CASCADE
+);
+
+CREATE INDEX ix_deliveries_endpoint_id ON deliveries (endpoint_id) WHERE endpoint_id IS NOT NULL;
+
+CREATE INDEX ix_deliveries_finished_at ON deliveries (finished_at) WHERE finished_at IS NOT NULL;
+
+CREATE INDEX ix_deliveries_job_id ON deliveries (job_id) WHERE job_id IS NOT NULL;
+
+CREATE INDEX ix_deliveries_listing ON deliveries (tenant_id, id);
+
+CREATE INDEX ix_deliveries_run_at ON deliveries (run_at) WHERE status IN ('pending', 'sending');
+
+CREATE INDEX ix_deliveries_worker_id ON deliveries (worker_id) WHERE status = 'sending';
 
 CREATE TABLE events (
     xid xid8 DEFAULT pg_current_xact_id() NOT NULL,

@@ -84,6 +84,7 @@ BEGIN
     PERFORM planq_shift_lineage(p_job, v_wait);
     PERFORM planq_append_event(j.tenant_id, p_job, 'step_asking', json_build_object(
         'round', p_round, 'index', p_index, 'attempt', p_attempt, 'error', p_error, 'elicitation', q.id, 'kind', q.kind));
+    PERFORM planq_tell_question(j.tenant_id, coalesce(j.root_job_id, p_job), p_job, q.id, q.kind);
     RETURN true;
 END $$;
 

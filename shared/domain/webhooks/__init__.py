@@ -1,0 +1,1 @@
+"""Webhooks out: what an endpoint is told, how a delivery is signed, and when it is tried again."""

@@ -1,0 +1,111 @@
+"""Deliveries: what leaves the house, where one stands, and when one that failed is tried again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+
+from shared.domain.errors import ErrorRecord
+
+
+class DeliveryKind(StrEnum):
+    """How a delivery leaves the house."""
+
+    WEBHOOK = "webhook"
+
+
+class DeliveryStatus(StrEnum):
+    """Where a delivery stands.
+
+    A doubtful one is `uncertain` where its receiver could not know a second one for a repeat; a webhook is sent again
+    under its id instead.
+    """
+
+    PENDING = "pending"
+    SENDING = "sending"
+    SENT = "sent"
+    UNCERTAIN = "uncertain"
+    FAILED = "failed"
+
+
+LADDER = (
+    timedelta(seconds=5),
+    timedelta(minutes=5),
+    timedelta(minutes=30),
+    timedelta(hours=2),
+    timedelta(hours=5),
+    timedelta(hours=10),
+    timedelta(hours=14),
+    timedelta(hours=20),
+    timedelta(hours=24),
+)
+"""The pauses after the first attempts; after the last one the delivery has failed (Standard Webhooks, Retries)."""
+
+LONGEST_PAUSE = LADDER[-1]
+"""The longest `Retry-After` that is honoured."""
+
+_SPREAD = 0.1
+"""By how much a pause may be longer, so that what failed together does not come back together."""
+
+
+def pause_after(attempt: int, retry_after: timedelta | None, jitter: float) -> timedelta | None:
+    """Return how long after a failed attempt, counted from 1, the next one comes; None when there is none.
+
+    What the receiver asked for (`retry_after`) is the least, within a day; `jitter` is drawn from [0, 1).
+    """
+    if attempt > len(LADDER):
+        return None
+    pause = LADDER[attempt - 1] * (1 + _SPREAD * jitter)
+    return pause if retry_after is None else max(pause, min(retry_after, LONGEST_PAUSE))
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryOutcome:
+    """What became of an attempt: it was sent, or comes `again` after a pause, or has failed for good.
+
+    `is_gone` says that the receiver wants to hear no more.
+    """
+
+    error: ErrorRecord | None = None
+    again: timedelta | None = None
+    response_status: int | None = None
+    is_gone: bool = False
+
+    @property
+    def is_sent(self) -> bool:
+        """True when the receiver has taken it."""
+        return self.error is None
+
+
+_GONE = 410
+_TOO_MANY = 429
+
+
+def after_response(status: int, tries: int, retry_after: timedelta | None, jitter: float) -> DeliveryOutcome:
+    """Return what an answer of the receiver means for a delivery that was tried so often, this time included.
+
+    Every status but a success is a failure, a redirect too: nobody has checked where that leads.
+    """
+    if 200 <= status < 300:
+        return DeliveryOutcome(response_status=status)
+    if status == _GONE:
+        told = "the receiver answered 410 Gone: it wants to hear no more"
+        return DeliveryOutcome(ErrorRecord("gone", told), response_status=status, is_gone=True)
+    code = "rate_limited" if status == _TOO_MANY else "receiver_failed" if status >= 500 else "receiver_refused"
+    told = f"the receiver answered {status}; expected a status from 200 to 299"
+    if 300 <= status < 400:
+        told = f"{told}: redirects are not followed"
+    return after_failure(ErrorRecord(code, told, retryable=True), tries, retry_after, jitter, status)
+
+
+def after_failure(
+    error: ErrorRecord,
+    tries: int,
+    retry_after: timedelta | None,
+    jitter: float,
+    response_status: int | None = None,
+) -> DeliveryOutcome:
+    """Return what an error means for a delivery that was tried so often: one that is not `retryable` is the last."""
+    again = pause_after(tries, retry_after, jitter) if error.retryable else None
+    return DeliveryOutcome(error, again, response_status)

@@ -1,0 +1,43 @@
+"""The tables of agents and skills: documents in versions, none of which ever changes."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlmodel import Field, SQLModel
+
+from shared.store.columns import json_column, text_column, texts_column, time_column
+
+
+class AgentRow(SQLModel, table=True):
+    """One version of an agent's document, never changed; a retired one can be named by no new job.
+
+    `skills` are the names of the skills that the document lists, in its order; `strategy` and `loop_block` are what
+    it says of its jobs' rounds.
+    """
+
+    __tablename__ = "agents"
+    tenant_id: str = text_column(primary_key=True)
+    name: str = text_column(primary_key=True)
+    version: int = Field(primary_key=True)
+    document: Any = json_column(nullable=False)
+    digest: str = text_column()
+    skills: list[str] = texts_column(nullable=False, empty=True)
+    strategy: str | None = text_column(nullable=True)
+    loop_block: Any = json_column()
+    created_at: datetime = time_column(nullable=False, now=True)
+    retired_at: datetime | None = time_column()
+
+
+class SkillRow(SQLModel, table=True):
+    """One version of a named instruction text, never changed."""
+
+    __tablename__ = "skills"
+    tenant_id: str = text_column(primary_key=True)
+    name: str = text_column(primary_key=True)
+    version: int = Field(primary_key=True)
+    text: str = text_column()
+    digest: str = text_column()
+    created_at: datetime = time_column(nullable=False, now=True)
+    retired_at: datetime | None = time_column()

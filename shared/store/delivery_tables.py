@@ -1,0 +1,85 @@
+"""The tables of what leaves the house: where a tenant wants to be told, and every delivery until it is forgotten."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Column, ForeignKey, Index, Text, text
+from sqlmodel import Field, SQLModel
+
+from shared.domain.webhooks.deliveries import DeliveryKind, DeliveryStatus
+from shared.store.columns import (
+    enum_column,
+    flag_column,
+    int_column,
+    json_column,
+    partial_index,
+    text_column,
+    texts_column,
+    time_column,
+)
+
+_UNFINISHED = "status IN ('pending', 'sending')"
+
+
+class EndpointRow(SQLModel, table=True):
+    """Where a tenant is told of `events`: names as `job.completed`, or `job.*`.
+
+    One that `is_disabled` is told nothing, for its `disabled_reason` where planq did that by itself.
+    """
+
+    __tablename__ = "endpoints"
+    __table_args__ = (Index("ix_endpoints_listing", "tenant_id", "id"),)
+    id: UUID = Field(primary_key=True)
+    tenant_id: str = Field(sa_column=Column(Text, ForeignKey("tenants.id"), nullable=False))
+    url: str = text_column()
+    events: list[str] = texts_column(nullable=False)
+    description: str = text_column("")
+    is_disabled: bool = flag_column()
+    disabled_reason: str | None = text_column(nullable=True)
+    created_at: datetime = time_column(nullable=False, now=True)
+    updated_at: datetime = time_column(nullable=False, now=True)
+
+
+class DeliveryRow(SQLModel, table=True):
+    """One message to one receiver: an endpoint, at its present address, or a callback, at its `target`.
+
+    The `body` is the same in every attempt, and so is the `id`, by which the receiver knows a repeat. Of one
+    `recipient` only so many are sent at once. A pending one is due at `run_at`; while one is sent that is the time at
+    which its worker is not waited for any more. Of its attempts the `earlier` ones were made before somebody asked
+    for it again. `external_id` is the receiver's own name for what was sent.
+    """
+
+    __tablename__ = "deliveries"
+    __table_args__ = (
+        Index("ix_deliveries_listing", "tenant_id", "id"),
+        partial_index("run_at", _UNFINISHED),
+        partial_index("worker_id", "status = 'sending'"),
+        partial_index("job_id", "job_id IS NOT NULL"),
+        Index("ix_deliveries_endpoint_id", "endpoint_id", postgresql_where=text("endpoint_id IS NOT NULL")),
+        partial_index("finished_at", "finished_at IS NOT NULL"),
+    )
+    id: UUID = Field(primary_key=True)
+    tenant_id: str = Field(sa_column=Column(Text, ForeignKey("tenants.id"), nullable=False))
+    kind: str = enum_column("delivery_kind", DeliveryKind, default="webhook")
+    endpoint_id: UUID | None = Field(
+        default=None, sa_column=Column(ForeignKey("endpoints.id", ondelete="CASCADE"), nullable=True)
+    )
+    target: str | None = text_column(nullable=True)
+    recipient: str = text_column()
+    job_id: UUID | None = None
+    batch_id: UUID | None = None
+    event: str = text_column()
+    body: str = text_column()
+    status: str = enum_column("delivery_status", DeliveryStatus, default="pending")
+    attempt: int = int_column()
+    earlier: int = int_column()
+    run_at: datetime = time_column(nullable=False, now=True)
+    worker_id: UUID | None = None
+    external_id: str | None = text_column(nullable=True)
+    response_status: int | None = None
+    error: Any = json_column()
+    created_at: datetime = time_column(nullable=False, now=True)
+    finished_at: datetime | None = time_column()

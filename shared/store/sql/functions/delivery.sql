@@ -1,0 +1,177 @@
+-- Delivery: what has to leave the house is written in the commit of what it tells, and sent by a worker.
+--
+--   planq_add_deliveries    one delivery for each endpoint of the tenant that wants the event, one for the callback
+--   planq_tell_end          does so for a job that has ended, by a trigger: however a job ends
+--   planq_tell_question     does so for a job that waits for a person
+--   planq_claim_deliveries  a worker takes deliveries that are due, or whose worker is lost
+--   planq_end_delivery      an attempt has ended, fenced by its number
+--   planq_redeliver         a delivery that has ended is sent again
+
+-- Whether anybody is to be told of what happens at a tenant: one look where nobody is.
+CREATE FUNCTION planq_is_heard(p_tenant text, p_callback text) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT p_callback IS NOT NULL OR EXISTS (SELECT FROM endpoints WHERE tenant_id = p_tenant AND NOT is_disabled)
+$$;
+
+-- Stores what is to be delivered of an event: to each endpoint of the tenant that wants it, and to `p_callback` unless that
+-- is null. Endpoints hear of a batch, not of its jobs. `p_data` is what the receiver gets beside the type and the time, in all
+-- less than 20 kB. Returns how many there are.
+CREATE FUNCTION planq_add_deliveries(
+    p_tenant text, p_event text, p_job uuid, p_batch uuid, p_callback text, p_data json
+) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+    v_now CONSTANT timestamptz := planq_clock();
+    v_wanted CONSTANT text[] := ARRAY[p_event, split_part(p_event, '.', 1) || '.*'];
+    v_body text;
+    v_count int;
+BEGIN
+    v_body := json_build_object('type', p_event, 'timestamp', planq_shown_time(v_now), 'data', p_data)::text;
+    INSERT INTO deliveries (id, tenant_id, endpoint_id, target, recipient, job_id, batch_id, event, body, run_at, created_at)
+    SELECT uuidv7(), p_tenant, r.endpoint, r.target, r.recipient, p_job, p_batch, p_event, v_body, v_now, v_now
+    FROM (
+        SELECT e.id AS endpoint, NULL AS target, e.id::text AS recipient FROM endpoints e
+        WHERE e.tenant_id = p_tenant AND NOT e.is_disabled AND e.events && v_wanted
+          AND (p_job IS NULL OR p_batch IS NULL)
+        UNION ALL
+        SELECT NULL, p_callback, planq_recipient(p_tenant, p_callback) WHERE p_callback IS NOT NULL
+    ) r;
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    RETURN v_count;
+END $$;
+
+-- A time as receivers read it: RFC 3339, in UTC.
+CREATE FUNCTION planq_shown_time(p_time timestamptz) RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT to_char(p_time AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
+$$;
+
+-- Whose a callback is: all that a tenant wants to be called back on at one host.
+CREATE FUNCTION planq_recipient(p_tenant text, p_url text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT p_tenant || ' ' || coalesce(substring(p_url FROM '^https?://([^/?#]+)'), '')
+$$;
+
+-- JSON that goes along where it is short; null in the place of what is longer. It is never taken apart: `\u0000` stays.
+CREATE FUNCTION planq_short(p_json json) RETURNS json LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN octet_length(p_json::text) <= 8000 THEN p_json END
+$$;
+
+-- A job that nobody has delegated has ended: whoever wants to know is told.
+CREATE FUNCTION planq_tell_end() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF planq_is_heard(NEW.tenant_id, NEW.callback_url) THEN
+        PERFORM planq_add_deliveries(
+            NEW.tenant_id, 'job.' || NEW.status, NEW.id, NEW.batch_id, NEW.callback_url, json_build_object(
+                'id', NEW.id, 'status', NEW.status, 'stop_reason', NEW.stop_reason, 'error', planq_short(NEW.error),
+                'metadata', planq_short(NEW.metadata), 'conversation_id', NEW.conversation_id,
+                'created_at', planq_shown_time(NEW.created_at), 'finished_at', planq_shown_time(NEW.finished_at)));
+    END IF;
+    RETURN NULL;
+END $$;
+
+CREATE TRIGGER planq_deliveries AFTER UPDATE OF status ON jobs FOR EACH ROW
+WHEN (NEW.finished_at IS NOT NULL AND OLD.finished_at IS NULL AND NEW.parent_job_id IS NULL
+      AND (NEW.batch_id IS NULL OR NEW.callback_url IS NOT NULL))
+EXECUTE FUNCTION planq_tell_end();
+
+-- A step has asked a person: whoever wants to know is told which question of which outermost job is open.
+CREATE FUNCTION planq_tell_question(p_tenant text, p_root uuid, p_job uuid, p_question uuid, p_kind text) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    j record;
+BEGIN
+    SELECT callback_url, metadata, batch_id INTO j FROM jobs WHERE id = p_root AND tenant_id = p_tenant;
+    IF planq_is_heard(p_tenant, j.callback_url) THEN
+        PERFORM planq_add_deliveries(p_tenant, 'job.input_required', p_root, j.batch_id, j.callback_url, json_build_object(
+            'id', p_root, 'status', 'input_required', 'elicitation_id', p_question, 'kind', p_kind, 'asking_job_id', p_job,
+            'metadata', planq_short(j.metadata)));
+    END IF;
+END $$;
+
+-- A worker takes deliveries that are due, longest due first, none of the recipients `p_except`: of these it sends enough
+-- already. Due again is what a worker has sent for `p_hold` seconds, or whose worker has no lease any more; it may have
+-- arrived, and is sent again under the same id.
+CREATE FUNCTION planq_claim_deliveries(
+    p_worker uuid, p_limit int, p_except text[], p_lease float8, p_hold float8
+) RETURNS TABLE (
+    id uuid, tenant_id text, endpoint_id uuid, target text, recipient text, event text, body text, attempt int, earlier int
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    UPDATE deliveries d SET run_at = planq_now()
+    WHERE d.status = 'sending' AND d.run_at > planq_now() AND NOT EXISTS (
+        SELECT FROM workers w WHERE w.id = d.worker_id AND w.heartbeat_at > planq_now() - make_interval(secs => p_lease));
+    RETURN QUERY
+    WITH due AS (
+        SELECT d.id FROM deliveries d
+        WHERE d.status IN ('pending', 'sending') AND d.run_at <= planq_now() AND d.recipient <> ALL (p_except)
+        ORDER BY d.run_at LIMIT p_limit FOR NO KEY UPDATE SKIP LOCKED
+    ), taken AS (
+        UPDATE deliveries d SET status = 'sending', attempt = d.attempt + 1, worker_id = p_worker,
+            run_at = planq_now() + make_interval(secs => p_hold)
+        FROM due WHERE d.id = due.id
+        RETURNING d.*
+    )
+    SELECT t.id, t.tenant_id, t.endpoint_id, coalesce(e.url, t.target), t.recipient, t.event, t.body, t.attempt, t.earlier
+    FROM taken t LEFT JOIN endpoints e ON e.id = t.endpoint_id;
+END $$;
+
+-- An attempt at a delivery has ended: it is sent, or tried again in `p_again` seconds, or has failed. Where the receiver is
+-- gone for ever (`p_gone`) its endpoint is disabled, and what waits for that fails. Returns whether it applied: a newer
+-- attempt may have been made, or the endpoint removed.
+CREATE FUNCTION planq_end_delivery(
+    p_id uuid, p_attempt int, p_is_sent boolean, p_again float8, p_response_status int, p_error json, p_gone boolean
+) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    d record;
+BEGIN
+    UPDATE deliveries SET
+        status = CASE WHEN p_is_sent THEN 'sent' WHEN p_again IS NOT NULL THEN 'pending' ELSE 'failed' END,
+        run_at = planq_now() + make_interval(secs => coalesce(p_again, 0)), worker_id = NULL,
+        response_status = p_response_status, error = p_error,
+        finished_at = CASE WHEN p_is_sent OR p_again IS NULL THEN planq_clock() END
+    WHERE id = p_id AND status = 'sending' AND attempt = p_attempt
+    RETURNING tenant_id, endpoint_id INTO d;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    IF p_gone AND d.endpoint_id IS NOT NULL THEN
+        UPDATE endpoints SET is_disabled = true, updated_at = planq_now(),
+            disabled_reason = 'it answered 410 Gone on ' || planq_shown_time(planq_now())
+        WHERE id = d.endpoint_id AND tenant_id = d.tenant_id AND NOT is_disabled;
+        PERFORM planq_drop_deliveries(d.tenant_id, d.endpoint_id);
+    END IF;
+    RETURN true;
+END $$;
+
+-- What waits for an endpoint that is told nothing any more has failed; what is being sent ends by itself. Returns how many
+-- deliveries that are.
+CREATE FUNCTION planq_drop_deliveries(p_tenant text, p_endpoint uuid) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+    v_count int;
+BEGIN
+    UPDATE deliveries SET status = 'failed', finished_at = planq_clock(), error = json_build_object(
+        'code', 'endpoint_disabled', 'message', 'its endpoint was disabled before it could be sent', 'retryable', false,
+        'details', json_build_object())
+    WHERE tenant_id = p_tenant AND endpoint_id = p_endpoint AND status = 'pending';
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    RETURN v_count;
+END $$;
+
+-- Sends a delivery that has ended once more, at once and then as if it were new, under the id that it has. Returns {found,
+-- applied, status}: one that is under way, or whose endpoint is disabled, is not begun anew.
+CREATE FUNCTION planq_redeliver(p_tenant text, p_id uuid) RETURNS json LANGUAGE plpgsql AS $$
+DECLARE
+    d record;
+    v_is_disabled boolean;
+BEGIN
+    SELECT status, endpoint_id INTO d FROM deliveries WHERE id = p_id AND tenant_id = p_tenant FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RETURN json_build_object('found', false, 'applied', false);
+    END IF;
+    v_is_disabled := EXISTS (SELECT FROM endpoints WHERE id = d.endpoint_id AND tenant_id = p_tenant AND is_disabled);
+    IF d.status IN ('pending', 'sending') OR v_is_disabled THEN
+        RETURN json_build_object('found', true, 'applied', false, 'status', d.status, 'is_disabled', v_is_disabled);
+    END IF;
+    UPDATE deliveries SET status = 'pending', earlier = attempt, run_at = planq_now(), finished_at = NULL, error = NULL,
+        response_status = NULL
+    WHERE id = p_id AND tenant_id = p_tenant;
+    RETURN json_build_object('found', true, 'applied', true, 'status', 'pending', 'is_disabled', false);
+END $$;

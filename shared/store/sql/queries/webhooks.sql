@@ -1,0 +1,64 @@
+-- Webhooks: the endpoints of tenants, and what was delivered.
+
+-- name: list_endpoints
+-- A page of a tenant's endpoints, newest first.
+SELECT id, url, events, description, is_disabled, disabled_reason, created_at, updated_at FROM endpoints
+WHERE tenant_id = %(tenant_id)s AND (%(below)s::uuid IS NULL OR id < %(below)s)
+ORDER BY id DESC LIMIT %(limit)s
+
+-- name: get_endpoint
+-- One endpoint of a tenant.
+SELECT id, url, events, description, is_disabled, disabled_reason, created_at, updated_at FROM endpoints
+WHERE tenant_id = %(tenant_id)s AND id = %(id)s
+
+-- name: create_endpoint
+-- Stores an endpoint; no row where the tenant has `most` of them.
+INSERT INTO endpoints (id, tenant_id, url, events, description, created_at, updated_at)
+SELECT %(id)s, %(tenant_id)s, %(url)s, %(events)s, %(description)s, planq_now(), planq_now()
+WHERE (SELECT count(*) FROM endpoints WHERE tenant_id = %(tenant_id)s) < %(most)s
+RETURNING id, url, events, description, is_disabled, disabled_reason, created_at, updated_at
+
+-- name: change_endpoint
+-- Replaces what is not null of an endpoint. What waits for one that is disabled has failed (`dropped`).
+WITH changed AS (
+    UPDATE endpoints SET url = coalesce(%(url)s, url), events = coalesce(%(events)s::text[], events),
+        description = coalesce(%(description)s, description), is_disabled = coalesce(%(is_disabled)s, is_disabled),
+        disabled_reason = CASE WHEN %(is_disabled)s IS NULL THEN disabled_reason END, updated_at = planq_now()
+    WHERE tenant_id = %(tenant_id)s AND id = %(id)s
+    RETURNING id, url, events, description, is_disabled, disabled_reason, created_at, updated_at
+)
+SELECT c.*, CASE WHEN c.is_disabled THEN planq_drop_deliveries(%(tenant_id)s, c.id) END AS dropped FROM changed c
+
+-- name: delete_endpoint
+-- Removes an endpoint; its deliveries go with it. Yields its id.
+DELETE FROM endpoints WHERE tenant_id = %(tenant_id)s AND id = %(id)s RETURNING id
+
+-- name: test_endpoint
+-- Writes a delivery to one endpoint, whatever it wants to be told; no row where there is none, or it is disabled.
+INSERT INTO deliveries (id, tenant_id, endpoint_id, recipient, event, body, run_at, created_at)
+SELECT uuidv7(), e.tenant_id, e.id, e.id::text, 'endpoint.test', json_build_object(
+    'type', 'endpoint.test', 'timestamp', planq_shown_time(planq_now()), 'data', %(data)s::json)::text,
+    planq_now(), planq_now()
+FROM endpoints e WHERE e.tenant_id = %(tenant_id)s AND e.id = %(id)s AND NOT e.is_disabled
+RETURNING id
+
+-- name: list_deliveries
+-- A page of a tenant's deliveries, newest first, without what was sent.
+SELECT d.id, d.kind, d.event, d.status, d.endpoint_id, coalesce(e.url, d.target) AS url, d.job_id, d.batch_id, d.attempt,
+       CASE WHEN d.status = 'pending' THEN d.run_at END AS next_attempt_at, d.response_status, d.error, d.created_at,
+       d.finished_at
+FROM deliveries d LEFT JOIN endpoints e ON e.id = d.endpoint_id
+WHERE d.tenant_id = %(tenant_id)s
+  AND (%(status)s::text IS NULL OR d.status = %(status)s)
+  AND (%(endpoint_id)s::uuid IS NULL OR d.endpoint_id = %(endpoint_id)s)
+  AND (%(job_id)s::uuid IS NULL OR d.job_id = %(job_id)s)
+  AND (%(below)s::uuid IS NULL OR d.id < %(below)s)
+ORDER BY d.id DESC LIMIT %(limit)s
+
+-- name: get_delivery
+-- One delivery of a tenant, with what was sent.
+SELECT d.id, d.kind, d.event, d.status, d.endpoint_id, coalesce(e.url, d.target) AS url, d.job_id, d.batch_id, d.attempt,
+       CASE WHEN d.status = 'pending' THEN d.run_at END AS next_attempt_at, d.response_status, d.error, d.created_at,
+       d.finished_at, d.body
+FROM deliveries d LEFT JOIN endpoints e ON e.id = d.endpoint_id
+WHERE d.tenant_id = %(tenant_id)s AND d.id = %(id)s

@@ -1,0 +1,128 @@
+"""Webhooks as callers see them: the endpoints of a tenant, and the log of what was delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from shared.domain.errors import Conflict, NotFound
+from shared.domain.webhooks.deliveries import DeliveryStatus
+from shared.store.database import Database, Row, as_json
+from shared.store.ids import new_id
+
+
+class WebhookStore:
+    """The endpoints and the deliveries of all tenants."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def endpoints(self, tenant_id: str, *, below: UUID | None = None, limit: int) -> Sequence[Row]:
+        """Return at most `limit` endpoints, newest first, older than the endpoint `below` if given."""
+        return await self._database.fetch_all("list_endpoints", tenant_id=tenant_id, below=below, limit=limit)
+
+    async def endpoint(self, tenant_id: str, id: UUID) -> Row:
+        """Return an endpoint; raises `NotFound`."""
+        row = await self._database.fetch_one("get_endpoint", tenant_id=tenant_id, id=id)
+        if row is None:
+            raise NotFound(f"there is no endpoint {id}")
+        return row
+
+    async def create(self, tenant_id: str, url: str, events: Sequence[str], description: str, most: int) -> Row:
+        """Store an endpoint; raises `Conflict` where the tenant has `most` already."""
+        row = await self._database.fetch_one(
+            "create_endpoint",
+            tenant_id=tenant_id,
+            id=new_id(),
+            url=url,
+            events=list(events),
+            description=description,
+            most=most,
+        )
+        if row is None:
+            raise Conflict(f"expected at most {most} endpoints; remove one that is not used any more")
+        return row
+
+    async def change(
+        self,
+        tenant_id: str,
+        id: UUID,
+        *,
+        url: str | None = None,
+        events: Sequence[str] | None = None,
+        description: str | None = None,
+        is_disabled: bool | None = None,
+    ) -> Row:
+        """Replace what is given; what waits for an endpoint that is disabled has failed. Raises `NotFound`."""
+        row = await self._database.fetch_one(
+            "change_endpoint",
+            tenant_id=tenant_id,
+            id=id,
+            url=url,
+            events=None if events is None else list(events),
+            description=description,
+            is_disabled=is_disabled,
+        )
+        if row is None:
+            raise NotFound(f"there is no endpoint {id}")
+        return row
+
+    async def delete(self, tenant_id: str, id: UUID) -> None:
+        """Remove an endpoint with its secrets and its deliveries; raises `NotFound`."""
+        if await self._database.fetch_one("delete_endpoint", tenant_id=tenant_id, id=id) is None:
+            raise NotFound(f"there is no endpoint {id}")
+
+    async def test(self, tenant_id: str, id: UUID) -> UUID:
+        """Write a delivery of the event `endpoint.test`; return its id.
+
+        Raises `NotFound`, and `Conflict` for an endpoint that is disabled.
+        """
+        data = as_json({"id": str(id)})
+        row = await self._database.fetch_one("test_endpoint", tenant_id=tenant_id, id=id, data=data)
+        if row is None:
+            await self.endpoint(tenant_id, id)  # raises where there is none
+            raise Conflict(f"the endpoint {id} is disabled; enable it first")
+        delivery_id: UUID = row["id"]
+        return delivery_id
+
+    async def deliveries(
+        self,
+        tenant_id: str,
+        *,
+        status: DeliveryStatus | None = None,
+        endpoint_id: UUID | None = None,
+        job_id: UUID | None = None,
+        below: UUID | None = None,
+        limit: int,
+    ) -> Sequence[Row]:
+        """Return at most `limit` deliveries, newest first, older than the delivery `below` if given."""
+        return await self._database.fetch_all(
+            "list_deliveries",
+            tenant_id=tenant_id,
+            status=None if status is None else str(status),
+            endpoint_id=endpoint_id,
+            job_id=job_id,
+            below=below,
+            limit=limit,
+        )
+
+    async def delivery(self, tenant_id: str, id: UUID) -> Row:
+        """Return a delivery; raises `NotFound`."""
+        row = await self._database.fetch_one("get_delivery", tenant_id=tenant_id, id=id)
+        if row is None:
+            raise NotFound(f"there is no delivery {id}")
+        return row
+
+    async def redeliver(self, tenant_id: str, id: UUID) -> None:
+        """Send a delivery that has ended once more, under its id.
+
+        Raises `NotFound`, and `Conflict` for one that is under way, or whose endpoint is disabled.
+        """
+        told = await self._database.call("planq_redeliver", tenant_id, id)
+        if not told["found"]:
+            raise NotFound(f"there is no delivery {id}")
+        if told["applied"]:
+            return
+        if told["is_disabled"]:
+            raise Conflict(f"the endpoint of delivery {id} is disabled; enable it first")
+        raise Conflict(f"delivery {id} is {told['status']}; it is sent again by itself")
