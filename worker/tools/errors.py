@@ -9,8 +9,7 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
+from datetime import timedelta
 
 import httpx
 
@@ -27,6 +26,7 @@ from shared.domain.errors import (
     capped,
 )
 from shared.domain.redact import redacted
+from worker.egress import retry_after
 
 MAX_QUOTE_CHARS = 500
 """Longest quotation of a foreign exception's text in a message."""
@@ -87,20 +87,6 @@ def from_status(status: int, message: str, wait: timedelta | None = None) -> Exe
     if status >= 500 or status == httpx.codes.REQUEST_TIMEOUT:
         return Transient(message, status=status)
     return ToolFailed(message, status=status)
-
-
-def retry_after(response: httpx.Response, now: datetime | None = None) -> timedelta | None:
-    """Return the wait that `Retry-After` asks for (RFC 9110 §10.2.3: seconds or a date); None without a valid one."""
-    value = response.headers.get("retry-after", "").strip()
-    if value.isascii() and value.isdigit():
-        return timedelta(seconds=min(int(value), 86_400))
-    try:
-        moment = parsedate_to_datetime(value)
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return max(moment - (now or datetime.now(UTC)), timedelta())
 
 
 def quoted(error: BaseException) -> str:

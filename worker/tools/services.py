@@ -6,24 +6,14 @@ tool's input schema. Built once by the composition root, constant for the life o
 
 from __future__ import annotations
 
-import asyncio
-import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from shared.domain.errors import Misconfigured
 from shared.ports import KeptMoment, Knowledge, Memory, Moment, MomentQuery, Passage, Reminder, ToolContext
-
-Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
-"""`(host, port) -> addresses`, as text; raises `OSError` when the name does not resolve."""
-
-
-async def resolve_with_system(host: str, port: int) -> Sequence[str]:
-    """Return the addresses of `host` as the operating system resolves it, in its order and without repeats."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+from worker.egress import Resolver, resolve_with_system
 
 
 def utc_now() -> datetime:

@@ -28,9 +28,9 @@ from shared.domain.errors import (
 )
 from shared.domain.schema.schemas import violations
 from shared.ports import ToolContext
+from worker.egress import GuardedTransport
 from worker.tools import ToolServices
 from worker.tools.builtin import web
-from worker.tools.builtin.guard import GuardedTransport
 from worker.tools.builtin.web import read_web_access
 from worker.tools.registry import load_registry
 

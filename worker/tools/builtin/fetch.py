@@ -1,4 +1,4 @@
-"""`http_fetch`: read one document over HTTP, within the guard (`guard.py`) and within limits of size and time."""
+"""`http_fetch`: read one document over HTTP, within the guard (`worker/egress.py`) and limits of size and time."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import httpx
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from shared.domain.addresses import DEFAULT_PORTS
 from shared.domain.errors import InvalidArguments, TimedOut, ToolFailed, capped
 from shared.domain.jobs.states import Effect
 from shared.ports import ToolContext
+from worker.egress import GuardedTransport
 from worker.tools.builtin.content import is_text, media_type, read_document, read_limited
-from worker.tools.builtin.guard import DEFAULT_PORTS, GuardedTransport
 from worker.tools.declare import tool
 from worker.tools.errors import from_response
 from worker.tools.services import ToolServices

@@ -16,11 +16,12 @@ import httpx
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from shared.domain.addresses import DEFAULT_PORTS
 from shared.domain.errors import AuthFailed, ExecutionFailed, Misconfigured, TimedOut, ToolFailed, capped
 from shared.domain.jobs.states import Effect
 from shared.domain.values import strict_json
+from worker.egress import GuardedTransport
 from worker.tools.builtin.content import read_limited
-from worker.tools.builtin.guard import DEFAULT_PORTS, GuardedTransport
 from worker.tools.declare import tool
 from worker.tools.errors import from_response
 from worker.tools.services import ToolServices, WebSearch

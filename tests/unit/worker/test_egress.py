@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import httpx
 import pytest
 
+from shared.domain.addresses import BLOCKS, why_refused
 from shared.domain.errors import InvalidArguments, PolicyDenied, Transient
-from worker.tools.builtin import guard
-from worker.tools.builtin.guard import GuardedTransport, why_refused
-from worker.tools.services import resolve_with_system
+from worker import egress
+from worker.egress import GuardedTransport, resolve_with_system
 
 PUBLIC = [
     "93.184.216.34",
@@ -100,7 +100,7 @@ def test_other_addresses_are_refused(address: str) -> None:
 
 
 def test_both_ends_of_every_block_are_refused_with_its_reason() -> None:
-    for reason, blocks in guard.BLOCKS.items():
+    for reason, blocks in BLOCKS.items():
         for network in map(ipaddress.ip_network, blocks):
             assert {why_refused(network[0]), why_refused(network[-1])} == {reason}, network
 
@@ -204,7 +204,7 @@ def test_the_certificate_authorities_are_read_once_for_all_requests(monkeypatch:
         return create(cafile=cafile)
 
     monkeypatch.setattr(ssl, "create_default_context", counted)
-    guard._tls.cache_clear()
+    egress._tls.cache_clear()
     for _ in range(3):
         GuardedTransport(resolve_with_system)
     assert len(read) == 1

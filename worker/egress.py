@@ -1,4 +1,4 @@
-"""The guard against server-side request forgery: which addresses a tool may reach, and a transport that obeys.
+"""Requests to addresses that others have named: a transport that obeys the guard (`shared.domain.addresses`).
 
 A host is resolved once, every address found is checked, and the connection goes to a checked address: the name is
 not resolved again, so that a DNS server cannot answer differently the second time (DNS rebinding). The `Host` header
@@ -7,73 +7,28 @@ and the name that TLS verifies stay those of the URL. Each redirect is a new req
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
+import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from functools import cache
 
 import httpx
 
+from shared.domain.addresses import DEFAULT_PORTS, IPAddress, why_refused
 from shared.domain.errors import InvalidArguments, PolicyDenied, Transient
-from worker.tools.services import Resolver
 
-IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
-
-# Who may be reached is decided by the blocks written here: what `ipaddress` takes for global changes between the
-# patch releases of Python. They follow IANA's special-purpose address registries for IPv4 and IPv6 as of 2025-10-09
-# (all that is not globally reachable; the few exceptions inside 192.0.0.0/24 and 2001::/23 too), RFC 5771, RFC 3879.
-
-NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-"""RFC 6052 §2.1: an IPv4 address in its last 32 bits."""
-
-UNICAST = ipaddress.IPv6Network("2000::/3")
-"""RFC 4291 §2.4, RFC 3587: the only IPv6 addresses that are given out as global unicast addresses."""
-
-BLOCKS = {
-    "a loopback address": ("127.0.0.0/8", "::1/128"),
-    "a link-local address": ("169.254.0.0/16", "fe80::/10"),
-    "a site-local address": ("fec0::/10",),
-    "a multicast address": ("224.0.0.0/4", "ff00::/8"),
-    "a private address": ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"),
-    "a reserved address": (
-        "0.0.0.0/8",
-        "192.0.0.0/24",
-        "192.0.2.0/24",
-        "192.88.99.0/24",
-        "198.18.0.0/15",
-        "198.51.100.0/24",
-        "203.0.113.0/24",
-        "240.0.0.0/4",
-        "2001::/23",
-        "2001:db8::/32",
-        "3fff::/20",
-    ),
-}
-"""Blocks that are not public, by what is said of them; of IPv6 all outside `UNICAST` and `NAT64` is reserved too."""
-
-METADATA = frozenset({ipaddress.ip_address("168.63.129.16")})
-"""Cloud metadata services on public addresses (Azure's); the others are link-local, private or shared."""
-
-DEFAULT_PORTS = {"http": 80, "https": 443}
+Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
+"""`(host, port) -> addresses`, as text; raises `OSError` when the name does not resolve."""
 
 
-_NETWORKS = [(ipaddress.ip_network(block), reason) for reason, blocks in BLOCKS.items() for block in blocks]
-
-
-def why_refused(address: IPAddress) -> str | None:
-    """Return why no tool may connect to `address`; None when it is an ordinary public unicast address.
-
-    IPv4 addresses carried inside IPv6 ones (mapped, 6to4, NAT64) are judged as well.
-    """
-    for one in _carried(address):
-        if one in METADATA:
-            return "a cloud metadata service"
-        for network, reason in _NETWORKS:
-            if one in network:
-                return reason
-        if isinstance(one, ipaddress.IPv6Address) and one not in UNICAST and one not in NAT64:
-            return "a reserved address"
-    return None
+async def resolve_with_system(host: str, port: int) -> Sequence[str]:
+    """Return the addresses of `host` as the operating system resolves it, in its order and without repeats."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
 @cache
@@ -90,19 +45,18 @@ def _ascii_host(url: httpx.URL) -> str:
     return url.raw_host.decode("ascii").lower()
 
 
-def _carried(address: IPAddress) -> Iterator[IPAddress]:
-    if isinstance(address, ipaddress.IPv4Address):
-        yield address
-        return
-    if address.ipv4_mapped is not None:
-        # `::ffff:1.2.3.4` is the IPv4 address itself, so only that one is judged.
-        yield address.ipv4_mapped
-        return
-    yield address
-    if address.sixtofour is not None:
-        yield address.sixtofour
-    if address in NAT64:
-        yield ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
+def retry_after(response: httpx.Response, now: datetime | None = None) -> timedelta | None:
+    """Return the wait that `Retry-After` asks for (RFC 9110 §10.2.3: seconds or a date); None without a valid one."""
+    value = response.headers.get("retry-after", "").strip()
+    if value.isascii() and value.isdigit():
+        return timedelta(seconds=min(int(value), 86_400))
+    try:
+        moment = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return max(moment - (now or datetime.now(UTC)), timedelta())
 
 
 class GuardedTransport(httpx.AsyncBaseTransport):
@@ -113,10 +67,10 @@ class GuardedTransport(httpx.AsyncBaseTransport):
     """
 
     def __init__(
-        self, resolve: Resolver, allow_private_hosts: frozenset[str] = frozenset(), tool_name: str = "http_fetch"
+        self, resolve: Resolver, allow_private_hosts: frozenset[str] = frozenset(), caller: str = "http_fetch"
     ) -> None:
-        """`tool_name` is for messages."""
-        self._name = tool_name
+        """`caller` names who asks, in messages."""
+        self._name = caller
         self._resolve = resolve
         self._allowed = frozenset(host.lower() for host in allow_private_hosts)
         self._inner = httpx.AsyncHTTPTransport(
