@@ -42,6 +42,7 @@ from shared.ports import (
     Responder,
     SweepStore,
     Tenants,
+    TextSink,
     Tool,
     ToolCatalogue,
     Tracker,
@@ -57,6 +58,7 @@ from shared.store.orchestrations import PostgresOrchestrations
 from shared.store.payloads import PayloadStore
 from shared.store.secrets import SecretStore
 from shared.store.tenants import TenantDirectory
+from shared.store.texts import PostgresTexts
 from shared.telemetry.logs import hide
 from worker.agents import SWITCHED, AgentBackends, AgentServices, OrchestrationConclusions, agent_tools
 from worker.attempts import Attempts, AttemptSettings
@@ -66,6 +68,7 @@ from worker.engine.in_flight import InFlightWork
 from worker.engine.persist import persist
 from worker.host import Host
 from worker.llm.gateway import ModelGateway
+from worker.llm.live import LiveTexts
 from worker.llm.planners import InstalledPlanners, load_planners
 from worker.llm.settings import ModelSettings
 from worker.llm.vocabulary import count_tokens
@@ -84,6 +87,7 @@ CRASH_POINTS: Mapping[str, Collection[str]] = {
     "publisher": methods(Publisher),
     "planner": methods(Planner) | methods(TurnPlanner),
     "responder": methods(Responder),
+    "texts": methods(TextSink),
     "tool": methods(FindsOut) | methods(Gathers),
     "payloads": methods(Payloads),
     "orchestrations": {"journal"},
@@ -270,6 +274,7 @@ class LaneRuntime:
         self._database = database
         self._tenants = TenantDirectory(database, settings.limits, settings.tenant_limits)
         self._gateway: ModelGateway | None = None
+        self._texts: LiveTexts | None = None
         self._mcp: McpToolbox | None = None
         self._publishing: asyncio.Task[None] | None = None
         self._warming: asyncio.Task[None] | None = None
@@ -304,7 +309,8 @@ class LaneRuntime:
             await self._connect_mcp(settings.mcp_file)
         models = model_settings(settings)
         secrets = SecretStore(self._database, settings.master_keys, lambda secret: hide([secret]))
-        gateway = ModelGateway(models, keys=partial(_provider_key, secrets))
+        self._texts = LiveTexts(self._failpoints.around("texts", PostgresTexts(self._database)))
+        gateway = ModelGateway(models, keys=partial(_provider_key, secrets), texts=self._texts)
         self._gateway = self._failpoints.around("planner", gateway)
         payloads = PayloadStore(self._database, open_objects(settings.payloads))
         longest_stage = timedelta(seconds=models.longest_call) + _BESIDE_THE_MODEL
@@ -395,6 +401,8 @@ class LaneRuntime:
             await self._mcp.aclose()
         if self._warming is not None:
             self._warming.cancel()
+        if self._texts is not None:
+            await self._texts.aclose()
         if self._gateway is not None:
             await self._gateway.aclose()
         await asyncio.to_thread(self._publisher.close)

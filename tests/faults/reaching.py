@@ -24,6 +24,7 @@ from tests.faults.delegating import kin, untold
 from tests.faults.orchestrating import orchestrated
 from tests.faults.remembering import REMEMBERING
 from tests.faults.scene import MIXED, PATIENCE, Scene
+from tests.faults.speaking import SPEAKING
 from tests.integration.llm.dialects import KEY, OPENAI_CHAT
 from tests.integration.llm.wire import Reply, wire_server
 from tests.support.ports import free_port
@@ -448,6 +449,7 @@ REACH: dict[str, Recipe] = {
     **CHAINING,
     **CONVERSING,
     **REMEMBERING,
+    **SPEAKING,
     "worker_registry.register": mixed,
     "worker_registry.publish_tools": mixed,
     "worker_registry.heartbeat": mixed,

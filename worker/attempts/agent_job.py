@@ -15,7 +15,7 @@ from shared.domain.agents.input import agent_question
 from shared.domain.errors import UnknownAgent
 from shared.domain.jobs.states import StepKind
 from shared.domain.models.background import Background
-from shared.domain.models.exchange import Ask
+from shared.domain.models.exchange import Ask, StageAttempt
 from shared.domain.tools.definition import ToolDefinition
 from shared.domain.tools.names import is_reserved
 from shared.ports import JobStore, StageClaim
@@ -93,6 +93,7 @@ def _fields_of(claim: StageClaim, background: Background) -> dict[str, Any]:
         "tenant_prompt": background.tenant_prompt,
         "history": background.history,
         "fallback_models": background.fallback_models,
+        "stage": StageAttempt(claim.status, claim.attempt),
     }
 
 

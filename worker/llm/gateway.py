@@ -8,11 +8,12 @@ imported at the first call that needs one: an `offline` worker never loads them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
@@ -36,11 +37,13 @@ from shared.domain.jobs.usage import ModelCall, Purpose
 from shared.domain.models.exchange import Ask, ChatMessage, Findings, ModelFailed, ModelReply, TurnForm
 from shared.domain.models.failure import error_class
 from shared.domain.models.names import OFFLINE, ModelName, Provider, parse_model_name
+from shared.domain.models.speech import SpeechForm
 from shared.domain.tools.definition import ToolDefinition
 from shared.ports.models import CutOff, ProviderKeys
 from worker.llm.cassette import Recorder, replay
 from worker.llm.circuits import CircuitOpen, Circuits
 from worker.llm.completion import Completion, Spent, Usage
+from worker.llm.live import LiveCall, LiveTexts
 from worker.llm.offline import answer_offline, guide_offline, plan_offline, turn_offline
 from worker.llm.request import ModelRequest, guide_request, plan_request, respond_request, turn_request
 from worker.llm.settings import ModelSettings
@@ -55,12 +58,14 @@ _log = logging.getLogger("planq.llm")
 class _Question:
     """A request, written when it is first needed, together with what the offline rules would say to it.
 
-    With `may_be_silent` the model may end its reply without a word or a call.
+    With `may_be_silent` the model may end its reply without a word or a call. `speech` says where in the reply the
+    words for people stand, None where there are none.
     """
 
     purpose: Purpose
     write: Callable[[], ModelRequest]
     offline: Callable[[], Completion]
+    speech: SpeechForm | None = SpeechForm.WORDS
     may_be_silent: bool = False
 
     @cached_property
@@ -84,16 +89,18 @@ class ModelGateway:
         patience: Patience | None = None,
         clock: Callable[[], float] = time.monotonic,
         keys: ProviderKeys | None = None,
+        texts: LiveTexts | None = None,
     ) -> None:
         """Prepare the gateway without any I/O but one: `record_path` is opened, so that a bad one fails now.
 
         Raises `Misconfigured` when the record file cannot be written. `keys` are those of tenants; where one has
-        none, the settings' counts.
+        none, the settings' counts. What models say goes to `texts` while they say it.
         """
         self._settings = settings
         self._patience = patience or Patience(settings)
         self._clock = clock
         self._keys = keys
+        self._texts = texts
         self._circuits = Circuits(clock)
         self._recorder = Recorder(settings.record_path) if settings.record_path is not None else None
         self._providers: Providers | None = None
@@ -101,12 +108,14 @@ class ModelGateway:
 
     async def plan(self, ask: Ask, tools: Sequence[ToolDefinition], *, cut_off: CutOff | None = None) -> ModelReply:
         """Do what `Planner.plan` promises."""
-        question = _Question(Purpose.PLAN, lambda: plan_request(ask, tools), lambda: plan_offline(ask, tools))
+        question = _Question(
+            Purpose.PLAN, lambda: plan_request(ask, tools), lambda: plan_offline(ask, tools), SpeechForm.DECISION
+        )
         return await self._call(ask, question, cut_off)
 
     async def guide(self, ask: Ask, tools: Sequence[ToolDefinition], *, cut_off: CutOff | None = None) -> ModelReply:
         """Do what `TurnPlanner.guide` promises."""
-        question = _Question(Purpose.PLAN, lambda: guide_request(ask, tools), lambda: guide_offline(ask, tools))
+        question = _Question(Purpose.PLAN, lambda: guide_request(ask, tools), lambda: guide_offline(ask, tools), None)
         return await self._call(ask, question, cut_off)
 
     async def turn(
@@ -123,6 +132,7 @@ class ModelGateway:
             Purpose.RESPOND if form is TurnForm.ANSWER else Purpose.PLAN,
             lambda: turn_request(ask, tools, transcript, form),
             lambda: turn_offline(ask, tools, transcript, form),
+            SpeechForm.WORDS if form is TurnForm.ANSWER else SpeechForm.DECISION,
             may_be_silent=form is not TurnForm.ANSWER,
         )
         return await self._call(ask, question, cut_off)
@@ -174,19 +184,20 @@ class ModelGateway:
             return replace(self._record(name, question, latency_ms, spent, completion, error), id=call_id)
 
         try:
-            for name in models:
-                try:
-                    completion = await self._answered(ask.tenant_id, name, question, spent)
-                    break
-                except ExecutionFailed as error:
-                    failed = error
-                    told = {"code": error.code, "category": str(error_class(error.code))}
-                    _log.warning("model_failed", extra={"job": ask.job_id, "model": name, **told})
-                    if isinstance(error, _OF_NO_MODEL):
+            with self._shown(ask, question) as live:
+                for name in models:
+                    try:
+                        completion = await self._answered(ask.tenant_id, name, question, spent, live)
                         break
-            if completion is None:
-                raise failed or InternalFault("no model was asked")
-            await self._keep(name, question, completion)
+                    except ExecutionFailed as error:
+                        failed = error
+                        told = {"code": error.code, "category": str(error_class(error.code))}
+                        _log.warning("model_failed", extra={"job": ask.job_id, "model": name, **told})
+                        if isinstance(error, _OF_NO_MODEL):
+                            break
+                if completion is None:
+                    raise failed or InternalFault("no model was asked")
+                await self._keep(name, question, completion, live)
         except ExecutionFailed as error:
             raise ModelFailed(error, record(error)) from error
         except asyncio.CancelledError:
@@ -222,9 +233,11 @@ class ModelGateway:
             exchange=self._exchange(name, question, completion or spent.partial),
         )
 
-    async def _answered(self, tenant_id: str, name: str, question: _Question, spent: Spent) -> Completion:
+    async def _answered(
+        self, tenant_id: str, name: str, question: _Question, spent: Spent, live: LiveCall | None
+    ) -> Completion:
         """Return what one model says, tried as often as the settings allow."""
-        completion = await self._patience.insist(lambda: self._complete(tenant_id, name, question, spent))
+        completion = await self._patience.insist(lambda: self._complete(tenant_id, name, question, spent, live))
         try:
             _check_says_something(question, completion)
         except InvalidOutput:
@@ -232,14 +245,16 @@ class ModelGateway:
             raise
         return completion
 
-    async def _complete(self, tenant_id: str, name: str, question: _Question, spent: Spent) -> Completion:
+    async def _complete(
+        self, tenant_id: str, name: str, question: _Question, spent: Spent, live: LiveCall | None
+    ) -> Completion:
         parsed = self._parsed(name)
         if parsed.provider is None:
             return await self._without_provider(parsed, question, spent)
         key = None if self._keys is None else await self._keys(tenant_id, parsed.provider)
         with self._circuits.around(parsed.provider, tenant_id):
             spent.attempts += 1
-            return await (await self._loaded(parsed)).complete(parsed, question.request, spent, key)
+            return await (await self._loaded(parsed)).complete(parsed, question.request, spent, key, live)
 
     async def _without_provider(self, parsed: ModelName, question: _Question, spent: Spent) -> Completion:
         spent.attempts += 1
@@ -268,7 +283,19 @@ class ModelGateway:
             raise PolicyDenied("a cassette can only be the operator's default model, for its name is a path")
         return parsed
 
-    async def _keep(self, name: str, question: _Question, completion: Completion) -> None:
+    @contextlib.contextmanager
+    def _shown(self, ask: Ask, question: _Question) -> Iterator[LiveCall | None]:
+        """Lend the place for what a call says to people while it runs; None where nobody is to see it."""
+        live = None if self._texts is None else self._texts.call(ask, question.speech)
+        try:
+            yield live
+        finally:
+            if live is not None:
+                live.drop()
+
+    async def _keep(self, name: str, question: _Question, completion: Completion, live: LiveCall | None) -> None:
+        if live is not None:
+            await live.end()
         if self._recorder is None:
             return
         try:

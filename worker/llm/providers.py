@@ -24,9 +24,14 @@ from pydantic_ai.direct import model_request, model_request_stream
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import (
     ModelResponse,
+    ModelResponseStreamEvent,
+    PartDeltaEvent,
+    PartStartEvent,
     TextPart,
+    TextPartDelta,
     ThinkingPart,
     ToolCallPart,
+    ToolCallPartDelta,
 )
 from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel, OpenAIStreamedResponse
@@ -44,6 +49,7 @@ from worker.llm.completion import Completion, Spent
 from worker.llm.constrained import Unconstrained, constrained, opened, refuses_schema
 from worker.llm.http_client import closing_replies, model_client
 from worker.llm.identity_cache import IdentityCache
+from worker.llm.live import LiveCall
 from worker.llm.messages import WireNames, state_of, wire_messages
 from worker.llm.provider_errors import FOREIGN, translated
 from worker.llm.request import ModelRequest
@@ -115,11 +121,16 @@ class Providers:
             self._maker(name.provider, None, is_stream=self._settings.stream)(name.model)
 
     async def complete(
-        self, name: ModelName, request: ModelRequest, spent: Spent, key: str | None = None
+        self,
+        name: ModelName,
+        request: ModelRequest,
+        spent: Spent,
+        key: str | None = None,
+        live: LiveCall | None = None,
     ) -> Completion:
         """Send `request` once; raise an `ExecutionFailed` that says whether it may be sent again.
 
-        `key` is the API key of whoever asks, None for that of the settings.
+        `key` is the API key of whoever asks, None for that of the settings. What streams goes to `live`, too.
 
         A reply that breaks off is added to `spent`, also when the caller is cancelled; its connection is closed then.
         A server that refuses to stream is asked again for a whole reply, and from then on only for those; one that
@@ -130,23 +141,29 @@ class Providers:
             raise AssertionError(f"{name.full} is no provider's model")
         try:
             try:
-                return await self._ask(provider, name, request, spent, key)
+                return await self._ask(provider, name, request, spent, key, live)
             except ModelHTTPError as error:
                 if request.answer_schema is None or not refuses_schema(error):
                     raise
-            completion = await self._ask(provider, name, request.in_words(), spent, key)
+            completion = await self._ask(provider, name, request.in_words(), spent, key, live)
         except FOREIGN as error:
             raise translated(error, secret=key or self._settings.api_keys.get(provider, "")) from error
         self._unconstrained.add(name, request)
         return completion
 
     async def _ask(
-        self, provider: Provider, name: ModelName, request: ModelRequest, spent: Spent, key: str | None
+        self,
+        provider: Provider,
+        name: ModelName,
+        request: ModelRequest,
+        spent: Spent,
+        key: str | None,
+        live: LiveCall | None,
     ) -> Completion:
         if not self._settings.stream or name.full in self._cannot_stream:
             return await self._ask_whole(provider, name, request, key)
         try:
-            return await self._ask_stream(provider, name, request, spent, key)
+            return await self._ask_stream(provider, name, request, spent, key, live)
         except ModelHTTPError as error:
             if not _refuses_to_stream(error):
                 raise
@@ -156,8 +173,16 @@ class Providers:
         return completion
 
     async def _ask_stream(
-        self, provider: Provider, name: ModelName, request: ModelRequest, spent: Spent, key: str | None
+        self,
+        provider: Provider,
+        name: ModelName,
+        request: ModelRequest,
+        spent: Spent,
+        key: str | None,
+        live: LiveCall | None,
     ) -> Completion:
+        if live is not None:
+            live.try_anew()
         model = self._maker(provider, key, is_stream=True)(name.model)
         wire = self._wire(model, name, request)
         opened = model_request_stream(
@@ -169,8 +194,9 @@ class Providers:
         )
         async with closing_replies(), opened as stream:
             try:
-                async for _ in stream:
-                    pass
+                async for event in stream:
+                    if live is not None:
+                        _tell(live, event, wire.names)
                 response = stream.get()
                 _check_is_whole(response)
             except BaseException:
@@ -310,6 +336,22 @@ _STREAM_REFUSED = frozenset({400, 405, 415, 422, 501})
 def _refuses_to_stream(error: ModelHTTPError) -> bool:
     """Say whether the server may have refused `stream` or `stream_options`: its answer names them."""
     return error.status_code in _STREAM_REFUSED and "stream" in f"{error.message} {error.body}".lower()
+
+
+def _tell(live: LiveCall, event: ModelResponseStreamEvent, names: WireNames) -> None:
+    """Hand a piece of a reply on to those who follow."""
+    if isinstance(event, PartDeltaEvent):
+        if isinstance(event.delta, TextPartDelta):
+            live.add(event.index, event.delta.content_delta)
+        elif isinstance(event.delta, ToolCallPartDelta) and isinstance(event.delta.args_delta, str):
+            live.add(event.index, event.delta.args_delta)
+    elif isinstance(event, PartStartEvent):
+        if isinstance(event.part, TextPart):
+            live.begin(event.index)
+            live.add(event.index, event.part.content)
+        elif isinstance(event.part, ToolCallPart):
+            live.begin(event.index, names.back(event.part.tool_name))
+            live.add(event.index, _argument_text(event.part.args))
 
 
 def _check_is_whole(response: ModelResponse) -> None:
@@ -454,15 +496,20 @@ def _count(tokens: int) -> int:
     return min(max(tokens, 0), _MOST_TOKENS)
 
 
+def _argument_text(raw: Any) -> str:
+    """Return a call's arguments as the provider wrote them; some SDKs decode them."""
+    try:
+        return json.dumps(raw) if isinstance(raw, Mapping) else str(raw or "")
+    except RecursionError:
+        return "{… nested too deeply"
+
+
 def _arguments(raw: Any) -> Mapping[str, Any] | str:
     """Return a JSON object, or the provider's text where it is none; the planning extractor judges it.
 
-    Some SDKs decode the arguments themselves, and let NaN and infinities pass.
+    Some SDKs that decode the arguments themselves let NaN and infinities pass.
     """
-    try:
-        text = json.dumps(raw) if isinstance(raw, Mapping) else str(raw or "")
-    except RecursionError:
-        return "{… nested too deeply"
+    text = _argument_text(raw)
     value = decoded(text)
     return value if isinstance(value, dict) else text
 

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from shared.domain.errors import ExecutionFailed
+from shared.domain.jobs.states import JobStatus
 from shared.domain.jobs.steps import StepResult
 from shared.domain.jobs.usage import ModelCall
 
@@ -69,6 +70,14 @@ class TurnPrompt:
 
 
 @dataclass(frozen=True, slots=True)
+class StageAttempt:
+    """The attempt at a stage that asks; `status` is the job's meanwhile."""
+
+    status: JobStatus
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """What a job asks of the model, the same in both stages.
 
@@ -81,7 +90,8 @@ class Ask:
     guardrails and above `instructions`. Where `model` fails, `fallback_models` are asked in this order; providers get
     the keys of the tenant `tenant_id` where it has any.
     `temperature` and `max_tokens` None leave the worker's settings. `call_id` is the id that the record of the call
-    shall have, where something is reserved for it; None leaves it to the caller of the model.
+    shall have, where something is reserved for it; None leaves it to the caller of the model. Who follows the job is
+    shown the reply while it comes where a `stage` asks; None is a call beside it.
     """
 
     job_id: str
@@ -99,6 +109,7 @@ class Ask:
     temperature: float | None = None
     max_tokens: int | None = None
     call_id: UUID | None = None
+    stage: StageAttempt | None = None
 
 
 @dataclass(frozen=True, slots=True)

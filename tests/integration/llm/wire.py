@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from tests.integration.llm.events import Event, events_of
 
-After = Literal["end", "break", "hang"]
+After = Literal["end", "break", "hang", "rest"]
 
 
 @dataclass
@@ -28,8 +28,8 @@ class Reply:
 
     `hang`: read the request, answer nothing until the test ends. `drop`: close the connection instead of an answer.
     `whole`: answer with JSON although a stream was asked for. Of a stream, `count` events are sent (all by default),
-    one every `pause` seconds, and then its body ends in order (`end`), its connection breaks (`break`), or nothing
-    more comes until the client goes (`hang`).
+    one every `pause` seconds. Once the `gate` is open its body ends in order (`end`), its connection breaks
+    (`break`), nothing more comes until the client goes (`hang`), or the `rest` of the events comes.
     """
 
     body: Any = None
@@ -41,6 +41,7 @@ class Reply:
     count: int | None = None
     then: After = "end"
     pause: float = 0.0
+    gate: threading.Event | None = None
 
 
 @dataclass
@@ -136,9 +137,14 @@ class WireServer:
                 return
             self._send_chunk(handler, event.wire)
         self.streaming.set()
+        if reply.gate is not None:
+            self._wait_until_left(handler.connection, reply.gate)
         if reply.then == "hang":
             self._wait_until_left(handler.connection)
-        if reply.then == "end":
+        if reply.then == "rest":
+            for event in events[reply.count or 0 :]:
+                self._send_chunk(handler, event.wire)
+        if reply.then in ("end", "rest"):
             with contextlib.suppress(ConnectionError):  # a client may go after the last event: its reply had ended
                 self._send_chunk(handler, b"")
 
@@ -152,9 +158,9 @@ class WireServer:
         handler.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
         handler.wfile.flush()
 
-    def _wait_until_left(self, connection: socket.socket) -> None:
+    def _wait_until_left(self, connection: socket.socket, gate: threading.Event | None = None) -> None:
         give_up = monotonic() + 30
-        while not self.released.is_set() and monotonic() < give_up:
+        while not self.released.is_set() and not (gate and gate.is_set()) and monotonic() < give_up:
             if self._has_left(connection, 0.02):
                 return
 
