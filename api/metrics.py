@@ -143,6 +143,12 @@ class Metrics:
             "planq_unfinished_steps", "Unfinished steps of unfinished jobs.", ("status",), registry=self.registry
         )
         self._workers = Gauge("planq_live_workers", "Workers alive.", ("lane",), registry=self.registry)
+        self._bulk = Gauge(
+            "planq_bulk_jobs",
+            "Bulk jobs that are unfinished, and how many may be.",
+            ("count",),
+            registry=self.registry,
+        )
         self._each = _WorkerCollector()
         self.registry.register(self._each)
 
@@ -167,7 +173,7 @@ class Metrics:
         except DatabaseUnavailable:
             self._database.set(0)
             self._each.rows = ()
-            for gauge in (self._jobs, self._steps, self._workers):
+            for gauge in (self._jobs, self._steps, self._workers, self._bulk):
                 gauge.clear()
         else:
             self._database.set(1)
@@ -179,6 +185,8 @@ class Metrics:
             for step in StepStatus:
                 if step not in TERMINAL_STEP:
                     self._steps.labels(step.value).set(counts.get(("step", step.value), 0))
+            for count in ("unfinished", "window"):
+                self._bulk.labels(count).set(counts["bulk", count])
             for lane in Lane:
                 self._workers.labels(lane.value).set(lanes[lane.value])
         return generate_latest(self.registry)

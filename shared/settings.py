@@ -207,6 +207,13 @@ class Settings(BaseSettings):
     # Workers
     io_concurrency: int = Field(default=300, ge=1, description="Steps in flight in one `io` worker.")
     cpu_concurrency: int = Field(default=2, ge=1, description="Processes of one `cpu` worker.")
+    bulk_share: float = Field(
+        default=0.75,
+        gt=0,
+        le=1,
+        description="Which part of a worker's slots jobs of the priority `bulk` take at most. The rest is kept free, "
+        "so that an interactive job never waits for a bulk one to end; a worker with one slot has none to keep.",
+    )
     heartbeat_seconds: float = Field(default=5.0, gt=0, description="Between two renewals of a lease.")
     lease_seconds: float = Field(
         default=15.0,

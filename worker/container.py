@@ -111,13 +111,15 @@ class WorkerIdentity:
     """Who this worker process is; the pool of a `cpu` worker shares its parent's.
 
     `process` says to its peers on its host which process it is (`shared.domain.jobs.processes`), None says nothing.
-    One `for_suspects` carries out nothing else, and takes no messages.
+    Of its `capacity`, bulk work takes at most `bulk_capacity`. One `for_suspects` carries out nothing else, and takes
+    no messages.
     """
 
     id: UUID
     name: str
     lane: Lane
     capacity: int
+    bulk_capacity: int
     process: str | None = None
     for_suspects: bool = False
 
@@ -443,5 +445,6 @@ async def announce(
         identity.capacity,
         VERSION,
         process=identity.process,
+        bulk_capacity=identity.bulk_capacity,
     )
     await worker_registry.publish_tools([definition.model_dump(mode="json") for definition in definitions])

@@ -36,6 +36,7 @@ from worker.container import (
     lane_database,
     process_text,
 )
+from worker.engine.chain import bulk_slots
 from worker.engine.fence import Fence, Lease
 from worker.engine.in_flight import InFlightWork
 from worker.host import Host
@@ -150,7 +151,8 @@ def _composed(
     process = None if host is None else process_text(host, lane, settings.mcp_file)
     kind = f"{lane}-suspects" if zygote is None else str(lane)
     name = f"planq-{kind}-{os.getpid()}@{socket.gethostname()}"
-    identity = WorkerIdentity(new_id(), name, lane, capacity, process, for_suspects=zygote is None)
+    bulk = bulk_slots(capacity, settings.bulk_share)
+    identity = WorkerIdentity(new_id(), name, lane, capacity, bulk, process, for_suspects=zygote is None)
     database = lane_database(settings, identity)
     memory = failpoints.around("memory", PostgresMemory(database))
     tools = Tools.load(settings, PostgresKnowledge(database), memory)

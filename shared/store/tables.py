@@ -420,8 +420,8 @@ class ModelCallRow(SQLModel, table=True):
 class Worker(SQLModel, table=True):
     """One worker process; its lease lives as long as `heartbeat_at` is fresh.
 
-    It is ended by putting it back to the epoch. `counts` are totals since its start, `[[name, label, …, number], …]`;
-    `process` says which process it is (`shared.domain.jobs.processes`), null where it does not say.
+    It is ended by putting it back to the epoch. Bulk work takes at most `bulk_capacity`. `counts` are totals since
+    its start, `[[name, …, number], …]`; `process` says which one it is (`shared.domain.jobs.processes`), if known.
     """
 
     __tablename__ = "workers"
@@ -430,6 +430,7 @@ class Worker(SQLModel, table=True):
     lanes: list[str] = texts_column(nullable=False)
     tools: list[str] = texts_column(nullable=False)
     capacity: int = int_column()
+    bulk_capacity: int = int_column()
     version: str = text_column("")
     started_at: datetime = time_column(nullable=False, now=True)
     heartbeat_at: datetime = time_column(nullable=False, now=True)
@@ -522,9 +523,8 @@ class BudgetHoldRow(SQLModel, table=True):
 class ScheduleRow(SQLModel, table=True):
     """A job that is made at a time, once or again and again (`cron` in `timezone`); `next_at` is when next.
 
-    `strategy`, `loop_block`, `model`, `limits`, `tools` and `priority` are those of the job that asked for it, or of
-    its tree; `budget` is what all its jobs together have left of the tree's, before what `last_job_id` uses; `error`
-    says why it was switched off by itself.
+    `strategy`, `loop_block`, `model`, `limits`, `tools`, `priority` are of the job that asked for it, or of its tree;
+    `budget` is what its jobs have left of the tree's, before what `last_job_id` uses; `error` says why it stopped.
     """
 
     __tablename__ = "schedules"

@@ -281,6 +281,11 @@ class Slots:
             self._waiting[0].set_result(None)
 
 
+def bulk_slots(slots: int, share: float) -> int:
+    """Return how many of a worker's slots bulk work may take: its share, and one at least."""
+    return max(1, int(slots * share))
+
+
 FEW = 8
 """So many steps stay together: a message more costs as much as carrying out several that only wait."""
 

@@ -79,8 +79,12 @@ class WorkerRegistry:
         version: str,
         *,
         process: str | None = None,
+        bulk_capacity: int | None = None,
     ) -> None:
-        """Announce a worker process, or refresh what it offers; `process` tells others on its machine which it is."""
+        """Announce a worker process, or refresh what it offers; `process` tells others on its machine which it is.
+
+        Bulk work takes at most `bulk_capacity` of its capacity; None: all of it.
+        """
         await self._database.execute(
             "register_worker",
             id=worker_id,
@@ -88,6 +92,7 @@ class WorkerRegistry:
             lanes=[str(lane) for lane in lanes],
             tools=list(tools),
             capacity=capacity,
+            bulk_capacity=capacity if bulk_capacity is None else bulk_capacity,
             version=version,
             process=process,
         )
@@ -184,8 +189,11 @@ class WorkerRegistry:
         await self._database.execute("publish_tools", tools=as_json(tools))
 
     async def unfinished(self) -> Sequence[Row]:
-        """Return counts (kind, status, n) of what is not finished."""
-        return await self._database.fetch_all("count_unfinished")
+        """Return counts (kind, status, n) of what is not finished.
+
+        Of the kind `bulk`: how many bulk jobs are `unfinished`, and their `window`, how many there may be now.
+        """
+        return await self._database.fetch_all("count_unfinished", lease_seconds=self._lease_seconds)
 
     async def broken_invariants(self, limit: int = 100) -> Sequence[Row]:
         """Return rows (invariant, job_id, step_index) of what must never be; reads the whole history.

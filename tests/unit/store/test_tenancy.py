@@ -109,6 +109,7 @@ ALL_TENANTS = {
     "unanswered_wakes": "a sweep",
     "unnotified_children": "a sweep",
     "unsettled_turns": "a sweep",
+    "planq_interactive_waits": "whether bulk work of anybody gives way",
     "planq_settle_turn": "does the same whoever asks, for a job that has ended, and tells nothing of it",
 }
 """What looks at all tenants on purpose, and shows a caller nothing of it."""

@@ -180,6 +180,7 @@ CREATE TABLE workers (
     lanes TEXT[] NOT NULL,
     tools TEXT[] NOT NULL,
     capacity INTEGER DEFAULT 0 NOT NULL,
+    bulk_capacity INTEGER DEFAULT 0 NOT NULL,
     version TEXT DEFAULT '' NOT NULL,
     started_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
     heartbeat_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,

@@ -2,8 +2,8 @@
 
 -- name: register_worker
 -- Announces a worker process.
-INSERT INTO workers (id, name, lanes, tools, capacity, version, process)
-VALUES (%(id)s, %(name)s, %(lanes)s, %(tools)s, %(capacity)s, %(version)s, %(process)s)
+INSERT INTO workers (id, name, lanes, tools, capacity, bulk_capacity, version, process)
+VALUES (%(id)s, %(name)s, %(lanes)s, %(tools)s, %(capacity)s, %(bulk_capacity)s, %(version)s, %(process)s)
 ON CONFLICT (id) DO UPDATE SET tools = excluded.tools, heartbeat_at = planq_now()
 
 -- name: heartbeat
@@ -70,10 +70,16 @@ WHERE t.published_at < planq_now() - interval '5 minutes'
                     AND w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s))
 
 -- name: count_unfinished
--- How many jobs and steps stand in each unfinished state, for metrics and `planq doctor`.
+-- How many jobs and steps stand in each unfinished state, for metrics and `planq doctor`; and how many of the jobs are
+-- bulk, beside how many of those there may be.
 SELECT 'job' AS kind, status, count(*)::int AS n FROM jobs
 WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding') GROUP BY status
 UNION ALL
 SELECT 'step', s.status, count(*)::int FROM steps s JOIN jobs j ON j.id = s.job_id
 WHERE j.status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
   AND s.status IN ('pending', 'ready', 'running', 'waiting') GROUP BY s.status
+UNION ALL
+SELECT 'bulk', 'unfinished', count(*)::int FROM jobs
+WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding') AND priority = 'bulk'
+UNION ALL
+SELECT 'bulk', 'window', planq_bulk_window(%(lease_seconds)s)
