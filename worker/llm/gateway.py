@@ -40,6 +40,7 @@ from shared.domain.models.names import OFFLINE, ModelName, Provider, parse_model
 from shared.domain.models.speech import SpeechForm
 from shared.domain.tools.definition import ToolDefinition
 from shared.ports.models import CutOff, ProviderKeys
+from shared.prices import price_of
 from worker.llm.cassette import Recorder, replay
 from worker.llm.circuits import CircuitOpen, Circuits
 from worker.llm.completion import Completion, Spent, Usage
@@ -154,7 +155,7 @@ class ModelGateway:
         if name.provider is None:
             return Price(0.0, 0.0)
         # The first time takes half a second, hence in a thread.
-        return await asyncio.to_thread(_price, name, asked_tokens)
+        return await asyncio.to_thread(price_of, name, asked_tokens)
 
     async def warm_up(self) -> None:
         """Load the default model's SDK and make its client, so that the first call waits for neither.
@@ -332,27 +333,6 @@ def _check_says_something(question: _Question, completion: Completion) -> None:
         f"the model answered with {found}{reason}; expected {expected}."
         " Try again, or raise the limit of output tokens if that was the reason."
     )
-
-
-_REPLY_TOKENS = 1_000
-"""The price of a reply is that of so many tokens, divided by them."""
-
-
-def _price(name: ModelName, asked_tokens: int) -> Price | None:
-    from genai_prices import Usage, calc_price  # only where money is limited: it costs memory
-
-    try:
-        asked, whole = (
-            float(
-                calc_price(
-                    Usage(input_tokens=asked_tokens, output_tokens=reply), name.model, provider_id=str(name.provider)
-                ).total_price
-            )
-            for reply in (0, _REPLY_TOKENS)
-        )
-    except (LookupError, ValueError):
-        return None
-    return Price(asked, (whole - asked) / _REPLY_TOKENS)
 
 
 _T = TypeVar("_T")
