@@ -20,6 +20,7 @@ from fastapi import FastAPI
 
 from api import http
 from api.access import Access
+from api.batch_validation import validate_batches
 from api.deps import Services
 from api.limits import RateLimits, open_windows
 from api.metrics import Metrics
@@ -27,6 +28,7 @@ from api.middleware import Guard, GuardMiddleware
 from api.openapi import describe_api
 from api.readiness import BrokerProbe, ReadinessChecks
 from api.routes.agents import agent_routes
+from api.routes.batches import batch_routes
 from api.routes.catalogue import catalogue_routes
 from api.routes.control import control_routes
 from api.routes.conversations import conversation_routes
@@ -47,10 +49,12 @@ from shared.failpoints import Failpoints, methods
 from shared.settings import VERSION, Settings
 from shared.store.agents import DocumentStore
 from shared.store.api_keys import ApiKeyStore, KnownKeys
+from shared.store.batches import BatchStore
 from shared.store.catalogue import Catalogue, list_tools
 from shared.store.conversations import ConversationStore
 from shared.store.database import Database
 from shared.store.elicitations import ElicitationStore
+from shared.store.ids import new_id
 from shared.store.jobs.signals import CANCELLED, ENDED, Notifier, listen
 from shared.store.jobs.worker_registry import WorkerRegistry
 from shared.store.objects import open_objects
@@ -70,6 +74,7 @@ API_CRASH_POINTS: Mapping[str, Collection[str]] = {
     "schedules": frozenset({"delete"}),
     "elicitations": frozenset({"answer"}),
     "conversations": frozenset({"erase", "receive", "settle"}),
+    "batches": methods(BatchStore) - {"errors", "get", "is_due", "page", "received"},
 }
 """What an API process does to the world, by port, reading apart: see `shared.failpoints`."""
 
@@ -115,7 +120,7 @@ def create_api(settings: Settings) -> FastAPI:
         *(job_routes, message_routes),
         *(output_routes, control_routes, elicitation_routes, agent_routes),
         *(schedule_routes, execution_routes, tenant_routes),
-        *(message_flow_routes, conversation_routes),
+        *(message_flow_routes, conversation_routes, batch_routes),
         *(catalogue_routes, artifact_routes, operation_routes, page_routes),
     ):
         app.include_router(router)
@@ -124,7 +129,7 @@ def create_api(settings: Settings) -> FastAPI:
     describe_api(app, settings.limits, with_keys=settings.needs_keys)
     app.add_middleware(http.Faults)
     access = Access(settings.keys, services.known_keys, is_required=settings.needs_keys)
-    guard = Guard(access, settings.max_body_bytes, settings.max_message_bytes)
+    guard = Guard(access, settings.max_body_bytes, settings.max_message_bytes, settings.max_batch_bytes)
     app.add_middleware(GuardMiddleware, guard=guard, metrics=services.metrics)  # the one added last is the outermost
     return app
 
@@ -156,6 +161,8 @@ def _compose(settings: Settings, database: Database) -> Services:
         schedules=failpoints.around("schedules", Schedules(database)),
         elicitations=failpoints.around("elicitations", ElicitationStore(database)),
         conversations=failpoints.around("conversations", ConversationStore(database)),
+        batches=failpoints.around("batches", BatchStore(database, new_id())),
+        batch_arrived=asyncio.Event(),
         limits=limits,
         readiness=ReadinessChecks(
             *(database, worker_registry, broker),
@@ -178,6 +185,7 @@ async def _running(settings: Settings, services: Services, database: Database) -
     companions = [
         _start(listen(settings.require_database(), ENDED, services.waiters.heard)),
         _start(services.waiters.poll()),
+        _start(validate_batches(services)),
     ]
     try:
         yield

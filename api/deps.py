@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -29,6 +30,7 @@ from shared.domain.errors import InvalidRequest, NotFound, PlanqError, capped
 from shared.settings import Settings
 from shared.store.agents import DocumentStore
 from shared.store.api_keys import ApiKeyStore, KnownKeys
+from shared.store.batches import BatchStore
 from shared.store.catalogue import Catalogue
 from shared.store.conversations import ConversationStore
 from shared.store.elicitations import ElicitationStore
@@ -44,7 +46,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What the composition root has put together for one application."""
+    """What the composition root has put together for one application.
+
+    `batch_arrived` is set when an upload is whole, for what validates its lines.
+    """
 
     settings: Settings
     tenants: TenantDirectory
@@ -63,6 +68,8 @@ class Services:
     schedules: Schedules
     elicitations: ElicitationStore
     conversations: ConversationStore
+    batches: BatchStore
+    batch_arrived: asyncio.Event
     limits: RateLimits
     readiness: ReadinessChecks
     metrics: Metrics

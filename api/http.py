@@ -113,10 +113,10 @@ def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
 _MAX_DIGITS = 20  # of 2^64 - 1
 
 
-def decode_body(body: bytes, *, is_unique: bool = True) -> Any:
+def decode_body(body: bytes, *, is_unique: bool = True, name: str = "the body") -> Any:
     """Return the value of a JSON text; raises `HttpRefusal` (400, 422) that says where and why it cannot be read.
 
-    Without `is_unique` keys may be repeated, for a reader that reports them itself.
+    Without `is_unique` keys may be repeated, for a reader that reports them itself. `name` is what it is called.
     """
     if not body:
         raise HttpRefusal(400, "malformed_json", "expected a JSON document, found an empty body")
@@ -128,7 +128,7 @@ def decode_body(body: bytes, *, is_unique: bool = True) -> Any:
         raise HttpRefusal(
             400,
             "malformed_json",
-            f"the body is no valid JSON (RFC 8259): {reason} at line {error.lineno}, column {error.colno}",
+            f"{name} is no valid JSON (RFC 8259): {reason} at line {error.lineno}, column {error.colno}",
             line=error.lineno,
             column=error.colno,
         ) from error

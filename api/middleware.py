@@ -9,7 +9,7 @@ send).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from time import perf_counter
 from urllib.parse import urlsplit
@@ -36,6 +36,10 @@ _BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})
 _MEDIA_TYPES = {"/agents/": ("application/json", "application/yaml"), "/skills/": ("text/markdown",)}
 """What may be put below these paths; all else is JSON."""
 
+_BATCHES = "/batches"
+_BATCH_MEDIA_TYPES = ("application/jsonl", "application/x-ndjson")
+"""The one path where a file is posted: it is read as it comes, and so it may be long."""
+
 _MESSAGES = "/messages/"
 """Bodies below this path have a limit of their own: a plan may be long, what a person says is not."""
 
@@ -57,10 +61,11 @@ _UNREAD_SECONDS = 10.0
 class Guard:
     """Without a key that is required, `access` lets in this machine only."""
 
-    def __init__(self, access: Access, max_body_bytes: int, max_message_bytes: int) -> None:
+    def __init__(self, access: Access, max_body_bytes: int, max_message_bytes: int, max_batch_bytes: int) -> None:
         self._access = access
         self._max_body_bytes = max_body_bytes
         self._max_message_bytes = max_message_bytes
+        self._max_batch_bytes = max_batch_bytes
 
     async def check(self, scope: Scope) -> None:
         """Raise a `PlanqError` or an `HttpRefusal` unless the headers of a request allow it; note in it who asks."""
@@ -94,12 +99,14 @@ class Guard:
                 headers={"Accept-Encoding": "identity"},
             )
         given = _text(fields, b"content-type")
-        expected = ("application/json",) if method == "POST" else _MEDIA_TYPES.get(path[:8], ("application/json",))
+        expected = _media_types(method, path)
         if given.partition(";")[0].strip().lower() not in expected:
             found, known = repr(capped(given, 100)) if given else "none", " or ".join(expected)
             raise HttpRefusal(415, "unsupported_media_type", f"expected Content-Type: {known}, found {found}")
 
     def _limit(self, path: str) -> int:
+        if path == _BATCHES:
+            return self._max_batch_bytes
         return self._max_message_bytes if path.startswith(_MESSAGES) else self._max_body_bytes
 
     def measured(self, path: str, receive: Receive) -> Receive:
@@ -193,6 +200,13 @@ class _Body:
                     left -= len((await self.receive()).get("body", b""))
         except TimeoutError:
             pass
+
+
+def _media_types(method: str, path: str) -> Sequence[str]:
+    """Return what the body of a request to a path may be."""
+    if method == "POST":
+        return _BATCH_MEDIA_TYPES if path == _BATCHES else ("application/json",)
+    return _MEDIA_TYPES.get(path[:8], ("application/json",))
 
 
 def _too_large(limit: int, found: str) -> TooLarge:

@@ -1,7 +1,8 @@
 """From a request to a stored job with its wake-up published: every check, then one commit, then one message.
 
-    submit_job   what a route does with a body that becomes a job
-    store_job    the commit and the message alone: a fork has its own checks (`api/recovery.py`)
+    submit_job           what a route does with a body that becomes a job
+    checked_submission   the checks alone: a line of a batch becomes a job later (`api/batch_validation.py`)
+    store_job            the commit and the message alone: a fork has its own checks (`api/recovery.py`)
 
 A refusal leaves no trace. An execution of an agent is a job too, and comes the same way.
 """
@@ -78,6 +79,16 @@ async def submit_job(
     given, earlier = await sender_of(services, tenant_id, sent, idempotency_key, traceparent)
     if earlier is not None:
         return Submitted(earlier)
+    return await store_job(services, await checked_submission(services, tenant_id, body, given))
+
+
+async def checked_submission(
+    services: Services, tenant_id: str, body: JobRequest, given: Mapping[str, Any]
+) -> Submission:
+    """Return the job that a request becomes, with the fields `given` beside it; nothing is stored.
+
+    Raises as `submit_job` does for what is wrong with the request.
+    """
     agent = _agent_of(body)
     tenant = await services.tenants.of(tenant_id)
     if body.plan is None and body.tools is None and body.loop is None:
@@ -86,8 +97,7 @@ async def submit_job(
         submission = await _checked_by_tools(services, tenant, body, given)
     if agent is not None:
         submission = await _assigned(services, submission, body, agent)
-    submission = replace(submission, loop=await with_prompt(services.skills, tenant_id, submission.loop))
-    return await store_job(services, submission)
+    return replace(submission, loop=await with_prompt(services.skills, tenant_id, submission.loop))
 
 
 async def store_job(services: Services, submission: Submission) -> Submitted:
@@ -137,7 +147,7 @@ def check_key(key: str | None) -> str | None:
 
 
 async def _checked_by_tools(
-    services: Services, tenant: Tenant, body: JobRequest, given: dict[str, str | None]
+    services: Services, tenant: Tenant, body: JobRequest, given: Mapping[str, Any]
 ) -> Submission:
     """Check a request against the published tools, as they were a moment ago or as they are.
 
@@ -159,7 +169,7 @@ async def _checked(
     request: JobRequest,
     tools: Mapping[str, ToolDefinition],
     settings: Settings,
-    given: dict[str, Any],
+    given: Mapping[str, Any],
 ) -> Submission:
     """Return the job of a tenant that a request becomes, under the tenant's limits.
 

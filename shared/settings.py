@@ -186,6 +186,10 @@ class Settings(BaseSettings):
     max_message_bytes: int = Field(
         default=256 * 1024, ge=1024, description="Largest body of a message; of its text 10 000 characters are kept."
     )
+    max_batch_bytes: int = Field(
+        default=200 * 1024 * 1024, ge=1024, description="Largest upload of a batch; each line is a request body, too."
+    )
+    max_batch_lines: int = Field(default=50_000, ge=1, description="Most lines of a batch.")
     max_connections: int = Field(
         default=12_000,
         ge=1,

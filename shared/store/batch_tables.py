@@ -12,6 +12,7 @@ from sqlalchemy.dialects.postgresql import JSON
 from sqlmodel import Field, SQLModel
 
 from shared.domain.batches.states import BatchStatus, LineStatus, PauseReason
+from shared.domain.jobs.states import Priority
 from shared.store.columns import (
     bigint_column,
     enum_column,
@@ -59,7 +60,7 @@ class BatchRow(SQLModel, table=True):
     name: str = text_column("")
     meta: Any = Field(default=None, sa_column=Column("metadata", JSON, nullable=True))
     defaults: Any = json_column()
-    priority: str = text_column("bulk")
+    priority: str = enum_column("job_priority", Priority, default="bulk")
     is_strict: bool = flag_column()
     canary: int | None = None
     idempotency_key: str | None = text_column(nullable=True)
@@ -96,10 +97,10 @@ class BatchLineRow(SQLModel, table=True):
     """One line of a batch, by its number in the file: blank lines count, and are not stored.
 
     `raw` is what was sent until the line has been validated; `body` is then the item of `planq_submit_jobs` that it
-    becomes, which needs a new `id` only where the line is tried again. The first line with a `custom_id` has it; a
-    later one with the same is invalid and has none. A valid line's `reserved_*` is what its job may use up, as its
-    own budget says or else as it is estimated; they count for its batch while it is `admitted`. `settled` numbers
-    the ended lines in the order in which they ended.
+    becomes, with another `id` each time. The first line with a `custom_id` has it; a later one with the same is
+    invalid and has none. A valid line's `reserved_*` is what its job may use up, as its own budget says or else as
+    it is estimated; they count for its batch while it is `admitted`. `settled` numbers the ended lines in the order
+    in which they ended.
     """
 
     __tablename__ = "batch_lines"

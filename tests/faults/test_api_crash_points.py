@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -218,6 +219,59 @@ def schedule_deleted(scene: Scene, point: str) -> None:
     assert httpx.get(url, timeout=60).json()["items"] == []
 
 
+LINES = b'{"custom_id": "a", "body": {"input": "say a"}}\n{"custom_id": "b", "body": {"input": "say b"}}\n'
+FILE = {"Content-Type": "application/jsonl"}
+
+
+def is_validated(scene: Scene) -> None:
+    """See that there is one batch, whose every line was looked at once."""
+    ready = [{"status": "in_progress", "total": 2, "valid": 2, "invalid": 0, "pause_reason": "asked"}]
+    batches = "SELECT status::text, total, valid, invalid, pause_reason::text FROM batches"
+    eventually(lambda: scene.read(batches) == ready, PATIENCE, what="both lines are validated")
+    lines = scene.read("SELECT custom_id, status::text, body->>'input' AS input FROM batch_lines ORDER BY line")
+    assert [(one["custom_id"], one["status"], one["input"]) for one in lines] == [
+        ("a", "valid", "say a"),
+        ("b", "valid", "say b"),
+    ]
+
+
+def batch_sent(scene: Scene, point: str) -> None:
+    """The client sends its file again until it is taken: what the dead process holds is given up after a while."""
+    scene.api(**{VARIABLE: point})
+    dies_of(scene, "POST", "/batches?start=false", content=LINES, headers={**FILE, **KEY})
+    scene.api()
+    url = f"{scene.stack.url}/batches?start=false"
+    taken = lambda: httpx.post(url, content=LINES, headers={**FILE, **KEY}, timeout=60).status_code == 202  # noqa: E731
+    eventually(taken, PATIENCE, what="the file is taken")
+    is_validated(scene)
+
+
+def batch_given_up(scene: Scene, point: str) -> None:
+    scene.api(**{VARIABLE: point})
+    dies_of(scene, "POST", "/batches", content=b"\n\n", headers=FILE)
+    scene.api()
+    eventually(lambda: scene.read("SELECT id FROM batches") == [], PATIENCE, what="nothing is left of the upload")
+
+
+def batch_validated(scene: Scene, point: str) -> None:
+    scene.api(**{VARIABLE: point})
+    with contextlib.suppress(httpx.TransportError):  # it may die before it answers
+        httpx.post(f"{scene.stack.url}/batches?start=false", content=LINES, headers=FILE, timeout=30)
+    scene.dies("api")
+    scene.api()
+    is_validated(scene)
+
+
+def upload_abandoned(scene: Scene, point: str) -> None:
+    scene.api(**{VARIABLE: point})
+    scene.read(
+        "INSERT INTO batches (id, tenant_id, held_until) VALUES (gen_random_uuid(), 'default', now()) RETURNING id"
+    )
+    scene.dies("api")
+    scene.api()
+    eventually(lambda: scene.read("SELECT id FROM batches") == [], PATIENCE, what="nothing is left of the upload")
+
+
 REACH: dict[str, Recipe] = {
     "requests.submit": submitted,
     "requests.cancel": cancelled,
@@ -234,6 +288,14 @@ REACH: dict[str, Recipe] = {
     "conversations.receive": received,
     "conversations.settle": settled_by_a_cancel,
     "conversations.erase": erased,
+    "batches.begin": batch_sent,
+    "batches.add_lines": batch_sent,
+    "batches.end_upload": batch_sent,
+    "batches.drop": batch_given_up,
+    "batches.drop_abandoned": upload_abandoned,
+    "batches.take": batch_validated,
+    "batches.store_checked": batch_validated,
+    "batches.end_validation": batch_validated,
 }
 
 

@@ -10,6 +10,7 @@
 --   conversation  messages become turns, one after the other
 --   delivery  what is to be told outside the house
 --   load      how much bulk work there may be beside interactive work
+--   intake        a batch comes in, and its lines are validated
 --
 -- A job moves submit -> claim -> plan -> (claim -> finish)* -> claim -> stage. `planq migrate` makes all of them anew when
 -- a file has changed; queries/ holds the single statements that Python runs by name, one file for each subject.

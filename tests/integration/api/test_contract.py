@@ -76,6 +76,10 @@ OPERATIONS = [
     ("GET", "/executions/agents/{exec_id}"),
     ("GET", "/schedules"),
     ("DELETE", "/schedules/{schedule_id}"),
+    ("POST", "/batches"),
+    ("GET", "/batches"),
+    ("GET", "/batches/{batch_id}"),
+    ("GET", "/batches/{batch_id}/errors"),
     ("GET", "/tenants"),
     ("GET", "/tenants/{tenant_id}"),
     ("PUT", "/tenants/{tenant_id}"),
@@ -137,6 +141,8 @@ BEYOND_SCHEMAS = (
     "config: Value error, ",  # limits by their names, models by theirs
     *("prompt: ", "budget"),  # of a tenant
     "channel: unknown channel ",  # which the tenant has
+    *("metadata: ", "defaults: "),  # JSON in the query
+    "expected a line for each request",  # not only blank ones
 )
 """How problems begin which tell of what a schema cannot say."""
 
@@ -148,8 +154,8 @@ BEYOND_SCHEMAS_IN_PLANS = {
 }
 
 
-@schemathesis.serializer("text/markdown")
-def markdown(_: schemathesis.SerializationContext, value: object) -> bytes:
+@schemathesis.serializer("text/markdown", "application/jsonl", "application/x-ndjson")
+def text(_: schemathesis.SerializationContext, value: object) -> bytes:
     """A text as it is; what is generated wrongly, as it prints."""
     return (value if isinstance(value, str) else str(value)).encode("utf-8", "surrogatepass")
 

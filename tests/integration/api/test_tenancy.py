@@ -6,6 +6,7 @@ The routes are those of `/openapi.json`. A parameter of a path that this does no
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -27,6 +28,7 @@ from tests.integration.api import control
 from tests.integration.api.conftest import TOOLS, Api, MakeApi, problem_of, search
 from tests.integration.api.control import Story, begun, call
 from tests.support.conversations import message
+from tests.support.waiting import eventually
 
 OWNER, RIVAL = "acme", "rival"
 SECRET = "the colour of the vault"
@@ -39,6 +41,8 @@ TABLES = [
 """All but the keys, which note that they were used."""
 
 DOCUMENT = {"name": "clerk", "description": SECRET, "instructions": SECRET}
+LINE = json.dumps({"custom_id": SECRET, "body": {"input": SECRET}})
+JSON_LINES = {"Content-Type": "application/jsonl"}
 BODIES: Mapping[tuple[str, str], dict[str, Any]] = {
     ("post", "/jobs/{job_id}/steps/{index}/settle"): {"json": {"outcome": "did_not_happen"}},
     ("post", "/elicitations/{elicitation_id}"): {"json": {"action": "decline"}},
@@ -82,7 +86,16 @@ class Belongings:
             OWNER,
             SECRET,
         )
-        return {"agent_id": "clerk", "skill_id": "tact", "schedule_id": str(schedule)}
+        batch = http.post("/batches", content=LINE, params={"start": "false"}, headers=JSON_LINES)
+        assert batch.status_code == 202, batch.text
+        path = f"/batches/{batch.json()['id']}"
+        eventually(lambda: http.get(path).json()["status"] == "in_progress", what="the batch is validated")
+        return {
+            "agent_id": "clerk",
+            "skill_id": "tact",
+            "schedule_id": str(schedule),
+            "batch_id": batch.json()["id"],
+        }
 
     def _jobs(self) -> dict[str, str]:
         asks = begun(self.api, call("sign", SECRET), input=SECRET)

@@ -86,6 +86,8 @@ ALL_TENANTS = {
     "collect_payloads": "the collector of unused payloads, each compared within its tenant",
     "count_unfinished": "numbers of a deployment, for its operator",
     "forget_rate_marks": "marks that count for nobody any more",
+    "drop_abandoned_uploads": "a sweep",
+    "due_batches": "a sweep",
     "due_timers": "a sweep",
     "ended_jobs": "who waits has looked at the job as its tenant's before",
     "events_ahead": "a check of the whole database",
@@ -110,6 +112,7 @@ ALL_TENANTS = {
     "unnotified_children": "a sweep",
     "unsettled_turns": "a sweep",
     "planq_interactive_waits": "whether bulk work of anybody gives way",
+    "planq_take_batch": "what is due of all tenants; all else names the tenant that it returns",
     "planq_settle_turn": "does the same whoever asks, for a job that has ended, and tells nothing of it",
 }
 """What looks at all tenants on purpose, and shows a caller nothing of it."""

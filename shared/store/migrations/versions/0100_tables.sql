@@ -1,5 +1,7 @@
 CREATE DOMAIN batch_status AS TEXT CONSTRAINT ck_batch_status CHECK (VALUE IN ('uploading', 'validating', 'in_progress', 'cancelling', 'completed', 'failed', 'cancelled'));
 
+CREATE DOMAIN job_priority AS TEXT CONSTRAINT ck_job_priority CHECK (VALUE IN ('interactive', 'bulk'));
+
 CREATE DOMAIN batch_pause_reason AS TEXT CONSTRAINT ck_batch_pause_reason CHECK (VALUE IN ('asked', 'canary', 'budget'));
 
 CREATE DOMAIN batch_line_status AS TEXT CONSTRAINT ck_batch_line_status CHECK (VALUE IN ('received', 'invalid', 'valid', 'admitted', 'completed', 'failed', 'cancelled'));
@@ -21,8 +23,6 @@ CREATE DOMAIN job_status AS TEXT CONSTRAINT ck_job_status CHECK (VALUE IN ('queu
 CREATE DOMAIN after_steps AS TEXT CONSTRAINT ck_after_steps CHECK (VALUE IN ('responding', 'planning'));
 
 CREATE DOMAIN on_failure AS TEXT CONSTRAINT ck_on_failure CHECK (VALUE IN ('halt', 'record'));
-
-CREATE DOMAIN job_priority AS TEXT CONSTRAINT ck_job_priority CHECK (VALUE IN ('interactive', 'bulk'));
 
 CREATE DOMAIN step_kind AS TEXT CONSTRAINT ck_step_kind CHECK (VALUE IN ('tool', 'agent', 'parallel', 'elicitation', 'noop', 'abort'));
 
@@ -239,7 +239,7 @@ CREATE TABLE batches (
     name TEXT DEFAULT '' NOT NULL,
     metadata JSON,
     defaults JSON,
-    priority TEXT DEFAULT 'bulk' NOT NULL,
+    priority job_priority DEFAULT 'bulk' NOT NULL,
     is_strict BOOLEAN DEFAULT false NOT NULL,
     canary INTEGER,
     idempotency_key TEXT,

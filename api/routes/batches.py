@@ -1,0 +1,198 @@
+"""Batches: many requests in one file; upload, look, and what is wrong with their lines."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import Path, Query
+from pydantic import ValidationError
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+
+from api.batch_documents import BatchDocument, BatchPage, batch_document, error_line, json_lines
+from api.batch_upload import upload
+from api.batch_validation import defects_of
+from api.callers import Who
+from api.deps import (
+    Services,
+    Use,
+    answer_to_nobody,
+    cursor_bytes,
+    cursor_of,
+    no_cursor,
+    page_of,
+    strict_router,
+)
+from api.http import HttpRefusal, JsonResponse, decode_body, error_responses
+from api.routes.jobs import CursorQuery, KeyHeader
+from api.schemas import MAX_METADATA_BYTES, MAX_PAGE, JobRequest
+from api.submission import check_key, check_object
+from shared.domain.batches.states import BatchStatus
+from shared.domain.errors import InvalidRequest, NotFound, capped
+from shared.domain.jobs.states import Priority
+from shared.domain.values.describe import excerpt
+from shared.store.batches import NewBatch
+from shared.store.ids import new_id
+
+batch_routes = strict_router("batches")
+
+JSON_LINES = "application/jsonl"
+
+BatchPath = Annotated[
+    str, Path(alias="batch_id", json_schema_extra={"format": "uuid"}, description="The batch's id.")
+]
+
+_NO_CONTROLS = r"^[^\x00-\x1f\x7f]*$"
+_FILE: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "description": "One JSON object a line: `{custom_id, body}`, where `body` is what `POST /jobs` takes.",
+        "content": {
+            JSON_LINES: {"schema": {"type": "string"}},
+            "application/x-ndjson": {"schema": {"type": "string"}},
+        },
+    }
+}
+_ACCEPTED: dict[str, Any] = {
+    "description": "The lines are stored and will be validated; the same key and file give the same batch.",
+    "headers": {
+        "Location": {"description": "Where to look at the batch.", "schema": {"type": "string"}},
+        "Idempotency-Replayed": {
+            "description": "`true` when the batch was sent before under this key.",
+            "schema": {"type": "string", "enum": ["true"]},
+        },
+    },
+}
+_LINES: dict[int | str, dict[str, Any]] = {
+    200: {"description": "One JSON object a line.", "content": {JSON_LINES: {"schema": {"type": "string"}}}}
+}
+
+
+@batch_routes.post(
+    "/batches",
+    status_code=202,
+    response_model=BatchDocument,
+    responses={202: _ACCEPTED, **error_responses(400, 409, 413, 415)},
+    openapi_extra=_FILE,
+)
+async def post_batch(
+    request: Request,
+    services: Use,
+    who: Who,
+    name: Annotated[str, Query(max_length=200, pattern=_NO_CONTROLS, description="What people call it.")] = "",
+    metadata: Annotated[str | None, Query(description="A JSON object, kept and returned; at most 16 kB.")] = None,
+    defaults: Annotated[
+        str | None, Query(description="A JSON object: fields of `POST /jobs` for every line that has not its own.")
+    ] = None,
+    priority: Annotated[Priority, Query(description="That of its jobs.")] = Priority.BULK,
+    strict: Annotated[bool, Query(description="Run nothing if a line is invalid.")] = False,
+    start: Annotated[bool, Query(description="False: validate and estimate, then wait for `resume`.")] = True,
+    canary: Annotated[
+        int | None, Query(ge=1, lt=2**31, description="Run so many lines, then wait for `resume`.")
+    ] = None,
+    max_cost_usd: Annotated[
+        float | None, Query(gt=0, lt=1e9, description="What all its jobs may cost, in US dollars.")
+    ] = None,
+    max_tokens: Annotated[int | None, Query(gt=0, lt=2**53, description="Tokens that all its jobs may use.")] = None,
+    idempotency_key: KeyHeader = None,
+) -> Response:
+    """Send a file of requests, each of which becomes a job. The body is read as it comes, and may be 200 MB long.
+
+    What is wrong with a line is told by its number in the batch's errors; the other lines run, unless it is `strict`.
+    """
+    new = NewBatch(
+        id=new_id(),
+        tenant_id=who.tenant_id,
+        name=name,
+        metadata=_object("metadata", metadata),
+        defaults=_defaults(defaults),
+        priority=priority,
+        is_strict=strict,
+        canary=canary,
+        budget_usd=max_cost_usd,
+        budget_tokens=max_tokens,
+        is_paused=not start,
+        idempotency_key=check_key(idempotency_key),
+    )
+    parameters = json.dumps(sorted(request.query_params.items()))
+    try:
+        batch_id, is_new = await upload(services, new, request.stream(), parameters)
+    except ClientDisconnect:
+        return answer_to_nobody()
+    headers = {"Location": f"/batches/{batch_id}"} | ({} if is_new else {"Idempotency-Replayed": "true"})
+    return JsonResponse(await _document(services, who.tenant_id, batch_id), status_code=202, headers=headers)
+
+
+@batch_routes.get("/batches", response_model=BatchPage)
+async def get_batches(
+    services: Use,
+    who: Who,
+    status: Annotated[BatchStatus | None, Query(description="Only batches that stand here.")] = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
+    cursor: CursorQuery = None,
+) -> Response:
+    """List batches, newest first."""
+    try:
+        below = None if cursor is None else UUID(bytes=cursor_bytes(cursor))
+    except ValueError:
+        raise no_cursor() from None
+    rows = await services.batches.page(who.tenant_id, status=status, below=below, limit=limit + 1)
+    return page_of(rows, limit, batch_document, lambda row: cursor_of(row["id"].bytes))
+
+
+@batch_routes.get("/batches/{batch_id}", response_model=BatchDocument, responses=error_responses(404))
+async def get_batch(batch_id: BatchPath, services: Use, who: Who) -> Response:
+    """Return a batch: where it stands, how many lines have ended and how, what it cost and may cost."""
+    return JsonResponse(await _document(services, who.tenant_id, batch_id_of(batch_id)))
+
+
+@batch_routes.get("/batches/{batch_id}/errors", response_class=Response, responses={**_LINES, **error_responses(404)})
+async def get_batch_errors(batch_id: BatchPath, services: Use, who: Who) -> Response:
+    """Return what is wrong, a line of JSON for each line that is invalid or whose job has not completed.
+
+    Each is `{line, custom_id, status, job_id, error}`, in the order of the file; `line` is the number there.
+    """
+    found = batch_id_of(batch_id)
+    await services.batches.get(who.tenant_id, found)
+    shown = (error_line(row) async for row in services.batches.errors(who.tenant_id, found))
+    return StreamingResponse(json_lines(shown), media_type=JSON_LINES)
+
+
+def batch_id_of(text: str) -> UUID:
+    """Return the id in a path; what is no UUID names no batch: `NotFound`."""
+    try:
+        return UUID(text)
+    except ValueError:
+        raise NotFound(f"there is no batch {capped(text, 80)!r}; batch ids are UUIDs") from None
+
+
+async def _document(services: Services, tenant_id: str, batch_id: UUID) -> dict[str, Any]:
+    return batch_document(await services.batches.get(tenant_id, batch_id))
+
+
+def _object(name: str, text: str | None) -> dict[str, Any] | None:
+    """Return the JSON object of a parameter; raises `InvalidRequest` for what is none, `TooLarge` for a long one."""
+    if text is None:
+        return None
+    try:
+        value = decode_body(text.encode(), name=name)
+    except HttpRefusal as refusal:
+        raise InvalidRequest(f"{name}: {refusal.detail}") from refusal
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{name}: expected a JSON object, found {excerpt(value)}")
+    check_object(name, value, MAX_METADATA_BYTES)
+    return value
+
+
+def _defaults(text: str | None) -> dict[str, Any] | None:
+    """Return the defaults of all lines; raises `InvalidRequest` with every field that is no job's."""
+    value = _object("defaults", text)
+    if value is not None:
+        try:
+            JobRequest.model_validate(value)
+        except ValidationError as error:
+            found = defects_of(error, "defaults")
+            raise InvalidRequest(found.message, errors=found.details["errors"]) from error
+    return value

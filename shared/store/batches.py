@@ -1,0 +1,230 @@
+"""Batches in the store: an upload comes in, its lines are validated, callers look.
+
+An upload of 50 000 lines is stored in many short transactions: readers of the event log would wait for a long one.
+Until it is whole the batch is held by the process that stores it, and removed once nobody does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from shared.domain.batches.estimate import Estimate
+from shared.domain.batches.lines import FileLine
+from shared.domain.batches.states import BatchStatus, LineStatus
+from shared.domain.errors import Conflict, ErrorRecord, NotFound
+from shared.domain.jobs.states import Priority
+from shared.store.database import Database, Row, json_text, stored_text
+from shared.store.requests import Submission, submission_values
+
+HOLD_SECONDS = 15.0
+"""How long a process that has died keeps others from its batch; it says so anew with every transaction."""
+
+_LINES_AT_ONCE = 200
+_BYTES_AT_ONCE = 2 * 1024 * 1024
+"""What is validated together. It takes a second or two, while others are served."""
+
+_PAGE = 500
+
+_COPY = b"COPY batch_lines (batch_id, tenant_id, line, status, raw, error) FROM STDIN"
+
+
+@dataclass(frozen=True, slots=True)
+class NewBatch:
+    """What was said of a batch as a whole, checked. With `is_paused` none of its lines is run until it is resumed."""
+
+    id: UUID
+    tenant_id: str
+    name: str = ""
+    metadata: Mapping[str, Any] | None = None
+    defaults: Mapping[str, Any] | None = None
+    priority: Priority = Priority.BULK
+    is_strict: bool = False
+    canary: int | None = None
+    callback_url: str | None = None
+    budget_usd: float | None = None
+    budget_tokens: int | None = None
+    is_paused: bool = False
+    idempotency_key: str | None = None
+    request_hash: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBatch:
+    """A batch whose lines this process validates."""
+
+    id: UUID
+    tenant_id: str
+    defaults: Mapping[str, Any]
+    priority: Priority
+    estimate: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedLine:
+    """What became of a line: a `submission` and what it may use up, or an `error`."""
+
+    line: int
+    custom_id: str | None
+    submission: Submission | None = None
+    error: ErrorRecord | None = None
+    max_cost_usd: float = 0.0
+    max_tokens: int = 0
+
+    def values(self) -> dict[str, Any]:
+        """Return the item of `planq_store_checked`."""
+        submission = self.submission
+        return {
+            "line": self.line,
+            "custom_id": self.custom_id,
+            "body": None if submission is None else json_text(submission_values(submission)),
+            "error": None if self.error is None else json_text(self.error.to_json()),
+            "reserved_usd": self.max_cost_usd,
+            "reserved_tokens": self.max_tokens,
+        }
+
+
+class BatchStore:
+    """The batches of all tenants; `holder` names this process."""
+
+    def __init__(self, database: Database, holder: UUID) -> None:
+        self._database = database
+        self._holder = holder
+
+    async def begin(self, new: NewBatch) -> UUID | None:
+        """Store a batch without lines, which this process holds.
+
+        Returns None, or the id of the batch that the same request made before under its idempotency key. Raises
+        `Conflict` when the key was used for another request, or for one that is still coming in.
+        """
+        values = {
+            "id": str(new.id),
+            "name": new.name,
+            "metadata": stored_text(new.metadata),
+            "defaults": stored_text(new.defaults),
+            "priority": str(new.priority),
+            "is_strict": new.is_strict,
+            "canary": new.canary,
+            "idempotency_key": new.idempotency_key,
+            "request_hash": new.request_hash,
+            "callback_url": new.callback_url,
+            "budget_usd": new.budget_usd,
+            "budget_tokens": new.budget_tokens,
+            "is_paused": new.is_paused,
+            "held_by": str(self._holder),
+        }
+        rows = await self._database.call_table("planq_begin_batch", new.tenant_id, json_text(values), HOLD_SECONDS)
+        if not rows:
+            raise Conflict("the batch of this Idempotency-Key has just been removed; send the request again")
+        (row,) = rows
+        if row["is_new"]:
+            return None
+        if row["request_hash"] != new.request_hash:
+            raise Conflict(
+                "the Idempotency-Key was used before with another request; expected the same file and parameters, "
+                "or a new key for a new batch"
+            )
+        if row["status"] == BatchStatus.UPLOADING:
+            raise Conflict("a request with this Idempotency-Key is being stored; send it again in a moment")
+        found: UUID = row["id"]
+        return found
+
+    async def add_lines(self, tenant_id: str, batch_id: UUID, lines: Sequence[FileLine]) -> None:
+        """Store lines of an upload, in one transaction; raises `Conflict` where this process does not hold it."""
+        async with self._database.connection() as connection, connection.transaction():
+            cursor = await connection.execute(
+                "SELECT planq_hold_batch(%s, %s, %s, %s, %s) AS is_held",
+                (tenant_id, batch_id, self._holder, str(BatchStatus.UPLOADING), HOLD_SECONDS),
+            )
+            row = await cursor.fetchone()
+            if row is None or not row["is_held"]:
+                raise _taken_away()
+            async with cursor.copy(_COPY) as copy:
+                for line in lines:
+                    status = LineStatus.RECEIVED if line.error is None else LineStatus.INVALID
+                    error = None if line.error is None else json_text(line.error.to_json())
+                    await copy.write_row((batch_id, tenant_id, line.number, str(status), line.text, error))
+
+    async def end_upload(self, tenant_id: str, batch_id: UUID, total: int, invalid: int) -> None:
+        """Let the lines be validated; `invalid` of the `total` were refused before. Raises as `add_lines` does."""
+        if not await self._database.call("planq_end_upload", tenant_id, batch_id, self._holder, total, invalid):
+            raise _taken_away()
+
+    async def drop(self, tenant_id: str, batch_id: UUID) -> None:
+        """Remove an upload that this process holds and will not end."""
+        await self._database.execute("drop_upload", tenant_id=tenant_id, id=batch_id, holder=self._holder)
+
+    async def is_due(self) -> bool:
+        """Return whether a batch that nobody holds is to be validated, or to be removed."""
+        row = await self._database.fetch_one("due_batches")
+        return row is not None and bool(row["is_due"])
+
+    async def drop_abandoned(self) -> None:
+        """Remove uploads whose process has died."""
+        await self._database.execute("drop_abandoned_uploads")
+
+    async def take(self) -> HeldBatch | None:
+        """Begin to validate the lines of a batch, or go on where another process was lost; None without any."""
+        rows = await self._database.call_table("planq_take_batch", self._holder, HOLD_SECONDS)
+        if not rows:
+            return None
+        (row,) = rows
+        estimate = Estimate.of_json(row["estimate"])
+        return HeldBatch(row["id"], row["tenant_id"], row["defaults"] or {}, Priority(row["priority"]), estimate)
+
+    async def received(self, held: HeldBatch, after: int) -> Sequence[tuple[int, str]]:
+        """Return the next lines to validate, with their texts; none once all were looked at."""
+        rows = await self._database.fetch_all(
+            "received_lines",
+            tenant_id=held.tenant_id,
+            id=held.id,
+            after=after,
+            limit=_LINES_AT_ONCE,
+            bytes=_BYTES_AT_ONCE,
+        )
+        return [(row["line"], row["raw"]) for row in rows]
+
+    async def store_checked(self, held: HeldBatch, lines: Sequence[CheckedLine], estimate: Estimate) -> bool:
+        """Store what became of lines, and the estimate of all up to here; False where this process lost the batch."""
+        values, told = json_text([line.values() for line in lines]), json_text(estimate.to_json())
+        stored: bool = await self._database.call(
+            "planq_store_checked", held.tenant_id, held.id, self._holder, values, told, HOLD_SECONDS
+        )
+        return stored
+
+    async def end_validation(self, held: HeldBatch) -> BatchStatus | None:
+        """Let a batch begin, or fail, whose lines were all looked at; None where this process does not hold it."""
+        status = await self._database.call("planq_end_validation", held.tenant_id, held.id, self._holder)
+        return None if status is None else BatchStatus(status)
+
+    async def get(self, tenant_id: str, batch_id: UUID) -> Row:
+        """Return a batch; raises `NotFound`."""
+        row = await self._database.fetch_one("get_batch", tenant_id=tenant_id, id=batch_id)
+        if row is None:
+            raise NotFound(f"there is no batch {batch_id}")
+        return row
+
+    async def page(
+        self, tenant_id: str, *, status: BatchStatus | None, below: UUID | None, limit: int
+    ) -> Sequence[Row]:
+        """Return at most `limit` batches, newest first, older than the batch `below` if given."""
+        named = None if status is None else str(status)
+        return await self._database.fetch_all(
+            "list_batches", tenant_id=tenant_id, status=named, below=below, limit=limit
+        )
+
+    async def errors(self, tenant_id: str, batch_id: UUID) -> AsyncIterator[Row]:
+        """Yield the lines with an error in their order, in short reads: others may be added meanwhile."""
+        after = 0
+        while rows := await self._database.fetch_all(
+            "batch_errors", tenant_id=tenant_id, id=batch_id, after=after, limit=_PAGE
+        ):
+            for row in rows:
+                yield row
+            after = rows[-1]["line"]
+
+
+def _taken_away() -> Conflict:
+    return Conflict("the upload took too long, and was given up; send the request again")

@@ -1,0 +1,40 @@
+-- Batches as their callers see them, and what their intake looks for.
+
+-- name: get_batch
+SELECT b.*, (SELECT count(*) FROM batch_lines l WHERE l.batch_id = b.id AND l.status = 'admitted') AS running
+FROM batches b WHERE b.id = %(id)s AND b.tenant_id = %(tenant_id)s
+
+-- name: list_batches
+SELECT b.*, (SELECT count(*) FROM batch_lines l WHERE l.batch_id = b.id AND l.status = 'admitted') AS running
+FROM batches b
+WHERE b.tenant_id = %(tenant_id)s AND (%(status)s::text IS NULL OR b.status = %(status)s)
+  AND (%(below)s::uuid IS NULL OR b.id < %(below)s)
+ORDER BY b.id DESC LIMIT %(limit)s
+
+-- name: batch_errors
+SELECT line, custom_id, status, job_id, error FROM batch_lines
+WHERE batch_id = %(id)s AND tenant_id = %(tenant_id)s AND error IS NOT NULL AND line > %(after)s
+ORDER BY line LIMIT %(limit)s
+
+-- name: received_lines
+-- As many as are to be looked at together, one in any case.
+SELECT line, raw FROM (
+    SELECT line, raw, sum(octet_length(raw)) OVER (ORDER BY line) AS bytes, row_number() OVER (ORDER BY line) AS n
+    FROM (
+        SELECT line, raw FROM batch_lines
+        WHERE batch_id = %(id)s AND tenant_id = %(tenant_id)s AND status = 'received' AND line > %(after)s
+        ORDER BY line LIMIT %(limit)s
+    ) l
+) m WHERE bytes <= %(bytes)s OR n = 1 ORDER BY line
+
+-- name: due_batches
+SELECT EXISTS (
+    SELECT FROM batches WHERE status IN ('uploading', 'validating') AND held_until <= planq_now()
+) AS is_due
+
+-- name: drop_upload
+DELETE FROM batches
+WHERE id = %(id)s AND tenant_id = %(tenant_id)s AND status = 'uploading' AND held_by = %(holder)s
+
+-- name: drop_abandoned_uploads
+DELETE FROM batches WHERE status = 'uploading' AND held_until < planq_now()
