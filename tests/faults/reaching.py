@@ -18,6 +18,7 @@ from shared.store.elicitations import ElicitationStore
 from shared.store.jobs.signals import CANCELLED
 from shared.store.jobs.transitions import PostgresJobStore
 from shared.store.requests import AnsweredBy, Verdict
+from tests.faults.batching import BATCHING
 from tests.faults.chaining import CHAINING
 from tests.faults.conversing import CONVERSING
 from tests.faults.delegating import kin, untold
@@ -446,6 +447,7 @@ REACH: dict[str, Recipe] = {
     "orchestrations.journal": orchestrated,
     "payloads.put": large,
     "payloads.get": large,
+    **BATCHING,
     **CHAINING,
     **CONVERSING,
     **REMEMBERING,

@@ -54,6 +54,13 @@ _SCHEDULES_AT_ONCE = 100
 """Each is a commit of its own, 0.4 ms as measured on 2026-11-21, and three reads more where an agent is named: what
 else there is to sweep must not wait longer."""
 
+_LINES_AT_ONCE = 200
+"""Lines of batches in one commit: it takes some 30 ms, and what else there is to sweep waits no longer."""
+
+_BATCHES_PAUSE_SECONDS = 0.1
+"""While batches run, between two passes of the sweeper that is at them: what the workers do in that time has to fit
+into the window. The others find nothing left to do, and keep their own pace."""
+
 
 @dataclass(frozen=True, slots=True)
 class SweepSettings:
@@ -115,6 +122,7 @@ class Sweeper:
             SweepPart.SCHEDULES: self._fire_schedules,
             SweepPart.CHILDREN: self._notify_parents,
             SweepPart.CONVERSATIONS: self._settle_turns,
+            SweepPart.BATCHES: self._move_batches,
         }
         self._passes = 0
         self._is_broker_there = True
@@ -312,6 +320,18 @@ class Sweeper:
             wakes += await self._store.settle_turn(job_id)
             _log.warning("turn_settled", extra={"job": str(job_id)})
         return len(ended), wakes
+
+    async def _move_batches(self) -> tuple[int, list[Wake]]:
+        """End the lines whose jobs have ended, and fill up with new jobs; where that led to something, again soon."""
+        count = await self._store.settle_lines(self._settings.batch)
+        cancelled = await self._store.cancel_lines(_LINES_AT_ONCE)
+        for ended in cancelled or ():
+            self._job_ended(ended)
+            self._interrupt(ended)
+        wakes = await self._store.admit_lines(_LINES_AT_ONCE)
+        if count or wakes or cancelled is not None:
+            self._due_in(_BATCHES_PAUSE_SECONDS)
+        return count + len(cancelled or ()), list(wakes)
 
     async def _notify_parent(self, child: UUID) -> list[Wake]:
         """Tell the parent of a child job that has ended; returns what that led to."""

@@ -158,6 +158,7 @@ class SweepPart(StrEnum):
     QUESTIONS = "questions"  # expired_questions
     CHILDREN = "children"  # unnotified_children
     CONVERSATIONS = "conversations"  # unsettled_turns
+    BATCHES = "batches"  # settle_lines, cancel_lines, admit_lines
     WAKES = "wakes"  # take_due_wakes
     SCHEDULES = "schedules"  # due_schedules
 
@@ -302,6 +303,18 @@ class SweepStore(Protocol):
 
     async def settle_turn(self, job_id: UUID) -> Sequence[Wake]:
         """Settle a turn, as `JobStore.settle_turn`."""
+        ...
+
+    async def settle_lines(self, limit: int) -> int:
+        """End the lines of batches whose jobs have ended, and with the last line its batch; return how many."""
+        ...
+
+    async def cancel_lines(self, limit: int) -> Sequence[UUID] | None:
+        """End a part of a cancelled batch; return the jobs that this ended, None where there is no part left."""
+        ...
+
+    async def admit_lines(self, limit: int) -> Sequence[Wake]:
+        """Make jobs of lines that wait, as many as the workers keep up with; return their wake-ups."""
         ...
 
     async def tidy(self) -> None:

@@ -45,6 +45,7 @@ from shared.store.database import Database, Row, as_json, json_text, stored_text
 from shared.store.ids import new_id
 from shared.store.jobs.children import notify_parent
 from shared.store.jobs.codec import after_answer_fields, elicitation_text, transition_result, tries_of
+from shared.store.lines import admit_lines, cancel_lines, settle_lines
 from shared.store.schedules import Firing
 from shared.store.turns import settle_turn
 
@@ -397,6 +398,15 @@ class WorkerRegistry:
 
     async def settle_turn(self, job_id: UUID) -> Sequence[Wake]:
         return await settle_turn(self._database, job_id)
+
+    async def settle_lines(self, limit: int) -> int:
+        return await settle_lines(self._database, limit)
+
+    async def cancel_lines(self, limit: int) -> Sequence[UUID] | None:
+        return await cancel_lines(self._database, limit)
+
+    async def admit_lines(self, limit: int) -> Sequence[Wake]:
+        return await admit_lines(self._database, limit, self._lease_seconds)
 
     async def tidy(self) -> None:
         await self._database.execute("forget_dead_workers")

@@ -11,6 +11,7 @@
 --   delivery  what is to be told outside the house
 --   load      how much bulk work there may be beside interactive work
 --   intake        a batch comes in, and its lines are validated
+--   batch     lines of a file become jobs, as many as the workers keep up with
 --
 -- A job moves submit -> claim -> plan -> (claim -> finish)* -> claim -> stage. `planq migrate` makes all of them anew when
 -- a file has changed; queries/ holds the single statements that Python runs by name, one file for each subject.
@@ -60,3 +61,7 @@ CREATE TYPE planq_message AS (
     id uuid, conversation_id uuid, tenant_id text, channel text, thread text, source_id text, user_id text, text text,
     content text, metadata text, policy text, debounce_seconds float8, debounce_most_seconds float8, may_answer boolean, suspected json
 );
+
+-- A line of a batch, and how many lines of a batch are unfinished jobs.
+CREATE TYPE planq_line AS (batch_id uuid, line int);
+CREATE TYPE planq_running AS (batch_id uuid, tenant_id text, lines int);

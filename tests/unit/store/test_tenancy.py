@@ -31,6 +31,7 @@ TABLES = {
 }
 
 ENGINE_FILES = {
+    "batch": "lines that are due of all tenants; what people ask of a batch names its tenant",
     "budget": "what a claim reserves, by the claim's job and its tree",
     "children": "a step delegates and joins, by the claim's job and its children",
     "claim": "work is claimed by the ids of a wake-up, or of whatever is due",
@@ -117,7 +118,7 @@ ALL_TENANTS = {
 }
 """What looks at all tenants on purpose, and shows a caller nothing of it."""
 
-FOR_WORKERS = {"deliveries.py", "jobs", "orchestrations.py", "retention.py", "texts.py"}
+FOR_WORKERS = {"deliveries.py", "jobs", "lines.py", "orchestrations.py", "retention.py", "texts.py"}
 """The parts of `shared/store` that serve workers; all others serve callers too."""
 
 

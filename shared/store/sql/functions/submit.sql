@@ -5,7 +5,7 @@
 -- idempotency key before, be it for another of these jobs, or, with `is_gone`, there is no job any more that could be
 -- forked. Until the commit retention cannot remove that one: it waits for the key lock or passes the job over, and then
 -- sees the fork. Turns of a conversation are given it, and when they are to begin; the time of one that is held does not
--- run.
+-- run. The job of a line of a batch names both.
 CREATE FUNCTION planq_submit_jobs(p_jobs json, p_conversation uuid DEFAULT NULL, p_run_at timestamptz DEFAULT NULL)
 RETURNS TABLE (id uuid, created_at timestamptz, is_gone boolean)
 LANGUAGE plpgsql
@@ -22,7 +22,8 @@ BEGIN
             id uuid, tenant_id text, strategy text, model text, limits text, tools text[], metadata text, input text,
             user_id text, trace_id text, idempotency_key text, request_hash text, plan text, expires_seconds float8,
             forked_from uuid, reuse text, agent_name text, agent_version int, skill_versions int[], action text,
-            with_input text, budget text, loop_block text, priority text, callback_url text
+            with_input text, budget text, loop_block text, priority text, callback_url text,
+            batch_id uuid, batch_line int
         ) LEFT JOIN LATERAL (
             SELECT j.id FROM jobs j WHERE j.id = g.forked_from AND j.tenant_id = g.tenant_id FOR KEY SHARE
         ) f ON true
@@ -30,7 +31,8 @@ BEGIN
         INSERT INTO jobs AS j (
             id, tenant_id, root_job_id, strategy, status, model, limits, tools, metadata, input, user_id, trace_id,
             idempotency_key, request_hash, run_at, wake_at, expires_at, forked_from, agent_name, agent_version,
-            skill_versions, action, with_input, budget, loop_block, conversation_id, priority, callback_url
+            skill_versions, action, with_input, budget, loop_block, conversation_id, priority, callback_url,
+            batch_id, batch_line
         )
         SELECT
             g.id, g.tenant_id, g.id, g.strategy, 'queued', g.model, g.limits::json, g.tools, g.metadata::json,
@@ -38,7 +40,8 @@ BEGIN
             CASE WHEN v_run_at > planq_now() THEN v_run_at ELSE v_run_at + planq_wake_grace() END,
             CASE WHEN v_run_at < planq_never() THEN v_run_at + make_interval(secs => g.expires_seconds) END,
             g.forked_from, g.agent_name, g.agent_version, g.skill_versions, g.action, g.with_input::json, g.budget::json,
-            g.loop_block::json, p_conversation, coalesce(g.priority, 'interactive'), g.callback_url
+            g.loop_block::json, p_conversation, coalesce(g.priority, 'interactive'), g.callback_url,
+            g.batch_id, g.batch_line
         FROM given g WHERE NOT g.is_gone
         ON CONFLICT (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
         RETURNING j.id, j.created_at

@@ -59,6 +59,14 @@ SELECT 'conversations', NULL, NULL WHERE EXISTS (
       AND status IN ('completed', 'failed', 'cancelled') AND finished_at <= planq_now() - planq_claim_grace()
 )
 UNION ALL
+SELECT 'batches', NULL, NULL WHERE EXISTS (
+    SELECT FROM jobs WHERE batch_id IS NOT NULL AND NOT is_joined AND status IN ('completed', 'failed', 'cancelled')
+) OR EXISTS (
+    SELECT FROM batches b
+    WHERE b.status IN ('in_progress', 'cancelling') AND (b.status = 'cancelling' OR (b.paused_at IS NULL AND EXISTS (
+        SELECT FROM batch_lines l WHERE l.batch_id = b.id AND l.status = 'valid')))
+)
+UNION ALL
 SELECT 'wakes', NULL, NULL WHERE EXISTS (
     SELECT FROM jobs
     WHERE wake_at <= planq_now() AND run_at <= planq_now() AND stage_worker IS NULL

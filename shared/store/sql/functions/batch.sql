@@ -1,0 +1,334 @@
+-- Batch: the lines of a file become jobs, never more at once than the workers keep up with, and end with them.
+--
+-- planq_admit_lines    lines that wait become jobs
+--   planq_choose_lines   says which: tenants take turns, and so do the batches of one
+--   planq_pause_spent    batches whose budget does not suffice for the next line wait for a larger one
+-- planq_settle_lines   jobs have ended: their lines end with them, and a batch with its last line
+--   planq_end_lines      lines have ended, with these jobs
+-- planq_cancel_batch, planq_pause_batch, planq_resume_batch, planq_retry_batch   what people ask of a batch
+-- planq_cancel_lines   a cancelled batch ends, bit by bit
+-- planq_tell_batch     a batch has ended: whoever wants to know is told
+--
+-- Lock order: the rows of batches, by their ids, then jobs as everywhere, then lines. A line is changed by nobody who does
+-- not hold its batch, so lines need no locks of their own. No transition that holds a job asks for a batch: what has ended
+-- is settled in a commit of its own, by the sweeper.
+
+-- LinesAdmitted: makes jobs with the ids `p_ids`, as many as there is room for; one sweeper acts at a time. The queue time of
+-- a job runs from now on. What a line may use up is held of its batch's budget. Workers are there whose lease
+-- of `p_lease_seconds` has not ended. Returns the jobs that are to be woken.
+CREATE FUNCTION planq_admit_lines(p_ids uuid[], p_lease_seconds float8) RETURNS TABLE (job_id uuid, priority text) LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_mergejoin = off AS $$
+#variable_conflict use_column
+DECLARE
+    v_running planq_running[];
+    v_lines planq_line[];
+    v_items json;
+    v_room int;
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(hashtext('planq.admit')) THEN
+        RETURN;
+    END IF;
+    SELECT array_agg(ROW(b.id, b.tenant_id, r.lines)::planq_running) INTO v_running FROM (
+        SELECT l.batch_id, count(*)::int AS lines FROM batch_lines l WHERE l.status = 'admitted' GROUP BY l.batch_id
+    ) r JOIN batches b ON b.id = r.batch_id;
+    v_room := least(cardinality(p_ids),
+        planq_bulk_window(p_lease_seconds) - coalesce((SELECT sum(r.lines) FROM unnest(v_running) r), 0));
+    IF v_room <= 0 THEN
+        RETURN;
+    END IF;
+    v_lines := planq_choose_lines(v_running, v_room);
+    WITH chosen AS (
+        SELECT c.batch_id, c.line, p_ids[row_number() OVER (ORDER BY c.batch_id, c.line)] AS job_id FROM unnest(v_lines) c
+    ), admitted AS (
+        UPDATE batch_lines l SET status = 'admitted', job_id = c.job_id, tries = l.tries + 1
+        FROM chosen c WHERE l.batch_id = c.batch_id AND l.line = c.line
+        RETURNING l.*
+    ), counted AS (
+        UPDATE batches b SET admitted = b.admitted + s.lines, reserved_usd = b.reserved_usd + s.usd,
+            reserved_tokens = b.reserved_tokens + s.tokens, started_at = coalesce(b.started_at, planq_now())
+        FROM (
+            SELECT a.batch_id, count(*) AS lines, sum(a.reserved_usd) AS usd, sum(a.reserved_tokens) AS tokens
+            FROM admitted a GROUP BY a.batch_id
+        ) s WHERE b.id = s.batch_id
+    )
+    SELECT json_agg(a.body::jsonb || jsonb_build_object('id', a.job_id, 'tenant_id', a.tenant_id, 'batch_id', a.batch_id,
+                                                        'batch_line', a.line)) INTO v_items FROM admitted a;
+    IF v_items IS NOT NULL THEN
+        PERFORM planq_submit_jobs(v_items);
+        RETURN QUERY SELECT j.id, j.priority::text FROM jobs j WHERE j.id = ANY (p_ids);
+    END IF;
+END $$;
+
+-- Chooses up to `p_room` lines that wait, and holds their batches; one that somebody else holds takes its turn later. The
+-- tenant that has the fewest lines among the jobs comes first, of a tenant the batch, of a batch the first line. With a
+-- canary only so many are admitted until somebody has looked at them.
+CREATE FUNCTION planq_choose_lines(p_running planq_running[], p_room int) RETURNS planq_line[] LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_mergejoin = off AS $$
+DECLARE
+    v_batches uuid[];
+    v_lines planq_line[];
+BEGIN
+    SELECT array_agg(o.id) INTO v_batches FROM (
+        SELECT b.id FROM batches b
+        LEFT JOIN unnest(p_running) r ON r.batch_id = b.id
+        LEFT JOIN (SELECT tenant_id, sum(lines) AS lines FROM unnest(p_running) GROUP BY tenant_id) t ON t.tenant_id = b.tenant_id
+        WHERE b.status IN ('in_progress', 'cancelling') AND b.status = 'in_progress' AND b.paused_at IS NULL
+          AND EXISTS (SELECT FROM batch_lines l WHERE l.batch_id = b.id AND l.status = 'valid')
+          AND NOT (SELECT n.is_disabled FROM tenants n WHERE n.id = b.tenant_id)
+        ORDER BY coalesce(t.lines, 0), coalesce(r.lines, 0), b.id LIMIT p_room
+        FOR NO KEY UPDATE OF b SKIP LOCKED
+    ) o;
+    WITH held AS (
+        SELECT b.*, coalesce(r.lines, 0) AS lines,
+            coalesce((SELECT sum(t.lines) FROM unnest(p_running) t WHERE t.tenant_id = b.tenant_id), 0) AS tenants_lines
+        FROM batches b LEFT JOIN unnest(p_running) r ON r.batch_id = b.id WHERE b.id = ANY (v_batches)
+    ), offered AS (
+        SELECT h.tenant_id, h.tenants_lines, l.batch_id, l.line,
+            h.lines + row_number() OVER (PARTITION BY l.batch_id ORDER BY l.line) AS turn,
+            coalesce(h.spent_usd + h.reserved_usd + sum(l.reserved_usd) OVER up_to <= h.budget_usd, true)
+                AND coalesce(h.spent_tokens + h.reserved_tokens + sum(l.reserved_tokens) OVER up_to <= h.budget_tokens, true)
+                AS is_covered
+        FROM held h CROSS JOIN LATERAL (
+            SELECT w.batch_id, w.line, w.reserved_usd, w.reserved_tokens FROM batch_lines w
+            WHERE w.batch_id = h.id AND w.status = 'valid'
+            ORDER BY w.line LIMIT greatest(0, least(p_room, h.canary - h.admitted))
+        ) l
+        WINDOW up_to AS (PARTITION BY l.batch_id ORDER BY l.line)
+    ), fair AS (
+        SELECT batch_id, line, turn,
+            tenants_lines + row_number() OVER (PARTITION BY tenant_id ORDER BY turn, batch_id) AS tenants_turn
+        FROM offered WHERE is_covered
+    )
+    SELECT array_agg(ROW(f.batch_id, f.line)::planq_line) INTO v_lines FROM (
+        SELECT batch_id, line FROM fair ORDER BY tenants_turn, turn, batch_id LIMIT p_room
+    ) f;
+    PERFORM planq_pause_spent(v_batches);
+    RETURN v_lines;
+END $$;
+
+-- Pauses those of `p_batches` whose next line their budget does not cover, once no line is a job whose end could give back
+-- what it has not used.
+CREATE FUNCTION planq_pause_spent(p_batches uuid[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE batches b SET paused_at = planq_now(), pause_reason = 'budget'
+    FROM batch_lines l
+    WHERE b.id = ANY (p_batches) AND b.status = 'in_progress' AND b.paused_at IS NULL
+      AND (b.budget_usd IS NOT NULL OR b.budget_tokens IS NOT NULL) AND l.batch_id = b.id AND l.status = 'valid'
+      AND l.line = (SELECT min(n.line) FROM batch_lines n WHERE n.batch_id = b.id AND n.status = 'valid')
+      AND NOT EXISTS (SELECT FROM batch_lines a WHERE a.batch_id = b.id AND a.status = 'admitted')
+      AND (b.spent_usd + l.reserved_usd > b.budget_usd OR b.spent_tokens + l.reserved_tokens > b.budget_tokens);
+END $$;
+
+-- LinesSettled: ends the lines of up to `p_most` jobs that have ended, and their batches with the last one; one
+-- sweeper acts at a time. Returns how many jobs these are. A job that was resumed ends its line anew; one whose line is tried again by another job ends none.
+CREATE FUNCTION planq_settle_lines(p_most int) RETURNS int LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_mergejoin = off AS $$
+DECLARE
+    v_ended CONSTANT text[] := '{completed,failed,cancelled}';
+    v_jobs uuid[];
+    v_batches uuid[];
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(hashtext('planq.settle')) THEN
+        RETURN 0;
+    END IF;
+    SELECT array_agg(u.id), array_agg(DISTINCT u.batch_id) INTO v_jobs, v_batches FROM (
+        SELECT j.id, j.batch_id FROM jobs j
+        WHERE j.batch_id IS NOT NULL AND NOT j.is_joined AND j.status IN ('completed', 'failed', 'cancelled') LIMIT p_most
+    ) u;
+    IF v_jobs IS NULL THEN
+        RETURN 0;
+    END IF;
+    PERFORM FROM batches WHERE id = ANY (v_batches) ORDER BY id FOR NO KEY UPDATE;
+    WITH joined AS (
+        UPDATE jobs SET is_joined = true WHERE id = ANY (v_jobs) AND NOT is_joined AND status = ANY (v_ended)
+        RETURNING id
+    )
+    SELECT array_agg(id) INTO v_jobs FROM joined;
+    PERFORM planq_end_lines(v_jobs);
+    UPDATE batches SET paused_at = planq_now(), pause_reason = 'canary'
+    WHERE id = ANY (v_batches) AND status = 'in_progress' AND paused_at IS NULL AND completed + failed + cancelled >= canary;
+    RETURN coalesce(cardinality(v_jobs), 0);
+END $$;
+
+-- Ends the lines of jobs that have ended, each with what its job and all below it have used, and the batches of which these
+-- were the last ones. The caller holds the batches.
+CREATE FUNCTION planq_end_lines(p_jobs uuid[]) RETURNS void LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_mergejoin = off AS $$
+DECLARE
+    v_batches uuid[];
+BEGIN
+    WITH RECURSIVE tree (root, id) AS (
+        SELECT g.id, g.id FROM unnest(p_jobs) AS g (id)
+        UNION ALL
+        SELECT t.root, c.id FROM tree t JOIN jobs c ON c.parent_job_id = t.id
+    ), used AS (
+        SELECT t.root, sum(j.input_tokens)::bigint AS input, sum(j.output_tokens)::bigint AS output, sum(j.cost_usd) AS usd
+        FROM tree t JOIN jobs j ON j.id = t.id GROUP BY t.root
+    ), ends AS (
+        SELECT l.batch_id, l.line, l.status AS earlier, l.reserved_usd, l.reserved_tokens, coalesce(l.cost_usd, 0) AS spent_usd,
+            l.input_tokens + l.output_tokens AS spent_tokens, j.status, j.error, j.finished_at, u.input, u.output, u.usd,
+            (SELECT coalesce(max(s.settled), 0) FROM batch_lines s WHERE s.batch_id = l.batch_id AND s.settled IS NOT NULL)
+                + row_number() OVER (PARTITION BY l.batch_id ORDER BY j.finished_at, j.id) AS settled
+        FROM unnest(p_jobs) AS g (id) JOIN jobs j ON j.id = g.id
+        JOIN batch_lines l ON l.batch_id = j.batch_id AND l.line = j.batch_line AND l.job_id = j.id
+        JOIN used u ON u.root = j.id
+    ), ended AS (
+        UPDATE batch_lines l SET status = e.status, error = e.error, finished_at = e.finished_at, settled = e.settled,
+            cost_usd = e.usd, input_tokens = e.input, output_tokens = e.output
+        FROM ends e WHERE l.batch_id = e.batch_id AND l.line = e.line
+    ), counted AS (
+        SELECT batch_id,
+            count(*) FILTER (WHERE status = 'completed') - count(*) FILTER (WHERE earlier = 'completed') AS completed,
+            count(*) FILTER (WHERE status = 'failed') - count(*) FILTER (WHERE earlier = 'failed') AS failed,
+            count(*) FILTER (WHERE status = 'cancelled') - count(*) FILTER (WHERE earlier = 'cancelled') AS cancelled,
+            coalesce(sum(reserved_usd) FILTER (WHERE earlier = 'admitted'), 0) AS held_usd,
+            coalesce(sum(reserved_tokens) FILTER (WHERE earlier = 'admitted'), 0) AS held_tokens,
+            sum(coalesce(usd, 0) - spent_usd) AS usd, sum(input + output - spent_tokens) AS tokens
+        FROM ends GROUP BY batch_id
+    ), told AS (
+        UPDATE batches b SET completed = b.completed + c.completed, failed = b.failed + c.failed,
+            cancelled = b.cancelled + c.cancelled, reserved_usd = b.reserved_usd - c.held_usd,
+            reserved_tokens = b.reserved_tokens - c.held_tokens, spent_usd = b.spent_usd + c.usd,
+            spent_tokens = b.spent_tokens + c.tokens
+        FROM counted c WHERE b.id = c.batch_id RETURNING b.id
+    )
+    SELECT array_agg(id) INTO v_batches FROM told;
+    UPDATE batches SET status = 'completed', finished_at = planq_clock(), paused_at = NULL, pause_reason = NULL
+    WHERE id = ANY (v_batches) AND status = 'in_progress' AND completed + failed + cancelled >= valid;
+END $$;
+
+-- CancelRequested: nothing of the batch is admitted any more; planq_cancel_lines ends what there is of it. Returns {found,
+-- applied, status}.
+CREATE FUNCTION planq_cancel_batch(p_batch uuid, p_tenant text) RETURNS json LANGUAGE plpgsql AS $$
+DECLARE
+    v_status text;
+BEGIN
+    UPDATE batches SET status = 'cancelling', cancelled_at = planq_now(), paused_at = NULL, pause_reason = NULL,
+        held_by = NULL, held_until = NULL
+    WHERE id = p_batch AND tenant_id = p_tenant AND status IN ('validating', 'in_progress');
+    IF FOUND THEN
+        RETURN json_build_object('found', true, 'applied', true, 'status', 'cancelling');
+    END IF;
+    SELECT status INTO v_status FROM batches WHERE id = p_batch AND tenant_id = p_tenant;
+    RETURN json_build_object('found', FOUND, 'applied', false, 'status', v_status);
+END $$;
+
+-- Ends a part of one cancelled batch: the jobs of up to `p_most` lines and, once there are none, ten times as many lines
+-- that have become no jobs; then the batch. Of `p_batch`, or of any; one that somebody else is at is passed over. What has ended by
+-- itself stays as it is. Returns {applied, ended: [ids of jobs]}; not applied where nothing is left to do.
+CREATE FUNCTION planq_cancel_lines(p_batch uuid, p_most int) RETURNS json LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_mergejoin = off AS $$
+DECLARE
+    v_batch uuid;
+    v_jobs uuid[];
+    v_ended uuid[];
+    v_lines int;
+    v_unseen int;
+BEGIN
+    SELECT id INTO v_batch FROM batches
+    WHERE status IN ('in_progress', 'cancelling') AND status = 'cancelling' AND (p_batch IS NULL OR id = p_batch)
+    ORDER BY id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
+    IF v_batch IS NULL THEN
+        RETURN json_build_object('applied', false);
+    END IF;
+    SELECT array_agg(l.job_id) INTO v_jobs FROM (
+        SELECT job_id FROM batch_lines WHERE batch_id = v_batch AND status = 'admitted' ORDER BY line LIMIT p_most
+    ) l;
+    IF v_jobs IS NOT NULL THEN
+        PERFORM planq_lock_lineages(v_jobs);
+        v_ended := planq_cancel_tree('{}', v_jobs);
+        UPDATE jobs SET is_joined = true WHERE id = ANY (v_jobs);
+        PERFORM planq_end_lines(v_jobs);
+        RETURN json_build_object('applied', true, 'ended', to_json(v_ended));
+    END IF;
+    WITH chosen AS (
+        SELECT line, status, row_number() OVER (ORDER BY line) + (
+            SELECT coalesce(max(s.settled), 0) FROM batch_lines s WHERE s.batch_id = v_batch AND s.settled IS NOT NULL
+        ) AS settled
+        FROM batch_lines WHERE batch_id = v_batch AND status IN ('received', 'valid') ORDER BY line LIMIT 10 * p_most
+    ), ended AS (
+        UPDATE batch_lines l SET status = 'cancelled', raw = NULL, finished_at = planq_clock(), settled = c.settled
+        FROM chosen c WHERE l.batch_id = v_batch AND l.line = c.line
+        RETURNING c.status
+    )
+    SELECT count(*), count(*) FILTER (WHERE status = 'received') INTO v_lines, v_unseen FROM ended;
+    -- Of what nobody has looked at, nobody will say that it is invalid.
+    UPDATE batches SET cancelled = cancelled + v_lines, valid = valid + v_unseen, validated_lines = validated_lines + v_unseen
+    WHERE id = v_batch;
+    UPDATE batches SET status = 'cancelled', finished_at = planq_clock() WHERE id = v_batch AND v_lines < 10 * p_most;
+    RETURN json_build_object('applied', true, 'ended', '[]'::json);
+END $$;
+
+-- PauseRequested: no further line is admitted; what has become a job goes on to its end. Returns {found, applied, status}.
+CREATE FUNCTION planq_pause_batch(p_batch uuid, p_tenant text) RETURNS json LANGUAGE plpgsql AS $$
+DECLARE
+    v_status text;
+BEGIN
+    UPDATE batches SET paused_at = planq_now(), pause_reason = 'asked'
+    WHERE id = p_batch AND tenant_id = p_tenant AND status IN ('validating', 'in_progress') AND paused_at IS NULL
+    RETURNING status INTO v_status;
+    IF FOUND THEN
+        RETURN json_build_object('found', true, 'applied', true, 'status', v_status);
+    END IF;
+    SELECT status INTO v_status FROM batches WHERE id = p_batch AND tenant_id = p_tenant;
+    RETURN json_build_object('found', FOUND, 'applied', false, 'status', v_status);
+END $$;
+
+-- ResumeRequested: lines are admitted again, within the limits that are given; one that is null stays. After a canary all
+-- that is left is. Returns {found, applied, status}.
+CREATE FUNCTION planq_resume_batch(p_batch uuid, p_tenant text, p_usd numeric, p_tokens bigint) RETURNS json
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_status text;
+BEGIN
+    UPDATE batches SET canary = CASE WHEN pause_reason = 'canary' THEN NULL ELSE canary END, paused_at = NULL,
+        pause_reason = NULL, budget_usd = coalesce(p_usd, budget_usd), budget_tokens = coalesce(p_tokens, budget_tokens)
+    WHERE id = p_batch AND tenant_id = p_tenant AND status IN ('validating', 'in_progress')
+      AND (paused_at IS NOT NULL OR p_usd IS NOT NULL OR p_tokens IS NOT NULL)
+    RETURNING status INTO v_status;
+    IF FOUND THEN
+        RETURN json_build_object('found', true, 'applied', true, 'status', v_status);
+    END IF;
+    SELECT status INTO v_status FROM batches WHERE id = p_batch AND tenant_id = p_tenant;
+    RETURN json_build_object('found', FOUND, 'applied', false, 'status', v_status);
+END $$;
+
+-- RetryRequested: the failed lines wait again, to become new jobs; what their jobs have used stays spent. A batch that has
+-- completed is in progress again. Returns {found, applied, status, lines}: how many there are.
+CREATE FUNCTION planq_retry_batch(p_batch uuid, p_tenant text) RETURNS json LANGUAGE plpgsql AS $$
+DECLARE
+    v_status text;
+    v_lines int;
+BEGIN
+    SELECT status INTO v_status FROM batches WHERE id = p_batch AND tenant_id = p_tenant FOR NO KEY UPDATE;
+    IF NOT FOUND OR v_status NOT IN ('in_progress', 'completed') THEN
+        RETURN json_build_object('found', FOUND, 'applied', false, 'status', v_status, 'lines', 0);
+    END IF;
+    -- The number under which a line was settled stays, so that none is given twice.
+    UPDATE batch_lines SET status = 'valid', job_id = NULL, error = NULL, finished_at = NULL, cost_usd = NULL,
+        input_tokens = 0, output_tokens = 0
+    WHERE batch_id = p_batch AND tenant_id = p_tenant AND status = 'failed';
+    GET DIAGNOSTICS v_lines = ROW_COUNT;
+    IF v_lines > 0 THEN
+        UPDATE batches SET status = 'in_progress', failed = failed - v_lines, admitted = admitted - v_lines, finished_at = NULL
+        WHERE id = p_batch AND tenant_id = p_tenant;
+    END IF;
+    RETURN json_build_object('found', true, 'applied', v_lines > 0, 'status',
+        CASE WHEN v_lines > 0 THEN 'in_progress' ELSE v_status END, 'lines', v_lines);
+END $$;
+
+-- A batch has ended: whoever wants to know is told.
+CREATE FUNCTION planq_tell_batch() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF planq_is_heard(NEW.tenant_id, NEW.callback_url) THEN
+        PERFORM planq_add_deliveries(NEW.tenant_id, 'batch.' || NEW.status, NULL, NEW.id, NEW.callback_url, json_build_object(
+            'id', NEW.id, 'status', NEW.status, 'name', NEW.name, 'metadata', planq_short(NEW.metadata), 'error', planq_short(NEW.error),
+            'request_counts', json_build_object('total', NEW.valid, 'completed', NEW.completed, 'failed', NEW.failed),
+            'created_at', planq_shown_time(NEW.created_at), 'finished_at', planq_shown_time(NEW.finished_at)));
+    END IF;
+    RETURN NULL;
+END $$;
+
+CREATE TRIGGER planq_deliveries AFTER UPDATE OF status ON batches FOR EACH ROW
+WHEN (NEW.finished_at IS NOT NULL AND OLD.finished_at IS NULL)
+EXECUTE FUNCTION planq_tell_batch();

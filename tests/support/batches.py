@@ -1,0 +1,67 @@
+"""Batches in the database as they stand once they have been validated, and how their jobs end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from psycopg.types.json import Json
+
+from shared.domain.jobs.limits import Limits
+from shared.domain.jobs.states import Priority, Strategy
+from shared.store.ids import new_id
+from shared.store.requests import Submission, submission_values
+
+Connection = psycopg.Connection[Any]
+
+
+def item(text: str, tenant_id: str = "default", plan: Mapping[str, Any] | None = None) -> dict[str, object]:
+    """Return what a valid line keeps: the item of `planq_submit_jobs` that it becomes."""
+    job = Submission(new_id(), tenant_id, text, Strategy.PLAN, "offline", Limits(), plan=plan, priority=Priority.BULK)
+    return submission_values(job)
+
+
+def stored_batch(
+    connection: Connection,
+    items: Sequence[Mapping[str, object]],
+    *,
+    tenant_id: str = "default",
+    line_usd: Decimal = Decimal(0),
+    **columns: Any,
+) -> UUID:
+    """Store a batch with a valid line for each item, and return its id; `line_usd` is what each may use up."""
+    batch_id = new_id()
+    counts = dict.fromkeys(("total", "validated_lines", "valid"), len(items))
+    values = {"status": "in_progress", **counts, **columns}
+    names = ", ".join(values)
+    marks = ", ".join(["%s"] * len(values))
+    connection.execute(
+        f"INSERT INTO batches (id, tenant_id, {names}) VALUES (%s, %s, {marks})",  # type: ignore[arg-type]
+        (batch_id, tenant_id, *values.values()),
+    )
+    with connection.cursor() as cursor:
+        cursor.executemany(
+            "INSERT INTO batch_lines (batch_id, line, tenant_id, custom_id, status, body, reserved_usd) "
+            "VALUES (%s, %s, %s, %s, 'valid', %s, %s)",
+            [
+                (batch_id, number, tenant_id, f"line-{number}", Json(body), line_usd)
+                for number, body in enumerate(items, 1)
+            ],
+        )
+    return batch_id
+
+
+def end_jobs(
+    connection: Connection, jobs: Sequence[UUID], status: str = "completed", usd: Decimal | None = None
+) -> None:
+    """End jobs as a worker would, one after the other."""
+    error = Json({"code": "tool_error", "message": "boom"}) if status == "failed" else None
+    for job_id in jobs:
+        connection.execute(
+            "UPDATE jobs SET status = %s, error = %s, finished_at = clock_timestamp(), wake_at = NULL, "
+            "answer = 'done', cost_usd = %s, input_tokens = 5, output_tokens = 2 WHERE id = %s",
+            (status, error, usd, job_id),
+        )
