@@ -2,8 +2,9 @@
 
 With a job go its plans, steps, events, artifacts and model calls (foreign keys that cascade), and its idempotency key
 is free again; an artifact that a fork took over goes to the fork. What is unfinished is never touched, nor what it
-still needs: the job that it was forked from, its parent. Database time decides. Many may do this at once: a job that
-somebody holds is passed over.
+still needs: the job that it was forked from, its parent. A batch is kept after its end for as long as a job that ended
+like it, and its jobs stay until it is removed. Database time decides. Many may do this at once: a job that somebody
+holds is passed over.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from shared.ports import Removed
 from shared.store.database import Database, query
 
 PAYLOADS = "payloads"
+BATCHES = "batches"
 
 _JOBS = 100
 _MOST_STEPS = 2_000
@@ -63,6 +65,10 @@ class Retention:
         self._payloads = payloads
 
     async def remove(self) -> AsyncIterator[Removed]:
+        for status in self._statuses:
+            given = {"status": status.value, "seconds": self._seconds(status)}
+            while await self._database.execute("delete_purgeable_batch", **given):
+                yield Removed(BATCHES, 1)
         for status in self._statuses:
             while count := await self._delete(status):
                 yield Removed(status.value, count)

@@ -310,3 +310,22 @@ def test_nobody_moves_a_batch_of_another_tenant(batches: Batches, function: str)
     assert batches.call(function, batch, "other")["found"] is False
     assert batches.call("planq_resume_batch", batch, "other", Decimal(1), None)["found"] is False
     assert batches.batch(batch) == before
+
+
+def test_the_end_of_a_batch_is_told_to_whoever_wants_to_know(batches: Batches) -> None:
+    batches.connection.execute(
+        "INSERT INTO endpoints (id, tenant_id, url, events) VALUES (%s, 'default', 'https://a.example', '{batch.*}')",
+        (new_id(),),
+    )
+    batch = stored_batch(batches.connection, [item("a")], name="nightly")
+    other = stored_batch(batches.connection, [item("a")])
+    batches.call("planq_cancel_batch", other, "default")
+    batches.call("planq_cancel_lines", None, 10)
+    end_jobs(batches.connection, batches.admit())
+    batches.settle()
+
+    told = batches.connection.execute(
+        "SELECT event, batch_id, body::json->'data'->>'name', body::json->'data'->'request_counts'->>'completed' "
+        "FROM deliveries ORDER BY created_at"
+    ).fetchall()
+    assert told == [("batch.cancelled", other, "", "0"), ("batch.completed", batch, "nightly", "1")]

@@ -20,6 +20,7 @@ from shared.store.database import Database, query
 from shared.store.ids import new_id
 from shared.store.requests import RequestStore, Submission
 from shared.store.retention import Purgeable, Retention
+from tests.support.batches import item, stored_batch
 from tests.support.ended import ended
 from tests.support.waiting import eventually
 
@@ -84,6 +85,21 @@ def test_each_status_has_its_own_age_and_a_missing_one_is_kept_for_ever(
 
     assert run() == [("completed", 1), ("failed", 1)]
     assert left(connection) == set(kept)
+
+
+def test_jobs_of_a_batch_stay_until_it_is_removed(connection: psycopg.Connection[Any], run: Run) -> None:
+    jobs = ended(connection, "completed", days=50, count=2) + ended(connection, "completed", days=35)
+    running, done = (stored_batch(connection, [item("a")]) for _ in range(2))
+    connection.execute("UPDATE jobs SET batch_id = %s, is_joined = true WHERE id = ANY (%s)", (running, jobs[:1]))
+    connection.execute("UPDATE jobs SET batch_id = %s, is_joined = true WHERE id = ANY (%s)", (done, jobs[1:]))
+    ends = "UPDATE batches SET status = 'completed', finished_at = now() - interval '1 day' * %s WHERE id = %s"
+
+    connection.execute(ends, (29, done))
+    assert run() == []
+    connection.execute(ends, (31, done))
+    assert run() == [("batches", 1), ("completed", 2)]
+    assert left(connection) == set(jobs[:1])
+    assert connection.execute("SELECT batch_id FROM batch_lines").fetchall() == [(running,)]
 
 
 @pytest.mark.parametrize("status", sorted(set(JobStatus) - TERMINAL_JOB))

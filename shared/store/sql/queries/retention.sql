@@ -12,6 +12,7 @@ CROSS JOIN LATERAL (
       AND d.finished_at < k.since
       AND (SELECT p.id FROM jobs p WHERE p.id = d.parent_job_id) IS NULL
       AND (d.conversation_id IS NULL OR d.parent_job_id IS NOT NULL OR d.is_joined)
+      AND (d.batch_id IS NULL OR NOT EXISTS (SELECT FROM batches b WHERE b.id = d.batch_id))
       AND NOT EXISTS (
           SELECT FROM jobs c WHERE c.parent_job_id = d.id
             AND c.status IN ('queued', 'planning', 'executing', 'input_required', 'responding'))
@@ -24,7 +25,8 @@ CROSS JOIN LATERAL (
 -- Jobs in one status that ended more than `seconds` ago, or longer than their tenant keeps them, oldest first, locked until the transaction ends; those that
 -- somebody holds are passed over. At most `limit` jobs, and no more once those found have `most_steps` steps.
 -- Ids sort by the time they were made and a job ends after that, so only the old end of ix_jobs_status_listing is
--- looked at: nothing at all when nothing is due. A child job stays until its parent is gone, a turn until it is settled.
+-- looked at: nothing at all when nothing is due. A child job stays until its parent is gone, a turn until it is settled, the
+-- job of a line until its batch is gone.
 SELECT j.id FROM jobs j
 WHERE j.status = %(status)s AND j.finished_at < planq_kept_since(
     (SELECT t.config FROM tenants t WHERE t.id = j.tenant_id), %(status)s, %(seconds)s) AND j.id IN (
@@ -41,6 +43,7 @@ WHERE j.status = %(status)s AND j.finished_at < planq_kept_since(
                   AND d.finished_at < k.since
                   AND (SELECT p.id FROM jobs p WHERE p.id = d.parent_job_id) IS NULL
                   AND (d.conversation_id IS NULL OR d.parent_job_id IS NOT NULL OR d.is_joined)
+                  AND (d.batch_id IS NULL OR NOT EXISTS (SELECT FROM batches b WHERE b.id = d.batch_id))
                   AND NOT EXISTS (
                       SELECT FROM jobs c WHERE c.parent_job_id = d.id
                         AND c.status IN ('queued', 'planning', 'executing', 'input_required', 'responding'))
@@ -56,6 +59,16 @@ WHERE j.status = %(status)s AND j.finished_at < planq_kept_since(
     WHERE sized.steps_before < %(most_steps)s
 )
 FOR UPDATE SKIP LOCKED
+
+-- name: delete_purgeable_batch
+-- Deletes the batch in one status that ended first, with its lines, if that was more than `seconds` ago, or longer than its
+-- tenant keeps jobs that ended so. Its jobs may then go, too: they ended before it.
+DELETE FROM batches b WHERE b.id IN (
+    SELECT d.id FROM batches d JOIN tenants t ON t.id = d.tenant_id
+    WHERE d.status = %(status)s AND d.finished_at IS NOT NULL
+      AND d.finished_at < planq_kept_since(t.config, %(status)s, %(seconds)s)
+    ORDER BY d.finished_at LIMIT 1 FOR UPDATE OF d SKIP LOCKED
+)
 
 -- name: delete_purgeable_jobs
 -- Deletes jobs that this transaction has locked, with everything that hangs on them; a child or a fork that was made
