@@ -54,7 +54,7 @@ BEGIN
     SELECT json_agg(a.body::jsonb || jsonb_build_object('id', a.job_id, 'tenant_id', a.tenant_id, 'batch_id', a.batch_id,
                                                         'batch_line', a.line)) INTO v_items FROM admitted a;
     IF v_items IS NOT NULL THEN
-        PERFORM planq_submit_jobs(v_items);
+        PERFORM planq_submit_jobs(v_items, NULL, NULL);
         RETURN QUERY SELECT j.id, j.priority::text FROM jobs j WHERE j.id = ANY (p_ids);
     END IF;
 END $$;
