@@ -1,7 +1,8 @@
 """`python -m api`: the API process on PLANQ_HOST and PLANQ_PORT.
 
 Exit codes: 0 after SIGTERM or Ctrl-C, 2 with one sentence on standard error when it cannot start as configured. A
-stop answers every waiting client at once, finishes the requests under way, and closes what is open.
+stop answers every waiting client and ends every stream at once, finishes the requests under way, and closes what is
+open.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def _serve() -> None:
 
     class Server(uvicorn.Server):
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            app.state.services.waiters.close()  # before the server waits for its clients
+            app.state.services.release_clients()  # before the server waits for its clients
             await super().shutdown(sockets)
 
     config = uvicorn.Config(app, **server_options(settings.max_connections))

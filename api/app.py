@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from fastapi import FastAPI
 
@@ -22,6 +23,7 @@ from api import http
 from api.access import Access
 from api.batch_validation import validate_batches
 from api.deps import Services
+from api.documents import job_document
 from api.limits import RateLimits, open_windows
 from api.metrics import Metrics
 from api.middleware import Guard, GuardMiddleware
@@ -33,6 +35,7 @@ from api.routes.catalogue import catalogue_routes
 from api.routes.control import control_routes
 from api.routes.conversations import conversation_routes
 from api.routes.elicitations import elicitation_routes
+from api.routes.events import event_routes
 from api.routes.executions import execution_routes
 from api.routes.jobs import job_routes
 from api.routes.message_flow import message_flow_routes
@@ -41,6 +44,7 @@ from api.routes.operations import ASSETS, operation_routes, page_assets, page_ro
 from api.routes.outputs import artifact_routes, output_routes
 from api.routes.schedules import schedule_routes
 from api.routes.tenants import tenant_routes
+from api.streams import Streams
 from api.waiting import Waiters
 from shared.broker.celery_config import create_celery
 from shared.broker.publisher import CeleryPublisher
@@ -54,6 +58,7 @@ from shared.store.catalogue import Catalogue, list_tools
 from shared.store.conversations import ConversationStore
 from shared.store.database import Database
 from shared.store.elicitations import ElicitationStore
+from shared.store.event_log import EventLog
 from shared.store.ids import new_id
 from shared.store.jobs.signals import CANCELLED, ENDED, Notifier, listen
 from shared.store.jobs.worker_registry import WorkerRegistry
@@ -61,6 +66,7 @@ from shared.store.objects import open_objects
 from shared.store.payloads import PayloadStore
 from shared.store.requests import RequestStore
 from shared.store.schedules import Schedules
+from shared.store.streams import StreamStore
 from shared.store.tenants import TenantDirectory, TenantStore
 
 _log = logging.getLogger("planq.api")
@@ -120,7 +126,7 @@ def create_api(settings: Settings) -> FastAPI:
         *(job_routes, message_routes),
         *(output_routes, control_routes, elicitation_routes, agent_routes),
         *(schedule_routes, execution_routes, tenant_routes),
-        *(message_flow_routes, conversation_routes, batch_routes),
+        *(message_flow_routes, conversation_routes, batch_routes, event_routes),
         *(catalogue_routes, artifact_routes, operation_routes, page_routes),
     ):
         app.include_router(router)
@@ -128,8 +134,7 @@ def create_api(settings: Settings) -> FastAPI:
     http.install(app)
     describe_api(app, settings.limits, with_keys=settings.needs_keys)
     app.add_middleware(http.Faults)
-    access = Access(settings.keys, services.known_keys, is_required=settings.needs_keys)
-    guard = Guard(access, settings.max_body_bytes, settings.max_message_bytes, settings.max_batch_bytes)
+    guard = Guard(services.access, settings.max_body_bytes, settings.max_message_bytes, settings.max_batch_bytes)
     app.add_middleware(GuardMiddleware, guard=guard, metrics=services.metrics)  # the one added last is the outermost
     return app
 
@@ -140,6 +145,8 @@ def _compose(settings: Settings, database: Database) -> Services:
     requests = failpoints.around("requests", RequestStore(database))
     worker_registry = WorkerRegistry(database, settings.lease)
     waiters = Waiters(requests.ended, settings.wait_poll_seconds)
+    known_keys, event_log, texts = KnownKeys(database), EventLog(database), StreamStore(database)
+    streams = Streams(event_log, texts, partial(_ended_job, requests), settings.max_streams)
     tenants = TenantDirectory(database, settings.limits, settings.tenant_limits)
     broker = BrokerProbe(celery)  # first, so that a bad URL of the broker's is told by the broker's name
     limits = RateLimits(open_windows(settings, database))
@@ -148,7 +155,8 @@ def _compose(settings: Settings, database: Database) -> Services:
         tenants=tenants,
         tenant_store=TenantStore(database),
         api_keys=ApiKeyStore(database),
-        known_keys=KnownKeys(database),
+        known_keys=known_keys,
+        access=Access(settings.keys, known_keys, is_required=settings.needs_keys),
         requests=requests,
         catalogue=Catalogue(partial(list_tools, database), tenants),
         payloads=PayloadStore(database, open_objects(settings.payloads)),
@@ -156,6 +164,9 @@ def _compose(settings: Settings, database: Database) -> Services:
         ended=Notifier(database, ENDED),
         cancelled=Notifier(database, CANCELLED),
         waiters=waiters,
+        event_log=event_log,
+        texts=texts,
+        streams=streams,
         agents=failpoints.around("agents", DocumentStore(database, "agent")),
         skills=failpoints.around("skills", DocumentStore(database, "skill")),
         schedules=failpoints.around("schedules", Schedules(database)),
@@ -169,8 +180,14 @@ def _compose(settings: Settings, database: Database) -> Services:
             rates=limits.describe,
             data=_embedded_data(settings),
         ),
-        metrics=Metrics(worker_registry, waiters),
+        metrics=Metrics(worker_registry, waiters, streams),
     )
+
+
+async def _ended_job(requests: RequestStore, tenant_id: str, job_id: UUID) -> bytes | None:
+    """Return the document of a job as JSON, None where it has not ended."""
+    view = await requests.view(tenant_id, job_id)
+    return http.json_bytes(job_document(view)) if view.has_ended else None
 
 
 def _embedded_data(settings: Settings) -> Path | None:
@@ -186,11 +203,13 @@ async def _running(settings: Settings, services: Services, database: Database) -
         _start(listen(settings.require_database(), ENDED, services.waiters.heard)),
         _start(services.waiters.poll()),
         _start(validate_batches(services)),
+        _start(services.streams.look()),
+        _start(services.streams.beat()),
     ]
     try:
         yield
     finally:
-        services.waiters.close()
+        services.release_clients()
         for companion in companions:
             companion.cancel()
         await asyncio.gather(*companions, return_exceptions=True)

@@ -19,11 +19,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from api.access import Access
 from api.callers import caller_of
 from api.http import JsonResponse, decode_body, error_response, error_responses
 from api.limits import RateLimits
 from api.metrics import Metrics
 from api.readiness import ReadinessChecks
+from api.streams import Streams
 from api.waiting import WAITED, Waiters
 from shared.broker.publisher import CeleryPublisher
 from shared.domain.errors import InvalidRequest, NotFound, PlanqError, capped
@@ -34,10 +36,12 @@ from shared.store.batches import BatchStore
 from shared.store.catalogue import Catalogue
 from shared.store.conversations import ConversationStore
 from shared.store.elicitations import ElicitationStore
+from shared.store.event_log import EventLog
 from shared.store.jobs.signals import Notifier
 from shared.store.payloads import PayloadStore
 from shared.store.requests import RequestStore
 from shared.store.schedules import Schedules
+from shared.store.streams import StreamStore
 from shared.store.tenants import TenantDirectory, TenantStore
 from shared.store.views import JobView
 
@@ -56,6 +60,7 @@ class Services:
     tenant_store: TenantStore
     api_keys: ApiKeyStore
     known_keys: KnownKeys
+    access: Access
     requests: RequestStore
     catalogue: Catalogue
     payloads: PayloadStore
@@ -63,6 +68,9 @@ class Services:
     ended: Notifier
     cancelled: Notifier
     waiters: Waiters
+    event_log: EventLog
+    texts: StreamStore
+    streams: Streams
     agents: DocumentStore
     skills: DocumentStore
     schedules: Schedules
@@ -73,6 +81,11 @@ class Services:
     limits: RateLimits
     readiness: ReadinessChecks
     metrics: Metrics
+
+    def release_clients(self) -> None:
+        """Answer all who wait and end all streams, now and from now on: the process stops."""
+        self.waiters.close()
+        self.streams.close()
 
 
 async def _services(request: Request) -> Services:

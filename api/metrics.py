@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from starlette.types import Scope
 
+from api.streams import Streams
 from api.waiting import Waiters
 from shared.domain.errors import DatabaseUnavailable
 from shared.domain.jobs.states import TERMINAL_JOB, TERMINAL_STEP, JobStatus, Lane, StepStatus
@@ -121,7 +122,7 @@ def _latencies(counts: Iterable[Sequence[Any]]) -> dict[str, tuple[list[tuple[st
 class Metrics:
     """The instruments of one application."""
 
-    def __init__(self, worker_registry: WorkerRegistry, waiters: Waiters) -> None:
+    def __init__(self, worker_registry: WorkerRegistry, waiters: Waiters, streams: Streams) -> None:
         self._registry = worker_registry
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
@@ -130,12 +131,14 @@ class Metrics:
         )
         self._seconds = Histogram(
             "planq_http_request_seconds",
-            "Time to answer, without the time a client chose to wait for a job.",
+            "Time to answer, without the time a client chose to wait for a job, or follows events.",
             ("method", "route"),
             registry=self.registry,
         )
         waiting = Gauge("planq_waiting_clients", "Clients that wait for a job.", registry=self.registry)
         waiting.set_function(lambda: len(waiters))
+        following = Gauge("planq_open_streams", "Clients that follow events.", registry=self.registry)
+        following.set_function(lambda: len(streams))
         self._counted: dict[tuple[str, str, int], tuple[Callable[[], None], Callable[[float], None]]] = {}
         self._database = Gauge("planq_database_up", "1 when the database answered.", registry=self.registry)
         self._jobs = Gauge("planq_unfinished_jobs", "Unfinished jobs.", ("status",), registry=self.registry)

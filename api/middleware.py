@@ -24,6 +24,9 @@ from api.metrics import Metrics, route_of
 from api.waiting import WAITED
 from shared.domain.errors import PlanqError, TooLarge, capped
 
+IS_HEAD = "planq.is_head"
+"""Key of the scope: whether the client wants no body, so that an answer without an end must not begin."""
+
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
 """What may be asked without a key: by supervisors, and by browsers, which know no other way to give one than the page
 at `/docs` itself. The description says nothing that docs/http-api.md does not."""
@@ -162,7 +165,7 @@ class GuardMiddleware:
                     message = {"type": "http.response.body"}
             await send(message)
 
-        asked = {**scope, "method": "GET"} if is_head else scope
+        asked = {**scope, "method": "GET", IS_HEAD: True} if is_head else scope
         try:
             try:
                 await self._guard.check(asked)

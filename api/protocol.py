@@ -21,6 +21,9 @@ from api.http import PROBLEM_TYPE, problem
 
 _log = logging.getLogger("planq.api")
 
+ABORT_CONNECTION = "planq.abort"
+"""Key of the scope: ends the connection at once, also one whose client does not read what it is sent."""
+
 _TOLD_EVERY_SECONDS = 60.0
 _FRAMING = 8
 """Bytes beside a byte of a body: one of its own chunk has five."""
@@ -118,6 +121,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Take note that a request begins."""
         super().on_message_begin()
+        self.scope[ABORT_CONNECTION] = self.transport.abort  # type: ignore[literal-required]
         self._phase = _Phase.HEAD
         self._requests += 1
         self._head_bytes = self._body_bytes = self._framing_bytes = 0

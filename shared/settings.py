@@ -197,6 +197,9 @@ class Settings(BaseSettings):
         "fewer file descriptors); others are answered 503. A head of more than 64 kB is 431; one that takes 20 s, "
         "and a body that takes 120 s, 408.",
     )
+    max_streams: int = Field(
+        default=2_500, ge=1, description="Streams of events that one API process serves; others are answered 503."
+    )
     max_input_bytes: int = Field(default=100_000, ge=1, description="Largest `input`, as UTF-8.")
     max_wait_seconds: float = Field(
         default=60.0, gt=0, description="Longest `?wait=`; below the time-out of common proxies."

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from shared.domain.streams.position import Position
+from shared.domain.streams.position import END, Position
+from shared.ports.streams import Epoch, TextPiece
 from shared.store.database import Database, Row
+
+_LOOKED_AT = 5_000
+"""Events of all tenants that one page of a tenant's looks at: some ten milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +20,35 @@ class LoggedEvent:
     """An event of a job; `data` is JSON as it was stored, None where there is none."""
 
     position: Position
+    tenant_id: str
     job_id: UUID
     kind: str
     data: str | None
     created_at: datetime
+    root: UUID | None = None
+    """The job above all, where trees of jobs are followed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """Events of transactions `below` can be read; `following` is above every transaction that has been committed."""
+
+    below: int
+    following: int
+
+    @property
+    def position(self) -> Position:
+        """After all that can be read."""
+        return Position(self.below, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class FreshEvents:
+    """What one look for all who follow has found; `reached` is from where the next one has to look on."""
+
+    horizon: Horizon
+    reached: Position
+    found: Sequence[LoggedEvent | TextPiece]
 
 
 class EventLog:
@@ -29,21 +58,95 @@ class EventLog:
         """`database` is opened and closed by others."""
         self._database = database
 
-    async def of_job(self, tenant_id: str, job_id: UUID, after: Position, limit: int) -> Sequence[LoggedEvent]:
-        """Return the first events of a tenant's job after a position.
+    async def of_job(
+        self,
+        tenant_id: str,
+        job_id: UUID,
+        after: Position,
+        limit: int,
+        *,
+        to: Position = END,
+        with_children: bool = False,
+    ) -> Sequence[LoggedEvent]:
+        """Return the first events of a tenant's job after a position, up to and with `to`.
 
-        Fewer than `limit` are all that there are for now; what an open transaction holds back comes later. Raises
-        `DatabaseUnavailable`.
+        `with_children` those of all jobs below it, too. Fewer than `limit` are all that there are for now; what an
+        open transaction holds back comes later. Raises `DatabaseUnavailable`.
         """
         rows = await self._database.fetch_all(
-            "events_of_job",
+            "events_of_tree" if with_children else "events_of_job",
+            **_span(after, to),
+            tenant_id=tenant_id,
+            job_id=job_id,
+            limit=limit,
+        )
+        return [_event_of(row, tenant_id) for row in rows]
+
+    async def of_tenant(
+        self, tenant_id: str, after: Position, *, to: Position = END
+    ) -> tuple[Sequence[LoggedEvent], Position | None]:
+        """Return events of a tenant after a position, up to and with `to`, and from where to go on.
+
+        None in its place says that these are all for now. Raises `DatabaseUnavailable`.
+        """
+        rows = await self._database.fetch_all(
+            "events_of_tenant", **_span(after, to), tenant_id=tenant_id, limit=_LOOKED_AT
+        )
+        more = Position(int(rows[-1]["xid"]), rows[-1]["sequence"]) if rows and rows[-1]["n"] == _LOOKED_AT else None
+        return [_event_of(row, tenant_id) for row in rows if row["is_own"]], more
+
+    async def fresh(
+        self,
+        after: Position,
+        *,
+        texts_from: int,
+        jobs: Collection[UUID],
+        roots: Collection[UUID],
+        tenants: Collection[str],
+        texts: Collection[UUID],
+        limit: int,
+    ) -> FreshEvents:
+        """Look for all who follow at once: events after a position, pieces of text of transactions `texts_from` on.
+
+        `jobs`, `roots` with all jobs below them and `tenants` are whose events, `texts` are the jobs whose texts are
+        wanted. At most `limit` events are returned. Raises `DatabaseUnavailable`.
+        """
+        rows = await self._database.fetch_all(
+            "fresh_events",
+            xid=str(after.xid),
+            sequence=after.sequence,
+            text_xid=str(texts_from),
+            job_ids=list(jobs),
+            roots=list(roots),
+            tenant_ids=list(tenants),
+            text_ids=list(texts),
+            limit=limit,
+        )
+        horizon = _horizon_of(rows[0])
+        found = [_event_of(row, row["tenant_id"]) if row["kind"] else _piece_of(row) for row in rows if row["job_id"]]
+        events = [one for one in found if isinstance(one, LoggedEvent)]
+        return FreshEvents(horizon, events[-1].position if len(events) == limit else horizon.position, found)
+
+    async def horizon(self) -> Horizon:
+        """Return up to where events can be read now; raises `DatabaseUnavailable`."""
+        row = await self._database.fetch_one("event_horizon")
+        assert row is not None
+        return _horizon_of(row)
+
+    async def has_more(self, tenant_id: str, job_id: UUID, after: Position, *, with_children: bool = False) -> bool:
+        """Return whether a tenant's job has events after a position, also such as cannot be read yet.
+
+        `with_children` whether any of the jobs below it has. Raises `DatabaseUnavailable`.
+        """
+        row = await self._database.fetch_one(
+            "has_events_after",
             tenant_id=tenant_id,
             job_id=job_id,
             xid=str(after.xid),
             sequence=after.sequence,
-            limit=limit,
+            with_children=with_children,
         )
-        return [_event_of(row) for row in rows]
+        return row is not None and row["found"]
 
     async def ahead(self) -> int:
         """Return how many events the server will only come to: they are from a backup of another one.
@@ -54,6 +157,21 @@ class EventLog:
         return 0 if row is None else int(row["n"])
 
 
-def _event_of(row: Row) -> LoggedEvent:
+def _span(after: Position, to: Position) -> dict[str, str | int]:
+    return {"xid": str(after.xid), "sequence": after.sequence, "to_xid": str(to.xid), "to_sequence": to.sequence}
+
+
+def _horizon_of(row: Row) -> Horizon:
+    return Horizon(int(row["below"]), int(row["following"]))
+
+
+def _event_of(row: Row, tenant_id: str) -> LoggedEvent:
     position = Position(int(row["xid"]), row["sequence"])
-    return LoggedEvent(position, row["job_id"], row["kind"], row["data"], row["created_at"])
+    return LoggedEvent(
+        position, tenant_id, row["job_id"], row["kind"], row["data"], row["created_at"], row.get("root")
+    )
+
+
+def _piece_of(row: Row) -> TextPiece:
+    epoch = Epoch(row["job_id"], row["attempt"], row["try"])
+    return TextPiece(epoch, row["tenant_id"], row["stage"], row["start"], row["data"])

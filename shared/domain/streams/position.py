@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from typing import NamedTuple, Self
 
-_FORM = re.compile(r"(\d{1,19})-(\d{1,19})", re.ASCII)
-_MOST = 2**63 - 1
-"""PostgreSQL draws sequences up to here, and no cluster comes to as many transactions."""
+_DIGITS = 18
+"""No server comes to as many transactions or events, and both types of PostgreSQL hold it."""
+
+_FORM = re.compile(rf"(\d{{1,{_DIGITS}}})-(\d{{1,{_DIGITS}}})", re.ASCII)
 
 
 class Position(NamedTuple):
@@ -25,7 +26,7 @@ class Position(NamedTuple):
     def parse(cls, text: str) -> Self:
         """Return the position that a text names; raises `ValueError` with what was expected for any other text."""
         found = _FORM.fullmatch(text)
-        if found is not None and all(int(part) <= _MOST for part in found.groups()):
+        if found is not None:
             return cls(*map(int, found.groups()))
         raise ValueError("expected the id of an event: two numbers with a hyphen between, such as 745-1203")
 
@@ -35,3 +36,6 @@ class Position(NamedTuple):
 
 BEGINNING = Position(0, 0)
 """Before every event."""
+
+END = Position(10**_DIGITS, 10**_DIGITS)
+"""After every event."""

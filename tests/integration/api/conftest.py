@@ -9,7 +9,7 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -164,13 +164,15 @@ class Jobs:
 class Api:
     """One running application."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, server: Mapping[str, Any] | None = None) -> None:
+        """`server` is how uvicorn serves it, in the way of tests by default."""
         self.settings = settings
         self.app = create_api(settings)
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1_024)
         self.port: int = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        config = uvicorn.Config(self.app, lifespan="on", ws="none", access_log=False, log_config=None)
+        plain = {"lifespan": "on", "ws": "none", "access_log": False, "log_config": None}
+        config = uvicorn.Config(self.app, **(plain if server is None else server))
         config.timeout_graceful_shutdown = 5
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._listener]})
@@ -185,7 +187,7 @@ class Api:
     def stop(self) -> None:
         """Stop in order."""
         self.http.close()
-        self.app.state.services.waiters.close()
+        self.app.state.services.release_clients()
         self._server.should_exit = True
         self._thread.join(60)
         assert not self._thread.is_alive()
@@ -217,8 +219,8 @@ def make_api(database_url: str, api_valkey: str) -> Iterator[MakeApi]:
     """Start applications with settings of their own on a database of the test's own; stopped after the test."""
     running: list[Api] = []
 
-    def make(**changed: Any) -> Api:
-        api = Api(Settings(**{"database_url": database_url, "broker_url": api_valkey, **changed}))
+    def make(*, server: Mapping[str, Any] | None = None, **changed: Any) -> Api:
+        api = Api(Settings(**{"database_url": database_url, "broker_url": api_valkey, **changed}), server)
         api.start()
         running.append(api)
         return api

@@ -50,8 +50,9 @@ BODIES: Mapping[tuple[str, str], dict[str, Any]] = {
     ("post", "/agents/{agent_id}/executions/async"): {"json": {"prompt": "go"}},
     ("post", "/plans/{plan_id}/refine"): {"json": {"current_step": 1}},
     ("patch", "/conversations/{conversation_id}"): {"json": {"policy": "reject"}},
+    ("get", "/events"): {"params": {"follow": "false", "after": "0-0"}},
 }
-"""What a request has to bring so that nothing but the id is wrong with it."""
+"""What a request has to bring so that nothing but the id is wrong with it, and so that its answer has an end."""
 
 BY_NAME = {("put", "/agents/{agent_id}"), ("put", "/skills/{skill_id}")}
 """Names are each tenant's own: what these store is the caller's, whoever else uses the name."""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shared.domain.streams.position import BEGINNING, Position
 
-NUMBERS = st.integers(min_value=0, max_value=2**63 - 1)
+NUMBERS = st.integers(min_value=0, max_value=10**18 - 1)
 
 
 @given(NUMBERS, NUMBERS)

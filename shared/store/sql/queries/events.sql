@@ -2,12 +2,89 @@
 -- every transaction that is still open, in the snapshot of the statement itself.
 
 -- name: events_of_job
--- The events of a tenant's job after a position, the first so many of them.
+-- The events of a tenant's job after a position and up to another one, the first so many of them.
 SELECT xid::text, sequence, job_id, kind, data::text AS data, created_at FROM events
 WHERE job_id = %(job_id)s AND tenant_id = %(tenant_id)s
-  AND (xid, sequence) > (%(xid)s::text::xid8, %(sequence)s)
+  AND (xid, sequence) > (%(xid)s::text::xid8, %(sequence)s) AND (xid, sequence) <= (%(to_xid)s::text::xid8, %(to_sequence)s)
   AND xid < pg_snapshot_xmin(pg_current_snapshot())
 ORDER BY xid, sequence LIMIT %(limit)s
+
+-- name: events_of_tree
+-- The same of a tenant's job and of all jobs below it.
+WITH RECURSIVE tree (id) AS (
+    SELECT id FROM jobs WHERE id = %(job_id)s AND tenant_id = %(tenant_id)s
+    UNION ALL
+    SELECT c.id FROM tree t JOIN jobs c ON c.parent_job_id = t.id
+)
+SELECT e.xid::text, e.sequence, e.job_id, e.kind, e.data::text AS data, e.created_at
+FROM tree t JOIN events e ON e.job_id = t.id
+WHERE (e.xid, e.sequence) > (%(xid)s::text::xid8, %(sequence)s)
+  AND (e.xid, e.sequence) <= (%(to_xid)s::text::xid8, %(to_sequence)s)
+  AND e.xid < pg_snapshot_xmin(pg_current_snapshot())
+ORDER BY e.xid, e.sequence LIMIT %(limit)s
+
+-- name: events_of_tenant
+-- The events of a tenant among the first so many of all, after a position and up to another one. The last one that was
+-- looked at is there in any case, so that whoever reads goes on from it, however few of them are the tenant's.
+WITH seen AS MATERIALIZED (
+    SELECT xid, sequence, tenant_id, job_id, kind, data, created_at, row_number() OVER (ORDER BY xid, sequence) AS n
+    FROM events
+    WHERE (xid, sequence) > (%(xid)s::text::xid8, %(sequence)s)
+      AND (xid, sequence) <= (%(to_xid)s::text::xid8, %(to_sequence)s)
+      AND xid < pg_snapshot_xmin(pg_current_snapshot())
+    ORDER BY xid, sequence LIMIT %(limit)s
+)
+SELECT xid::text, sequence, n, tenant_id = %(tenant_id)s AS is_own, job_id, kind,
+       CASE WHEN tenant_id = %(tenant_id)s THEN data::text END AS data, created_at
+FROM seen WHERE tenant_id = %(tenant_id)s OR n = (SELECT max(n) FROM seen)
+ORDER BY n
+
+-- name: fresh_events
+-- What there is for all who follow, since the look before: events after a position of the jobs, trees and tenants that
+-- somebody follows, and the pieces of text of the jobs. One row at least: it says up to where this has looked.
+WITH found AS (
+    SELECT xid, sequence, tenant_id, job_id, kind, data::text AS data, created_at,
+           CASE WHEN %(roots)s::uuid[] <> '{}' THEN (
+               SELECT coalesce(j.root_job_id, j.id) FROM jobs j WHERE j.id = e.job_id
+           ) END AS root
+    FROM events e
+    WHERE (xid, sequence) > (%(xid)s::text::xid8, %(sequence)s) AND xid < pg_snapshot_xmin(pg_current_snapshot())
+      AND (job_id = ANY (%(job_ids)s::uuid[]) OR tenant_id = ANY (%(tenant_ids)s::text[])
+           OR %(roots)s::uuid[] <> '{}' AND (
+               SELECT coalesce(j.root_job_id, j.id) FROM jobs j WHERE j.id = e.job_id) = ANY (%(roots)s::uuid[]))
+    ORDER BY xid, sequence LIMIT %(limit)s
+), said AS (
+    SELECT xid, tenant_id, job_id, stage, attempt, try, start, text FROM text_deltas
+    WHERE xid >= %(text_xid)s::text::xid8 AND xid < pg_snapshot_xmin(pg_current_snapshot())
+      AND job_id = ANY (%(text_ids)s::uuid[])
+), both_kinds AS (
+    SELECT xid, sequence, tenant_id, job_id, root, kind, data, created_at,
+           NULL::text AS stage, NULL::int AS attempt, NULL::int AS try, NULL::int AS start FROM found
+    UNION ALL
+    SELECT xid, NULL, tenant_id, job_id, NULL, NULL, text, NULL, stage, attempt, try, start FROM said
+)
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS below, pg_snapshot_xmax(pg_current_snapshot())::text AS following,
+       b.xid::text, b.sequence, b.tenant_id, b.job_id, b.root, b.kind, b.data, b.created_at, b.stage, b.attempt, b.try,
+       b.start
+FROM (SELECT 1) one LEFT JOIN both_kinds b ON true
+ORDER BY b.xid, b.sequence, b.attempt, b.try, b.start
+
+-- name: event_horizon
+-- Up to where events can be read now, and the first transaction that has not come yet.
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS below, pg_snapshot_xmax(pg_current_snapshot())::text AS following
+
+-- name: has_events_after
+-- Whether a tenant's job has events after a position, those of which others may still come before included; on demand
+-- with all jobs below it.
+WITH RECURSIVE tree (id) AS (
+    SELECT id FROM jobs WHERE id = %(job_id)s AND tenant_id = %(tenant_id)s
+    UNION ALL
+    SELECT c.id FROM tree t JOIN jobs c ON c.parent_job_id = t.id WHERE %(with_children)s
+)
+SELECT EXISTS (
+    SELECT FROM tree t JOIN events e ON e.job_id = t.id
+    WHERE (e.xid, e.sequence) > (%(xid)s::text::xid8, %(sequence)s)
+) AS found
 
 -- name: events_ahead
 -- How many events come from transactions that this server has not had yet: those of a backup of another one.

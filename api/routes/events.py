@@ -1,0 +1,259 @@
+"""Events as they happen: of a job until it has ended, and of everything that a tenant does.
+
+A client that was cut off comes back with the id of the last event it has seen, to any API process, and gets the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from time import monotonic
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import Header, Query
+from pydantic import WithJsonSchema
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from api.callers import Caller, Who
+from api.deps import Services, Use, job_id_of, strict_router
+from api.frames import MEDIA_TYPE, event_frame, retry_frame, text_frame
+from api.http import HttpRefusal, error_responses
+from api.middleware import IS_HEAD
+from api.protocol import ABORT_CONNECTION
+from api.routes.jobs import JobPath
+from api.streams import Followed, Stream, Topic
+from api.waiting import WAITED
+from shared.domain.errors import DatabaseUnavailable, InvalidRequest, PlanqError, capped
+from shared.domain.streams.position import BEGINNING, Position
+from shared.ports.streams import TextPiece
+from shared.store.event_log import LoggedEvent
+
+event_routes = strict_router("jobs")
+
+_PAGE = 200
+
+_RETRY_MILLISECONDS = (500, 3_000)
+"""When clients come back that a stopping process sends away: not all of them at once."""
+
+_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+
+_POSITION = WithJsonSchema({"type": "string", "pattern": "^[0-9]{1,18}-[0-9]{1,18}$"})
+AfterQuery = Annotated[str | None, Query(description="The id of an event: begin with the one after it."), _POSITION]
+LastHeader = Annotated[
+    str | None,
+    Header(alias="Last-Event-ID", description="The same, as browsers send it when they come back; it wins."),
+    _POSITION,
+]
+FollowQuery = Annotated[bool, Query(description="`false` ends the stream after what there is now.")]
+
+_FRAME: dict[str, Any] = {
+    "description": "Each event of the stream; `data` holds JSON.",
+    "type": "object",
+    "properties": {name: {"type": "string"} for name in ("id", "event", "data")},
+    "required": ["event", "data"],
+}
+_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Server-sent events; docs/streams.md says which.",
+        "content": {MEDIA_TYPE: {"schema": _FRAME}},
+    }
+}
+_OVER: dict[int | str, dict[str, Any]] = {
+    204: {"description": "The job has ended, and the client has all its events: nothing is to come."}
+}
+
+
+@event_routes.get(
+    "/jobs/{job_id}/events", response_class=Response, responses={**_STREAM, **_OVER, **error_responses(400, 404)}
+)
+async def get_job_events(
+    request: Request,
+    job_id: JobPath,
+    services: Use,
+    who: Who,
+    after: AfterQuery = None,
+    last_event_id: LastHeader = None,
+    follow: FollowQuery = True,
+    children: Annotated[
+        bool, Query(description="Those of all jobs below it, too; it must have none above it.")
+    ] = False,
+) -> Response:
+    """Follow a job: all its events from the first one on, and what its model says while it says it.
+
+    After its end comes the job itself (`event: job`), and the stream ends. A client that asks again gets 204.
+    """
+    found = job_id_of(job_id)
+    position = await _position(request, services, after, last_event_id)
+    view = await services.requests.view(who.tenant_id, found, only_ended=True)
+    if children and view.row["parent_job_id"] is not None:
+        raise InvalidRequest(
+            f"children: job {found} has a job above it, {view.row['parent_job_id']}; follow the one above all others"
+        )
+    more = services.event_log.has_more
+    if (
+        view.has_ended
+        and follow
+        and position is not None
+        and not await more(who.tenant_id, found, position, with_children=children)
+    ):
+        return Response(status_code=204)
+    topic = Topic(Followed.TREE if children else Followed.JOB, found)
+    return await _opened(
+        request, services, who, topic, position or BEGINNING, follow=follow, has_ended=view.has_ended
+    )
+
+
+@event_routes.get("/events", response_class=Response, responses={**_STREAM, **error_responses(400)})
+async def get_events(
+    request: Request,
+    services: Use,
+    who: Who,
+    after: AfterQuery = None,
+    last_event_id: LastHeader = None,
+    follow: FollowQuery = True,
+) -> Response:
+    """Follow all jobs of the tenant, from now on or from an event on; texts are told of single jobs only."""
+    position = await _position(request, services, after, last_event_id)
+    return await _opened(request, services, who, Topic(Followed.TENANT, who.tenant_id), position, follow=follow)
+
+
+async def _position(request: Request, services: Services, after: str | None, last: str | None) -> Position | None:
+    """Return from where a client wants to go on; raises `HttpRefusal` (400) where there is no such place."""
+    if len(request.headers.getlist("last-event-id")) > 1:
+        raise HttpRefusal(400, "invalid_position", "expected one Last-Event-ID, found several; send one of them")
+    name, text = ("after", after) if last is None else ("Last-Event-ID", last)
+    if text is None:
+        return None
+    try:
+        position = Position.parse(text)
+    except ValueError as error:
+        raise HttpRefusal(400, "invalid_position", f"{name}: {error}; found {capped(text, 80)!r}") from None
+    if position.xid >= (await services.event_log.horizon()).following:
+        raise HttpRefusal(
+            400,
+            "unknown_position",
+            f"{name}: there is no event {position} yet; this database is another one, or was set back. Begin anew",
+        )
+    return position
+
+
+async def _opened(
+    request: Request,
+    services: Services,
+    who: Caller,
+    topic: Topic,
+    after: Position | None,
+    *,
+    follow: bool,
+    has_ended: bool = False,
+) -> Response:
+    stream = Stream(topic, who.tenant_id, request.scope.get(ABORT_CONNECTION, _nothing))
+    follow = follow and not request.scope.get(IS_HEAD)
+    if follow:
+        await services.streams.join(stream, has_ended=has_ended)
+    else:
+        stream.joined = (await services.event_log.horizon()).position
+    return EventStream(services, stream, after, is_live=follow, has_ended=has_ended)
+
+
+def _nothing() -> None:
+    """Abort nothing: the server offers no way to."""
+
+
+class EventStream(Response):
+    """The answer that goes on: first what was before, then what the hub puts to the stream."""
+
+    def __init__(
+        self, services: Services, stream: Stream, after: Position | None, *, is_live: bool, has_ended: bool
+    ) -> None:
+        """`after` None: nothing of what was before. A stream that `is_live` has joined; it leaves with the answer.
+
+        Of a job that `has_ended` no text is shown: it has its answer.
+        """
+        super().__init__(headers=_HEADERS, media_type=MEDIA_TYPE)
+        del self.headers["content-length"]
+        self._services = services
+        self._stream = stream
+        self._after = stream.joined if after is None else after
+        self._is_live = is_live
+        self._has_ended = has_ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = monotonic()
+        gone = asyncio.create_task(_gone(receive))
+        gone.add_done_callback(lambda _: self._stream.cut())
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async for chunk in self._chunks():
+                if gone.done() or (self._stream.is_due and not await self._may_go_on(scope)):
+                    break
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            gone.cancel()
+            if self._is_live:
+                self._services.streams.leave(self._stream)
+            scope[WAITED] = scope.get(WAITED, 0.0) + monotonic() - begun
+
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        try:
+            yield retry_frame(random.randint(*_RETRY_MILLISECONDS))  # noqa: S311 - so that not all come at once
+            async for events in self._past():
+                yield b"".join(map(event_frame, events))
+            if not self._is_live:
+                return
+            if (said := await self._said()) is not None:
+                yield text_frame(said)
+        except DatabaseUnavailable:
+            return  # the client comes back for the rest
+        while (chunk := await self._stream.next()) is not None:
+            yield chunk
+
+    async def _past(self) -> AsyncIterator[list[LoggedEvent]]:
+        """Yield the events that were there before the stream, in pages."""
+        log, stream, after = self._services.event_log, self._stream, self._after
+        while after < stream.joined and not stream.is_cut:
+            async with self._services.streams.reading:
+                if stream.topic.followed is Followed.TENANT:
+                    events, more = await log.of_tenant(stream.tenant_id, after, to=stream.joined)
+                else:
+                    assert isinstance(stream.topic.of, UUID)
+                    with_children = stream.topic.followed is Followed.TREE
+                    page = (stream.tenant_id, stream.topic.of, after, _PAGE)
+                    events = await log.of_job(*page, to=stream.joined, with_children=with_children)
+                    more = events[-1].position if len(events) == _PAGE else None
+            if events:
+                yield list(events)
+            after = stream.joined if more is None else more
+
+    async def _said(self) -> TextPiece | None:
+        """Return what the model has said before the stream."""
+        if self._has_ended or not isinstance(self._stream.topic.of, UUID):
+            return None
+        tenant_id, job_id, below = self._stream.tenant_id, self._stream.topic.of, self._stream.texts_below
+        text = await self._services.texts.live_text(tenant_id, job_id, below)
+        return None if text is None else TextPiece(text.epoch, tenant_id, text.stage, 0, text.text)
+
+    async def _may_go_on(self, scope: Scope) -> bool:
+        """Return whether the caller's key still opens what it has opened."""
+        self._stream.is_due = False
+        given = dict(scope["headers"]).get(b"authorization")
+        try:
+            await self._services.access.caller(
+                scope["method"], scope["path"], None if given is None else given.decode("latin-1")
+            )
+        except DatabaseUnavailable:
+            return True  # it was good a moment ago, and nothing can be read now either
+        except (PlanqError, HttpRefusal):
+            return False
+        return True
+
+
+async def _gone(receive: Receive) -> None:
+    """Return when the client has gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
