@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
     AliasChoices,
-    BeforeValidator,
     Field,
     PlainValidator,
     SecretStr,
@@ -26,109 +23,39 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from shared.domain.errors import InvalidRequest, Misconfigured
+from shared.domain.errors import Misconfigured
 from shared.domain.jobs.limits import Limits, TenantLimits, read_tenant_limits
 from shared.domain.jobs.states import JobStatus
-from shared.domain.models.names import check_model_name
 from shared.domain.redact import secrets_of
 from shared.domain.rounds.guard import GuardLimits
 from shared.domain.tenants.master_keys import MasterKey, read_master_keys
 from shared.domain.tools.policy import read_tool_policy
+from shared.setting_kinds import (
+    Days,
+    FilePath,
+    WebAddress,
+    ascii_keys,
+    comma_separated,
+    hosts_alone,
+    known_log_level,
+    model_name,
+    optional_model_name,
+    readable_master_keys,
+)
 
 VERSION = "0.1.0"
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
-_MAX_DAYS = 36_500
-
 _MARGIN_SHARE = 0.2
 """Of a lease of 15 s 3 s: two beats in a row may fail before anything is stopped."""
 
-
-def _none_is_for_ever(value: Any) -> Any:
-    return None if isinstance(value, str) and value.strip().lower() in ("", "none") else value
-
-
-def _retained(days: float | None) -> float | None:
-    if days is not None and not 0 < days <= _MAX_DAYS:
-        raise ValueError(
-            f"expected more than 0 and at most {_MAX_DAYS:,} days, found {days:g}; to remove jobs soon after their "
-            "end, set a very small number (0.001 is 86 seconds); to keep them for ever, `none`"
-        )
-    return days
-
-
-Days = Annotated[float | None, BeforeValidator(_none_is_for_ever), AfterValidator(_retained)]
-"""A time in days, fractions too; None means for ever."""
 
 _MOST_SECONDS = 10 * 365 * 86_400
 """Ten years: no clock and no type that a time is put into overflows below it."""
 
 _MOST = 2**31 - 1
 """The largest integer that every room can carry, the database's included."""
-
-_LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
-
-
-def _log_level(value: str) -> str:
-    if value.upper() not in _LOG_LEVELS:
-        raise ValueError(f"expected one of {', '.join(_LOG_LEVELS)}")
-    return value.upper()
-
-
-def _model(value: str) -> str:
-    try:
-        check_model_name(value, allow_cassette=True)
-    except InvalidRequest as error:
-        raise ValueError(error.message) from None
-    return value
-
-
-def _optional_model(value: str | None) -> str | None:
-    return _model(value) if value else None
-
-
-def _web_address(value: str | None) -> str | None:
-    if not value:
-        return value
-    try:
-        parts = urlsplit(value)
-        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_one = False
-    if not is_one:
-        raise ValueError("expected an address that begins with http:// or https://")
-    return value
-
-
-def _named(value: Any) -> Any:
-    if isinstance(value, str) and not value.strip():
-        raise ValueError("expected the path of a file; leave the variable unset where there is none")
-    return value
-
-
-def _keys(value: str) -> str:
-    keys = comma_separated(value)
-    if value and not keys:
-        raise ValueError("expected keys, separated by commas; leave the variable unset where there are none")
-    if not all(key.isascii() and key.isprintable() and " " not in key for key in keys):
-        raise ValueError("expected keys of visible ASCII characters: no others go into a header")
-    return value
-
-
-def _secret_keys(value: SecretStr) -> SecretStr:
-    read_master_keys(value.get_secret_value())
-    return value
-
-
-def _hosts(value: str) -> str:
-    if any(set(host) & set("/@?# ") for host in comma_separated(value)):
-        raise ValueError("expected names or addresses of hosts alone, separated by commas")
-    return value
-
-
-WebAddress = Annotated[str | None, AfterValidator(_web_address)]
-FilePath = Annotated[Path | None, BeforeValidator(_named)]
 
 
 class Settings(BaseSettings):
@@ -164,7 +91,7 @@ class Settings(BaseSettings):
     # API
     host: str = Field(default="127.0.0.1", description="Address of the API; other than loopback needs keys.")
     port: int = Field(default=8000, ge=0, le=65_535, description="Port of the API.")
-    api_keys: Annotated[str, AfterValidator(_keys)] = Field(
+    api_keys: Annotated[str, AfterValidator(ascii_keys)] = Field(
         default="",
         repr=False,
         description="Keys of the tenant `default` with all scopes, separated by commas; other keys are made by "
@@ -175,7 +102,7 @@ class Settings(BaseSettings):
         description="Every request needs a key, from this machine too, as it does with `PLANQ_API_KEYS`; one of both "
         "is needed where `PLANQ_HOST` is not loopback.",
     )
-    secret_keys: Annotated[SecretStr, AfterValidator(_secret_keys)] = Field(
+    secret_keys: Annotated[SecretStr, AfterValidator(readable_master_keys)] = Field(
         default=SecretStr(""),
         description="Keys under which secrets of tenants lie, newest first: each 32 bytes in base64, separated by "
         "commas.",
@@ -279,7 +206,7 @@ class Settings(BaseSettings):
     tools_file: FilePath = Field(default=None, description="YAML file of tool declarations.")
     mcp_file: FilePath = Field(default=None, description="`mcp.json` of MCP servers.")
     http_fetch_max_bytes: int = Field(default=5 * 1024 * 1024, ge=1024, description="Most that `http_fetch` reads.")
-    http_fetch_allow_hosts: Annotated[str, AfterValidator(_hosts)] = Field(
+    http_fetch_allow_hosts: Annotated[str, AfterValidator(hosts_alone)] = Field(
         default="", description="Hosts that `http_fetch` may reach although their address is private."
     )
 
@@ -296,8 +223,20 @@ class Settings(BaseSettings):
         default=100, ge=1, description="Reminders of one user that are still to come: no agent can fill the future."
     )
 
+    # Webhooks
+    webhook_allow_hosts: Annotated[str, AfterValidator(hosts_alone)] = Field(
+        default="",
+        description="Hosts that webhooks may be sent to although their address is private, `host` or `host:port`.",
+    )
+    webhook_timeout_seconds: float = Field(
+        default=15.0, gt=0, le=60, description="What a receiver gets to answer; then the delivery is tried again."
+    )
+    webhook_concurrency: int = Field(
+        default=50, ge=1, le=1_000, description="Most deliveries that one `io` worker sends at once."
+    )
+
     # Models
-    model: Annotated[str, AfterValidator(_model)] = Field(
+    model: Annotated[str, AfterValidator(model_name)] = Field(
         default="offline", description="The model of jobs that name none."
     )
     model_base_url: WebAddress = Field(
@@ -428,7 +367,7 @@ class Settings(BaseSettings):
     tool_policy: Annotated[dict[str, str], NoDecode, PlainValidator(read_tool_policy)] = Field(
         default={}, description='JSON, `{"TOOL": "auto", …}`, names with `*`: `auto`, `ask` a person, or `deny`.'
     )
-    orchestrate_planner_model: Annotated[str | None, AfterValidator(_optional_model)] = Field(
+    orchestrate_planner_model: Annotated[str | None, AfterValidator(optional_model_name)] = Field(
         default=None,
         description="The model that makes an orchestration's plan of a prompt; a request's `planner_model` wins, and "
         "without either it is the model of the job.",
@@ -443,11 +382,14 @@ class Settings(BaseSettings):
         default=90.0, description="The same for failed jobs: a fault is looked into later than an answer is read."
     )
     retain_cancelled_days: Days = Field(default=30.0, description="The same for cancelled jobs.")
+    retain_deliveries_days: Days = Field(
+        default=30.0, description="Days after its end for which a delivery of a webhook is kept; empty: for ever."
+    )
     retention_sweep_seconds: float = Field(
         default=300.0, gt=0, description="Between two looks for jobs that have been kept long enough."
     )
 
-    log_level: Annotated[str, AfterValidator(_log_level)] = Field(
+    log_level: Annotated[str, AfterValidator(known_log_level)] = Field(
         default="INFO", description="`DEBUG`, `INFO`, `WARNING`, `ERROR`."
     )
     log_json: bool = Field(default=True, description="JSON lines; `false` for people.")
@@ -557,6 +499,17 @@ class Settings(BaseSettings):
         return {status: timedelta(days=kept) for status, kept in days.items() if kept is not None}
 
     @property
+    def kept_deliveries(self) -> timedelta | None:
+        """How long after their end deliveries are kept; None for ever."""
+        days = self.retain_deliveries_days
+        return None if days is None else timedelta(days=days)
+
+    @property
+    def webhook_hosts(self) -> frozenset[str]:
+        """The hosts that webhooks may be sent to although their address is private, in lower case."""
+        return frozenset(host.lower() for host in comma_separated(self.webhook_allow_hosts))
+
+    @property
     def secrets(self) -> frozenset[str]:
         """Every secret that the settings hold: nothing that leaves the process may show one."""
         keys = (self.openai_api_key, self.anthropic_api_key, self.google_api_key, self.web_search_api_key)
@@ -578,11 +531,6 @@ class Settings(BaseSettings):
         return _require(
             "BROKER_URL", self.broker_url, ("redis://", "rediss://", "redis+socket://", "amqp://", "amqps://")
         )
-
-
-def comma_separated(text: str) -> list[str]:
-    """Return the non-empty parts of a comma-separated setting."""
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _require(name: str, url: str, prefixes: tuple[str, ...]) -> str:

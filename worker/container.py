@@ -48,15 +48,19 @@ from shared.ports import (
     Tracker,
     TurnPlanner,
 )
-from shared.settings import VERSION, Settings, comma_separated
+from shared.ports.deliveries import DeliveryStore
+from shared.setting_kinds import comma_separated
+from shared.settings import VERSION, Settings
 from shared.store.catalogue import Catalogue, list_tools
 from shared.store.database import Database
+from shared.store.deliveries import PostgresDeliveries
 from shared.store.jobs.transitions import PostgresJobStore
 from shared.store.jobs.worker_registry import WorkerRegistry
 from shared.store.objects import open_objects
 from shared.store.orchestrations import PostgresOrchestrations
 from shared.store.payloads import PayloadStore
 from shared.store.secrets import SecretStore
+from shared.store.signing import SigningSecrets
 from shared.store.tenants import TenantDirectory
 from shared.store.texts import PostgresTexts
 from shared.telemetry.logs import hide
@@ -75,6 +79,8 @@ from worker.llm.vocabulary import count_tokens
 from worker.tools.builtin.web import read_web_access
 from worker.tools.registry import Registry, load_registry
 from worker.tools.services import ToolServices
+from worker.webhooks.posting import Poster
+from worker.webhooks.sender import DeliverySender, SendsDeliveries, hold_for
 
 if TYPE_CHECKING:
     from worker.tools.mcp import McpToolbox
@@ -92,6 +98,8 @@ CRASH_POINTS: Mapping[str, Collection[str]] = {
     "payloads": methods(Payloads),
     "orchestrations": {"journal"},
     "memory": methods(Memory) - {"find_moments"},
+    "deliveries": methods(DeliveryStore),
+    "poster": methods(SendsDeliveries),
     "sweep": methods(SweepStore),
     "sweep_publisher": methods(Publisher),
     "worker_registry": methods(WorkerRegistry) - methods(SweepStore) - {"live", "unfinished", "broken_invariants"},
@@ -280,6 +288,7 @@ class LaneRuntime:
         self._mcp: McpToolbox | None = None
         self._publishing: asyncio.Task[None] | None = None
         self._warming: asyncio.Task[None] | None = None
+        self._sender: DeliverySender | None = None
         self.workers = 1  # of this lane, as the heartbeat thread has counted them
         self.dispatcher: Dispatcher | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -314,7 +323,6 @@ class LaneRuntime:
         self._texts = LiveTexts(self._failpoints.around("texts", PostgresTexts(self._database)))
         gateway = ModelGateway(models, keys=partial(_provider_key, secrets), texts=self._texts)
         self._gateway = self._failpoints.around("planner", gateway)
-        payloads = PayloadStore(self._database, open_objects(settings.payloads))
         longest_stage = timedelta(seconds=models.longest_call) + _BESIDE_THE_MODEL
         store = self._failpoints.around("store", PostgresJobStore(self._database, self._identity.id, longest_stage))
         responder = self._failpoints.around("responder", self._gateway)
@@ -333,7 +341,7 @@ class LaneRuntime:
             turns=self._gateway,
             responder=responder,
             toolbox=self._failpoints.around_tools("tool", self._tools.registry),
-            payloads=self._failpoints.around("payloads", payloads),
+            payloads=self._failpoints.around("payloads", self._payloads()),
             conclusions=OrchestrationConclusions(self._tools.agent_services),
             prices=self._gateway.price,
             draw=SystemRandom().random,
@@ -352,6 +360,25 @@ class LaneRuntime:
         )
         if self._identity.is_shared:
             self._warming = asyncio.create_task(_warm_up(self._gateway))
+            self._sender = self._started_sender()
+
+    def _payloads(self) -> PayloadStore:
+        return PayloadStore(self._database, open_objects(self._settings.payloads))
+
+    def _started_sender(self) -> DeliverySender:
+        settings = self._settings
+        timeout = timedelta(seconds=settings.webhook_timeout_seconds)
+        store = PostgresDeliveries(self._database, self._identity.id, settings.lease, hold_for(timeout))
+        keys = SigningSecrets(self._database, settings.master_keys, lambda secret: hide([secret]))
+        poster = Poster(keys.of, timeout, settings.webhook_hosts, SystemRandom().random)
+        sender = DeliverySender(
+            self._failpoints.around("deliveries", store),
+            self._failpoints.around("poster", poster),
+            self._tools.agent_services.counts,
+            most=settings.webhook_concurrency,
+        )
+        sender.start()
+        return sender
 
     def _attempt_settings(self) -> AttemptSettings:
         return AttemptSettings(
@@ -401,6 +428,8 @@ class LaneRuntime:
         """Close what `open` opened; idempotent."""
         if self._mcp is not None:
             await self._mcp.aclose()
+        if self._sender is not None:
+            await self._sender.close()
         if self._warming is not None:
             self._warming.cancel()
         if self._texts is not None:

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Column, ForeignKey, Index, Text, text
+from sqlalchemy import Column, ForeignKey, Index, Text
 from sqlmodel import Field, SQLModel
 
 from shared.domain.webhooks.deliveries import DeliveryKind, DeliveryStatus
@@ -58,7 +58,7 @@ class DeliveryRow(SQLModel, table=True):
         partial_index("run_at", _UNFINISHED),
         partial_index("worker_id", "status = 'sending'"),
         partial_index("job_id", "job_id IS NOT NULL"),
-        Index("ix_deliveries_endpoint_id", "endpoint_id", postgresql_where=text("endpoint_id IS NOT NULL")),
+        Index("ix_deliveries_endpoint_id", "endpoint_id"),
         partial_index("finished_at", "finished_at IS NOT NULL"),
     )
     id: UUID = Field(primary_key=True)

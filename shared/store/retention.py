@@ -1,4 +1,4 @@
-"""Retention: deletes jobs that ended long enough ago, then the payloads that nobody refers to any more.
+"""Retention: deletes jobs and deliveries that ended long enough ago, then payloads that nobody refers to any more.
 
 With a job go its plans, steps, events, artifacts and model calls (foreign keys that cascade), and its idempotency key
 is free again; an artifact that a fork took over goes to the fork. What is unfinished is never touched, nor what it
@@ -20,12 +20,14 @@ from shared.store.database import Database, query
 
 PAYLOADS = "payloads"
 BATCHES = "batches"
+DELIVERIES = "deliveries"
 
 _JOBS = 100
 _MOST_STEPS = 2_000
 """A batch takes 0.02 to 0.06 s on the two-core test machine (11/2026), whether its jobs are many or long."""
 
 _PAYLOADS = 100
+_DELIVERIES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +54,11 @@ class Retention:
         database: Database,
         keep: Mapping[JobStatus, timedelta],
         payloads: Collector,
+        deliveries: timedelta | None = None,
     ) -> None:
         """`keep` says how long after their end jobs are kept; a status that is missing is kept for ever.
 
+        `deliveries` says the same of deliveries, None for ever.
         A tenant whose configuration names days of its own has those in their place.
         """
         if unfinished := [status for status in keep if not status.is_terminal]:
@@ -63,6 +67,7 @@ class Retention:
         self._keep = keep
         self._statuses = [*keep, *sorted(TERMINAL_JOB - keep.keys())]
         self._payloads = payloads
+        self._deliveries = deliveries
 
     async def remove(self) -> AsyncIterator[Removed]:
         for status in self._statuses:
@@ -72,8 +77,16 @@ class Retention:
         for status in self._statuses:
             while count := await self._delete(status):
                 yield Removed(status.value, count)
+        while count := await self._delete_deliveries():
+            yield Removed(DELIVERIES, count)
         while count := await self._payloads.collect(_PAYLOADS):
             yield Removed(PAYLOADS, count)
+
+    async def _delete_deliveries(self) -> int:
+        """Delete one batch of deliveries that ended long enough ago; return how many."""
+        if self._deliveries is None:
+            return 0
+        return await self._database.execute("delete_old_deliveries", before=self._deliveries, limit=_DELIVERIES)
 
     async def due(self) -> Mapping[JobStatus, Purgeable]:
         """Return what `remove` would delete now; child jobs, which follow their parents, are not counted."""

@@ -108,7 +108,7 @@ class SecretStore:
         One that somebody replaces meanwhile is left as it is: it is under the newest key already. Raises
         `Misconfigured` without a master key.
         """
-        rows = await self._database.fetch_all("secrets_under_other_keys", key_id=self._newest().id)
+        rows = await self._database.fetch_all("secrets_under_other_keys", key_id=newest_master(self._masters).id)
         resealed, unopened = 0, []
         for row in rows:
             tenant_id, name, seen = row["tenant_id"], row["name"], bytes(row["sealed"])
@@ -128,11 +128,13 @@ class SecretStore:
         return {row["name"]: Sealed(row["key_id"], bytes(row["sealed"])) for row in rows}
 
     def _seal(self, tenant_id: str, name: str, text: str) -> Sealed:
-        return seal(text, tenant_id, name, self._newest(), os.urandom(ENVELOPE_ENTROPY_BYTES))
+        return seal(text, tenant_id, name, newest_master(self._masters), os.urandom(ENVELOPE_ENTROPY_BYTES))
 
-    def _newest(self) -> MasterKey:
-        if not self._masters:
-            raise Misconfigured(
-                "PLANQ_SECRET_KEYS is not set; set it for every process to a key that `openssl rand -base64 32` makes"
-            )
-        return self._masters[0]
+
+def newest_master(masters: Sequence[MasterKey]) -> MasterKey:
+    """Return the key under which secrets are sealed from now on; raises `Misconfigured` where there is none."""
+    if not masters:
+        raise Misconfigured(
+            "PLANQ_SECRET_KEYS is not set; set it for every process to a key that `openssl rand -base64 32` makes"
+        )
+    return masters[0]

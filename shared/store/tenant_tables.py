@@ -48,13 +48,17 @@ class ApiKeyRow(SQLModel, table=True):
 
 
 class SecretRow(SQLModel, table=True):
-    """A tenant's secret, `sealed` under a key of its own that the master key `key_id` has wrapped."""
+    """A tenant's secret, `sealed` under a key of its own that the master key `key_id` has wrapped.
+
+    One that `expires_at` is set for is used only until then, beside the one that has taken its place.
+    """
 
     __tablename__ = "tenant_secrets"
     tenant_id: str = Field(sa_column=Column(Text, ForeignKey("tenants.id"), primary_key=True))
     name: str = text_column(primary_key=True)
     key_id: str = text_column()
     sealed: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+    expires_at: datetime | None = time_column()
     created_at: datetime = time_column(nullable=False, now=True)
     updated_at: datetime = time_column(nullable=False, now=True)
 

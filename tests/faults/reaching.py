@@ -26,6 +26,7 @@ from tests.faults.orchestrating import orchestrated
 from tests.faults.remembering import REMEMBERING
 from tests.faults.scene import MIXED, PATIENCE, Scene
 from tests.faults.speaking import SPEAKING
+from tests.faults.telling import TELLING
 from tests.integration.llm.dialects import KEY, OPENAI_CHAT
 from tests.integration.llm.wire import Reply, wire_server
 from tests.support.ports import free_port
@@ -452,6 +453,7 @@ REACH: dict[str, Recipe] = {
     **CONVERSING,
     **REMEMBERING,
     **SPEAKING,
+    **TELLING,
     "worker_registry.register": mixed,
     "worker_registry.publish_tools": mixed,
     "worker_registry.heartbeat": mixed,

@@ -172,13 +172,16 @@ class Scene:
         model: str = "offline",
         limits: Limits | None = None,
         strategy: Strategy = Strategy.PLAN,
+        callback_url: str | None = None,
     ) -> UUID:
         """Store a job with a plan of `calls` (or, without any, one that the model plans) and publish its wake-up."""
         job_id = new_id()
         plan = (
             {"calls": [{"tool_name": name, "arguments": arguments} for name, arguments in calls]} if calls else None
         )
-        submission = Submission(job_id, "default", text, strategy, model, limits or Limits(), plan=plan)
+        submission = Submission(
+            job_id, "default", text, strategy, model, limits or Limits(), plan=plan, callback_url=callback_url
+        )
         self.caller.do(self.caller.requests.submit(submission))
         if publish:
             # Where the broker is in trouble it may refuse: the sweeper of a worker then finds the job.

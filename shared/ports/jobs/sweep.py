@@ -355,7 +355,7 @@ def job_of(place: Place) -> UUID:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What one batch removed: `kind` is the status of the jobs, `batches` or `payloads`; `count` is never 0."""
+    """What one batch removed: `kind` is the status of the jobs, or a table; `count` is never 0."""
 
     kind: str
     count: int

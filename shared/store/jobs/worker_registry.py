@@ -411,6 +411,7 @@ class WorkerRegistry:
     async def tidy(self) -> None:
         await self._database.execute("forget_dead_workers")
         await self._database.execute("forget_schedules")
+        await self._database.execute("forget_expired_secrets")
         await self._database.execute("forget_suspects")
         await self._database.execute("forget_texts")
         await self._database.execute("forget_watches")

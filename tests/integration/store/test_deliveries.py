@@ -22,6 +22,7 @@ from shared.store.ids import new_id
 from shared.store.jobs.transitions import PostgresJobStore
 from shared.store.jobs.worker_registry import WorkerRegistry
 from shared.store.requests import RequestStore, Submission
+from shared.store.retention import Retention
 from shared.store.webhooks import WebhookStore
 from tests.support.clock import move_clock
 
@@ -241,6 +242,26 @@ def test_a_delivery_is_begun_anew_with_the_whole_ladder_before_it(database_url: 
         assert not (await post.database.call("planq_redeliver", "another", first.id))["found"]
         (again,) = await post.take()
         assert (again.id, again.attempt, again.tries) == (first.id, 2, 1)
+
+    play(database_url, work)
+
+
+def test_deliveries_are_forgotten_some_time_after_their_end(database_url: str) -> None:
+    async def work(post: Post) -> None:
+        class NoPayloads:
+            async def collect(self, limit: int) -> int:
+                return 0
+
+        retention = Retention(post.database, {}, NoPayloads(), timedelta(days=30))
+        await post.add("https://a.example/")
+        await post.add("https://b.example/")
+        (first,) = await post.take(1)
+        assert await post.store.finish(first, SENT)
+        await move_clock(post.database, timedelta(days=29))
+        assert [one async for one in retention.remove()] == []
+        await move_clock(post.database, timedelta(days=31))
+        assert [(one.kind, one.count) async for one in retention.remove()] == [("deliveries", 1)]
+        assert await post.statuses() == ["pending"]
 
     play(database_url, work)
 

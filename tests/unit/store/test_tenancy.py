@@ -77,6 +77,7 @@ ENGINE = {
     "tree_usage": "of a claim's job and those below it",
     "model_of_job": "of a claim's job",
     "charge_schedules": "of jobs that retention holds",
+    "delete_old_deliveries": "what ended long enough ago, of all tenants",
     "delete_purgeable_jobs": "of jobs that retention holds",
     "write_texts": "of claims' jobs; a piece brings the tenant of its claim",
 }
@@ -98,6 +99,7 @@ ALL_TENANTS = {
     "expired_plans": "a sweep",
     "expired_questions": "a sweep",
     "fire_schedule": "of a schedule that a sweep has found; the job is its tenant's",
+    "forget_expired_secrets": "a sweep",
     "forget_dead_workers": "workers are nobody's",
     "forget_objects": "the collector of unused objects, by where they lie",
     "forget_schedules": "a sweep",

@@ -365,6 +365,7 @@ CREATE TABLE tenant_secrets (
     name TEXT NOT NULL,
     key_id TEXT NOT NULL,
     sealed BYTEA NOT NULL,
+    expires_at TIMESTAMP WITH TIME ZONE,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
     updated_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
     CONSTRAINT pk_tenant_secrets PRIMARY KEY (tenant_id, name),
@@ -558,7 +559,7 @@ CREATE TABLE deliveries (
     CONSTRAINT fk_deliveries_endpoint_id FOREIGN KEY(endpoint_id) REFERENCES endpoints (id) ON DELETE CASCADE
 );
 
-CREATE INDEX ix_deliveries_endpoint_id ON deliveries (endpoint_id) WHERE endpoint_id IS NOT NULL;
+CREATE INDEX ix_deliveries_endpoint_id ON deliveries (endpoint_id);
 
 CREATE INDEX ix_deliveries_finished_at ON deliveries (finished_at) WHERE finished_at IS NOT NULL;
 

@@ -115,3 +115,10 @@ SELECT id FROM gone
 -- are gone nobody knows it.
 UPDATE schedules SET budget = planq_budget_left(budget, last_job_id), last_job_id = NULL
 WHERE is_active AND budget IS NOT NULL AND last_job_id = ANY (%(ids)s)
+
+-- name: delete_old_deliveries
+-- Removes deliveries that ended long enough ago, oldest first.
+DELETE FROM deliveries WHERE id IN (
+    SELECT id FROM deliveries WHERE finished_at < planq_now() - %(before)s::interval ORDER BY finished_at LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
+)

@@ -12,8 +12,8 @@ SET key_id = excluded.key_id, sealed = excluded.sealed, updated_at = excluded.up
 SELECT name, key_id, created_at, updated_at FROM tenant_secrets WHERE tenant_id = %(tenant_id)s ORDER BY name
 
 -- name: sealed_secrets
--- The sealed secrets of a tenant.
-SELECT name, key_id, sealed FROM tenant_secrets WHERE tenant_id = %(tenant_id)s
+-- The sealed secrets of a tenant, those that sign apart.
+SELECT name, key_id, sealed FROM tenant_secrets WHERE tenant_id = %(tenant_id)s AND NOT starts_with(name, 'webhook/')
 
 -- name: remove_secret
 -- Removes a secret of a tenant.
@@ -27,3 +27,31 @@ SELECT tenant_id, name, key_id, sealed FROM tenant_secrets WHERE key_id <> %(key
 -- Replaces a sealed secret by one that was sealed anew, unless it has changed meanwhile.
 UPDATE tenant_secrets SET key_id = %(key_id)s, sealed = %(sealed)s
 WHERE tenant_id = %(tenant_id)s AND name = %(name)s AND sealed = %(seen)s
+
+-- name: signing_secrets
+-- The sealed secrets of a tenant that sign for somebody now, newest first.
+SELECT name, key_id, sealed FROM tenant_secrets
+WHERE tenant_id = %(tenant_id)s AND starts_with(name, %(prefix)s) AND (expires_at IS NULL OR expires_at > planq_now())
+ORDER BY expires_at IS NOT NULL, created_at DESC
+
+-- name: add_signing_secret
+-- Stores the first secret that signs for somebody; nothing where somebody else has done so.
+INSERT INTO tenant_secrets (tenant_id, name, key_id, sealed, created_at, updated_at)
+VALUES (%(tenant_id)s, %(name)s, %(key_id)s, %(sealed)s, planq_now(), planq_now())
+ON CONFLICT (tenant_id, name) DO NOTHING
+
+-- name: rotate_signing_secret
+-- Stores another secret that signs for somebody; the one before goes on for a while, those before that one do not.
+WITH outdated AS (
+    DELETE FROM tenant_secrets
+    WHERE tenant_id = %(tenant_id)s AND starts_with(name, %(prefix)s) AND expires_at IS NOT NULL
+), kept AS (
+    UPDATE tenant_secrets SET expires_at = planq_now() + %(overlap)s, updated_at = planq_now()
+    WHERE tenant_id = %(tenant_id)s AND starts_with(name, %(prefix)s) AND expires_at IS NULL
+)
+INSERT INTO tenant_secrets (tenant_id, name, key_id, sealed, created_at, updated_at)
+VALUES (%(tenant_id)s, %(name)s, %(key_id)s, %(sealed)s, planq_now(), planq_now())
+
+-- name: forget_expired_secrets
+-- Removes secrets whose time beside their successors is over.
+DELETE FROM tenant_secrets WHERE expires_at < planq_now()

@@ -30,8 +30,14 @@ WITH changed AS (
 SELECT c.*, CASE WHEN c.is_disabled THEN planq_drop_deliveries(%(tenant_id)s, c.id) END AS dropped FROM changed c
 
 -- name: delete_endpoint
--- Removes an endpoint; its deliveries go with it. Yields its id.
-DELETE FROM endpoints WHERE tenant_id = %(tenant_id)s AND id = %(id)s RETURNING id
+-- Removes an endpoint and its secrets; its deliveries go with it. Yields its id.
+WITH gone AS (
+    DELETE FROM endpoints WHERE tenant_id = %(tenant_id)s AND id = %(id)s RETURNING id
+), secrets AS (
+    DELETE FROM tenant_secrets
+    WHERE tenant_id = %(tenant_id)s AND starts_with(name, 'webhook/' || (SELECT id FROM gone)::text || '/')
+)
+SELECT id FROM gone
 
 -- name: test_endpoint
 -- Writes a delivery to one endpoint, whatever it wants to be told; no row where there is none, or it is disabled.

@@ -1,0 +1,106 @@
+"""The kinds of values that settings have, and what is refused of each where the environment is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, SecretStr
+
+from shared.domain.errors import InvalidRequest
+from shared.domain.models.names import check_model_name
+from shared.domain.tenants.master_keys import read_master_keys
+
+_MAX_DAYS = 36_500
+
+
+def comma_separated(text: str) -> list[str]:
+    """Return the non-empty parts of a comma-separated setting."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _none_is_for_ever(value: Any) -> Any:
+    return None if isinstance(value, str) and value.strip().lower() in ("", "none") else value
+
+
+def _retained(days: float | None) -> float | None:
+    if days is not None and not 0 < days <= _MAX_DAYS:
+        raise ValueError(
+            f"expected more than 0 and at most {_MAX_DAYS:,} days, found {days:g}; to remove jobs soon after their "
+            "end, set a very small number (0.001 is 86 seconds); to keep them for ever, `none`"
+        )
+    return days
+
+
+Days = Annotated[float | None, BeforeValidator(_none_is_for_ever), AfterValidator(_retained)]
+"""A time in days, fractions too; None means for ever."""
+
+_LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+def known_log_level(value: str) -> str:
+    """Return a level of logging in capitals. Raises `ValueError`."""
+    if value.upper() not in _LOG_LEVELS:
+        raise ValueError(f"expected one of {', '.join(_LOG_LEVELS)}")
+    return value.upper()
+
+
+def model_name(value: str) -> str:
+    """Return the name of a model, cassettes too. Raises `ValueError`."""
+    try:
+        check_model_name(value, allow_cassette=True)
+    except InvalidRequest as error:
+        raise ValueError(error.message) from None
+    return value
+
+
+def optional_model_name(value: str | None) -> str | None:
+    """Return the name of a model, or nothing. Raises `ValueError`."""
+    return model_name(value) if value else None
+
+
+def _web_address(value: str | None) -> str | None:
+    if not value:
+        return value
+    try:
+        parts = urlsplit(value)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_one = False
+    if not is_one:
+        raise ValueError("expected an address that begins with http:// or https://")
+    return value
+
+
+def _named(value: Any) -> Any:
+    if isinstance(value, str) and not value.strip():
+        raise ValueError("expected the path of a file; leave the variable unset where there is none")
+    return value
+
+
+def ascii_keys(value: str) -> str:
+    """Return keys that fit into a header. Raises `ValueError`."""
+    keys = comma_separated(value)
+    if value and not keys:
+        raise ValueError("expected keys, separated by commas; leave the variable unset where there are none")
+    if not all(key.isascii() and key.isprintable() and " " not in key for key in keys):
+        raise ValueError("expected keys of visible ASCII characters: no others go into a header")
+    return value
+
+
+def readable_master_keys(value: SecretStr) -> SecretStr:
+    """Return keys that secrets can be sealed with. Raises `ValueError`."""
+    read_master_keys(value.get_secret_value())
+    return value
+
+
+def hosts_alone(value: str) -> str:
+    """Return names of hosts, with a port or without. Raises `ValueError`."""
+    if any(set(host) & set("/@?# ") for host in comma_separated(value)):
+        raise ValueError("expected names or addresses of hosts alone, separated by commas")
+    return value
+
+
+WebAddress = Annotated[str | None, AfterValidator(_web_address)]
+FilePath = Annotated[Path | None, BeforeValidator(_named)]

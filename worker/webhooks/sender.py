@@ -1,0 +1,156 @@
+"""Sends all deliveries that are due, of all tenants, as long as its worker lives.
+
+Every `io` worker does so. A claim takes each delivery once; one whose worker was lost between sending and its commit
+is sent again under the same id, by which the receiver knows it. A receiver that is slow holds up nobody else: of one
+recipient only so many are under way at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import MutableMapping
+from datetime import timedelta
+from typing import Protocol
+
+from shared.domain.errors import DatabaseUnavailable, ErrorRecord
+from shared.domain.webhooks.deliveries import DeliveryOutcome, after_failure
+from shared.ports.deliveries import Delivery, DeliveryStore
+from worker.engine.persist import persist
+
+_log = logging.getLogger("planq.webhooks")
+
+TICK_SECONDS = 1.0
+"""Between two looks where nothing was due: one probe of an index."""
+
+EACH = 8
+"""How many of one recipient are taken at once; a claim takes no more, so that at most twice as many are under way."""
+
+_CLOSE_SECONDS = 5.0
+
+
+class SendsDeliveries(Protocol):
+    """What makes an attempt (`Poster`)."""
+
+    async def send(self, delivery: Delivery) -> DeliveryOutcome:
+        """Make one attempt; returns what became of it. Raises `DatabaseUnavailable`."""
+        ...
+
+
+def hold_for(timeout: timedelta) -> timedelta:
+    """Return how long an attempt is waited for whose receiver gets `timeout`: a busy loop and a commit have room."""
+    return 2 * timeout + timedelta(seconds=60)
+
+
+class DeliverySender:
+    """The deliveries of one worker; lives on one event loop. `counts` are totals by name and outcome."""
+
+    def __init__(
+        self,
+        store: DeliveryStore,
+        poster: SendsDeliveries,
+        counts: MutableMapping[tuple[str, ...], int],
+        *,
+        most: int,
+        tick_seconds: float = TICK_SECONDS,
+    ) -> None:
+        self._store = store
+        self._poster = poster
+        self._counts = counts
+        self._most = most
+        self._tick_seconds = tick_seconds
+        self._under_way: dict[asyncio.Task[None], str] = {}
+        self._is_full = False
+        self._freed = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Send from now on, on the running loop."""
+        self._running = asyncio.create_task(self.run())
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        while True:
+            self._freed.clear()
+            try:
+                await self.fill()
+            except DatabaseUnavailable as error:
+                _log.warning("database_unavailable", extra={"cause": error.message})
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._tick_seconds):
+                    await self._freed.wait()
+
+    async def fill(self) -> None:
+        """Begin as many deliveries as are due and have room here. Raises `DatabaseUnavailable`."""
+        self._is_full = False
+        while not self._is_full:
+            of_each = Counter(self._under_way.values())
+            busy = [recipient for recipient, count in of_each.items() if count >= EACH]
+            room = min(EACH, self._most - len(self._under_way))
+            claimed = await self._store.claim(room, busy) if room > 0 else ()
+            for delivery in claimed:
+                task = asyncio.create_task(self._deliver(delivery))
+                self._under_way[task] = delivery.recipient
+                task.add_done_callback(self._ended)
+            if len(claimed) < room:
+                # Those passed over are looked for as soon as one of their recipient's has ended.
+                self._is_full = bool(busy)
+                return
+            self._is_full = room <= 0
+
+    async def settle(self) -> None:
+        """Wait until nothing is under way here."""
+        while self._under_way:
+            await asyncio.wait(self._under_way)
+
+    async def close(self) -> None:
+        """Begin nothing more; let what is under way end, for some seconds. Another worker sends the rest again."""
+        if self._running is not None:
+            self._running.cancel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await self.settle()
+        for task in self._under_way:
+            task.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._under_way[task]
+        if self._is_full:
+            self._freed.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("delivery_not_ended", exc_info=error)  # whoever finds it overdue sends it again
+
+    async def _deliver(self, delivery: Delivery) -> None:
+        try:
+            outcome = await persist(lambda: self._poster.send(delivery))
+        except DatabaseUnavailable:
+            raise
+        except Exception as error:
+            _log.exception("delivery_broke", extra={"delivery": str(delivery.id)})
+            described = ErrorRecord.of(error)
+            again = ErrorRecord(described.code, described.message, retryable=True)
+            outcome = after_failure(again, delivery.tries, None, 0.0)
+        applied = await persist(lambda: self._store.finish(delivery, outcome))
+        _tell(delivery, outcome, applied=applied)
+        result = "sent" if outcome.is_sent else "failed" if outcome.again is None else "again"
+        key = ("delivery", result)
+        self._counts[key] = self._counts.get(key, 0) + 1
+
+
+def _tell(delivery: Delivery, outcome: DeliveryOutcome, *, applied: bool) -> None:
+    """Log an attempt that did not succeed; of the address only its recipient, for the rest may be secret."""
+    if outcome.error is None:
+        return
+    fields = {
+        "delivery": str(delivery.id),
+        "tenant": delivery.tenant_id,
+        "recipient": delivery.recipient,
+        "code": outcome.error.code,
+        "cause": outcome.error.message,
+        "attempt": delivery.attempt,
+        "applied": applied,
+    }
+    _log.warning("delivery_failed" if outcome.again is None else "delivery_retrying", extra=fields)
