@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
@@ -43,12 +43,16 @@ class LiveText:
 class TextSink(Protocol):
     """Takes texts of jobs that somebody follows."""
 
-    async def write(self, pieces: Sequence[TextPiece]) -> Mapping[Epoch, int]:
-        """Add a piece to each text; return how many characters are there now, of those texts that somebody follows.
+    async def followed(self, job_ids: Collection[UUID]) -> Collection[UUID]:
+        """Return those of the jobs that somebody follows; raises `DatabaseUnavailable`."""
+        ...
 
-        Nothing is kept of the others, nor of a piece that does not follow what is there: whoever writes goes on from
-        the number that is returned. A piece may be empty, to ask for that. Precondition: one piece of each epoch, and
-        texts that can be stored (`shared.domain.errors.storable`). Raises `DatabaseUnavailable`; whether the pieces
-        were added is then unknown, and to write them again is harmless.
+    async def write(self, pieces: Sequence[TextPiece]) -> Mapping[Epoch, int]:
+        """Add a piece to each text; return how many characters of each are there now.
+
+        Nothing is kept of a piece that does not follow what is there: whoever writes goes on from the number that is
+        returned. A text that a newer one of its job has replaced is missing. Precondition: one piece of each epoch,
+        none of them empty, and texts that can be stored (`shared.domain.errors.storable`). Raises
+        `DatabaseUnavailable`; whether the pieces were added is then unknown, and to write them again is harmless.
         """
         ...

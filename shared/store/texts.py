@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from uuid import UUID
 
 from shared.ports.streams import Epoch, TextPiece
 from shared.store.database import Database
@@ -14,6 +15,9 @@ class PostgresTexts:
     def __init__(self, database: Database) -> None:
         """`database` is opened and closed by others."""
         self._database = database
+
+    async def followed(self, job_ids: Collection[UUID]) -> Collection[UUID]:
+        return {row["job_id"] for row in await self._database.fetch_all("followed_jobs", job_ids=list(job_ids))}
 
     async def write(self, pieces: Sequence[TextPiece]) -> Mapping[Epoch, int]:
         rows = await self._database.fetch_all(

@@ -20,7 +20,7 @@ FOUR = "It is four, and here is why: " + "two and two make four. " * 20
 FIVE = "It is five, and here is why: " + "two and two make five. " * 20
 
 _SHOWN = 3
-"""The write by which a text is there: the first asks who follows, the second brings what was said until then."""
+"""The look by which a text is there: after each look that found somebody it is written."""
 
 
 def live_text(scene: Scene, job_id: UUID) -> LiveText | None:
@@ -40,25 +40,30 @@ def speaking(scene: Scene, point: str) -> None:
         given = {"OPENAI_BASE_URL": f"{model.url}/v1", "OPENAI_API_KEY": KEY}
         job_id = scene.submit(text="What is 2+2?", model=OPENAI_CHAT.model)
         scene.caller.do(StreamStore(scene.caller.database).watch([job_id], new_id(), 10 * PATIENCE))
-        scene.died_at(f"{point}@{_SHOWN}", **given)
+        scene.died_at(point, **given)
         broken = live_text(scene, job_id)
-        assert broken is not None
-        assert FIVE.startswith(broken.text)
+        assert broken is None if point == "texts.write:before" else FIVE.startswith(_text(broken))
 
         scene.worker(**given)
         eventually(lambda: _is_newer(live_text(scene, job_id), broken), PATIENCE, what="the second reply is shown")
-        newer = live_text(scene, job_id)
-        assert newer is not None
-        assert FOUR.startswith(newer.text), "nothing of the first one is left in it"
+        assert FOUR.startswith(_text(live_text(scene, job_id))), "nothing of the first one is left in it"
         shown.set()
         job, _ = scene.ends(job_id)
-    told = live_text(scene, job_id)
-    assert told is not None
-    assert (job["status"], told.text) == ("completed", job["answer"])
+    assert (job["status"], job["answer"]) == ("completed", _text(live_text(scene, job_id)))
 
 
-def _is_newer(text: LiveText | None, than: LiveText) -> bool:
-    return text is not None and text.epoch.attempt > than.epoch.attempt
+def spoken(scene: Scene, point: str) -> None:
+    """Recipe: as `speaking`, at a look after the first words were written."""
+    speaking(scene, f"{point}@{_SHOWN}")
 
 
-SPEAKING: dict[str, Recipe] = {"texts.write": speaking}
+def _text(text: LiveText | None) -> str:
+    assert text is not None
+    return text.text
+
+
+def _is_newer(text: LiveText | None, than: LiveText | None) -> bool:
+    return text is not None and (than is None or text.epoch.attempt > than.epoch.attempt)
+
+
+SPEAKING: dict[str, Recipe] = {"texts.write": speaking, "texts.followed": spoken}

@@ -1,8 +1,8 @@
 """What models are saying, for those who follow a job while it runs.
 
-A process keeps the text of each call of a stage as long as the call runs. Every moment one statement takes what is
-new of the texts whose jobs somebody follows, for all calls together, and says which those are; nobody else's text
-leaves the process. While no model streams, nothing is asked.
+A process keeps the text of each call of a stage as long as the call runs. Every moment it asks, for all of them
+together, which of their jobs somebody follows, and writes what is new of those in one statement; nobody else's text
+leaves the process. While no call runs, nothing is asked.
 
 A try of a model is an epoch of its own, so a call that is made again, here or by another worker, never shows a text
 twice. The tries of a process are counted over all its calls: an attempt at a stage belongs to one process.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import count
 from uuid import UUID
 
@@ -33,11 +33,11 @@ class LiveCall:
     def __init__(self, texts: LiveTexts, ask: Ask, stage: StageAttempt, form: SpeechForm) -> None:
         """`ask` is that of the `stage`; its job is the one that people follow."""
         self._texts = texts
-        self._job_id = UUID(ask.job_id)
+        self.job_id = UUID(ask.job_id)
         self._tenant_id = ask.tenant_id
         self._stage = stage
         self._form = form
-        self._written: int | None = None
+        self._is_followed = False
         self._begin_epoch(Speech(form))
 
     def try_anew(self) -> None:
@@ -56,39 +56,35 @@ class LiveCall:
     async def end(self) -> None:
         """Let those who follow the job have all of the text before its answer is committed."""
         self._texts.discard(self)
-        if self._written is not None:
+        if self._is_followed:
             await self._texts.write([self])
 
     def drop(self) -> None:
         """Keep nothing more of a call that has failed, or was cut off; idempotent."""
         self._texts.discard(self)
 
+    def look(self, followed: Collection[UUID]) -> bool:
+        """Take note of whether the job is among those that somebody follows, and return it."""
+        self._is_followed = self.job_id in followed
+        return self._is_followed
+
     def unwritten(self) -> TextPiece | None:
-        """Return what is to be written: of a text that nobody followed so far an empty piece, None without a text."""
+        """Return what is to be written, None where nothing is new."""
         if self._speech.version != self._version:
             self._begin_epoch(self._speech)
-        text = self._speech.text
-        if not text:
+        piece = self._speech.text[self._written :]
+        if not piece:
             return None
-        start = self._written or 0
-        return TextPiece(
-            self._epoch,
-            self._tenant_id,
-            str(self._stage.status),
-            start,
-            "" if self._written is None else text[start:],
-        )
+        return TextPiece(self._epoch, self._tenant_id, str(self._stage.status), self._written, piece)
 
-    def note(self, epoch: Epoch, written: int | None) -> None:
-        """Take note of how much of an epoch's text is there, None where nobody follows."""
+    def note(self, epoch: Epoch, written: int) -> None:
+        """Take note of how much of an epoch's text is there."""
         if epoch == self._epoch:
             self._written = written
 
     def _begin_epoch(self, speech: Speech) -> None:
-        self._speech, self._version = speech, speech.version
-        self._epoch = Epoch(self._job_id, self._stage.attempt, self._texts.next_number())
-        # Whoever follows goes on to do so: the first piece need not wait for one more answer.
-        self._written = None if self._written is None else 0
+        self._speech, self._version, self._written = speech, speech.version, 0
+        self._epoch: Epoch = Epoch(self.job_id, self._stage.attempt, self._texts.next_number())
 
 
 class LiveTexts:
@@ -117,7 +113,7 @@ class LiveTexts:
         self._calls.discard(call)
 
     async def write(self, calls: Sequence[LiveCall]) -> None:
-        """Write what is new of these calls, for those who follow; nothing where the database does not answer."""
+        """Write what is new of these calls; nothing where the database does not answer."""
         async with self._one_at_a_time:
             told = [(call, piece) for call in calls if (piece := call.unwritten()) is not None]
             if not told:
@@ -128,7 +124,8 @@ class LiveTexts:
                 _log.warning("texts_not_written", extra={"cause": error.message})
                 return
             for call, piece in told:
-                call.note(piece.epoch, there.get(piece.epoch))
+                # A text that a newer one has replaced is shown no more.
+                call.note(piece.epoch, there.get(piece.epoch, piece.start + len(piece.text)))
 
     def call(self, ask: Ask, form: SpeechForm | None) -> LiveCall | None:
         """Return the text of a call that is about to be made; None of one that is no stage's, or for no people."""
@@ -146,7 +143,11 @@ class LiveTexts:
             if not self._calls:
                 return
             try:
-                await self.write(list(self._calls))
+                calls = list(self._calls)
+                followed = await self._sink.followed([call.job_id for call in calls])
+                await self.write([call for call in calls if call.look(followed)])
+            except DatabaseUnavailable as error:
+                _log.warning("texts_not_written", extra={"cause": error.message})
             except Exception:
                 # What a model says is shown beside the work, which goes on.
                 _log.exception("texts_not_written")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -34,25 +35,30 @@ class Page:
     def __init__(self, is_seen: Callable[[str], bool] = bool, *, follows: bool = True, outages: int = 0) -> None:
         self.text = ""
         self.epochs: list[Epoch] = []
-        self.written = 0
         self.asked = 0
         self.seen = threading.Event()
         self._is_seen = is_seen
         self._follows = follows
         self._outages = outages
 
-    async def write(self, pieces: Sequence[TextPiece]) -> Mapping[Epoch, int]:
+    async def followed(self, job_ids: Collection[UUID]) -> Collection[UUID]:
         self.asked += 1
-        self.written += sum(len(piece.text) for piece in pieces)
+        self._may_be_away()
+        if not self._follows:
+            self.seen.set()
+            return ()
+        return job_ids
+
+    async def write(self, pieces: Sequence[TextPiece]) -> Mapping[Epoch, int]:
+        self._may_be_away()
+        for piece in pieces:
+            self._show(piece)
+        return {piece.epoch: len(self.text) for piece in pieces}
+
+    def _may_be_away(self) -> None:
         if self._outages:
             self._outages -= 1
             raise DatabaseUnavailable("away")
-        if not self._follows:
-            self.seen.set()
-            return {}
-        for piece in pieces:
-            self._show(piece)
-        return {piece.epoch: len(self.text) if piece.epoch == self.epochs[-1] else 0 for piece in pieces}
 
     def _show(self, piece: TextPiece) -> None:
         if not self.epochs or piece.epoch != self.epochs[-1]:
@@ -60,6 +66,7 @@ class Page:
             assert (piece.epoch.attempt, piece.epoch.number) >= (newest.attempt, newest.number), "epochs only grow"
             self.epochs.append(piece.epoch)
             self.text = ""
+        assert piece.text
         assert piece.start == len(self.text), "no gap, and nothing twice"
         self.text += piece.text
         if self._is_seen(self.text):
@@ -172,7 +179,7 @@ def test_nothing_leaves_the_process_where_nobody_follows(server: WireServer) -> 
     assert shown(OPENAI_CHAT, server, page, responds).text == FOUR
 
     assert page.asked > 0
-    assert page.written == 0
+    assert page.epochs == []
 
 
 def test_a_call_beside_the_stages_is_shown_to_nobody(server: WireServer) -> None:

@@ -30,19 +30,20 @@ def said(job: UUID, start: int, text: str, *, attempt: int = 1, number: int = 1)
     return TextPiece(Epoch(job, attempt, number), "default", "responding", start, text)
 
 
-def test_nothing_is_written_of_a_job_that_nobody_follows(database_url: str) -> None:
-    job, process = new_id(), new_id()
+def test_a_job_is_followed_until_nobody_says_so_any_more(database_url: str) -> None:
+    job, other, process = new_id(), new_id(), new_id()
 
     async def play(streams: StreamStore, texts: PostgresTexts, database: Database) -> None:
-        assert await texts.write([said(job, 0, "Rome")]) == {}
+        assert await texts.followed([job, other]) == set()
         await streams.watch([job], process, 30)
-        assert await texts.write([said(job, 0, "")]) == {Epoch(job, 1, 1): 0}
+        await streams.watch([job], new_id(), 10)
+        assert await texts.followed([job, other]) == {job}
         await streams.unwatch([job], process)
-        assert await texts.write([said(job, 0, "Rome")]) == {}
-        await streams.watch([job], process, 30)
-        await move_clock(database, timedelta(seconds=31))
-        assert await texts.write([said(job, 0, "Rome")]) == {}
-        assert await streams.live_text("default", job, EVERYTHING) is None
+        assert await texts.followed([job, other]) == {job}, "another process follows it, too"
+        await streams.watch([other], process, 10)
+        await streams.watch([other], process, 30)
+        await move_clock(database, timedelta(seconds=11))
+        assert await texts.followed([job, other]) == {other}
 
     played(database_url, play)
 
@@ -52,7 +53,6 @@ def test_a_text_has_no_gap_whatever_was_lost_or_is_sent_twice(database_url: str)
 
     async def play(streams: StreamStore, texts: PostgresTexts, database: Database) -> None:
         epoch = Epoch(job, 1, 1)
-        await streams.watch([job], new_id(), 30)
         assert await texts.write([said(job, 0, "Rö\u00a0m ")]) == {epoch: 5}
         assert await texts.write([said(job, 0, "Rö\u00a0m ")]) == {epoch: 5}, "the same once more"
         assert await texts.write([said(job, 9, "late")]) == {epoch: 5}, "what lies between is missing"
@@ -72,9 +72,8 @@ def test_a_newer_epoch_takes_the_place_of_the_older_ones_and_none_comes_back(dat
     job, other = new_id(), new_id()
 
     async def play(streams: StreamStore, texts: PostgresTexts, database: Database) -> None:
-        await streams.watch([job, other], new_id(), 30)
         await texts.write([said(job, 0, "broken", number=7), said(other, 0, "kept")])
-        assert await texts.write([said(job, 0, "", number=8)]) == {Epoch(job, 1, 8): 0}
+        assert await texts.write([said(job, 3, "ed on", number=8)]) == {Epoch(job, 1, 8): 0}
         broken = LiveText(Epoch(job, 1, 7), "responding", "broken")
         assert await streams.live_text("default", job, EVERYTHING) == broken, "it stands until there is a newer one"
         await texts.write([said(job, 0, "again", number=8)])

@@ -11,32 +11,35 @@ ON CONFLICT (job_id, process) DO UPDATE SET until = excluded.until
 -- Says that nobody follows these jobs any more through a process.
 DELETE FROM watches WHERE process = %(process)s AND job_id = ANY (%(job_ids)s)
 
+-- name: followed_jobs
+-- Those of these jobs that somebody follows. A join: to look each row up in a list takes as long as both are long.
+SELECT job_id FROM unnest(%(job_ids)s::uuid[]) AS j (job_id)
+WHERE EXISTS (SELECT FROM watches w WHERE w.job_id = j.job_id AND w.until > planq_now())
+
 -- name: write_texts
--- Writes what came of texts that somebody follows: of each the piece from `start` on, where that is what follows the
--- pieces that are there. Yields of every text that is followed how many of its characters are there now; a piece is
--- empty where only that is asked for. With its first piece a text takes the place of the older ones of its job; what is
--- older than those that are there is not written any more.
-WITH followed AS (
+-- Writes what came of texts: of each the piece from `start` on, where that is what follows the pieces that are there.
+-- Yields of every text how many of its characters are there now. With its first piece a text takes the place of the older
+-- ones of its job; what is older than those that are there is not written any more.
+WITH given AS (
     SELECT t.*, coalesce((
         SELECT d.start + length(d.text) FROM text_deltas d
         WHERE d.job_id = t.job_id AND d.attempt = t.attempt AND d.try = t.try ORDER BY d.start DESC LIMIT 1
     ), 0) AS written
     FROM unnest(%(job_ids)s::uuid[], %(tenant_ids)s::text[], %(stages)s::text[], %(attempts)s::int[], %(tries)s::int[],
                 %(starts)s::int[], %(pieces)s::text[]) AS t (job_id, tenant_id, stage, attempt, try, start, piece)
-    WHERE EXISTS (SELECT FROM watches w WHERE w.job_id = t.job_id AND w.until > planq_now())
-      AND NOT EXISTS (
-          SELECT FROM text_deltas n WHERE n.job_id = t.job_id AND (n.attempt, n.try) > (t.attempt, t.try))
+    WHERE NOT EXISTS (
+        SELECT FROM text_deltas n WHERE n.job_id = t.job_id AND (n.attempt, n.try) > (t.attempt, t.try))
 ), replaced AS (
-    DELETE FROM text_deltas d USING followed f
-    WHERE d.job_id = f.job_id AND (d.attempt, d.try) < (f.attempt, f.try) AND f.written = 0 AND f.piece <> ''
+    DELETE FROM text_deltas d USING given g
+    WHERE d.job_id = g.job_id AND (d.attempt, d.try) < (g.attempt, g.try) AND g.written = 0 AND g.start = 0
 ), added AS (
     INSERT INTO text_deltas (job_id, tenant_id, stage, attempt, try, start, text)
-    SELECT job_id, tenant_id, stage, attempt, try, start, piece FROM followed WHERE start = written AND piece <> ''
+    SELECT job_id, tenant_id, stage, attempt, try, start, piece FROM given WHERE start = written
     ON CONFLICT DO NOTHING
     RETURNING job_id, attempt, try, start + length(text) AS written
 )
-SELECT f.job_id, f.attempt, f.try, coalesce(a.written, f.written) AS written
-FROM followed f LEFT JOIN added a USING (job_id, attempt, try)
+SELECT g.job_id, g.attempt, g.try, coalesce(a.written, g.written) AS written
+FROM given g LEFT JOIN added a USING (job_id, attempt, try)
 
 -- name: live_text
 -- The newest text of a tenant's job, as far as transactions below `below` have written it; nothing where there is none.
