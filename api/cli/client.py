@@ -6,7 +6,7 @@ own message. Nothing is retried here: `submit` carries an idempotency key, and t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self
 from urllib.parse import quote
@@ -26,6 +26,9 @@ from shared.domain.errors import (
 )
 
 Json = dict[str, Any]
+
+_UPLOAD_SECONDS = 300.0
+"""How long the API may take for one read of a file of 200 MB and its storing."""
 
 _BY_STATUS: Mapping[int, type[PlanqError]] = {
     401: Unauthorized,
@@ -109,11 +112,44 @@ class Client:
         """Answer a question with `{action, content?, reason?, by?, channel?}`, and return it."""
         return self._json("POST", _at("elicitations", elicitation_id), json=body)
 
+    def send_batch(
+        self, lines: Iterable[bytes], size: int | None, params: Mapping[str, str], *, idempotency_key: str | None
+    ) -> Json:
+        """Send the pieces of a file of requests, of `size` bytes where that is known, and return the batch."""
+        headers = {"Content-Type": "application/jsonl"}
+        headers |= {} if size is None else {"Content-Length": str(size)}
+        headers |= {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
+        return self._json("POST", "/batches", content=lines, params=params, headers=headers, timeout=_UPLOAD_SECONDS)
+
+    def batches(self) -> list[Json]:
+        """Return all batches, newest first."""
+        return self._pages("/batches", limit="100")
+
+    def batch(self, batch_id: str) -> Json:
+        """Return a batch."""
+        return self._json("GET", _at("batches", batch_id))
+
+    def ask_of_batch(self, batch_id: str, action: str, body: Json | None = None) -> Json:
+        """Ask to `cancel`, `pause`, `resume` or `retry` a batch, and return it."""
+        options = {} if body is None else {"json": body}
+        return self._json("POST", f"{_at('batches', batch_id)}/{action}", **options)
+
+    @contextmanager
+    def batch_lines(self, batch_id: str, what: str, params: Mapping[str, str]) -> Iterator[Iterator[bytes]]:
+        """Lend the `results` or `errors` of a batch, in pieces; raises `Unavailable` where they break off."""
+        with self._streamed(f"{_at('batches', batch_id)}/{what}", params) as pieces:
+            yield pieces
+
     @contextmanager
     def output(self, job_id: str, index: int) -> Iterator[Iterator[bytes]]:
         """Lend the JSON of a step's output, in pieces, of any size; raises `Unavailable` where it breaks off."""
+        with self._streamed(f"{_job(job_id)}/steps/{index}/output") as pieces:
+            yield pieces
+
+    @contextmanager
+    def _streamed(self, path: str, params: Mapping[str, str] | None = None) -> Iterator[Iterator[bytes]]:
         try:
-            with self._http.stream("GET", f"{_job(job_id)}/steps/{index}/output") as response:
+            with self._http.stream("GET", path, params=params) as response:
                 if not response.is_success:
                     response.read()
                     raise _refusal(response.status_code, _decoded(response), self.url)

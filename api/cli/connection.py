@@ -6,6 +6,7 @@ The options that commands share stand here too, so that each has one name, one v
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
@@ -28,6 +29,7 @@ Url = Annotated[
     ),
 ]
 JobId = Annotated[UUID, typer.Argument(metavar="ID", help="The job's id.")]
+To = Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Write it there; else to standard output.")]
 ApiKey = Annotated[str | None, typer.Option(envvar="PLANQ_API_KEY", help="The key, where the API asks for one.")]
 
 

@@ -6,12 +6,19 @@ text direction that hides what follows, no markup and no emoji codes are read in
 
 from __future__ import annotations
 
+import codecs
 import json
-from collections.abc import Mapping, Sequence
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console
+
+from shared.domain.errors import Misconfigured
 
 _BIDIRECTIONAL = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _C1_AND_DELETE = range(0x7F, 0xA0)
@@ -74,3 +81,38 @@ def print_json(value: Any) -> None:
     """Print a value as JSON for programs: one document, keys in the order given, no colour."""
     out.file.write(json.dumps(value, ensure_ascii=False, indent=2).translate(_JSON_ESCAPES) + "\n")
     out.file.flush()
+
+
+def write_pieces(pieces: Iterable[bytes], to: Path | None) -> None:
+    """Write JSON of any size that comes in pieces: to a file, or to standard output.
+
+    On a terminal it is shown without what could steer the terminal, else as it is. Raises `Misconfigured` for a file
+    that cannot be written; an earlier one stays until the new one is whole.
+    """
+    if to is not None:
+        _write_file(to, pieces)
+    elif sys.stdout.isatty():
+        text = codecs.getincrementaldecoder("utf-8")("replace")
+        for piece in pieces:
+            sys.stdout.write(plain(text.decode(piece)))
+        sys.stdout.write("\n")
+    else:
+        for piece in pieces:
+            sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()
+
+
+def _write_file(target: Path, pieces: Iterable[bytes]) -> None:
+    written = 0
+    try:
+        with NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
+            try:
+                for piece in pieces:
+                    written += file.write(piece)
+                os.replace(file.name, target)
+            except BaseException:
+                os.unlink(file.name)
+                raise
+    except OSError as error:
+        raise Misconfigured(f"--to: {target} cannot be written ({error.strerror})") from error
+    err.print(f"{written} bytes written to {target}", style="dim")

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterable
 from datetime import datetime
-from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Annotated, Any
 
 import typer
 
-from api.cli.connection import ApiKey, AsJson, JobId, Url, connect
-from api.cli.console import as_line, err, out, plain, print_columns, print_json, shown_status
+from api.cli.connection import ApiKey, AsJson, JobId, To, Url, connect
+from api.cli.console import as_line, err, out, print_columns, print_json, shown_status, write_pieces
 from api.cli.outcome import describe_defect, end, reported
 from api.cli.submit import LONG_POLL_SECONDS, code_of, watch_job
-from shared.domain.errors import Misconfigured
 from shared.domain.jobs.states import JobStatus, Priority, StepStatus, Strategy
 
 RESUMABLE = frozenset({JobStatus.COMPLETED, JobStatus.FAILED})
@@ -172,9 +166,7 @@ def _step_row(step: dict[str, Any]) -> list[str]:
 def output(
     job_id: JobId,
     index: Annotated[int, typer.Argument(metavar="STEP", min=0, help="The step's number, from 0.")],
-    to: Annotated[
-        Path | None, typer.Option("--to", metavar="FILE", help="Write it there; else to standard output.")
-    ] = None,
+    to: To = None,
     url: Url = None,
     api_key: ApiKey = None,
 ) -> None:
@@ -183,31 +175,7 @@ def output(
     On a terminal it is shown without what could steer the terminal.
     """
     with reported(as_json=False), connect(url, api_key) as client, client.output(str(job_id), index) as pieces:
-        if to is not None:
-            _write(to, pieces)
-        elif sys.stdout.isatty():
-            sys.stdout.write(plain(b"".join(pieces).decode("utf-8", "replace")) + "\n")
-        else:
-            for piece in pieces:
-                sys.stdout.buffer.write(piece)
-            sys.stdout.buffer.flush()
-
-
-def _write(target: Path, pieces: Iterable[bytes]) -> None:
-    """Write a file that is there as a whole or not at all; an earlier one stays until then."""
-    written = 0
-    try:
-        with NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
-            try:
-                for piece in pieces:
-                    written += file.write(piece)
-                os.replace(file.name, target)
-            except BaseException:
-                os.unlink(file.name)
-                raise
-    except OSError as error:
-        raise Misconfigured(f"--to: {target} cannot be written ({error.strerror})") from error
-    err.print(f"{written} bytes written to {target}", style="dim")
+        write_pieces(pieces, to)
 
 
 PAGE = 100  # the API's largest page

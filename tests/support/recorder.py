@@ -45,7 +45,7 @@ class Handler(BaseHTTPRequestHandler):
     def _any(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         headers = {name.lower(): value for name, value in self.headers.items()}
-        is_json = headers.get("content-type", "").startswith("application/json")
+        is_json = headers.get("content-type", "").partition(";")[0] == "application/json"
         self.server.asked.append((self.command, self.path, headers, json.loads(body) if is_json else body or None))
         status, text = self.server.next_reply(self.path)
         self.send_response(status)

@@ -1,0 +1,341 @@
+"""`planq batch`: many requests in one file, from its upload to its results.
+
+Progress goes to standard error, a bar on a terminal and a line for each change elsewhere; lines of results and errors
+go to standard output as they come.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import typer
+
+from api.cli.connection import ApiKey, AsJson, To, Url, connect
+from api.cli.console import as_line, err, out, print_columns, print_json, write_pieces
+from api.cli.outcome import INTERRUPTED, NOT_OK, OK, end, reported
+from shared.domain.batches.states import BatchStatus, LineStatus
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from api.cli.client import Client, Json
+
+_POLL_SECONDS = 0.5
+_PIECE_BYTES = 256 * 1024
+
+BatchId = Annotated[str, typer.Argument(metavar="ID", help="The batch's id.")]
+_File = Annotated[str, typer.Argument(metavar="FILE|-", help="One JSON object a line: {custom_id, body}.")]
+_Defaults = Annotated[
+    str | None, typer.Option(metavar="JSON|@FILE", help="Fields of each line's body that has not its own.")
+]
+_Budget = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=NUMBER", help="max_cost_usd or max_tokens of all its jobs; repeatable."),
+]
+_Metadata = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Kept with it; repeatable.")]
+_Key = Annotated[str | None, typer.Option(help="Sending the file again with the same key gives the same batch.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the group."""
+    group = typer.Typer(name="batch", help="Run many requests of one file.", no_args_is_help=True)
+    group.command(name="submit")(send_file)
+    group.command(name="watch")(watch_batch)
+    group.command(name="results")(print_results)
+    group.command(name="errors")(print_errors)
+    group.command(name="retry")(ask_retry)
+    group.command(name="cancel")(ask_cancel)
+    group.command(name="pause")(ask_pause)
+    group.command(name="resume")(ask_resume)
+    group.command(name="list")(show_batches)
+    app.add_typer(group)
+
+
+def send_file(
+    file: _File,
+    name: Annotated[str | None, typer.Option(help="What people call it.")] = None,
+    defaults: _Defaults = None,
+    priority: Annotated[str | None, typer.Option(metavar="interactive|bulk", help="That of its jobs.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Run nothing if a line is invalid.")] = False,
+    canary: Annotated[int | None, typer.Option(min=1, help="Run so many lines, then wait for `resume`.")] = None,
+    budget: _Budget = None,
+    metadata: _Metadata = None,
+    start: Annotated[bool, typer.Option(help="Without it, validate and estimate alone.")] = True,
+    idempotency_key: _Key = None,
+    wait: Annotated[bool, typer.Option(help="Tell its progress and wait for its end.")] = True,
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send a file of requests and follow the batch to its end.
+
+    Exit code 1 unless every line completes. With --no-wait it prints the batch's id and returns at once; with
+    --no-start it tells the estimate.
+    """
+    with reported(as_json=as_json):
+        params = {
+            **({} if name is None else {"name": name}),
+            **({} if priority is None else {"priority": priority}),
+            **({} if canary is None else {"canary": str(canary)}),
+            **({"strict": "true"} if strict else {}),
+            **({} if start else {"start": "false"}),
+            **_documents(defaults, metadata),
+            **_limits(budget),
+        }
+        with connect(url, api_key) as client:
+            with _opened(file) as (stream, size):
+                lines = _sending(stream, size)
+                batch = client.send_batch(lines, size, params, idempotency_key=idempotency_key)
+            if wait:
+                _watch(client, batch, as_json=as_json, may_rest=not start)
+            if as_json:
+                print_json(batch)
+                return
+            out.print(batch["id"])
+            err.print(f"submitted; `planq batch watch {batch['id']}` follows it", style="dim")
+
+
+def watch_batch(batch_id: BatchId, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+    """Follow a batch until it has ended, or waits for `resume`.
+
+    Exit code 1 unless every line completed.
+    """
+    with reported(as_json=as_json), connect(url, api_key) as client:
+        _watch(client, client.batch(batch_id), as_json=as_json)
+
+
+def print_results(
+    batch_id: BatchId,
+    to: To = None,
+    order: Annotated[
+        str, typer.Option(metavar="input|completion", help="That of the file, or as they ended.")
+    ] = "input",
+    status: Annotated[str | None, typer.Option(metavar="completed|failed", help="Only lines that ended so.")] = None,
+    url: Url = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Print the results of the lines that have ended, a line of JSON each."""
+    params = {"order": order} | ({} if status is None else {"status": status})
+    _print_lines(batch_id, "results", params, to, url, api_key)
+
+
+def print_errors(batch_id: BatchId, to: To = None, url: Url = None, api_key: ApiKey = None) -> None:
+    """Print what is wrong with lines, a line of JSON each: with the file's lines, and with jobs that failed."""
+    _print_lines(batch_id, "errors", {}, to, url, api_key)
+
+
+def ask_retry(batch_id: BatchId, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+    """Run the failed lines of a batch again."""
+    _ask(batch_id, "retry", None, url, api_key, as_json=as_json)
+
+
+def ask_cancel(batch_id: BatchId, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+    """Begin nothing more of a batch, and cancel what runs; results stay."""
+    _ask(batch_id, "cancel", None, url, api_key, as_json=as_json)
+
+
+def ask_pause(batch_id: BatchId, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+    """Begin nothing more of a batch; what runs goes on to its end."""
+    _ask(batch_id, "pause", None, url, api_key, as_json=as_json)
+
+
+def ask_resume(
+    batch_id: BatchId, budget: _Budget = None, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False
+) -> None:
+    """Let a paused batch go on, also with a larger budget."""
+    with reported(as_json=as_json):
+        body = {name: json.loads(value) for name, value in _limits(budget).items()}
+    _ask(batch_id, "resume", body, url, api_key, as_json=as_json)
+
+
+def show_batches(url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+    """List batches, newest first."""
+    with reported(as_json=as_json), connect(url, api_key) as client:
+        found = client.batches()
+    if as_json:
+        print_json({"items": found})
+        return
+    if not found:
+        err.print("there are no batches")
+    print_columns([[one["id"], shown_batch_status(one), _ended(one), as_line(one["name"], 60)] for one in found])
+
+
+def shown_batch_status(batch: Json) -> str:
+    """Return a batch's status, and why it is paused."""
+    return f"{batch['status']}, paused ({batch['pause_reason']})" if batch["paused_at"] else str(batch["status"])
+
+
+def summary(batch: Json) -> str:
+    """Return in one line where a batch stands: its status, its lines by how they ended, its cost."""
+    counts = batch["counts"]
+    named = [*(str(status) for status in (LineStatus.COMPLETED, LineStatus.FAILED, LineStatus.CANCELLED)), "invalid"]
+    told = [f"{counts[name]} {name}" for name in named if counts[name]]
+    cost = [f"{batch['cost_usd']:.4f} USD"] if batch["cost_usd"] else []
+    return f"{shown_batch_status(batch)}: {', '.join([f'{_ended(batch)} lines', *told, *cost])}"
+
+
+def estimate_line(batch: Json) -> str | None:
+    """Return in one line what a batch is taken to use; None before that is known."""
+    told = batch["estimate"]
+    if told is None:
+        return None
+    cost = f"{told['least_cost_usd']:.4f} to {told['most_cost_usd']:.4f} USD"
+    unpriced = f"; without a known price: {told['unpriced_lines']}" if told["unpriced_lines"] else ""
+    return f"estimate: {told['model_calls']} model calls, {told['input_tokens']} tokens asked, {cost}{unpriced}"
+
+
+def follow_batch(
+    client: Client, batch: Json, show: Callable[[Json], None], *, pause: Callable[[float], None] = time.sleep
+) -> Json:
+    """Show a batch at each change until it has ended, or rests, and return it; raises as `Client.batch` does."""
+    shown = None
+    while True:
+        if shown != (now := (batch["status"], batch["paused_at"], batch["counts"])):
+            shown = now
+            show(batch)
+        if BatchStatus(batch["status"]).is_terminal or _rests(batch):
+            return batch
+        pause(_POLL_SECONDS)
+        batch = client.batch(batch["id"])
+
+
+def _rests(batch: Json) -> bool:
+    is_begun = batch["status"] == BatchStatus.IN_PROGRESS
+    return bool(batch["paused_at"]) and is_begun and not batch["counts"]["running"]
+
+
+def _watch(client: Client, batch: Json, *, as_json: bool, may_rest: bool = False) -> None:
+    try:
+        if as_json:
+            batch = follow_batch(client, batch, lambda _: None)
+            print_json(batch)
+        elif err.is_terminal:
+            with _bar() as bar:
+                task = bar.add_task(batch["status"], total=None)
+                batch = follow_batch(client, batch, lambda one: _advance(bar, task, one))
+            _tell_end(batch)
+        else:
+            batch = follow_batch(client, batch, lambda one: err.print(summary(one)))
+            _tell_end(batch)
+    except KeyboardInterrupt:
+        err.print(f"\nbatch {batch['id']} goes on; `planq batch watch {batch['id']}` follows it")
+        end(INTERRUPTED)
+    counts = batch["counts"]
+    is_whole = batch["status"] == BatchStatus.COMPLETED and counts["completed"] == counts["total"]
+    end(OK if is_whole or (may_rest and _rests(batch)) else NOT_OK)
+
+
+def _tell_end(batch: Json) -> None:
+    if (told := estimate_line(batch)) is not None and not batch["counts"]["completed"]:
+        err.print(told, style="dim")
+    if batch["error"]:
+        err.print(f"{batch['error']['code']}: {batch['error']['message']}", style="red")
+    out.print(f"batch {batch['id']} {summary(batch)}")
+    if _rests(batch):
+        err.print(f"`planq batch resume {batch['id']}` lets it go on", style="dim")
+    elif batch["counts"]["completed"]:
+        err.print(f"`planq batch results {batch['id']}` prints what came of it", style="dim")
+
+
+def _bar() -> Progress:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    words = TextColumn("{task.description}", markup=False)
+    return Progress(words, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=err, transient=True)
+
+
+def _advance(bar: Progress, task: Any, batch: Json) -> None:
+    counts = batch["counts"]
+    if batch["status"] == BatchStatus.VALIDATING:
+        bar.update(task, total=counts["total"], completed=counts["total"] - counts["unvalidated"])
+    else:
+        ended = counts["completed"] + counts["failed"] + counts["cancelled"]
+        bar.update(task, total=counts["total"] - counts["invalid"], completed=ended)
+    failed = f", {counts['failed']} failed" if counts["failed"] else ""
+    eta = f", {batch['eta_seconds']:.0f} s left" if batch["eta_seconds"] is not None else ""
+    bar.update(task, description=f"{shown_batch_status(batch)}{failed}{eta}")
+
+
+def _ended(batch: Json) -> str:
+    counts = batch["counts"]
+    return f"{counts['completed'] + counts['failed'] + counts['cancelled']}/{counts['total'] - counts['invalid']}"
+
+
+def _ask(
+    batch_id: str, action: str, body: Json | None, url: str | None, api_key: str | None, *, as_json: bool
+) -> None:
+    with reported(as_json=as_json), connect(url, api_key) as client:
+        batch = client.ask_of_batch(batch_id, action, body)
+    if as_json:
+        print_json(batch)
+    else:
+        out.print(f"batch {batch['id']} {summary(batch)}")
+
+
+def _print_lines(
+    batch_id: str, what: str, params: dict[str, str], to: Path | None, url: str | None, api_key: str | None
+) -> None:
+    with (
+        reported(as_json=False),
+        connect(url, api_key) as client,
+        client.batch_lines(batch_id, what, params) as pieces,
+    ):
+        write_pieces(pieces, to)
+
+
+def _documents(defaults: str | None, metadata: list[str] | None) -> dict[str, str]:
+    from api.cli.inputs import json_or_file, pairs_of
+
+    given = {} if defaults is None else {"defaults": json.dumps(json_or_file(defaults, "--defaults"))}
+    return given | ({"metadata": json.dumps(dict(pairs_of(metadata, "--metadata")))} if metadata else {})
+
+
+def _limits(budget: list[str] | None) -> dict[str, str]:
+    from api.cli.inputs import number, pairs_of
+
+    known = ("max_cost_usd", "max_tokens")
+    pairs = pairs_of(budget or (), "--budget")
+    for name, _ in pairs:
+        if name not in known:
+            raise typer.BadParameter(f"expected {' or '.join(known)}, found {name[:80]!r}", param_hint="--budget")
+    return {name: str(number(name, value, "--budget")) for name, value in pairs}
+
+
+@contextmanager
+def _opened(file: str) -> Iterator[tuple[BinaryIO, int | None]]:
+    """Lend a file and its size, standard input without one; raises `Misconfigured` where it cannot be read."""
+    from api.cli.inputs import STANDARD_INPUT
+    from shared.domain.errors import Misconfigured
+
+    if file == STANDARD_INPUT:
+        yield sys.stdin.buffer, None
+        return
+    with ExitStack() as stack:
+        try:
+            stream = stack.enter_context(Path(file).open("rb"))
+        except OSError as error:
+            raise Misconfigured(f"the file: cannot read {file!r} ({error.strerror})") from error
+        yield stream, os.fstat(stream.fileno()).st_size or None  # a pipe has none
+
+
+def _sending(stream: BinaryIO, size: int | None) -> Iterator[bytes]:
+    """Yield what is sent, with a bar on a terminal."""
+    if not err.is_terminal:
+        while piece := stream.read(_PIECE_BYTES):
+            yield piece
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+    words = TextColumn("{task.description}", markup=False)
+    with Progress(words, BarColumn(), DownloadColumn(), console=err, transient=True) as bar:
+        task = bar.add_task("sending", total=size)
+        while piece := stream.read(_PIECE_BYTES):
+            yield piece
+            bar.advance(task, len(piece))
