@@ -113,15 +113,15 @@ class LiveTexts:
         self._calls.discard(call)
 
     async def write(self, calls: Sequence[LiveCall]) -> None:
-        """Write what is new of these calls; nothing where the database does not answer."""
+        """Write what is new of these calls, if that can be done: it is shown beside the work, which goes on."""
         async with self._one_at_a_time:
             told = [(call, piece) for call in calls if (piece := call.unwritten()) is not None]
             if not told:
                 return
             try:
                 there = await self._sink.write([piece for _, piece in told])
-            except DatabaseUnavailable as error:
-                _log.warning("texts_not_written", extra={"cause": error.message})
+            except Exception as error:
+                _not_written(error)
                 return
             for call, piece in told:
                 # A text that a newer one has replaced is shown no more.
@@ -146,8 +146,12 @@ class LiveTexts:
                 calls = list(self._calls)
                 followed = await self._sink.followed([call.job_id for call in calls])
                 await self.write([call for call in calls if call.look(followed)])
-            except DatabaseUnavailable as error:
-                _log.warning("texts_not_written", extra={"cause": error.message})
-            except Exception:
-                # What a model says is shown beside the work, which goes on.
-                _log.exception("texts_not_written")
+            except Exception as error:
+                _not_written(error)
+
+
+def _not_written(error: Exception) -> None:
+    if isinstance(error, DatabaseUnavailable):
+        _log.warning("texts_not_written", extra={"cause": error.message})
+    else:
+        _log.error("texts_not_written", exc_info=error)
