@@ -159,7 +159,7 @@ class WireServer:
         handler.wfile.flush()
 
     def _wait_until_left(self, connection: socket.socket, gate: threading.Event | None = None) -> None:
-        give_up = monotonic() + 30
+        give_up = monotonic() + (30 if gate is None else 120)
         while not self.released.is_set() and not (gate and gate.is_set()) and monotonic() < give_up:
             if self._has_left(connection, 0.02):
                 return
