@@ -32,16 +32,16 @@ class LiveCall:
 
     def __init__(self, texts: LiveTexts, ask: Ask, stage: StageAttempt, form: SpeechForm) -> None:
         """`ask` is that of the `stage`; its job is the one that people follow."""
+        # Most is made with the first try: a call that no provider is asked for costs next to nothing.
         self._texts = texts
-        self.job_id = UUID(ask.job_id)
-        self._tenant_id = ask.tenant_id
+        self._ask = ask
         self._stage = stage
         self._form = form
         self._is_followed = False
-        self._begin_epoch(Speech(form))
 
     def try_anew(self) -> None:
         """Begin a try: what is said from now on takes the place of all that was said before."""
+        self.job_id = UUID(self._ask.job_id)
         self._begin_epoch(Speech(self._form))
         self._texts.keep(self)
 
@@ -75,7 +75,7 @@ class LiveCall:
         piece = self._speech.text[self._written :]
         if not piece:
             return None
-        return TextPiece(self._epoch, self._tenant_id, str(self._stage.status), self._written, piece)
+        return TextPiece(self._epoch, self._ask.tenant_id, str(self._stage.status), self._written, piece)
 
     def note(self, epoch: Epoch, written: int) -> None:
         """Take note of how much of an epoch's text is there."""
