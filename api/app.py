@@ -44,6 +44,7 @@ from api.routes.operations import ASSETS, operation_routes, page_assets, page_ro
 from api.routes.outputs import artifact_routes, output_routes
 from api.routes.schedules import schedule_routes
 from api.routes.tenants import tenant_routes
+from api.routes.webhooks import webhook_routes
 from api.streams import Streams
 from api.waiting import Waiters
 from shared.broker.celery_config import create_celery
@@ -66,8 +67,11 @@ from shared.store.objects import open_objects
 from shared.store.payloads import PayloadStore
 from shared.store.requests import RequestStore
 from shared.store.schedules import Schedules
+from shared.store.signing import SigningSecrets
 from shared.store.streams import StreamStore
 from shared.store.tenants import TenantDirectory, TenantStore
+from shared.store.webhooks import WebhookStore
+from shared.telemetry.logs import hide
 
 _log = logging.getLogger("planq.api")
 
@@ -126,7 +130,7 @@ def create_api(settings: Settings) -> FastAPI:
         *(job_routes, message_routes),
         *(output_routes, control_routes, elicitation_routes, agent_routes),
         *(schedule_routes, execution_routes, tenant_routes),
-        *(message_flow_routes, conversation_routes, batch_routes, event_routes),
+        *(message_flow_routes, conversation_routes, batch_routes, event_routes, webhook_routes),
         *(catalogue_routes, artifact_routes, operation_routes, page_routes),
     ):
         app.include_router(router)
@@ -174,6 +178,8 @@ def _compose(settings: Settings, database: Database) -> Services:
         conversations=failpoints.around("conversations", ConversationStore(database)),
         batches=failpoints.around("batches", BatchStore(database, new_id())),
         batch_arrived=asyncio.Event(),
+        webhooks=WebhookStore(database),
+        signing=SigningSecrets(database, settings.master_keys, lambda secret: hide([secret])),
         limits=limits,
         readiness=ReadinessChecks(
             *(database, worker_registry, broker),

@@ -41,9 +41,11 @@ from shared.store.jobs.signals import Notifier
 from shared.store.payloads import PayloadStore
 from shared.store.requests import RequestStore
 from shared.store.schedules import Schedules
+from shared.store.signing import SigningSecrets
 from shared.store.streams import StreamStore
 from shared.store.tenants import TenantDirectory, TenantStore
 from shared.store.views import JobView
+from shared.store.webhooks import WebhookStore
 
 T = TypeVar("T")
 
@@ -77,6 +79,8 @@ class Services:
     elicitations: ElicitationStore
     conversations: ConversationStore
     batches: BatchStore
+    webhooks: WebhookStore
+    signing: SigningSecrets
     batch_arrived: asyncio.Event
     limits: RateLimits
     readiness: ReadinessChecks

@@ -85,6 +85,11 @@ User = Annotated[
 ]
 
 
+_PUBLIC_URL = r"^https?://[a-z0-9.-]+(/[a-zA-Z0-9/._~?=&-]*)?$"
+CallbackUrl = Annotated[
+    str, Field(description="A public http or https address.", json_schema_extra={"pattern": _PUBLIC_URL})
+]
+
 Metadata = Annotated[dict[str, Any] | None, Field(description="Kept and returned as it is; at most 16 kB.")]
 
 SAYS_SOMETHING = r"^[^\x00]*[^\s\x00\x1c-\x1f\x85\ufeff][^\x00]*$"
@@ -196,6 +201,7 @@ class JobRequest(RequestBody):
     with_: dict[str, Any] | None = Field(
         None, alias="with", description="What the agent, or its action, is given to work on; at most 100 kB."
     )
+    callback_url: CallbackUrl | None = Field(None, description="Where its end and its questions are told, signed.")
 
 
 class ResumeRequest(RequestBody):

@@ -21,7 +21,7 @@ from api.deps import Services
 from api.http import HttpRefusal, body_digest, json_bytes
 from api.schemas import MAX_METADATA_BYTES, JobRequest
 from shared.domain.agents.input import input_defects, input_refused, unstorable_texts
-from shared.domain.errors import InvalidRequest, PlanInvalid, TooLarge, capped
+from shared.domain.errors import Conflict, InvalidRequest, PlanInvalid, TooLarge, capped
 from shared.domain.jobs.limits import Limits
 from shared.domain.jobs.states import Priority, Strategy
 from shared.domain.models.names import check_model_name
@@ -36,6 +36,7 @@ from shared.domain.tools.definition import ToolDefinition
 from shared.domain.tools.names import NameIndex, resolve_name, suggestion
 from shared.domain.values.describe import is_deeper_than
 from shared.domain.values.encoding import JsonText
+from shared.domain.webhooks.endpoints import checked_url
 from shared.ports import PlanWake, Tenant
 from shared.settings import Settings
 from shared.store.agents import PinnedAgent, pin_agent, with_prompt
@@ -207,8 +208,25 @@ async def _checked(
         tools=names,
         metadata=request.metadata,
         user_id=request.user or "",
+        callback_url=None if request.callback_url is None else callback_of(settings, request.callback_url),
         **given,
     )
+
+
+def callback_of(settings: Settings, url: str, field: str = "callback_url") -> str:
+    """Return an address that webhooks may be sent to; raises `InvalidRequest`, and as `require_signing`."""
+    checked = checked_url(url, field, settings.webhook_hosts)
+    require_signing(settings)
+    return checked
+
+
+def require_signing(settings: Settings) -> None:
+    """Raise `Conflict` where this server has no key under which the secrets that sign could lie."""
+    if not settings.master_keys:
+        raise Conflict(
+            "webhooks cannot be signed here: PLANQ_SECRET_KEYS is not set; an operator has to set it for every "
+            "process to a key that `openssl rand -base64 32` makes"
+        )
 
 
 def _block(request: JobRequest, limits: Limits, tools: Mapping[str, ToolDefinition]) -> LoopBlock:

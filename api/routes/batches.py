@@ -28,7 +28,7 @@ from api.deps import (
 from api.http import HttpRefusal, JsonResponse, decode_body, error_responses
 from api.routes.jobs import CursorQuery, KeyHeader
 from api.schemas import MAX_METADATA_BYTES, MAX_PAGE, JobRequest
-from api.submission import check_key, check_object
+from api.submission import callback_of, check_key, check_object
 from shared.domain.batches.states import BatchStatus
 from shared.domain.errors import InvalidRequest, NotFound, capped
 from shared.domain.jobs.states import Priority
@@ -96,6 +96,9 @@ async def post_batch(
         float | None, Query(gt=0, lt=1e9, description="What all its jobs may cost, in US dollars.")
     ] = None,
     max_tokens: Annotated[int | None, Query(gt=0, lt=2**53, description="Tokens that all its jobs may use.")] = None,
+    callback_url: Annotated[
+        str | None, Query(description="Where the end of the batch is told: a signed webhook.")
+    ] = None,
     idempotency_key: KeyHeader = None,
 ) -> Response:
     """Send a file of requests, each of which becomes a job. The body is read as it comes, and may be 200 MB long.
@@ -114,6 +117,7 @@ async def post_batch(
         budget_usd=max_cost_usd,
         budget_tokens=max_tokens,
         is_paused=not start,
+        callback_url=None if callback_url is None else callback_of(services.settings, callback_url),
         idempotency_key=check_key(idempotency_key),
     )
     parameters = json.dumps(sorted(request.query_params.items()))

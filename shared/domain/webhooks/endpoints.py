@@ -20,14 +20,12 @@ EVENTS = (
 )
 """What an endpoint can be told; `job.*` and `batch.*` stand for all of their kind."""
 
-TEST_EVENT = "endpoint.test"
-"""What an endpoint is told when somebody tries it."""
-
 MAX_TARGET_CHARS = 2_000
 MAX_ENDPOINTS = 50
 """Of one tenant: each end of a job may write so many deliveries."""
 
-_KINDS = tuple(dict.fromkeys(f"{event.partition('.')[0]}.*" for event in EVENTS))
+EVENT_NAMES = (*EVENTS, *dict.fromkeys(f"{event.partition('.')[0]}.*" for event in EVENTS))
+"""What an endpoint may name."""
 
 
 def checked_url(url: str, field: str, allowed: Collection[str] = ()) -> str:
@@ -62,11 +60,10 @@ def checked_url(url: str, field: str, allowed: Collection[str] = ()) -> str:
 
 def checked_events(events: Sequence[str]) -> list[str]:
     """Return names of events, each once, in the order given; raises `InvalidRequest` for none, or an unknown one."""
-    known = (*EVENTS, *_KINDS)
-    unknown = [event for event in events if event not in known]
+    unknown = [event for event in events if event not in EVENT_NAMES]
     if unknown or not events:
         found = ", ".join(repr(capped(event, 40)) for event in unknown[:10]) or "none"
-        raise InvalidRequest(f"events: expected one or more of {', '.join(known)}, found {found}")
+        raise InvalidRequest(f"events: expected one or more of {', '.join(EVENT_NAMES)}, found {found}")
     return list(dict.fromkeys(events))
 
 

@@ -6,6 +6,7 @@ No worker runs here. Jobs are moved by the store that workers use, so that every
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import socket
 import threading
@@ -38,6 +39,7 @@ from tests.support.stored import documents
 from tests.support.waiting import eventually
 
 JSON = {"Content-Type": "application/json"}
+SECRET_KEY = base64.b64encode(b"k" * 32).decode()
 
 
 def _schema(required: dict[str, str]) -> dict[str, Any]:

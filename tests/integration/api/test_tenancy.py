@@ -25,7 +25,7 @@ from shared.store.conversations import ConversationStore
 from shared.store.database import Database
 from shared.store.tenants import TenantStore
 from tests.integration.api import control
-from tests.integration.api.conftest import TOOLS, Api, MakeApi, problem_of, search
+from tests.integration.api.conftest import SECRET_KEY, TOOLS, Api, MakeApi, problem_of, search
 from tests.integration.api.control import Story, begun, call
 from tests.support.conversations import message
 from tests.support.waiting import eventually
@@ -50,6 +50,7 @@ BODIES: Mapping[tuple[str, str], dict[str, Any]] = {
     ("post", "/agents/{agent_id}/executions/async"): {"json": {"prompt": "go"}},
     ("post", "/plans/{plan_id}/refine"): {"json": {"current_step": 1}},
     ("patch", "/conversations/{conversation_id}"): {"json": {"policy": "reject"}},
+    ("patch", "/endpoints/{endpoint_id}"): {"json": {"description": "mine"}},
     ("get", "/events"): {"params": {"follow": "false", "after": "0-0"}},
 }
 """What a request has to bring so that nothing but the id is wrong with it, and so that its answer has an end."""
@@ -66,7 +67,7 @@ class Belongings:
         self.keys = {tenant: self._key(tenant) for tenant in (OWNER, RIVAL)}
         control.publish(api, [*control.TOOLS, *TOOLS])
         api.http.headers["Authorization"] = self.keys[OWNER]
-        self.ids = {**self._documents(), **self._jobs(), **self._conversation()}
+        self.ids = {**self._documents(), **self._jobs(), **self._conversation(), **self._webhooks()}
 
     def _key(self, tenant: str) -> str:
         async def work(database: Database) -> str:
@@ -115,6 +116,14 @@ class Belongings:
         assert execution.status_code == 202, execution.text
         return {**made, "exec_id": execution.json()["exec_id"]}
 
+    def _webhooks(self) -> dict[str, str]:
+        http = self.api.http
+        said = {"url": "https://example.com/hook", "events": ["job.*"], "description": SECRET}
+        made = http.post("/endpoints", json=said)
+        assert made.status_code == 201, made.text
+        tried = http.post(f"/endpoints/{made.json()['id']}/test")
+        return {"endpoint_id": made.json()["id"], "delivery_id": tried.json()["id"]}
+
     def _conversation(self) -> dict[str, str]:
         received = self.api.jobs.run(
             lambda database: ConversationStore(database).receive(
@@ -155,7 +164,7 @@ class Belongings:
 
 @pytest.fixture
 def owned(make_api: MakeApi) -> Belongings:
-    return Belongings(make_api(max_wait_seconds=0.1))
+    return Belongings(make_api(max_wait_seconds=0.1, secret_keys=SECRET_KEY))
 
 
 def _code(answer: httpx.Response) -> tuple[int, str]:
