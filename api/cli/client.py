@@ -24,11 +24,15 @@ from shared.domain.errors import (
     Unauthorized,
     Unavailable,
 )
+from shared.domain.streams.frames import Frame, read_frames
 
 Json = dict[str, Any]
 
 _UPLOAD_SECONDS = 300.0
 """How long the API may take for one read of a file of 200 MB and its storing."""
+
+_SILENT_SECONDS = 45.0
+"""A stream of events has a heartbeat every 15 s; after three of them its connection leads nowhere."""
 
 _BY_STATUS: Mapping[int, type[PlanqError]] = {
     401: Unauthorized,
@@ -154,6 +158,27 @@ class Client:
                     response.read()
                     raise _refusal(response.status_code, _decoded(response), self.url)
                 yield response.iter_bytes()
+        except httpx.HTTPError as failure:
+            raise self._unreachable(failure) from failure
+
+    @contextmanager
+    def events(
+        self, job_id: str, *, after: str | None, follow: bool, children: bool
+    ) -> Iterator[Iterator[Frame] | None]:
+        """Lend the events of a job after one of them, as they come; None where none is left and the job has ended.
+
+        Without `follow` they end after what is there now. Raises `Unavailable` where the connection breaks.
+        """
+        params: dict[str, Any] = {"follow": follow, "children": children}
+        if after is not None:
+            params["after"] = after
+        try:
+            path, timeout = f"{_job(job_id)}/events", httpx.Timeout(self._timeout, read=_SILENT_SECONDS)
+            with self._http.stream("GET", path, params=params, timeout=timeout) as response:
+                if not response.is_success:
+                    response.read()
+                    raise _refusal(response.status_code, _decoded(response), self.url)
+                yield None if response.status_code == httpx.codes.NO_CONTENT else read_frames(response.iter_bytes())
         except httpx.HTTPError as failure:
             raise self._unreachable(failure) from failure
 

@@ -77,6 +77,12 @@ def print_columns(rows: Sequence[Sequence[str]]) -> None:
         out.print(line)
 
 
+def print_json_line(value: Any) -> None:
+    """Print a value as JSON on one line, for programs that read line by line."""
+    out.file.write(json.dumps(value, ensure_ascii=False).translate(_JSON_ESCAPES) + "\n")
+    out.file.flush()
+
+
 def print_json(value: Any) -> None:
     """Print a value as JSON for programs: one document, keys in the order given, no colour."""
     out.file.write(json.dumps(value, ensure_ascii=False, indent=2).translate(_JSON_ESCAPES) + "\n")

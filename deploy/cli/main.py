@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from api.cli import agents, batches, control, conversations, inbox, loops, schedules, status, submit, tools
+from api.cli import agents, batches, control, conversations, inbox, loops, schedules, status, submit, tools, watching
 from api.cli.console import out
 from api.cli.outcome import exit_code, report
 from deploy.cli import dead_letters, doctor, keys, knowledge, processes, retention, secrets, tenants
@@ -23,6 +23,7 @@ GROUPS = (
     submit,
     loops,
     status,
+    watching,
     control,
     tools,
     agents,

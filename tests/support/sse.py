@@ -1,32 +1,23 @@
-"""A reader of server-sent events, as strict as browsers are."""
+"""Frames of server-sent events as tests look at them: with their data decoded."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
-import httpx
+from shared.domain.streams.frames import read_frames
 
 
-@dataclass(frozen=True)
-class Frame:
-    """An event as a browser hands it on; comments and `retry` are none."""
+class Frame(NamedTuple):
+    """An event of a stream."""
 
     id: str | None
     event: str
     data: Any
 
 
-def frames(response: httpx.Response) -> Iterator[Frame]:
-    """Yield the frames of an answer that is being read; one that is not whole at the end is dropped."""
-    fields: dict[str, str] = {}
-    for line in response.iter_lines():
-        if line:
-            name, _, value = line.partition(":")
-            fields[name] = value.removeprefix(" ")
-        else:
-            if "data" in fields:
-                yield Frame(fields.get("id"), fields["event"], json.loads(fields["data"]))
-            fields = {}
+def frames(chunks: Iterable[bytes]) -> Iterator[Frame]:
+    """Yield the frames of an answer that is being read."""
+    for frame in read_frames(chunks):
+        yield Frame(frame.id, frame.event, json.loads(frame.data))

@@ -34,7 +34,7 @@ def following(api: Api, path: str, **options: Any) -> Iterator[tuple[httpx.Respo
     with httpx.stream("GET", api.url + path, timeout=30, trust_env=False, **options) as response:
         assert response.status_code == 200, response.read()
         assert response.headers["content-type"].startswith("text/event-stream")
-        yield response, frames(response)
+        yield response, frames(response.iter_bytes())
 
 
 def read(api: Api, path: str, **options: Any) -> list[Frame]:

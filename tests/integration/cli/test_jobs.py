@@ -88,6 +88,36 @@ def test_a_plan_of_the_callers_own_needs_no_planning_call(planq: Planq) -> None:
     assert job["model_calls"] == 1
 
 
+def test_a_job_is_watched_and_its_log_printed(planq: Planq) -> None:
+    good = parsed(planq("submit", "--plan", "-", "--json", given=json.dumps(PLAN)))["id"]
+
+    watched, printed, lines = planq("watch", good), planq("logs", good), planq("watch", good, "--json")
+
+    assert (watched.exit_code, printed.exit_code, lines.exit_code) == (0, 0, 0)
+    told = printed.stdout.splitlines()
+    assert told[0].endswith(" s  job submitted")
+    assert any(line.endswith(" s  step started $0 calculate 1") for line in told), told
+    assert told[-1].endswith(" s  job completed")
+    assert watched.stdout.splitlines()[: len(told)] == told
+    assert "42" in watched.stdout, "the answer"
+    *events, last = [json.loads(line) for line in lines.stdout.splitlines()]
+    assert len(events) == len(told)
+    assert {event["data"]["job_id"] for event in events} == {good}
+    assert (last["id"], last["event"], last["data"]["status"]) == (None, "job", "completed")
+
+
+def test_what_is_watched_and_has_failed_ends_with_its_code(planq: Planq) -> None:
+    broken = {"calls": [{"kind": "abort", "reason": "because"}]}
+    bad = json.loads(planq("submit", "--plan", "-", "--json", given=json.dumps(broken)).stdout)["id"]
+
+    watched = planq("watch", bad)
+
+    assert watched.exit_code == 1
+    assert "because" in watched.stdout
+    assert planq("logs", bad, "--follow").exit_code == 0
+    assert planq("watch", "01a1fc26-aa7a-7082-9f4d-2dd23711ed45").exit_code == 1
+
+
 WORKFLOW = """\
 vars: {iteration: 0}
 exec:

@@ -1,0 +1,186 @@
+"""`planq watch`, `logs`: the events of a job as they happen, over connections that break, and what its model says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from datetime import datetime
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from api.cli.connection import ApiKey, JobId, Url, connect
+from api.cli.console import as_line, err, out, plain, print_json_line
+from api.cli.outcome import INTERRUPTED, end, reported
+from api.cli.submit import code_of
+from shared.domain.errors import Unavailable
+from shared.domain.streams.frames import Frame, SpokenText
+
+if TYPE_CHECKING:
+    from api.cli.client import Client
+
+_PAUSE_SECONDS = 1.0
+_AWAY_SECONDS = 120.0
+"""How long a stream is asked for again while nothing answers: a restart of the API takes seconds."""
+
+_SHOWN_LINES = 12
+_SUBJECTS = ("index", "tool_name", "stage", "attempt", "source", "steps")
+"""What is shown of an event's data where it is there, beside its error."""
+
+Children = Annotated[bool, typer.Option("--children", help="Also the events of all jobs below it.")]
+AsLines = Annotated[bool, typer.Option("--json", help="Print one JSON document a line, for programs.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the commands."""
+    for command in (watch, logs):
+        app.command()(command)
+
+
+def watch(
+    job_id: JobId, children: Children = False, url: Url = None, api_key: ApiKey = None, as_json: AsLines = False
+) -> None:
+    """Follow a job live to its end: its events, what its model says, its answer.
+
+    Goes on where it was when a connection breaks. Exit code 1 when the job failed or was cancelled.
+    """
+    teller = _Lines() if as_json else _Teller(str(job_id))
+    job: dict[str, Any] = {}
+    try:
+        with reported(as_json=as_json), connect(url, api_key) as client, teller:
+            for frame in followed(client, str(job_id), with_children=children):
+                if frame.event == "job":
+                    job = json.loads(frame.data)
+                teller.tell(frame)
+    except KeyboardInterrupt:
+        err.print(f"\njob {job_id} goes on; `planq watch {job_id}` follows it, `planq cancel` ends it")
+        end(INTERRUPTED)
+    if not as_json:
+        from api.cli.progress import print_outcome
+
+        print_outcome(job, out)
+    end(code_of(job))
+
+
+def logs(
+    job_id: JobId,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    children: Children = False,
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: AsLines = False,
+) -> None:
+    """Print the events of a job, oldest first."""
+    teller = _Lines() if as_json else _Teller(str(job_id))
+    try:
+        with reported(as_json=as_json), connect(url, api_key) as client:
+            for frame in followed(client, str(job_id), with_children=children, until_end=follow):
+                if frame.id is not None:
+                    teller.tell(frame)
+    except KeyboardInterrupt:
+        end(INTERRUPTED)
+
+
+def followed(
+    client: Client,
+    job_id: str,
+    *,
+    with_children: bool = False,
+    until_end: bool = True,
+    pause: Callable[[float], None] = sleep,
+    clock: Callable[[], float] = monotonic,
+) -> Iterator[Frame]:
+    """Yield the events of a job, each once, over any number of connections; last the job, once it has ended.
+
+    Without `until_end` only the events that are there now. Raises as `Client.job` does; when nothing answers any
+    more, only after two minutes.
+    """
+    after: str | None = None
+    heard_at: float | None = None
+    while True:
+        try:
+            with client.events(job_id, after=after, follow=until_end, children=with_children) as frames:
+                heard_at = clock()
+                if frames is None:  # all of it was there already, but for the job itself
+                    yield Frame(None, "job", json.dumps(client.job(job_id)))
+                    return
+                for frame in frames:
+                    heard_at = clock()
+                    after = frame.id or after
+                    yield frame
+                    if frame.event == "job":
+                        return
+            if not until_end:
+                return
+        except Unavailable:
+            if heard_at is None or clock() - heard_at > _AWAY_SECONDS:
+                raise
+        pause(_PAUSE_SECONDS)
+
+
+class _Lines:
+    """Prints frames for programs: their names and data, one a line."""
+
+    def __enter__(self) -> _Lines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def tell(self, frame: Frame) -> None:
+        print_json_line({"id": frame.id, "event": frame.event, "data": json.loads(frame.data)})
+
+
+class _Teller:
+    """Prints events as lines; on a terminal the text that is being said stands below them."""
+
+    def __init__(self, job_id: str) -> None:
+        self._job_id = job_id
+        self._begun: datetime | None = None
+        self._spoken = SpokenText()
+        self._live: Any = None
+        self._open = ExitStack()
+
+    def __enter__(self) -> _Teller:
+        if out.is_terminal:
+            from rich.live import Live
+
+            self._live = self._open.enter_context(Live(console=out, transient=True, refresh_per_second=8))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def tell(self, frame: Frame) -> None:
+        """Print what a frame tells, if it is new."""
+        data = json.loads(frame.data)
+        if frame.id is not None:
+            out.print(self._line(data))
+        elif frame.event == "text" and self._live is not None and self._spoken.add(data):
+            self._live.update(_tail(self._spoken.text))
+        elif frame.event == "job" and self._live is not None:
+            self._live.update("")
+
+    def _line(self, event: Mapping[str, Any]) -> str:
+        at = datetime.fromisoformat(event["created_at"])
+        self._begun = self._begun or at
+        whose = "" if event["job_id"] == self._job_id else f"{event['job_id']}  "
+        return f"{(at - self._begun).total_seconds():8.2f} s  {whose}{_told(event['kind'], event['data'])}"
+
+
+def _told(kind: str, data: Any) -> str:
+    """Return an event in words."""
+    found = data if isinstance(data, dict) else {}
+    words = [f"${found[name]}" if name == "index" else f"{found[name]}" for name in _SUBJECTS if name in found]
+    error = found.get("error") if isinstance(found.get("error"), dict) else found if "message" in found else {}
+    message = f": {error['message']}" if error and error.get("message") else ""
+    return as_line(" ".join([kind.replace("_", " "), *words]) + message, 200)
+
+
+def _tail(text: str) -> Any:
+    """Return the last lines of a text, as rich shows them."""
+    from rich.text import Text
+
+    return Text("\n".join(plain(text).splitlines()[-_SHOWN_LINES:]), style="cyan")

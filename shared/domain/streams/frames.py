@@ -1,0 +1,55 @@
+"""Frames of server-sent events, as a client reads them (WHATWG HTML, section 9.2), and the text that they make up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """An event: its position in the log, None where it is not part of that; its name; and its data as text."""
+
+    id: str | None
+    event: str
+    data: str
+
+
+def read_frames(chunks: Iterable[bytes]) -> Iterator[Frame]:
+    """Yield the frames of a stream that comes in pieces; comments are none, and one that breaks off is dropped.
+
+    Lines end with LF, as planq writes them: texts may hold any other character that ends lines elsewhere.
+    """
+    fields: dict[str, str] = {}
+    rest = b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if line:
+                name, _, value = line.decode("utf-8", "replace").partition(":")
+                fields[name] = value.removeprefix(" ")
+                continue
+            if "data" in fields:
+                yield Frame(fields.get("id"), fields.get("event", "message"), fields["data"])
+            fields = {}
+
+
+@dataclass(slots=True)
+class SpokenText:
+    """What a model has said so far, of the newest attempt and try."""
+
+    text: str = ""
+    _epoch: tuple[int, int] = field(default=(0, 0))
+
+    def add(self, piece: Mapping[str, Any]) -> bool:
+        """Take in the data of a frame `text`; False where it is older than what is there, or leaves a gap.
+
+        What follows its offset is replaced, so that nothing stands there twice.
+        """
+        epoch = (piece["attempt"], piece["try"])
+        known = self.text if epoch == self._epoch else ""
+        if epoch < self._epoch or piece["offset"] > len(known):
+            return False
+        self._epoch, self.text = epoch, known[: piece["offset"]] + piece["text"]
+        return True
