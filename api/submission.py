@@ -110,7 +110,7 @@ async def store_job(services: Services, submission: Submission) -> Submitted:
     if created_at is None:
         return Submitted(job_id)
     services.waiters.submitted(job_id, submission.tenant_id)
-    services.publisher.publish_soon([PlanWake(job_id)])
+    services.publisher.publish_soon([PlanWake(job_id, priority=submission.priority)])
     return Submitted(job_id, submission, created_at)
 
 

@@ -394,6 +394,7 @@ class LaneRuntime:
         return DispatcherSettings(
             self._identity.lane,
             slots=self._identity.capacity,
+            bulk_slots=self._identity.bulk_capacity,
             # A fused `cpu` step would be invisible to monitors: only the parent process can send their events. And
             # what follows from a suspect is none.
             fuse_seconds=60.0 if self._identity.is_shared else 0.0,

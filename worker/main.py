@@ -18,7 +18,8 @@ from uuid import UUID
 from celery.signals import setup_logging, worker_process_init, worker_ready, worker_shutting_down
 from celery.worker import state
 
-from shared.domain.jobs.states import Lane
+from shared.broker import names
+from shared.domain.jobs.states import Lane, Priority, WakeQueue
 from shared.failpoints import Failpoints
 from shared.store.ids import new_id
 from shared.store.knowledge import PostgresKnowledge
@@ -63,7 +64,7 @@ def celery_worker(lane: Lane, name: str, concurrency: int, *, task_events: bool)
     return app.Worker(
         pool_cls=AsyncioPool if lane is Lane.IO else "prefork",
         concurrency=concurrency,
-        queues=[f"planq.{lane}"],
+        queues=[names.queue(WakeQueue.of(lane, priority)) for priority in Priority],
         hostname=name,
         loglevel="WARNING",
         quiet=True,
@@ -86,6 +87,7 @@ def run(lane: Lane, concurrency: int | None = None) -> int:
     processes = PreforkProcesses() if lane is Lane.CPU else None
     identity, runtime, lifecycle = _composed(lane, capacity, tracker, processes, zygote=zygote, restart=_restart)
     app.planq_lane, app.planq_lifecycle = runtime, lifecycle
+    app.planq_windows = {names.queue(WakeQueue.of(lane, Priority.BULK)): identity.bulk_capacity}
     _connect_signals(tracker, runtime, lifecycle, processes)
     lifecycle.start()
     try:

@@ -24,7 +24,7 @@ from api.cli.outcome import NOT_OK, OK, end, reported
 from deploy.local.parts import import_path
 from shared.data_folder import free_space, lacks_space, serves
 from shared.domain.errors import BrokerUnavailable, Misconfigured, PlanqError
-from shared.domain.jobs.states import Lane
+from shared.domain.jobs.states import Lane, WakeQueue
 from shared.domain.redact import redacted, without_password
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ def _messages(broker_url: str) -> tuple[dict[str, int], int]:
         with connection:
             require_service(connection, _PATIENCE_SECONDS)
             with connection.channel() as channel:
-                queues = [names.queue(lane) for lane in Lane]
+                queues = [names.queue(queue) for queue in WakeQueue]
                 counts = [message_count(connection, channel, name) or 0 for name in (*queues, names.DEAD_LETTERS)]
                 return dict(zip(queues, counts, strict=False)), counts[-1]
     except (OperationalError, OSError, *connection.connection_errors, *connection.channel_errors) as error:

@@ -9,7 +9,7 @@ from kombu import Queue
 
 from shared.broker import names
 from shared.broker.transport import hardened
-from shared.domain.jobs.states import Lane
+from shared.domain.jobs.states import WakeQueue
 
 
 def is_redis(broker_url: str) -> bool:
@@ -23,7 +23,7 @@ def transport_options(broker_url: str) -> dict[str, Any]:
         return {"confirm_publish": True}  # a publish that the broker did not take must not look like one that it took
     return {
         "ack_emulation": False,  # see `transport`
-        "priority_steps": [0],  # one list a queue instead of four; planq uses no priorities
+        "priority_steps": [0],  # one list a queue instead of four; each of our priorities has its own queue
         "socket_timeout": 5,  # None, the default, lets a publish hang for ever on a half-open connection
         "socket_connect_timeout": 5,
         "socket_keepalive": True,
@@ -51,8 +51,8 @@ def create_celery(broker_url: str, *, main: str = "planq") -> Celery:
         worker_prefetch_multiplier=1,  # nothing waits behind a slow step in a worker's memory
         task_publish_retry=False,  # the sweeper retries
         task_create_missing_queues=False,
-        task_default_queue=names.queue(Lane.IO),
-        task_queues=[Queue(names.queue(lane), routing_key=names.queue(lane)) for lane in Lane],
+        task_default_queue=names.queue(WakeQueue.IO),
+        task_queues=[Queue(names.queue(queue), routing_key=names.queue(queue)) for queue in WakeQueue],
         task_queue_max_priority=None,
         task_send_sent_event=False,
         worker_send_task_events=False,  # costs half the throughput; Flower switches them on where it runs

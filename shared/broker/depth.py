@@ -18,7 +18,7 @@ from kombu import Connection
 from shared.broker import names
 from shared.broker.transport import Channel
 from shared.domain.errors import Misconfigured
-from shared.domain.jobs.states import Lane
+from shared.domain.jobs.states import WakeQueue
 
 _log = logging.getLogger("planq.broker")
 
@@ -46,14 +46,14 @@ def open_once(connection: Connection, patience_seconds: float) -> None:
 
 
 def require_service(connection: Connection, patience_seconds: float) -> None:
-    """Raise what the broker's client raises unless it takes connections and, on Redis, a wake-up for every lane.
+    """Raise what the broker's client raises unless it takes connections and, on Redis, a wake-up for every queue.
 
     A Redis that cannot write to its disk, lacks memory or replicas, or is a replica itself still takes connections.
     """
     open_once(connection, patience_seconds)
     channel = connection.default_channel
     if isinstance(channel, Channel):
-        channel.require_writable([names.queue(lane) for lane in Lane])
+        channel.require_writable([names.queue(queue) for queue in WakeQueue])
 
 
 def reply_of(error: BaseException) -> str | None:
@@ -92,14 +92,14 @@ class BrokerQueues:
         self._patience_seconds = patience_seconds
         self._connection: Connection | None = None
         self._channel: Any = None
-        self._asking: asyncio.Task[Collection[Lane]] | None = None
+        self._asking: asyncio.Task[Collection[WakeQueue]] | None = None
 
-    async def empty(self, lanes: Collection[Lane]) -> Collection[Lane]:
-        """Return those of `lanes` whose queue is known to hold no message; none when the broker does not answer."""
+    async def empty(self, queues: Collection[WakeQueue]) -> Collection[WakeQueue]:
+        """Return those of `queues` that are known to hold no message; none when the broker does not answer."""
         # One thread at most: a question that hangs is left behind, not joined by another.
         if self._asking is not None and not self._asking.done():
             return ()
-        self._asking = asyncio.create_task(asyncio.to_thread(self._empty, tuple(lanes)))
+        self._asking = asyncio.create_task(asyncio.to_thread(self._empty, tuple(queues)))
         done, _ = await asyncio.wait([self._asking], timeout=self._patience_seconds)
         return self._asking.result() if done else ()
 
@@ -107,10 +107,10 @@ class BrokerQueues:
         """Close the connection; what still asks may fail. Idempotent."""
         self._give_up()
 
-    def _empty(self, lanes: tuple[Lane, ...]) -> Collection[Lane]:
+    def _empty(self, queues: tuple[WakeQueue, ...]) -> Collection[WakeQueue]:
         try:
             connection, channel = self._opened()
-            return [lane for lane in lanes if message_count(connection, channel, names.queue(lane)) == 0]
+            return [queue for queue in queues if message_count(connection, channel, names.queue(queue)) == 0]
         except Exception as error:  # every client library has errors of its own here; all mean "not known"
             _log.warning("queues_not_counted", extra={"cause": reply_of(error) or repr(error)})
             self._give_up()

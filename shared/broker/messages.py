@@ -4,7 +4,8 @@
     {"job": "<uuid>", "round": 0, "step": 2, "lane": "io", "tool": "calculate"}   planq.step.run.v1
     {"job": "<uuid>", "round": 0, "steps": [[2, "calculate"], [3, "fetch"]], "lane": "io"}   planq.steps.run.v1
 
-`lane` and the names of tools are there for people who read them in Flower.
+`lane` and the names of tools are there for people who read them in Flower. Wake-ups of bulk jobs also have
+`"priority": "bulk"`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from uuid import UUID
 
 from shared.broker import names
 from shared.domain.jobs.ids import StepRef, plan_attempt_id, respond_attempt_id, step_attempt_id, steps_attempt_id
-from shared.domain.jobs.states import Lane
+from shared.domain.jobs.states import Lane, Priority, WakeQueue
 from shared.ports import AnyWake, PlanWake, RespondWake, StepsWake, StepWake
 
 _SHOWN_CHARS = 500
@@ -52,28 +53,33 @@ class WakeMessage:
 def encode_wake(wake: AnyWake, attempt: int | None = None) -> WakeMessage:
     """Return the message of a wake-up; its task id is that of the attempt it asks for (`attempt` overrides)."""
     number = wake.attempt if attempt is None else attempt
+    lane = Lane.IO
     match wake:
         case PlanWake():
-            task_id = plan_attempt_id(wake.job_id, number)
-            return WakeMessage(names.PLAN, task_id, {"job": str(wake.job_id)}, names.queue(Lane.IO))
+            task, task_id, kwargs = names.PLAN, plan_attempt_id(wake.job_id, number), _job_fields(wake)
         case RespondWake():
-            task_id = respond_attempt_id(wake.job_id, number)
-            return WakeMessage(names.RESPOND, task_id, {"job": str(wake.job_id)}, names.queue(Lane.IO))
-        case StepWake():
-            ref = wake.ref
+            task, task_id, kwargs = names.RESPOND, respond_attempt_id(wake.job_id, number), _job_fields(wake)
+        case StepWake(ref, lane):
+            task, task_id = names.STEP, step_attempt_id(ref, number)
             kwargs = {
                 "job": str(ref.job_id),
                 "round": ref.round,
                 "step": ref.index,
-                "lane": str(wake.lane),
+                "lane": str(lane),
                 "tool": wake.tool_name,
             }
-            return WakeMessage(names.STEP, step_attempt_id(ref, number), kwargs, names.queue(wake.lane))
-        case StepsWake():
+        case StepsWake(job_id, round, lane):
             steps = [list(step) for step in wake.steps]
-            kwargs = {"job": str(wake.job_id), "round": wake.round, "steps": steps, "lane": str(wake.lane)}
-            task_id = steps_attempt_id(StepRef(wake.job_id, wake.round, wake.steps[0][0]), len(steps), number)
-            return WakeMessage(names.STEPS, task_id, kwargs, names.queue(wake.lane))
+            task = names.STEPS
+            task_id = steps_attempt_id(StepRef(job_id, round, wake.steps[0][0]), len(steps), number)
+            kwargs = {"job": str(job_id), "round": round, "steps": steps, "lane": str(lane)}
+    if wake.priority is not Priority.INTERACTIVE:
+        kwargs["priority"] = str(wake.priority)
+    return WakeMessage(task, task_id, kwargs, names.queue(WakeQueue.of(lane, wake.priority)))
+
+
+def _job_fields(wake: PlanWake | RespondWake) -> dict[str, Any]:
+    return {"job": str(wake.job_id)}
 
 
 def check_message(headers: Any, payload: Any) -> None:
@@ -95,22 +101,27 @@ def check_message(headers: Any, payload: Any) -> None:
         raise NoWakeUp(f"body of {name}: {str(error)[:_EXCERPT_CHARS]}") from error
 
 
-def decode_plan(job: str) -> PlanWake:
+def decode_plan(job: str, priority: str = Priority.INTERACTIVE) -> PlanWake:
     """Return the wake-up of a PLAN message; raises ValueError for what is no such message."""
-    return PlanWake(_job(job))
+    return PlanWake(_job(job), priority=_priority(priority))
 
 
-def decode_respond(job: str) -> RespondWake:
+def decode_respond(job: str, priority: str = Priority.INTERACTIVE) -> RespondWake:
     """Return the wake-up of a RESPOND message; raises ValueError for what is no such message."""
-    return RespondWake(_job(job))
+    return RespondWake(_job(job), priority=_priority(priority))
 
 
-def decode_step(job: str, round: int, step: int, lane: str, tool: str) -> StepWake:
+def decode_step(
+    job: str, round: int, step: int, lane: str, tool: str, priority: str = Priority.INTERACTIVE
+) -> StepWake:
     """Return the wake-up of a step message; raises ValueError for what is no such message."""
-    return StepWake(StepRef(_job(job), _number(round), _number(step)), _lane(lane), _text(tool))
+    ref = StepRef(_job(job), _number(round), _number(step))
+    return StepWake(ref, _lane(lane), _text(tool), priority=_priority(priority))
 
 
-def decode_steps(job: str, round: int, steps: Sequence[tuple[int, str]], lane: str) -> StepsWake:
+def decode_steps(
+    job: str, round: int, steps: Sequence[tuple[int, str]], lane: str, priority: str = Priority.INTERACTIVE
+) -> StepsWake:
     """Return the wake-up of a message for several steps; raises ValueError for what is no such message."""
     if not isinstance(steps, (list, tuple)) or not steps:
         raise ValueError(f"expected a list of steps, found {_shown(steps)}")
@@ -118,7 +129,7 @@ def decode_steps(job: str, round: int, steps: Sequence[tuple[int, str]], lane: s
         named = tuple((_number(index), _text(tool)) for index, tool in steps)
     except TypeError as error:
         raise ValueError(f"expected pairs of a number and a tool, found {_shown(steps)}") from error
-    return StepsWake(_job(job), _number(round), _lane(lane), named)
+    return StepsWake(_job(job), _number(round), _lane(lane), named, priority=_priority(priority))
 
 
 _DECODERS: Mapping[str, Callable[..., AnyWake]] = {
@@ -167,6 +178,10 @@ def _job(value: Any) -> UUID:
 
 def _lane(value: Any) -> Lane:
     return Lane(_text(value))
+
+
+def _priority(value: Any) -> Priority:
+    return Priority(_text(value))
 
 
 def _text(value: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shared.domain.jobs.states import Lane
+from shared.domain.jobs.states import WakeQueue
 
 PLAN = "planq.job.plan.v1"
 STEP = "planq.step.run.v1"
@@ -16,6 +16,6 @@ PROBE = "planq.probe"
 """A list that never is: pushing to it if it exists changes nothing, and shows whether the broker takes writes."""
 
 
-def queue(lane: Lane) -> str:
-    """Return the Celery queue of a lane."""
-    return f"planq.{lane}"
+def queue(which: WakeQueue) -> str:
+    """Return the name of a queue as Celery knows it."""
+    return f"planq.{which}"

@@ -29,7 +29,7 @@ from kombu import Connection, Producer
 from shared.broker import names
 from shared.broker.depth import open_once, reply_of
 from shared.broker.messages import WakeMessage, encode_wake
-from shared.domain.jobs.states import Lane
+from shared.domain.jobs.states import WakeQueue
 from shared.ports import AnyWake
 
 _log = logging.getLogger("planq.broker")
@@ -184,8 +184,8 @@ class _Producer:
         self._connection = self._app.connection_for_write()
         open_once(self._connection, _OPEN_SECONDS)
         producer = Producer(self._connection.default_channel, auto_declare=False)
-        for lane in Lane:  # RabbitMQ drops a message to a queue that nobody has declared
-            self._app.amqp.queues[names.queue(lane)](producer.channel).declare()
+        for one in WakeQueue:  # RabbitMQ drops a message to a queue that nobody has declared
+            self._app.amqp.queues[names.queue(one)](producer.channel).declare()
         self._producer = producer
         return producer
 

@@ -16,15 +16,19 @@ how many a worker takes. What a killed worker had taken is published again by th
 give it back an hour later, and costs two transactions a message for that. With `ack_emulation` on, kombu's own
 bookkeeping in Redis is used as it is.
 
+Nor does it take queues in turn: those with a window, as that of bulk work has one, come last, and are left out while
+so many of their messages are unacknowledged. A wait that leaves one out is ended as soon as there is room again.
+
 kombu's integration tests for Redis run on this transport: `tests/integration/broker/test_kombu_suite.py`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from queue import Empty
+from types import MappingProxyType
 from typing import Any
 
 import redis.client
@@ -33,6 +37,7 @@ from kombu.transport import redis as kombu_redis
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import dumps, loads
 from kombu.utils.objects import cached_property
+from kombu.utils.scheduling import priority_cycle
 
 from shared.broker import names
 from shared.broker.messages import NoWakeUp
@@ -44,6 +49,10 @@ _SCHEMES = {"redis": "planqredis", "rediss": "planqrediss", "redis+socket": "pla
 
 class QoS(virtual.QoS):  # type: ignore[misc]
     """Which messages are unacknowledged; tolerates a connection that is gone. Acknowledge from any thread."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._windowed: dict[Any, str] = {}
 
     def restore_unacked(self) -> list[tuple[BaseException, Any]]:
         """Put unacknowledged messages back; when Redis is gone, forget them here. Returns no errors: kombu would
@@ -58,7 +67,28 @@ class QoS(virtual.QoS):  # type: ignore[misc]
             except Exception as error:  # whatever redis-py and kombu raise on a torn-down connection
                 _log.warning("unacknowledged_not_restored", extra={"count": 1 + len(delivered), "cause": repr(error)})
                 delivered.clear()
+        self._windowed.clear()
         return []
+
+    def append(self, message: Any, delivery_tag: Any) -> None:
+        """Remember a message that was taken; on the consumer's thread."""
+        super().append(message, delivery_tag)
+        if (queue := self.channel.taken_from) in self.channel.windows:
+            self._windowed[delivery_tag] = queue
+
+    def ack(self, delivery_tag: Any) -> None:
+        """Acknowledge a message."""
+        self._windowed.pop(delivery_tag, None)
+        super().ack(delivery_tag)
+
+    def reject(self, delivery_tag: Any, requeue: bool = False) -> None:
+        """Give a message up, or back."""
+        self._windowed.pop(delivery_tag, None)
+        super().reject(delivery_tag, requeue)
+
+    def count(self, queue: str) -> int:
+        """Return how many messages of a queue that has a window are unacknowledged."""
+        return tuple(self._windowed.values()).count(queue)
 
     @property
     def is_about_full(self) -> bool:
@@ -103,6 +133,20 @@ class _EntryMessage(virtual.Message):  # type: ignore[misc]
             raise NoWakeUp(f"the entry is no message ({type(error).__name__}: {error})") from error
 
 
+class _OpenQueues(priority_cycle):  # type: ignore[misc]
+    """Which queues a channel waits for, in their order: those with a window last, and only while it has room."""
+
+    def __init__(self, channel: Channel) -> None:
+        super().__init__()
+        self._channel = channel
+
+    def consume(self, n: int) -> list[str]:
+        """Return the queues to wait for now."""
+        channel = self._channel
+        wanted = [queue for queue in self.items[:n] if queue not in channel._left_out]
+        return sorted(wanted, key=channel.windows.__contains__)
+
+
 class Channel(kombu_redis.Channel):  # type: ignore[misc]
     """A Redis channel with the tolerant bookkeeping, one client for its commands, and a listener that never waits."""
 
@@ -114,10 +158,21 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
     heard_by: int | None = None
     """How many connections got this channel's last fan-out message; None before there was one."""
 
+    windows: Mapping[str, int] = MappingProxyType({})
+    """How many unacknowledged messages of a queue there may be; queues without come first. Its consumer sets it."""
+
+    taken_from = ""
+    """The queue of the message that is handed to its consumer."""
+
     _commands: Any = None
+    _in_poll: Any = None
+    _left_out: tuple[str, ...] = ()
+    _waiter: Any = None
+    _waiter_id = 0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._queue_cycle = _OpenQueues(self)
         if not self.ack_emulation:
             self.QoS = QoS
 
@@ -143,6 +198,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
             key, entry = reply
             queue = bytes_to_str(key).rsplit(self.sep, 1)[0]
             self._queue_cycle.rotate(queue)
+            self.taken_from = queue
             try:
                 self.connection._deliver(_parsed(entry), queue)
             except NoWakeUp as unreadable:
@@ -151,6 +207,43 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         finally:
             self._in_poll = None
             self._flush_brpop_reauth()
+
+    def _brpop_start(self, timeout: float | None = None) -> None:
+        """Wait for a message as kombu does, of the queues whose window is not full."""
+        self._left_out = tuple(queue for queue, most in self.windows.items() if self.qos.count(queue) >= most)
+        if self._left_out:
+            self._ask_who_waits()
+        super()._brpop_start(timeout)
+
+    @property
+    def leaves_out(self) -> bool:
+        """True while it waits for messages, but not for those of some queue; to be read on any thread."""
+        return bool(self._left_out)
+
+    def look_again(self) -> None:
+        """End a wait that leaves a queue out whose window has room by now; on the consumer's thread."""
+        if not self._in_poll or not any(self._has_room(queue) for queue in self._left_out):
+            return
+        self._left_out = ()
+        try:
+            with self.conn_or_acquire() as client:
+                client.execute_command("CLIENT UNBLOCK", self._waiter_id)
+        except redis.ResponseError as error:  # a server may forbid it: the wait ends by itself within a second
+            _log.warning("wait_not_ended", extra={"cause": str(error)})
+
+    def _has_room(self, queue: str) -> bool:
+        """Return whether a wait is worth ending for a queue's messages: an eighth of its window is free again."""
+        most = self.windows[queue]
+        taken: int = self.qos.count(queue)
+        return taken <= most - max(1, most // 8)
+
+    def _ask_who_waits(self) -> None:
+        """Remember under which number the server knows the connection that waits for messages."""
+        connection = self.client.connection
+        if self._waiter is not connection._sock:
+            connection.send_command("CLIENT", "ID")
+            self._waiter_id = int(self.client.parse_response(connection, "CLIENT ID"))
+            self._waiter = connection._sock
 
     def require_writable(self, queues: Iterable[str]) -> None:
         """Raise redis-py's ResponseError where the server would refuse a message for one of these queues."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
+from shared.domain.jobs.states import Priority
 from shared.ports.jobs.wakes import PlanWake, Wake
 from shared.store.database import Database
 from shared.store.ids import new_ids
@@ -27,4 +28,4 @@ async def cancel_lines(database: Database, limit: int, batch_id: UUID | None = N
 async def admit_lines(database: Database, limit: int, lease_seconds: float) -> Sequence[Wake]:
     """See `SweepStore.admit_lines`."""
     rows = await database.call_table("planq_admit_lines", new_ids(limit, after=_NIL), lease_seconds)
-    return [PlanWake(row["job_id"]) for row in rows]
+    return [PlanWake(row["job_id"], priority=Priority(row["priority"])) for row in rows]

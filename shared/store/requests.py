@@ -146,9 +146,10 @@ def asked_of(value: Mapping[str, Any]) -> Asked:
     if not value["applied"]:
         return Asked(False, status)
     job_id = UUID(value["job_id"])
-    wakes: list[Wake] = list(step_wakes(job_id, value["round"], value["ready"]))
+    priority = Priority(value["priority"])
+    wakes: list[Wake] = list(step_wakes(job_id, value["round"], value["ready"], priority))
     if status in STAGES:
-        wakes.append(stage_again(job_id, status, value["stage_attempt"]))
+        wakes.append(stage_again(job_id, status, value["stage_attempt"], priority))
     return Asked(True, status, wakes)
 
 
@@ -309,9 +310,10 @@ class RequestStore:
         status = JobStatus(value["status"])
         if not value["applied"]:
             return Asked(False, status)
-        wakes: list[Wake] = list(step_wakes(job_id, value["round"], value["ready"]))
+        priority = Priority(value["priority"])
+        wakes: list[Wake] = list(step_wakes(job_id, value["round"], value["ready"], priority))
         if status in STAGES:
-            wakes.append(stage_again(job_id, status, value["attempt"]))
+            wakes.append(stage_again(job_id, status, value["attempt"], priority))
         return Asked(True, status, wakes)
 
     async def was_settled(self, tenant_id: str, job_id: UUID, index: int, outcome: Settlement, body: bytes) -> bool:

@@ -16,7 +16,7 @@ import redis
 from deploy.local.child import wait_ended
 from deploy.local.postgres import PORT, EmbeddedPostgres
 from deploy.local.valkey import EmbeddedValkey
-from shared.domain.jobs.states import Lane
+from shared.domain.jobs.states import WakeQueue
 from shared.store.migrate import upgrade
 from tests.support.poison import poison_redis
 from tests.support.proxy import TcpProxy
@@ -141,7 +141,7 @@ class Servers:
     def _poison(self) -> str:
         try:
             with redis.Redis(unix_socket_path=str(self.valkey.socket_path)) as client:
-                count = sum(len(poison_redis(client, lane)) for lane in Lane)
+                count = sum(len(poison_redis(client, queue)) for queue in WakeQueue)
         except redis.RedisError as error:
             return f"not now: {type(error).__name__}"
         return f"{count} entries"

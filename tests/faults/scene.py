@@ -20,7 +20,7 @@ from psycopg.types.json import Json
 from deploy.local.child import has_exited, reap, send
 from deploy.local.folder import last_lines
 from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import Strategy
+from shared.domain.jobs.states import Priority, Strategy
 from shared.failpoints import EXIT_CODE, VARIABLE
 from shared.ports import PlanWake
 from shared.store.ids import new_id
@@ -172,6 +172,7 @@ class Scene:
         model: str = "offline",
         limits: Limits | None = None,
         strategy: Strategy = Strategy.PLAN,
+        priority: Priority = Priority.INTERACTIVE,
         callback_url: str | None = None,
     ) -> UUID:
         """Store a job with a plan of `calls` (or, without any, one that the model plans) and publish its wake-up."""
@@ -180,12 +181,20 @@ class Scene:
             {"calls": [{"tool_name": name, "arguments": arguments} for name, arguments in calls]} if calls else None
         )
         submission = Submission(
-            job_id, "default", text, strategy, model, limits or Limits(), plan=plan, callback_url=callback_url
+            job_id,
+            "default",
+            text,
+            strategy,
+            model,
+            limits or Limits(),
+            plan=plan,
+            priority=priority,
+            callback_url=callback_url,
         )
         self.caller.do(self.caller.requests.submit(submission))
         if publish:
             # Where the broker is in trouble it may refuse: the sweeper of a worker then finds the job.
-            self.caller.publisher.publish_soon([PlanWake(job_id)])
+            self.caller.publisher.publish_soon([PlanWake(job_id, priority=priority)])
         return job_id
 
     def schedule(self, text: str, ahead: str) -> UUID:

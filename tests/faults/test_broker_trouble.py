@@ -14,7 +14,7 @@ from deploy.local.valkey import EmbeddedValkey
 from shared.broker import names
 from shared.broker.celery_config import create_celery
 from shared.broker.dead_letters import DeadLetters, Letter
-from shared.domain.jobs.states import Lane
+from shared.domain.jobs.states import WakeQueue
 from tests.faults.conftest import Play, Stage, as_play
 from tests.faults.scene import MIXED, PATIENCE, Scene
 from tests.faults.striking import own_valkey
@@ -99,14 +99,14 @@ def a_worker_starts_while_the_broker_refuses(stage: Stage) -> None:
         nobody_died(scene, workers)
 
 
-def poisoned(stage: Stage, broker_url: str, poison: Callable[[Lane], list[str]]) -> None:
+def poisoned(stage: Stage, broker_url: str, poison: Callable[[WakeQueue], list[str]]) -> None:
     """What is no wake-up is kept with its reason, and both lanes go on with what they run."""
     with stage(broker_url=broker_url, env=STEADY) as scene:
         workers = both_lanes(scene)
         dear, long = scene.submit(*DEAR), scene.submit(*LONG)
         for job_id in (dear, long):
             scene.runs(job_id)
-        kinds = [kind for lane in Lane for kind in poison(lane)]
+        kinds = [kind for queue in WakeQueue for kind in poison(queue)]
         dead_letters = DeadLetters(create_celery(broker_url))
 
         def all_are_kept() -> list[Letter]:
@@ -159,7 +159,8 @@ def a_torn_file_costs_no_job(stage: Stage) -> None:
     with own_valkey() as valkey, stage(broker_url=valkey.url) as scene:
         jobs = [scene.submit(*MIXED) for _ in range(5)]
         with wire(valkey) as client:
-            eventually(lambda: client.llen(names.queue(Lane.IO)) == len(jobs), PATIENCE, what="all are published")
+            queue = names.queue(WakeQueue.IO)
+            eventually(lambda: client.llen(queue) == len(jobs), PATIENCE, what="all are published")
         valkey.stop()
         FATAL["a block of zero bytes at the end"](valkey.log.parent / "data")
         valkey.start()

@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 
 from shared.domain.errors import ErrorRecord, ExecutionFailed
 from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import Lane, Strategy
+from shared.domain.jobs.states import Lane, Priority, Strategy, WakeQueue
 from shared.domain.jobs.usage import ModelCall, Purpose
 from shared.domain.models.exchange import (
     Ask,
@@ -179,6 +179,11 @@ class _Replaceable:
         return lambda *args, **kwargs: getattr(self._store, name)(*args, **kwargs)
 
 
+def queue_of(wake: AnyWake) -> WakeQueue:
+    """Return where a wake-up is published."""
+    return WakeQueue.of(wake.lane if isinstance(wake, StepWake | StepsWake) else Lane.IO, wake.priority)
+
+
 class Harness:
     """One worker's engine. `published` is what it handed to the broker and nobody has taken yet."""
 
@@ -276,10 +281,9 @@ class Harness:
         self.published += wakes
         return True
 
-    async def empty(self, lanes: Collection[Lane]) -> Collection[Lane]:
+    async def empty(self, queues: Collection[WakeQueue]) -> Collection[WakeQueue]:
         """The port `Queues`."""
-        taken = {wake.lane if isinstance(wake, StepWake | StepsWake) else Lane.IO for wake in self.published}
-        return set(lanes) - taken
+        return set(queues) - {queue_of(wake) for wake in self.published}
 
     async def submit(self, text: str = "do it", **fields: Any) -> UUID:
         """Store a job and its wake-up."""
@@ -289,7 +293,7 @@ class Harness:
         await self.requests.submit(
             Submission(job_id, "default", text, strategy, fields.pop("model", "offline"), limits, **fields)
         )
-        self.published.append(PlanWake(job_id))
+        self.published.append(PlanWake(job_id, priority=fields.get("priority", Priority.INTERACTIVE)))
         return job_id
 
     async def drain(self) -> None:

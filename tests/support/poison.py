@@ -14,7 +14,7 @@ from kombu import Connection
 
 from shared.broker import names
 from shared.broker.messages import encode_wake
-from shared.domain.jobs.states import Lane
+from shared.domain.jobs.states import WakeQueue
 from shared.ports import PlanWake
 
 JOB = UUID("01900000-0000-7000-8000-000000000001")
@@ -145,21 +145,21 @@ def entries() -> dict[str, bytes]:
     return found
 
 
-def poison_redis(client: redis.Redis, lane: Lane) -> list[str]:
-    """Write everything that is no wake-up into the queue of a lane; return what is wrong with each."""
+def poison_redis(client: redis.Redis, queue: WakeQueue) -> list[str]:
+    """Write everything that is no wake-up into a queue; return what is wrong with each."""
     found = entries()
-    client.lpush(names.queue(lane), *found.values())
+    client.lpush(names.queue(queue), *found.values())
     return list(found)
 
 
-def poison_rabbitmq(url: str, lane: Lane) -> list[str]:
+def poison_rabbitmq(url: str, queue: WakeQueue) -> list[str]:
     """The same on RabbitMQ, whose queue must be there."""
     kinds = {name: poison for name, poison in MESSAGES.items() if name != "delivery that is text"}
     with Connection(url) as connection, connection.Producer() as producer:
         for poison in kinds.values():
             producer.publish(
                 poison.bytes,
-                routing_key=names.queue(lane),
+                routing_key=names.queue(queue),
                 headers=poison.headers,
                 content_type=poison.content_type,
                 content_encoding="utf-8" if poison.content_type != "application/x-python-serialize" else "binary",

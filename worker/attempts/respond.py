@@ -258,7 +258,8 @@ class Answering:
         result = await self._recorder.unbroken(persist(open_round))
         shown = {"job": str(claim.job_id), "tool": call.tool_name, "applied": result.applied}
         _log.info("chained_tool_called", extra=shown)
-        wakes = after_step(StepRef(claim.job_id, claim.round + 1, step.index), result) if result.applied else ()
+        ref = StepRef(claim.job_id, claim.round + 1, step.index)
+        wakes = after_step(ref, result, claim.priority) if result.applied else ()
         return Carried(claim.attempt, wakes, result.taken, is_late=not result.applied)
 
     async def _end_unchained(

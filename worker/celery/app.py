@@ -16,6 +16,7 @@ from shared.broker import names
 from shared.broker.celery_config import create_celery
 from shared.broker.dead_letters import DeadLetterWriter
 from shared.broker.messages import decode_plan, decode_respond, decode_step, decode_steps
+from shared.domain.jobs.states import Priority
 from shared.environment import load_settings
 from worker.celery.pool import WorkFailed
 from worker.container import LaneRuntime
@@ -30,6 +31,7 @@ app.conf.worker_consumer = "worker.celery.consumer:WakeConsumer"
 app.events.dispatcher_cls = "worker.celery.events:TaskEvents"
 app.planq_dead_letters = DeadLetterWriter(app)
 app.planq_lane = None
+app.planq_windows = {}
 app.planq_runner = None
 app.planq_lifecycle = None
 
@@ -87,24 +89,28 @@ def _process_runner() -> asyncio.Runner:
 
 
 @app.task(name=names.PLAN, base=CoroutineTask)
-async def plan_job(job: str) -> str:
+async def plan_job(job: str, priority: str = Priority.INTERACTIVE) -> str:
     """Carry out the PLAN stage of a job, and what follows from it here."""
-    return _conclude(await _dispatcher().run(decode_plan(job)))
+    return _conclude(await _dispatcher().run(decode_plan(job, priority)))
 
 
 @app.task(name=names.STEP, base=CoroutineTask)
-async def run_step(job: str, round: int, step: int, lane: str, tool: str) -> str:
+async def run_step(
+    job: str, round: int, step: int, lane: str, tool: str, priority: str = Priority.INTERACTIVE
+) -> str:
     """Run one step, and what follows from it here."""
-    return _conclude(await _dispatcher().run(decode_step(job, round, step, lane, tool)))
+    return _conclude(await _dispatcher().run(decode_step(job, round, step, lane, tool, priority)))
 
 
 @app.task(name=names.STEPS, base=CoroutineTask)
-async def run_steps(job: str, round: int, steps: list[tuple[int, str]], lane: str) -> str:
+async def run_steps(
+    job: str, round: int, steps: list[tuple[int, str]], lane: str, priority: str = Priority.INTERACTIVE
+) -> str:
     """Run several steps of one job at once, and what follows from them here."""
-    return _conclude(await _dispatcher().run(decode_steps(job, round, steps, lane)))
+    return _conclude(await _dispatcher().run(decode_steps(job, round, steps, lane, priority)))
 
 
 @app.task(name=names.RESPOND, base=CoroutineTask)
-async def respond_to_job(job: str) -> str:
+async def respond_to_job(job: str, priority: str = Priority.INTERACTIVE) -> str:
     """Carry out the RESPOND stage of a job."""
-    return _conclude(await _dispatcher().run(decode_respond(job)))
+    return _conclude(await _dispatcher().run(decode_respond(job, priority)))

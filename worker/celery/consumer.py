@@ -73,7 +73,11 @@ class WakeConsumer(Consumer):
         self._letters: DeadLetterWriter = self.app.planq_dead_letters
 
     def create_task_handler(self, *args: Any, **kwargs: Any) -> Callable[[Any], None]:
-        """Return what takes a message: Celery's own handler, for what is a wake-up."""
+        """Return what takes a message: Celery's own handler, for what is a wake-up.
+
+        Celery asks for it whenever it is about to consume; windows are set before that.
+        """
+        self._set_windows()
         carry_out = super().create_task_handler(*args, **kwargs)
 
         def on_message(message: Any) -> None:
@@ -127,6 +131,8 @@ class WakeConsumer(Consumer):
         p(*args, **kwargs)
         if self.hub is not None and channel.qos.is_about_full:
             self.hub.call_soon(_nothing)  # it may be pausing for want of a slot
+        elif self.hub is not None and channel.leaves_out:
+            self.hub.call_soon(channel.look_again)
         return None
 
     def _restore_prefetch_count_after_connection_restart(self, p: Any, *args: Any) -> None:
@@ -155,6 +161,8 @@ class WakeConsumer(Consumer):
         super().on_ready()
         if isinstance(self.task_consumer.channel, Channel):
             self.task_consumer.channel.on_unreadable = self._letters.put
+        else:
+            self._open_windows()
         self._flush_due()
 
     def stop(self) -> None:
@@ -162,6 +170,22 @@ class WakeConsumer(Consumer):
         self._is_stopping = True
         super().stop()
         self._flush_due()
+
+    def _set_windows(self) -> None:
+        """Bound how many messages of some queues this worker holds, `app.planq_windows`."""
+        channel = self.task_consumer.channel
+        if isinstance(channel, Channel):
+            channel.windows = self.app.planq_windows
+            return
+        for queue in self.app.planq_windows:
+            self.task_consumer.cancel_by_queue(queue)  # RabbitMQ bounds only what is consumed from then on
+
+    def _open_windows(self) -> None:
+        """Consume from the queues that have a window, within it and the one of all queues together (RabbitMQ)."""
+        for queue, most in self.app.planq_windows.items():
+            self.task_consumer.channel.basic_qos(0, most, False)
+            self.task_consumer.add_queue(self.app.amqp.queues[queue])
+            self.task_consumer.consume()
 
     def _flush_due(self) -> None:
         self._is_flush_due = False

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from shared.domain.errors import ErrorRecord
 from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.states import STAGES, Lane
+from shared.domain.jobs.states import STAGES, Lane, Priority
 from shared.domain.jobs.steps import PlannedStep
 from shared.domain.jobs.usage import ModelCall
 from shared.ports.jobs.claims import StageClaim, StepClaim
@@ -83,33 +83,38 @@ class Carried:
         wakes: Sequence[Wake] = ()
         if result.applied:
             ref = claim.ref if isinstance(claim, StepClaim) else StepRef(claim.job_id, claim.round, 0)
-            wakes = after_step(ref, result)
+            wakes = after_step(ref, result, claim.priority)
         return cls(claim.attempt, wakes, result.taken, error, poisoned, is_late=not result.applied)
 
 
-def after_step(ref: StepRef, result: TransitionResult) -> list[Wake]:
-    """Return the wake-ups that an applied transition of the step `ref` asks for, beside what it took over."""
-    wakes: list[Wake] = [StepWake(replace(ref, index=s.index), s.lane, s.tool_name) for s in result.ready]
+def after_step(ref: StepRef, result: TransitionResult, priority: Priority = Priority.INTERACTIVE) -> list[Wake]:
+    """Return the wake-ups that an applied transition of the step `ref` asks for, beside what it took over.
+
+    `priority` is that of its job, and so of the jobs above and below.
+    """
+    wakes: list[Wake] = [
+        StepWake(replace(ref, index=s.index), s.lane, s.tool_name, priority=priority) for s in result.ready
+    ]
     is_taken = any(isinstance(claim, StageClaim) for claim in result.taken)
     if result.job_status in STAGES and not is_taken:
-        wakes.append(stage_again(ref.job_id, result.job_status, result.stage_attempt))
-    wakes += [PlanWake(child) for child in result.children]
+        wakes.append(stage_again(ref.job_id, result.job_status, result.stage_attempt, priority))
+    wakes += [PlanWake(child, priority=priority) for child in result.children]
     return wakes
 
 
-def after_release(ref: StepRef, attempt: int, result: TransitionResult) -> list[Wake]:
-    """Return the wake-ups after `attempt` at the step `ref` was given back: its next one, or what a skip leads to."""
+def after_release(claim: StepClaim, result: TransitionResult) -> list[Wake]:
+    """Return the wake-ups after a claimed step was given back: its next attempt, or what a skip leads to."""
     return [
-        replace(wake, attempt=attempt + 1) if isinstance(wake, StepWake) and wake.ref == ref else wake
-        for wake in after_step(ref, result)
+        replace(wake, attempt=claim.attempt + 1) if isinstance(wake, StepWake) and wake.ref == claim.ref else wake
+        for wake in after_step(claim.ref, result, claim.priority)
     ]
 
 
 def wake_of(claim: StageClaim | StepClaim) -> Wake:
     """Return the wake-up that would have led to a claim."""
     if isinstance(claim, StepClaim):
-        return StepWake(claim.ref, claim.lane, claim.tool_name, claim.attempt)
-    return stage_again(claim.job_id, claim.status, claim.attempt - 1)
+        return StepWake(claim.ref, claim.lane, claim.tool_name, claim.attempt, claim.priority)
+    return stage_again(claim.job_id, claim.status, claim.attempt - 1, claim.priority)
 
 
 def place_of(wake: Wake) -> Place:
@@ -119,7 +124,7 @@ def place_of(wake: Wake) -> Place:
 
 @dataclass(eq=False, slots=True)
 class Chain:
-    """What is carried out in one slot, and how it may go on.
+    """What is carried out in one slot, and how it may go on. Its slots are those of its `priority`.
 
     `may_go_on` says whether a follow-up may be taken over here now, `workers` how many workers of the lane there are.
     `held` counts its slots, `asked` is for how many wake-ups it claimed last. While `is_asking`, it waits for the
@@ -133,6 +138,7 @@ class Chain:
     may_go_on: Callable[[], bool]
     workers: Callable[[], int]
     held: int = 0
+    priority: Priority = Priority.INTERACTIVE
     asked: int = 0
     is_asking: bool = True
     is_stopped: bool = False
@@ -149,8 +155,8 @@ class Chain:
         self.keep(1)
         if not self.goes_on:
             return None
-        most = FEW if ready is None else own_share(ready, 1 + self.slots.free, self.workers())
-        self.held += self.slots.reserve(most - 1)
+        most = FEW if ready is None else own_share(ready, 1 + self.slots.free(self.priority), self.workers())
+        self.held += self.slots.reserve(most - 1, self.priority)
         return Take(self.lane, steps=self.held)
 
     @property
@@ -161,7 +167,7 @@ class Chain:
     def keep(self, count: int) -> None:
         """Give back the slots beyond `count`."""
         if self.held > count:
-            self.slots.release(self.held - count)
+            self.slots.release(self.held - count, self.priority)
             self.held = count
 
     @property
@@ -234,51 +240,68 @@ class Work:
 
 
 class Slots:
-    """Belongs to one event loop."""
+    """Belongs to one event loop. Bulk work takes at most `bulk` of them, and only while nobody else waits for one."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, bulk: int | None = None) -> None:
         self._free = count
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._bulk_free = count if bulk is None else bulk
+        self._waiting: dict[Priority, deque[asyncio.Future[None]]] = {priority: deque() for priority in Priority}
 
-    @property
-    def free(self) -> int:
-        """How many can be had at once: 0 while others wait for theirs."""
-        return 0 if self._waiting else self._free
+    def free(self, priority: Priority = Priority.INTERACTIVE) -> int:
+        """Return how many can be had at once: 0 while others wait for theirs who go first."""
+        goes_first = self._waiting[Priority.INTERACTIVE] or self._waiting[priority]
+        return 0 if goes_first else self._left(priority)
 
-    def reserve(self, most: int) -> int:
+    def reserve(self, most: int, priority: Priority = Priority.INTERACTIVE) -> int:
         """Take up to `most` of the free slots; returns how many."""
-        taken = max(0, min(most, self.free))
-        self._free -= taken
+        taken = max(0, min(most, self.free(priority)))
+        self._count(-taken, priority)
         return taken
 
-    async def wait(self, most: int = 1) -> int:
+    async def wait(self, most: int = 1, priority: Priority = Priority.INTERACTIVE) -> int:
         """Wait for a slot, then take up to `most` of the free ones; returns how many, at least 1."""
-        if not self.free:
-            await self._turn()
-        taken = min(most, self._free)
-        self._free -= taken
+        if not self.free(priority):
+            await self._turn(priority)
+        taken = min(most, self._left(priority))
+        self._count(-taken, priority)
         self._call_next()
         return taken
 
-    def release(self, count: int = 1) -> None:
+    def release(self, count: int = 1, priority: Priority = Priority.INTERACTIVE) -> None:
         """Give slots back."""
-        self._free += count
+        self._count(count, priority)
         self._call_next()
 
-    async def _turn(self) -> None:
+    def _left(self, priority: Priority) -> int:
+        return self._free if priority is Priority.INTERACTIVE else min(self._free, self._bulk_free)
+
+    def _count(self, change: int, priority: Priority) -> None:
+        self._free += change
+        if priority is Priority.BULK:
+            self._bulk_free += change
+
+    async def _turn(self, priority: Priority) -> None:
+        line = self._waiting[priority]
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+        line.append(turn)
         try:
             await turn
+            # Between the call and now somebody interactive may have taken it, or have come to wait.
+            while not self._left(priority) or (priority is Priority.BULK and self._waiting[Priority.INTERACTIVE]):
+                line[0] = turn = asyncio.get_running_loop().create_future()
+                await turn
         except asyncio.CancelledError:
-            self._waiting.remove(turn)
+            line.remove(turn)
             self._call_next()  # the next in line must not wait for one who has gone
             raise
-        self._waiting.popleft()
+        line.popleft()
 
     def _call_next(self) -> None:
-        if self._free > 0 and self._waiting and not self._waiting[0].done():
-            self._waiting[0].set_result(None)
+        for priority, line in self._waiting.items():
+            if line:
+                if self._left(priority) > 0 and not line[0].done():
+                    line[0].set_result(None)
+                return
 
 
 def bulk_slots(slots: int, share: float) -> int:
@@ -317,7 +340,7 @@ def together(wakes: Sequence[StepWake]) -> StepsWake:
     """Return one wake-up for several steps of one round and lane; raises IndexError for none."""
     first = wakes[0]
     steps = tuple((wake.ref.index, wake.tool_name) for wake in wakes)
-    return StepsWake(first.ref.job_id, first.ref.round, first.lane, steps, first.attempt)
+    return StepsWake(first.ref.job_id, first.ref.round, first.lane, steps, first.attempt, first.priority)
 
 
 def _parts(steps: Sequence[StepWake], others: int) -> Iterable[AnyWake]:

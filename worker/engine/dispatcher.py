@@ -15,7 +15,7 @@ from typing import Protocol
 from uuid import UUID
 
 from shared.domain.errors import DatabaseUnavailable, ExecutionFailed, InternalFault, OutcomeUnknown
-from shared.domain.jobs.states import Effect, JobStatus, Lane
+from shared.domain.jobs.states import Effect, JobStatus, Lane, Priority
 from shared.ports.jobs.claims import StageClaim, StepClaim
 from shared.ports.jobs.store import JobStore
 from shared.ports.jobs.wakes import (
@@ -77,11 +77,12 @@ class Executor(Protocol):
 class DispatcherSettings:
     """`fuse_seconds`: how long one Celery task may go on with follow-ups, far below any broker's patience.
 
-    `slots` bounds what is carried out at once, over all messages.
+    `slots` bounds what is carried out at once, over all messages, `bulk_slots` what is bulk of it; None: as much.
     """
 
     lane: Lane
     slots: int = 300
+    bulk_slots: int | None = None
     fuse_seconds: float = 60.0
 
 
@@ -105,7 +106,7 @@ class Dispatcher:
         `workers` says how many workers of this lane live, as far as is known; `clock` counts seconds.
         """
         self._settings = settings
-        self._slots = Slots(settings.slots)
+        self._slots = Slots(settings.slots, settings.bulk_slots)
         self._workers = workers
         self._store = store
         self._executor = executor
@@ -123,7 +124,8 @@ class Dispatcher:
         the lease then decides. When the surrounding asyncio task is cancelled, the work at hand is given back first.
         """
         work, until = Work(), self._clock() + self._settings.fuse_seconds
-        chain = self._chain(lambda: self._clock() < until and not self._is_winding_down)
+        may_go_on = lambda: self._clock() < until and not self._is_winding_down  # noqa: E731
+        chain = self._chain(may_go_on, wake.priority)
         if isinstance(wake, StepsWake):
             first = work.begin(chain, self._run_steps(work, chain, wake.each))
         else:
@@ -160,8 +162,10 @@ class Dispatcher:
         """Begin nothing new here: follow-ups are published from now on, for workers that stay."""
         self._is_winding_down = True
 
-    def _chain(self, may_go_on: Callable[[], bool], held: int = 0) -> Chain:
-        return Chain(self._settings.lane, self._slots, may_go_on, self._workers, held)
+    def _chain(
+        self, may_go_on: Callable[[], bool], priority: Priority = Priority.INTERACTIVE, held: int = 0
+    ) -> Chain:
+        return Chain(self._settings.lane, self._slots, may_go_on, self._workers, held, priority)
 
     async def _run_one(self, work: Work, chain: Chain, wake: Wake) -> Carried:
         if chain.is_stopped:  # before it began
@@ -187,7 +191,7 @@ class Dispatcher:
     def _branch(self, work: Work, chain: Chain, claim: Claim) -> asyncio.Task[Carried]:
         """Carry out a claim beside a chain, which gives it one of its slots; returns the task that does."""
         chain.held -= 1
-        branch = self._chain(chain.may_go_on, held=1)
+        branch = self._chain(chain.may_go_on, chain.priority, held=1)
         branch.units = chain.units
         return work.begin(branch, self._follow(work, branch, claim, tracked=True))
 
@@ -228,7 +232,7 @@ class Dispatcher:
         if claim.parent is None:
             return await self._store.settle_turn(claim.job_id)
         notified = await self._store.child_ended(claim.job_id)
-        return () if notified is None else after_step(notified.step, notified.result)
+        return () if notified is None else after_step(notified.step, notified.result, claim.priority)
 
     async def _go_on(self, work: Work, chain: Chain, carried: Carried) -> Claim | None:
         """See to all that an outcome led to; returns what the chain carries out next, None when it ends here."""
@@ -242,10 +246,10 @@ class Dispatcher:
             self._branch(work, chain, claim)
         chain.keep(1)
         if mine:
-            beside = self._chain(chain.may_go_on)
+            beside = self._chain(chain.may_go_on, chain.priority)
             work.begin(beside, self._run_steps(work, beside, mine))
         if (child := self._own_child(chain, others)) is not None:
-            beside = self._chain(chain.may_go_on)
+            beside = self._chain(chain.may_go_on, chain.priority)
             work.begin(beside, self._run_one(work, beside, child))
             others = [wake for wake in others if wake is not child]
         if others:
@@ -257,14 +261,14 @@ class Dispatcher:
         if not wakes or not chain.may_go_on():
             return (), wakes
         ours = [wake for wake in wakes if isinstance(wake, StepWake) and wake.lane is self._settings.lane]
-        share = own_share(taken + len(ours), taken + self._slots.free, self._workers()) - taken
+        share = own_share(taken + len(ours), taken + self._slots.free(chain.priority), self._workers()) - taken
         mine = ours[: max(share, 0)]
         kept = {id(wake) for wake in mine}
         return mine, [wake for wake in wakes if id(wake) not in kept]
 
     def _own_child(self, chain: Chain, wakes: Sequence[Wake]) -> PlanWake | None:
         """Return the child job, of those that may begin, which this process begins itself."""
-        if self._settings.lane is not Lane.IO or not self._slots.free or not chain.may_go_on():
+        if self._settings.lane is not Lane.IO or not self._slots.free(chain.priority) or not chain.may_go_on():
             return None
         return next((wake for wake in wakes if isinstance(wake, PlanWake)), None)
 
@@ -312,7 +316,7 @@ class Dispatcher:
         """Wait for slots and claim as many; what was claimed for a chain that is stopped meanwhile is given back."""
         chain.is_asking = False
         try:
-            chain.asked = chain.held = await self._slots.wait(len(wakes))
+            chain.asked = chain.held = await self._slots.wait(len(wakes), chain.priority)
         except asyncio.CancelledError:
             await asyncio.shield(self._publish(wakes))
             raise
@@ -416,9 +420,9 @@ class Dispatcher:
         """Let another worker take the claimed work at once."""
         if not isinstance(claim, StageClaim):
             result = await self._store.release_step(claim)
-            await self._publish(after_release(claim.ref, claim.attempt, result))
+            await self._publish(after_release(claim, result))
         elif await self._store.release_stage(claim):
-            await self._publish([stage_again(claim.job_id, claim.status, claim.attempt)])
+            await self._publish([stage_again(claim.job_id, claim.status, claim.attempt, claim.priority)])
 
     async def _release_all(self, chain: Chain, claims: Sequence[Claim]) -> None:
         """Give back what was claimed and not begun."""

@@ -31,7 +31,7 @@ from shared.domain.errors import (
 from shared.domain.jobs.elicitations import AfterAnswer, ElicitationAnswer, Fails, after_answer
 from shared.domain.jobs.ids import StepRef
 from shared.domain.jobs.retry import AskPerson, GiveUp, Next, Phase, RunAgain, after_error, after_loss
-from shared.domain.jobs.states import ElicitationKind, ElicitationStatus, Lane, StepStatus
+from shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepStatus, WakeQueue
 from shared.ports.jobs.store import TransitionResult
 from shared.ports.jobs.sweep import (
     Due,
@@ -152,6 +152,7 @@ class Sweeper:
             wakes += more
         if found.suspected or self._has_lost_worker:
             self._suspected()
+        wakes = list(await self._store.with_priorities(wakes))
         due = await self._take_due_wakes(found, acted)
         # A worker that froze instead of dying still swallows the next message of its lane; the copy reaches another.
         wakes += [*due, *due] if self._has_lost_worker else due
@@ -166,7 +167,7 @@ class Sweeper:
         return acted + len(wakes)
 
     async def _take_due_wakes(self, found: Due, acted: int) -> Sequence[Wake]:
-        lost = await self._lanes_that_lost_wakes(found.unclaimed)
+        lost = await self._queues_that_lost_wakes(found.unclaimed)
         if not (lost or acted or SweepPart.WAKES in found.parts):
             return ()
         # While the broker is away one wake-up of a kind tries it; a batch would only be taken and returned.
@@ -183,8 +184,8 @@ class Sweeper:
             if self._local_peers.has_gone(worker.process) and await self._store.end_lease(worker):
                 _log.warning("worker_gone", extra={"worker": worker.name})
 
-    async def _lanes_that_lost_wakes(self, unclaimed: Collection[Lane]) -> Collection[Lane]:
-        """Return the lanes with unclaimed work and an empty queue: their wake-ups are lost."""
+    async def _queues_that_lost_wakes(self, unclaimed: Collection[WakeQueue]) -> Collection[WakeQueue]:
+        """Return the queues with unclaimed work that are empty: their wake-ups are lost."""
         return await self._queues.empty(unclaimed) if unclaimed and self._is_broker_there else ()
 
     async def _fire_timers(self) -> tuple[int, list[Wake]]:

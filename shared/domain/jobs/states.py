@@ -155,10 +155,24 @@ class Priority(StrEnum):
 
 
 class Lane(StrEnum):
-    """The kind of worker that a step needs; each lane is a Celery queue."""
+    """The kind of worker that a step needs."""
 
     IO = "io"
     CPU = "cpu"
+
+
+class WakeQueue(StrEnum):
+    """Where wake-ups of a lane and a priority wait at the broker; each is a Celery queue."""
+
+    IO = "io"
+    IO_BULK = "io.bulk"
+    CPU = "cpu"
+    CPU_BULK = "cpu.bulk"
+
+    @classmethod
+    def of(cls, lane: Lane, priority: Priority) -> WakeQueue:
+        """Return the queue of a lane and a priority."""
+        return cls(lane if priority is Priority.INTERACTIVE else f"{lane}.bulk")
 
 
 class Effect(StrEnum):

@@ -12,7 +12,7 @@ from shared.domain.jobs.elicitations import ElicitationAnswer
 from shared.domain.jobs.ids import StepRef
 from shared.domain.jobs.limits import Limits
 from shared.domain.jobs.retry import StageTries
-from shared.domain.jobs.states import Effect, JobStatus, Lane, Recovery, StepKind, Strategy
+from shared.domain.jobs.states import Effect, JobStatus, Lane, Priority, Recovery, StepKind, Strategy
 from shared.domain.jobs.steps import StepResult
 from shared.domain.rounds.record import RoundRecord
 from shared.domain.values.pointers import Path
@@ -84,6 +84,7 @@ class StageClaim:
     rounds: Sequence[RoundRecord] = ()
     rounds_time_left: timedelta | None = None
     loop: Mapping[str, Any] | None = None
+    priority: Priority = Priority.INTERACTIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class StepClaim:
     are there unless `kind` is `tool`.
     Arguments that are `verbatim` are data: nothing in them is a reference.
     `answers` are what people answered to what this step asked; `policies` the tool policies of its job and of those
-    above it. `conversation_id` is that of its job.
+    above it. `conversation_id` and `priority` are those of its job.
     """
 
     ref: StepRef
@@ -135,3 +136,4 @@ class StepClaim:
     answers: tuple[ElicitationAnswer, ...] = ()
     conversation_id: UUID | None = None
     policies: tuple[Mapping[str, str], ...] = ()
+    priority: Priority = Priority.INTERACTIVE

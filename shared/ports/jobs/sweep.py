@@ -12,7 +12,7 @@ from uuid import UUID
 from shared.domain.errors import ErrorRecord
 from shared.domain.jobs.elicitations import AfterAnswer, Elicitation
 from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.states import Effect, ElicitationKind, JobStatus, Lane, Recovery, StepKind
+from shared.domain.jobs.states import Effect, ElicitationKind, JobStatus, Lane, Recovery, StepKind, WakeQueue
 from shared.ports.jobs.store import ParentTransition, TransitionResult
 from shared.ports.jobs.wakes import Wake
 
@@ -165,14 +165,14 @@ class SweepPart(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What one look found: parts with something to do, and lanes whose work was published and is not claimed.
+    """What one look found: parts with something to do, and queues whose work was published and is not claimed.
 
     `suspected` are the lanes with suspects that wait for a process of their own. `next_in` is when the next job or
     plan runs out of time, None where that is not soon.
     """
 
     parts: Collection[SweepPart]
-    unclaimed: Collection[Lane]
+    unclaimed: Collection[WakeQueue]
     suspected: Collection[Lane] = ()
     next_in: timedelta | None = None
 
@@ -186,7 +186,7 @@ class SweepStore(Protocol):
     async def look(self, deadline_grace: timedelta, ahead: timedelta) -> Due:
         """Return what there is to do, in one round trip: at rest, nothing. `ahead` is what counts as soon.
 
-        `unclaimed` are the lanes with work that was published a while ago, is not yet due again, and is unclaimed.
+        `unclaimed` are the queues with work that was published a while ago, is not yet due again, and is unclaimed.
         """
         ...
 
@@ -201,11 +201,15 @@ class SweepStore(Protocol):
         """
         ...
 
-    async def take_due_wakes(self, limit: int, empty: Collection[Lane] = ()) -> Sequence[Wake]:
+    async def take_due_wakes(self, limit: int, empty: Collection[WakeQueue] = ()) -> Sequence[Wake]:
         """Return wake-ups that are due and were not claimed; each is due again later, twice as long each time.
 
-        In the lanes `empty`, whose queues hold nothing, what was published a while ago has got lost: it is due now.
+        In the queues `empty`, which hold nothing, what was published a while ago has got lost: it is due now.
         """
+        ...
+
+    async def with_priorities(self, wakes: Sequence[Wake]) -> Sequence[Wake]:
+        """Return wake-ups, in their order, with the priorities of their jobs."""
         ...
 
     async def return_wakes(self, wakes: Sequence[Wake]) -> None:

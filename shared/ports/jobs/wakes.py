@@ -9,7 +9,7 @@ from uuid import UUID
 
 from shared.domain.errors import ErrorRecord
 from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.states import JobStatus, Lane
+from shared.domain.jobs.states import JobStatus, Lane, Priority, WakeQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,16 +18,18 @@ class PlanWake:
 
     job_id: UUID
     attempt: int = 1
+    priority: Priority = Priority.INTERACTIVE
 
 
 @dataclass(frozen=True, slots=True)
 class StepWake:
-    """Run a step. `lane`, `tool_name` and `attempt` only choose the queue and the name shown in Flower."""
+    """Run a step; all but `ref` only chooses the queue and the name shown in Flower."""
 
     ref: StepRef
     lane: Lane
     tool_name: str
     attempt: int = 1
+    priority: Priority = Priority.INTERACTIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +38,19 @@ class RespondWake:
 
     job_id: UUID
     attempt: int = 1
+    priority: Priority = Priority.INTERACTIVE
 
 
 Wake = PlanWake | StepWake | RespondWake
 
 
-def stage_again(job_id: UUID, status: JobStatus, attempt: int) -> PlanWake | RespondWake:
+def stage_again(
+    job_id: UUID, status: JobStatus, attempt: int, priority: Priority = Priority.INTERACTIVE
+) -> PlanWake | RespondWake:
     """Return the wake-up for the stage in which a job stands, after `attempt` at a stage of it."""
     if status is JobStatus.RESPONDING:
-        return RespondWake(job_id, attempt + 1)
-    return PlanWake(job_id, attempt + 1)
+        return RespondWake(job_id, attempt + 1, priority)
+    return PlanWake(job_id, attempt + 1, priority)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +65,13 @@ class StepsWake:
     lane: Lane
     steps: tuple[tuple[int, str], ...]
     attempt: int = 1
+    priority: Priority = Priority.INTERACTIVE
 
     @property
     def each(self) -> list[StepWake]:
         """The wake-ups that this one stands for."""
         return [
-            StepWake(StepRef(self.job_id, self.round, index), self.lane, tool_name, self.attempt)
+            StepWake(StepRef(self.job_id, self.round, index), self.lane, tool_name, self.attempt, self.priority)
             for index, tool_name in self.steps
         ]
 
@@ -84,8 +90,8 @@ class Publisher(Protocol):
 class Queues(Protocol):
     """Looks at the broker's queues."""
 
-    async def empty(self, lanes: Collection[Lane]) -> Collection[Lane]:
-        """Return those of `lanes` whose queue is known to hold no message; none when the broker does not answer."""
+    async def empty(self, queues: Collection[WakeQueue]) -> Collection[WakeQueue]:
+        """Return those of `queues` that are known to hold no message; none when the broker does not answer."""
         ...
 
 

@@ -28,6 +28,7 @@ from shared.domain.jobs.states import (
     ElicitationStatus,
     JobStatus,
     Lane,
+    Priority,
     Recovery,
     StepKind,
     StepStatus,
@@ -262,9 +263,12 @@ def _artifact_fields(artifact: ArtifactRecord) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def step_wakes(job_id: UUID, round: int, ready: Sequence[Mapping[str, Any]]) -> list[StepWake]:
-    """Return the wake-ups of steps that a transition made ready."""
-    return [StepWake(StepRef(job_id, round, r["index"]), Lane(r["lane"]), r["tool_name"]) for r in ready]
+def step_wakes(job_id: UUID, round: int, ready: Sequence[Mapping[str, Any]], priority: Priority) -> list[StepWake]:
+    """Return the wake-ups of steps that a transition made ready, in a job of this priority."""
+    return [
+        StepWake(StepRef(job_id, round, r["index"]), Lane(r["lane"]), r["tool_name"], priority=priority)
+        for r in ready
+    ]
 
 
 def step_claim(value: Mapping[str, Any]) -> StepClaim:
@@ -296,6 +300,7 @@ def step_claim(value: Mapping[str, Any]) -> StepClaim:
         answers=tuple(_answer(stored) for stored in value["answers"] or ()),
         policies=tuple(_policies(value["loops"] or ())),
         verbatim=value["verbatim"],
+        priority=Priority(value["priority"]),
         time_left=None if time_left is None else timedelta(seconds=time_left),
         **({} if job_tree is None else _step_job_tree(job_tree)),
     )
@@ -370,6 +375,7 @@ def stage_claim(value: Mapping[str, Any]) -> StageClaim:
         context_id=value["conversation_id"] or value["job_id"],
         conversation_id=None if value["conversation_id"] is None else UUID(value["conversation_id"]),
         tried=StageTries(**(value["tried"] or {})),
+        priority=Priority(value["priority"]),
         time_left=None if time_left is None else timedelta(seconds=time_left),
         **({} if job_tree is None else _stage_job_tree(job_tree)),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from itertools import groupby
 from operator import itemgetter
@@ -21,8 +22,10 @@ from shared.domain.jobs.states import (
     ElicitationStatus,
     JobStatus,
     Lane,
+    Priority,
     Recovery,
     StepKind,
+    WakeQueue,
 )
 from shared.ports.jobs.store import ParentTransition, TransitionResult
 from shared.ports.jobs.sweep import (
@@ -134,7 +137,7 @@ class WorkerRegistry:
         outcome = transition_result(value)
         again: list[Wake] = [held.again] if outcome.ready else []
         if outcome.job_status in STAGES:
-            again.append(stage_again(place.job_id, outcome.job_status, outcome.stage_attempt))
+            again.append(stage_again(place.job_id, outcome.job_status, outcome.stage_attempt, held.again.priority))
         return again
 
     async def unanswered_wakes(self, lane: Lane, idle: timedelta, settled: timedelta) -> int:
@@ -223,7 +226,7 @@ class WorkerRegistry:
         next_in = next((row["seconds"] for row in rows if row["seconds"] is not None), None)
         return Due(
             parts={SweepPart(row["part"]) for row in rows if row["lane"] is None and row["seconds"] is None},
-            unclaimed={Lane(row["lane"]) for row in rows if row["part"] == "unclaimed"},
+            unclaimed={WakeQueue(row["lane"]) for row in rows if row["part"] == "unclaimed"},
             suspected={Lane(row["lane"]) for row in rows if row["part"] == "suspects"},
             next_in=None if next_in is None else timedelta(seconds=next_in),
         )
@@ -235,9 +238,15 @@ class WorkerRegistry:
     async def end_lease(self, worker: Peer) -> bool:
         return await self._database.execute("end_lease", id=worker.id, process=worker.process) == 1
 
-    async def take_due_wakes(self, limit: int, empty: Collection[Lane] = ()) -> Sequence[Wake]:
-        lanes = [str(lane) for lane in empty]
-        return [_wake(row) for row in await self._database.call_table("planq_take_due_wakes", limit, lanes)]
+    async def take_due_wakes(self, limit: int, empty: Collection[WakeQueue] = ()) -> Sequence[Wake]:
+        queues = [str(queue) for queue in empty]
+        return [_wake(row) for row in await self._database.call_table("planq_take_due_wakes", limit, queues)]
+
+    async def with_priorities(self, wakes: Sequence[Wake]) -> Sequence[Wake]:
+        asked = [_woken(wake) for wake in wakes if wake.priority is not Priority.BULK]
+        rows = await self._database.fetch_all("bulk_jobs", ids=asked) if asked else ()
+        bulk = {row["id"] for row in rows}
+        return [replace(wake, priority=Priority.BULK) if _woken(wake) in bulk else wake for wake in wakes]
 
     async def return_wakes(self, wakes: Sequence[Wake]) -> None:
         stages = [wake.job_id for wake in wakes if not isinstance(wake, StepWake)]
@@ -422,13 +431,17 @@ def _ref(row: Row) -> StepRef:
     return StepRef(row["job_id"], row["round"], row["index"])
 
 
+def _woken(wake: Wake) -> UUID:
+    return wake.ref.job_id if isinstance(wake, StepWake) else wake.job_id
+
+
 def _held(row: Row) -> Held:
-    number = row["attempt"]
+    number, priority = row["attempt"], Priority(row["priority"])
     if row["index"] is None:
         attempt = Attempt(row["job_id"], number)
-        return Held(attempt, None, stage_again(row["job_id"], JobStatus(row["status"]), number))
+        return Held(attempt, None, stage_again(row["job_id"], JobStatus(row["status"]), number, priority))
     ref = _ref(row)
-    again = StepWake(ref, Lane(row["lane"]), row["tool_name"], number + 1)
+    again = StepWake(ref, Lane(row["lane"]), row["tool_name"], number + 1, priority)
     return Held(Attempt(ref, number), Effect(row["effect"]), again)
 
 
@@ -477,12 +490,12 @@ def _expired_job(row: Row) -> ExpiredJob:
 
 
 def _wake(row: Row) -> Wake:
-    attempt = row["attempt"] + 1
+    attempt, priority = row["attempt"] + 1, Priority(row["priority"])
     if row["kind"] == "plan":
-        return PlanWake(row["job_id"], attempt)
+        return PlanWake(row["job_id"], attempt, priority)
     if row["kind"] == "respond":
-        return RespondWake(row["job_id"], attempt)
-    return StepWake(_ref(row), Lane(row["lane"]), row["tool_name"], attempt)
+        return RespondWake(row["job_id"], attempt, priority)
+    return StepWake(_ref(row), Lane(row["lane"]), row["tool_name"], attempt, priority)
 
 
 _NEW_SECONDS = 2.0

@@ -17,7 +17,7 @@ from shared.broker.celery_config import create_celery
 from shared.broker.messages import WakeMessage
 from shared.broker.publisher import CeleryPublisher
 from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.states import Lane
+from shared.domain.jobs.states import Lane, WakeQueue
 from shared.ports import PlanWake, RespondWake, StepWake
 from tests.support.waiting import eventually
 
@@ -55,8 +55,8 @@ def test_a_wake_up_carries_ids_and_the_id_of_its_attempt(app: Celery) -> None:
     assert publisher.publish_soon([step, RespondWake(JOB, 4)]).result(60)
     publisher.close()
 
-    plan, respond = take(app, names.queue(Lane.IO), 2)
-    [crunch] = take(app, names.queue(Lane.CPU), 1)
+    plan, respond = take(app, names.queue(WakeQueue.IO), 2)
+    [crunch] = take(app, names.queue(WakeQueue.CPU), 1)
     assert (plan.headers["task"], plan.headers["id"]) == (names.PLAN, f"{JOB}.plan.1")
     assert (respond.headers["task"], respond.headers["id"]) == (names.RESPOND, f"{JOB}.respond.4")
     assert (crunch.headers["task"], crunch.headers["id"]) == (names.STEP, f"{JOB}.r0.s3.2")
@@ -70,7 +70,7 @@ def test_a_large_fan_out_arrives_whole(app: Celery) -> None:
     wakes = [StepWake(StepRef(JOB, 0, n), Lane.IO, "leaf") for n in range(2500)]
     assert publisher.publish_soon(wakes).result(60)
     publisher.close()
-    ids = {message.headers["id"] for message in take(app, names.queue(Lane.IO), 2500)}
+    ids = {message.headers["id"] for message in take(app, names.queue(WakeQueue.IO), 2500)}
     assert len(ids) == 2500
 
 

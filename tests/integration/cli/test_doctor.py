@@ -226,7 +226,8 @@ def test_an_empty_database_lacks_the_schema(doctor: Doctor, empty_database_url: 
     assert found["schema"]["ok"] is False
     assert "planq migrate" in found["schema"]["advice"]
     assert found["broker"]["ok"]
-    assert found["queues"]["found"] == "planq.io: 0 waiting, planq.cpu: 0 waiting"
+    names = ("planq.io", "planq.io.bulk", "planq.cpu", "planq.cpu.bulk")
+    assert found["queues"]["found"] == ", ".join(f"{name}: 0 waiting" for name in names)
     assert found["workers"]["ok"] is None
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from shared.domain.errors import Cancelled, ErrorRecord
 from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import JobStatus
+from shared.domain.jobs.states import JobStatus, Priority
 from shared.domain.jobs.usage import ModelCall, Purpose
 from shared.domain.models.exchange import Ask, ModelReply
 from shared.domain.tools.definition import ToolDefinition
-from shared.ports import CutOff, PlanWake
+from shared.ports import AnyWake, CutOff, PlanWake, StepWake
 from shared.store.jobs.signals import CANCELLED, listen
 from tests.support.children import DelegatingTool, child_plan, children_of
 from tests.support.harness import Harness, ScriptedModel, make_tool
@@ -28,6 +28,12 @@ Play = Callable[..., Any]
 async def double(number: float) -> dict[str, float]:
     """Return twice the number."""
     return {"result": number * 2}
+
+
+@tool(effect="pure", lane="cpu")
+def halve(number: float) -> dict[str, float]:
+    """Return half of the number."""
+    return {"result": number / 2}
 
 
 class Gate:
@@ -80,6 +86,31 @@ async def pump(harness: Harness) -> None:
         done, tasks = await asyncio.wait(tasks, timeout=0.02, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
+
+
+def test_all_that_follows_from_a_bulk_job_is_bulk(play: Play) -> None:
+    """Its steps and stages, and its child jobs with theirs."""
+
+    async def scenario(harness: Harness) -> tuple[str, set[Priority], set[type]]:
+        told: list[AnyWake] = []
+        publish = harness.publish
+
+        async def record(wakes: Sequence[AnyWake]) -> bool:
+            told.extend(wakes)
+            return await publish(wakes)
+
+        harness.publish = record  # type: ignore[method-assign]
+        crunching = {"plan": child_plan(("halve", {"number": 2}))}
+        job_id = await harness.submit(priority=Priority.BULK, plan=delegating(crunching, FAST, crunching))
+        await pump(harness)
+        job, _ = await harness.requests.job("default", job_id)
+        return job["status"], {wake.priority for wake in told}, {type(wake) for wake in told}
+
+    status, priorities, kinds = play(
+        scenario, ScriptedModel(), [make_tool(double), make_tool(halve), DelegatingTool()]
+    )
+    assert (status, priorities) == ("completed", {Priority.BULK})
+    assert kinds >= {PlanWake, StepWake}
 
 
 async def begun(

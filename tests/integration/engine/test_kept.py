@@ -134,7 +134,7 @@ def test_a_repeated_attempt_saves_nothing_twice(play: Play, read: Read) -> None:
         tool = harness.registry.find("save_moments")
         assert tool is not None
         before = await tool.call({"moments": MOMENTS}, context_of(claim))
-        harness.published += after_release(claim.ref, claim.attempt, await harness.store.release_step(claim))
+        harness.published += after_release(claim, await harness.store.release_step(claim))
         await harness.drain()
         _, steps = await harness.requests.job("default", claim.ref.job_id)
         return [before, steps[0]["output"]]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from shared.domain.jobs.states import Lane
-from shared.ports import PlanWake
+from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.states import Lane, Priority, WakeQueue
+from shared.ports import PlanWake, StepWake
 from tests.integration.engine.test_sweep import CHAIN, TOOLS, accepted
 from tests.support.harness import Harness, ScriptedModel
 
@@ -50,9 +52,29 @@ def test_a_paused_job_is_not_looked_at_again_and_again(play: Play) -> None:
         await published_ago(harness, "steps", 3.0)
         harness.published = []
         assert (await harness.worker_registry.look(timedelta(0), timedelta(0))).unclaimed == set()
-        assert await harness.worker_registry.take_due_wakes(10, [Lane.IO]) == []
+        assert await harness.worker_registry.take_due_wakes(10, [WakeQueue.IO]) == []
         async with harness.database.connection() as connection:
             rows = await connection.execute("SELECT wake_at - now() AS rest FROM steps WHERE status = 'ready'")
             return [row["rest"] for row in await rows.fetchall()]
 
     assert all(rest > timedelta(minutes=9) for rest in play(scenario, ScriptedModel.planning(*CHAIN), TOOLS))
+
+
+@pytest.mark.parametrize("table", ["jobs", "steps"])
+def test_what_waits_in_the_queue_of_one_priority_says_nothing_of_the_other(play: Play, table: str) -> None:
+    async def scenario(harness: Harness) -> Any:
+        bulk = {"priority": Priority.BULK}
+        lost = await (accepted(harness, **bulk) if table == "steps" else harness.submit(**bulk))
+        waiting = PlanWake(await harness.submit())
+        harness.published = [waiting]
+        await published_ago(harness, "jobs", 3.0)
+        await published_ago(harness, "steps", 3.0)
+        await harness.sweeper.sweep()
+        assert harness.published[0] == waiting
+        step = StepWake(StepRef(lost, 0, 0), Lane.IO, "double", 1, Priority.BULK)
+        assert harness.published[1:] == [step if table == "steps" else PlanWake(lost, 1, Priority.BULK)]
+        # What other parts of a sweep found to publish is told its priority before it is.
+        return await harness.worker_registry.with_priorities([waiting, PlanWake(lost), replace(step, attempt=2)])
+
+    found = play(scenario, ScriptedModel.planning(*CHAIN), TOOLS)
+    assert [wake.priority for wake in found] == [Priority.INTERACTIVE, Priority.BULK, Priority.BULK]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -12,11 +14,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kombu.exceptions import OperationalError
 
+from shared.broker import names
 from shared.broker.dead_letters import LONGEST_CHARS, Letter
 from shared.broker.depth import reply_of
-from shared.broker.messages import NoWakeUp, check_message, encode_wake
+from shared.broker.messages import (
+    NoWakeUp,
+    check_message,
+    decode_plan,
+    decode_respond,
+    decode_step,
+    decode_steps,
+    encode_wake,
+)
 from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.states import Lane
+from shared.domain.jobs.states import Lane, Priority
 from shared.ports import AnyWake, PlanWake, RespondWake, StepsWake, StepWake
 from tests.support.poison import BODY, HEADERS, MESSAGES
 
@@ -28,6 +39,7 @@ WAKES: list[AnyWake] = [
     StepWake(StepRef(JOB, 0, 2), Lane.CPU, "crunch"),
     StepsWake(JOB, 1, Lane.IO, ((0, "a"), (1, "b"))),
 ]
+WAKES += [replace(wake, priority=Priority.BULK) for wake in WAKES]
 
 EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
@@ -47,11 +59,19 @@ def reason(headers: Any, payload: Any) -> str:
     return ""
 
 
-@pytest.mark.parametrize("wake", WAKES, ids=lambda wake: type(wake).__name__)
+@pytest.mark.parametrize("wake", WAKES, ids=lambda wake: f"{type(wake).__name__} {wake.priority}")
 def test_what_planq_writes_can_be_read(wake: AnyWake) -> None:
     message = encode_wake(wake)
+    assert message.queue.endswith(".bulk") == (wake.priority is Priority.BULK)
     headers = {**HEADERS, "task": message.task, "id": message.task_id, "root_id": message.task_id}
     check_message(headers, json.loads(json.dumps([[], message.kwargs, EMBED])))
+    decode: Callable[..., AnyWake] = {
+        names.PLAN: decode_plan,
+        names.RESPOND: decode_respond,
+        names.STEP: decode_step,
+        names.STEPS: decode_steps,
+    }[message.task]
+    assert decode(**json.loads(json.dumps(message.kwargs))) == wake
 
 
 PARSED = {

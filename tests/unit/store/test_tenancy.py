@@ -86,6 +86,7 @@ ENGINE = {
 ALL_TENANTS = {
     "broken_invariants": "a check of the whole database",
     "collect_payloads": "the collector of unused payloads, each compared within its tenant",
+    "bulk_jobs": "a sweep",
     "count_unfinished": "numbers of a deployment, for its operator",
     "forget_rate_marks": "marks that count for nobody any more",
     "drop_abandoned_uploads": "a sweep",

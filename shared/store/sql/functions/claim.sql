@@ -58,7 +58,7 @@ DECLARE
     p record;
 BEGIN
     SELECT tenant_id, status, round, stage_attempt, model, input, tools, limits, loop_block, forked_from, user_id,
-           trace_id, conversation_id, stage_retry, resumes, extract(epoch FROM expires_at - planq_now())::float8 AS time_left,
+           trace_id, conversation_id, stage_retry, resumes, priority, extract(epoch FROM expires_at - planq_now())::float8 AS time_left,
            strategy, agent_name IS NOT NULL OR parent_job_id IS NOT NULL OR round > 0 OR budget IS NOT NULL
                AS has_job_tree, round > 0 AND status = 'planning' AS has_rounds,
            extract(epoch FROM rounds_deadline - planq_now())::float8 AS rounds_time_left INTO j
@@ -74,7 +74,7 @@ BEGIN
             THEN planq_merged(j.conversation_id, p_job, j.round) END,
         'model', j.model, 'input', j.input, 'tools', j.tools, 'limits', j.limits, 'loop', j.loop_block,
         'forked_from', j.forked_from, 'user_id', j.user_id, 'trace_id', j.trace_id, 'conversation_id', j.conversation_id,
-        'time_left', j.time_left, 'tried', CASE WHEN j.stage_retry IS NOT NULL
+        'priority', j.priority, 'time_left', j.time_left, 'tried', CASE WHEN j.stage_retry IS NOT NULL
             THEN planq_present_retry(j.stage_retry, j.status, j.round, j.resumes)->'tried' END,
         'plan_source', p.source, 'plan_errors', p.errors, 'plan_reuse', p.reuse, 'plan_body', p.body,
         'job_tree', CASE WHEN j.has_job_tree THEN planq_stage_job_tree(p_job) END,
@@ -197,7 +197,7 @@ DECLARE
     v_answers json;
     v_blocks json;
 BEGIN
-    SELECT user_id, trace_id, conversation_id, extract(epoch FROM deadline - planq_now())::float8 AS time_left,
+    SELECT user_id, trace_id, conversation_id, priority, extract(epoch FROM deadline - planq_now())::float8 AS time_left,
            agent_name, parent_job_id, loop_block IS NOT NULL AS has_block
     INTO j FROM jobs WHERE id = s.job_id;
     IF s.inputs <> '{}' THEN
@@ -231,7 +231,7 @@ BEGIN
         'effect', s.effect, 'lane', s.lane, 'arguments', s.arguments, 'verbatim', s.verbatim, 'attempt', s.attempt, 'retries', s.retries,
         'recovery', s.recovery, 'in_doubt', s.in_doubt, 'wanted', s.wanted, 'worker_losses', s.worker_losses,
         'releases', s.releases, 'timeout_seconds', s.timeout_seconds, 'user_id', j.user_id, 'trace_id', j.trace_id,
-        'conversation_id', j.conversation_id, 'time_left', j.time_left, 'outputs', v_outputs, 'job_tree', v_family, 'answers', v_answers,
+        'conversation_id', j.conversation_id, 'priority', j.priority, 'time_left', j.time_left, 'outputs', v_outputs, 'job_tree', v_family, 'answers', v_answers,
         'loops', v_blocks);
 END $$;
 

@@ -207,7 +207,7 @@ BEGIN
     PERFORM planq_append_event(j.tenant_id, p_job, 'job_resumed',
         json_build_object('from', j.status, 'again', v_again, 'answer', j.answer, 'error', j.error));
     RETURN json_build_object('found', true, 'applied', true, 'status', v_status, 'round', j.round,
-        'attempt', j.stage_attempt, 'ready', v_ready);
+        'attempt', j.stage_attempt, 'ready', v_ready, 'priority', j.priority);
 END $$;
 
 -- Lets what was paused with a job go on with it: its times are moved by the length of the pause, and what is due of it

@@ -5,12 +5,12 @@
 -- planq_hand_back_step        a worker that stops gives a step back
 -- planq_has_ended             whether a job runs no more, for the schedules that made it
 
--- Takes up to `p_limit` wake-ups of a kind that are due. In the lanes `p_empty`, whose queues hold nothing, whatever
+-- Takes up to `p_limit` wake-ups of a kind that are due. In the queues `p_empty`, which hold nothing, whatever is
 -- planq_is_unclaimed has got lost (with a worker that died or froze, or with the broker's memory), and is due at once.
 -- Those of paused jobs are moved and not returned. One sweeper acts at a time; the others get nothing.
--- Returns rows (kind: plan | respond | step, job_id, round, index, lane, tool_name, attempt).
+-- Returns rows (kind: plan | respond | step, job_id, round, index, lane, tool_name, attempt, priority).
 CREATE FUNCTION planq_take_due_wakes(p_limit int, p_empty text[])
-RETURNS TABLE (kind text, job_id uuid, round int, index int, lane text, tool_name text, attempt int)
+RETURNS TABLE (kind text, job_id uuid, round int, index int, lane text, tool_name text, attempt int, priority text)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -29,7 +29,8 @@ BEGIN
         WHERE j.wake_at <= v_horizon AND j.run_at <= planq_now() AND j.stage_worker IS NULL
           AND j.status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
           AND j.status IN ('queued', 'planning', 'responding')
-          AND (j.wake_at <= planq_now() OR ('io' = ANY (p_empty) AND planq_is_unclaimed(j.wake_at, j.wakes)))
+          AND (j.wake_at <= planq_now()
+               OR (planq_wake_queue('io', j.priority) = ANY (p_empty) AND planq_is_unclaimed(j.wake_at, j.wakes)))
         ORDER BY j.wake_at LIMIT p_limit FOR NO KEY UPDATE SKIP LOCKED
     ), taken AS (
         UPDATE jobs SET wakes = due.wakes, wake_at = planq_now() + planq_wake_pause(due.wakes)
@@ -37,25 +38,32 @@ BEGIN
         RETURNING jobs.*
     )
     SELECT CASE t.status WHEN 'responding' THEN 'respond' ELSE 'plan' END, t.id, t.round, NULL::int, 'io'::text,
-        NULL::text, t.stage_attempt
+        NULL::text, t.stage_attempt, t.priority::text
     FROM taken t WHERE t.paused_at IS NULL;
     RETURN QUERY
     WITH due AS (
-        SELECT s.job_id, s.round, s.index, j.paused_at IS NOT NULL AS is_paused,
+        SELECT s.job_id, s.round, s.index, j.paused_at IS NOT NULL AS is_paused, j.priority,
             CASE WHEN j.paused_at IS NOT NULL THEN 10 WHEN s.wake_at <= planq_now() THEN s.wakes + 1 ELSE 2 END AS wakes
         FROM steps s JOIN jobs j ON j.id = s.job_id
         WHERE s.status IN ('ready', 'waiting') AND s.status = 'ready' AND s.wake_at <= v_horizon
           AND (s.wake_at <= planq_now()
-               OR (s.lane = ANY (p_empty) AND s.run_at <= planq_now() AND planq_is_unclaimed(s.wake_at, s.wakes)))
+               OR (planq_wake_queue(s.lane, j.priority) = ANY (p_empty) AND s.run_at <= planq_now()
+                   AND planq_is_unclaimed(s.wake_at, s.wakes)))
         ORDER BY s.wake_at LIMIT p_limit FOR NO KEY UPDATE OF s SKIP LOCKED
     ), taken AS (
         UPDATE steps SET wakes = due.wakes, wake_at = planq_now() + planq_wake_pause(due.wakes)
         FROM due WHERE steps.job_id = due.job_id AND steps.round = due.round AND steps.index = due.index
-        RETURNING steps.job_id, steps.round, steps.index, steps.lane, steps.tool_name, steps.attempt, due.is_paused
+        RETURNING steps.job_id, steps.round, steps.index, steps.lane, steps.tool_name, steps.attempt, due.is_paused,
+            due.priority
     )
-    SELECT 'step'::text, t.job_id, t.round, t.index, t.lane::text, t.tool_name, t.attempt
+    SELECT 'step'::text, t.job_id, t.round, t.index, t.lane::text, t.tool_name, t.attempt, t.priority::text
     FROM taken t WHERE NOT t.is_paused;
 END $$;
+
+-- The queue of a lane and a priority (WakeQueue).
+CREATE FUNCTION planq_wake_queue(p_lane text, p_priority text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE p_priority WHEN 'interactive' THEN p_lane ELSE p_lane || '.' || p_priority END
+$$;
 
 -- Whether what is looked at again at `p_wake_at` was published more than planq_claim_grace() ago, the last time as number
 -- `p_wakes`, and has got lost if its queue is empty. Once it has been published twice it is looked for only when due:

@@ -145,7 +145,7 @@ BEGIN
                      ELSE planq_finish_step(i) END;
     RETURN json_build_object('found', true, 'applied', true, 'job_id', q.job_id, 'round', q.round, 'index', q.step_index,
         'status', v_result->'status', 'job_status', v_result->'job_status', 'stage_attempt', j.stage_attempt,
-        'ready', v_result->'ready');
+        'ready', v_result->'ready', 'priority', j.priority);
 END $$;
 
 -- Closes the open questions of jobs whose steps are about to end otherwise. What is left of their waits is taken back

@@ -25,10 +25,11 @@ SELECT id, name, process FROM workers WHERE starts_with(process, %(place)s) AND 
 
 -- name: held_work
 -- What a worker holds: running steps and claimed stages, with what the wake-up of a next attempt needs.
-SELECT job_id, round, index, attempt, effect, lane, tool_name, NULL AS status FROM steps
-WHERE status = 'running' AND worker_id = %(id)s
+SELECT s.job_id, s.round, s.index, s.attempt, s.effect, s.lane, s.tool_name, NULL AS status, j.priority
+FROM steps s JOIN jobs j ON j.id = s.job_id
+WHERE s.status = 'running' AND s.worker_id = %(id)s
 UNION ALL
-SELECT id, NULL, NULL, stage_attempt, NULL, NULL, NULL, status FROM jobs WHERE stage_worker = %(id)s
+SELECT id, NULL, NULL, stage_attempt, NULL, NULL, NULL, status, priority FROM jobs WHERE stage_worker = %(id)s
 
 -- name: end_lease
 -- Ends the lease of a worker whose process has gone: nobody has ever beaten at the epoch. A beat that was still on its

@@ -148,3 +148,7 @@ SELECT id FROM jobs
 WHERE conversation_id IS NOT NULL AND parent_job_id IS NULL AND NOT is_joined
   AND status IN ('completed', 'failed', 'cancelled') AND finished_at <= planq_now() - planq_claim_grace()
 ORDER BY id LIMIT %(limit)s
+
+-- name: bulk_jobs
+-- Those of these jobs that are bulk.
+SELECT id FROM jobs WHERE id = ANY (%(ids)s) AND priority = 'bulk'

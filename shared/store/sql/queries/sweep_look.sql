@@ -1,5 +1,5 @@
 -- name: sweep_look
--- What a sweep has to do: a row for each part of it, one for each lane with unclaimed work, and one for each lane with
+-- What a sweep has to do: a row for each part of it, one for each queue with unclaimed work, and one for each lane with
 -- suspects that wait for a process of their own; none at rest. Each condition is that of the query of its part, which
 -- finds the rows then. And one row that says in how many seconds the next job or plan runs out of time, where that is
 -- sooner than %(ahead_seconds)s.
@@ -77,15 +77,16 @@ SELECT 'wakes', NULL, NULL WHERE EXISTS (
 )
 UNION ALL
 -- Work that was published more than planq_claim_grace() ago, is not yet due again, and is unclaimed.
-SELECT 'unclaimed', 'io', NULL WHERE EXISTS (
+SELECT 'unclaimed', planq_wake_queue('io', p.priority), NULL
+FROM (VALUES ('interactive'), ('bulk')) AS p (priority) WHERE EXISTS (
     SELECT FROM jobs
-    WHERE planq_is_unclaimed(wake_at, wakes)
+    WHERE planq_is_unclaimed(wake_at, wakes) AND priority = p.priority
       AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
       AND status IN ('queued', 'planning', 'responding')
       AND run_at <= planq_now() AND stage_worker IS NULL AND paused_at IS NULL
 )
 UNION ALL
-SELECT DISTINCT 'unclaimed', s.lane, NULL::float8 FROM steps s JOIN jobs j ON j.id = s.job_id
+SELECT DISTINCT 'unclaimed', planq_wake_queue(s.lane, j.priority), NULL::float8 FROM steps s JOIN jobs j ON j.id = s.job_id
 WHERE s.status IN ('ready', 'waiting') AND s.status = 'ready' AND planq_is_unclaimed(s.wake_at, s.wakes)
   AND s.run_at <= planq_now() AND j.paused_at IS NULL
 UNION ALL
