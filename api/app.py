@@ -30,6 +30,7 @@ from api.middleware import Guard, GuardMiddleware
 from api.openapi import describe_api
 from api.readiness import BrokerProbe, ReadinessChecks
 from api.routes.agents import agent_routes
+from api.routes.batch_control import batch_control_routes
 from api.routes.batches import batch_routes
 from api.routes.catalogue import catalogue_routes
 from api.routes.control import control_routes
@@ -54,6 +55,7 @@ from shared.failpoints import Failpoints, methods
 from shared.settings import VERSION, Settings
 from shared.store.agents import DocumentStore
 from shared.store.api_keys import ApiKeyStore, KnownKeys
+from shared.store.batch_control import BatchControl
 from shared.store.batches import BatchStore
 from shared.store.catalogue import Catalogue, list_tools
 from shared.store.conversations import ConversationStore
@@ -84,6 +86,7 @@ API_CRASH_POINTS: Mapping[str, Collection[str]] = {
     "schedules": frozenset({"delete"}),
     "elicitations": frozenset({"answer"}),
     "conversations": frozenset({"erase", "receive", "settle"}),
+    "batch_control": frozenset({"cancel", "pause", "resume", "retry"}),
     "batches": methods(BatchStore) - {"errors", "get", "is_due", "page", "received"},
 }
 """What an API process does to the world, by port, reading apart: see `shared.failpoints`."""
@@ -130,7 +133,8 @@ def create_api(settings: Settings) -> FastAPI:
         *(job_routes, message_routes),
         *(output_routes, control_routes, elicitation_routes, agent_routes),
         *(schedule_routes, execution_routes, tenant_routes),
-        *(message_flow_routes, conversation_routes, batch_routes, event_routes, webhook_routes),
+        *(message_flow_routes, conversation_routes, batch_routes, batch_control_routes, event_routes),
+        webhook_routes,
         *(catalogue_routes, artifact_routes, operation_routes, page_routes),
     ):
         app.include_router(router)
@@ -177,6 +181,7 @@ def _compose(settings: Settings, database: Database) -> Services:
         elicitations=failpoints.around("elicitations", ElicitationStore(database)),
         conversations=failpoints.around("conversations", ConversationStore(database)),
         batches=failpoints.around("batches", BatchStore(database, new_id())),
+        batch_control=failpoints.around("batch_control", BatchControl(database)),
         batch_arrived=asyncio.Event(),
         webhooks=WebhookStore(database),
         signing=SigningSecrets(database, settings.master_keys, lambda secret: hide([secret])),

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
+from uuid import UUID
 
 from pydantic import Field
 
 from api.http import json_bytes
-from api.schemas import Answer, ErrorDocument, Id, Time
-from shared.domain.batches.states import BatchStatus, PauseReason
+from api.schemas import Answer, ErrorDocument, Id, RequestBody, Time
+from shared.domain.batches.states import BatchStatus, LineStatus, PauseReason
 from shared.domain.jobs.states import Priority
+from shared.domain.plan.document import WHOLE
 from shared.store.database import Row, shown_time
 
 _PIECE_BYTES = 64 * 1024
@@ -96,6 +98,17 @@ class BatchPage(Answer):
     next_cursor: str | None
 
 
+class BatchResumeRequest(RequestBody):
+    """How a batch goes on; a limit that is left out stays as it is."""
+
+    max_cost_usd: Annotated[float, Field(gt=0, lt=1e9)] | None = Field(
+        None, description="What all its jobs may cost, in US dollars."
+    )
+    max_tokens: Annotated[int, Field(gt=0, lt=2**53), WHOLE] | None = Field(
+        None, description="Tokens that all its jobs may use."
+    )
+
+
 def batch_document(row: Row) -> dict[str, Any]:
     """Return a `BatchDocument`."""
     ended = row["completed"] + row["failed"] + row["cancelled"]
@@ -151,6 +164,21 @@ def error_line(row: Row) -> Mapping[str, Any]:
         "status": row["status"],
         "job_id": job_id,
         "error": row["error"],
+    }
+
+
+def result_line(batch_id: UUID, row: Row, job: dict[str, Any] | None) -> Mapping[str, Any]:
+    """Return a line of a batch's results: what came of a line that has ended; `job` is None where there is none."""
+    error = None
+    if row["status"] == LineStatus.CANCELLED:
+        error = {"code": "cancelled", "message": "the line was cancelled before it had come to an end"}
+    elif row["status"] == LineStatus.FAILED:
+        error = row["error"]
+    return {
+        "id": f"{batch_id}-{row['line']}",
+        "custom_id": row["custom_id"],
+        "response": None if job is None else {"status_code": 200, "request_id": str(row["job_id"]), "body": job},
+        "error": error,
     }
 
 

@@ -32,6 +32,7 @@ from shared.domain.errors import InvalidRequest, NotFound, PlanqError, capped
 from shared.settings import Settings
 from shared.store.agents import DocumentStore
 from shared.store.api_keys import ApiKeyStore, KnownKeys
+from shared.store.batch_control import BatchControl
 from shared.store.batches import BatchStore
 from shared.store.catalogue import Catalogue
 from shared.store.conversations import ConversationStore
@@ -79,6 +80,7 @@ class Services:
     elicitations: ElicitationStore
     conversations: ConversationStore
     batches: BatchStore
+    batch_control: BatchControl
     webhooks: WebhookStore
     signing: SigningSecrets
     batch_arrived: asyncio.Event

@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from api.batch_documents import BatchDocument, BatchPage, batch_document, error_line, json_lines
 from api.batch_upload import upload
 from api.batch_validation import defects_of
-from api.callers import Who
+from api.callers import Caller, Who
 from api.deps import (
     Services,
     Use,
@@ -65,7 +65,7 @@ _ACCEPTED: dict[str, Any] = {
         },
     },
 }
-_LINES: dict[int | str, dict[str, Any]] = {
+LINES: dict[int | str, dict[str, Any]] = {
     200: {"description": "One JSON object a line.", "content": {JSON_LINES: {"schema": {"type": "string"}}}}
 }
 
@@ -149,10 +149,10 @@ async def get_batches(
 @batch_routes.get("/batches/{batch_id}", response_model=BatchDocument, responses=error_responses(404))
 async def get_batch(batch_id: BatchPath, services: Use, who: Who) -> Response:
     """Return a batch: where it stands, how many lines have ended and how, what it cost and may cost."""
-    return JsonResponse(await _document(services, who.tenant_id, batch_id_of(batch_id)))
+    return await answer_with_batch(services, who, batch_id_of(batch_id))
 
 
-@batch_routes.get("/batches/{batch_id}/errors", response_class=Response, responses={**_LINES, **error_responses(404)})
+@batch_routes.get("/batches/{batch_id}/errors", response_class=Response, responses={**LINES, **error_responses(404)})
 async def get_batch_errors(batch_id: BatchPath, services: Use, who: Who) -> Response:
     """Return what is wrong, a line of JSON for each line that is invalid or whose job has not completed.
 
@@ -170,6 +170,11 @@ def batch_id_of(text: str) -> UUID:
         return UUID(text)
     except ValueError:
         raise NotFound(f"there is no batch {capped(text, 80)!r}; batch ids are UUIDs") from None
+
+
+async def answer_with_batch(services: Services, who: Caller, batch_id: UUID) -> Response:
+    """Answer with a batch of the caller as it stands; raises `NotFound`."""
+    return JsonResponse(await _document(services, who.tenant_id, batch_id))
 
 
 async def _document(services: Services, tenant_id: str, batch_id: UUID) -> dict[str, Any]:

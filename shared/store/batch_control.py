@@ -26,6 +26,11 @@ class Moved:
     status: BatchStatus
     lines: int = 0
 
+    @property
+    def may_begin_lines(self) -> bool:
+        """True when lines of the batch can still become jobs."""
+        return self.status in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS)
+
 
 class BatchControl:
     """Batches under way, and ended ones. All methods raise `NotFound` where the tenant has no such batch."""

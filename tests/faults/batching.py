@@ -34,10 +34,10 @@ def batch_ends(scene: Scene, batch_id: UUID) -> tuple[str, Counter[str]]:
     (batch,) = scene.read("SELECT * FROM batches WHERE id = %s", batch_id)
     lines = scene.read("SELECT * FROM batch_lines WHERE batch_id = %s ORDER BY line", batch_id)
     stands = Counter(line["status"] for line in lines)
-    assert sorted(line["settled"] for line in lines) == list(range(1, len(lines) + 1))
+    assert len({line["settled"] for line in lines} - {None}) == len(lines), "each has ended at a time of its own"
     assert stands == {name: batch[name] for name in ("completed", "failed", "cancelled") if batch[name]}
-    jobs = scene.read("SELECT id FROM jobs WHERE batch_id = %s", batch_id)
-    assert {row["id"] for row in jobs} == {line["job_id"] for line in lines if line["job_id"]}, "no job beside them"
+    (made,) = scene.read("SELECT count(*) AS jobs FROM jobs WHERE batch_id = %s", batch_id)
+    assert made["jobs"] == sum(line["tries"] for line in lines), "no job beside those of the lines"
     return batch["status"], stands
 
 

@@ -10,13 +10,17 @@ from typing import Any
 from uuid import UUID
 
 import httpx
+import psycopg
 import pytest
 
 from api.app import API_CRASH_POINTS
 from shared.failpoints import VARIABLE, point_names
+from tests.faults.batching import batch_ends, batch_of
 from tests.faults.conftest import Play, Stage
 from tests.faults.conversing import is_answered, says
 from tests.faults.scene import MIXED, MIXED_TEXT, PATIENCE, Scene
+from tests.support.batches import admitted, end_jobs
+from tests.support.batches import settled as settled_lines
 from tests.support.waiting import eventually
 
 POINTS = point_names(API_CRASH_POINTS)
@@ -272,6 +276,30 @@ def upload_abandoned(scene: Scene, point: str) -> None:
     eventually(lambda: scene.read("SELECT id FROM batches") == [], PATIENCE, what="nothing is left of the upload")
 
 
+def batch_moved(scene: Scene, point: str) -> None:
+    """The API dies where somebody moves a batch; asked again, it is moved, and every line ends once."""
+    what = point.partition(".")[2].partition(":")[0]
+    batch_id = batch_of(scene, *[("fault_note", {"text": str(n)}) for n in range(3)])
+    if what == "retry":
+        with psycopg.connect(scene.database_url, autocommit=True) as connection:
+            end_jobs(connection, admitted(connection), "failed")
+            settled_lines(connection)
+    scene.api(**{VARIABLE: point})
+    url = f"{scene.stack.url}/batches/{batch_id}"
+    if what == "resume":
+        assert httpx.post(f"{url}/pause", timeout=60).status_code == httpx.codes.OK
+    dies_of(scene, "POST", f"/batches/{batch_id}/{what}")
+    scene.api()
+    answer = httpx.post(f"{url}/{what}", timeout=60)
+    assert answer.status_code == httpx.codes.OK
+    scene.worker()
+    if what == "pause":
+        assert answer.json()["pause_reason"] == "asked"
+        assert httpx.post(f"{url}/resume", timeout=60).status_code == httpx.codes.OK
+    end = "cancelled" if what == "cancel" else "completed"
+    assert batch_ends(scene, batch_id) == (end, {end: 3})
+
+
 REACH: dict[str, Recipe] = {
     "requests.submit": submitted,
     "requests.cancel": cancelled,
@@ -288,6 +316,8 @@ REACH: dict[str, Recipe] = {
     "conversations.receive": received,
     "conversations.settle": settled_by_a_cancel,
     "conversations.erase": erased,
+    **dict.fromkeys(("batch_control.cancel", "batch_control.pause"), batch_moved),
+    **dict.fromkeys(("batch_control.resume", "batch_control.retry"), batch_moved),
     "batches.begin": batch_sent,
     "batches.add_lines": batch_sent,
     "batches.end_upload": batch_sent,

@@ -55,13 +55,43 @@ def stored_batch(
 
 
 def end_jobs(
-    connection: Connection, jobs: Sequence[UUID], status: str = "completed", usd: Decimal | None = None
+    connection: Connection,
+    jobs: Sequence[UUID],
+    status: str = "completed",
+    usd: Decimal | None = None,
+    *,
+    tokens: int = 0,
 ) -> None:
     """End jobs as a worker would, one after the other."""
     error = Json({"code": "tool_error", "message": "boom"}) if status == "failed" else None
     for job_id in jobs:
         connection.execute(
             "UPDATE jobs SET status = %s, error = %s, finished_at = clock_timestamp(), wake_at = NULL, "
-            "answer = 'done', cost_usd = %s, input_tokens = 5, output_tokens = 2 WHERE id = %s",
-            (status, error, usd, job_id),
+            "answer = 'done', cost_usd = %s, input_tokens = %s WHERE id = %s",
+            (status, error, usd, tokens, job_id),
         )
+        connection.execute(
+            "INSERT INTO events (tenant_id, job_id, kind) "
+            "SELECT tenant_id, id, 'job_' || status FROM jobs WHERE id = %s",
+            (job_id,),
+        )
+
+
+def admitted(connection: Connection, most: int = 100) -> list[UUID]:
+    """Let lines become jobs as the sweeper does, as if workers kept up with any number; return these in order."""
+    ids = sorted(new_id() for _ in range(most))
+    with connection.transaction():
+        worker = new_id()
+        connection.execute(
+            "INSERT INTO workers (id, name, lanes, tools, capacity, bulk_capacity) "
+            "VALUES (%s, 'any', '{io}', '{}', 1000, 1000)",
+            (worker,),
+        )
+        rows = connection.execute("SELECT job_id FROM planq_admit_lines(%s, 15)", (ids,)).fetchall()
+        connection.execute("DELETE FROM workers WHERE id = %s", (worker,))
+    return sorted(row[0] for row in rows)
+
+
+def settled(connection: Connection) -> None:
+    """Let the lines end whose jobs have ended, as the sweeper does."""
+    connection.execute("SELECT planq_settle_lines(1000)")

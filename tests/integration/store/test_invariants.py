@@ -17,6 +17,7 @@ from shared.store import schema
 from shared.store.database import Database, query
 from shared.store.jobs.worker_registry import WorkerRegistry
 from tests.model.events import StepClaimed, StepDelegated, StepSucceeded
+from tests.support.batches import admitted, item, stored_batch
 from tests.support.conversations import Thread
 from tests.support.plans import compiled
 from tests.support.stored import StoredJob
@@ -124,6 +125,12 @@ TURN_DAMAGE = {
 }
 """Damage to a conversation of two turns, the first of which is active."""
 
+LINE_DAMAGE = {
+    "line_not_settled": "UPDATE jobs SET status = 'failed', finished_at = now() - interval '1 h'",
+    "line_differs": "UPDATE jobs SET is_joined = true",
+}
+"""Damage to the job of a batch's line."""
+
 SHOWN_AS = {
     "stage_woken_too_late": "woken_too_late",
     "open_in_another_round": "ended_with_open_steps",
@@ -162,6 +169,20 @@ def test_each_invariant_of_turns_finds_its_damage(database_url: str, invariant: 
     assert found == set() if invariant is None else invariant in found
 
 
+@pytest.mark.parametrize("invariant", [None, *LINE_DAMAGE], ids=str)
+def test_each_invariant_of_lines_finds_its_damage(database_url: str, invariant: str | None) -> None:
+    async def scenario(database: Database) -> list[Any]:
+        with psycopg.connect(database_url, autocommit=True) as connection:
+            stored_batch(connection, [item("a")])
+            assert admitted(connection)
+        if invariant is not None:
+            await run(database, LINE_DAMAGE[invariant])
+        return list(await WorkerRegistry(database, timedelta(seconds=15)).broken_invariants())
+
+    found = {row["invariant"] for row in play(database_url, scenario)}
+    assert found == set() if invariant is None else invariant in found
+
+
 CALLS: Sequence[dict[str, Any]] = [
     {"tool_name": "sim_pure", "arguments": {}},
     {"tool_name": "sim_unsafe", "arguments": {}},
@@ -182,7 +203,7 @@ def test_each_invariant_finds_its_damage(database_url: str, invariant: str | Non
 
 def test_every_invariant_has_its_damage() -> None:
     named = set(re.findall(r"^SELECT '(\w+)'", query("broken_invariants").decode(), re.MULTILINE))
-    assert named == {SHOWN_AS.get(damage, damage) for damage in DAMAGE} | {*FAMILY_DAMAGE, *TURN_DAMAGE}
+    assert named == {SHOWN_AS.get(damage, damage) for damage in DAMAGE} | {*FAMILY_DAMAGE, *LINE_DAMAGE, *TURN_DAMAGE}
 
 
 def test_what_breaks_an_invariant_is_refused_by_its_name(database_url: str) -> None:

@@ -276,13 +276,13 @@ END $$;
 
 -- ResumeRequested: lines are admitted again, within the limits that are given; one that is null stays. After a canary all
 -- that is left is. Returns {found, applied, status}.
-CREATE FUNCTION planq_resume_batch(p_batch uuid, p_tenant text, p_usd numeric, p_tokens bigint) RETURNS json
+CREATE FUNCTION planq_resume_batch(p_batch uuid, p_tenant text, p_usd float8, p_tokens bigint) RETURNS json
 LANGUAGE plpgsql AS $$
 DECLARE
     v_status text;
 BEGIN
     UPDATE batches SET canary = CASE WHEN pause_reason = 'canary' THEN NULL ELSE canary END, paused_at = NULL,
-        pause_reason = NULL, budget_usd = coalesce(p_usd, budget_usd), budget_tokens = coalesce(p_tokens, budget_tokens)
+        pause_reason = NULL, budget_usd = coalesce(p_usd::numeric, budget_usd), budget_tokens = coalesce(p_tokens, budget_tokens)
     WHERE id = p_batch AND tenant_id = p_tenant AND status IN ('validating', 'in_progress')
       AND (paused_at IS NOT NULL OR p_usd IS NOT NULL OR p_tokens IS NOT NULL)
     RETURNING status INTO v_status;

@@ -84,6 +84,15 @@ SELECT 'turn_not_settled', j.id, NULL FROM jobs j
 WHERE j.conversation_id IS NOT NULL AND j.parent_job_id IS NULL AND NOT j.is_joined
   AND j.status IN ('completed', 'failed', 'cancelled') AND j.finished_at < planq_now() - interval '1 minute'
 UNION ALL
+-- A line of a batch ends with its job, soon after it.
+SELECT 'line_not_settled', j.id, NULL FROM jobs j
+WHERE j.batch_id IS NOT NULL AND NOT j.is_joined AND j.status IN ('completed', 'failed', 'cancelled')
+  AND j.finished_at < planq_now() - interval '1 minute'
+UNION ALL
+SELECT 'line_differs', l.job_id, NULL FROM batch_lines l LEFT JOIN jobs j ON j.id = l.job_id
+WHERE l.status = 'admitted' AND coalesce(j.is_joined, true)
+   OR l.status IN ('completed', 'failed') AND j.is_joined AND l.status <> j.status
+UNION ALL
 -- Nobody but a process for suspects claims them, and not for ever.
 SELECT 'suspected_too_long', s.job_id, s.index FROM suspects n
 JOIN steps s ON s.job_id = n.job_id AND s.round = n.round AND s.index = n.index AND s.attempt = n.attempt
