@@ -1,10 +1,12 @@
 -- Batches as their callers see them, and what their intake looks for.
 
 -- name: get_batch
+-- A batch, and how many of its lines are unfinished jobs.
 SELECT b.*, (SELECT count(*) FROM batch_lines l WHERE l.batch_id = b.id AND l.status = 'admitted') AS running
 FROM batches b WHERE b.id = %(id)s AND b.tenant_id = %(tenant_id)s
 
 -- name: list_batches
+-- A page of batches, newest first.
 SELECT b.*, (SELECT count(*) FROM batch_lines l WHERE l.batch_id = b.id AND l.status = 'admitted') AS running
 FROM batches b
 WHERE b.tenant_id = %(tenant_id)s AND (%(status)s::text IS NULL OR b.status = %(status)s)
@@ -12,6 +14,7 @@ WHERE b.tenant_id = %(tenant_id)s AND (%(status)s::text IS NULL OR b.status = %(
 ORDER BY b.id DESC LIMIT %(limit)s
 
 -- name: batch_errors
+-- A page of the lines with an error, in the order of the file.
 SELECT line, custom_id, status, job_id, error FROM batch_lines
 WHERE batch_id = %(id)s AND tenant_id = %(tenant_id)s AND error IS NOT NULL AND line > %(after)s
 ORDER BY line LIMIT %(limit)s
@@ -28,13 +31,16 @@ SELECT line, raw FROM (
 ) m WHERE bytes <= %(bytes)s OR n = 1 ORDER BY line
 
 -- name: due_batches
+-- Whether a batch waits for a process that stores or validates its lines.
 SELECT EXISTS (
     SELECT FROM batches WHERE status IN ('uploading', 'validating') AND held_until <= planq_now()
 ) AS is_due
 
 -- name: drop_upload
+-- Removes an upload that its process gives up.
 DELETE FROM batches
 WHERE id = %(id)s AND tenant_id = %(tenant_id)s AND status = 'uploading' AND held_by = %(holder)s
 
 -- name: drop_abandoned_uploads
+-- Removes uploads whose process is gone.
 DELETE FROM batches WHERE status = 'uploading' AND held_until < planq_now()
