@@ -20,6 +20,7 @@ from api.waiting import Waiters
 from shared.domain.errors import DatabaseUnavailable
 from shared.domain.jobs.states import TERMINAL_JOB, TERMINAL_STEP, JobStatus, Lane, StepStatus
 from shared.domain.tools.definition import LATENCIES_SECONDS
+from shared.domain.webhooks.deliveries import UNFINISHED_DELIVERY
 from shared.store.database import Row
 from shared.store.jobs.worker_registry import WorkerRegistry
 
@@ -52,6 +53,11 @@ _COUNTED: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
         "planq_planner_fallbacks",
         "Rounds whose planner failed or could not be read, and that went on in another form, or without a guide.",
         ("to",),
+    ),
+    "delivery": (
+        "planq_delivery_attempts",
+        "Attempts to deliver webhooks, by result: sent, again, or failed for good.",
+        ("result",),
     ),
     "tool_call": (
         "planq_tool_calls",
@@ -146,6 +152,12 @@ class Metrics:
             "planq_unfinished_steps", "Unfinished steps of unfinished jobs.", ("status",), registry=self.registry
         )
         self._workers = Gauge("planq_live_workers", "Workers alive.", ("lane",), registry=self.registry)
+        self._deliveries = Gauge(
+            "planq_unfinished_deliveries",
+            "Deliveries of webhooks that wait, or are being sent.",
+            ("status",),
+            registry=self.registry,
+        )
         self._bulk = Gauge(
             "planq_bulk_jobs",
             "Bulk jobs that are unfinished, and how many may be.",
@@ -176,23 +188,28 @@ class Metrics:
         except DatabaseUnavailable:
             self._database.set(0)
             self._each.rows = ()
-            for gauge in (self._jobs, self._steps, self._workers, self._bulk):
+            for gauge in (self._jobs, self._steps, self._workers, self._bulk, self._deliveries):
                 gauge.clear()
         else:
             self._database.set(1)
             self._each.rows = workers
             lanes = Tally(lane for row in workers for lane in row["lanes"])
-            for job in JobStatus:
-                if job not in TERMINAL_JOB:
-                    self._jobs.labels(job.value).set(counts.get(("job", job.value), 0))
-            for step in StepStatus:
-                if step not in TERMINAL_STEP:
-                    self._steps.labels(step.value).set(counts.get(("step", step.value), 0))
+            self._count_unfinished(counts)
             for count in ("unfinished", "window"):
                 self._bulk.labels(count).set(counts["bulk", count])
             for lane in Lane:
                 self._workers.labels(lane.value).set(lanes[lane.value])
         return generate_latest(self.registry)
+
+    def _count_unfinished(self, counts: Mapping[tuple[str, str], int]) -> None:
+        for job in JobStatus:
+            if job not in TERMINAL_JOB:
+                self._jobs.labels(job.value).set(counts.get(("job", job.value), 0))
+        for step in StepStatus:
+            if step not in TERMINAL_STEP:
+                self._steps.labels(step.value).set(counts.get(("step", step.value), 0))
+        for delivery in UNFINISHED_DELIVERY:
+            self._deliveries.labels(delivery.value).set(counts.get(("delivery", delivery.value), 0))
 
 
 def route_of(scope: Scope) -> str:

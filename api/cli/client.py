@@ -182,6 +182,45 @@ class Client:
         except httpx.HTTPError as failure:
             raise self._unreachable(failure) from failure
 
+    def endpoints(self) -> list[Json]:
+        """Return all endpoints, newest first."""
+        return self._pages("/endpoints", limit="100")
+
+    def add_endpoint(self, body: Json) -> Json:
+        """Store an endpoint from `{url, events, description?}` and return it with its secret."""
+        return self._json("POST", "/endpoints", json=body)
+
+    def change_endpoint(self, endpoint_id: str, body: Json) -> Json:
+        """Change what `{url?, events?, description?, is_disabled?}` names of an endpoint, and return it."""
+        return self._json("PATCH", _at("endpoints", endpoint_id), json=body)
+
+    def remove_endpoint(self, endpoint_id: str) -> None:
+        """Remove an endpoint."""
+        self._send("DELETE", _at("endpoints", endpoint_id))
+
+    def rotate_endpoint(self, endpoint_id: str) -> Json:
+        """Make another secret for an endpoint, and return `{secret}`."""
+        return self._json("POST", f"{_at('endpoints', endpoint_id)}/rotate")
+
+    def try_endpoint(self, endpoint_id: str) -> Json:
+        """Send an endpoint a test, and return the delivery."""
+        return self._json("POST", f"{_at('endpoints', endpoint_id)}/test")
+
+    def callback_secret(self, *, rotate: bool = False) -> Json:
+        """Return the `{secret}` of callbacks, with `rotate` another one."""
+        if rotate:
+            return self._json("POST", "/webhook-secret/rotate")
+        return self._json("GET", "/webhook-secret")
+
+    def deliveries(self, **params: str | int | None) -> Json:
+        """Return one page of deliveries, newest first; `params` are `status`, `endpoint`, `job` and `limit`."""
+        given = {name: value for name, value in params.items() if value is not None}
+        return self._json("GET", "/deliveries", params=given)
+
+    def redeliver(self, delivery_id: str) -> Json:
+        """Send a delivery that has ended once more, and return it."""
+        return self._json("POST", f"{_at('deliveries', delivery_id)}/redeliver")
+
     def tools(self) -> list[Json]:
         """Return the tools that workers have published."""
         items: list[Json] = self._json("GET", "/tools")["items"]

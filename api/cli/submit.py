@@ -29,6 +29,9 @@ _Strategy = Annotated[
         metavar="plan|loop|react|guided", help="Who makes the next plan; the agent's own by default, else plan."
     ),
 ]
+_Callback = Annotated[
+    str | None, typer.Option("--callback-url", metavar="URL", help="Where its end is told, by a signed webhook.")
+]
 _Priority = Annotated[
     Priority | None,
     typer.Option(help="bulk: nobody waits for it, and it gives way to the others.", show_default=False),
@@ -82,6 +85,7 @@ def submit(
     limit: _Limits = None,
     budget: _Budget = None,
     metadata: _Metadata = None,
+    callback_url: _Callback = None,
     idempotency_key: _Key = None,
     wait: Annotated[bool, typer.Option(help="Tell its progress and wait for its end.")] = True,
     url: Url = None,
@@ -97,7 +101,7 @@ def submit(
         body = {
             **_asked(text, plan, is_complete=agent is not None and action is not None),
             **_given({"agent": agent, "action": action, "model": model, "user": user}, with_),
-            **_given({"strategy": strategy, "priority": priority}, None),
+            **_given({"strategy": strategy, "priority": priority, "callback_url": callback_url}, None),
             **_bounds([*(tool or ()), *_names(tools)], limit, budget, metadata),
             **_rounds(loop, prompt_template, policy),
         }

@@ -11,7 +11,20 @@ from typing import Annotated
 
 import typer
 
-from api.cli import agents, batches, control, conversations, inbox, loops, schedules, status, submit, tools, watching
+from api.cli import (
+    agents,
+    batches,
+    control,
+    conversations,
+    inbox,
+    loops,
+    schedules,
+    status,
+    submit,
+    tools,
+    watching,
+    webhooks,
+)
 from api.cli.console import out
 from api.cli.outcome import exit_code, report
 from deploy.cli import dead_letters, doctor, keys, knowledge, processes, retention, secrets, tenants
@@ -31,6 +44,7 @@ GROUPS = (
     schedules,
     batches,
     conversations,
+    webhooks,
     knowledge,
     doctor,
     dead_letters,

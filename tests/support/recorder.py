@@ -53,7 +53,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(text)
 
-    do_GET = do_POST = do_PUT = do_DELETE = _any
+    do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _any
 
     def log_message(self, format: str, *args: Any) -> None:
         pass

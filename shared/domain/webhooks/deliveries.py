@@ -29,6 +29,8 @@ class DeliveryStatus(StrEnum):
     FAILED = "failed"
 
 
+UNFINISHED_DELIVERY = (DeliveryStatus.PENDING, DeliveryStatus.SENDING)
+
 LADDER = (
     timedelta(seconds=5),
     timedelta(minutes=5),

@@ -168,6 +168,7 @@ def test_metrics_count_requests_by_route_and_unfinished_work(make_api: MakeApi) 
     assert 'planq_unfinished_steps{status="ready"} 1.0' in lines
     assert 'planq_live_workers{lane="io"} 1.0' in lines
     assert 'planq_live_workers{lane="cpu"} 0.0' in lines
+    assert 'planq_unfinished_deliveries{status="pending"} 0.0' in lines
     assert 'planq_bulk_jobs{count="unfinished"} 0.0' in lines
     assert 'planq_bulk_jobs{count="window"} 2.0' in lines
     assert "planq_waiting_clients 0.0" in lines

@@ -71,7 +71,7 @@ WHERE t.published_at < planq_now() - interval '5 minutes'
                     AND w.heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s))
 
 -- name: count_unfinished
--- How many jobs and steps stand in each unfinished state, for metrics and `planq doctor`; and how many of the jobs are
+-- How many jobs, steps and deliveries stand in each unfinished state, for metrics and `planq doctor`; and how many of the jobs are
 -- bulk, beside how many of those there may be.
 SELECT 'job' AS kind, status, count(*)::int AS n FROM jobs
 WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding') GROUP BY status
@@ -82,5 +82,7 @@ WHERE j.status IN ('queued', 'planning', 'executing', 'input_required', 'respond
 UNION ALL
 SELECT 'bulk', 'unfinished', count(*)::int FROM jobs
 WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding') AND priority = 'bulk'
+UNION ALL
+SELECT 'delivery', status, count(*)::int FROM deliveries WHERE status IN ('pending', 'sending') GROUP BY status
 UNION ALL
 SELECT 'bulk', 'window', planq_bulk_window(%(lease_seconds)s)

@@ -1,0 +1,190 @@
+"""`planq endpoints` and `planq deliveries`: where a tenant is told of what, and what became of that."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from api.cli.connection import ApiKey, AsJson, Url, connect
+from api.cli.console import as_line, err, out, print_columns, print_json
+from api.cli.outcome import reported
+
+_Id = Annotated[str, typer.Argument(metavar="ID", help="The id that `planq endpoints list` shows.")]
+_Events = Annotated[
+    list[str] | None, typer.Option("--event", metavar="NAME", help="An event, or job.* or batch.*; may be repeated.")
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the groups."""
+    endpoints = typer.Typer(name="endpoints", help="Where webhooks go: list, add, change, try.", no_args_is_help=True)
+    endpoints.command("list")(show_endpoints)
+    endpoints.command("add")(add_endpoint)
+    endpoints.command("update")(update_endpoint)
+    endpoints.command("remove")(remove_endpoint)
+    endpoints.command("rotate")(rotate_endpoint_secret)
+    endpoints.command("test")(try_endpoint)
+    endpoints.command("callback-secret")(show_callback_secret)
+    app.add_typer(endpoints)
+    deliveries = typer.Typer(name="deliveries", help="What webhooks were sent: list, retry.", no_args_is_help=True)
+    deliveries.command("list")(show_deliveries)
+    deliveries.command("retry")(retry_deliveries)
+    app.add_typer(deliveries)
+
+
+def show_endpoints(url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+    """List the endpoints of the tenant, newest first."""
+    with reported(as_json=as_json), connect(url, api_key) as client:
+        found = client.endpoints()
+    if as_json:
+        print_json({"items": found})
+        return
+    if not found:
+        err.print("there is no endpoint")
+    print_columns([_endpoint_row(one) for one in found])
+
+
+def add_endpoint(
+    target: Annotated[str, typer.Argument(metavar="URL", help="A public http or https address.")],
+    event: _Events = None,
+    description: Annotated[str, typer.Option(help="What people call it.")] = "",
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add an endpoint, which is told of the ends of all jobs and batches unless events are named.
+
+    Its secret is shown now and never again.
+    """
+    body = {"url": target, "events": event or ["job.*", "batch.*"], "description": description}
+    with reported(as_json=as_json), connect(url, api_key) as client:
+        made = client.add_endpoint(body)
+    if as_json:
+        print_json(made)
+        return
+    err.print(f"endpoint {made['id']} is told of {', '.join(made['events'])}; its secret:")
+    out.print(made["secret"])
+
+
+def update_endpoint(
+    endpoint_id: _Id,
+    target: Annotated[str | None, typer.Option("--to", metavar="URL", help="Another address.")] = None,
+    event: _Events = None,
+    disable: Annotated[
+        bool | None, typer.Option("--disable/--enable", help="Tell it nothing any more, or again.")
+    ] = None,
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change what is named of an endpoint."""
+    given = {"url": target, "events": event or None, "is_disabled": disable}
+    body = {name: value for name, value in given.items() if value is not None}
+    with reported(as_json=as_json):
+        if not body:
+            raise typer.BadParameter("expected --to, --event, --disable or --enable")
+        with connect(url, api_key) as client:
+            changed = client.change_endpoint(endpoint_id, body)
+    if as_json:
+        print_json(changed)
+    else:
+        print_columns([_endpoint_row(changed)])
+
+
+def remove_endpoint(endpoint_id: _Id, url: Url = None, api_key: ApiKey = None) -> None:
+    """Remove an endpoint with its secrets and the log of its deliveries."""
+    with reported(as_json=False), connect(url, api_key) as client:
+        client.remove_endpoint(endpoint_id)
+    out.print(f"endpoint {as_line(endpoint_id, 80)} removed")
+
+
+def rotate_endpoint_secret(
+    endpoint_id: _Id, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False
+) -> None:
+    """Make another secret for an endpoint, and show it; the one before signs too for 24 hours."""
+    with reported(as_json=as_json), connect(url, api_key) as client:
+        made = client.rotate_endpoint(endpoint_id)
+    _show_secret(made, as_json=as_json)
+
+
+def show_callback_secret(
+    rotate: Annotated[bool, typer.Option("--rotate", help="Make another one first.")] = False,
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what signs a delivery to a job's or batch's callback_url."""
+    with reported(as_json=as_json), connect(url, api_key) as client:
+        found = client.callback_secret(rotate=rotate)
+    _show_secret(found, as_json=as_json)
+
+
+def try_endpoint(endpoint_id: _Id, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+    """Send an endpoint the event endpoint.test; `planq deliveries list` says what became of it."""
+    with reported(as_json=as_json), connect(url, api_key) as client:
+        delivery = client.try_endpoint(endpoint_id)
+    _show_one(delivery, as_json=as_json)
+
+
+def show_deliveries(
+    status: Annotated[
+        str | None, typer.Option(metavar="STATUS", help="pending, sending, sent, uncertain or failed.")
+    ] = None,
+    endpoint: Annotated[str | None, typer.Option(metavar="ID", help="Only those to this endpoint.")] = None,
+    job: Annotated[str | None, typer.Option(metavar="ID", help="Only those of this job.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="How many at most.")] = 20,
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """List deliveries, newest first, with what became of each."""
+    with reported(as_json=as_json), connect(url, api_key) as client:
+        found = client.deliveries(status=status, endpoint=endpoint, job=job, limit=limit)
+    if as_json:
+        print_json(found)
+        return
+    if not found["items"]:
+        err.print("nothing was to be delivered")
+    print_columns([_delivery_row(one) for one in found["items"]])
+
+
+def retry_deliveries(
+    ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of deliveries that have ended.")],
+    url: Url = None,
+    api_key: ApiKey = None,
+) -> None:
+    """Send deliveries that have ended once more, each under the id that it had."""
+    with reported(as_json=False), connect(url, api_key) as client:
+        for delivery_id in ids:
+            client.redeliver(delivery_id)
+            out.print(f"delivery {as_line(delivery_id, 80)} is sent again")
+
+
+def _show_secret(document: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(document)
+    else:
+        out.print(document["secret"])
+
+
+def _show_one(delivery: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(delivery)
+    else:
+        print_columns([_delivery_row(delivery)])
+
+
+def _endpoint_row(endpoint: dict[str, Any]) -> list[str]:
+    told = endpoint["disabled_reason"] or "disabled" if endpoint["is_disabled"] else "enabled"
+    events = ", ".join(endpoint["events"])
+    named = as_line(endpoint["description"], 40)
+    return [endpoint["id"], as_line(told, 60), as_line(endpoint["url"], 80), events, named]
+
+
+def _delivery_row(delivery: dict[str, Any]) -> list[str]:
+    error = delivery["error"]
+    told = "" if error is None else f"{error['code']}: {error['message']}"
+    attempts = f"attempt {delivery['attempt']}"
+    target = as_line(delivery["url"], 60)
+    return [delivery["id"], delivery["status"], delivery["event"], attempts, target, as_line(told, 100)]
