@@ -31,11 +31,15 @@ _FRAMING = 8
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a connection may take: bytes of a request line with its header fields, and seconds; how many may be."""
+    """What a connection may take: bytes of a request line with its header fields, and seconds; how many may be.
+
+    A body may go on after its seconds if so many of its bytes came in them: a long file over a slow line.
+    """
 
     head_bytes: int = 64 * 1024
     head_seconds: float = 20.0
     body_seconds: float = 120.0
+    body_bytes: int = 1024 * 1024
     linger_seconds: float = 2.0
     connections: int = 12_000
 
@@ -65,6 +69,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._unfinished_bytes = 0
         self._body_bytes = 0
+        self._body_bytes_before = 0
         self._framing_bytes = 0
         self._is_refused = False
         self._deadline: TimerHandle | None = None
@@ -124,7 +129,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.scope[ABORT_CONNECTION] = self.transport.abort  # type: ignore[literal-required]
         self._phase = _Phase.HEAD
         self._requests += 1
-        self._head_bytes = self._body_bytes = self._framing_bytes = 0
+        self._head_bytes = self._body_bytes = self._body_bytes_before = self._framing_bytes = 0
 
     def on_url(self, url: bytes) -> None:
         """Take a part of the request target."""
@@ -191,6 +196,9 @@ class BoundedProtocol(HttpToolsProtocol):
         is_answering = self.cycle is not None and not self.cycle.response_complete
         if self.flow.read_paused or (is_answering and self._phase is not _Phase.BODY):
             self._await(self._phase)  # the client does not keep us waiting
+        elif is_answering and self._body_bytes - self._body_bytes_before >= self._bounds.body_bytes:
+            self._body_bytes_before = self._body_bytes
+            self._await(self._phase)
         elif self._phase is _Phase.NEXT or (self._phase is _Phase.BODY and not is_answering):
             self.transport.close()  # it has not begun, or has its answer
         else:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from time import monotonic
 from typing import Any
 
 import psutil
@@ -211,6 +212,18 @@ def test_a_head_and_a_body_have_an_end_in_seconds(serve: Serve) -> None:
     assert "header fields within 0.2 s" in head["detail"]
     assert (body["status"], body["code"]) == (408, "request_timeout")
     eventually(lambda: server.left == ["/posted"], what="the application is told that its client has gone")
+
+
+def test_a_body_that_goes_on_coming_has_more_time(serve: Serve) -> None:
+    server = serve(Bounds(body_seconds=0.2, body_bytes=1_000))
+    begun = monotonic()
+    with server.connect() as client:
+        client.sendall(POSTED + b"content-length: 9000\r\n\r\n" + b"x" * 1_000)
+        body = problem_of(answers(client))
+
+    # It ends in the second stretch, in which nothing came.
+    assert monotonic() - begun >= 0.4
+    assert (body["status"], body["code"]) == (408, "request_timeout")
 
 
 def test_who_was_answered_early_and_goes_on_sending_is_closed(serve: Serve) -> None:
