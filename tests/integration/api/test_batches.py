@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
 from uuid import uuid4
@@ -215,6 +216,17 @@ def test_bounds_of_a_file_and_of_a_line(make_api: MakeApi) -> None:
     problem_of(post(api, "x" * 20_001), 413, "too_large")
     problem_of(api.http.post("/batches", content=iter([b"x" * 10_000] * 3), headers=JSONL), 413, "too_large")
     assert [one["id"] for one in api.http.get("/batches").json()["items"]] == [batch["id"]]
+
+
+def test_nothing_is_left_of_a_file_that_breaks_off(batches: Api) -> None:
+    counted = 'planq_http_requests_total{method="POST",route="/batches",status="499"}'
+    head = f"POST /batches HTTP/1.1\r\nHost: 127.0.0.1:{batches.port}\r\nContent-Type: application/jsonl\r\n"
+
+    with socket.create_connection(("127.0.0.1", batches.port)) as client:
+        client.sendall(f"{head}Content-Length: 9000\r\n\r\n{line('a')}\n".encode())
+
+    eventually(lambda: counted in batches.http.get("/metrics").text, what="the API sees that its client has gone")
+    assert batches.http.get("/batches").json()["items"] == []
 
 
 def test_the_same_key_and_file_give_the_same_batch(batches: Api) -> None:
