@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos import ledger
+from tests.chaos.batches import Batches
 from tests.chaos.client import Client
 from tests.chaos.observer import Observer
 from tests.chaos.recovery import (
@@ -34,7 +35,7 @@ _SHOWN = 20
 class Phase:
     """The findings of one phase. Lists name what is wrong and are empty in a good run.
 
-    `messages` came in conversations, `wrong_talks` says what is wrong with those.
+    `messages` came in conversations, `wrong_talks` and `wrong_batches` say what is wrong with those and with batches.
     `lost` were accepted and do not exist, `stuck` exist and did not end, `doubled` exist and nobody submitted them.
     `repeated` are finished steps that ran again, by idempotency key. `recovery` is of interrupted attempts (see
     `recovery`), `unrecovered` those that never went on; `gap` is of attempts that were given back by a stopping
@@ -49,12 +50,14 @@ class Phase:
     steps: int
     jobs_by_kind: Mapping[str, int]
     messages: int
+    batch_lines: int
     job_seconds: Spread
     lost: Sequence[str]
     stuck: Sequence[str]
     doubled: int
     wrong: Sequence[str]
     wrong_talks: Sequence[str]
+    wrong_batches: Sequence[str]
     refused: Sequence[str]
     duplicate_unsafe_effects: Sequence[str]
     repeated_finished_steps: Sequence[str]
@@ -80,6 +83,7 @@ class Phase:
             "stuck": self.stuck,
             "wrong": self.wrong,
             "wrong conversation": self.wrong_talks,
+            "wrong batch": self.wrong_batches,
             "refused": self.refused,
             "duplicate unsafe effect": self.duplicate_unsafe_effects,
             "repeated finished step": self.repeated_finished_steps,
@@ -104,6 +108,7 @@ async def audit(
     name: str,
     client: Client,
     talks: Talks,
+    batches: Batches,
     observer: Observer,
     ledger_path: Path,
     *,
@@ -115,7 +120,7 @@ async def audit(
     faults: Mapping[str, int] | None = None,
     must_know_every_outcome: bool = False,
 ) -> Phase:
-    """Hold everything that happened to the client's jobs and messages against what should have happened."""
+    """Hold everything that happened to the client's jobs, messages and batches against what should have happened."""
     histories = await observer.histories(client.accepted)
     known = {job for job, history in histories.items() if history}
     return Phase(
@@ -125,11 +130,13 @@ async def audit(
         steps=sum(len(ended.steps) for ended in client.ended.values()),
         jobs_by_kind=dict(sorted(Counter(recipe.kind for recipe in client.accepted.values()).items())),
         messages=len(talks.sent),
+        batch_lines=batches.lines,
+        wrong_batches=batches.defects,
         job_seconds=Spread.of(client.seconds),
         wrong_talks=await talks.defects(observer),
         lost=sorted(set(client.accepted) - known),
         stuck=[f"{job} ({client.accepted[job].kind})" for job in client.unfinished if job in known],
-        doubled=await observer.count_jobs() - jobs_before - len(client.accepted) - len(talks.sent),
+        doubled=await observer.count_jobs() - jobs_before - len(client.accepted) - len(talks.sent) - batches.lines,
         refused=list(client.refused),
         broken_invariants=await _lasting_defects(observer, lease),
         outcome_unknown=sum(len(ended.unknown) for ended in client.ended.values()),
@@ -218,11 +225,13 @@ def shown(phase: Phase) -> str:
         ("jobs", f"{phase.jobs}  ({', '.join(f'{n} {kind}' for kind, n in phase.jobs_by_kind.items())})"),
         ("steps", phase.steps),
         ("messages", phase.messages),
+        ("lines of batches", phase.batch_lines),
         ("lost", len(phase.lost)),
         ("stuck", len(phase.stuck)),
         ("doubled", phase.doubled),
         ("wrong answers", len(phase.wrong)),
         ("wrong conversations", len(phase.wrong_talks)),
+        ("wrong batches", len(phase.wrong_batches)),
         ("refused or 5xx other than 503", len(phase.refused)),
         ("duplicate unsafe effects", len(phase.duplicate_unsafe_effects)),
         ("repeated finished steps", len(phase.repeated_finished_steps)),

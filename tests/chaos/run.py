@@ -14,6 +14,7 @@ import httpx
 import psutil
 
 from tests.chaos.audit import Phase, audit
+from tests.chaos.batches import Batches
 from tests.chaos.client import Client
 from tests.chaos.faults import Dealer, Dealt
 from tests.chaos.memory import Growth, Memory
@@ -189,21 +190,24 @@ class Run:
             await asyncio.sleep(max(0.0, begun + options.seconds - time.monotonic()))
 
         client = self._client(processes)
-        talks = Talks(client, run=str(options.seed))
+        talks, batches = Talks(client, run=str(options.seed)), Batches(client, run=str(options.seed))
         try:
-            await self._load(client, talks, 0, strike)
+            await self._load(client, talks, batches, 0, strike)
             await dealer.settle()
             self._say("faults have stopped; what is left must drain")
             await client.drain(options.drain_patience)
             await talks.drain(options.drain_patience)
+            await batches.drain(options.drain_patience)
         finally:
             await talks.close()
+            await batches.close()
             await client.close()
             self._report.dealt = sorted(dealer.dealt, key=lambda one: one.at)
         return await audit(
             "chaos",
             client,
             talks,
+            batches,
             observer,
             self._ledger,
             seconds=time.monotonic() - begun,
@@ -231,19 +235,23 @@ class Run:
             await asyncio.gather(in_turn(WORKERS), in_turn(APIS))
 
         client = self._client(processes)
-        talks = Talks(client, run=f"{self._options.seed}-rolling")
+        run = f"{self._options.seed}-rolling"
+        talks, batches = Talks(client, run=run), Batches(client, run=run)
         try:
             # A step that kills its worker would leave outcomes unknown, which no restart in peace may.
-            await self._load(client, talks, _ROLLING_FIRST_JOB, restart_in_turn, PEACEFUL)
+            await self._load(client, talks, batches, _ROLLING_FIRST_JOB, restart_in_turn, PEACEFUL)
             await client.drain(self._options.drain_patience)
             await talks.drain(self._options.drain_patience)
+            await batches.drain(self._options.drain_patience)
         finally:
             await talks.close()
+            await batches.close()
             await client.close()
         return await audit(
             "rolling restart",
             client,
             talks,
+            batches,
             observer,
             self._ledger,
             seconds=time.monotonic() - begun,
@@ -261,14 +269,21 @@ class Run:
             await self._wait_for(name, processes, observer, other_than=before)
 
     async def _load(
-        self, client: Client, talks: Talks, first: int, work: Callable[[], Any], kinds: Sequence[str] = tuple(KINDS)
+        self,
+        client: Client,
+        talks: Talks,
+        batches: Batches,
+        first: int,
+        work: Callable[[], Any],
+        kinds: Sequence[str] = tuple(KINDS),
     ) -> None:
-        """Keep the streams of jobs and messages going while `work` goes on."""
+        """Keep the streams of jobs, messages and batches going while `work` goes on."""
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
             jobs = recipes(self._options.seed, first, kinds)
             group.create_task(client.stream(jobs, per_second=self._options.rate, until=stop))
             group.create_task(talks.stream(stop))
+            group.create_task(batches.stream(stop))
             await work()
             stop.set()
 

@@ -30,6 +30,7 @@ CLEAN = {
     "doubled": 0,
     "wrong": [],
     "wrong_talks": [],
+    "wrong_batches": [],
     "refused": [],
     "duplicate_unsafe_effects": [],
     "repeated_finished_steps": [],
@@ -72,6 +73,7 @@ def test_nothing_is_lost_wrong_or_done_twice_while_everything_is_killed_and_rest
         assert {name: phase[name] for name in CLEAN} == CLEAN, told
         assert phase["jobs"] > 0
         assert phase["messages"] > 0
+        assert phase["batch_lines"] > 0
     assert set(faults["faults"].values()) <= {1, 2}, "each kind of fault was dealt"
     assert min(faults["faults"].values()) > 0
     assert rolling["outcome_unknown"] == 0, told
