@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from uuid import uuid4
 
@@ -9,6 +10,7 @@ import pytest
 
 from shared.settings import Settings
 from tests.integration.api.conftest import SECRET_KEY, Api, problem_of
+from tests.integration.api.control import begun, call
 from tests.support.servers import TestPostgres
 
 HOOK = "https://example.com/hook"
@@ -120,3 +122,20 @@ def test_without_keys_for_secrets_nothing_is_promised(api: Api) -> None:
     )
     for answer in asked:
         assert "PLANQ_SECRET_KEYS is not set" in problem_of(answer, 409, "conflict")["detail"]
+
+
+def test_a_question_to_a_person_is_told_with_its_id(control_api: Api) -> None:
+    endpoint_id = uuid4()
+    control_api.jobs.execute(
+        "INSERT INTO endpoints (id, tenant_id, url, events) VALUES (%s, 'default', %s, '{job.input_required}')",
+        endpoint_id,
+        HOOK,
+    )
+    asks = begun(control_api, call("sign", "a"), input="a")
+    asks.ask(0)
+    (question,) = control_api.http.get(f"/jobs/{asks.id}/elicitations").json()["items"]
+    (listed,) = control_api.http.get("/deliveries", params={"job": asks.id}).json()["items"]
+    found = json.loads(control_api.http.get(f"/deliveries/{listed['id']}").json()["body"])
+    assert found["type"] == "job.input_required"
+    assert (found["data"]["id"], found["data"]["elicitation_id"]) == (asks.id, question["id"])
+    assert control_api.http.delete(f"/endpoints/{endpoint_id}").status_code == 204
