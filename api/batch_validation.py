@@ -104,7 +104,7 @@ def _read_lines(lines: Sequence[tuple[int, str]], defaults: Mapping[str, Any]) -
 
 
 def read_line(number: int, text: str, defaults: Mapping[str, Any]) -> _ReadLine:
-    """Return the request of a line; a field of its own takes the place of the same default."""
+    """Return the request of a line; a field of its own that is not null takes the place of the same default."""
     try:
         sent = decode_body(text.encode(), name="the line")
     except HttpRefusal as refusal:
@@ -115,7 +115,8 @@ def read_line(number: int, text: str, defaults: Mapping[str, Any]) -> _ReadLine:
     except ValidationError as error:
         return _ReadLine(number, custom_id, error=defects_of(error))
     try:
-        request = JobRequest.model_validate({**defaults, **line.body})
+        own = {name: value for name, value in line.body.items() if value is not None}
+        request = JobRequest.model_validate({**defaults, **own})
     except ValidationError as error:
         return _ReadLine(number, custom_id, error=defects_of(error, "body"))
     return _ReadLine(number, custom_id, request)
