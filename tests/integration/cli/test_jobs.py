@@ -118,6 +118,40 @@ def test_what_is_watched_and_has_failed_ends_with_its_code(planq: Planq) -> None
     assert planq("watch", "01a1fc26-aa7a-7082-9f4d-2dd23711ed45").exit_code == 1
 
 
+def test_a_batch_from_its_file_to_its_results(planq: Planq, tmp_path: Path) -> None:
+    """A canary of one line, the rest on request; a line that fails is told, and fails again when it is retried."""
+    file = tmp_path / "requests.jsonl"
+    bodies = [{"input": "calculate 6*7"}, {"plan": PLAN}, {"plan": {"calls": [{"kind": "abort", "reason": "why"}]}}]
+    lines = [json.dumps({"custom_id": f"no {n}", "body": body}) for n, body in enumerate(bodies)]
+    file.write_text("\n".join([*lines, "{"]))
+
+    first = planq("batch", "submit", str(file), "--canary", "1", "--name", "nightly")
+    batch_id = first.stdout.split()[1]
+    rest, followed = planq("batch", "resume", batch_id), planq("batch", "watch", batch_id)
+    results, errors = planq("batch", "results", batch_id), planq("batch", "errors", batch_id)
+    retried, ended = planq("batch", "retry", batch_id), planq("batch", "watch", batch_id)
+    late = planq("batch", "cancel", batch_id)
+
+    assert (first.exit_code, "paused (canary): 1/3 lines, 1 completed" in first.stdout) == (1, True), first.output
+    assert (rest.exit_code, retried.exit_code, followed.exit_code, ended.exit_code) == (0, 0, 1, 1)
+    assert "completed: 3/3 lines, 2 completed, 1 failed, 1 invalid" in followed.stdout
+    assert followed.stdout == ended.stdout
+    told = [json.loads(line) for line in results.stdout.splitlines()]
+    jobs = {one["custom_id"]: one["response"]["body"] for one in told}
+    assert [one["custom_id"] for one in told] == ["no 0", "no 1", "no 2"]
+    assert ("42" in jobs["no 0"]["answer"], jobs["no 1"]["status"], jobs["no 0"]["priority"]) == (
+        True,
+        "completed",
+        "bulk",
+    )
+    assert [(one["line"], one["error"]["code"]) for one in map(json.loads, errors.stdout.splitlines())] == [
+        (3, "aborted"),
+        (4, "malformed_json"),
+    ]
+    assert f"{batch_id}  completed  3/3  nightly" in planq("batch", "list").stdout
+    assert (late.exit_code, "409" in late.stderr or "Conflict" in late.stderr) == (1, True)
+
+
 WORKFLOW = """\
 vars: {iteration: 0}
 exec:
