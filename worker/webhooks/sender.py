@@ -28,7 +28,8 @@ TICK_SECONDS = 1.0
 EACH = 8
 """How many of one recipient are taken at once; a claim takes no more, so that at most twice as many are under way."""
 
-_CLOSE_SECONDS = 5.0
+_CLOSE_SECONDS = 2.0
+"""Less than a supervisor waits beyond the drain of a worker: what a receiver holds up is sent again anyway."""
 
 
 class SendsDeliveries(Protocol):
