@@ -44,6 +44,9 @@ _CHUNK_BYTES = 64 * 1024
 _READING = 4
 """Clients whose past is read at the same time: thousands that come back at once leave connections to others."""
 
+_TELLING = 32
+"""Jobs that have ended of which the documents are made at the same time: news of others goes before the rest."""
+
 _JOIN_SECONDS = 10.0
 _WATCH_SECONDS = 30.0
 _WATCH_EVERY_SECONDS = 10.0
@@ -171,6 +174,7 @@ class Streams:
         self._joining: list[tuple[Stream, asyncio.Future[None]]] = []
         self._reached: tuple[Horizon, Position] | None = None
         self._ending: dict[UUID, int | None] = {}
+        self._telling = asyncio.Semaphore(_TELLING)
         self._concluding: set[asyncio.Task[None]] = set()
         self._watched: set[UUID] = set()
         self._watched_until = 0.0
@@ -322,7 +326,8 @@ class Streams:
 
     async def _tell_end(self, tenant_id: str, job_id: UUID) -> None:
         try:
-            document = await self._ended_job(tenant_id, job_id)
+            async with self._telling:
+                document = await self._ended_job(tenant_id, job_id)
         except NotFound:
             for stream in self._streams_of(job_id):
                 stream.cut()

@@ -39,6 +39,7 @@ MEASUREMENTS = {
     "B14": "tests.bench.turns",
     "B15": "tests.bench.noisy_tenant",
     "B16": "tests.bench.inbound_cost",
+    "B17": "tests.bench.event_streams",
     "B20": "tests.bench.batch_intake",
     "startup": "tests.bench.startup",
     "storage": "tests.bench.storage",

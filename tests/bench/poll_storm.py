@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from time import time
+from typing import Any
 from uuid import UUID
 
 from shared.domain.jobs.states import JobStatus
@@ -47,7 +48,7 @@ class Storm:
 
 def measure(context: Context) -> list[Figure]:
     """Hold the storm with the clients that must be borne, and in a full run with those that are hoped for."""
-    _allow_connections(HOPED_CLIENTS + 100)
+    allow_connections(HOPED_CLIENTS + 100)
     storms = [storm(context, CLIENTS) for _ in range(context.repeats)]
     figures = list(_figures(CLIENTS, storms, must=True))
     if not context.quick:
@@ -62,7 +63,7 @@ def storm(context: Context, clients: int) -> Storm:
     try:
         process = stack.run("api", "-m", "api")
         worst = run(_storm(stack.url, database_url, clients))
-        return Storm(worst, _peak_bytes(process.pid))
+        return Storm(worst, peak_bytes(process.pid))
     finally:
         stack.stop()
 
@@ -73,11 +74,11 @@ async def _storm(url: str, database_url: str, clients: int) -> float:
     try:
         async with Client(url, connections=clients + 1) as client:
             await client.answering()
-            jobs = await _submitted(client, clients)
+            jobs = await submitted(client, clients)
             store = PostgresJobStore(database, new_id())
-            claims = [claim for claim in await asyncio.gather(*(_claim(store, job) for job in jobs)) if claim]
+            claims = await claimed(store, jobs)
             polls = [asyncio.ensure_future(_poll(client, job)) for job in jobs]
-            await _all_wait(client, polls)
+            await gauge_reaches(client, "planq_waiting_clients", len(polls), within=polls)
             ended = await asyncio.gather(*(store.end_job(c, JobStatus.COMPLETED, "done", None, []) for c in claims))
             delays = await asyncio.gather(*polls)
     finally:
@@ -87,7 +88,8 @@ async def _storm(url: str, database_url: str, clients: int) -> float:
     return max(delays)
 
 
-async def _submitted(client: Client, jobs: int) -> Sequence[str]:
+async def submitted(client: Client, jobs: int) -> Sequence[str]:
+    """Submit so many jobs and return their ids."""
     left = iter(range(jobs))
     found: list[str] = []
 
@@ -99,8 +101,10 @@ async def _submitted(client: Client, jobs: int) -> Sequence[str]:
     return found
 
 
-async def _claim(store: PostgresJobStore, job: str) -> StageClaim | None:
-    return await store.claim_stage(UUID(job), [JobStatus.QUEUED])
+async def claimed(store: PostgresJobStore, jobs: Sequence[str]) -> Sequence[StageClaim]:
+    """Claim the first stage of each job."""
+    found = await asyncio.gather(*(store.claim_stage(UUID(job), [JobStatus.QUEUED]) for job in jobs))
+    return [claim for claim in found if claim]
 
 
 async def _poll(client: Client, job: str) -> float:
@@ -116,20 +120,21 @@ def _ended_at(answer: Answer) -> datetime:
     return datetime.fromisoformat(job["finished_at"])
 
 
-async def _all_wait(client: Client, polls: Sequence[asyncio.Future[float]]) -> None:
-    """Return once the API says that every client waits."""
+async def gauge_reaches(
+    client: Client, gauge: str, count: int, *, within: Sequence[asyncio.Future[Any]] = ()
+) -> None:
+    """Return once a gauge of the API says so; raises `RuntimeError` when one of `within` has ended before."""
     async with asyncio.timeout(WAIT_SECONDS / 2):
         while True:
             lines = (await client.get("/metrics")).body.decode().splitlines()
-            waiting = next(float(line.split()[1]) for line in lines if line.startswith("planq_waiting_clients "))
-            if waiting == len(polls):
+            if next(float(line.split()[1]) for line in lines if line.startswith(f"{gauge} ")) == count:
                 return
-            if over := [poll for poll in polls if poll.done()]:
-                raise RuntimeError(f"{len(over)} polls ended before their jobs: {over[0]!r}")
+            if over := [one for one in within if one.done()]:
+                raise RuntimeError(f"{len(over)} ended before their jobs: {over[0]!r}")
             await asyncio.sleep(0.05)
 
 
-def _peak_bytes(pid: int) -> int:
+def peak_bytes(pid: int) -> int:
     """Return the largest resident size that a process ever had (proc_pid_status(5), VmHWM)."""
     found = _PEAK.search(Path(f"/proc/{pid}/status").read_text())
     if found is None:
@@ -137,7 +142,8 @@ def _peak_bytes(pid: int) -> int:
     return int(found[1]) * 1024
 
 
-def _allow_connections(wanted: int) -> None:
+def allow_connections(wanted: int) -> None:
+    """Let this process have so many files open, where it may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else hard, hard))
