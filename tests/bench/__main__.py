@@ -40,6 +40,7 @@ MEASUREMENTS = {
     "B15": "tests.bench.noisy_tenant",
     "B16": "tests.bench.inbound_cost",
     "B17": "tests.bench.event_streams",
+    "B18": "tests.bench.flood",
     "B20": "tests.bench.batch_intake",
     "startup": "tests.bench.startup",
     "storage": "tests.bench.storage",
