@@ -41,6 +41,7 @@ MEASUREMENTS = {
     "B16": "tests.bench.inbound_cost",
     "B17": "tests.bench.event_streams",
     "B18": "tests.bench.flood",
+    "B19": "tests.bench.batch_run",
     "B20": "tests.bench.batch_intake",
     "startup": "tests.bench.startup",
     "storage": "tests.bench.storage",
