@@ -239,6 +239,20 @@ def test_a_cancelled_batch_keeps_what_has_ended_and_ends_the_rest_bit_by_bit(bat
     assert not batches.call("planq_retry_batch", batch, "default")["applied"]
 
 
+def test_a_batch_ends_by_a_cancel_though_somebody_has_removed_its_jobs(batches: Batches) -> None:
+    batch = stored_batch(batches.connection, [item(str(n)) for n in range(3)], line_usd=Decimal(1))
+    admitted = batches.admit()
+    batches.connection.execute("DELETE FROM jobs WHERE id = ANY (%s)", [admitted[:2]])
+
+    batches.call("planq_cancel_batch", batch, "default")
+    parts = [batches.call("planq_cancel_lines", None, 2)["applied"] for _ in range(4)]
+
+    assert parts == [True, True, False, False]
+    assert batches.stands(batch) == {"cancelled": 3}
+    found = batches.batch(batch)
+    assert (found["status"], found["cancelled"], found["reserved_usd"]) == ("cancelled", 3, 0)
+
+
 def test_failed_lines_alone_are_tried_again_by_new_jobs(batches: Batches) -> None:
     batch = stored_batch(batches.connection, [item(str(n)) for n in range(4)])
     jobs = batches.admit()

@@ -222,8 +222,7 @@ DECLARE
     v_batch uuid;
     v_jobs uuid[];
     v_ended uuid[];
-    v_lines int;
-    v_unseen int;
+    v_ends record;
 BEGIN
     SELECT id INTO v_batch FROM batches
     WHERE status IN ('in_progress', 'cancelling') AND status = 'cancelling' AND (p_batch IS NULL OR id = p_batch)
@@ -232,7 +231,8 @@ BEGIN
         RETURN json_build_object('applied', false);
     END IF;
     SELECT array_agg(l.job_id) INTO v_jobs FROM (
-        SELECT job_id FROM batch_lines WHERE batch_id = v_batch AND status = 'admitted' ORDER BY line LIMIT p_most
+        SELECT n.job_id FROM batch_lines n JOIN jobs j ON j.id = n.job_id
+        WHERE n.batch_id = v_batch AND n.status = 'admitted' ORDER BY n.line LIMIT p_most
     ) l;
     IF v_jobs IS NOT NULL THEN
         PERFORM planq_lock_lineages(v_jobs);
@@ -241,21 +241,27 @@ BEGIN
         PERFORM planq_end_lines(v_jobs);
         RETURN json_build_object('applied', true, 'ended', to_json(v_ended));
     END IF;
+    -- An admitted one has no job any more: somebody has removed it by hand.
     WITH chosen AS (
         SELECT line, status, row_number() OVER (ORDER BY line) + (
             SELECT coalesce(max(s.settled), 0) FROM batch_lines s WHERE s.batch_id = v_batch AND s.settled IS NOT NULL
         ) AS settled
-        FROM batch_lines WHERE batch_id = v_batch AND status IN ('received', 'valid') ORDER BY line LIMIT 10 * p_most
+        FROM batch_lines WHERE batch_id = v_batch AND status IN ('received', 'valid', 'admitted')
+        ORDER BY line LIMIT 10 * p_most
     ), ended AS (
         UPDATE batch_lines l SET status = 'cancelled', raw = NULL, finished_at = planq_clock(), settled = c.settled
         FROM chosen c WHERE l.batch_id = v_batch AND l.line = c.line
-        RETURNING c.status
+        RETURNING c.status, l.reserved_usd, l.reserved_tokens
     )
-    SELECT count(*), count(*) FILTER (WHERE status = 'received') INTO v_lines, v_unseen FROM ended;
+    SELECT count(*) AS lines, count(*) FILTER (WHERE status = 'received') AS unseen,
+        coalesce(sum(reserved_usd) FILTER (WHERE status = 'admitted'), 0) AS usd,
+        coalesce(sum(reserved_tokens) FILTER (WHERE status = 'admitted'), 0) AS tokens INTO v_ends FROM ended;
     -- Of what nobody has looked at, nobody will say that it is invalid.
-    UPDATE batches SET cancelled = cancelled + v_lines, valid = valid + v_unseen, validated_lines = validated_lines + v_unseen
+    UPDATE batches SET cancelled = cancelled + v_ends.lines, valid = valid + v_ends.unseen,
+        validated_lines = validated_lines + v_ends.unseen, reserved_usd = reserved_usd - v_ends.usd,
+        reserved_tokens = reserved_tokens - v_ends.tokens
     WHERE id = v_batch;
-    UPDATE batches SET status = 'cancelled', finished_at = planq_clock() WHERE id = v_batch AND v_lines < 10 * p_most;
+    UPDATE batches SET status = 'cancelled', finished_at = planq_clock() WHERE id = v_batch AND v_ends.lines < 10 * p_most;
     RETURN json_build_object('applied', true, 'ended', '[]'::json);
 END $$;
 
