@@ -65,7 +65,7 @@ def spawn(
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
-        env=dict(os.environ if env is None else env),
+        env=None if env is None else dict(env),
         pass_fds=tuple(keep_open),
         cwd=cwd,
         start_new_session=True,
