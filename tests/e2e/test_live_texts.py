@@ -74,7 +74,7 @@ def submit(stack: Stack) -> str:
 def followed(stack: Stack, job_id: str) -> Iterator[Iterator[Frame]]:
     with httpx.stream("GET", f"{stack.url}/jobs/{job_id}/events", timeout=60) as response:
         assert response.status_code == 200
-        yield frames(response)
+        yield frames(response.iter_bytes())
 
 
 def speaking(page: Page, coming: Iterator[Frame], opening: str) -> None:

@@ -38,8 +38,8 @@ def test_a_job_shows_its_plan_and_what_became_of_its_steps(api: Api) -> None:
     seen = api.http.get(f"/jobs/{job['id']}").json()
 
     assert list(seen) == [
-        *("id", "status", "strategy", "round", "stop_reason", "input", "answer", "error", "model_calls", "usage"),
-        *("created_at", "started_at", "finished_at", "paused_at", "expires_at", "forked_from"),
+        *("id", "status", "strategy", "priority", "round", "stop_reason", "input", "answer", "error", "model_calls"),
+        *("usage", "created_at", "started_at", "finished_at", "paused_at", "expires_at", "forked_from"),
         *(
             "user",
             "metadata",

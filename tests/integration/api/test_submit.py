@@ -207,7 +207,7 @@ REFUSED: list[tuple[str, Any, int, str, str]] = [
         {"input": "a", "promt": 1},
         422,
         "invalid_request",
-        "known fields are action, agent, input, limits",
+        "known fields are action, agent, callback_url, input, limits",
     ),
     ("unknown strategy", {"input": "a", "strategy": "x"}, 422, "invalid_request", "known strategies are plan"),
     ("unknown model", {"input": "a", "model": "gpt"}, 422, "invalid_request", "openai:<model>"),
