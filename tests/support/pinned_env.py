@@ -52,6 +52,8 @@ def ensure(name: str, lock: Path, *, python: str = sys.executable, version: str 
 
 
 def install(environment: Path, *arguments: str) -> None:
-    """Run `pip install` for an environment, with the pip of this one."""
-    pip = [sys.executable, "-m", "pip", "--python", str(environment), "install", "--quiet"]
-    subprocess.run([*pip, *arguments], cwd=ROOT, check=True)
+    """Run `pip install` for an environment, with its own pip, which knows its Python, or with that of this one."""
+    own = environment / "bin/python"
+    has_pip = (environment / "bin/pip").exists()
+    pip = [str(own), "-m", "pip"] if has_pip else [sys.executable, "-m", "pip", "--python", str(environment)]
+    subprocess.run([*pip, "install", "--quiet", *arguments], cwd=ROOT, check=True)
