@@ -21,8 +21,8 @@ from shared.domain import errors
 
 ROOT = Path(__file__).parents[2]
 MAX_FILE = 600
-MAX_FUNCTION = 50
-MAX_KERNEL = 6_700
+MAX_FUNCTION = 100
+MAX_KERNEL = 7_000
 
 # One line an exception, with its reason.
 LONG_FILES: dict[str, str] = {}
