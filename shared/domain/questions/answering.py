@@ -5,6 +5,8 @@ A message in a conversation may be an answer, too: where it fits the question, a
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +22,68 @@ _MOST_BRACKETS = 100
 
 _DECLINE = frozenset({"decline", "declined", "deny", "denied", "no", "n", "reject", "rejected"})
 
+_ACTIONS: Mapping[ElicitationStatus, frozenset[str]] = {
+    ElicitationStatus.ACCEPTED: _ACCEPT,
+    ElicitationStatus.CANCELLED: _CANCEL,
+    ElicitationStatus.DECLINED: _DECLINE,
+}
+ACTIONS = ("accept", "decline", "cancel")
+"""The words for an action that stand in documents; the others are taken, too."""
+
+ASSENT: Mapping[str, str] = {
+    "en": "ok | okay | yep | yeah | yup | sure | sure thing | of course | certainly | absolutely | agreed"
+    " | confirm | confirmed | go ahead | go for it | do it | please do | please go ahead | yes please"
+    " | yes do it | yes please do | yes go ahead | yes sure | yes of course | sure go ahead | ok go ahead"
+    " | okay go ahead | ok do it | okay do it | ok yes | yes ok",
+    "de": "ja | ja bitte | ja gerne | ja klar | ja ok | klar | jawohl | einverstanden | in ordnung"
+    " | genehmigt | freigegeben | mach das | mach es | ja mach das | bitte machen | natürlich"
+    " | selbstverständlich",
+    "fr": "oui | ouais | oui merci | oui s'il te plaît | oui s'il vous plaît | oui d'accord | d'accord"
+    " | bien sûr | vas-y | allez-y",
+    "es": "sí | si | sí por favor | si por favor | sí claro | claro | claro que sí | vale | de acuerdo"
+    " | adelante | por supuesto",
+    "it": "sì | sì grazie | si grazie | sì certo | certo | va bene | d'accordo | procedi | proceda",
+    "pt": "sim | sim por favor | sim claro | está bem | pode fazer | de acordo | com certeza",
+    "nl": "ja graag | ja hoor | ja prima | akkoord | ga je gang | doe maar | natuurlijk",
+    "sv, da, nb": "ja tack | ja tak | ja takk | javisst | godkänn | godkend | godkjenn",
+    "pl": "tak | tak proszę | zgoda | zgadzam się | oczywiście",
+    "ru": "да | да пожалуйста | да конечно | да давай | да давайте | давай | давайте | конечно | хорошо | ок"
+    " | окей | согласен | согласна | подтверждаю | разрешаю",
+    "uk": "так будь ласка | так звичайно | добре | звичайно | згоден | згодна | підтверджую | дозволяю",
+    "tr": "evet | evet lütfen | tamam | olur | onaylıyorum | kabul ediyorum",
+    "ar": "نعم | أجل | موافق | نعم من فضلك",
+    "hi": "हाँ | हां | जी हाँ | जी हां | ठीक है",
+    "zh": "是 | 是的 | 好 | 好的 | 可以 | 行 | 同意 | 批准",
+    "ja": "はい | はい、お願いします | 同意します | 承認します",
+    "ko": "네 | 예 | 네 부탁합니다 | 동의합니다 | 승인합니다",
+}
+"""Whole messages that approve. An approval allows an effect: what may mean anything else is left out."""
+
+REFUSAL: Mapping[str, str] = {
+    "en": "nope | nah | no thanks | no thank you | no way | don't | do not | don't do it | do not do it"
+    " | no don't | please don't | no stop | stop | not now | better not | rather not | never | never mind"
+    " | nevermind | disagree | not ok | not okay",
+    "de": "nein | nein danke | nein bitte nicht | nee | nö | lieber nicht | bitte nicht | auf keinen fall"
+    " | niemals | abgelehnt | stopp",
+    "fr": "non | non merci | surtout pas | jamais | pas d'accord | pas maintenant | refusé",
+    "es": "no gracias | de ninguna manera | nunca | mejor no | ahora no | no quiero | rechazado",
+    "it": "no grazie | non farlo | mai | meglio di no | non ora | rifiutato",
+    "pt": "não | nao | não obrigado | não obrigada | de jeito nenhum | melhor não | agora não | nunca | recusado",
+    "nl": "nee bedankt | nee dank je | nee dank u | liever niet | niet doen | nooit | afgewezen",
+    "sv, da, nb": "nej | nei | nej tack | nej tak | nei takk | avslå | afvis | avslag",
+    "pl": "nie | nie dziękuję | nie zgadzam się | nigdy | lepiej nie",
+    "ru": "нет | нет спасибо | не надо | не нужно | не стоит | ни в коем случае | никогда | не согласен"
+    " | не согласна | отказ | стоп",
+    "uk": "ні | ні дякую | не треба | не потрібно | ніколи | не згоден | не згодна | відмова",
+    "tr": "hayır | hayir | hayır teşekkürler | olmaz | istemiyorum | asla",
+    "ar": "لا | لا شكرا | لا شكراً | كلا | غير موافق",
+    "hi": "नहीं | जी नहीं | मत करो",
+    "zh": "不 | 不行 | 不可以 | 不要 | 不用 | 不用了 | 不同意 | 拒绝",
+    "ja": "いいえ | だめ | ダメ | やめて | やめてください | 拒否します",
+    "ko": "아니요 | 아니오 | 아뇨 | 안 돼요 | 안돼요 | 거절합니다",
+}
+"""Whole messages that refuse, by language."""
+
 
 def action_of(text: str) -> ElicitationStatus:
     """Return what an action means, whatever its case.
@@ -27,10 +91,13 @@ def action_of(text: str) -> ElicitationStatus:
     `accept`, `approve`, `yes`, `y` and `submit` accept, `cancel` cancels; all else declines: what is not clearly a
     yes is none.
     """
+    return known_action(text) or ElicitationStatus.DECLINED
+
+
+def known_action(text: str) -> ElicitationStatus | None:
+    """Return what an action means, as `action_of`; None where it is no word for one."""
     word = text.strip().lower()
-    if word in _ACCEPT:
-        return ElicitationStatus.ACCEPTED
-    return ElicitationStatus.CANCELLED if word in _CANCEL else ElicitationStatus.DECLINED
+    return next((status for status, words in _ACTIONS.items() if word in words), None)
 
 
 def content_defects(schema: Mapping[str, Any] | None, content: Any) -> list[dict[str, str]]:
@@ -44,8 +111,10 @@ def content_defects(schema: Mapping[str, Any] | None, content: Any) -> list[dict
 def answer_of_message(kind: ElicitationKind, schema: Mapping[str, Any] | None, text: str) -> ElicitationAnswer | None:
     """Return the answer that a message is to a question, None where it is none.
 
-    An approval takes a yes or a no, a form a JSON object or, where it asks for one value, that value alone: words for
-    a text, yes or no for a boolean, digits for a number. What fits nothing of a form may still decline or cancel it.
+    An approval takes a message that is wholly one of assent or refusal, in one of several languages. A form takes a
+    JSON object or, where it asks for one value, that value alone: words for a text, yes or no for a boolean, digits
+    for a number; JSON objects and lists are no words. A word for an action that fits nothing of a form may still
+    decline or cancel it.
     Whether a call took effect, and what is done under a URL, nobody says in passing.
     """
     if kind in (ElicitationKind.OUTCOME, ElicitationKind.URL):
@@ -54,16 +123,30 @@ def answer_of_message(kind: ElicitationKind, schema: Mapping[str, Any] | None, t
         for content in _contents(schema, text.strip()):
             if not content_defects(schema, content):
                 return ElicitationAnswer(kind, ElicitationStatus.ACCEPTED, content)
-    said = _said(text)
+    said = _said(text) if kind is ElicitationKind.APPROVAL else known_action(text.rstrip(".! "))
     if said is None or (kind is ElicitationKind.FORM and said is ElicitationStatus.ACCEPTED):
         return None
     return ElicitationAnswer(kind, said, {} if said is ElicitationStatus.ACCEPTED else None)
 
 
 def _said(text: str) -> ElicitationStatus | None:
-    """Return what a message says that is nothing but one word for an action."""
-    word = text.strip().rstrip(".!").lower()
-    return action_of(word) if word in _ACCEPT | _CANCEL | _DECLINE else None
+    """Return what a message says that is nothing but words for an action; case, commas and stops mean nothing."""
+    return _MESSAGES.get(_folded(text))
+
+
+def _folded(text: str) -> str:
+    folded = unicodedata.normalize("NFKC", text).casefold().replace("’", "'")
+    return unicodedata.normalize("NFC", " ".join(re.sub(r"[.,!…。、！，؛،।]", " ", folded).split()))
+
+
+def _messages() -> dict[str, ElicitationStatus]:
+    found = {word: status for status, words in _ACTIONS.items() for word in words}
+    for status, table in ((ElicitationStatus.ACCEPTED, ASSENT), (ElicitationStatus.DECLINED, REFUSAL)):
+        found |= {_folded(words): status for line in table.values() for words in line.split("|")}
+    return found
+
+
+_MESSAGES = _messages()
 
 
 def _contents(schema: Mapping[str, Any] | None, text: str) -> list[Any]:
@@ -72,11 +155,14 @@ def _contents(schema: Mapping[str, Any] | None, text: str) -> list[Any]:
         value = loads(text) if text.count("[") + text.count("{") <= _MOST_BRACKETS else None
     except ValueError:
         value = None
-    found = [value] if isinstance(value, Mapping) else []
+    is_object = isinstance(value, Mapping)
     fields = (schema or {}).get("properties")
     if not isinstance(fields, Mapping) or len(fields) != 1:
-        return found
+        return [value] if is_object else []
     (name,) = fields
+    if is_object or isinstance(value, list):
+        # Of a form, or the one value that it asks for, and else nothing: nobody means the text of a JSON document.
+        return [*([value] if is_object else []), {name: value}]
     word = _said(text)
     said = None if word in (None, ElicitationStatus.CANCELLED) else word is ElicitationStatus.ACCEPTED
-    return [*found, *({name: one} for one in (text, said, value) if one is not None and one != "")]
+    return [{name: one} for one in (text, said, value) if one is not None and one != ""]

@@ -17,7 +17,14 @@ from shared.domain.jobs.elicitations import (
     after_answer,
 )
 from shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepKind
-from shared.domain.questions.answering import action_of, answer_of_message, content_defects
+from shared.domain.questions.answering import (
+    ASSENT,
+    REFUSAL,
+    action_of,
+    answer_of_message,
+    content_defects,
+    known_action,
+)
 
 CASES = json.loads((Path(__file__).parents[2] / "data/cases/agently_plan.json").read_text("utf-8"))["cases"]
 STATUS = {"accept": "accepted", "decline": "declined", "cancel": "cancelled"}
@@ -83,13 +90,35 @@ MESSAGES: list[tuple[ElicitationKind, Any, str, tuple[str, Any] | None]] = [
     (APPROVAL, APPROVAL_SCHEMA, "no", ("declined", None)),
     (APPROVAL, APPROVAL_SCHEMA, "cancel", ("cancelled", None)),
     (APPROVAL, APPROVAL_SCHEMA, "yes, but what is it?", None),
+    (APPROVAL, APPROVAL_SCHEMA, "Yes,  please!", ("accepted", {})),
+    (APPROVAL, APPROVAL_SCHEMA, "OK", ("accepted", {})),
+    (APPROVAL, APPROVAL_SCHEMA, "ДА", ("accepted", {})),
+    (APPROVAL, APPROVAL_SCHEMA, "はい、お願いします。", ("accepted", {})),
+    (APPROVAL, APPROVAL_SCHEMA, "D’accord", ("accepted", {})),
+    (APPROVAL, APPROVAL_SCHEMA, "Si\u0301, por favor", ("accepted", {})),  # as some keyboards compose it
+    (APPROVAL, APPROVAL_SCHEMA, "Nein.", ("declined", None)),
+    (APPROVAL, APPROVAL_SCHEMA, "No, thanks", ("declined", None)),
+    (APPROVAL, APPROVAL_SCHEMA, "HAYIR", ("declined", None)),
+    (APPROVAL, APPROVAL_SCHEMA, "ok?", None),
+    (APPROVAL, APPROVAL_SCHEMA, "ok then book the other one", None),
+    (APPROVAL, APPROVAL_SCHEMA, "not sure", None),
+    (APPROVAL, APPROVAL_SCHEMA, "{}", None),
+    (APPROVAL, APPROVAL_SCHEMA, "", None),
     (FORM, one_value(type="string"), " Anna ", ("accepted", {"v": "Anna"})),
     (FORM, one_value(type="string"), "no", ("accepted", {"v": "no"})),
     (FORM, one_value(type="string"), "", None),
     (FORM, one_value(type="string", enum=["a", "b"]), "b", ("accepted", {"v": "b"})),
     (FORM, one_value(type="string", enum=["a", "b"]), "c", None),
     (FORM, one_value(type="string", enum=["a", "b"]), "Decline", ("declined", None)),
+    (FORM, one_value(type="string", enum=["daily", "Never"]), "never", None),
+    (FORM, one_value(type="string"), '{"citty": 5}', None),
+    (FORM, one_value(type="string"), '["Pisa"]', None),
+    (FORM, one_value(type="string"), '{"v": "Pisa"}', ("accepted", {"v": "Pisa"})),
+    (FORM, one_value(type="string"), "{Pisa", ("accepted", {"v": "{Pisa"})),
+    (FORM, one_value(type="object"), '{"a": 1}', ("accepted", {"v": {"a": 1}})),
+    (FORM, one_value(type="array"), "[1]", ("accepted", {"v": [1]})),
     (FORM, one_value(type="boolean"), "yes", ("accepted", {"v": True})),
+    (FORM, one_value(type="boolean"), "да", ("accepted", {"v": True})),
     (FORM, one_value(type="boolean"), "no", ("accepted", {"v": False})),
     (FORM, one_value(type="integer"), "42", ("accepted", {"v": 42})),
     (FORM, one_value(type="number"), "NaN", None),
@@ -108,3 +137,15 @@ def test_a_message_answers_a_question_that_it_fits(
 ) -> None:
     answer = answer_of_message(kind, schema, text)
     assert (None if answer is None else (str(answer.status), answer.content)) == expected
+
+
+def test_every_word_of_assent_and_refusal_means_one_thing() -> None:
+    for table, status in ((ASSENT, "accepted"), (REFUSAL, "declined")):
+        for words in (words for line in table.values() for words in line.split("|")):
+            answer = answer_of_message(APPROVAL, APPROVAL_SCHEMA, words)
+            assert (words, None if answer is None else str(answer.status)) == (words, status)
+
+
+def test_only_words_for_an_action_are_known_ones() -> None:
+    assert [known_action(word) for word in ("accpet", "", "whatever", "да")] == [None] * 4
+    assert known_action(" Reject ") is ElicitationStatus.DECLINED
