@@ -23,10 +23,10 @@ from starlette.responses import Response
 from api.callers import Caller
 from api.deps import Services, announce_ended, answer_to_nobody, job_when_ended
 from api.documents import elicitation_document
-from api.http import RETRY_AFTER_SECONDS, STATUS_OF, HttpRefusal, JsonResponse
+from api.http import RETRY_AFTER_SECONDS, STATUS_OF, HttpRefusal, JsonResponse, body_digest
 from api.message_flow import task_document
 from api.schemas import MAX_METADATA_BYTES, Answer, ElicitationDocument, Id
-from api.submission import check_object, trace_id
+from api.submission import check_key, check_object, trace_id
 from shared.domain import errors
 from shared.domain.conversations.failure import told
 from shared.domain.conversations.inbound import CanonicalMessage, checked_text
@@ -110,13 +110,15 @@ class PendingAnswer(Answer):
 
 
 def checked_message(
-    settings: Settings, tenant: Tenant, message: CanonicalMessage, traceparent: str | None
+    settings: Settings, tenant: Tenant, message: CanonicalMessage, sent: Any, headers: Mapping[str, str]
 ) -> Inbound:
-    """Return a message as it is stored, with the job that is to answer it.
+    """Return a message as it is stored, with the job that is to answer it; `sent` is the decoded body.
 
-    Raises as `checked_text` does, and `TooLarge` for long metadata.
+    Raises as `checked_text` does, `TooLarge` for long metadata, and `HttpRefusal` for an Idempotency-Key that is
+    none.
     """
     config = tenant.config
+    key = check_key(headers.get("idempotency-key"))
     text = checked_text(message, tenant.id, config)
     metadata = message.metadata or None
     check_object("metadata", metadata, MAX_METADATA_BYTES)
@@ -129,13 +131,15 @@ def checked_message(
         limits=tenant.message_limits,
         budget=config.budget,
         user_id=message.from_.external_id,
-        trace_id=trace_id(traceparent),
+        trace_id=trace_id(headers.get("traceparent")),
     )
     return Inbound(
         submission=submission,
         channel=message.channel,
         thread=message.named_thread(),
         source_id=message.source_id(),
+        idempotency_key=key,
+        request_hash=None if key is None else body_digest(sent),
         user_id=message.from_.external_id,
         text=text,
         content=message.model_dump(include={"from_", "to", "timestamp"}, by_alias=True, exclude_none=True),
@@ -150,7 +154,8 @@ def checked_message(
 async def receive_message(services: Services, inbound: Inbound) -> Received:
     """Store a message; publish what has to begin, announce what has ended.
 
-    Raises `Conflict` for a conversation that is closed, or that refuses messages while a job of it runs.
+    Raises `Conflict` for a conversation that is closed, or that refuses messages while a job of it runs, and for a
+    source id or an idempotency key of another message.
     """
     received = await services.conversations.receive(inbound)
     announce_ended(services, received.ended)

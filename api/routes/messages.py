@@ -24,8 +24,9 @@ from api.messages import (
     receive_message,
     stored_message,
 )
-from api.routes.jobs import JobPath, TraceHeader, WaitQuery
+from api.routes.jobs import JobPath, KeyHeader, TraceHeader, WaitQuery
 from shared.domain.errors import PlanqError
+from shared.store.conversations import Arrival
 
 message_routes = strict_router("messages", 401, 403, 409, 421, 422, 429, 500, 502, 503, 504)
 
@@ -46,34 +47,38 @@ async def post_message(
     async_processing: Annotated[
         bool, Query(description="Answer at once with 202; the body may say it, too.")
     ] = False,
+    idempotency_key: KeyHeader = None,
     traceparent: TraceHeader = None,
 ) -> Response:
     """Take a message in, work on it, and answer with the reply.
 
     The message is committed first: whatever happens then, it is worked on. The answer comes as soon as its job has
     ended; where that takes longer than `PLANQ_MAX_WAIT_SECONDS`, or a person is asked something first, it is 202, and
-    `Location` says where to ask again. A message whose `source_message_id` its channel has sent before is not stored
-    again: it has the answer of the first.
+    `Location` says where to ask again. A message whose `source_message_id` has come before in its conversation is not
+    stored again: it has the answer of the first. So has one with the same `Idempotency-Key` and body.
     """
-    return await _take(request, body, services, who, async_processing or body.async_processing, traceparent)
+    sent = await request.json()
+    return await _take(request, body, sent, services, who, async_processing or body.async_processing)
 
 
 async def _take(
     request: Request,
     body: InboundRequest,
+    sent: Any,
     services: Services,
     who: Caller,
     is_async: bool,
-    traceparent: str | None,
 ) -> Response:
     tenant = await services.tenants.of(who.tenant_id)
-    inbound = checked_message(services.settings, tenant, body, traceparent)
+    inbound = checked_message(services.settings, tenant, body, sent, request.headers)
     verdict = await services.limits.check(tenant.id, inbound.channel, tenant.config)
     if not verdict.is_allowed:
         raise too_many(verdict)
     try:
         received = await receive_message(services, inbound)
         answer = stored_message(received) if is_async else await answer_message(services, who, received, request)
+        if received.outcome is Arrival.DUPLICATE and inbound.idempotency_key is not None:
+            answer.headers["Idempotency-Replayed"] = "true"
     except (PlanqError, HTTPException) as error:
         answer = error_response(error)
     answer.headers.update(verdict.headers())
@@ -87,12 +92,12 @@ class _Take(DirectRoute):
         if query not in (b"", b"async_processing=true") or fields.get("content-type") != "application/json":
             return None
         try:
-            body = InboundRequest.model_validate(decode_body(await request.body()))
+            sent = decode_body(await request.body())
+            body = InboundRequest.model_validate(sent)
         except (ClientDisconnect, HttpRefusal, ValidationError):
             return None
         is_async = body.async_processing or query != b""
-        who = caller_of(request.scope)
-        return await _take(request, body, services, who, is_async, fields.get("traceparent"))
+        return await _take(request, body, sent, services, caller_of(request.scope), is_async)
 
 
 message_routes.add_api_route(

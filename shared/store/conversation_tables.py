@@ -28,18 +28,28 @@ class ConversationRow(SQLModel, table=True):
 
     `active_job_id` is the one job of it that has begun and not ended; all others are held until it has been settled.
     Messages are numbered up to `last_sequence`, turns, in the order in which they began, up to `last_turn`. Without a
-    `policy` the tenant's holds.
+    `policy` the tenant's holds. One that a message without a thread began has its own id as `thread`. By
+    `first_source_id`, that message's source id, the message finds it when it comes again.
     """
 
     __tablename__ = "conversations"
     __table_args__ = (
         Index("uq_conversations_thread", "tenant_id", "channel", "thread", unique=True),
+        Index(
+            "uq_conversations_first_source_id",
+            "tenant_id",
+            "channel",
+            "first_source_id",
+            unique=True,
+            postgresql_where=text("first_source_id IS NOT NULL"),
+        ),
         Index("ix_conversations_listing", "tenant_id", "id"),
     )
     id: UUID = Field(primary_key=True)
     tenant_id: str = Field(sa_column=Column(Text, ForeignKey("tenants.id"), nullable=False))
     channel: str = text_column()
     thread: str = text_column()
+    first_source_id: str | None = text_column(nullable=True)
     policy: str | None = enum_column("conversation_policy", Policy, nullable=True)
     is_closed: bool = flag_column()
     active_job_id: UUID | None = None
@@ -58,7 +68,8 @@ class ConversationRow(SQLModel, table=True):
 class ConversationMessageRow(SQLModel, table=True):
     """One row of a conversation, in its order: words, or the call of a tool or its response.
 
-    `source_id` is the channel's own id of an inbound message; `tokens` is about how many its text has, four
+    `source_id` is the channel's own id of an inbound message, unique in its conversation; `idempotency_key` came with
+    its request, whose digest is `request_hash`. `tokens` is about how many its text has, four
     characters being one. The outbound message of a turn without an answer has no text, and the reason in its
     metadata. The job need not be there any more. All rows of a `turn` share its number; an inbound message has none
     while its job is held, or while it merges: it came in that `round` of the job that runs, and its `submission`
@@ -70,11 +81,17 @@ class ConversationMessageRow(SQLModel, table=True):
         Index("uq_conversation_messages_id", "id", unique=True),
         Index(
             "uq_conversation_messages_source_id",
-            "tenant_id",
-            "channel",
+            "conversation_id",
             "source_id",
             unique=True,
             postgresql_where=text("source_id IS NOT NULL"),
+        ),
+        Index(
+            "uq_conversation_messages_idempotency_key",
+            "tenant_id",
+            "idempotency_key",
+            unique=True,
+            postgresql_where=text("idempotency_key IS NOT NULL"),
         ),
         Index("ix_conversation_messages_job_id", "job_id", postgresql_where=text("job_id IS NOT NULL")),
         Index("ix_conversation_messages_turn", "conversation_id", "turn", "sequence"),
@@ -89,6 +106,8 @@ class ConversationMessageRow(SQLModel, table=True):
     kind: str = enum_column("message_kind", MessageKind, default="message")
     direction: str = enum_column("message_direction", Direction)
     source_id: str | None = text_column(nullable=True)
+    idempotency_key: str | None = text_column(nullable=True)
+    request_hash: str | None = text_column(nullable=True)
     user_id: str = text_column("")
     text: str = text_column("")
     tokens: int = Field(

@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from shared.domain.conversations.messages import Policy
-from shared.domain.errors import NotFound, storable
+from shared.domain.errors import Conflict, NotFound, storable
 from shared.domain.jobs.elicitations import Continues, after_answer
 from shared.domain.jobs.states import ElicitationKind, StepKind
 from shared.domain.questions.answering import answer_of_message
@@ -30,16 +30,19 @@ from shared.store.turns import settle_turn
 class Inbound:
     """A message that has been checked, and what is to be made of it.
 
-    Its `submission` has no idempotency key: `source_id`, the channel's own id of the message, takes its place.
-    Without a `thread` it begins a conversation. The `policy` is the tenant's and gives way to the conversation's own.
-    With `debounce_ms` its job waits that long for further messages, which are added to it, at most
-    `debounce_most_ms`. Kinds of attempts to steer a model that are `suspected` in its text become an event.
+    Without a `thread` it begins a conversation. When it comes again it is known by `source_id`, the channel's own id
+    of it in its conversation, or by the `idempotency_key` of its request, whose digest is `request_hash`. Both stay
+    with the message, so its `submission` has no key. The `policy` is the tenant's and gives way to the
+    conversation's own. With `debounce_ms` its job waits that long for further messages, which are added to it, at
+    most `debounce_most_ms`. Kinds of attempts to steer a model that are `suspected` in its text become an event.
     """
 
     submission: Submission
     channel: str
     thread: str | None = None
     source_id: str | None = None
+    idempotency_key: str | None = None
+    request_hash: str | None = None
     user_id: str = ""
     text: str = ""
     content: Any = None
@@ -98,7 +101,7 @@ class _Message:
         return (
             self.fields["tenant_id"],
             self.fields["channel"],
-            self.fields["thread"] or self.fields["conversation_id"],
+            self.fields["thread"] or self.fields["source_id"] or self.fields["conversation_id"],
         )
 
 
@@ -112,11 +115,12 @@ class ConversationStore:
     async def receive(self, inbound: Inbound) -> Received:
         """Store a message and make a job of it, or do with it what the policy of its conversation says.
 
-        Of the same `source_id` on the same channel there is one message, however often it comes and at once.
-        Raises `ValueError` for a submission with an idempotency key.
+        Of the same `source_id` in the same conversation there is one message, however often it comes and at once; so
+        it is with the same key. Without a thread that is the conversation that the message began when it came first.
+        Raises `Conflict` where what came first is another message, and `ValueError` for a submission with a key.
         """
         if inbound.submission.idempotency_key is not None:
-            raise ValueError("a message is known by its source id; its submission has no idempotency key")
+            raise ValueError("an idempotency key is the message's; its submission has none")
         values = json_text(submission_values(inbound.submission))
         message = _message(inbound)
         value = await self._arrivals.do(_Message(message, values))
@@ -230,6 +234,8 @@ def _message(inbound: Inbound) -> dict[str, Any]:
         "channel": inbound.channel,
         "thread": None if inbound.thread is None else storable(inbound.thread),
         "source_id": None if inbound.source_id is None else storable(inbound.source_id),
+        "idempotency_key": inbound.idempotency_key,
+        "request_hash": inbound.request_hash,
         "user_id": storable(inbound.user_id),
         "text": storable(inbound.text),
         "content": stored_text(inbound.content),
@@ -242,8 +248,23 @@ def _message(inbound: Inbound) -> dict[str, Any]:
     }
 
 
+def _another(differs: Sequence[str]) -> Conflict:
+    if differs == ["Idempotency-Key"]:
+        return Conflict(
+            "the Idempotency-Key was used before with another message; expected the same body, or a new key for a "
+            "new message"
+        )
+    return Conflict(
+        f"the source_message_id came before in this conversation, with another {' and '.join(differs)}; expected the "
+        "same message, or a source_message_id of its own for a new one",
+        differs=differs,
+    )
+
+
 def _received(value: Mapping[str, Any]) -> Received:
     told, conversation_id = value["outcome"], UUID(value["conversation_id"])
+    if told == Arrival.DUPLICATE and value["differs"]:
+        raise _another(value["differs"])
     begun = [UUID(begun) for begun in value["begun"]]
     wakes: list[Wake] = [PlanWake(one) for one in begun]
     if told in ("rejected", "closed"):

@@ -74,7 +74,7 @@ class CanonicalMessage(_Part):
         None, description="The channel's name of the conversation; without one a new conversation begins."
     )
     source_message_id: _Name | None = Field(
-        None, description="The channel's name of the message: what comes twice on one channel is answered once."
+        None, description="The channel's name of the message: what comes twice in one conversation is answered once."
     )
     content: Content
     metadata: dict[str, Any] = Field(default_factory=dict, description="Kept with the message; at most 16 kB.")

@@ -54,12 +54,12 @@ CREATE TYPE planq_closed AS (job uuid, tenant text, status text, stage_attempt i
 -- job `begins`, or is held; it `interrupts` the one that runs.
 CREATE TYPE planq_arrival AS (outcome text, job uuid, turn int, round int, begins boolean, interrupts boolean);
 
--- An inbound message. `conversation_id` is the id of a new one, and without a `thread` there is always a new one; `content`
--- and `metadata` are texts that hold JSON. It `may_answer` what a step of the active turn has
--- asked; of attempts to steer a model the kinds are `suspected`.
+-- An inbound message. `conversation_id` is the id of a new one, and without a `thread` there is always a new one, unless the
+-- channel sends the message again; `content` and `metadata` are texts that hold JSON. It `may_answer` what a step of the
+-- active turn has asked; of attempts to steer a model the kinds are `suspected`.
 CREATE TYPE planq_message AS (
-    id uuid, conversation_id uuid, tenant_id text, channel text, thread text, source_id text, user_id text, text text,
-    content text, metadata text, policy text, debounce_seconds float8, debounce_most_seconds float8, may_answer boolean, suspected json
+    id uuid, conversation_id uuid, tenant_id text, channel text, thread text, source_id text,
+    idempotency_key text, request_hash text, user_id text, text text, content text, metadata text, policy text, debounce_seconds float8, debounce_most_seconds float8, may_answer boolean, suspected json
 );
 
 -- A line of a batch, and how many lines of a batch are unfinished jobs.

@@ -27,6 +27,7 @@ from tests.support.servers import TestPostgres
 from tests.support.waiting import eventually
 
 INBOUND = "/messages/inbound"
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +148,62 @@ def test_a_message_sent_again_has_the_first_answer(api: Api) -> None:
     end(api, queued(api, body), "once")
 
     assert send(api, body).json()["message"]["content"]["text"] == "once"
+
+
+def test_a_source_id_counts_within_its_conversation(api: Api) -> None:
+    body = said("mine", source_message_id="1")
+    job = queued(api, body)
+
+    in_another_thread = queued(api, {**body, "thread": str(uuid4())})
+    begun = {name: value for name, value in body.items() if name != "thread"} | {"source_message_id": str(uuid4())}
+    without_a_thread = [queued(api, begun) for _ in range(2)]
+
+    assert job != in_another_thread
+    assert without_a_thread[0] == without_a_thread[1] not in (job, in_another_thread)
+    assert without_a_thread[0] != queued(api, {**begun, "thread": str(uuid4())}), "a thread of its own is another one"
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize(
+    ("changed", "differs"),
+    [
+        ({"from": {"external_id": "bob"}}, ["from.external_id"]),
+        ({"content": {"text": "another"}}, ["content.text"]),
+        ({"from": {"external_id": "bob"}, "content": {"text": "another"}}, ["from.external_id", "content.text"]),
+    ],
+)
+def test_a_source_id_of_another_message_is_a_conflict_that_names_what_differs(
+    api: Api, named: bool, changed: dict[str, Any], differs: list[str]
+) -> None:
+    body = said("the secret of ann", source_message_id=str(uuid4()), async_processing=True)
+    if not named:
+        del body["thread"]
+    queued(api, body)
+
+    refused = problem_of(send(api, {**body, **changed}), 409, "conflict")
+
+    assert refused["differs"] == differs
+    assert " and ".join(differs) in refused["detail"]
+    assert "secret" not in json.dumps(refused)
+
+
+def test_an_idempotency_key_gives_the_first_answer_or_a_conflict(api: Api) -> None:
+    body, key = said(), {"Idempotency-Key": str(uuid4())}
+    del body["thread"]
+    first = api.http.post(INBOUND, json=body, headers=key, params={"async_processing": True})
+    again = api.http.post(
+        INBOUND, content=json.dumps(body, indent=1), headers={**key, **JSON}, params={"async_processing": "1"}
+    )
+    end(api, first.json()["job_id"], "once")
+    answered = api.http.post(INBOUND, json=body, headers=key)
+
+    assert (first.status_code, again.status_code, answered.status_code) == (202, 202, 200)
+    assert again.json() == first.json()
+    assert answered.json()["message"]["content"]["text"] == "once"
+    assert [one.headers.get("idempotency-replayed") for one in (first, again, answered)] == [None, "true", "true"]
+    refused = api.http.post(INBOUND, json={**body, "content": {"text": "another"}}, headers=key)
+    assert "Idempotency-Key" in problem_of(refused, 409, "conflict")["detail"]
+    problem_of(api.http.post(INBOUND, json=body, headers={"Idempotency-Key": "a b"}), 400, "invalid_idempotency_key")
 
 
 def test_messages_of_a_thread_wait_for_each_other_and_each_has_its_own_answer(
@@ -311,7 +368,7 @@ def test_a_message_that_is_not_as_it_should_be_is_refused_and_not_stored(
 ) -> None:
     before = api.jobs.execute("SELECT count(*) AS n FROM conversation_messages")
 
-    found = api.http.post(INBOUND, content=json.dumps(body), headers={"Content-Type": "application/json"})
+    found = api.http.post(INBOUND, content=json.dumps(body), headers=JSON)
 
     assert found.status_code == status, found.text
     assert found.headers["content-type"] == "application/problem+json"
@@ -322,17 +379,15 @@ def test_a_message_that_is_not_as_it_should_be_is_refused_and_not_stored(
 def test_a_body_of_a_megabyte_is_refused_before_it_is_read(api: Api) -> None:
     body = json.dumps(said("z" * 1_000_000)).encode()
 
-    told = problem_of(
-        api.http.post(INBOUND, content=body, headers={"Content-Type": "application/json"}), 413, "too_large"
-    )
+    told = problem_of(api.http.post(INBOUND, content=body, headers=JSON), 413, "too_large")
     assert (told["limit"], "at most 262144 bytes" in told["detail"]) == (262_144, True)
     parts = (body[at : at + 65_536] for at in range(0, len(body), 65_536))
-    problem_of(api.http.post(INBOUND, content=parts, headers={"Content-Type": "application/json"}), 413, "too_large")
+    problem_of(api.http.post(INBOUND, content=parts, headers=JSON), 413, "too_large")
 
 
 def test_what_is_no_json_is_refused(api: Api) -> None:
     for content in (b"", b"{", b'{"tenant_id": "default", "tenant_id": "default"}', b"\xff"):
-        found = api.http.post(INBOUND, content=content, headers={"Content-Type": "application/json"})
+        found = api.http.post(INBOUND, content=content, headers=JSON)
         assert found.status_code in (400, 422), content
     problem_of(api.http.post(INBOUND, content=b"a=b"), 415, "unsupported_media_type")
     problem_of(api.http.post(f"{INBOUND}?async=1", json=said()), 422, "invalid_request")

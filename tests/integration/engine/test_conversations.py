@@ -57,18 +57,22 @@ def test_ten_rapid_messages_are_ten_turns_in_their_order(play: Any) -> None:
     play(scenario, Echo())
 
 
-def test_the_same_source_id_twenty_times_at_once_is_one_message(play: Any) -> None:
+def test_the_same_source_id_or_key_twenty_times_at_once_is_one_message(play: Any) -> None:
     async def scenario(harness: Harness) -> None:
         thread = Thread(harness.database)
-        in_one = await asyncio.gather(*(says(harness, thread, "hello", source_id="m1") for _ in range(20)))
-        in_new = await asyncio.gather(
-            *(says(harness, thread, "hello", source_id="m2", thread=None) for _ in range(20))
-        )
-        for received in (in_one, in_new):
+        key = {"idempotency_key": "k", "request_hash": "h"}
+        known_by: list[dict[str, Any]] = [
+            {"source_id": "m1"},
+            {"source_id": "m1", "thread": None},
+            {**key, "thread": None},
+        ]
+        other = Thread(harness.database)
+        for known in known_by:
+            received = await asyncio.gather(*(says(harness, on, "hello", **known) for on in [thread, other] * 10))
             assert Counter(one.outcome for one in received) == {Arrival.ACCEPTED: 1, Arrival.DUPLICATE: 19}
             assert len({(one.conversation_id, one.message_id, one.job_id) for one in received}) == 1
-        assert await thread.run("SELECT count(*)::int AS n FROM jobs") == [{"n": 2}]
-        assert await thread.run("SELECT count(*)::int AS n FROM conversations") == [{"n": 2}]
+        assert await thread.run("SELECT count(*)::int AS n FROM jobs") == [{"n": 3}]
+        assert await thread.run("SELECT count(*)::int AS n FROM conversations") == [{"n": 3}]
 
     play(scenario, ScriptedModel("hi"))
 

@@ -272,9 +272,9 @@ def test_what_holds_the_character_nul_is_settled_all_the_same(play: Any) -> None
     play(scenario)
 
 
-def test_an_idempotency_key_is_no_source_id(play: Any) -> None:
+def test_an_idempotency_key_stays_with_the_message(play: Any) -> None:
     async def scenario(talk: Talk) -> None:
-        with pytest.raises(ValueError, match="source id"):
+        with pytest.raises(ValueError, match="the message's"):
             await talk.store.receive(message("one", submission={"idempotency_key": "k"}))
 
     play(scenario)

@@ -289,6 +289,7 @@ CREATE TABLE conversations (
     tenant_id TEXT NOT NULL,
     channel TEXT NOT NULL,
     thread TEXT NOT NULL,
+    first_source_id TEXT,
     policy conversation_policy,
     is_closed BOOLEAN DEFAULT false NOT NULL,
     active_job_id UUID,
@@ -307,6 +308,8 @@ CREATE TABLE conversations (
 );
 
 CREATE INDEX ix_conversations_listing ON conversations (tenant_id, id);
+
+CREATE UNIQUE INDEX uq_conversations_first_source_id ON conversations (tenant_id, channel, first_source_id) WHERE first_source_id IS NOT NULL;
 
 CREATE UNIQUE INDEX uq_conversations_thread ON conversations (tenant_id, channel, thread);
 
@@ -510,6 +513,8 @@ CREATE TABLE conversation_messages (
     kind message_kind DEFAULT 'message' NOT NULL,
     direction message_direction NOT NULL,
     source_id TEXT,
+    idempotency_key TEXT,
+    request_hash TEXT,
     user_id TEXT DEFAULT '' NOT NULL,
     text TEXT DEFAULT '' NOT NULL,
     tokens INTEGER GENERATED ALWAYS AS ((length(text) + 3) / 4) STORED NOT NULL,
@@ -531,7 +536,9 @@ CREATE INDEX ix_conversation_messages_turn ON conversation_messages (conversatio
 
 CREATE UNIQUE INDEX uq_conversation_messages_id ON conversation_messages (id);
 
-CREATE UNIQUE INDEX uq_conversation_messages_source_id ON conversation_messages (tenant_id, channel, source_id) WHERE source_id IS NOT NULL;
+CREATE UNIQUE INDEX uq_conversation_messages_idempotency_key ON conversation_messages (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
+
+CREATE UNIQUE INDEX uq_conversation_messages_source_id ON conversation_messages (conversation_id, source_id) WHERE source_id IS NOT NULL;
 
 CREATE TABLE deliveries (
     id UUID NOT NULL,

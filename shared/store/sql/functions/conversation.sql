@@ -26,26 +26,27 @@ DECLARE
     m CONSTANT planq_message := json_populate_record(NULL::planq_message, p_message);
     c conversations;
     a planq_arrival;
-    v_known json;
+    v_at uuid := planq_named_conversation(m);
+    v_known json := planq_known_message(m, v_at);
     v_settled json;
     v_begun uuid[] := '{}';
     v_ended uuid[] := '{}';
     v_job uuid := p_job->>'id';
     v_run_at timestamptz;
 BEGIN
-    v_known := planq_known_message(m.tenant_id, m.channel, m.source_id);
     IF v_known IS NOT NULL THEN
         RETURN v_known;
     END IF;
-    INSERT INTO conversations AS n (id, tenant_id, channel, thread)
-    SELECT m.conversation_id, m.tenant_id, m.channel, coalesce(m.thread, m.conversation_id::text)
-    WHERE m.thread IS NULL OR NOT EXISTS (
-        SELECT FROM conversations o WHERE o.tenant_id = m.tenant_id AND o.channel = m.channel AND o.thread = m.thread)
-    ON CONFLICT (tenant_id, channel, thread) DO NOTHING RETURNING n.* INTO c;
-    IF NOT FOUND THEN
-        SELECT * INTO c FROM conversations
-        WHERE tenant_id = m.tenant_id AND channel = m.channel AND thread = m.thread FOR NO KEY UPDATE;
-        v_known := planq_known_message(m.tenant_id, m.channel, m.source_id);
+    IF v_at IS NULL THEN
+        INSERT INTO conversations AS n (id, tenant_id, channel, thread, first_source_id)
+        VALUES (m.conversation_id, m.tenant_id, m.channel, coalesce(m.thread, m.conversation_id::text),
+                CASE WHEN m.thread IS NULL THEN m.source_id END)
+        ON CONFLICT DO NOTHING RETURNING n.* INTO c;
+    END IF;
+    IF c.id IS NULL THEN
+        v_at := coalesce(v_at, planq_named_conversation(m));
+        SELECT * INTO c FROM conversations WHERE id = v_at AND tenant_id = m.tenant_id FOR NO KEY UPDATE;
+        v_known := planq_known_message(m, c.id);
         IF v_known IS NOT NULL THEN
             RETURN v_known;
         END IF;
@@ -94,7 +95,7 @@ DECLARE
 BEGIN
     SELECT * INTO c FROM conversations
     WHERE tenant_id = m.tenant_id AND channel = m.channel AND thread = m.thread FOR NO KEY UPDATE;
-    v_known := planq_known_message(m.tenant_id, m.channel, m.source_id);
+    v_known := planq_known_message(m, c.id);
     IF v_known IS NOT NULL THEN
         RETURN v_known;
     END IF;
@@ -113,21 +114,22 @@ BEGIN
         'answered', v_result);
 END $$;
 
--- Stores an inbound message of the job `p_job` and counts it. The caller holds the conversation. A message that comes in
--- two threads at once is stored once: the transaction of the second is undone, and finds it when it is repeated.
+-- Stores an inbound message of the job `p_job` and counts it. The caller holds the conversation, and has looked whether it
+-- knows the source id. Of an idempotency key that comes in two conversations at once one message is stored: the transaction
+-- of the second is undone, and finds it when it is repeated.
 CREATE FUNCTION planq_store_message(c conversations, m planq_message, p_job uuid, a planq_arrival, p_submission json)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO conversation_messages (
-        conversation_id, sequence, id, tenant_id, channel, direction, source_id, user_id, text, content,
-        metadata, job_id, turn, round, status, submission
+        conversation_id, sequence, id, tenant_id, channel, direction, source_id, idempotency_key,
+        request_hash, user_id, text, content, metadata, job_id, turn, round, status, submission
     ) VALUES (
-        c.id, c.last_sequence + 1, m.id, m.tenant_id, m.channel, 'inbound', m.source_id, m.user_id, m.text,
-        m.content::json, m.metadata::json, p_job, a.turn, a.round,
+        c.id, c.last_sequence + 1, m.id, m.tenant_id, m.channel, 'inbound', m.source_id,
+        m.idempotency_key, m.request_hash, m.user_id, m.text, m.content::json, m.metadata::json, p_job, a.turn, a.round,
         CASE WHEN a.round IS NULL THEN 'received' ELSE 'merging' END, p_submission
-    ) ON CONFLICT (tenant_id, channel, source_id) WHERE source_id IS NOT NULL DO NOTHING;
+    ) ON CONFLICT (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'the message has just come in another thread, too' USING ERRCODE = 'serialization_failure';
+        RAISE EXCEPTION 'the message has just come in another conversation, too' USING ERRCODE = 'serialization_failure';
     END IF;
     UPDATE conversations SET last_sequence = c.last_sequence + 1, messages_in = messages_in + 1,
         last_inbound_at = planq_now(), last_turn = greatest(last_turn, a.turn),
@@ -144,18 +146,38 @@ BEGIN
     END IF;
 END $$;
 
--- What a message came to whose source id the channel has used before; null where it is new.
-CREATE FUNCTION planq_known_message(p_tenant text, p_channel text, p_source text) RETURNS json LANGUAGE plpgsql AS $$
-DECLARE
-    k record;
+-- The conversation to which a message belongs: that of its thread, or without one that which the same message has begun;
+-- null where there is none yet.
+CREATE FUNCTION planq_named_conversation(m planq_message) RETURNS uuid LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    IF p_source IS NULL THEN
-        RETURN NULL;
+    IF m.thread IS NULL THEN
+        RETURN (SELECT id FROM conversations
+                WHERE tenant_id = m.tenant_id AND channel = m.channel AND first_source_id = m.source_id);
     END IF;
-    SELECT conversation_id, id, sequence, job_id INTO k FROM conversation_messages
-    WHERE tenant_id = p_tenant AND channel = p_channel AND source_id = p_source;
-    RETURN CASE WHEN FOUND THEN json_build_object('outcome', 'duplicate', 'conversation_id', k.conversation_id,
-        'message_id', k.id, 'sequence', k.sequence, 'job_id', k.job_id, 'ended', '[]'::json, 'begun', '[]'::json) END;
+    RETURN (SELECT id FROM conversations WHERE tenant_id = m.tenant_id AND channel = m.channel AND thread = m.thread);
+END $$;
+
+-- What a message came to that was sent before: under its idempotency key, or under its source id in the conversation
+-- `p_conversation`; null where it is new. `differs` names the fields that are not as they were then, as far as
+-- that is still known.
+CREATE FUNCTION planq_known_message(m planq_message, p_conversation uuid) RETURNS json LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    k conversation_messages;
+    v_differs text[];
+BEGIN
+    IF m.idempotency_key IS NOT NULL THEN
+        SELECT * INTO k FROM conversation_messages WHERE tenant_id = m.tenant_id AND idempotency_key = m.idempotency_key;
+        v_differs := CASE WHEN k.request_hash <> m.request_hash THEN ARRAY['Idempotency-Key'] END;
+    END IF;
+    IF k.id IS NULL AND m.source_id IS NOT NULL THEN
+        SELECT * INTO k FROM conversation_messages
+        WHERE tenant_id = m.tenant_id AND conversation_id = p_conversation AND source_id = m.source_id;
+        v_differs := array_remove(ARRAY[CASE WHEN k.user_id <> m.user_id THEN 'from.external_id' END,
+                                        CASE WHEN k.text <> m.text THEN 'content.text' END], NULL);
+    END IF;
+    RETURN CASE WHEN k.id IS NOT NULL THEN json_build_object('outcome', 'duplicate', 'conversation_id', k.conversation_id,
+        'message_id', k.id, 'sequence', k.sequence, 'job_id', k.job_id,
+        'differs', to_json(CASE WHEN k.status <> 'erased' THEN v_differs END), 'ended', '[]'::json, 'begun', '[]'::json) END;
 END $$;
 
 -- Decides what becomes of a message in a conversation whose row the caller holds. A message that comes while others are
@@ -458,7 +480,8 @@ BEGIN
         PERFORM planq_settle_turn(v_job);
     END LOOP;
     PERFORM planq_settle_turn(c.active_job_id);
-    UPDATE conversation_messages SET text = '', content = NULL, metadata = NULL, user_id = '', status = 'erased'
+    UPDATE conversation_messages SET text = '', content = NULL, metadata = NULL, user_id = '', request_hash = NULL,
+        status = 'erased'
     WHERE conversation_id = c.id AND tenant_id = p_tenant;
     RETURN v_ended;
 END $$;
