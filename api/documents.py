@@ -114,7 +114,7 @@ def _warnings(row: Row) -> list[_Document]:
 
 _OF_AN_EXECUTION = (
     *("status", "stop_reason", "agent", "user", "error", "model_calls", "usage", "parent", "depth"),
-    *("created_at", "started_at", "finished_at"),
+    *("created_at", "started_at", "finished_at", "open_questions"),
 )
 
 
@@ -149,6 +149,7 @@ def job_summary(row: Row) -> _Document:
         "parent": _parent(row),
         "depth": row["depth"],
         "conversation_id": shown_id(row["conversation_id"]),
+        "open_questions": row["open_questions"] or [],
     }
 
 
@@ -205,6 +206,7 @@ _NOTHING_YET: Mapping[str, Any] = {
     **dict.fromkeys(("answer", "error", "cost_usd", "started_at", "finished_at", "paused_at", "plan_errors")),
     **dict.fromkeys(("output", "chained", "children", "warnings", "parent_job_id", "stage_retry", "stop_reason")),
     "conversation_id": None,
+    "open_questions": None,
     **dict.fromkeys(("model_calls", "input_tokens", "output_tokens", "depth", "round"), 0),
     "later_plans": (),
 }

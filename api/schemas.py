@@ -413,6 +413,16 @@ class ElicitationPage(Answer):
     next_cursor: str | None
 
 
+class OpenQuestion(Answer):
+    """What a job, or a job below it, asks and nobody has answered; `GET /elicitations/{id}` has the whole."""
+
+    id: Id
+    job_id: Id = Field(description="The job whose step asks.")
+    step_index: int
+    kind: ElicitationKind
+    message: str
+
+
 class AgentReference(Answer):
     """An agent in the version that a job has pinned."""
 
@@ -474,6 +484,9 @@ class JobSummary(Answer):
     parent: StepReference | None
     depth: int = Field(description="0 for a job that was submitted, one more for each agent above it.")
     conversation_id: Id | None = Field(description="The conversation whose message it answers.")
+    open_questions: list[OpenQuestion] = Field(
+        description="What a person is asked by it or by jobs below it, oldest first, at most 100."
+    )
 
 
 class JobDocument(JobSummary):
@@ -577,23 +590,3 @@ class ArtifactPage(Answer):
     """What a job has made."""
 
     items: list[ArtifactRecordDocument]
-
-
-class Health(Answer):
-    """The process is alive."""
-
-    status: Literal["ok"]
-
-
-class Check(Answer):
-    """One thing that planq stands on; `detail` says what is there, or what to do."""
-
-    ok: bool
-    detail: str
-
-
-class Readiness(Answer):
-    """Whether jobs that are submitted now would run."""
-
-    status: Literal["ready", "not_ready"]
-    checks: dict[str, Check]

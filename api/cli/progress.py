@@ -145,17 +145,20 @@ def questions(job: Json) -> Iterator[str]:
         )
     for step in job.get("steps") or []:
         if question := step.get("question"):
-            yield f"${step['index']} asks: {as_line(question.get('message') or question, 500)}\n{_ways(job, step)}"
+            yield _question(f"${step['index']}", {**question, "job_id": job["id"], "step_index": step["index"]})
+    for question in job.get("open_questions") or []:
+        if question["job_id"] != job["id"]:
+            yield _question(f"{question['job_id']} ${question['step_index']}", question)
 
 
-def _ways(job: Json, step: Json) -> str:
-    """Return the commands that answer what a step asks."""
-    question = step["question"]
+def _question(place: str, question: Json) -> str:
+    """Return what the step at a place asks, and the commands that answer it."""
+    asks = f"{place} asks: {as_line(question.get('message') or question, 500)}"
     if question.get("kind") == "outcome":
-        settle = f"  planq settle {job['id']} {step['index']}"
-        return f"{settle} happened --output JSON\n{settle} did-not-happen\n{settle} unknown"
+        settle = f"  planq settle {question['job_id']} {question['step_index']}"
+        return f"{asks}\n{settle} happened --output JSON\n{settle} did-not-happen\n{settle} unknown"
     command = f"  planq answer {question.get('id')}"
-    return f"{command}\n{command} --decline"
+    return f"{asks}\n{command}\n{command} --decline"
 
 
 def print_outcome(job: Json, console: Console) -> None:

@@ -29,6 +29,7 @@ from api.schemas import (
     Id,
     JobRequest,
     Metadata,
+    OpenQuestion,
     RetryDocument,
     StepReference,
     Time,
@@ -108,6 +109,7 @@ class ExecutionDocument(Answer):
     children: list[ChildDocument]
     warnings: list[WarningDocument] = Field(description="What the agent missed, and went on without.")
     retry: RetryDocument | None
+    open_questions: list[OpenQuestion] = Field(description="What a person is asked by it or by those below it.")
 
 
 ExecPath = Annotated[str, Path(json_schema_extra={"format": "uuid"}, description="The execution's id.")]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from typing import Literal
 
 from fastapi import APIRouter
 from fastapi.openapi.docs import get_swagger_ui_html
@@ -17,9 +18,29 @@ from starlette.staticfiles import StaticFiles
 
 from api.deps import Use, strict_router
 from api.http import RETRY_AFTER_SECONDS, JsonResponse, error_responses
-from api.schemas import Health, Readiness
+from api.schemas import Answer
 
 operation_routes = strict_router("operations", 403, 421, 422, 500)
+
+
+class Health(Answer):
+    """The process is alive."""
+
+    status: Literal["ok"]
+
+
+class Check(Answer):
+    """One thing that planq stands on; `detail` says what is there, or what to do."""
+
+    ok: bool
+    detail: str
+
+
+class Readiness(Answer):
+    """Whether jobs that are submitted now would run."""
+
+    status: Literal["ready", "not_ready"]
+    checks: dict[str, Check]
 
 
 @operation_routes.get("/healthz", response_model=Health)

@@ -297,6 +297,7 @@ class ElicitationRow(SQLModel, table=True):
         Index("ix_elicitations_listing", "tenant_id", "id"),
         Index("ix_elicitations_open", "tenant_id", "id", postgresql_where=text("status = 'open'")),
         Index("ix_elicitations_root_job_id", "root_job_id", "id"),
+        Index("ix_elicitations_asking", "root_job_id", "id", postgresql_where=text("status = 'open'")),
         Index("ix_elicitations_job_id", "job_id", "step_index"),
     )
     id: UUID = Field(primary_key=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
@@ -204,6 +205,52 @@ def test_what_is_no_call_that_was_cut_off_cannot_be_settled(api: Api) -> None:
 
     assert settled.status_code == 409
     assert story.seen()["status"] == "input_required"
+
+
+def family(api: Api, metadata: dict[str, str]) -> list[Story]:
+    """A job, one that it has made, and one that that has made; each executes its plan."""
+    stories = [begun(api, call("look"), call("put"), metadata=metadata) for _ in range(3)]
+    for above, story in pairwise(stories):
+        api.jobs.execute(
+            "UPDATE jobs SET parent_job_id = %s, root_job_id = %s, parent_round = 0, parent_step_index = 0 "
+            "WHERE id = %s RETURNING id",
+            *(above.id, stories[0].id, story.id),
+        )
+    return stories
+
+
+def listed(api: Api, **query: Any) -> set[str]:
+    return {job["id"] for job in api.http.get("/jobs", params={"limit": 100, **query}).json()["items"]}
+
+
+def test_every_job_above_a_question_waits_for_the_person(api: Api) -> None:
+    root, middle, leaf = family(api, {"tree": "one"})
+    other, beside, _ = family(api, {"tree": "other"})
+    assert {job.seen()["status"] for job in (root, middle, leaf)} == {"executing"}
+    leaf.ask(0, WHERE)
+    beside.ask(0, MAY_IT)
+
+    (question,) = api.http.get(f"/jobs/{leaf.id}/elicitations").json()["items"]
+    short = {name: question[name] for name in ("id", "job_id", "step_index", "kind", "message")}
+    for job in (root, middle, leaf):
+        seen = job.seen()
+        assert (seen["status"], seen["open_questions"]) == ("input_required", [short])
+        assert api.http.get(f"/jobs/{job.id}/elicitations").json()["items"] == [question]
+    asking = listed(api, status="input_required")
+    assert {root.id, middle.id, leaf.id, other.id, beside.id} <= asking
+    assert {root.id, other.id} == {root.id, other.id, middle.id, leaf.id} & listed(
+        api, status="input_required", roots=True
+    )
+    assert not asking & listed(api, status="executing")
+    assert api.http.get(f"/tasks/{root.id}").json()["status"] == "paused"
+
+    api.http.post(f"/elicitations/{question['id']}", json={"action": "accept", "content": {"city": "Pisa"}})
+
+    for job in (root, middle, leaf):
+        assert (job.seen()["status"], job.seen()["open_questions"]) == ("executing", [])
+    assert root.id in listed(api, status="executing")
+    assert root.id not in listed(api, status="input_required")
+    assert other.seen()["status"] == "input_required", "the other tree still asks"
 
 
 def test_cancelling_closes_the_question(api: Api) -> None:

@@ -47,6 +47,7 @@ def test_a_job_shows_its_plan_and_what_became_of_its_steps(api: Api) -> None:
             "parent",
             "depth",
             "conversation_id",
+            "open_questions",
             "plan",
             "plan_errors",
             "rounds",

@@ -131,11 +131,15 @@ def test_a_question_to_a_person_is_told_with_its_id(control_api: Api) -> None:
         endpoint_id,
         HOOK,
     )
-    asks = begun(control_api, call("sign", "a"), input="a")
+    root, asks = (begun(control_api, call("sign", "a"), input="a") for _ in range(2))
+    control_api.jobs.execute(
+        "UPDATE jobs SET parent_job_id = %s, root_job_id = %s WHERE id = %s RETURNING id", root.id, root.id, asks.id
+    )
     asks.ask(0)
     (question,) = control_api.http.get(f"/jobs/{asks.id}/elicitations").json()["items"]
-    (listed,) = control_api.http.get("/deliveries", params={"job": asks.id}).json()["items"]
+    (listed,) = control_api.http.get("/deliveries", params={"job": root.id}).json()["items"]
     found = json.loads(control_api.http.get(f"/deliveries/{listed['id']}").json()["body"])
     assert found["type"] == "job.input_required"
-    assert (found["data"]["id"], found["data"]["elicitation_id"]) == (asks.id, question["id"])
+    assert (found["data"]["id"], found["data"]["elicitation_id"]) == (root.id, question["id"])
+    assert found["data"]["asking_job_id"] == asks.id
     assert control_api.http.delete(f"/endpoints/{endpoint_id}").status_code == 204

@@ -14,6 +14,7 @@ from shared.domain.jobs.limits import Limits
 from shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepKind
 from shared.store.elicitations import ElicitationStore
 from shared.store.requests import AnsweredBy
+from shared.store.views import parsed
 from tests.support.children import DelegatingTool, child_plan
 from tests.support.clock import move_clock
 from tests.support.harness import Harness, ScriptedModel, make_tool
@@ -312,6 +313,9 @@ def test_the_policy_of_a_job_holds_for_the_jobs_below(play: Play) -> None:
             plan=plan(("delegate", {"children": [{"plan": inner}]})), loop={"policy": {"note": "ask"}}
         )
         (question,) = await open_questions(harness)
+        view = await harness.requests.view("default", job["id"])
+        (child,) = parsed(view.row["children"].body.decode())
+        assert (view.row["status"], child["status"]) == ("input_required", "input_required")
         return question["job_id"] != job["id"]
 
     assert play(scenario, ScriptedModel(), [*desk.tools(), DelegatingTool()])

@@ -197,6 +197,20 @@ def test_status_shows_a_pause_an_origin_and_a_question_with_the_command_that_ans
     assert f"`planq resume {ID}` lets it go on" in result.stderr
 
 
+def test_status_shows_what_the_jobs_below_ask(planq: Planq, server: Recorder) -> None:
+    of_child = {"id": "q1", "job_id": OTHER, "step_index": 2, "kind": "form", "message": f"Where\n{ESCAPE}?"}
+    cut_off = {**of_child, "id": "q2", "kind": "outcome", "message": "did it?"}
+    own = {"id": "q3", "job_id": ID, "step_index": 0, "kind": "form", "message": "How long?"}
+    steps = [step(0, "waiting", question={"id": "q3", "kind": "form", "message": "How long?"})]
+    server.answer(200, job("input_required", steps=steps, open_questions=[of_child, cut_off, own]))
+
+    shown = planq("status", ID).stdout
+
+    assert f"{OTHER} $2 asks: Where ]0;owned[red]?\n  planq answer q1\n  planq answer q1 --decline\n" in shown
+    assert f"{OTHER} $2 asks: did it?\n  planq settle {OTHER} 2 happened" in shown
+    assert shown.count("planq answer q3\n") == 1
+
+
 def test_a_list_of_jobs_tells_which_are_paused(planq: Planq, server: Recorder) -> None:
     server.answer(200, {"items": [job("executing", paused_at=TIME), job("executing")], "next_cursor": None})
 

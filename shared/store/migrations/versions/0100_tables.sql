@@ -695,6 +695,8 @@ CREATE TABLE elicitations (
     CONSTRAINT fk_elicitations_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
 );
 
+CREATE INDEX ix_elicitations_asking ON elicitations (root_job_id, id) WHERE status = 'open';
+
 CREATE INDEX ix_elicitations_job_id ON elicitations (job_id, step_index);
 
 CREATE INDEX ix_elicitations_listing ON elicitations (tenant_id, id);

@@ -14,14 +14,14 @@ RETURNS TABLE (
     agent_name text, agent_version int, action text, parent_job_id uuid, parent_step_index int, depth int, output text,
     chained text, round int, is_whole boolean, is_wanted boolean, plan_source text, plan_body text, plan_errors text,
     later_plans text, steps text, stop_reason text, budget text, user_id text, stage_retry text, next_attempt_at timestamptz,
-    conversation_id uuid, priority text
+    conversation_id uuid, priority text, open_questions text
 ) LANGUAGE plpgsql STABLE
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
-    SELECT j.id, j.tenant_id, j.status::text, j.strategy, j.input, j.answer, j.error, j.model_calls, j.input_tokens,
+    SELECT j.id, j.tenant_id, planq_shown_status(j.status, q.questions), j.strategy, j.input, j.answer, j.error, j.model_calls, j.input_tokens,
            j.output_tokens, j.cost_usd, j.created_at, j.started_at, j.finished_at, j.paused_at, j.expires_at,
            j.forked_from, j.metadata, j.agent_name, j.agent_version, j.action, j.parent_job_id, j.parent_step_index,
            j.depth, j.output, j.chained, j.round, j.is_whole, w.is_wanted, p.source, p.body, p.errors,
@@ -36,7 +36,8 @@ BEGIN
                    'steps', u.steps::bigint)))::text
                FROM planq_tree_used(coalesce(j.root_job_id, j.id)) u
            ) END, j.user_id, j.stage_retry,
-           CASE WHEN j.stage_retry IS NOT NULL AND j.stage_worker IS NULL THEN j.run_at END, j.conversation_id, j.priority::text
+           CASE WHEN j.stage_retry IS NOT NULL AND j.stage_worker IS NULL THEN j.run_at END, j.conversation_id, j.priority::text,
+           q.questions::text
     FROM unnest(p_ids, p_tenants, p_wanted) AS w (id, tenant_id, is_wanted)
     CROSS JOIN LATERAL (
         SELECT id, tenant_id, status, strategy, input, answer, error::text AS error, model_calls, input_tokens,
@@ -49,6 +50,10 @@ BEGIN
                    THEN planq_present_retry(stage_retry, status, round, resumes)::text END AS stage_retry
         FROM jobs WHERE id = w.id AND tenant_id = w.tenant_id OFFSET 0
     ) j
+    CROSS JOIN LATERAL (
+        SELECT CASE WHEN j.status IN ('executing', 'input_required')
+            THEN planq_open_questions(j.tenant_id, j.id, j.root_job_id) END AS questions
+    ) q
     LEFT JOIN LATERAL (
         SELECT source, body::text AS body, errors::text AS errors FROM plans
         WHERE j.is_whole AND job_id = j.id AND round = 0 OFFSET 0
@@ -64,6 +69,28 @@ BEGIN
         ) s
     ) s;
 END $$;
+
+-- What a job and the jobs below it ask and nobody has answered, the oldest 100; null where there is nothing.
+CREATE FUNCTION planq_open_questions(p_tenant text, p_job uuid, p_root uuid) RETURNS json LANGUAGE plpgsql STABLE
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
+AS $$
+BEGIN
+    RETURN (
+        SELECT json_agg(json_build_object('id', o.id, 'job_id', o.job_id, 'step_index', o.step_index, 'kind', o.kind,
+                                          'message', o.message) ORDER BY o.id)
+        FROM (
+            SELECT e.id, e.job_id, e.step_index, e.kind, e.message FROM elicitations e
+            WHERE e.tenant_id = p_tenant AND e.root_job_id = coalesce(p_root, p_job) AND e.status = 'open'
+              AND (p_root IS NULL OR e.job_id = p_job OR p_job = ANY (planq_lineage(e.job_id)))
+            ORDER BY e.id LIMIT 100
+        ) o);
+END $$;
+
+-- Where a job stands, as callers see it: one whose child asks a person waits for that person, too. What is stored is where
+-- its own steps stand.
+CREATE FUNCTION planq_shown_status(p_status text, p_questions json) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN p_status = 'executing' AND p_questions IS NOT NULL THEN 'input_required' ELSE p_status END
+$$;
 
 -- A question as it is shown with its step: its kind's details, and what an answer has to name and to fit.
 CREATE FUNCTION planq_question(e elicitations, p_due timestamptz) RETURNS json LANGUAGE sql STABLE AS $$

@@ -12,13 +12,16 @@ SELECT id, request_hash FROM jobs WHERE tenant_id = %(tenant_id)s AND idempotenc
 
 -- name: list_jobs
 -- A page of a tenant's jobs, newest first, below the cursor (the last id of the page before); with `roots` without child
--- jobs.
-SELECT id, status, strategy, priority, round, stop_reason, input, answer, error, model_calls, input_tokens, output_tokens, cost_usd, created_at,
+-- jobs. Of what is `executing` some are shown as `input_required`, so a filter for either looks at both.
+SELECT id, planq_shown_status(status, questions) AS status, questions AS open_questions, strategy, priority, round, stop_reason, input, answer, error, model_calls, input_tokens, output_tokens, cost_usd, created_at,
        started_at, finished_at, paused_at, expires_at, forked_from, metadata, user_id, agent_name, agent_version, parent_job_id,
        parent_step_index, depth, conversation_id
-FROM jobs
+FROM jobs CROSS JOIN LATERAL (
+    SELECT CASE WHEN status IN ('executing', 'input_required') THEN planq_open_questions(tenant_id, id, root_job_id) END AS questions
+) q
 WHERE tenant_id = %(tenant_id)s
-  AND (%(status)s::text IS NULL OR status = %(status)s)
+  AND (%(status)s::text IS NULL OR status = %(status)s AND (%(status)s <> 'executing' OR questions IS NULL)
+       OR %(status)s = 'input_required' AND status = 'executing' AND questions IS NOT NULL)
   AND (%(strategy)s::text IS NULL OR strategy = %(strategy)s)
   AND (NOT %(roots)s OR parent_job_id IS NULL)
   AND (%(below)s::uuid IS NULL OR id < %(below)s)
@@ -107,12 +110,13 @@ SELECT c.parent_job_id, json_agg(json_build_object(
            'id', c.id, 'step_index', c.parent_step_index, 'position', c.child_position, 'key', c.child_key,
            'agent', CASE WHEN c.agent_name IS NOT NULL
                     THEN json_build_object('name', c.agent_name, 'version', c.agent_version) END,
-           'action', c.action, 'status', c.status)
+           'action', c.action, 'status', planq_shown_status(c.status, CASE WHEN c.status = 'executing'
+               THEN planq_open_questions(c.tenant_id, c.id, c.root_job_id) END))
        ORDER BY c.parent_round, c.parent_step_index, c.child_position, c.id)::text AS children
 FROM unnest(%(ids)s::uuid[], %(tenant_ids)s::text[]) AS w (id, tenant_id)
 CROSS JOIN LATERAL (
-    SELECT id, parent_job_id, parent_round, parent_step_index, child_position, child_key, agent_name, agent_version,
-           action, status
+    SELECT id, tenant_id, root_job_id, parent_job_id, parent_round, parent_step_index, child_position, child_key, agent_name,
+           agent_version, action, status
     FROM jobs WHERE parent_job_id = w.id AND tenant_id = w.tenant_id OFFSET 0
 ) c
 GROUP BY c.parent_job_id
