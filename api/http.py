@@ -224,6 +224,7 @@ _BY_STATUS: Mapping[int, Sequence[type[PlanqError]]] = {
     403: (domain.ForeignTenant, domain.PolicyDenied, domain.DepthExceeded, domain.BudgetExceeded),
     404: (domain.NotFound,),
     409: (domain.Conflict, domain.Aborted, domain.Cancelled, domain.AnswerDeclined, domain.OutcomeUnknown),
+    410: (domain.Erased,),
     413: (domain.TooLarge,),
     422: (
         domain.InvalidRequest,

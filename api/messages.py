@@ -12,6 +12,7 @@ runs planq finds the rest (docs/decisions.md, D41).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from time import monotonic
 from typing import Any, Literal
 from uuid import UUID
@@ -30,12 +31,14 @@ from api.submission import check_key, check_object, trace_id
 from shared.domain import errors
 from shared.domain.conversations.failure import told
 from shared.domain.conversations.inbound import CanonicalMessage, checked_text
+from shared.domain.conversations.messages import Direction, MessageKind, MessageStatus
 from shared.domain.conversations.wording import injection_kinds
 from shared.domain.errors import Conflict, NotFound
 from shared.domain.jobs.states import ElicitationStatus, JobStatus, StepStatus
 from shared.ports.tenants import Tenant
 from shared.settings import Settings
-from shared.store.conversations import Arrival, Inbound, Received
+from shared.store.conversations import Arrival, Inbound, Received, erased
+from shared.store.database import Row
 from shared.store.ids import new_id
 from shared.store.requests import Submission
 from shared.store.views import JobView, parsed
@@ -103,6 +106,7 @@ class PendingAnswer(Answer):
 
     status: Literal["queued", "processing", "input_required"]
     job_id: Id
+    conversation_id: Id
     message: str
     elicitation: ElicitationDocument | None = Field(
         None, description="What a person is asked first; there where `status` is `input_required`."
@@ -180,7 +184,12 @@ def _rejected(received: Received) -> Conflict:
 def stored_message(received: Received) -> Response:
     """Answer that a message is stored and will be worked on."""
     assert received.job_id is not None  # only a rejected message has none
-    answer = {"status": "queued", "job_id": str(received.job_id), "message": _QUEUED}
+    answer = {
+        "status": "queued",
+        "job_id": str(received.job_id),
+        "conversation_id": str(received.conversation_id),
+        "message": _QUEUED,
+    }
     return JsonResponse(answer, status_code=202, headers=_location(received.job_id))
 
 
@@ -188,7 +197,7 @@ async def answer_message(services: Services, who: Caller, received: Received, re
     """Answer with what a message came to, at the latest after the longest wait with where it stands.
 
     A question to a person ends the wait: its answer comes as the next message, or over any other way. Raises
-    `HttpRefusal` for a job that failed, in words for people.
+    `HttpRefusal` for a job that failed, in words for people, and `Erased`.
     """
     job_id = received.job_id
     message_id = received.message_id
@@ -197,7 +206,10 @@ async def answer_message(services: Services, who: Caller, received: Received, re
     until = monotonic() + services.settings.max_wait_seconds
     while True:
         seconds = min(services.settings.wait_poll_seconds, until - monotonic())
-        view = await job_when_ended(services, job_id, max(seconds, 0.0), request)
+        try:
+            view = await job_when_ended(services, job_id, max(seconds, 0.0), request)
+        except NotFound:
+            return await _answered_before(services, who, job_id)
         if view is None:
             return answer_to_nobody()
         if view.has_ended:
@@ -212,7 +224,10 @@ async def answer_message(services: Services, who: Caller, received: Received, re
 
 async def answer_for_job(services: Services, who: Caller, job_id: UUID, seconds: float, request: Request) -> Response:
     """Answer as `answer_message` does, for the job of a message; raises `NotFound` for one of no conversation."""
-    view = await job_when_ended(services, job_id, seconds, request)
+    try:
+        view = await job_when_ended(services, job_id, seconds, request)
+    except NotFound:
+        return await _answered_before(services, who, job_id)
     if view is None:
         return answer_to_nobody()
     if view.row["conversation_id"] is None:
@@ -230,13 +245,37 @@ async def _settle(services: Services, job_id: UUID) -> None:
 
 async def _answered(services: Services, who: Caller, view: JobView) -> Response:
     row = view.row
-    if row["status"] != JobStatus.COMPLETED:
-        raise _failed(view)
     reply = await services.conversations.reply(who.tenant_id, row["id"])
     if reply is None:
         raise NotFound(f"the conversation {row['conversation_id']} is not there any more, nor is its answer")
+    if row["status"] != JobStatus.COMPLETED and reply["status"] != MessageStatus.ERASED:
+        code = errors.Cancelled.code
+        if row["status"] == JobStatus.FAILED:
+            code = parsed(row["error"].body.decode("utf-8", "surrogatepass"))["code"]
+        raise _failed(row["id"], row["conversation_id"], code)
     task = task_document(view)
     ids = {name: task[name] for name in ("task_id", "plan_id") if task[name] is not None}
+    calls = sum(step["status"] == StepStatus.SUCCEEDED for step in view.steps)
+    return _success(reply, ids, row["finished_at"] - row["created_at"], calls)
+
+
+async def _answered_before(services: Services, who: Caller, job_id: UUID) -> Response:
+    """Answer for a job that retention has removed, by what its conversation keeps of it."""
+    rows = await services.conversations.messages_of_job(who.tenant_id, job_id)
+    replies = [row for row in rows if row["kind"] == MessageKind.MESSAGE and row["direction"] == Direction.OUTBOUND]
+    if not replies:
+        raise NotFound(f"there is no job {job_id}")
+    reply = replies[-1]
+    if reply["status"] != MessageStatus.ERASED and reply["metadata"]["job_status"] != JobStatus.COMPLETED:
+        raise _failed(job_id, reply["conversation_id"], reply["metadata"]["error_code"])
+    calls = sum(row["kind"] == MessageKind.TOOL_RESPONSE and "output" in (row["content"] or ()) for row in rows)
+    return _success(reply, {"task_id": str(job_id)}, reply["created_at"] - rows[0]["created_at"], calls)
+
+
+def _success(reply: Row, ids: Mapping[str, str], took: timedelta, calls: int) -> Response:
+    """Answer with the outbound message of a turn; raises `Erased`."""
+    if reply["status"] == MessageStatus.ERASED:
+        raise erased(reply["conversation_id"])
     message = {
         "id": str(reply["id"]),
         "conversation_id": str(reply["conversation_id"]),
@@ -246,23 +285,18 @@ async def _answered(services: Services, who: Caller, view: JobView) -> Response:
         "content": {"type": "text", "text": reply["text"]},
         "metadata": ids,
     }
-    took = row["finished_at"] - row["created_at"]
     answer = {
         "status": "success",
         "message": message,
         "latency_ms": round(took.total_seconds() * 1000),
-        "tool_calls_executed": sum(step["status"] == StepStatus.SUCCEEDED for step in view.steps),
+        "tool_calls_executed": calls,
         "metadata": ids,
     }
     return JsonResponse(answer)
 
 
-def _failed(view: JobView) -> HttpRefusal:
+def _failed(job_id: UUID, conversation_id: UUID, code: str) -> HttpRefusal:
     """Return the refusal for a job that came to no answer; its id is the error's, and none of its words go out."""
-    row = view.row
-    job_id, code = str(row["id"]), errors.Cancelled.code
-    if row["status"] == JobStatus.FAILED:
-        code = parsed(row["error"].body.decode("utf-8", "surrogatepass"))["code"]
     status = _STATUS_OF_CODE.get(code, 502)
     what = "LLM call failed." if code in _OF_THE_PROVIDER else "The message was not answered."
     wait = {429: _LIMITED_SECONDS, 503: RETRY_AFTER_SECONDS}.get(status)
@@ -272,8 +306,8 @@ def _failed(view: JobView) -> HttpRefusal:
         f"{what} Error ID: {job_id}. {told(code)}",
         headers=None if wait is None else {"Retry-After": str(wait)},
         instance=f"urn:uuid:{job_id}",
-        job_id=job_id,
-        conversation_id=str(row["conversation_id"]),
+        job_id=str(job_id),
+        conversation_id=str(conversation_id),
     )
 
 
@@ -284,7 +318,12 @@ def _is_asking(view: JobView) -> bool:
 async def _pending(services: Services, who: Caller, view: JobView) -> Response:
     """Answer with where a job stands, and with the question that it waits for."""
     job_id = view.row["id"]
-    answer: dict[str, Any] = {"status": "processing", "job_id": str(job_id), "message": _RUNS}
+    answer: dict[str, Any] = {
+        "status": "processing",
+        "job_id": str(job_id),
+        "conversation_id": str(view.row["conversation_id"]),
+        "message": _RUNS,
+    }
     if view.row["status"] == JobStatus.QUEUED:
         answer |= {"status": "queued", "message": _QUEUED}
     if _is_asking(view):

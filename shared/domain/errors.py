@@ -9,6 +9,7 @@
     │   ├── ForeignTenant         foreign_tenant        403, a message names another tenant than its key's
     │   ├── NotFound              not_found             404
     │   ├── Conflict              conflict              409
+    │   ├── Erased                erased                410
     │   └── TooLarge              too_large             413
     ├── ExecutionFailed           a step or a stage ended without its result
     │   ├── Transient             transient             retryable: connection, 5xx, a passing fault
@@ -179,6 +180,16 @@ class Conflict(RequestRefused):
 
     code = "conflict"
     status = 409
+
+
+class Erased(RequestRefused):
+    """What is asked for was there, and a person had it erased.
+
+    To do: nothing brings it back.
+    """
+
+    code = "erased"
+    status = 410
 
 
 class TooLarge(RequestRefused):

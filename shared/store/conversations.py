@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from shared.domain.conversations.messages import Policy
-from shared.domain.errors import Conflict, NotFound, storable
+from shared.domain.errors import Conflict, Erased, NotFound, storable
 from shared.domain.jobs.elicitations import Continues, after_answer
 from shared.domain.jobs.states import ElicitationKind, StepKind
 from shared.domain.questions.answering import answer_of_message
@@ -117,7 +117,8 @@ class ConversationStore:
 
         Of the same `source_id` in the same conversation there is one message, however often it comes and at once; so
         it is with the same key. Without a thread that is the conversation that the message began when it came first.
-        Raises `Conflict` where what came first is another message, and `ValueError` for a submission with a key.
+        Raises `Conflict` where what came first is another message, `Erased` where it was erased, and `ValueError` for
+        a submission with a key.
         """
         if inbound.submission.idempotency_key is not None:
             raise ValueError("an idempotency key is the message's; its submission has none")
@@ -248,6 +249,11 @@ def _message(inbound: Inbound) -> dict[str, Any]:
     }
 
 
+def erased(conversation_id: UUID) -> Erased:
+    """Return the refusal for a message, or its answer, whose conversation was erased."""
+    return Erased(f"conversation {conversation_id} was erased, and this message with it; send a new one")
+
+
 def _another(differs: Sequence[str]) -> Conflict:
     if differs == ["Idempotency-Key"]:
         return Conflict(
@@ -263,6 +269,8 @@ def _another(differs: Sequence[str]) -> Conflict:
 
 def _received(value: Mapping[str, Any]) -> Received:
     told, conversation_id = value["outcome"], UUID(value["conversation_id"])
+    if told == Arrival.DUPLICATE and value["is_erased"]:
+        raise erased(conversation_id)
     if told == Arrival.DUPLICATE and value["differs"]:
         raise _another(value["differs"])
     begun = [UUID(begun) for begun in value["begun"]]

@@ -115,6 +115,13 @@ INBOUND_RULES: tuple[Rule, ...] = (
         lambda case, expected: {**expected, "status": 404},
     ),
     Rule(
+        "a message that is still to be answered names its conversation",
+        58,
+        "http",
+        lambda case, expected: expected.get("body", {}).get("status") == "queued",
+        lambda case, expected: {**expected, "body": {**expected["body"], "conversation_id": "*"}},
+    ),
+    Rule(
         "what the provider did is no fault of planq's or of the caller's",
         37,
         "http",

@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from shared.domain.errors import ErrorRecord
+from shared.domain.errors import Erased, ErrorRecord
 from shared.domain.jobs.states import JobStatus
 from shared.ports import Message
 from shared.store.conversations import ConversationStore, Received
@@ -106,7 +106,8 @@ def test_erasing_leaves_the_counters(api: Api) -> None:
     assert "secret" not in rows
     for turn in (running, held):
         assert api.http.get(f"/jobs/{turn.job_id}").json()["status"] == "cancelled"
-    assert says(api, "again", thread=thread, source_id=thread).job_id == first.job_id, "it is known as a duplicate"
+    with pytest.raises(Erased):
+        says(api, "again", thread=thread, source_id=thread)
     after = says(api, "new", thread=thread)
     assert after.begins
     shown = api.jobs.run(

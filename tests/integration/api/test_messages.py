@@ -125,7 +125,9 @@ def test_a_queued_message_is_answered_at_once(api: Api) -> None:
 
     assert found.status_code == in_the_body.status_code == 202
     job = found.json()["job_id"]
-    assert found.json() == {"status": "queued", "job_id": job, "message": "Message queued for processing"}
+    conversation = api.http.get(f"/jobs/{job}").json()["conversation_id"]
+    told = {"status": "queued", "job_id": job, "conversation_id": conversation}
+    assert found.json() == {**told, "message": "Message queued for processing"}
     assert found.headers["location"] == f"/messages/status/{job}"
     assert api.http.get(found.headers["location"]).json() == found.json()
 
@@ -148,6 +150,46 @@ def test_a_message_sent_again_has_the_first_answer(api: Api) -> None:
     end(api, queued(api, body), "once")
 
     assert send(api, body).json()["message"]["content"]["text"] == "once"
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_message_whose_job_was_removed_has_the_answer_that_stands_in_its_conversation(
+    api: Api, failed: bool
+) -> None:
+    body = said(source_message_id=str(uuid4()))
+    job = queued(api, body)
+    end(api, job, None if failed else "once", ErrorRecord("tool_error", "secret") if failed else None)
+    first = send(api, body)
+    api.jobs.execute("DELETE FROM jobs WHERE id = %s", job)
+
+    for again in (send(api, body), api.http.get(f"/messages/status/{job}")):
+        assert (again.status_code, again.status_code) == (502 if failed else 200, first.status_code)
+        if failed:
+            assert again.json() == first.json()
+        else:
+            assert again.json()["message"] == first.json()["message"]
+    problem_of(api.http.get(f"/messages/status/{uuid4()}"), 404, "not_found")
+
+
+@pytest.mark.parametrize("has_ended", [True, False])
+@pytest.mark.parametrize("is_removed", [True, False])
+def test_a_message_that_was_erased_is_gone(api: Api, has_ended: bool, is_removed: bool) -> None:
+    body = said(source_message_id=str(uuid4()))
+    job = queued(api, body)
+    if has_ended:
+        end(api, job, "once")
+        send(api, body)
+    conversation = api.http.get(f"/jobs/{job}").json()["conversation_id"]
+    assert api.http.delete(f"/conversations/{conversation}").status_code == 200
+    if is_removed:
+        api.jobs.execute("DELETE FROM jobs WHERE id = %s", job)
+
+    for again in (
+        send(api, body),
+        send(api, body, async_processing=True),
+        api.http.get(f"/messages/status/{job}"),
+    ):
+        problem_of(again, 410, "erased")
 
 
 def test_a_source_id_counts_within_its_conversation(api: Api) -> None:

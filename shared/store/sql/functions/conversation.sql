@@ -177,7 +177,8 @@ BEGIN
     END IF;
     RETURN CASE WHEN k.id IS NOT NULL THEN json_build_object('outcome', 'duplicate', 'conversation_id', k.conversation_id,
         'message_id', k.id, 'sequence', k.sequence, 'job_id', k.job_id,
-        'differs', to_json(CASE WHEN k.status <> 'erased' THEN v_differs END), 'ended', '[]'::json, 'begun', '[]'::json) END;
+        'is_erased', k.status = 'erased', 'differs', to_json(CASE WHEN k.status <> 'erased' THEN v_differs END),
+        'ended', '[]'::json, 'begun', '[]'::json) END;
 END $$;
 
 -- Decides what becomes of a message in a conversation whose row the caller holds. A message that comes while others are

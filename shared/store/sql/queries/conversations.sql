@@ -49,11 +49,11 @@ ORDER BY sequence DESC LIMIT %(limit)s
 
 -- name: list_job_messages
 -- Rows of a job, oldest first; the call of its chained tool from where the job keeps it, unless its turn is written down.
-SELECT id, conversation_id, sequence, turn, kind, direction, status, job_id, user_id, source_id, text, tokens, content,
-       metadata, created_at
+SELECT id, conversation_id, channel, sequence, turn, kind, direction, status, job_id, user_id, source_id, text, tokens,
+       content, metadata, created_at
 FROM conversation_messages WHERE tenant_id = %(tenant_id)s AND job_id = %(job_id)s
 UNION ALL
-SELECT NULL, NULL, m.id, NULL, m.kind, 'internal', 'done', m.job_id, '', NULL, '', 0,
+SELECT NULL, NULL, NULL, m.id, NULL, m.kind, 'internal', 'done', m.job_id, '', NULL, '', 0,
        json_build_object('id', m.call_id, 'name', m.name,
                          CASE m.kind WHEN 'tool_call' THEN 'arguments' ELSE 'output' END, m.content), NULL, m.created_at
 FROM messages m
@@ -68,6 +68,6 @@ SELECT job_id FROM conversation_messages WHERE id = %(id)s AND tenant_id = %(ten
 
 -- name: reply_of_job
 -- What a turn was answered with; a job that was resumed has answered more than once.
-SELECT id, conversation_id, channel, user_id, text, created_at FROM conversation_messages
+SELECT id, conversation_id, channel, user_id, text, status, created_at FROM conversation_messages
 WHERE job_id = %(job_id)s AND tenant_id = %(tenant_id)s AND kind = 'message' AND direction = 'outbound'
 ORDER BY sequence DESC LIMIT 1
