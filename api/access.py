@@ -19,6 +19,7 @@ from shared.store.api_keys import KnownKey
 _JOBS = frozenset({KeyScope.JOBS})
 _MESSAGES = frozenset({KeyScope.MESSAGES})
 _ADMIN = frozenset({KeyScope.ADMIN})
+_QUESTIONS = _JOBS | frozenset({KeyScope.APPROVE}) | _ADMIN
 
 SCOPES_BELOW: Mapping[str, frozenset[KeyScope]] = {
     "tenants": _ADMIN,
@@ -28,6 +29,7 @@ SCOPES_BELOW: Mapping[str, frozenset[KeyScope]] = {
     "plans": _MESSAGES,
     "tasks": _MESSAGES,
     "agentic": _MESSAGES,
+    "elicitations": _QUESTIONS,
 }
 """Which scopes open the paths that begin so, any one of them; `jobs` opens all others."""
 

@@ -25,7 +25,7 @@ tenant_routes = strict_router("tenants")
 _MAX_NAME_CHARS = 200
 _MOST_DAYS = 36_500
 _Name = Annotated[str, Field(max_length=_MAX_NAME_CHARS, pattern=r"^[^\x00-\x1f\x7f]*$", description="For people.")]
-_Scopes = Annotated[list[Literal["jobs", "messages", "admin"]], Field(min_length=1, max_length=3)]
+_Scopes = Annotated[list[Literal["jobs", "messages", "approve", "admin"]], Field(min_length=1, max_length=4)]
 
 _TenantPath = Annotated[
     str,

@@ -36,7 +36,7 @@ def create_key(
     scopes: Annotated[
         list[str] | None,
         typer.Option(
-            "--scope", help="jobs, messages or admin; give it again for another. Default: jobs and messages."
+            "--scope", help="jobs, messages, approve or admin; give it again for another. Default: jobs and messages."
         ),
     ] = None,
     days: Annotated[float | None, typer.Option(min=0.0001, max=36_500, help="After so many days it expires.")] = None,

@@ -34,10 +34,11 @@ _KEY = re.compile(rf"{_MARK}[0-9A-Za-z]{{{_RANDOM_CHARS + _CHECK_CHARS}}}", re.A
 
 
 class KeyScope(StrEnum):
-    """What a key allows: work of its tenant's own, its tenant's conversations, or the tenants themselves."""
+    """What a key allows: its tenant's own work, its conversations, approvals of calls, or the tenants themselves."""
 
     JOBS = "jobs"
     MESSAGES = "messages"
+    APPROVE = "approve"
     ADMIN = "admin"
 
 

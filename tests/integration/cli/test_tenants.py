@@ -115,7 +115,7 @@ def test_bad_keys_are_refused(planq: Planq) -> None:
     other = document(planq("keys", "create", "acme", "--json"))["id"]
     for arguments, told in [
         (("create", "nobody"), "there is no tenant 'nobody'"),
-        (("create", "acme", "--scope", "root"), "known scopes are jobs, messages, admin"),
+        (("create", "acme", "--scope", "root"), "known scopes are jobs, messages, approve, admin"),
         (("list", "nobody"), "there is no tenant 'nobody'"),
         (("revoke", "acme", str(uuid4())), "there is no key"),
         (("revoke", "default", other), "of the tenant 'default'"),

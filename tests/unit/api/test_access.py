@@ -26,6 +26,8 @@ OPENED_BY = {
     "POST /plans/validate": "jobs",
     "GET /tools": "jobs",
     "GET /nothing": "jobs",
+    "GET /elicitations": "admin approve jobs",
+    "POST /elicitations/x": "admin approve jobs",
     "GET /": "jobs",
     "GET /metrics": "admin",
     "GET /tenants": "admin",

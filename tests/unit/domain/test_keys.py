@@ -56,7 +56,8 @@ def test_a_key_of_fewer_bits_is_not_made(length: int) -> None:
 
 def test_scopes_are_read_by_their_names() -> None:
     assert read_scopes(["jobs", "admin", "jobs"]) == {KeyScope.JOBS, KeyScope.ADMIN}
-    for wrong, told in (([], "found none"), (["jobs", "root"], "'root'; known scopes are jobs, messages, admin")):
+    known = "'root'; known scopes are jobs, messages, approve, admin"
+    for wrong, told in (([], "found none"), (["jobs", "root"], known)):
         with pytest.raises(InvalidRequest, match=told):
             read_scopes(wrong)
 
