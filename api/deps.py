@@ -144,6 +144,14 @@ def job_id_of(text: str) -> UUID:
         raise NotFound(f"there is no job {capped(text, 80)!r}; job ids are UUIDs") from None
 
 
+def conversation_id_of(text: str) -> UUID:
+    """Return the id of a conversation that a caller names; what is no UUID names none: `NotFound`."""
+    try:
+        return UUID(text)
+    except ValueError:
+        raise NotFound(f"there is no conversation {capped(text, 80)!r}; their ids are UUIDs") from None
+
+
 def page_of(
     rows: Sequence[T], limit: int, show: Callable[[T], dict[str, Any]], cursor_after: Callable[[T], str]
 ) -> Response:

@@ -12,6 +12,7 @@ runs planq finds the rest (docs/decisions.md, D41).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from time import monotonic
 from typing import Any, Literal
@@ -22,7 +23,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from api.callers import Caller
-from api.deps import Services, announce_ended, answer_to_nobody, job_when_ended
+from api.deps import Services, announce_ended, answer_to_nobody, conversation_id_of, job_when_ended
 from api.documents import elicitation_document
 from api.http import RETRY_AFTER_SECONDS, STATUS_OF, HttpRefusal, JsonResponse, body_digest
 from api.message_flow import task_document
@@ -153,6 +154,26 @@ def checked_message(
         debounce_most_ms=config.debounce_most_ms,
         suspected=injection_kinds(text),
     )
+
+
+async def in_conversation(services: Services, inbound: Inbound, conversation_id: str | None) -> Inbound:
+    """Return a message in the thread of the conversation that it names; as it is where it names none.
+
+    Raises `NotFound` for one that the tenant does not have on the message's channel, and `Conflict` where the message
+    names another thread beside it.
+    """
+    if conversation_id is None:
+        return inbound
+    found = await services.conversations.one(inbound.submission.tenant_id, conversation_id_of(conversation_id))
+    if found["channel"] != inbound.channel:
+        raise NotFound(
+            f"there is no conversation {found['id']} on the channel {inbound.channel}; it is another one's"
+        )
+    if inbound.thread not in (None, found["thread"]):
+        raise Conflict(
+            f"conversation {found['id']} has another thread; expected its own, or only one of the two names"
+        )
+    return replace(inbound, thread=found["thread"])
 
 
 async def receive_message(services: Services, inbound: Inbound) -> Received:

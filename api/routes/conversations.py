@@ -14,6 +14,7 @@ from api.deps import (
     Services,
     Use,
     announce_ended,
+    conversation_id_of,
     cursor_bytes,
     cursor_of,
     job_id_of,
@@ -26,7 +27,6 @@ from api.routes.jobs import CursorQuery, JobPath
 from api.schemas import MAX_PAGE, Answer, Id, Time
 from shared.domain.conversations.failure import said
 from shared.domain.conversations.messages import Direction, MessageKind, MessageStatus, Policy
-from shared.domain.errors import NotFound, capped
 from shared.store.database import Row, shown_time
 
 conversation_routes = strict_router("messages")
@@ -143,7 +143,7 @@ async def get_conversations(
 )
 async def get_conversation(conversation_id: ConversationPath, services: Use, who: Who) -> Response:
     """Return a conversation."""
-    return await _shown(services, who, _id_of(conversation_id))
+    return await _shown(services, who, conversation_id_of(conversation_id))
 
 
 @conversation_routes.get(
@@ -162,7 +162,7 @@ async def get_messages(
 
     What a turn did is written down when it has ended; `turn` says in which order turns began.
     """
-    found = _id_of(conversation_id)
+    found = conversation_id_of(conversation_id)
     below = None if cursor is None else int.from_bytes(_bytes_of(cursor)[8:], "big", signed=True)
     await services.conversations.one(who.tenant_id, found)
     rows = await services.conversations.messages(who.tenant_id, found, below=below, limit=limit + 1)
@@ -181,7 +181,7 @@ async def change_conversation(
 
     Closing lets what has begun or waits go on to its end.
     """
-    found = _id_of(conversation_id)
+    found = conversation_id_of(conversation_id)
     given = body.model_dump(include=body.model_fields_set)
     now = {**await services.conversations.one(who.tenant_id, found), **given}
     await services.conversations.change(who.tenant_id, found, policy=now["policy"], is_closed=now["is_closed"])
@@ -196,7 +196,7 @@ async def erase_conversation(conversation_id: ConversationPath, services: Use, w
 
     Its unfinished turns are cancelled. Its jobs stay until retention removes them.
     """
-    found = _id_of(conversation_id)
+    found = conversation_id_of(conversation_id)
     announce_ended(services, await services.conversations.erase(who.tenant_id, found))
     return await _shown(services, who, found)
 
@@ -245,13 +245,6 @@ def _message(row: Row) -> dict[str, Any]:
         "text": said(row["text"], row["metadata"]),
         "created_at": shown_time(row["created_at"]),
     }
-
-
-def _id_of(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise NotFound(f"there is no conversation {capped(text, 80)!r}; their ids are UUIDs") from None
 
 
 def _bytes_of(cursor: str) -> bytes:

@@ -21,6 +21,7 @@ from api.messages import (
     answer_for_job,
     answer_message,
     checked_message,
+    in_conversation,
     receive_message,
     stored_message,
 )
@@ -75,6 +76,7 @@ async def _take(
     if not verdict.is_allowed:
         raise too_many(verdict)
     try:
+        inbound = await in_conversation(services, inbound, body.conversation_id)
         received = await receive_message(services, inbound)
         answer = stored_message(received) if is_async else await answer_message(services, who, received, request)
         if received.outcome is Arrival.DUPLICATE and inbound.idempotency_key is not None:
@@ -105,7 +107,7 @@ message_routes.add_api_route(
     post_message,
     methods=["POST"],
     response_model=MessageAnswer,
-    responses={**_PENDING, **error_responses(400, 413, 415)},
+    responses={**_PENDING, **error_responses(400, 404, 413, 415)},
     route_class_override=_Take,
 )
 

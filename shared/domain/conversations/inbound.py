@@ -6,6 +6,8 @@ A channel's adapter and `POST /messages/inbound` make the same message of what t
 
 from __future__ import annotations
 
+import re
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
@@ -13,12 +15,14 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from shared.domain.conversations.wording import sanitized
 from shared.domain.errors import ForeignTenant, InvalidRequest, TenantRequired, capped
 from shared.domain.tenants.config import TenantConfig
+from shared.domain.values.describe import excerpt
 
 MAX_NAME_CHARS = 128
 """Longest name of a person, a thread or a message; it is the channel's own."""
 
 # Letters of any script, but no control characters: the name of a user goes to tools in a header.
-_Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS, pattern=r"^[^\x00-\x1f\x7f]+$")]
+_LETTERS = r"^[^\x00-\x1f\x7f]+$"
+_Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS, pattern=_LETTERS)]
 
 
 _SAYS_SOMETHING = r"[^\s\x00-\x1f\x7f-\x9f\ufeff]"
@@ -79,16 +83,23 @@ class CanonicalMessage(_Part):
     content: Content
     metadata: dict[str, Any] = Field(default_factory=dict, description="Kept with the message; at most 16 kB.")
     id: _Name | None = Field(None, description="Stands for `source_message_id` where there is none.")
-    conversation_id: _Name | None = Field(None, description="Stands for `thread` where there is none.")
-    timestamp: str | None = Field(None, max_length=64, description="When the channel got it; kept as it is.")
+    conversation_id: _Name | None = Field(
+        None, description="planq's id of the conversation, as answers name it; a `thread` beside it is that one's."
+    )
+    timestamp: str | None = Field(
+        None,
+        max_length=64,
+        description="When the channel got it, in ISO 8601; kept as it is.",
+        json_schema_extra={"format": "date-time"},
+    )
 
     def named_thread(self) -> str | None:
-        """Return the thread, under whichever name it was given; None begins a conversation.
+        """Return the channel's name of the conversation, None where there is none.
 
-        Adapters of other systems put it into `metadata.external_thread_id`.
+        Adapters of other systems put it into `metadata.external_thread_id`, chats of numbers as a number.
         """
-        kept = self.metadata.get("external_thread_id")
-        return self.thread or (kept if isinstance(kept, str) and kept else None) or self.conversation_id
+        external = self.metadata.get("external_thread_id")
+        return self.thread or (None if external is None else str(external))
 
     def source_id(self) -> str | None:
         """Return the channel's name of the message; None where it has none."""
@@ -99,7 +110,8 @@ def checked_text(message: CanonicalMessage, tenant_id: str, config: TenantConfig
     """Return the text of a message as it is stored and given to a model.
 
     Raises `TenantRequired` where it names no tenant, `ForeignTenant` where it names another than the caller's, and
-    `InvalidRequest` for a channel that the tenant does not have and a text that says nothing.
+    `InvalidRequest` for a channel that the tenant does not have, a text that says nothing, a thread that is no
+    name, and a time that is none.
     """
     if not message.tenant_id:
         raise TenantRequired("tenant_id: expected the tenant of the API key, found none; a message names its tenant")
@@ -113,7 +125,28 @@ def checked_text(message: CanonicalMessage, tenant_id: str, config: TenantConfig
     if not text.strip():
         found = "only white space or control characters" if message.content.text else "an empty one"
         defects.append(("content.text", f"expected a text that says something, found {found}"))
+    defects += _thread_defects(message.metadata.get("external_thread_id")) + _time_defects(message.timestamp)
     if defects:
         errors = [{"in": "body", "field": field, "message": told} for field, told in defects]
         raise InvalidRequest("; ".join(f"{field}: {told}" for field, told in defects), errors=errors)
     return text
+
+
+def _thread_defects(external: Any) -> list[tuple[str, str]]:
+    """Return what is wrong with a thread in the metadata: one that is read over would begin a conversation."""
+    is_number = isinstance(external, int | float) and not isinstance(external, bool)
+    is_name = isinstance(external, str) and len(external) <= MAX_NAME_CHARS and re.fullmatch(_LETTERS, external)
+    if external is None or is_number or is_name:
+        return []
+    told = f"expected a number, or a text of 1 to {MAX_NAME_CHARS} characters, found {excerpt(external)}"
+    return [("metadata.external_thread_id", told)]
+
+
+def _time_defects(timestamp: str | None) -> list[tuple[str, str]]:
+    try:
+        if timestamp is not None:
+            datetime.fromisoformat(timestamp)
+    except ValueError:
+        told = f"expected a time in ISO 8601, such as 2026-11-30T09:15:00Z, found {excerpt(timestamp)}"
+        return [("timestamp", told)]
+    return []

@@ -23,6 +23,7 @@ from shared.store.jobs.transitions import PostgresJobStore
 from tests.integration.api import control
 from tests.integration.api.conftest import Api, MakeApi, problem_of
 from tests.integration.api.control import Story
+from tests.support.conversations import message
 from tests.support.servers import TestPostgres
 from tests.support.waiting import eventually
 
@@ -190,6 +191,41 @@ def test_a_message_that_was_erased_is_gone(api: Api, has_ended: bool, is_removed
         api.http.get(f"/messages/status/{job}"),
     ):
         problem_of(again, 410, "erased")
+
+
+@pytest.mark.parametrize("thread", [str(uuid4()), None])
+def test_a_conversation_is_named_by_the_id_that_an_answer_gives(api: Api, thread: str | None) -> None:
+    body = said(async_processing=True, thread=thread, source_message_id=str(uuid4()))
+    first = send(api, body).json()
+    conversation = first["conversation_id"]
+    named = said("and now?", async_processing=True, thread=None, conversation_id=conversation)
+
+    assert send(api, named).json()["conversation_id"] == conversation
+    assert send(api, {**named, "thread": thread or conversation}).json()["conversation_id"] == conversation
+    assert send(api, {**body, "conversation_id": conversation.upper()}).json() == first, "it is the same message"
+    problem_of(send(api, {**named, "thread": str(uuid4())}), 409, "conflict")
+    problem_of(send(api, {**named, "metadata": {"external_thread_id": 7}}), 409, "conflict")
+    problem_of(send(api, {**named, "channel": "web"}), 404, "not_found")
+    for unknown in (str(uuid4()), "support-7"):
+        problem_of(send(api, {**named, "conversation_id": unknown}), 404, "not_found")
+
+
+def test_a_conversation_of_another_tenant_is_not_there(api: Api) -> None:
+    api.jobs.execute("INSERT INTO tenants (id, name) VALUES ('foreign', 'foreign') ON CONFLICT DO NOTHING")
+    theirs = api.jobs.run(lambda database: ConversationStore(database).receive(message("hi", tenant="foreign")))
+
+    problem_of(send(api, said(thread=None, conversation_id=str(theirs.conversation_id))), 404, "not_found")
+
+
+def test_a_chat_of_a_number_is_one_conversation(api: Api) -> None:
+    chat = -(uuid4().int % 10**12)
+    sent = [
+        said(thread=None, metadata={"external_thread_id": one}, async_processing=True) for one in (chat, str(chat))
+    ]
+
+    first, second = (send(api, one).json()["conversation_id"] for one in sent)
+
+    assert first == second
 
 
 def test_a_source_id_counts_within_its_conversation(api: Api) -> None:
@@ -397,6 +433,8 @@ BAD: list[tuple[Any, int, str]] = [
     (said(" \x00\n\u2003"), 422, "only white space or control characters"),
     (said(metadata={"a": "x" * 20_000}), 413, "metadata"),
     (said(metadata=[]), 422, "metadata"),
+    (said(metadata={"external_thread_id": []}), 422, "metadata.external_thread_id: expected a number, or a text"),
+    (said(timestamp="yesterday"), 422, "timestamp: expected a time in ISO 8601"),
     (said(colour="red"), 422, "unknown field"),
     ("hello", 422, "body"),
     (None, 422, "body"),

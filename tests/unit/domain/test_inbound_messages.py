@@ -126,11 +126,40 @@ def test_fields_of_another_form_are_refused(changed: dict[str, Any]) -> None:
 
 
 def test_thread_and_source_are_found_under_the_names_of_other_systems() -> None:
-    assert message(id="m1", conversation_id="c1").named_thread() == "c1"
+    assert message(conversation_id="c1").named_thread() is None
     assert message(conversation_id="c1", metadata={"external_thread_id": "t1"}).named_thread() == "t1"
     assert message(thread="t", metadata={"external_thread_id": 1}).named_thread() == "t"
-    assert message(metadata={"external_thread_id": 1}).named_thread() is None
+    assert message(metadata={"external_thread_id": -1001234567890}).named_thread() == "-1001234567890"
+    assert message(metadata={"external_thread_id": None}).named_thread() is None
     assert (message(id="m1").source_id(), message(id="m1", source_message_id="s1").source_id()) == ("m1", "s1")
+
+
+@pytest.mark.parametrize("external", ["", [], {}, True, ["5"], "x" * 129, "a\nb", "a\n"])
+def test_a_thread_in_the_metadata_that_is_no_name_is_refused(external: Any) -> None:
+    with pytest.raises(errors.InvalidRequest) as refusal:
+        checked_text(message(thread="t", metadata={"external_thread_id": external}), "acme", TenantConfig())
+    assert [defect["field"] for defect in refusal.value.details["errors"]] == ["metadata.external_thread_id"]
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "is_one"),
+    [
+        ("2026-11-30T09:15:00Z", True),
+        ("2026-11-30T09:15:00.123456+05:30", True),
+        ("2026-11-30T09:15:00", True),
+        ("yesterday", False),
+        ("", False),
+        ("1796030100", False),
+        ("2026-13-30T09:15:00Z", False),
+    ],
+)
+def test_a_timestamp_is_a_time(timestamp: str, is_one: bool) -> None:
+    given = message(timestamp=timestamp)
+    if is_one:
+        assert checked_text(given, "acme", TenantConfig()) == "Hello"
+        return
+    with pytest.raises(errors.InvalidRequest, match="timestamp: expected a time in ISO 8601"):
+        checked_text(given, "acme", TenantConfig())
 
 
 def test_a_prompt_is_refused_with_the_place_of_each_defect() -> None:
