@@ -35,7 +35,8 @@ from shared.domain.conversations.inbound import CanonicalMessage, checked_text
 from shared.domain.conversations.messages import Direction, MessageKind, MessageStatus
 from shared.domain.conversations.wording import injection_kinds
 from shared.domain.errors import Conflict, NotFound
-from shared.domain.jobs.states import ElicitationStatus, JobStatus, StepStatus
+from shared.domain.jobs.states import JobStatus, StepStatus
+from shared.domain.questions.answering import ACTIONS
 from shared.ports.tenants import Tenant
 from shared.settings import Settings
 from shared.store.conversations import Arrival, Inbound, Received, erased
@@ -58,6 +59,8 @@ _STATUS_OF_CODE: Mapping[str, int] = {kind.code: status for kind, status in STAT
 _QUEUED = "Message queued for processing"
 _RUNS = "Message is being processed"
 _ASKS = "A question has to be answered first"
+_WAITS = "Message queued; a question of the turn before it has to be answered first"
+_TAKEN = "Message was taken as the answer to a question"
 
 
 class InboundRequest(CanonicalMessage):
@@ -92,6 +95,13 @@ class OutboundMessage(Answer):
     metadata: FlowIds
 
 
+class AnsweredByMessage(Answer):
+    """The question that a message was taken as the answer to."""
+
+    id: Id = Field(description="`/elicitations/{id}`.")
+    action: Literal["accept", "decline", "cancel"]
+
+
 class MessageAnswer(Answer):
     """What became of a message."""
 
@@ -100,6 +110,7 @@ class MessageAnswer(Answer):
     latency_ms: int = Field(description="From the message's commit to the end of its job.")
     tool_calls_executed: int = Field(description="Calls that succeeded.")
     metadata: FlowIds
+    answered: AnsweredByMessage | None = Field(None, description="There where the message answered a question.")
 
 
 class PendingAnswer(Answer):
@@ -112,6 +123,10 @@ class PendingAnswer(Answer):
     elicitation: ElicitationDocument | None = Field(
         None, description="What a person is asked first; there where `status` is `input_required`."
     )
+    behind_job_id: Id | None = Field(
+        None, description="The turn that asks it; there where the message is queued behind another turn."
+    )
+    answered: AnsweredByMessage | None = Field(None, description="There where the message answered a question.")
 
 
 def checked_message(
@@ -152,6 +167,7 @@ def checked_message(
         policy=config.policy,
         debounce_ms=config.debounce_ms,
         debounce_most_ms=config.debounce_most_ms,
+        cancels_questions=config.question_policy == "cancel",
         suspected=injection_kinds(text),
     )
 
@@ -202,29 +218,41 @@ def _rejected(received: Received) -> Conflict:
     )
 
 
-def stored_message(received: Received) -> Response:
-    """Answer that a message is stored and will be worked on."""
+async def stored_message(services: Services, who: Caller, received: Received) -> Response:
+    """Answer that a message is stored and will be worked on, or what has to be answered first."""
     assert received.job_id is not None  # only a rejected message has none
+    if received.missed is not None:
+        return await _pending(services, who, await services.requests.view(who.tenant_id, received.job_id), {})
+    status, told = ("queued", _QUEUED) if received.answered is None else ("processing", _TAKEN)
     answer = {
-        "status": "queued",
+        "status": status,
         "job_id": str(received.job_id),
         "conversation_id": str(received.conversation_id),
-        "message": _QUEUED,
+        "message": told,
+        **_taken(received),
     }
     return JsonResponse(answer, status_code=202, headers=_location(received.job_id))
+
+
+def _taken(received: Received) -> dict[str, Any]:
+    """Return the field of an answer that says which question the message answered, if it did."""
+    if (answered := received.answered) is None:
+        return {}
+    return {"answered": {"id": str(answered.id), "action": ACTIONS[answered.status]}}
 
 
 async def answer_message(services: Services, who: Caller, received: Received, request: Request) -> Response:
     """Answer with what a message came to, at the latest after the longest wait with where it stands.
 
-    A question to a person ends the wait: its answer comes as the next message, or over any other way. Raises
-    `HttpRefusal` for a job that failed, in words for people, and `Erased`.
+    A question to a person ends the wait, also one of the turn before: its answer comes as the next message, or over
+    any other way. Raises `HttpRefusal` for a job that failed, in words for people, and `Erased`.
     """
     job_id = received.job_id
     message_id = received.message_id
     assert job_id is not None  # only a rejected message has none
     assert message_id is not None
-    until = monotonic() + services.settings.max_wait_seconds
+    until = monotonic() + (services.settings.max_wait_seconds if received.missed is None else 0.0)
+    taken = _taken(received)
     while True:
         seconds = min(services.settings.wait_poll_seconds, until - monotonic())
         try:
@@ -237,10 +265,10 @@ async def answer_message(services: Services, who: Caller, received: Received, re
             await _settle(services, job_id)
             answering = await services.conversations.job_of(who.tenant_id, message_id)
             if answering in (None, job_id):
-                return await _answered(services, who, view)
+                return await _answered(services, who, view, taken)
             job_id = answering  # it was to merge with a job that ended before
-        elif _is_asking(view) or monotonic() >= until:
-            return await _pending(services, who, view)
+        elif await _question(services, who, view) is not None or monotonic() >= until:
+            return await _pending(services, who, view, taken)
 
 
 async def answer_for_job(services: Services, who: Caller, job_id: UUID, seconds: float, request: Request) -> Response:
@@ -254,9 +282,9 @@ async def answer_for_job(services: Services, who: Caller, job_id: UUID, seconds:
     if view.row["conversation_id"] is None:
         raise NotFound(f"job {job_id} answers no message; GET /jobs/{job_id} shows it")
     if not view.has_ended:
-        return await _pending(services, who, view)
+        return await _pending(services, who, view, {})
     await _settle(services, job_id)
-    return await _answered(services, who, view)
+    return await _answered(services, who, view, {})
 
 
 async def _settle(services: Services, job_id: UUID) -> None:
@@ -264,7 +292,7 @@ async def _settle(services: Services, job_id: UUID) -> None:
     services.publisher.publish_soon(await services.conversations.settle(job_id))
 
 
-async def _answered(services: Services, who: Caller, view: JobView) -> Response:
+async def _answered(services: Services, who: Caller, view: JobView, taken: Mapping[str, Any]) -> Response:
     row = view.row
     reply = await services.conversations.reply(who.tenant_id, row["id"])
     if reply is None:
@@ -277,7 +305,7 @@ async def _answered(services: Services, who: Caller, view: JobView) -> Response:
     task = task_document(view)
     ids = {name: task[name] for name in ("task_id", "plan_id") if task[name] is not None}
     calls = sum(step["status"] == StepStatus.SUCCEEDED for step in view.steps)
-    return _success(reply, ids, row["finished_at"] - row["created_at"], calls)
+    return _success(reply, ids, row["finished_at"] - row["created_at"], calls, taken)
 
 
 async def _answered_before(services: Services, who: Caller, job_id: UUID) -> Response:
@@ -290,10 +318,10 @@ async def _answered_before(services: Services, who: Caller, job_id: UUID) -> Res
     if reply["status"] != MessageStatus.ERASED and reply["metadata"]["job_status"] != JobStatus.COMPLETED:
         raise _failed(job_id, reply["conversation_id"], reply["metadata"]["error_code"])
     calls = sum(row["kind"] == MessageKind.TOOL_RESPONSE and "output" in (row["content"] or ()) for row in rows)
-    return _success(reply, {"task_id": str(job_id)}, reply["created_at"] - rows[0]["created_at"], calls)
+    return _success(reply, {"task_id": str(job_id)}, reply["created_at"] - rows[0]["created_at"], calls, {})
 
 
-def _success(reply: Row, ids: Mapping[str, str], took: timedelta, calls: int) -> Response:
+def _success(reply: Row, ids: Mapping[str, str], took: timedelta, calls: int, taken: Mapping[str, Any]) -> Response:
     """Answer with the outbound message of a turn; raises `Erased`."""
     if reply["status"] == MessageStatus.ERASED:
         raise erased(reply["conversation_id"])
@@ -312,6 +340,7 @@ def _success(reply: Row, ids: Mapping[str, str], took: timedelta, calls: int) ->
         "latency_ms": round(took.total_seconds() * 1000),
         "tool_calls_executed": calls,
         "metadata": ids,
+        **taken,
     }
     return JsonResponse(answer)
 
@@ -332,11 +361,18 @@ def _failed(job_id: UUID, conversation_id: UUID, code: str) -> HttpRefusal:
     )
 
 
-def _is_asking(view: JobView) -> bool:
-    return view.row["status"] == JobStatus.INPUT_REQUIRED and view.row["paused_at"] is None
+async def _question(services: Services, who: Caller, view: JobView) -> tuple[UUID, UUID] | None:
+    """Return the oldest question for which a job waits, and the turn that asks it: its own, or the one before it."""
+    row = view.row
+    if row["status"] == JobStatus.QUEUED:
+        before = await services.conversations.question_before(who.tenant_id, row["id"])
+        return None if before is None else (before["id"], before["job_id"])
+    if row["status"] != JobStatus.INPUT_REQUIRED or row["paused_at"] is not None or row["open_questions"] is None:
+        return None
+    return UUID(parsed(row["open_questions"].body.decode())[0]["id"]), row["id"]
 
 
-async def _pending(services: Services, who: Caller, view: JobView) -> Response:
+async def _pending(services: Services, who: Caller, view: JobView, taken: Mapping[str, Any]) -> Response:
     """Answer with where a job stands, and with the question that it waits for."""
     job_id = view.row["id"]
     answer: dict[str, Any] = {
@@ -344,13 +380,16 @@ async def _pending(services: Services, who: Caller, view: JobView) -> Response:
         "job_id": str(job_id),
         "conversation_id": str(view.row["conversation_id"]),
         "message": _RUNS,
+        **taken,
     }
     if view.row["status"] == JobStatus.QUEUED:
         answer |= {"status": "queued", "message": _QUEUED}
-    if _is_asking(view):
-        asked = {"status": ElicitationStatus.OPEN, "job_id": job_id, "below": None, "limit": 1}
-        for row in await services.elicitations.page(who.tenant_id, **asked):
-            answer |= {"status": "input_required", "message": _ASKS, "elicitation": elicitation_document(row)}
+    if (found := await _question(services, who, view)) is not None:
+        question, turn = found
+        document = elicitation_document(await services.elicitations.one(who.tenant_id, question))
+        answer |= {"status": "input_required", "message": _ASKS, "elicitation": document}
+        if turn != job_id:
+            answer |= {"message": _WAITS, "behind_job_id": str(turn)}
     return JsonResponse(answer, status_code=202, headers=_location(job_id))
 
 

@@ -78,7 +78,11 @@ async def _take(
     try:
         inbound = await in_conversation(services, inbound, body.conversation_id)
         received = await receive_message(services, inbound)
-        answer = stored_message(received) if is_async else await answer_message(services, who, received, request)
+        answer = (
+            await stored_message(services, who, received)
+            if is_async
+            else await answer_message(services, who, received, request)
+        )
         if received.outcome is Arrival.DUPLICATE and inbound.idempotency_key is not None:
             answer.headers["Idempotency-Replayed"] = "true"
     except (PlanqError, HTTPException) as error:

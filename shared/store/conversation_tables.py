@@ -29,7 +29,8 @@ class ConversationRow(SQLModel, table=True):
     `active_job_id` is the one job of it that has begun and not ended; all others are held until it has been settled.
     Messages are numbered up to `last_sequence`, turns, in the order in which they began, up to `last_turn`. Without a
     `policy` the tenant's holds. One that a message without a thread began has its own id as `thread`. By
-    `first_source_id`, that message's source id, the message finds it when it comes again.
+    `first_source_id`, that message's source id, the message finds it when it comes again. `missed_question_id` is
+    what the last message did not fit that the active turn asks, until that was put again.
     """
 
     __tablename__ = "conversations"
@@ -53,6 +54,7 @@ class ConversationRow(SQLModel, table=True):
     policy: str | None = enum_column("conversation_policy", Policy, nullable=True)
     is_closed: bool = flag_column()
     active_job_id: UUID | None = None
+    missed_question_id: UUID | None = None
     last_sequence: int = bigint_column()
     last_turn: int = int_column()
     messages_in: int = bigint_column()

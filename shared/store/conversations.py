@@ -7,18 +7,19 @@ event are stored together, or nothing is.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
 from shared.domain.conversations.messages import Policy
 from shared.domain.errors import Conflict, Erased, NotFound, storable
-from shared.domain.jobs.elicitations import Continues, after_answer
-from shared.domain.jobs.states import ElicitationKind, StepKind
+from shared.domain.jobs.elicitations import Continues, ElicitationAnswer, after_answer
+from shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepKind
 from shared.domain.questions.answering import answer_of_message
 from shared.ports.jobs.wakes import PlanWake, Wake
 from shared.store.database import Database, Row, json_text, stored_text
+from shared.store.elicitations import ElicitationStore
 from shared.store.ids import new_id
 from shared.store.jobs.batching import Batcher
 from shared.store.jobs.codec import after_answer_fields
@@ -35,6 +36,7 @@ class Inbound:
     with the message, so its `submission` has no key. The `policy` is the tenant's and gives way to the
     conversation's own. With `debounce_ms` its job waits that long for further messages, which are added to it, at
     most `debounce_most_ms`. Kinds of attempts to steer a model that are `suspected` in its text become an event.
+    Where it answers no question of the turn that it would wait for, it `cancels_questions` of it, or is kept waiting.
     """
 
     submission: Submission
@@ -51,6 +53,7 @@ class Inbound:
     debounce_ms: int = 0
     debounce_most_ms: int = 0
     suspected: Sequence[str] = ()
+    cancels_questions: bool = False
 
 
 class Arrival(StrEnum):
@@ -65,11 +68,20 @@ class Arrival(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class AnsweredQuestion:
+    """The question that a message answered, and how."""
+
+    id: UUID
+    status: ElicitationStatus
+
+
+@dataclass(frozen=True, slots=True)
 class Received:
     """What has become of a message.
 
     `job_id` is the job that answers it, the earlier one for a duplicate; nothing was stored of one that is rejected.
-    The caller publishes `wakes`, and announces the jobs in `ended`, which were cancelled for it.
+    The caller publishes `wakes`, and announces the jobs in `ended`, which were cancelled for it. It `answered` a
+    question, or answers none and waits behind the one it `missed`.
     """
 
     outcome: Arrival
@@ -81,6 +93,8 @@ class Received:
     ended: Sequence[UUID] = ()
     wakes: Sequence[Wake] = ()
     is_closed: bool = False
+    answered: AnsweredQuestion | None = None
+    missed: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +139,20 @@ class ConversationStore:
         values = json_text(submission_values(inbound.submission))
         message = _message(inbound)
         value = await self._arrivals.do(_Message(message, values))
-        if value["outcome"] == "asking":
-            answered = await self._answer(inbound, message, UUID(value["job_id"]))
-            if answered is not None:
-                return answered
-            message = {**message, "may_answer": False}
-            value = await self._arrivals.do(_Message(message, values))
-        return _received(value)
+        if value["outcome"] != "asking":
+            return _received(value)
+        named = {"tenant_id": inbound.submission.tenant_id, "root_job_id": UUID(value["job_id"])}
+        questions = await self._database.fetch_all("questions_of_turn", **named)
+        answered = await self._answer(inbound, message, questions)
+        if answered is not None:
+            return answered
+        wakes: list[Wake] = []
+        # Else it would be refused, or end the whole turn.
+        if inbound.cancels_questions and value["policy"] in (Policy.QUEUE, Policy.MERGE):
+            wakes = await self._cancel(inbound, questions)
+        message = {**message, "may_answer": False}
+        received = _received(await self._arrivals.do(_Message(message, values)))
+        return replace(received, wakes=[*wakes, *received.wakes])
 
     async def _store(self, messages: Sequence[_Message]) -> Sequence[Mapping[str, Any]]:
         """Store messages in one commit, by conversation: batches that wait for each other's rows would not end."""
@@ -142,11 +163,12 @@ class ConversationStore:
         received = {place: row["received"] for place, row in zip(order, rows, strict=True)}
         return [received[place] for place in range(len(messages))]
 
-    async def _answer(self, inbound: Inbound, message: Mapping[str, Any], root_job_id: UUID) -> Received | None:
+    async def _answer(
+        self, inbound: Inbound, message: Mapping[str, Any], questions: Sequence[Row]
+    ) -> Received | None:
         """Answer the oldest question of the active turn, and of the jobs below it, that the message fits."""
-        tenant_id = inbound.submission.tenant_id
         by = AnsweredBy(inbound.user_id or None, inbound.channel).fields()
-        for row in await self._database.fetch_all("questions_of_turn", tenant_id=tenant_id, root_job_id=root_job_id):
+        for row in questions:
             answer = answer_of_message(ElicitationKind(row["kind"]), row["schema"], inbound.text)
             if answer is None:
                 continue
@@ -154,9 +176,25 @@ class ConversationStore:
             said = {**by, "status": str(answer.status), "content": stored_text(answer.content)}
             given = json_text(said), isinstance(after, Continues), json_text(after_answer_fields(after))
             value = await self._database.call("planq_answer_by_message", json_text(message), row["id"], *given)
+            if value["outcome"] == Arrival.ANSWERED:
+                return replace(_received(value), answered=AnsweredQuestion(row["id"], answer.status))
             if value["outcome"] is not None:
                 return _received(value)
         return None
+
+    async def _cancel(self, inbound: Inbound, questions: Sequence[Row]) -> list[Wake]:
+        """Cancel the questions of the active turn, as a person does; returns whom to wake.
+
+        Whether a call took effect stays open: that is not the writer's to decide.
+        """
+        by = AnsweredBy(inbound.user_id or None, inbound.channel, "another message came")
+        store, wakes = ElicitationStore(self._database), list[Wake]()
+        for row in questions:
+            if (kind := ElicitationKind(row["kind"])) is not ElicitationKind.OUTCOME:
+                answer = ElicitationAnswer(kind, ElicitationStatus.CANCELLED, reason=by.reason)
+                after = after_answer(answer, StepKind(row["step_kind"]))
+                wakes += (await store.answer(inbound.submission.tenant_id, row["id"], answer, after, by)).wakes
+        return wakes
 
     async def page(
         self, tenant_id: str, *, channel: str | None, thread: str | None, below: UUID | None, limit: int
@@ -221,6 +259,10 @@ class ConversationStore:
         """
         row = await self._database.fetch_one("job_of_message", tenant_id=tenant_id, id=message_id)
         return None if row is None else row["job_id"]
+
+    async def question_before(self, tenant_id: str, job_id: UUID) -> Row | None:
+        """Return the oldest question (`id`) of the turn (`job_id`) that a held turn waits for, None where none is."""
+        return await self._database.fetch_one("question_before", tenant_id=tenant_id, job_id=job_id)
 
     async def reply(self, tenant_id: str, job_id: UUID) -> Row | None:
         """Return the newest message with which a settled turn was answered, None where it is not there."""
@@ -290,4 +332,5 @@ def _received(value: Mapping[str, Any]) -> Received:
         begins=job_id in begun,
         ended=tuple(UUID(ended) for ended in value["ended"]),
         wakes=tuple(wakes),
+        missed=None if value.get("missed") is None else UUID(value["missed"]),
     )

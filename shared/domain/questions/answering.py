@@ -27,7 +27,11 @@ _ACTIONS: Mapping[ElicitationStatus, frozenset[str]] = {
     ElicitationStatus.CANCELLED: _CANCEL,
     ElicitationStatus.DECLINED: _DECLINE,
 }
-ACTIONS = ("accept", "decline", "cancel")
+ACTIONS: Mapping[ElicitationStatus, str] = {
+    ElicitationStatus.ACCEPTED: "accept",
+    ElicitationStatus.DECLINED: "decline",
+    ElicitationStatus.CANCELLED: "cancel",
+}
 """The words for an action that stand in documents; the others are taken, too."""
 
 ASSENT: Mapping[str, str] = {

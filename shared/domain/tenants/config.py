@@ -95,6 +95,10 @@ class TenantConfig(BaseModel):
     conversation_policy: Literal["queue", "reject", "interrupt", "merge"] = Field(
         default="queue", description="What becomes of a message that comes while a job of its conversation runs."
     )
+    question_policy: Literal["keep", "cancel"] = Field(
+        default="keep",
+        description="What becomes of open questions of a job when a message answers none: kept, or cancelled.",
+    )
     debounce_ms: Annotated[int, Field(ge=0, le=60_000), WHOLE] = Field(
         default=0, description="Messages so close to one another become one job; 0 gathers nothing."
     )

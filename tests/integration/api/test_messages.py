@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from time import monotonic
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -13,7 +14,7 @@ import pytest
 
 from shared.domain import errors
 from shared.domain.errors import ErrorRecord
-from shared.domain.jobs.elicitations import Elicitation
+from shared.domain.jobs.elicitations import APPROVAL_SCHEMA, Elicitation
 from shared.domain.jobs.states import ElicitationKind, JobStatus
 from shared.settings import Settings
 from shared.store.conversations import ConversationStore
@@ -28,6 +29,8 @@ from tests.support.servers import TestPostgres
 from tests.support.waiting import eventually
 
 INBOUND = "/messages/inbound"
+WHICH = Elicitation(ElicitationKind.FORM, "which one?")
+MAY_IT = Elicitation(ElicitationKind.APPROVAL, "May it pay?", APPROVAL_SCHEMA)
 JSON = {"Content-Type": "application/json"}
 
 
@@ -310,11 +313,9 @@ def rows(api: Api, thread: str) -> list[dict[str, Any]]:
     )
 
 
-def test_a_question_to_a_person_ends_the_wait(api: Api, clients: ThreadPoolExecutor) -> None:
-    body = said()
-    asked = waiting(clients, api, body)
-    job = job_of(api, body["thread"])
-    plan = control.plan(control.call("look"))
+def asks(api: Api, job: str, *questions: Elicitation) -> Story:
+    """Let a job make a plan, each step of which asks a person something."""
+    plan = control.plan(*(control.call("look", str(number)) for number in range(len(questions))))
 
     async def work(database: Database) -> None:
         store = PostgresJobStore(database, new_id())
@@ -324,12 +325,100 @@ def test_a_question_to_a_person_ends_the_wait(api: Api, clients: ThreadPoolExecu
         assert (await store.accept_plan(claim, "model", plan, compiled.steps, [])).applied
 
     api.jobs.run(work)
-    Story(api, job).ask(0, Elicitation(ElicitationKind.FORM, "which one?"))
+    story = Story(api, job)
+    for number, question in enumerate(questions):
+        story.ask(number, question)
+    return story
+
+
+def test_a_question_to_a_person_ends_the_wait(api: Api, clients: ThreadPoolExecutor) -> None:
+    body = said()
+    asked = waiting(clients, api, body)
+    asks(api, job_of(api, body["thread"]), WHICH)
 
     found = asked.result()
 
     assert found.status_code == 202
     assert (found.json()["status"], found.json()["elicitation"]["message"]) == ("input_required", "which one?")
+
+
+def test_a_message_that_answers_no_question_is_told_at_once_what_is_asked(
+    api: Api, clients: ThreadPoolExecutor
+) -> None:
+    body = said("book")
+    turn = queued(api, body)
+    asks(api, turn, MAY_IT)
+    begun = monotonic()
+
+    waits = send(api, {**body, "content": {"text": "what is the weather?"}})
+
+    assert monotonic() - begun < 10, "nobody waits for the longest wait (20 s)"
+    assert waits.status_code == 202, waits.text
+    told = waits.json()
+    assert (told["status"], told["elicitation"]["message"], told["behind_job_id"]) == (
+        "input_required",
+        "May it pay?",
+        turn,
+    )
+    assert told["job_id"] != turn
+    assert api.http.get(waits.headers["location"]).json() == told
+    later = send(api, {**body, "content": {"text": "and tomorrow?"}}, async_processing=True)
+    assert (later.status_code, later.json()["status"]) == (202, "input_required")
+    rows = api.jobs.execute(
+        "SELECT m.text, m.metadata FROM conversation_messages m JOIN conversations c ON c.id = m.conversation_id "
+        "WHERE c.thread = %s AND m.direction = 'outbound'",
+        body["thread"],
+    )
+    assert [(row["text"], row["metadata"]["elicitation_id"]) for row in rows] == [
+        ("May it pay?", told["elicitation"]["id"])
+    ], "put again after the second"
+
+
+def test_a_message_that_waits_for_a_running_turn_is_told_of_its_question(
+    api: Api, clients: ThreadPoolExecutor
+) -> None:
+    body = said("book")
+    turn = queued(api, body)
+    waits = waiting(clients, api, {**body, "content": {"text": "and then?"}})
+    eventually(lambda: len(rows(api, body["thread"])) == 2, what="both are stored")
+    asks(api, turn, MAY_IT)
+
+    assert (waits.result().json()["status"], waits.result().json()["behind_job_id"]) == ("input_required", turn)
+
+
+def test_a_message_that_answers_a_question_says_which_and_has_the_reply_of_its_turn(
+    api: Api, clients: ThreadPoolExecutor
+) -> None:
+    body = said("book")
+    turn = queued(api, body)
+    story = asks(api, turn, MAY_IT, WHICH)
+    approval, form = (one["id"] for one in api.http.get(f"/jobs/{turn}/elicitations").json()["items"][::-1])
+
+    yes = send(api, {**body, "content": {"text": "Yes, please"}})
+    assert (yes.status_code, yes.json()["status"]) == (202, "input_required"), "another question is open"
+    assert yes.json()["answered"] == {"id": approval, "action": "accept"}
+    assert (yes.json()["job_id"], yes.json()["elicitation"]["id"]) == (turn, form)
+
+    asked = waiting(clients, api, {**body, "content": {"text": "no"}})
+    eventually(lambda: story.statuses() == ["ready", "ready"], what="the form was declined, and its tool goes on")
+    story.succeed(0, 1)
+    story.answer("paid")
+    api.jobs.execute("SELECT pg_notify('planq_ended', %s)", turn)
+
+    reply = asked.result()
+    assert (reply.status_code, reply.json()["message"]["content"]["text"]) == (200, "paid")
+    assert reply.json()["answered"] == {"id": form, "action": "decline"}
+
+
+def test_an_answer_that_nobody_waits_for_says_which_question_it_answered(api: Api) -> None:
+    body = said("book")
+    turn = queued(api, body)
+    asks(api, turn, MAY_IT)
+
+    found = send(api, {**body, "content": {"text": "ok"}}, async_processing=True)
+
+    assert (found.status_code, found.json()["status"], found.json()["job_id"]) == (202, "processing", turn)
+    assert found.json()["answered"]["action"] == "accept"
 
 
 @pytest.mark.parametrize(

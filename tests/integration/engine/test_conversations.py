@@ -10,8 +10,9 @@ import pytest
 
 from shared.domain.conversations.messages import MessageKind, Policy
 from shared.domain.errors import ToolFailed
+from shared.domain.jobs.states import ElicitationStatus
 from shared.domain.models.exchange import ToolCallRequest
-from shared.store.conversations import Arrival
+from shared.store.conversations import AnsweredQuestion, Arrival, ConversationStore
 from tests.support.conversations import Thread
 from tests.support.harness import Harness, ScriptedModel, make_tool
 from worker.tools.declare import tool
@@ -129,6 +130,56 @@ def test_a_message_answers_what_the_active_turn_asks_and_else_waits(play: Any) -
         assert (asked["status"], asked["channel"]) == ("accepted", "api")
         shown = await harness.store.history("default", first.conversation_id, waits.job_id)
         assert [row.text for row in reversed(shown) if row.text] == ["look", "Yes!", "done"]
+
+    model = ScriptedModel.planning(("note", {"text": "a"}), answered="done")
+    play(scenario, model, [make_tool(note)], policy={"note": "ask"})
+
+
+def test_a_question_is_put_again_after_every_second_message_in_a_row_that_does_not_fit(play: Any) -> None:
+    async def scenario(harness: Harness) -> None:
+        thread = Thread(harness.database)
+        first = await says(harness, thread, "look")
+        await harness.drain()
+        (asked,) = await thread.run("SELECT * FROM elicitations")
+        for text in ("what is the weather?", "and tomorrow?", "hm", "well"):
+            waits = await says(harness, thread, text)
+            assert (waits.outcome, waits.missed) == (Arrival.ACCEPTED, asked["id"])
+        rows = await thread.rows(first.conversation_id)
+        assert [direction for direction, _ in rows] == ["inbound"] * 3 + ["outbound"] + ["inbound"] * 2 + ["outbound"]
+        assert {text for direction, text in rows if direction == "outbound"} == {asked["message"]}
+        (conversation,) = await thread.run("SELECT * FROM conversations")
+        assert (conversation["last_sequence"], conversation["messages_out"]) == (7, 2)
+        answered = await says(harness, thread, "go ahead")
+        assert (answered.outcome, answered.answered) == (
+            Arrival.ANSWERED,
+            AnsweredQuestion(asked["id"], ElicitationStatus.ACCEPTED),
+        )
+        await harness.drain()
+        reply = await ConversationStore(harness.database).reply("default", first.job_id)
+        assert reply is not None
+        assert reply["text"] == "done"
+
+    model = ScriptedModel.planning(("note", {"text": "a"}), answered="done")
+    play(scenario, model, [make_tool(note)], policy={"note": "ask"})
+
+
+@pytest.mark.parametrize("policy", [Policy.QUEUE, Policy.MERGE, Policy.REJECT])
+def test_a_tenant_may_let_another_message_cancel_what_is_asked(play: Any, policy: Policy) -> None:
+    async def scenario(harness: Harness) -> None:
+        thread = Thread(harness.database)
+        first = await says(harness, thread, "look")
+        await harness.drain()
+        other = await says(harness, thread, "what is the weather?", policy=policy, cancels_questions=True)
+        (asked,) = await thread.run("SELECT * FROM elicitations WHERE root_job_id = %s", first.job_id)
+        if policy is Policy.REJECT:
+            assert (other.outcome, asked["status"]) == (Arrival.REJECTED, "open")
+            return
+        assert (asked["status"], asked["answered_by"], asked["channel"]) == ("cancelled", None, "api")
+        assert other.missed is None
+        await harness.drain()
+        _, steps = await harness.requests.job("default", first.job_id)
+        assert (steps[0]["status"], steps[0]["error"]["code"]) == ("failed", "cancelled")
+        assert await thread.run("SELECT 1 FROM conversations WHERE active_job_id = %s", first.job_id) == []
 
     model = ScriptedModel.planning(("note", {"text": "a"}), answered="done")
     play(scenario, model, [make_tool(note)], policy={"note": "ask"})

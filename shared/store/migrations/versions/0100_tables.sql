@@ -293,6 +293,7 @@ CREATE TABLE conversations (
     policy conversation_policy,
     is_closed BOOLEAN DEFAULT false NOT NULL,
     active_job_id UUID,
+    missed_question_id UUID,
     last_sequence BIGINT DEFAULT 0 NOT NULL,
     last_turn INTEGER DEFAULT 0 NOT NULL,
     messages_in BIGINT DEFAULT 0 NOT NULL,

@@ -4,6 +4,7 @@
 -- planq_answer_by_message stores one that answers what a step of the active turn has asked
 --   planq_place_message     decides which, by what the conversation is doing and by its policy
 --   planq_extend_job        adds a message to the input of a job that has not begun
+--   planq_miss_question     notes one that fits nothing of that; after a second one the question is put again
 -- planq_settle_turn       a turn has ended: what it came to is written down, and the next one begins
 --   planq_write_calls       the calls of its tools, each with its response
 --   planq_settle_merging    messages that it has taken in, and those that it has not
@@ -17,8 +18,9 @@
 -- The rows of a turn share its number `turn`; those of a message whose job is held, or that waits to be taken in, have none.
 
 -- MessageReceived: `p_message` is a `planq_message`, `p_job` an item of planq_submit_jobs. Returns {outcome,
--- conversation_id, message_id, sequence, job_id, ended, begun: [jobs to be woken]}; `rejected` and `closed` have stored
--- nothing, and neither has `asking`: a person is asked, which this may answer.
+-- conversation_id, message_id, sequence, job_id, ended, begun: [jobs to be woken], policy, missed}; `rejected` and `closed`
+-- have stored nothing, and neither has `asking`: a person is asked, which this may answer. `missed` is the open question of
+-- the active turn behind which the message waits.
 CREATE FUNCTION planq_receive_message(p_message json, p_job json) RETURNS json LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
@@ -33,6 +35,7 @@ DECLARE
     v_ended uuid[] := '{}';
     v_job uuid := p_job->>'id';
     v_run_at timestamptz;
+    v_missed uuid;
 BEGIN
     IF v_known IS NOT NULL THEN
         RETURN v_known;
@@ -75,10 +78,40 @@ BEGIN
     END IF;
     IF a.outcome NOT IN ('rejected', 'closed', 'asking') THEN
         PERFORM planq_note_suspected(m, c.id, coalesce(a.job, v_job));
+        IF NOT (m.may_answer OR a.begins OR a.interrupts) THEN
+            v_missed := planq_miss_question(c);
+        END IF;
     END IF;
     RETURN json_build_object('outcome', a.outcome, 'conversation_id', c.id, 'message_id', m.id,
         'sequence', c.last_sequence + 1, 'job_id', coalesce(a.job, v_job), 'ended', to_json(v_ended),
-        'begun', to_json(v_begun));
+        'begun', to_json(v_begun), 'policy', coalesce(c.policy, m.policy), 'missed', v_missed);
+END $$;
+
+-- QuestionMissed: a message that was just stored in the conversation `c`, as it was before, fits nothing that the active turn
+-- asks. After a second one in a row the oldest question is put again, as an outbound message: somebody who looks at a chat
+-- alone may have lost sight of it. Returns that question, null where none is open any more. The caller holds the conversation.
+CREATE FUNCTION planq_miss_question(c conversations) RETURNS uuid LANGUAGE plpgsql AS $$
+DECLARE
+    q elicitations;
+    v_message CONSTANT uuid := gen_random_uuid();
+BEGIN
+    SELECT * INTO q FROM elicitations
+    WHERE root_job_id = c.active_job_id AND tenant_id = c.tenant_id AND status = 'open' ORDER BY id LIMIT 1;
+    IF NOT FOUND OR c.missed_question_id IS DISTINCT FROM q.id THEN
+        UPDATE conversations SET missed_question_id = q.id WHERE id = c.id;
+        RETURN q.id;
+    END IF;
+    INSERT INTO conversation_messages (conversation_id, sequence, id, tenant_id, channel, direction, user_id, text, metadata,
+                                       job_id, turn)
+    SELECT c.id, c.last_sequence + 2, v_message, c.tenant_id, c.channel, 'outbound', j.user_id, q.message,
+           json_build_object('elicitation_id', q.id, 'elicitation_kind', q.kind), j.id, c.last_turn
+    FROM jobs j WHERE j.id = c.active_job_id;
+    UPDATE conversations SET last_sequence = c.last_sequence + 2, messages_out = messages_out + 1,
+        last_outbound_at = planq_now()
+    WHERE id = c.id;
+    PERFORM planq_append_event(c.tenant_id, c.active_job_id, 'outbound_message', json_build_object(
+        'conversation_id', c.id, 'message_id', v_message, 'sequence', c.last_sequence + 2, 'elicitation', q.id));
+    RETURN q.id;
 END $$;
 
 -- AnswerGiven by a message of the conversation whose active turn asks the question `p_id`; the other arguments are those of
@@ -132,7 +165,7 @@ BEGIN
         RAISE EXCEPTION 'the message has just come in another conversation, too' USING ERRCODE = 'serialization_failure';
     END IF;
     UPDATE conversations SET last_sequence = c.last_sequence + 1, messages_in = messages_in + 1,
-        last_inbound_at = planq_now(), last_turn = greatest(last_turn, a.turn),
+        last_inbound_at = planq_now(), last_turn = greatest(last_turn, a.turn), missed_question_id = NULL,
         active_job_id = CASE WHEN a.begins THEN p_job ELSE active_job_id END
     WHERE id = c.id;
 END $$;

@@ -22,6 +22,14 @@ FROM elicitations e JOIN steps s ON s.job_id = e.job_id AND s.tenant_id = e.tena
 WHERE e.tenant_id = %(tenant_id)s AND e.root_job_id = %(root_job_id)s AND e.status = 'open'
 ORDER BY e.id
 
+-- name: question_before
+-- The oldest open question of the turn behind which a turn waits that has not begun, and that turn; no row where there is none.
+SELECT e.id, c.active_job_id AS job_id
+FROM jobs j JOIN conversations c ON c.id = j.conversation_id AND c.tenant_id = j.tenant_id
+JOIN elicitations e ON e.root_job_id = c.active_job_id AND e.tenant_id = c.tenant_id AND e.status = 'open'
+WHERE j.id = %(job_id)s AND j.tenant_id = %(tenant_id)s AND j.status = 'queued' AND j.id <> c.active_job_id
+ORDER BY e.id LIMIT 1
+
 -- name: list_conversations
 -- Conversations of a tenant, newest first.
 SELECT * FROM conversations
@@ -59,7 +67,8 @@ SELECT NULL, NULL, NULL, m.id, NULL, m.kind, 'internal', 'done', m.job_id, '', N
 FROM messages m
 WHERE m.tenant_id = %(tenant_id)s AND m.job_id = %(job_id)s AND NOT EXISTS (
     SELECT FROM conversation_messages c
-    WHERE c.tenant_id = m.tenant_id AND c.job_id = m.job_id AND c.direction = 'outbound')
+    WHERE c.tenant_id = m.tenant_id AND c.job_id = m.job_id AND c.direction = 'outbound'
+      AND c.metadata->>'elicitation_id' IS NULL)
 ORDER BY created_at, sequence
 
 -- name: job_of_message
