@@ -19,7 +19,7 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, get_args
 from uuid import uuid4
@@ -28,6 +28,7 @@ import orjson
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -376,8 +377,8 @@ def _defect(request: Request, item: Mapping[str, Any]) -> dict[str, str]:
     place, *path = item["loc"]
     field = ".".join(str(part) for part in path)
     if item["type"] == "extra_forbidden":
-        known = sorted(info.alias or name for name, info in _model_at(request, path[:-1]).items())
-        message = f"unknown field; known fields are {', '.join(known)}"
+        known = _known_fields(request, path[:-1])
+        message = f"unknown field; known fields are {', '.join(known)}" if known else "unknown field"
     elif item["type"] == "missing":
         message = "is required" if path else "expected a JSON body, found none"
     else:
@@ -388,21 +389,27 @@ def _defect(request: Request, item: Mapping[str, Any]) -> dict[str, str]:
     return {"in": str(place), "field": capped(field, 200), "message": message}
 
 
-def _model_at(request: Request, path: Sequence[Any]) -> Mapping[str, Any]:
-    """Return the fields of the model that a place in the body of this request has, for naming what is known."""
+def _known_fields(request: Request, path: Sequence[Any]) -> list[str]:
+    """Return the names of the fields that an object at a place in the body of this request may have."""
     body_field = getattr(request.scope.get("route"), "body_field", None)
-    annotation: Any = body_field.field_info.annotation if body_field is not None else None
+    models = [] if body_field is None else _models(body_field.field_info.annotation)
     for part in path:
-        field = _fields(annotation).get(part)
-        annotation = None if field is None else field.annotation
-    return _fields(annotation)
+        fields = [info.annotation for model in models for name, info in _fields(model) if name == part]
+        # What names no field is the index of an item, or the branch of a union: the models of both are those of all.
+        models = [inner for field in fields for inner in _models(field)] if fields else models
+    return sorted({name for model in models for name, _ in _fields(model)})
 
 
-def _fields(annotation: Any) -> Mapping[str, Any]:
-    for candidate in (annotation, *get_args(annotation)):
-        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-            return candidate.model_fields
-    return {}
+def _fields(model: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
+    """Return the fields of a model by the names that a body has for them."""
+    return ((info.alias or name, info) for name, info in model.model_fields.items())
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """Return the models that an annotation holds, as such, as items or as branches of a union."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models(part)]
 
 
 def _found(value: Any) -> str:

@@ -509,6 +509,11 @@ BAD: list[tuple[Any, int, str]] = [
     (said(direction="outbound"), 422, "direction"),
     (said(**{"from": {"type": "admin", "external_id": "a"}}), 422, "from.type"),
     (said(**{"from": {"external_id": ""}}), 422, "external_id"),
+    (
+        said(**{"from": {"name": "a"}}),
+        422,
+        "from.name: unknown field; known fields are display_name, external_id, type",
+    ),
     (said(**{"from": {}}), 422, "from.external_id: is required"),
     (said(**{"from": {"external_id": "a\r\nX-Tenant-ID: b"}}), 422, "external_id"),
     ({name: value for name, value in said().items() if name != "from"}, 422, "from: is required"),
