@@ -29,7 +29,7 @@ from api.routes.jobs import JobPath, KeyHeader, TraceHeader, WaitQuery
 from shared.domain.errors import PlanqError
 from shared.store.conversations import Arrival
 
-message_routes = strict_router("messages", 401, 403, 409, 410, 421, 422, 429, 500, 502, 503, 504)
+message_routes = strict_router("messages", 401, 402, 403, 409, 410, 421, 422, 429, 500, 502, 503, 504)
 
 _PENDING: dict[int | str, dict[str, Any]] = {
     202: {

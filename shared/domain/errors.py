@@ -391,7 +391,7 @@ class DepthExceeded(ExecutionFailed):
 class BudgetExceeded(ExecutionFailed):
     """The tree of jobs has used up its budget, or an agent its own `limits`.
 
-    To do: submit it again with a larger one.
+    To do: submit it again with a larger one; for a message, raise the `budget` of its tenant, or ask for less.
     """
 
     code = "budget_exceeded"

@@ -13,6 +13,7 @@ from shared.domain import errors
 NO_DATA = "Unable to retrieve data"
 UNAVAILABLE = "The assistant is not available at the moment. Please try again later."
 TOO_LONG = "This took too long. Please try again."
+TOO_MUCH = "This needs more than is allowed here. Please ask for less at once."
 STOPPED = "This request was stopped."
 NOT_POSSIBLE = "Something went wrong. Please try again later."
 
@@ -37,9 +38,9 @@ _SENTENCES: tuple[tuple[str, tuple[type[errors.PlanqError], ...]], ...] = (
             errors.AuthFailed,
             errors.ModelRefused,
             errors.WorkerLost,
-            errors.BudgetExceeded,
         ),
     ),
+    (TOO_MUCH, (errors.BudgetExceeded,)),
     (STOPPED, (errors.Aborted, errors.Cancelled, errors.AnswerDeclined)),
 )
 _BY_CODE = {kind.code: sentence for sentence, kinds in _SENTENCES for kind in kinds}

@@ -432,7 +432,7 @@ def test_an_answer_that_nobody_waits_for_says_which_question_it_answered(api: Ap
         (errors.InternalFault("KeyError: 4711"), 502, None),
         (errors.FirstTokenTimedOut("no token of 4711"), 504, None),
         (errors.JobTimedOut("4711 s are over"), 504, None),
-        (errors.BudgetExceeded("of 4711 tokens"), 403, None),
+        (errors.BudgetExceeded("of 4711 tokens"), 402, None),
     ],
 )
 def test_a_job_that_failed_is_told_in_plain_words(
