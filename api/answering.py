@@ -10,7 +10,7 @@ from api.schemas import AnswerRequest, SettleRequest
 from shared.domain.errors import Conflict, ErrorRecord, InvalidRequest, OutcomeUnknown, TooLarge
 from shared.domain.jobs.elicitations import OUTCOME_SCHEMA, ElicitationAnswer, after_answer
 from shared.domain.jobs.states import ElicitationKind, ElicitationStatus, Settlement, StepKind
-from shared.domain.questions.answering import action_of, content_defects
+from shared.domain.questions.answering import checked_action, content_defects
 from shared.domain.values.encoding import encode
 from shared.store.database import Row
 from shared.store.requests import AnsweredBy, Asked, Verdict
@@ -22,11 +22,12 @@ MAX_CONTENT_BYTES = 64 * 1024
 async def answer_elicitation(services: Services, row: Row, request: AnswerRequest) -> Asked:
     """Answer the question of a row; an answer that is refused changes nothing, and the question stays open.
 
-    Raises `Conflict` where it is closed, `InvalidRequest` with every defect of the content, and `TooLarge`.
+    Raises `Conflict` where it is closed, `InvalidRequest` for an action that is none, or with every defect of the
+    content, and `TooLarge`.
     """
     if row["status"] != ElicitationStatus.OPEN:
         raise is_closed(row)
-    status = action_of(request.action)
+    status = checked_action(request.action)
     by = AnsweredBy(request.by, request.channel, request.reason)
     if row["kind"] == ElicitationKind.OUTCOME:
         return await _settle(services, row, status, request, by)

@@ -250,7 +250,7 @@ class AnswerRequest(RequestBody):
 
     action: str = Field(
         max_length=32,
-        description="`accept`, `decline` or `cancel`; synonyms of them are taken, and any other word declines.",
+        description="`accept`, `decline` or `cancel`; synonyms of them are taken, and any other word is refused.",
     )
     content: Any = Field(None, description="The answers, as the question's schema wants them; only to accept.")
     reason: str | None = Field(None, max_length=2_000, description="Why it is declined or cancelled; it is kept.")

@@ -11,6 +11,8 @@ import typer
 from api.cli.connection import ApiKey, AsJson, Url, connect
 from api.cli.console import as_line, err, out, print_columns, print_json
 from api.cli.outcome import reported
+from shared.domain.errors import InvalidRequest
+from shared.domain.values.pointers import to_pointer
 
 _CHANNEL = "cli"
 
@@ -56,8 +58,8 @@ def answer(
 ) -> None:
     """Answer a question: accept it with its content, or --decline or --cancel it.
 
-    Without --content each answer is asked for, as the question's schema wants it. Exit code 1 when somebody was
-    faster, or the content breaks the schema; then the question stays open.
+    Without --content each answer is asked for, as the question's schema wants it, and again after a wrong entry. Exit
+    code 1 when somebody was faster, or the content breaks the schema; then the question stays open.
     """
     from api.cli.inputs import json_or_file
 
@@ -98,9 +100,30 @@ def _properties(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         if text := wanted.get("description"):
             err.print(as_line(text, 500), style="dim")
         default = wanted.get("default", "" if name not in required else None)
-        typed = typer.prompt(told, default=default, show_default=bool(default), err=True)
-        if typed != "" or name in required:
-            yield name, _value(typed, wanted, name)
+        while True:
+            typed = typer.prompt(told, default=default, show_default=bool(default), err=True)
+            if typed == "" and name not in required:
+                break
+            try:
+                value = _checked(_value(typed, wanted, name), schema, name)
+            except InvalidRequest as error:
+                err.print(as_line(error.message, 500), style="red")
+                continue
+            yield name, value
+            break
+
+
+def _checked(value: Any, schema: Mapping[str, Any], name: str) -> Any:
+    """Return one answer as it is; raises `InvalidRequest` where it breaks what the question's schema says of it."""
+    from shared.domain.questions.answering import content_defects
+
+    place = "/content" + to_pointer((None, name))
+    # References in the schema of one property may lead anywhere in the whole; that others are missing is not meant.
+    found = content_defects({**schema, "required": []}, {name: value})
+    mine = [defect["message"] for defect in found if (defect["pointer"] + "/").startswith(place + "/")]
+    if mine:
+        raise InvalidRequest(f"{name}: {'; '.join(mine)}")
+    return value
 
 
 def _value(typed: Any, wanted: Mapping[str, Any], name: str) -> Any:

@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
+from shared.domain.errors import InvalidRequest, capped
 from shared.domain.jobs.elicitations import ElicitationAnswer
 from shared.domain.jobs.states import ElicitationKind, ElicitationStatus
 from shared.domain.schema.schemas import violations
@@ -93,7 +94,8 @@ def action_of(text: str) -> ElicitationStatus:
     """Return what an action means, whatever its case.
 
     `accept`, `approve`, `yes`, `y` and `submit` accept, `cancel` cancels; all else declines: what is not clearly a
-    yes is none.
+    yes is none. Answers that were given elsewhere are read so; whoever answers here can be asked again
+    (`checked_action`).
     """
     return known_action(text) or ElicitationStatus.DECLINED
 
@@ -102,6 +104,15 @@ def known_action(text: str) -> ElicitationStatus | None:
     """Return what an action means, as `action_of`; None where it is no word for one."""
     word = text.strip().lower()
     return next((status for status, words in _ACTIONS.items() if word in words), None)
+
+
+def checked_action(text: str) -> ElicitationStatus:
+    """Return what an action means, whatever its case; raises `InvalidRequest` for what is no word for one."""
+    if (status := known_action(text)) is not None:
+        return status
+    told = "; ".join(f"{word} ({', '.join(sorted(_ACTIONS[one] - {word}))})" for one, word in ACTIONS.items())
+    message = f"expected one of {told}; found {capped(text, 40)!r}"
+    raise InvalidRequest(f"action: {message}", errors=[{"pointer": "/action", "message": message}])
 
 
 def content_defects(schema: Mapping[str, Any] | None, content: Any) -> list[dict[str, str]]:

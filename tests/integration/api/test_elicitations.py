@@ -12,7 +12,7 @@ import pytest
 
 from shared.domain.jobs.elicitations import APPROVAL_SCHEMA, Elicitation
 from shared.domain.jobs.states import ElicitationKind
-from tests.integration.api.conftest import Api
+from tests.integration.api.conftest import Api, problem_of
 from tests.integration.api.control import Story, begun, call
 
 SCHEMA = {
@@ -140,6 +140,19 @@ def test_bad_answers_change_nothing(api: Api) -> None:
     assert refused == [422, 422, 422, 422, 413, 422, 404, 404, 404, 404]
     assert api.http.get(path).json() == question
     assert story.seen()["steps"][0]["status"] == "waiting"
+
+
+@pytest.mark.parametrize("action", ["accpet", "", "perhaps", "да"])
+def test_what_is_no_word_for_an_action_is_refused_and_declines_nothing(api: Api, action: str) -> None:
+    story, question = asking(api)
+
+    refused = api.http.post(f"/elicitations/{question['id']}", json={"action": action, "content": {"city": "x"}})
+
+    told = problem_of(refused, 422, "invalid_request")
+    assert all(word in told["detail"] for word in ("accept (", "approve", "decline (", "cancel ("))
+    assert told["errors"][0]["pointer"] == "/action"
+    assert api.http.get(f"/elicitations/{question['id']}").json() == question
+    assert story.seen()["status"] == "input_required"
 
 
 def test_what_is_foreign_is_unknown(api: Api) -> None:

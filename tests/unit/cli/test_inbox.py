@@ -90,6 +90,16 @@ def test_what_is_left_empty_and_not_required_is_left_out(planq: Planq, server: R
     assert sent(server)["content"] == {"city": "Pisa", "nights": 2, "early": False}
 
 
+def test_a_wrong_entry_is_asked_for_again(planq: Planq, server: Recorder) -> None:
+    server.answer(200, question(status="accepted"))
+
+    told = planq("answer", ID, given="Pisa\nmany\n2.5\n2\nthird\nsecond\nperhaps\nyes\n\n")
+
+    assert told.exit_code == 0, told.output
+    assert sent(server)["content"] == {"city": "Pisa", "nights": 2, "class": "second", "early": True}
+    assert [told.stderr.count(name + ":") for name in ("nights", "class", "early")] == [2, 1, 1]
+
+
 @pytest.mark.parametrize(
     ("options", "body"),
     [
