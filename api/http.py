@@ -371,6 +371,9 @@ async def _on_invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     defects = [_defect(request, item) for item in error.errors()]
     detail = "; ".join(f"{defect['field'] or defect['in']}: {defect['message']}" for defect in defects)
+    is_partial = any(item["type"] == "missing" and len(item["loc"]) > 1 for item in error.errors())
+    if request.method == "PUT" and is_partial and "PATCH" in _methods_at(request):
+        detail += "; PUT replaces the whole, PATCH changes what it is given"
     return _response(problem(422, domain.InvalidRequest.code, capped(detail), errors=defects))
 
 

@@ -15,8 +15,11 @@ from api.deps import Use, cursor_bytes, cursor_of, no_cursor, page_of, strict_ro
 from api.http import JsonResponse, error_responses
 from api.schemas import MAX_PAGE, Answer, Id, Time
 from shared.domain.errors import InvalidRequest, NotFound, capped
-from shared.domain.tenants.config import TenantConfig, check_storable, read_tenant_id
+from shared.domain.schema.schemas import MAX_DEPTH
+from shared.domain.tenants.config import TenantConfig, check_storable, checked_tenant_config, read_tenant_id
 from shared.domain.tenants.keys import read_scopes
+from shared.domain.values.describe import is_deeper_than
+from shared.domain.values.merge_patch import merge_patch
 from shared.store.api_keys import StoredKey
 from shared.store.tenants import StoredTenant, no_tenant
 
@@ -51,13 +54,26 @@ _TenantCursor = Annotated[
 
 
 class TenantRequest(BaseModel):
-    """All that is said of a tenant; what is left out has its default."""
+    """All that is said of a tenant."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    name: _Name = ""
-    is_disabled: bool = Field(default=False, description="No key of it is let in; what it has begun goes on.")
-    config: TenantConfig = TenantConfig()
+    name: _Name
+    is_disabled: bool = Field(description="No key of it is let in; what it has begun goes on.")
+    config: TenantConfig = Field(description="All of it: a field that is left out has its default.")
+
+
+class TenantChange(BaseModel):
+    """What is to change, as a JSON merge patch (RFC 7396): null gives a field its default, what is absent stays."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: _Name | None = None
+    is_disabled: bool | None = Field(default=None, description="No key of it is let in; what it has begun goes on.")
+    config: dict[str, Any] | None = Field(
+        default=None,
+        description="Fields of the configuration; those of `limits`, `budget` and `retention` one by one.",
+    )
 
 
 class TenantDocument(Answer):
@@ -141,13 +157,34 @@ async def get_tenant(tenant_id: _TenantPath, services: Use) -> Response:
 async def put_tenant(tenant_id: _TenantPath, body: TenantRequest, services: Use) -> Response:
     """Create a tenant, or replace all that is said of one; every process knows it within a second.
 
-    `config` is described in docs/tenants.md. The tenant `default` cannot be disabled.
+    `PATCH` changes single fields. `config` is described in docs/tenants.md. The tenant `default` cannot be disabled.
     """
     check_storable(body.config)
     stored, is_new = await services.tenant_store.put(
         read_tenant_id(tenant_id), body.name, body.config, is_disabled=body.is_disabled
     )
     return JsonResponse(stored.to_json(), status_code=201 if is_new else 200)
+
+
+@tenant_routes.patch(
+    "/tenants/{tenant_id}",
+    response_model=TenantDocument,
+    responses=error_responses(400, 404, 409, 413, 415),
+)
+async def patch_tenant(tenant_id: _TenantPath, body: TenantChange, services: Use) -> Response:
+    """Change what is given of a tenant, and leave the rest; every process knows it within a second.
+
+    409 where somebody else has changed the tenant at the same moment: send it again.
+    """
+    if is_deeper_than(body.config, MAX_DEPTH):
+        raise InvalidRequest(f"config: expected at most {MAX_DEPTH} levels, found more")
+    seen = await services.tenant_store.get(_known_form(tenant_id))
+    present = {"name": seen.name, "is_disabled": seen.is_disabled, "config": seen.config}
+    defaults = {"name": "", "is_disabled": False, "config": {}}
+    changed = {**defaults, **merge_patch(present, body.model_dump(include=body.model_fields_set))}
+    config = checked_tenant_config(changed.pop("config"))
+    stored = await services.tenant_store.change(seen.id, **changed, config=config, seen_at=seen.updated_at)
+    return JsonResponse(stored.to_json())
 
 
 @tenant_routes.get("/tenants/{tenant_id}/keys", response_model=KeyPage, responses=error_responses(404))

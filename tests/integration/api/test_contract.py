@@ -102,6 +102,7 @@ OPERATIONS = [
     ("GET", "/tenants"),
     ("GET", "/tenants/{tenant_id}"),
     ("PUT", "/tenants/{tenant_id}"),
+    ("PATCH", "/tenants/{tenant_id}"),
     ("GET", "/tenants/{tenant_id}/keys"),
     ("POST", "/tenants/{tenant_id}/keys"),
     ("DELETE", "/tenants/{tenant_id}/keys/{key_id}"),

@@ -32,6 +32,7 @@ OPENED_BY = {
     "GET /metrics": "admin",
     "GET /tenants": "admin",
     "PUT /tenants/acme": "admin",
+    "PATCH /tenants/acme": "admin",
     "POST /tenants/acme/keys": "admin",
     "POST /messages/inbound": "messages",
     "GET /conversations": "jobs messages",

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 
 from shared.domain.errors import InvalidArguments
+from shared.domain.values.merge_patch import merge_patch
 from tests.unit.domain.strategies import json_values
-from worker.tools.builtin.memory import check_size, merge_patch, moment_title, storable_json
+from worker.tools.builtin.memory import check_size, moment_title, storable_json
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from shared.domain.errors import Cancelled, InvalidArguments, InvalidRequest, ca
 from shared.domain.jobs.schedule import read_moment
 from shared.domain.jobs.states import Effect
 from shared.domain.values.describe import is_deeper_than
+from shared.domain.values.merge_patch import merge_patch
 from shared.ports import KeptMoment, Moment, MomentQuery, ToolContext
 from worker.tools.declare import tool
 from worker.tools.services import ToolServices
@@ -234,19 +235,6 @@ async def update_user_metadata(
 
     kept = await services.memory.change_user(context.tenant_id, context.user_id, change)
     return {"status": "success", "user_id": context.user_id, "metadata": dict(kept)}
-
-
-def merge_patch(target: Any, patch: Any) -> Any:
-    """Return `target` changed by `patch`, which is not changed itself. Source: RFC 7396, section 2."""
-    if not isinstance(patch, Mapping):
-        return patch
-    merged = dict(target) if isinstance(target, Mapping) else {}
-    for name, value in patch.items():
-        if value is None:
-            merged.pop(name, None)
-        else:
-            merged[name] = merge_patch(merged.get(name), value)
-    return merged
 
 
 _EVENT = "action"
