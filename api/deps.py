@@ -111,8 +111,9 @@ def announce_ended(services: Services, ended: Iterable[UUID]) -> None:
 
 
 async def job_when_ended(services: Services, job_id: UUID, seconds: float, request: Request) -> JobView | None:
-    """Return the caller's job as soon as it has ended, or as it stands after so many seconds.
+    """Return the caller's job as soon as it has ended or asks a person, or as it stands after so many seconds.
 
+    A question that was open before ends no wait.
     None when the client has gone. The time waited is noted in the request's scope. Raises `NotFound`.
     """
     tenant_id = caller_of(request.scope).tenant_id

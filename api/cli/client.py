@@ -70,7 +70,7 @@ class Client:
         return self._json("POST", "/jobs", json=body, headers=headers)
 
     def job(self, job_id: str, *, wait: float | None = None) -> Json:
-        """Return a job; with `wait` seconds, as soon as it has ended or the time is over."""
+        """Return a job; with `wait` seconds, as soon as it has ended or asks a person, or the time is over."""
         if wait is None:
             return self._json("GET", _job(job_id))
         return self._json("GET", _job(job_id), params={"wait": wait}, timeout=wait + self._timeout)

@@ -174,7 +174,7 @@ async def get_execution(
     services: Use,
     wait: WaitQuery = 0.0,
 ) -> Response:
-    """Return an execution, of any depth, while it runs and afterwards; with `wait`, as soon as it has ended.
+    """Return an execution, of any depth, while it runs and afterwards; with `wait`, once it ends or asks a person.
 
     Its id is that of its job.
     """

@@ -101,7 +101,7 @@ async def get_job(
     services: Use,
     wait: WaitQuery = 0.0,
 ) -> Response:
-    """Return a job; with `wait`, as soon as it has ended, or as it stands when the time is over."""
+    """Return a job; with `wait`, as soon as it has ended or asks a person, or as it stands when the time is over."""
     return await _answer(services, job_id_of(job_id), wait, request)
 
 

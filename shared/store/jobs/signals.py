@@ -19,7 +19,7 @@ from shared.domain.errors import DatabaseUnavailable
 from shared.store.database import KEEPALIVE, Database
 
 ENDED = "planq_ended"
-"""Channel: ids of jobs that have ended, separated by commas."""
+"""Channel: ids of jobs that have ended, or that a person has been asked something for, separated by commas."""
 
 CANCELLED = "planq_cancelled"
 """Channel: ids of jobs that were cancelled, for workers that run their steps. When one gets lost the step runs to its

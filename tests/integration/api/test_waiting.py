@@ -10,6 +10,9 @@ from time import monotonic
 import httpx
 import pytest
 
+from shared.domain.jobs.elicitations import Elicitation
+from shared.domain.jobs.states import ElicitationKind
+from tests.integration.api import control
 from tests.integration.api.conftest import Api, MakeApi, problem_of
 from tests.support.waiting import eventually
 
@@ -45,6 +48,25 @@ def test_a_notification_ends_the_wait(make_api: MakeApi) -> None:
 
         assert response.result(timeout=60).json()["status"] == "completed"
     assert api.waiting() == 0
+
+
+def test_a_question_ends_the_wait_for_its_job_and_the_jobs_above(make_api: MakeApi) -> None:
+    api = make_api(wait_poll_seconds=NEVER)
+    control.publish(api, control.TOOLS)
+    root, child = (control.begun(api, control.call("look")) for _ in range(2))
+    api.jobs.execute(
+        "UPDATE jobs SET parent_job_id = %s, root_job_id = %s WHERE id = %s RETURNING id", root.id, root.id, child.id
+    )
+    eventually(lambda: listeners(api))
+    begun = monotonic()
+    with ThreadPoolExecutor() as pool:
+        waiting = [wait_in_background(api, job.id, pool) for job in (root, child)]
+
+        child.ask(0, Elicitation(ElicitationKind.FORM, "Where to?"))
+
+        found = [response.result(timeout=60).json() for response in waiting]
+    assert [(job["status"], len(job["open_questions"])) for job in found] == [("input_required", 1)] * 2
+    assert monotonic() - begun < 15, "not the time of the poll, which is 20 s at the most"
 
 
 def test_an_ending_whose_notification_is_lost_is_found_by_the_poll(make_api: MakeApi) -> None:

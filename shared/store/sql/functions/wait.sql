@@ -85,6 +85,8 @@ BEGIN
     PERFORM planq_append_event(j.tenant_id, p_job, 'step_asking', json_build_object(
         'round', p_round, 'index', p_index, 'attempt', p_attempt, 'error', p_error, 'elicitation', q.id, 'kind', q.kind));
     PERFORM planq_tell_question(j.tenant_id, coalesce(j.root_job_id, p_job), p_job, q.id, q.kind);
+    -- Who waits for the end of one of these jobs has to learn of the question first.
+    PERFORM pg_notify('planq_ended', array_to_string(planq_lineage(p_job), ','));
     RETURN true;
 END $$;
 
