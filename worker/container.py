@@ -64,6 +64,7 @@ from shared.store.signing import SigningSecrets
 from shared.store.tenants import TenantDirectory
 from shared.store.texts import PostgresTexts
 from shared.telemetry.logs import hide
+from shared.vocabulary import count_tokens
 from worker.agents import SWITCHED, AgentBackends, AgentServices, OrchestrationConclusions, agent_tools
 from worker.attempts import Attempts, AttemptSettings
 from worker.attempts.background import Backgrounds
@@ -75,7 +76,6 @@ from worker.llm.gateway import ModelGateway
 from worker.llm.live import LiveTexts
 from worker.llm.planners import InstalledPlanners, load_planners
 from worker.llm.settings import ModelSettings
-from worker.llm.vocabulary import count_tokens
 from worker.tools.builtin.web import read_web_access
 from worker.tools.registry import Registry, load_registry
 from worker.tools.services import ToolServices

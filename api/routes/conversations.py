@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -28,6 +29,7 @@ from api.schemas import MAX_PAGE, Answer, Id, Time
 from shared.domain.conversations.failure import said
 from shared.domain.conversations.messages import Direction, MessageKind, MessageStatus, Policy
 from shared.store.database import Row, shown_time
+from shared.vocabulary import count_tokens
 
 conversation_routes = strict_router("messages")
 
@@ -84,7 +86,7 @@ class ConversationMessage(Answer):
     user_id: str
     source_id: str | None = Field(description="The channel's own id of the message.")
     text: str
-    tokens: int = Field(description="About how many tokens the stored text has.")
+    tokens: int = Field(description="How many tokens the stored text has, counted with the encoding cl100k_base.")
     content: Any = Field(
         description="Of a call `{id, name, arguments}`, of its response `{id, name, output}` or `{id, name, error}`; "
         "of a message what came with its text."
@@ -166,7 +168,10 @@ async def get_messages(
     below = None if cursor is None else int.from_bytes(_bytes_of(cursor)[8:], "big", signed=True)
     await services.conversations.one(who.tenant_id, found)
     rows = await services.conversations.messages(who.tenant_id, found, below=below, limit=limit + 1)
-    return page_of(rows, limit, _message, lambda row: cursor_of(row["sequence"].to_bytes(16, "big")))
+    # In a thread, because counting tokens takes a moment, and the first time a second.
+    return await asyncio.to_thread(
+        page_of, rows, limit, _message, lambda row: cursor_of(row["sequence"].to_bytes(16, "big"))
+    )
 
 
 @conversation_routes.patch(
@@ -209,7 +214,7 @@ async def get_messages_of_job(job_id: JobPath, services: Use, who: Who) -> Respo
     found = job_id_of(job_id)
     await services.requests.view(who.tenant_id, found, only_ended=True)
     rows = await services.conversations.messages_of_job(who.tenant_id, found)
-    return JsonResponse({"items": [_message(row) for row in rows]})
+    return JsonResponse({"items": await asyncio.to_thread(lambda: [_message(row) for row in rows])})
 
 
 async def _shown(services: Services, who: Who, conversation_id: UUID) -> Response:
@@ -238,11 +243,12 @@ def _conversation(row: Row) -> dict[str, Any]:
 
 
 def _message(row: Row) -> dict[str, Any]:
-    copied = ("sequence", "turn", "kind", "direction", "status", "user_id", "source_id", "tokens", "content")
+    copied = ("sequence", "turn", "kind", "direction", "status", "user_id", "source_id", "content")
     return {
         **{name: None if row[name] is None else str(row[name]) for name in ("id", "conversation_id", "job_id")},
         **{name: row[name] for name in (*copied, "metadata")},
         "text": said(row["text"], row["metadata"]),
+        "tokens": count_tokens(row["text"]),
         "created_at": shown_time(row["created_at"]),
     }
 

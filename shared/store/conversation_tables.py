@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import BigInteger, Column, Computed, ForeignKey, Index, Integer, Numeric, Text, text
+from sqlalchemy import BigInteger, Column, ForeignKey, Index, Numeric, Text, text
 from sqlalchemy.dialects.postgresql import JSON
 from sqlmodel import Field, SQLModel
 
@@ -71,11 +71,10 @@ class ConversationMessageRow(SQLModel, table=True):
     """One row of a conversation, in its order: words, or the call of a tool or its response.
 
     `source_id` is the channel's own id of an inbound message, unique in its conversation; `idempotency_key` came with
-    its request, whose digest is `request_hash`. `tokens` is about how many its text has, four
-    characters being one. The outbound message of a turn without an answer has no text, and the reason in its
-    metadata. The job need not be there any more. All rows of a `turn` share its number; an inbound message has none
-    while its job is held, or while it merges: it came in that `round` of the job that runs, and its `submission`
-    becomes a job of its own if that one ends without taking it in.
+    its request, whose digest is `request_hash`. The outbound message of a turn without an answer has no text, and the
+    reason in its metadata. The job need not be there any more. All rows of a `turn` share its number; an inbound
+    message has none while its job is held, or while it merges: it came in that `round` of the job that runs, and its
+    `submission` becomes a job of its own if that one ends without taking it in.
     """
 
     __tablename__ = "conversation_messages"
@@ -112,9 +111,6 @@ class ConversationMessageRow(SQLModel, table=True):
     request_hash: str | None = text_column(nullable=True)
     user_id: str = text_column("")
     text: str = text_column("")
-    tokens: int = Field(
-        default=0, sa_column=Column(Integer, Computed("(length(text) + 3) / 4", persisted=True), nullable=False)
-    )
     content: Any = json_column()
     meta: Any = Field(default=None, sa_column=Column("metadata", JSON, nullable=True))
     job_id: UUID | None = None

@@ -22,6 +22,7 @@ from shared.domain.models.exchange import Ask, Findings
 from shared.domain.models.failure import error_class
 from shared.domain.plan.interpret import Malformed
 from shared.domain.rounds.guide import guide_text, read_guide
+from shared.vocabulary import count_tokens
 from tests.conformance.cases import Case
 from tests.conformance.rule import Expected, Rule
 from worker.llm.gateway import Patience
@@ -29,7 +30,6 @@ from worker.llm.prompts import render_prompt
 from worker.llm.provider_errors import translated
 from worker.llm.request import respond_request
 from worker.llm.settings import ModelSettings
-from worker.llm.vocabulary import count_tokens
 
 Answer = Any
 Adapter = Callable[[Any], Answer]

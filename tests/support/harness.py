@@ -51,6 +51,7 @@ from shared.store.orchestrations import PostgresOrchestrations
 from shared.store.payloads import PayloadStore
 from shared.store.requests import Submission
 from shared.store.tenants import TenantDirectory
+from shared.vocabulary import count_tokens
 from tests.support.requests import OpenRequestStore
 from worker.agents import AgentBackends, AgentServices, OrchestrationConclusions, agent_tools
 from worker.attempts import Attempts, AttemptSettings
@@ -59,7 +60,6 @@ from worker.engine import Carried, Dispatcher, DispatcherSettings, Sweeper, Swee
 from worker.engine.in_flight import InFlightWork, attempt_of
 from worker.engine.persist import persist
 from worker.llm.gateway import ModelGateway
-from worker.llm.vocabulary import count_tokens
 from worker.tools.declare import ToolOptions, options_of
 from worker.tools.function import FunctionTool
 from worker.tools.registry import Registry

@@ -83,6 +83,17 @@ def test_a_job_outside_conversations_has_the_messages_of_its_chained_tool(api: A
     assert api.http.get(f"/jobs/{uuid4()}/messages").status_code == 404
 
 
+def test_tokens_are_counted_and_not_guessed_by_length(api: Api) -> None:
+    received = says(api, "漢" * 3_000, thread=str(uuid4()))
+    answers(api, received, "tiktoken is great!")
+
+    of_conversation = api.http.get(f"/conversations/{received.conversation_id}/messages").json()["items"]
+    of_job = api.http.get(f"/jobs/{received.job_id}/messages").json()["items"]
+
+    assert [row["tokens"] for row in of_conversation] == [6, 6_000]
+    assert [row["tokens"] for row in of_job] == [6_000, 6]
+
+
 def test_policy_and_closing(api: Api) -> None:
     first = says(api, "hello", thread=str(uuid4()))
     path = f"/conversations/{first.conversation_id}"

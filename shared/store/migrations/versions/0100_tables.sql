@@ -518,7 +518,6 @@ CREATE TABLE conversation_messages (
     request_hash TEXT,
     user_id TEXT DEFAULT '' NOT NULL,
     text TEXT DEFAULT '' NOT NULL,
-    tokens INTEGER GENERATED ALWAYS AS ((length(text) + 3) / 4) STORED NOT NULL,
     content JSON,
     metadata JSON,
     job_id UUID,
