@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from api.callers import Caller
 from api.deps import Services
 from api.recovery import verdict_of
 from api.schemas import AnswerRequest, SettleRequest
@@ -11,6 +12,7 @@ from shared.domain.errors import Conflict, ErrorRecord, InvalidRequest, OutcomeU
 from shared.domain.jobs.elicitations import OUTCOME_SCHEMA, ElicitationAnswer, after_answer
 from shared.domain.jobs.states import ElicitationKind, ElicitationStatus, Settlement, StepKind
 from shared.domain.questions.answering import checked_action, content_defects
+from shared.domain.tenants.keys import KeyScope
 from shared.domain.values.encoding import encode
 from shared.store.database import Row
 from shared.store.requests import AnsweredBy, Asked, Verdict
@@ -19,22 +21,28 @@ MAX_CONTENT_BYTES = 64 * 1024
 """Largest content of an answer: it goes along with every later claim of the step."""
 
 
-async def answer_elicitation(services: Services, row: Row, request: AnswerRequest) -> Asked:
+async def answer_elicitation(services: Services, row: Row, request: AnswerRequest, who: Caller) -> Asked:
     """Answer the question of a row; an answer that is refused changes nothing, and the question stays open.
 
-    Raises `Conflict` where it is closed, `InvalidRequest` for an action that is none, or with every defect of the
-    content, and `TooLarge`.
+    Raises `Conflict` where it is closed, `NotAsked` where it is asked of others, `InvalidRequest` for an action that
+    is none, or with every defect of the content, and `TooLarge`.
     """
     if row["status"] != ElicitationStatus.OPEN:
         raise is_closed(row)
     status = checked_action(request.action)
-    by = AnsweredBy(request.by, request.channel, request.reason)
+    by = answered_by(who, request.by, request.channel, request.reason)
     if row["kind"] == ElicitationKind.OUTCOME:
         return await _settle(services, row, status, request, by)
     content = _content(row["schema"], request.content) if status is ElicitationStatus.ACCEPTED else None
     answer = ElicitationAnswer(ElicitationKind(row["kind"]), status, content, request.reason)
     after = after_answer(answer, StepKind(row["step_kind"]))
     return await services.elicitations.answer(row["tenant_id"], row["id"], answer, after, by)
+
+
+def answered_by(who: Caller, name: str | None = None, channel: str = "api", reason: str | None = None) -> AnsweredBy:
+    """Return who answers over HTTP: the person whom the caller names, and the caller's own key."""
+    is_operator = not who.scopes.isdisjoint((KeyScope.APPROVE, KeyScope.ADMIN))
+    return AnsweredBy(name, channel, reason, who.key_id, who.key_name or None, is_operator)
 
 
 def is_closed(row: Row) -> Conflict:

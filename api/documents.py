@@ -279,11 +279,18 @@ def elicitation_document(row: Row) -> _Document:
     """Return an `ElicitationDocument`."""
     copied = ("round", "step_index", "attempt", "kind", "status", "message", "schema", "url", "details", "content")
     return {
-        **{name: row[name] for name in (*copied, "reason", "answered_by", "channel")},
+        **{name: row[name] for name in (*copied, "asked_of", "reason", "answered_by", "channel")},
+        "asked_ids": row["asked_ids"] or [],
+        "answered_key": _key_of_answer(row),
         **{name: str(row[name]) for name in ("id", "job_id", "root_job_id")},
         **{name: shown_time(row[name]) for name in ("created_at", "answered_at", "due_at")},
         "default": row["default_content"],
     }
+
+
+def _key_of_answer(row: Row) -> _Document | None:
+    id, name = row["answered_key_id"], row["answered_key"]
+    return None if name is None else {"id": None if id is None else str(id), "name": name}
 
 
 def agent_document(stored: StoredDocument) -> _Document:

@@ -223,7 +223,7 @@ _BY_STATUS: Mapping[int, Sequence[type[PlanqError]]] = {
     400: (domain.TenantRequired,),
     401: (domain.Unauthorized,),
     402: (domain.BudgetExceeded,),
-    403: (domain.ForeignTenant, domain.PolicyDenied, domain.DepthExceeded),
+    403: (domain.ForeignTenant, domain.NotAsked, domain.PolicyDenied, domain.DepthExceeded),
     404: (domain.NotFound,),
     409: (domain.Conflict, domain.Aborted, domain.Cancelled, domain.AnswerDeclined, domain.OutcomeUnknown),
     410: (domain.Erased,),

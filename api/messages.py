@@ -35,7 +35,8 @@ from shared.domain.conversations.inbound import CanonicalMessage, checked_text
 from shared.domain.conversations.messages import Direction, MessageKind, MessageStatus
 from shared.domain.conversations.wording import injection_kinds
 from shared.domain.errors import Conflict, NotFound
-from shared.domain.jobs.states import JobStatus, StepStatus
+from shared.domain.jobs.elicitations import Addressee
+from shared.domain.jobs.states import AskedOf, ElicitationKind, JobStatus, StepStatus
 from shared.domain.questions.answering import ACTIONS
 from shared.ports.tenants import Tenant
 from shared.settings import Settings
@@ -61,6 +62,9 @@ _RUNS = "Message is being processed"
 _ASKS = "A question has to be answered first"
 _WAITS = "Message queued; a question of the turn before it has to be answered first"
 _TAKEN = "Message was taken as the answer to a question"
+_ASKS_OTHERS = "This waits for an approval by others"
+_WAITS_FOR_APPROVAL = "Message queued; the turn before it waits for an approval by others"
+_WAITS_FOR_ANSWER = "Message queued; the turn before it waits for an answer by others"
 
 
 class InboundRequest(CanonicalMessage):
@@ -386,10 +390,16 @@ async def _pending(services: Services, who: Caller, view: JobView, taken: Mappin
         answer |= {"status": "queued", "message": _QUEUED}
     if (found := await _question(services, who, view)) is not None:
         question, turn = found
-        document = elicitation_document(await services.elicitations.one(who.tenant_id, question))
-        answer |= {"status": "input_required", "message": _ASKS, "elicitation": document}
-        if turn != job_id:
-            answer |= {"message": _WAITS, "behind_job_id": str(turn)}
+        row = await services.elicitations.one(who.tenant_id, question)
+        is_theirs = Addressee(AskedOf(row["asked_of"]), tuple(row["asked_ids"] or ())).includes(view.row["user_id"])
+        asked = {"status": "input_required", "elicitation": elicitation_document(row)}
+        if turn == job_id:
+            answer |= {**asked, "message": _ASKS if is_theirs else _ASKS_OTHERS}
+        elif is_theirs:
+            answer |= {**asked, "message": _WAITS, "behind_job_id": str(turn)}
+        else:
+            told = _WAITS_FOR_APPROVAL if row["kind"] == ElicitationKind.APPROVAL else _WAITS_FOR_ANSWER
+            answer |= {"message": told, "behind_job_id": str(turn)}
     return JsonResponse(answer, status_code=202, headers=_location(job_id))
 
 

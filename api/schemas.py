@@ -14,6 +14,7 @@ from pydantic.config import JsonDict
 from api.plan_schemas import GuideDocument, PlanDocument
 from shared.domain.jobs.budget import LIMITS, read_budget
 from shared.domain.jobs.states import (
+    AskedOf,
     Effect,
     ElicitationKind,
     ElicitationStatus,
@@ -397,9 +398,12 @@ class ElicitationDocument(Answer):
     url: str | None = Field(description="Where the person has to go.")
     details: dict[str, Any] | None = Field(description="Of an approval or an outcome the call that it is about.")
     default: Any = Field(description="The content where nobody answers in time; null for none.")
+    asked_of: AskedOf = Field(description="Who may answer it beside an operator: `operator` is nobody else.")
+    asked_ids: list[str] = Field(description="Of `asker` and `ids` the persons.")
     content: Any = Field(description="What was answered.")
     reason: str | None
-    answered_by: str | None
+    answered_by: str | None = Field(description="Who answered, as `by` or the channel says.")
+    answered_key: dict[str, str | None] | None = Field(description="The `id` and `name` of the key that answered.")
     channel: str | None
     created_at: Time
     answered_at: Time | None

@@ -364,8 +364,10 @@ class Settings(BaseSettings):
     agent_orchestrator_enabled: bool = Field(
         default=True, description="Whether agents may orchestrate others; off, their tools refuse with `policy`."
     )
-    tool_policy: Annotated[dict[str, str], NoDecode, PlainValidator(read_tool_policy)] = Field(
-        default={}, description='JSON, `{"TOOL": "auto", …}`, names with `*`: `auto`, `ask` a person, or `deny`.'
+    tool_policy: Annotated[dict[str, Any], NoDecode, PlainValidator(read_tool_policy)] = Field(
+        default={},
+        description='JSON, `{"TOOL": "auto", …}`, names with `*`: `auto`, `ask` an operator, `ask:asker`, '
+        '`{"ask": [ids]}`, or `deny`.',
     )
     orchestrate_planner_model: Annotated[str | None, AfterValidator(optional_model_name)] = Field(
         default=None,

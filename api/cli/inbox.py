@@ -143,4 +143,5 @@ _BOOLEANS = {"y": True, "yes": True, "n": False, "no": False}
 
 def _row(question: dict[str, Any]) -> list[str]:
     place = f"{question['job_id']} ${question['step_index']}"
-    return [question["id"], question["kind"], question["status"], place, as_line(question["message"], 100)]
+    whom = question["asked_of"]
+    return [question["id"], question["kind"], question["status"], whom, place, as_line(question["message"], 100)]

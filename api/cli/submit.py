@@ -44,7 +44,9 @@ _Prompt = Annotated[
 ]
 _Policy = Annotated[
     list[str] | None,
-    typer.Option(metavar="TOOL=auto|ask|deny", help="Whether a tool is called; names may have *. Repeatable."),
+    typer.Option(
+        metavar="TOOL=auto|ask|deny", help="Whether a tool is called; names may have *, ask:operator. Repeatable."
+    ),
 ]
 _Tools = Annotated[str | None, typer.Option(metavar="NAME,NAME", help="The same as --tool, all in one.")]
 _Budget = Annotated[

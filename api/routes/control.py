@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
+from api.answering import answered_by
 from api.callers import Who
 from api.deps import StepPath, Use, job_id_of, step_index_of, strict_router
 from api.documents import fork_preview
@@ -127,7 +128,7 @@ async def settle_step(job_id: JobPath, index: StepPath, body: SettleRequest, ser
         return await answer_with(services, who, found)
     tools = await services.catalogue.renewed(who.tenant_id)
     verdict = await verdict_of(body, job, step, tools, services.settings, services.payloads)
-    asked = await services.requests.settle(who.tenant_id, found, step["index"], verdict)
+    asked = await services.requests.settle(who.tenant_id, found, step["index"], verdict, answered_by(who))
     if not asked.applied and not await services.requests.was_settled(who.tenant_id, found, step["index"], *repeated):
         _, (now,) = await services.requests.planned(who.tenant_id, found, step["index"])
         raise asks_nothing(job, step["index"], StepStatus(now["status"]))

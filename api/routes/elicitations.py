@@ -66,17 +66,18 @@ async def get_elicitation(elicitation_id: ElicitationPath, services: Use, who: W
 @elicitation_routes.post(
     "/elicitations/{elicitation_id}",
     response_model=ElicitationDocument,
-    responses=error_responses(400, 404, 409, 413, 415),
+    responses=error_responses(400, 403, 404, 409, 413, 415),
 )
 async def answer_question(elicitation_id: ElicitationPath, body: AnswerRequest, services: Use, who: Who) -> Response:
     """Answer a question, and return it; its job goes on.
 
     The first answer counts, all others are refused: 409. A content that breaks the question's schema is refused with
-    every defect and its place, 422, and the question stays open.
+    every defect and its place, 422, and the question stays open. So does one that is asked of others (`asked_of`):
+    403 with the code `not_asked`; a key with the scope `approve` or `admin` may answer any.
     """
     found = _id_of(elicitation_id)
     row = await services.elicitations.one(who.tenant_id, found)
-    asked = await answer_elicitation(services, row, body)
+    asked = await answer_elicitation(services, row, body, who)
     now = await services.elicitations.one(who.tenant_id, found)
     if not asked.applied:
         raise is_closed(now)

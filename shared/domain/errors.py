@@ -7,6 +7,7 @@
     │   ├── Unauthorized          unauthorized          401
     │   ├── TenantRequired        tenant_required       400, a message names no tenant
     │   ├── ForeignTenant         foreign_tenant        403, a message names another tenant than its key's
+    │   ├── NotAsked              not_asked             403, somebody else is to answer the question
     │   ├── NotFound              not_found             404
     │   ├── Conflict              conflict              409
     │   ├── Erased                erased                410
@@ -159,6 +160,16 @@ class ForeignTenant(RequestRefused):
     """
 
     code = "foreign_tenant"
+    status = 403
+
+
+class NotAsked(RequestRefused):
+    """A question is asked of somebody else: of an operator, of other persons, or of the one for whom the job is done.
+
+    To do: have those answer it; an operator needs a key with the scope `approve` or `admin`.
+    """
+
+    code = "not_asked"
     status = 403
 
 

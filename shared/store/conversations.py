@@ -141,8 +141,9 @@ class ConversationStore:
         value = await self._arrivals.do(_Message(message, values))
         if value["outcome"] != "asking":
             return _received(value)
-        named = {"tenant_id": inbound.submission.tenant_id, "root_job_id": UUID(value["job_id"])}
-        questions = await self._database.fetch_all("questions_of_turn", **named)
+        turn = {"tenant_id": inbound.submission.tenant_id, "root_job_id": UUID(value["job_id"])}
+        # What is asked of others is no question to this message.
+        questions = await self._database.fetch_all("questions_of_turn", person=storable(inbound.user_id), **turn)
         answered = await self._answer(inbound, message, questions)
         if answered is not None:
             return answered
@@ -166,14 +167,14 @@ class ConversationStore:
     async def _answer(
         self, inbound: Inbound, message: Mapping[str, Any], questions: Sequence[Row]
     ) -> Received | None:
-        """Answer the oldest question of the active turn, and of the jobs below it, that the message fits."""
-        by = AnsweredBy(inbound.user_id or None, inbound.channel).fields()
+        """Answer the oldest of the questions that the message fits."""
+        by = AnsweredBy(storable(inbound.user_id) or None, inbound.channel)
         for row in questions:
             answer = answer_of_message(ElicitationKind(row["kind"]), row["schema"], inbound.text)
             if answer is None:
                 continue
             after = after_answer(answer, StepKind(row["step_kind"]))
-            said = {**by, "status": str(answer.status), "content": stored_text(answer.content)}
+            said = {**by.fields(), "status": str(answer.status), "content": stored_text(answer.content)}
             given = json_text(said), isinstance(after, Continues), json_text(after_answer_fields(after))
             value = await self._database.call("planq_answer_by_message", json_text(message), row["id"], *given)
             if value["outcome"] == Arrival.ANSWERED:
@@ -187,7 +188,7 @@ class ConversationStore:
 
         Whether a call took effect stays open: that is not the writer's to decide.
         """
-        by = AnsweredBy(inbound.user_id or None, inbound.channel, "another message came")
+        by = AnsweredBy(storable(inbound.user_id) or None, inbound.channel, "another message came")
         store, wakes = ElicitationStore(self._database), list[Wake]()
         for row in questions:
             if (kind := ElicitationKind(row["kind"])) is not ElicitationKind.OUTCOME:

@@ -15,11 +15,12 @@ from hashlib import sha256
 from typing import Any, Self
 from uuid import UUID
 
-from shared.domain.errors import Conflict, ErrorRecord, NotFound, storable
+from shared.domain.errors import Conflict, ErrorRecord, NotAsked, NotFound, storable
 from shared.domain.jobs.limits import Limits
 from shared.domain.jobs.states import (
     STAGES,
     TERMINAL_JOB,
+    AskedOf,
     ElicitationStatus,
     JobStatus,
     Priority,
@@ -107,36 +108,54 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredBy:
-    """Who answers a question, why, and over which channel; nobody where it is not known."""
+    """Who answers a question, why, and over which channel; nobody where it is not known.
+
+    Over HTTP with a key, `name` is what its holder says; who `is_operator` may answer whatever is asked of whom.
+    """
 
     name: str | None = None
     channel: str = "api"
     reason: str | None = None
+    key_id: UUID | None = None
+    key_name: str | None = None
+    is_operator: bool = False
 
-    def fields(self) -> dict[str, str]:
+    def fields(self) -> dict[str, Any]:
         """Return the fields in which `planq_answer_question` takes it."""
-        found = {"answered_by": self.name, "channel": self.channel, "reason": self.reason}
-        return {field: storable(text) for field, text in found.items() if text is not None}
+        found = {"answered_by": self.name, "channel": self.channel, "reason": self.reason, "key": self.key_name}
+        key_id = None if self.key_id is None else str(self.key_id)
+        texts = {field: storable(text) for field, text in found.items() if text is not None}
+        return {**texts, "key_id": key_id, "is_operator": self.is_operator}
+
+
+_OPERATORS = "a key with the scope approve or admin"
+_ASKED_OF = {
+    AskedOf.ASKER: f"the person for whom the job is done; expected `by` to name them, or none, or {_OPERATORS}",
+    AskedOf.IDS: f"the persons in `asked_ids`; expected `by` to name one of them, or {_OPERATORS}",
+    AskedOf.OPERATOR: f"an operator; expected {_OPERATORS}",
+}
 
 
 async def close_question(
     database: Database,
     tenant_id: str,
     id: UUID,
-    said: Mapping[str, str | None],
+    said: Mapping[str, Any],
     *,
     again: bool,
     item: Mapping[str, Any],
 ) -> Asked:
     """Close an open question; only the first answer applies. The arguments are those of `planq_answer_question`.
 
-    Raises `NotFound` when the tenant has no such question.
+    Raises `NotFound` when the tenant has no such question, and `NotAsked` where it is asked of others.
     """
     value = await database.call(
         "planq_answer_question", tenant_id, id, json_text(said), False, again, json_text(item)
     )
     if not value["found"]:
         raise NotFound(f"there is no elicitation {id}")
+    if (whom := value.get("asked_of")) is not None:
+        raise NotAsked(f"elicitation {id} is asked of {_ASKED_OF[AskedOf(whom)]}", asked_of=whom)
     return asked_of(value)
 
 

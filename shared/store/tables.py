@@ -36,6 +36,7 @@ from sqlmodel import Field, SQLModel
 
 from shared.domain.jobs.states import (
     AfterSteps,
+    AskedOf,
     Effect,
     ElicitationKind,
     ElicitationStatus,
@@ -289,7 +290,9 @@ class ElicitationRow(SQLModel, table=True):
 
     `ordinal` counts the questions of one call of a tool; `details` is what belongs to the `kind`, `state` what who
     asks gets back with the answer, and nobody else sees. `default_content` is the answer where nobody gives one until
-    the step's `wake_at`. Once it `is_spent` its step asks anew instead of using the answer.
+    the step's `wake_at`. Once it `is_spent` its step asks anew instead of using the answer. Whom it is `asked_of` is
+    decided when it is asked; `asked_ids` are persons. `answered_by` is who they say they are, `answered_key` the key
+    with which that came over HTTP.
     """
 
     __tablename__ = "elicitations"
@@ -316,9 +319,13 @@ class ElicitationRow(SQLModel, table=True):
     details: Any = json_column()
     default_content: Any = json_column()
     state: Any = json_column()
+    asked_of: str = enum_column("asked_of", AskedOf, default="anyone")
+    asked_ids: list[str] | None = texts_column()
     content: Any = json_column()
     reason: str | None = text_column(nullable=True)
     answered_by: str | None = text_column(nullable=True)
+    answered_key: str | None = text_column(nullable=True)
+    answered_key_id: UUID | None = None
     channel: str | None = text_column(nullable=True)
     is_spent: bool = flag_column()
     created_at: datetime = time_column(nullable=False, now=True)

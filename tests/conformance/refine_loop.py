@@ -36,7 +36,7 @@ from shared.domain.rounds.reading import TurnCalls, TurnQuestion, interpret_turn
 from shared.domain.rounds.record import RoundRecord
 from shared.domain.rounds.transcript import transcript
 from shared.domain.tools.definition import ToolDefinition
-from shared.domain.tools.policy import Permission, permission_of
+from shared.domain.tools.policy import Permission, rule_of
 from shared.ports import StepClaim
 
 Answer = Any
@@ -135,7 +135,7 @@ def validate_args(given: Mapping[str, Any]) -> Answer:
 def policy(given: Mapping[str, Any]) -> Answer:
     tools = {"block": given.get("block") or []} | ({"allow": given["allow"]} if given.get("allow") else {})
     block = parse_block({"tools": tools})
-    permission = permission_of(given["tool"], [{"*": given["mode"]}])
+    permission = rule_of(given["tool"], [{"*": given["mode"]}]).permission
     return {"allowed": permission is not Permission.DENY and block.tool_names([given["tool"]]) == [given["tool"]]}
 
 

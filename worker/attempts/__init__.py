@@ -110,6 +110,7 @@ class Attempts:
             values=Values(payloads, OutputLimits(settings.max_output_bytes, settings.inline_output_bytes)),
             draw=draw,
             in_flight=in_flight,
+            tenants=backgrounds.tenants,
             policy=settings.tool_policy,
             counts=counts,
         )

@@ -11,14 +11,26 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shared.domain.errors import InvalidArguments, Misconfigured, PolicyDenied
-from shared.domain.jobs.elicitations import APPROVAL_SCHEMA, Elicitation, ElicitationAnswer, declined_error
-from shared.domain.jobs.states import Effect, ElicitationKind, StepKind
+from shared.domain.jobs.elicitations import (
+    APPROVAL_SCHEMA,
+    Addressee,
+    Elicitation,
+    ElicitationAnswer,
+    addressee,
+    declined_error,
+)
+from shared.domain.jobs.states import AskedOf, Effect, ElicitationKind, StepKind
 from shared.domain.schema.schemas import check_schema
 from shared.domain.tools.definition import ToolDefinition
-from shared.domain.tools.policy import Permission, ToolPolicy, argument_digest, permission_of
+from shared.domain.tools.policy import Permission, ToolPolicy, argument_digest, rule_of
 from shared.ports import JobStore, StepClaim, Tool, ToolContext
+from shared.ports.tenants import Tenants
 from shared.ports.tools import AskingPerson
+from worker.attempts.background import config_of
 from worker.engine.persist import persist
+
+OWN_KINDS = (ElicitationKind.FORM, ElicitationKind.URL)
+"""Questions that plans and tools ask themselves."""
 
 
 class CallQuestions:
@@ -26,8 +38,7 @@ class CallQuestions:
 
     def __init__(self, answers: Sequence[ElicitationAnswer]) -> None:
         """`answers` are those that the step has by now; those of other kinds than a tool's own are passed over."""
-        own = (ElicitationKind.FORM, ElicitationKind.URL)
-        self._answers = {answer.ordinal: answer for answer in answers if answer.kind in own}
+        self._answers = {answer.ordinal: answer for answer in answers if answer.kind in OWN_KINDS}
         self._asked = 0
 
     def answer_to(self, question: Elicitation) -> ElicitationAnswer:
@@ -63,10 +74,18 @@ class PlanQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Approvals:
-    """Says whether a call may be made; `policy` is the server's."""
+    """Says whether a call may be made, and of whom a step asks what; `policy` is the server's."""
 
     store: JobStore
     policy: ToolPolicy
+    tenants: Tenants
+
+    async def addressed(self, claim: StepClaim, question: Elicitation) -> Elicitation:
+        """Return a question that a plan or a tool asks, with whom it is asked of; approvals have that already."""
+        if question.kind not in OWN_KINDS:
+            return question
+        config = await config_of(self.tenants, claim.tenant_id)
+        return replace(question, asked_of=addressee(config.answers_from, claim.user_id))
 
     async def check(self, claim: StepClaim, tool: Tool, arguments: Mapping[str, Any]) -> None:
         """Return where the tool may be called with these arguments.
@@ -74,11 +93,11 @@ class Approvals:
         Raises `PolicyDenied` where it never may, `AskingPerson` where a person has to say so first. An approval holds
         for this tool and these arguments; or for the tool, whatever its arguments, for the rest of the job.
         """
-        policies = [*([self.policy] if self.policy else ()), *claim.policies]
-        permission = permission_of(claim.tool_name, policies) if policies else Permission.AUTO
-        if permission is Permission.AUTO:
+        config = await config_of(self.tenants, claim.tenant_id)
+        rule = rule_of(claim.tool_name, claim.policies, of_operators=(self.policy, config.tool_policy))
+        if rule.permission is Permission.AUTO:
             return
-        if permission is Permission.DENY:
+        if rule.permission is Permission.DENY:
             raise PolicyDenied(f"the tool policy denies {claim.tool_name!r}; use another tool, or do without")
         digest = argument_digest(arguments)
         for answer in claim.answers:
@@ -98,4 +117,9 @@ class Approvals:
             "cost": {"tokens": given.tokens, "cost_usd": given.cost_usd, "model_calls": given.model_calls},
         }
         message = f"May {claim.tool_name} be called with these arguments? It is {tool.definition.effect}."
-        raise AskingPerson(Elicitation(ElicitationKind.APPROVAL, message, APPROVAL_SCHEMA, details=details))
+        if rule.approver is AskedOf.ASKER:
+            whom = addressee(config.approvals_from, claim.user_id)
+        else:
+            whom = Addressee(rule.approver, tuple(sorted(rule.ids)))
+        question = Elicitation(ElicitationKind.APPROVAL, message, APPROVAL_SCHEMA, details=details, asked_of=whom)
+        raise AskingPerson(question)

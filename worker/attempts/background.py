@@ -16,30 +16,32 @@ from shared.ports.tenants import Tenants
 from worker.engine.persist import persist
 
 
+async def config_of(tenants: Tenants, tenant_id: str) -> TenantConfig:
+    """Return what an operator says of a tenant; waits for the database as long as it is away."""
+    try:
+        return (await persist(lambda: tenants.of(tenant_id))).config
+    except NotFound:  # it was removed while its job ran
+        return TenantConfig()
+
+
 class Backgrounds:
-    """Looks the backgrounds of claims up; one per engine."""
+    """Looks the backgrounds of claims up; one per engine. `tenants` are those of `config_of`."""
 
     def __init__(self, store: JobStore, tenants: Tenants, count: CountTokens) -> None:
         """`count` may be slow: it runs in a thread."""
         self._store = store
-        self._tenants = tenants
+        self.tenants = tenants
         self._count = count
 
     async def of(self, claim: StageClaim) -> Background:
         """Return the background of a claim; waits for the database as long as it is away."""
-        config = await persist(lambda: self._config(claim.tenant_id))
+        config = await config_of(self.tenants, claim.tenant_id)
         background = Background(planner_model=config.planner_model, fallback_models=config.fallback_models)
         if claim.conversation_id is not None:
             history = await self._history(claim, config.history_tokens)
             prompt = config.prompt if claim.parent is None else ""
             background = replace(background, tenant_prompt=prompt, history=history)
         return background
-
-    async def _config(self, tenant_id: str) -> TenantConfig:
-        try:
-            return (await self._tenants.of(tenant_id)).config
-        except NotFound:  # it was removed while its job ran
-            return TenantConfig()
 
     async def _history(self, claim: StageClaim, max_tokens: int) -> Sequence[ChatMessage]:
         conversation_id = claim.conversation_id

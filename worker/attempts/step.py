@@ -48,6 +48,7 @@ from shared.ports import (
     TransitionResult,
     UnitStep,
 )
+from shared.ports.tenants import Tenants
 from shared.ports.tools import AskingPerson, AsksPeople
 from worker.attempts.asking import Approvals, CallQuestions, PlanQuestion
 from worker.attempts.unit import MOST, SECONDS, next_claim
@@ -66,7 +67,7 @@ class StepRunner:
     """Runs single steps. `draw` returns uniform numbers from [0, 1) for jitter.
 
     No tool is called before `in_flight` knows what this worker still holds. Calls of tools are counted in `counts`,
-    as `Calling.count` says. `policy` is the server's, to which those of jobs add.
+    as `Calling.count` says. `policy` is the server's, to which those of `tenants` and jobs add.
     """
 
     def __init__(
@@ -77,10 +78,11 @@ class StepRunner:
         values: Values,
         draw: Callable[[], float],
         in_flight: InFlightWork,
+        tenants: Tenants,
         policy: ToolPolicy | None = None,
         counts: Counter[tuple[str, ...]] | None = None,
     ) -> None:
-        self._approvals = Approvals(store, policy or {})
+        self._approvals = Approvals(store, policy or {}, tenants)
         self._counts = Counter() if counts is None else counts
         self._store = store
         self._toolbox = toolbox
@@ -106,7 +108,7 @@ class StepRunner:
             _log_transition("step_delegated", claim, result.applied)
             return Carried.by(claim, result)
         if outcome.asked is not None:
-            question = outcome.asked
+            question = await self._approvals.addressed(claim, outcome.asked)
             applied = await persist(lambda: self._store.ask_step(claim, question))
             _log_transition("step_asking", claim, applied, kind=str(question.kind))
             return Carried.by(claim, TransitionResult(applied, status=StepStatus.WAITING))

@@ -6,15 +6,39 @@ then the next claim brings the answer, and whoever asked goes on with it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from shared.domain.errors import AnswerDeclined, Cancelled, ErrorRecord, HumanWaitTimedOut, capped
-from shared.domain.jobs.states import ElicitationKind, ElicitationStatus, Settlement, StepKind
+from shared.domain.jobs.states import AskedOf, ElicitationKind, ElicitationStatus, Settlement, StepKind
 
 MAX_ELICITATION_CHARS = 8_000
 """Longest message of a question; a longer one is cut, and says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Addressee:
+    """Whom a question is asked of; `ids` names the persons of `asker` and `ids`. An operator may answer any."""
+
+    kind: AskedOf = AskedOf.ANYONE
+    ids: tuple[str, ...] = ()
+
+    def includes(self, person: str) -> bool:
+        """True where it is asked of this person, who is no operator."""
+        return self.kind is AskedOf.ANYONE or person in self.ids
+
+
+def addressee(answers_from: str | Sequence[str], user_id: str) -> Addressee:
+    """Return of whom a question is asked in a job that is done for a person, by what its tenant says.
+
+    `asker` is that person, a list that person and those whom it names. A job that is done for nobody asks anyone.
+    """
+    if answers_from == AskedOf.ANYONE or not user_id:
+        return Addressee()
+    if isinstance(answers_from, str):
+        return Addressee(AskedOf.ASKER, (user_id,))
+    return Addressee(AskedOf.IDS, tuple(dict.fromkeys([user_id, *answers_from])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +48,7 @@ class Elicitation:
     An answer that accepts has a content that satisfies `schema` (None: anything). `details` is what belongs to the
     kind: of an `approval` or an `outcome` the call that it is about. `default` is the content where nobody answers in
     time; None: there is none. `ordinal` counts the questions that one call of a tool asks. `state` comes back with
-    the answer to who asked, unchanged, and nobody else sees it.
+    the answer to who asked, unchanged, and nobody else sees it. `asked_of` says who may answer.
     """
 
     kind: ElicitationKind
@@ -35,6 +59,7 @@ class Elicitation:
     default: Any = None
     ordinal: int = 0
     state: Any = None
+    asked_of: Addressee = Addressee()
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,15 @@ class ElicitationKind(StrEnum):
     URL = "url"  # something that the person does elsewhere, under a URL
 
 
+class AskedOf(StrEnum):
+    """Who may answer a question to a person; of two that count for an approval the later one is the stricter."""
+
+    ANYONE = "anyone"
+    ASKER = "asker"  # for whom the job is done: who wrote the message that began the turn
+    IDS = "ids"  # persons by their ids
+    OPERATOR = "operator"  # who holds a key with the scope `approve` or `admin`
+
+
 class ElicitationStatus(StrEnum):
     """What has become of a question to a person."""
 

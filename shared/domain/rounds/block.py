@@ -22,19 +22,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from shared.domain.agents.source import DocumentPath, pointer
 from shared.domain.errors import InvalidRequest, capped
 from shared.domain.jobs.limits import Limits
-from shared.domain.jobs.states import Strategy
+from shared.domain.jobs.states import AskedOf, Strategy
 from shared.domain.plan.document import WHOLE
 from shared.domain.rounds.ending import BY_TURNS
 from shared.domain.rounds.expressions import expression_defect, template_defects
 from shared.domain.schema.schemas import MAX_DEPTH
 from shared.domain.tools.names import MAX_AGENT_NAME, to_registry
+from shared.domain.tools.policy import POLICY_ENTRY_SCHEMA, Rule, read_policy_entry
 from shared.domain.values.describe import excerpt, is_deeper_than, sentence_list
 
 MAX_BLOCK_BYTES = 64 * 1024
@@ -61,6 +63,7 @@ _Count = Annotated[int, Field(gt=0, lt=2**31), WHOLE]
 _Seconds = Annotated[float, Field(gt=0, lt=2**31, allow_inf_nan=False)]
 _ToolName = Annotated[str, Field(min_length=1, max_length=200)]
 _ToolNames = Annotated[list[_ToolName], Field(max_length=1_000)]
+_PolicyEntry = Annotated[Any, AfterValidator(read_policy_entry), WithJsonSchema(POLICY_ENTRY_SCHEMA)]
 _Condition = Annotated[str, Field(description="An expression (JMESPath), at most 1 kB.")]
 
 
@@ -135,7 +138,7 @@ class LoopBlock(BaseModel):
         PromptTemplate | None, BeforeValidator(_template_form, json_schema_input_type=PromptTemplate | str | None)
     ] = Field(None, description="The planner's prompt: a template, or the name of a stored skill that is one.")
     tools: ToolChoice | None = Field(None, description="Which tools the planner is offered.")
-    policy: dict[_ToolName, Literal["auto", "ask", "deny"]] | None = Field(
+    policy: dict[_ToolName, _PolicyEntry] | None = Field(
         None, description="By tool, with * and ?: called at once, after a person has agreed, or never."
     )
     guard: GuardBounds | None = Field(None, description="When the repetition of a call is blocked.")
@@ -367,16 +370,15 @@ def _tools(agent: ToolChoice | None, request: ToolChoice | None) -> ToolChoice |
     return ToolChoice(allow=[name for name in agent.allow if to_registry(name) in wanted], block=block)
 
 
-_STRICTNESS = ("auto", "ask", "deny")
-
-
 def _policy(agent: Mapping[str, Any] | None, request: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if agent is None or request is None:
         return dict(agent or request or {}) or None
-    both = {**agent, **request}
+    given = agent, request
     return {
-        pattern: max((one[pattern] for one in (agent, request) if pattern in one), key=_STRICTNESS.index)
-        for pattern in both
+        pattern: reduce(
+            Rule.and_, [Rule.of(one[pattern], AskedOf.ASKER) for one in given if pattern in one]
+        ).to_entry()
+        for pattern in {**agent, **request}
     }
 
 

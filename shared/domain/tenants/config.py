@@ -16,6 +16,7 @@ from shared.domain.models.names import MODEL_PATTERN, check_model_name
 from shared.domain.plan.document import WHOLE
 from shared.domain.references.grammar import walk_strings
 from shared.domain.tenants.prompt import check_tenant_prompt
+from shared.domain.tools.policy import read_tool_policy
 from shared.domain.values.pointers import to_pointer
 
 _NAME = Annotated[str, Field(min_length=1, max_length=200)]
@@ -99,6 +100,18 @@ class TenantConfig(BaseModel):
         default="keep",
         description="What becomes of open questions of a job when a message answers none: kept, or cancelled.",
     )
+    tool_policy: dict[str, Any] = Field(
+        default={},
+        description="By tool, with `*` and `?`: `auto`, `ask` (an operator), `ask:asker`, `{ask: [ids]}`, or `deny`; "
+        "it narrows the server's.",
+    )
+    answers_from: Literal["asker", "anyone"] | Annotated[list[_NAME], Field(max_length=100)] = Field(
+        default="asker",
+        description="Who may answer what a turn asks: who began it, anyone in its thread, or those of a list, too.",
+    )
+    approvals_from: Literal["asker", "anyone"] | Annotated[list[_NAME], Field(max_length=100)] = Field(
+        default="asker", description="The same for approvals that are the asker's, apart from other questions."
+    )
     debounce_ms: Annotated[int, Field(ge=0, le=60_000), WHOLE] = Field(
         default=0, description="Messages so close to one another become one job; 0 gathers nothing."
     )
@@ -116,6 +129,10 @@ class TenantConfig(BaseModel):
             if (found := text.find("\x00")) >= 0:
                 raise ValueError(f"{to_pointer(tokens)}: NUL (U+0000) cannot be stored; found at {found}")
         read_tenant_limits({"config": self.limits})
+        try:
+            read_tool_policy(self.tool_policy)
+        except ValueError as error:
+            raise ValueError(f"tool_policy: {error}") from None
         for name in filter(None, [self.model, self.planner_model, *self.fallback_models]):
             try:
                 check_model_name(name, allow_cassette=False)

@@ -135,5 +135,5 @@ class StepClaim:
     skill_id: str | None = None
     answers: tuple[ElicitationAnswer, ...] = ()
     conversation_id: UUID | None = None
-    policies: tuple[Mapping[str, str], ...] = ()
+    policies: tuple[Mapping[str, Any], ...] = ()
     priority: Priority = Priority.INTERACTIVE

@@ -230,6 +230,8 @@ def elicitation_text(id: UUID, question: Elicitation) -> str:
         "default": stored_text(question.default),
         "ordinal": question.ordinal,
         "state": stored_text(question.state),
+        "asked_of": str(question.asked_of.kind),
+        "asked_ids": list(map(storable, question.asked_of.ids)) or None,
     }
     return json_text({name: value for name, value in fields.items() if value is not None})
 
@@ -322,7 +324,7 @@ def _decoded(text: str | None) -> Any:
     return None if text is None else json.loads(text)
 
 
-def _policies(blocks: Iterable[str]) -> Iterable[Mapping[str, str]]:
+def _policies(blocks: Iterable[str]) -> Iterable[Mapping[str, Any]]:
     """Yield the tool policies of loop blocks."""
     return filter(None, (json.loads(block).get("policy") for block in blocks))
 

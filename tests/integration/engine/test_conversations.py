@@ -132,7 +132,7 @@ def test_a_message_answers_what_the_active_turn_asks_and_else_waits(play: Any) -
         assert [row.text for row in reversed(shown) if row.text] == ["look", "Yes!", "done"]
 
     model = ScriptedModel.planning(("note", {"text": "a"}), answered="done")
-    play(scenario, model, [make_tool(note)], policy={"note": "ask"})
+    play(scenario, model, [make_tool(note)], policy={"note": "ask:asker"})
 
 
 def test_a_question_is_put_again_after_every_second_message_in_a_row_that_does_not_fit(play: Any) -> None:
@@ -160,7 +160,7 @@ def test_a_question_is_put_again_after_every_second_message_in_a_row_that_does_n
         assert reply["text"] == "done"
 
     model = ScriptedModel.planning(("note", {"text": "a"}), answered="done")
-    play(scenario, model, [make_tool(note)], policy={"note": "ask"})
+    play(scenario, model, [make_tool(note)], policy={"note": "ask:asker"})
 
 
 @pytest.mark.parametrize("policy", [Policy.QUEUE, Policy.MERGE, Policy.REJECT])
@@ -182,7 +182,7 @@ def test_a_tenant_may_let_another_message_cancel_what_is_asked(play: Any, policy
         assert await thread.run("SELECT 1 FROM conversations WHERE active_job_id = %s", first.job_id) == []
 
     model = ScriptedModel.planning(("note", {"text": "a"}), answered="done")
-    play(scenario, model, [make_tool(note)], policy={"note": "ask"})
+    play(scenario, model, [make_tool(note)], policy={"note": "ask:asker"})
 
 
 @pytest.mark.parametrize("fails", [False, True])

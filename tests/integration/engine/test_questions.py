@@ -81,7 +81,9 @@ async def answer(
     said = ElicitationAnswer(ElicitationKind(question["kind"]), status, content, reason)
     after = after_answer(said, StepKind(question["step_kind"]))
     store = ElicitationStore(harness.database)
-    asked = await store.answer("default", question["id"], said, after, AnsweredBy("ada", "test", reason))
+    asked = await store.answer(
+        "default", question["id"], said, after, AnsweredBy("ada", "test", reason, is_operator=True)
+    )
     assert asked.applied
     await harness.publish(asked.wakes)
     await harness.drain()

@@ -35,6 +35,7 @@ def question(**fields: Any) -> dict[str, Any]:
         "step_index": 2,
         "kind": "form",
         "status": "open",
+        "asked_of": "operator",
         "message": "Where\x1b[1m to?",
     }
     return {**shape, "schema": SCHEMA, "url": None, "details": None, **fields}
@@ -53,7 +54,7 @@ def test_the_inbox_lists_open_questions_of_a_job(planq: Planq, server: Recorder)
     data = planq("inbox", "--all", "--json")
 
     assert told.exit_code == 0
-    assert [word in told.stdout for word in (ID, "form", "open", f"{JOB} $2", "Where")] == [True] * 5
+    assert [word in told.stdout for word in (ID, "form", "open", "operator", f"{JOB} $2", "Where")] == [True] * 6
     assert "\x1b" not in told.stdout
     assert json.loads(data.stdout)["items"] == [question()]
     paths = [path for _, path, _, _ in server.asked]

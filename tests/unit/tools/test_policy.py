@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shared.domain.tools.policy import argument_digest, fits, permission_of, read_tool_policy
+from shared.domain.tools.policy import argument_digest, fits, read_tool_policy, rule_of
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,28 @@ def test_many_stars_take_no_time() -> None:
     ],
 )
 def test_the_strictest_word_counts_whoever_says_it(policies: list[dict[str, str]], expected: str) -> None:
-    assert permission_of("mail", policies) == expected
+    assert rule_of("mail", policies).permission == expected
+
+
+@pytest.mark.parametrize(
+    ("house", "others", "approver", "ids"),
+    [
+        ([{"*": "ask"}], [], "operator", []),
+        ([], [{"*": "ask"}], "asker", []),
+        ([{"*": "ask:asker"}], [], "asker", []),
+        ([{"*": "ask:asker"}], [{"mail": "ask:operator"}], "operator", []),
+        ([{"*": "ask:asker"}], [{"*": {"ask": ["ada"]}}], "ids", ["ada"]),
+        ([{"*": {"ask": ["ada", "bob"]}}], [{"m*": {"ask": ["bob", "eve"]}}, {"*": "ask"}], "ids", ["bob"]),
+        ([{"*": {"ask": ["ada"]}}], [{"*": {"ask": ["bob"]}}], "operator", []),
+        ([{"*": {"ask": ["ada"]}}, {"mail": "ask"}], [{"*": "auto"}], "operator", []),
+    ],
+)
+def test_the_strictest_approver_counts_and_ask_alone_means_who_says_it(
+    house: list[Any], others: list[Any], approver: str, ids: list[str]
+) -> None:
+    rule = rule_of("mail", others, of_operators=house)
+
+    assert (rule.permission, rule.approver, sorted(rule.ids)) == ("ask", approver, ids)
 
 
 def test_a_digest_is_of_what_the_arguments_say() -> None:
@@ -57,8 +78,11 @@ def test_a_digest_is_of_what_the_arguments_say() -> None:
 
 def test_a_policy_is_read_strictly() -> None:
     assert read_tool_policy('{"mail_*": "ask"}') == {"mail_*": "ask"}
+    named = {"a": "ask:asker", "b": "ask:operator", "c": {"ask": ["ada"]}}
+    assert read_tool_policy(named) == named
     assert read_tool_policy("") == {}
     wrong: list[Any] = ["[]", '{"a": "perhaps"}', '{"": "ask"}', '{"a": "ask", "a": "deny"}', "{", '{"a": ["ask"]}']
+    wrong += ['{"a": "ask:ada"}', '{"a": {"ask": []}}', '{"a": {"ask": [""]}}', '{"a": {"ask": ["x"], "deny": []}}']
     for raw in [*wrong, {"a" * 201: "deny"}]:
         with pytest.raises(ValueError, match="expected"):
             read_tool_policy(raw)

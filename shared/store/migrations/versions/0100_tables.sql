@@ -40,6 +40,8 @@ CREATE DOMAIN elicitation_kind AS TEXT CONSTRAINT ck_elicitation_kind CHECK (VAL
 
 CREATE DOMAIN elicitation_status AS TEXT CONSTRAINT ck_elicitation_status CHECK (VALUE IN ('open', 'accepted', 'declined', 'cancelled', 'expired'));
 
+CREATE DOMAIN asked_of AS TEXT CONSTRAINT ck_asked_of CHECK (VALUE IN ('anyone', 'asker', 'ids', 'operator'));
+
 CREATE TABLE agents (
     tenant_id TEXT NOT NULL,
     name TEXT NOT NULL,
@@ -684,9 +686,13 @@ CREATE TABLE elicitations (
     details JSON,
     default_content JSON,
     state JSON,
+    asked_of asked_of DEFAULT 'anyone' NOT NULL,
+    asked_ids TEXT[],
     content JSON,
     reason TEXT,
     answered_by TEXT,
+    answered_key TEXT,
+    answered_key_id UUID,
     channel TEXT,
     is_spent BOOLEAN DEFAULT false NOT NULL,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,

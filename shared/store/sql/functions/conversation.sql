@@ -79,7 +79,7 @@ BEGIN
     IF a.outcome NOT IN ('rejected', 'closed', 'asking') THEN
         PERFORM planq_note_suspected(m, c.id, coalesce(a.job, v_job));
         IF NOT (m.may_answer OR a.begins OR a.interrupts) THEN
-            v_missed := planq_miss_question(c);
+            v_missed := planq_miss_question(c, m.user_id);
         END IF;
     END IF;
     RETURN json_build_object('outcome', a.outcome, 'conversation_id', c.id, 'message_id', m.id,
@@ -89,14 +89,18 @@ END $$;
 
 -- QuestionMissed: a message that was just stored in the conversation `c`, as it was before, fits nothing that the active turn
 -- asks. After a second one in a row the oldest question is put again, as an outbound message: somebody who looks at a chat
--- alone may have lost sight of it. Returns that question, null where none is open any more. The caller holds the conversation.
-CREATE FUNCTION planq_miss_question(c conversations) RETURNS uuid LANGUAGE plpgsql AS $$
+-- alone may have lost sight of it. Nobody misses what is asked of others. Returns that question, null where none is open any more. The caller holds the conversation.
+CREATE FUNCTION planq_miss_question(c conversations, p_person text) RETURNS uuid LANGUAGE plpgsql AS $$
 DECLARE
     q elicitations;
     v_message CONSTANT uuid := gen_random_uuid();
 BEGIN
     SELECT * INTO q FROM elicitations
-    WHERE root_job_id = c.active_job_id AND tenant_id = c.tenant_id AND status = 'open' ORDER BY id LIMIT 1;
+    WHERE root_job_id = c.active_job_id AND tenant_id = c.tenant_id AND status = 'open'
+    ORDER BY planq_may_answer(elicitations, p_person, false) DESC, id LIMIT 1;
+    IF FOUND AND NOT planq_may_answer(q, p_person, false) THEN
+        RETURN q.id;
+    END IF;
     IF NOT FOUND OR c.missed_question_id IS DISTINCT FROM q.id THEN
         UPDATE conversations SET missed_question_id = q.id WHERE id = c.id;
         RETURN q.id;

@@ -48,8 +48,8 @@ BEGIN
 END $$;
 
 -- StepAsked: the step waits until a person has answered. The job's limit bounds the wait; while the job is paused it has not
--- begun. `p_question` is {id, kind, message, schema, url, details, default, ordinal, state}, where `schema`, `details`,
--- `default` and `state` are texts that hold JSON; `p_error` says of a call that was cut off why. Returns whether it applied.
+-- begun. `p_question` is {id, kind, message, schema, url, details, default, ordinal, state, asked_of, asked_ids}, where
+-- `schema`, `details`, `default` and `state` are texts that hold JSON; `p_error` says of a call that was cut off why. Returns whether it applied.
 CREATE FUNCTION planq_ask_step(
     p_job uuid, p_round int, p_index int, p_attempt int, p_error json, p_question json, p_lost boolean
 ) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -65,7 +65,8 @@ BEGIN
         RETURN false;
     END IF;
     SELECT * INTO q FROM json_to_record(p_question) AS r (
-        id uuid, kind text, message text, schema text, url text, details text, "default" text, ordinal int, state text
+        id uuid, kind text, message text, schema text, url text, details text, "default" text, ordinal int, state text,
+        asked_of text, asked_ids text[]
     );
     v_wait := make_interval(secs => coalesce((j.limits->>'human_wait_seconds')::float8, 86400));
     v_due := coalesce(j.paused_at, planq_now()) + v_wait;
@@ -77,9 +78,10 @@ BEGIN
         RETURN false;
     END IF;
     INSERT INTO elicitations (id, tenant_id, job_id, root_job_id, round, step_index, attempt, ordinal, kind, message, schema,
-                              url, details, default_content, state, created_at)
+                              url, details, default_content, state, asked_of, asked_ids, created_at)
     VALUES (q.id, j.tenant_id, p_job, coalesce(j.root_job_id, p_job), p_round, p_index, p_attempt, coalesce(q.ordinal, 0),
-            q.kind, q.message, q.schema::json, q.url, q.details::json, q."default"::json, q.state::json, planq_now());
+            q.kind, q.message, q.schema::json, q.url, q.details::json, q."default"::json, q.state::json,
+            coalesce(q.asked_of, 'anyone'), q.asked_ids, planq_now());
     UPDATE jobs SET status = 'input_required', open_questions = open_questions + 1 WHERE id = p_job;
     PERFORM planq_shift_lineage(p_job, v_wait);
     PERFORM planq_append_event(j.tenant_id, p_job, 'step_asking', json_build_object(
@@ -91,10 +93,11 @@ BEGIN
 END $$;
 
 -- StepSettled: an open question is answered, or, with `p_due`, its time has run out. `p_answer` is {status, content, reason,
--- answered_by, channel}, `content` as a text that holds JSON. With `p_again` the step is tried again, and its next claim
+-- answered_by, channel, key, key_id, is_operator}, `content` as a text that holds JSON; who is not asked (planq_may_answer)
+-- changes nothing, and is told `asked_of` whom it is. With `p_again` the step is tried again, and its next claim
 -- brings the answer; else it ends as `p_item` says, a `planq_outcome` without its place: with the output that it now has, or
 -- with an error.
--- Returns {found, applied, job_id, round, index, status, job_status, stage_attempt, ready}; `found` says whether the tenant
+-- Returns {found, applied, asked_of, job_id, round, index, status, job_status, stage_attempt, ready}; `found` says whether the tenant
 -- has this question, `status` is the step's.
 CREATE FUNCTION planq_answer_question(
     p_tenant text, p_id uuid, p_answer json, p_due boolean, p_again boolean, p_item json
@@ -124,10 +127,14 @@ BEGIN
             'index', q.step_index, 'status', s.status, 'job_status', j.status);
     END IF;
     SELECT * INTO a FROM json_to_record(p_answer) AS r (
-        status text, content text, reason text, answered_by text, channel text
+        status text, content text, reason text, answered_by text, channel text, key text, key_id uuid, is_operator boolean
     );
+    IF NOT (p_due OR planq_may_answer(q, a.answered_by, a.is_operator)) THEN
+        RETURN json_build_object('found', true, 'applied', false, 'asked_of', q.asked_of, 'job_id', q.job_id, 'round', q.round,
+            'index', q.step_index, 'status', s.status, 'job_status', j.status);
+    END IF;
     UPDATE elicitations SET status = a.status, content = a.content::json, reason = a.reason, answered_by = a.answered_by,
-        channel = a.channel, answered_at = planq_clock()
+        channel = a.channel, answered_key = a.key, answered_key_id = a.key_id, answered_at = planq_clock()
     WHERE id = p_id;
     UPDATE steps SET status = 'running', elicitation_id = NULL, wake_at = NULL, in_doubt = false, deadline = planq_now()
     WHERE job_id = q.job_id AND index = q.step_index;
@@ -149,6 +156,17 @@ BEGIN
         'status', v_result->'status', 'job_status', v_result->'job_status', 'stage_attempt', j.stage_attempt,
         'ready', v_result->'ready', 'priority', j.priority);
 END $$;
+
+-- Whether a question is asked of a person: an operator may answer any. Who holds a key and names no person speaks for the
+-- asker, not for one of several.
+CREATE FUNCTION planq_may_answer(e elicitations, p_person text, p_is_operator boolean) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce(p_is_operator, false) OR CASE e.asked_of
+        WHEN 'anyone' THEN true
+        WHEN 'asker' THEN p_person IS NULL OR p_person = ANY (e.asked_ids)
+        WHEN 'ids' THEN coalesce(p_person = ANY (e.asked_ids), false)
+        ELSE false END
+$$;
 
 -- Closes the open questions of jobs whose steps are about to end otherwise. What is left of their waits is taken back
 -- from the jobs above. The caller holds the rows of the jobs, and of all above them.

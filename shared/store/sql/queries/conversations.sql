@@ -16,19 +16,21 @@ FROM json_array_elements(%(arrivals)s::json) WITH ORDINALITY AS arrival (item, p
 ORDER BY arrival.place
 
 -- name: questions_of_turn
--- What the steps of a turn, and of the jobs below it, ask and nobody has answered, oldest first.
+-- What the steps of a turn, and of the jobs below it, ask a person and nobody has answered, oldest first.
 SELECT e.id, e.kind, e.schema, s.kind AS step_kind
 FROM elicitations e JOIN steps s ON s.job_id = e.job_id AND s.tenant_id = e.tenant_id AND s.index = e.step_index
 WHERE e.tenant_id = %(tenant_id)s AND e.root_job_id = %(root_job_id)s AND e.status = 'open'
+  AND planq_may_answer(e, %(person)s, false)
 ORDER BY e.id
 
 -- name: question_before
 -- The oldest open question of the turn behind which a turn waits that has not begun, and that turn; no row where there is none.
+-- One that may be answered by whom that turn is for comes first.
 SELECT e.id, c.active_job_id AS job_id
 FROM jobs j JOIN conversations c ON c.id = j.conversation_id AND c.tenant_id = j.tenant_id
 JOIN elicitations e ON e.root_job_id = c.active_job_id AND e.tenant_id = c.tenant_id AND e.status = 'open'
 WHERE j.id = %(job_id)s AND j.tenant_id = %(tenant_id)s AND j.status = 'queued' AND j.id <> c.active_job_id
-ORDER BY e.id LIMIT 1
+ORDER BY planq_may_answer(e, j.user_id, false) DESC, e.id LIMIT 1
 
 -- name: list_conversations
 -- Conversations of a tenant, newest first.
