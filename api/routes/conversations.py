@@ -23,6 +23,7 @@ from api.deps import (
     page_of,
     strict_router,
 )
+from api.documents import shown_id
 from api.http import JsonResponse, error_responses
 from api.routes.jobs import CursorQuery, JobPath
 from api.schemas import MAX_PAGE, Answer, Id, Time
@@ -93,6 +94,7 @@ class ConversationMessage(Answer):
     )
     metadata: Any
     created_at: Time
+    answered_question_id: Id | None = Field(description="The question (`/elicitations/{id}`) that it answered.")
 
 
 class ConversationMessagePage(Answer):
@@ -250,6 +252,7 @@ def _message(row: Row) -> dict[str, Any]:
         "text": said(row["text"], row["metadata"]),
         "tokens": count_tokens(row["text"]),
         "created_at": shown_time(row["created_at"]),
+        "answered_question_id": shown_id(row["answered_question_id"]),
     }
 
 

@@ -70,11 +70,12 @@ class ConversationRow(SQLModel, table=True):
 class ConversationMessageRow(SQLModel, table=True):
     """One row of a conversation, in its order: words, or the call of a tool or its response.
 
-    `source_id` is the channel's own id of an inbound message, unique in its conversation; `idempotency_key` came with
-    its request, whose digest is `request_hash`. The outbound message of a turn without an answer has no text, and the
-    reason in its metadata. The job need not be there any more. All rows of a `turn` share its number; an inbound
-    message has none while its job is held, or while it merges: it came in that `round` of the job that runs, and its
-    `submission` becomes a job of its own if that one ends without taking it in.
+    `source_id` is the channel's own id of an inbound message, unique in its conversation; `idempotency_key` came
+    with its request, whose digest is `request_hash`. It may have answered the question `answered_question_id`. The
+    outbound message of a turn without an answer has no text, and the reason in its metadata. The job need not be
+    there any more. All rows of a `turn` share its number; an inbound message has none while its job is held, or
+    while it merges: it came in that `round` of the job that runs, and its `submission` becomes a job of its own if
+    that one ends without taking it in.
     """
 
     __tablename__ = "conversation_messages"
@@ -109,6 +110,7 @@ class ConversationMessageRow(SQLModel, table=True):
     source_id: str | None = text_column(nullable=True)
     idempotency_key: str | None = text_column(nullable=True)
     request_hash: str | None = text_column(nullable=True)
+    answered_question_id: UUID | None = None
     user_id: str = text_column("")
     text: str = text_column("")
     content: Any = json_column()

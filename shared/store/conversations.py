@@ -177,8 +177,6 @@ class ConversationStore:
             said = {**by.fields(), "status": str(answer.status), "content": stored_text(answer.content)}
             given = json_text(said), isinstance(after, Continues), json_text(after_answer_fields(after))
             value = await self._database.call("planq_answer_by_message", json_text(message), row["id"], *given)
-            if value["outcome"] == Arrival.ANSWERED:
-                return replace(_received(value), answered=AnsweredQuestion(row["id"], answer.status))
             if value["outcome"] is not None:
                 return _received(value)
         return None
@@ -324,6 +322,7 @@ def _received(value: Mapping[str, Any]) -> Received:
     job_id = None if value["job_id"] is None else UUID(value["job_id"])
     if told == Arrival.ANSWERED:
         wakes += asked_of(value["answered"]).wakes
+    asked = value.get("question")
     return Received(
         Arrival(told),
         conversation_id,
@@ -333,5 +332,6 @@ def _received(value: Mapping[str, Any]) -> Received:
         begins=job_id in begun,
         ended=tuple(UUID(ended) for ended in value["ended"]),
         wakes=tuple(wakes),
+        answered=None if asked is None else AnsweredQuestion(UUID(asked["id"]), ElicitationStatus(asked["status"])),
         missed=None if value.get("missed") is None else UUID(value["missed"]),
     )

@@ -415,10 +415,15 @@ def test_an_answer_that_nobody_waits_for_says_which_question_it_answered(api: Ap
     turn = queued(api, body)
     asks(api, turn, MAY_IT)
 
-    found = send(api, {**body, "content": {"text": "ok"}}, async_processing=True)
+    answer = {**body, "content": {"text": "ok"}, "source_message_id": "m2"}
+    found = send(api, answer, async_processing=True)
 
     assert (found.status_code, found.json()["status"], found.json()["job_id"]) == (202, "processing", turn)
-    assert found.json()["answered"]["action"] == "accept"
+    answered = found.json()["answered"]
+    assert answered["action"] == "accept"
+    assert send(api, answer, async_processing=True).json()["answered"] == answered, "it came again"
+    items = api.http.get(f"/jobs/{turn}/messages").json()["items"]
+    assert [item["answered_question_id"] for item in items] == [None, answered["id"]]
 
 
 @pytest.mark.parametrize(

@@ -518,6 +518,7 @@ CREATE TABLE conversation_messages (
     source_id TEXT,
     idempotency_key TEXT,
     request_hash TEXT,
+    answered_question_id UUID,
     user_id TEXT DEFAULT '' NOT NULL,
     text TEXT DEFAULT '' NOT NULL,
     content JSON,

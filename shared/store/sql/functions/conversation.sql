@@ -119,7 +119,8 @@ BEGIN
 END $$;
 
 -- AnswerGiven by a message of the conversation whose active turn asks the question `p_id`; the other arguments are those of
--- planq_answer_question. Returns as planq_receive_message does, with what planq_answer_question returns as `answered`; the
+-- planq_answer_question. Returns as planq_receive_message does, with what planq_answer_question returns as `answered`, and
+-- {id, status} of the `question`, which a message that is known again has, too; the
 -- outcome is null, and nothing stored, where the question is not open any more.
 CREATE FUNCTION planq_answer_by_message(p_message json, p_id uuid, p_answer json, p_again boolean, p_item json) RETURNS json
 LANGUAGE plpgsql AS $$
@@ -145,10 +146,13 @@ BEGIN
     SELECT max(turn) INTO a.turn FROM conversation_messages
     WHERE tenant_id = m.tenant_id AND conversation_id = c.id AND job_id = c.active_job_id;
     PERFORM planq_store_message(c, m, c.active_job_id, a, NULL);
+    UPDATE conversation_messages SET answered_question_id = p_id
+    WHERE conversation_id = c.id AND sequence = c.last_sequence + 1;
     PERFORM planq_note_suspected(m, c.id, c.active_job_id);
     RETURN json_build_object('outcome', 'answered', 'conversation_id', c.id, 'message_id', m.id,
         'sequence', c.last_sequence + 1, 'job_id', c.active_job_id, 'ended', '[]'::json, 'begun', '[]'::json,
-        'answered', v_result);
+        'answered', v_result,
+        'question', (SELECT json_build_object('id', id, 'status', status) FROM elicitations WHERE id = p_id AND tenant_id = m.tenant_id));
 END $$;
 
 -- Stores an inbound message of the job `p_job` and counts it. The caller holds the conversation, and has looked whether it
@@ -214,6 +218,8 @@ BEGIN
     END IF;
     RETURN CASE WHEN k.id IS NOT NULL THEN json_build_object('outcome', 'duplicate', 'conversation_id', k.conversation_id,
         'message_id', k.id, 'sequence', k.sequence, 'job_id', k.job_id,
+        'question', (SELECT json_build_object('id', e.id, 'status', e.status) FROM elicitations e
+                     WHERE e.id = k.answered_question_id AND e.tenant_id = m.tenant_id),
         'is_erased', k.status = 'erased', 'differs', to_json(CASE WHEN k.status <> 'erased' THEN v_differs END),
         'ended', '[]'::json, 'begun', '[]'::json) END;
 END $$;

@@ -60,12 +60,12 @@ ORDER BY sequence DESC LIMIT %(limit)s
 -- name: list_job_messages
 -- Rows of a job, oldest first; the call of its chained tool from where the job keeps it, unless its turn is written down.
 SELECT id, conversation_id, channel, sequence, turn, kind, direction, status, job_id, user_id, source_id, text,
-       content, metadata, created_at
+       content, metadata, created_at, answered_question_id
 FROM conversation_messages WHERE tenant_id = %(tenant_id)s AND job_id = %(job_id)s
 UNION ALL
 SELECT NULL, NULL, NULL, m.id, NULL, m.kind, 'internal', 'done', m.job_id, '', NULL, '',
        json_build_object('id', m.call_id, 'name', m.name,
-                         CASE m.kind WHEN 'tool_call' THEN 'arguments' ELSE 'output' END, m.content), NULL, m.created_at
+                         CASE m.kind WHEN 'tool_call' THEN 'arguments' ELSE 'output' END, m.content), NULL, m.created_at, NULL
 FROM messages m
 WHERE m.tenant_id = %(tenant_id)s AND m.job_id = %(job_id)s AND NOT EXISTS (
     SELECT FROM conversation_messages c
