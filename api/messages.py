@@ -187,7 +187,7 @@ async def in_conversation(services: Services, inbound: Inbound, conversation_id:
     found = await services.conversations.one(inbound.submission.tenant_id, conversation_id_of(conversation_id))
     if found["channel"] != inbound.channel:
         raise NotFound(
-            f"there is no conversation {found['id']} on the channel {inbound.channel}; it is another one's"
+            f"there is no conversation {found['id']} on the channel {inbound.channel}, it is of another one"
         )
     if inbound.thread not in (None, found["thread"]):
         raise Conflict(
