@@ -262,7 +262,7 @@ async def answer_message(services: Services, who: Caller, received: Received, re
         try:
             view = await job_when_ended(services, job_id, max(seconds, 0.0), request)
         except NotFound:
-            return await _answered_before(services, who, job_id)
+            return await _answer_from_conversation(services, who, job_id)
         if view is None:
             return answer_to_nobody()
         if view.has_ended:
@@ -280,7 +280,7 @@ async def answer_for_job(services: Services, who: Caller, job_id: UUID, seconds:
     try:
         view = await job_when_ended(services, job_id, seconds, request)
     except NotFound:
-        return await _answered_before(services, who, job_id)
+        return await _answer_from_conversation(services, who, job_id)
     if view is None:
         return answer_to_nobody()
     if view.row["conversation_id"] is None:
@@ -312,7 +312,7 @@ async def _answered(services: Services, who: Caller, view: JobView, taken: Mappi
     return _success(reply, ids, row["finished_at"] - row["created_at"], calls, taken)
 
 
-async def _answered_before(services: Services, who: Caller, job_id: UUID) -> Response:
+async def _answer_from_conversation(services: Services, who: Caller, job_id: UUID) -> Response:
     """Answer for a job that retention has removed, by what its conversation keeps of it."""
     rows = await services.conversations.messages_of_job(who.tenant_id, job_id)
     replies = [row for row in rows if row["kind"] == MessageKind.MESSAGE and row["direction"] == Direction.OUTBOUND]

@@ -295,7 +295,7 @@ def erased(conversation_id: UUID) -> Erased:
     return Erased(f"conversation {conversation_id} was erased, and this message with it; send a new one")
 
 
-def _another(differs: Sequence[str]) -> Conflict:
+def _mismatch(differs: Sequence[str]) -> Conflict:
     if differs == ["Idempotency-Key"]:
         return Conflict(
             "the Idempotency-Key was used before with another message; expected the same body, or a new key for a "
@@ -313,7 +313,7 @@ def _received(value: Mapping[str, Any]) -> Received:
     if told == Arrival.DUPLICATE and value["is_erased"]:
         raise erased(conversation_id)
     if told == Arrival.DUPLICATE and value["differs"]:
-        raise _another(value["differs"])
+        raise _mismatch(value["differs"])
     begun = [UUID(begun) for begun in value["begun"]]
     wakes: list[Wake] = [PlanWake(one) for one in begun]
     if told in ("rejected", "closed"):

@@ -191,11 +191,13 @@ END $$;
 -- null where there is none yet.
 CREATE FUNCTION planq_named_conversation(m planq_message) RETURNS uuid LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    IF m.thread IS NULL THEN
+    IF m.thread IS NOT NULL THEN
+        RETURN (SELECT id FROM conversations WHERE tenant_id = m.tenant_id AND channel = m.channel AND thread = m.thread);
+    ELSIF m.source_id IS NOT NULL THEN
         RETURN (SELECT id FROM conversations
                 WHERE tenant_id = m.tenant_id AND channel = m.channel AND first_source_id = m.source_id);
     END IF;
-    RETURN (SELECT id FROM conversations WHERE tenant_id = m.tenant_id AND channel = m.channel AND thread = m.thread);
+    RETURN NULL;
 END $$;
 
 -- What a message came to that was sent before: under its idempotency key, or under its source id in the conversation
