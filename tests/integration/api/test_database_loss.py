@@ -29,6 +29,7 @@ BODIES: dict[str, Any] = {
     "POST /elicitations/{elicitation_id}": {"action": "accept", "content": {}},
     "POST /plans/validate": {"plan": {"calls": [search()]}},
     "PUT /agents/{agent_id}": {"name": "something"},
+    "PUT /tenants/{tenant_id}": {"name": "a", "is_disabled": False, "config": {}},
     "POST /messages/inbound": {
         "tenant_id": "default",
         "channel": "api",
