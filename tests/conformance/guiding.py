@@ -70,9 +70,9 @@ def build_messages(given: Mapping[str, Any]) -> Answer:
 def circuit(given: Mapping[str, Any]) -> Answer:
     found = Circuit(given["threshold"], given["recovery_s"])
     outcomes, states = [], []
-    for event in given["events"]:
-        if found.admits(event["t"]):
-            found.ended(event["t"], failed=not event["ok"])
+    for job, event in enumerate(given["events"]):
+        if found.admits(str(job), event["t"]):
+            found.succeeded() if event["ok"] else found.failed(str(job), event["t"])
             outcomes.append("ok" if event["ok"] else "fail")
         else:
             outcomes.append("rejected")
@@ -201,6 +201,16 @@ GUIDE_RULES: tuple[Rule, ...] = (
         "classify_error",
         lambda case, expected: case.profile == "real" and re.search(r"http 5\d\d", case.input["message"]) is not None,
         lambda case, expected: {**expected, "category": "network", "retryable": True},
+    ),
+    Rule(
+        "the first probe that succeeds closes a circuit",
+        62,
+        "circuit",
+        lambda case, expected: "half_open" in expected["states"],
+        lambda case, expected: {
+            **expected,
+            "states": ["closed" if state == "half_open" else state for state in expected["states"]],
+        },
     ),
     Rule(
         "the planning call goes to the job's model, where no other is configured",

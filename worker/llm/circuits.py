@@ -1,23 +1,36 @@
-"""The circuit breakers of a process: one for each provider and tenant, for tenants may have keys of their own."""
+"""The circuit breakers of a process: one for each model and tenant, for tenants may have keys of their own.
+
+A provider has one base URL in a process, so that a circuit is of one base URL, too.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
-from shared.domain.errors import ExecutionFailed, FirstTokenTimedOut, TimedOut, Transient
+from shared.domain.errors import ExecutionFailed, FirstTokenTimedOut, InvalidOutput, TimedOut, Transient
 from shared.domain.models.circuit import Circuit
-from shared.domain.models.names import Provider
 
 _KEPT = 10_000
 """How many circuits are kept; those that were not used for longest go first."""
 
-_FAILURES = (Transient, TimedOut, FirstTokenTimedOut)
+_AWAY = (Transient, TimedOut, FirstTokenTimedOut)
 
 
 class CircuitOpen(Transient):
-    """The provider has failed several times in a row, and is not asked for a while."""
+    """Several jobs have found the model away, and this call was not sent; the message begins with what they found."""
+
+
+class UnreadableReply(Transient):
+    """The provider has answered, and its reply is not of its form, or breaks off in order: another may be whole."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    circuit: Circuit = field(default_factory=Circuit)
+    cause: str = ""
 
 
 class Circuits:
@@ -26,31 +39,35 @@ class Circuits:
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock` returns seconds and never goes back."""
         self._clock = clock
-        self._circuits: OrderedDict[tuple[Provider, str], Circuit] = OrderedDict()
+        self._circuits: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
 
     @contextmanager
-    def around(self, provider: Provider, tenant_id: str) -> Iterator[None]:
-        """Let a call through, and note how it ends; raises `CircuitOpen` where none is let through now."""
-        circuit = self._of(provider, tenant_id)
-        if not circuit.admits(self._clock()):
-            left = max(circuit.seconds_left(self._clock()), 0.0)
-            raise CircuitOpen(
-                f"{provider.value} has failed {circuit.threshold} times in a row and is asked again in {left:.0f} s"
-            )
+    def around(self, model: str, tenant_id: str, job_id: str) -> Iterator[None]:
+        """Let a call through, and note how it ends; raises `CircuitOpen` where none is let through now.
+
+        A reply that cannot be read counts neither way: it may be the fault of the request. So does a call that is
+        given up.
+        """
+        kept = self._of(model, tenant_id)
+        if not kept.circuit.admits(job_id, self._clock()):
+            raise CircuitOpen(f"{kept.cause} (so it was for several jobs in a row; until one succeeds few are sent)")
         try:
             yield
+        except (UnreadableReply, InvalidOutput):
+            raise
         except ExecutionFailed as error:
-            circuit.ended(self._clock(), failed=isinstance(error, _FAILURES))
+            if isinstance(error, _AWAY):
+                kept.circuit.failed(job_id, self._clock())
+                kept.cause = error.message
+            else:
+                kept.circuit.succeeded()
             raise
-        except BaseException:
-            circuit.let_go()
-            raise
-        circuit.ended(self._clock(), failed=False)
+        kept.circuit.succeeded()
 
-    def _of(self, provider: Provider, tenant_id: str) -> Circuit:
-        key = provider, tenant_id
-        circuit = self._circuits.setdefault(key, Circuit())
+    def _of(self, model: str, tenant_id: str) -> _Kept:
+        key = model, tenant_id
+        kept = self._circuits.setdefault(key, _Kept())
         self._circuits.move_to_end(key)
         if len(self._circuits) > _KEPT:
             self._circuits.popitem(last=False)
-        return circuit
+        return kept

@@ -188,7 +188,7 @@ class ModelGateway:
             with self._shown(ask, question) as live:
                 for name in models:
                     try:
-                        completion = await self._answered(ask.tenant_id, name, question, spent, live)
+                        completion = await self._answered(ask, name, question, spent, live)
                         break
                     except ExecutionFailed as error:
                         failed = error
@@ -235,10 +235,10 @@ class ModelGateway:
         )
 
     async def _answered(
-        self, tenant_id: str, name: str, question: _Question, spent: Spent, live: LiveCall | None
+        self, ask: Ask, name: str, question: _Question, spent: Spent, live: LiveCall | None
     ) -> Completion:
         """Return what one model says, tried as often as the settings allow."""
-        completion = await self._patience.insist(lambda: self._complete(tenant_id, name, question, spent, live))
+        completion = await self._patience.insist(lambda: self._complete(ask, name, question, spent, live))
         try:
             _check_says_something(question, completion)
         except InvalidOutput:
@@ -247,13 +247,13 @@ class ModelGateway:
         return completion
 
     async def _complete(
-        self, tenant_id: str, name: str, question: _Question, spent: Spent, live: LiveCall | None
+        self, ask: Ask, name: str, question: _Question, spent: Spent, live: LiveCall | None
     ) -> Completion:
         parsed = self._parsed(name)
         if parsed.provider is None:
             return await self._without_provider(parsed, question, spent)
-        key = None if self._keys is None else await self._keys(tenant_id, parsed.provider)
-        with self._circuits.around(parsed.provider, tenant_id):
+        key = None if self._keys is None else await self._keys(ask.tenant_id, parsed.provider)
+        with self._circuits.around(parsed.full, ask.tenant_id, ask.job_id):
             spent.attempts += 1
             return await (await self._loaded(parsed)).complete(parsed, question.request, spent, key, live)
 
@@ -352,21 +352,26 @@ class Patience:
         """Return the first success of `attempt`.
 
         Raises the error of the last attempt: one that is not retryable, the one of the last attempt that is allowed,
-        or one by which the server asks for a longer wait than `retry_after_cap`.
+        or one by which the server asks for a longer wait than `retry_after_cap`. An attempt that was not sent, as
+        the model's circuit is open, is the last, and its error counts only where no attempt before it was sent.
         """
         number = 0
+        failed: ExecutionFailed | None = None
         while True:
             number += 1
             try:
                 return await attempt()
+            except CircuitOpen as refused:
+                raise failed or refused from None
             except ExecutionFailed as error:
                 delay = self._delay_after(error, number)
                 if delay is None:
                     raise
+                failed = error
             await self.sleep(delay.total_seconds())
 
     def _delay_after(self, error: ExecutionFailed, number: int) -> timedelta | None:
-        if not error.retryable or isinstance(error, CircuitOpen) or number >= self.settings.max_attempts:
+        if not error.retryable or number >= self.settings.max_attempts:
             return None
         settings = self.settings
         policy = RetryPolicy(timedelta(seconds=settings.backoff_base), timedelta(seconds=settings.backoff_cap))

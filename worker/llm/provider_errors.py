@@ -24,6 +24,7 @@ from shared.domain.errors import (
     Transient,
 )
 from shared.domain.redact import redacted
+from worker.llm.circuits import UnreadableReply
 from worker.llm.http_client import ReplyTooLarge
 
 FOREIGN: tuple[type[Exception], ...] = (
@@ -77,7 +78,7 @@ def _timed_out(message: str, error: Exception) -> ExecutionFailed:
     return TimedOut(message)
 
 
-_refused, _transient, _invalid = _always(ModelRefused), _always(Transient), _always(InvalidOutput)
+_refused, _transient, _unreadable = _always(ModelRefused), _always(Transient), _always(UnreadableReply)
 
 _OTHER = "the model's reply is not of the provider's form"
 
@@ -95,8 +96,8 @@ _TABLE: tuple[tuple[type[Exception], str, _Translation], ...] = (
     (foreign.ModelRequestRejectedError, "the model provider rejected the request", _refused),
     (foreign.ModelHTTPError, "the model provider answered with an error", _by_status),
     (foreign.ContentFilterError, "the provider's content filter stopped the model", _refused),
-    (foreign.ModelAPIError, "the model provider's answer cannot be read", _transient),
-    (foreign.AgentRunError, _OTHER, _invalid),
+    (foreign.ModelAPIError, "the model provider's answer cannot be read", _unreadable),
+    (foreign.AgentRunError, _OTHER, _always(InvalidOutput)),
     (foreign.UserError, "the request does not suit the model", _refused),
     (httpx2.TimeoutException, "the model did not answer in time", _timed_out),
     (httpx2.HTTPError, "the model provider cannot be reached", _transient),

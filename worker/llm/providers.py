@@ -41,10 +41,11 @@ from pydantic_ai.settings import ModelSettings as WireSettings
 from pydantic_ai.tools import ToolDefinition as WireTool
 from pydantic_ai.usage import RequestUsage
 
-from shared.domain.errors import AuthFailed, Transient
+from shared.domain.errors import AuthFailed
 from shared.domain.models.exchange import ToolCallRequest
 from shared.domain.models.names import ModelName, Provider
 from shared.domain.plan.interpret import decoded
+from worker.llm.circuits import UnreadableReply
 from worker.llm.completion import Completion, Spent
 from worker.llm.constrained import Unconstrained, constrained, opened, refuses_schema
 from worker.llm.http_client import closing_replies, model_client
@@ -355,11 +356,11 @@ def _tell(live: LiveCall, event: ModelResponseStreamEvent, names: WireNames) -> 
 
 
 def _check_is_whole(response: ModelResponse) -> None:
-    """Raise `Transient` when the stream ended without the event that every provider ends a reply with."""
+    """Raise `UnreadableReply` when the stream ended without the event that every provider ends a reply with."""
     # pydantic-ai keeps a reason that it does not know among the details only.
     reason = response.finish_reason or (response.provider_details or {}).get("finish_reason")
     if response.state != "complete" or not reason:
-        raise Transient("the model's reply broke off: its stream ended without saying why it ended")
+        raise UnreadableReply("the model's reply broke off: its stream ended without saying why it ended")
 
 
 def _forced(tool: Mapping[str, Any]) -> ModelRequestParameters:

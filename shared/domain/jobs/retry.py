@@ -99,8 +99,8 @@ class Tried(Protocol):
     def in_doubt(self) -> bool: ...
 
 
-_MODEL_POLICY = RetryPolicy(timedelta(seconds=1), timedelta(seconds=30))
-"""Of stages: what waits for a model goes on within half a minute of its return."""
+_MODEL_POLICY = RetryPolicy(timedelta(seconds=1), timedelta(seconds=10))
+"""Of stages: what waits for a model goes on within ten seconds of its return, half of it sooner than in five."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,10 @@ def server() -> Iterator[WireServer]:
         yield running
 
 
-def gateway(server: WireServer, dialect: Dialect, clock: Clock | None = None, **given: Any) -> ModelGateway:
-    settings = settings_for(dialect, server, max_attempts=1)
+def gateway(
+    server: WireServer, dialect: Dialect, clock: Clock | None = None, *, max_attempts: int = 1, **given: Any
+) -> ModelGateway:
+    settings = settings_for(dialect, server, max_attempts=max_attempts)
     return ModelGateway(settings, patience=Patience(settings, Waits(), lambda: 0.5), clock=clock or Clock(), **given)
 
 
@@ -43,33 +45,89 @@ def saying(dialect: Dialect, text: str) -> Reply:
     return Reply(dialect.reply(text, None))
 
 
-async def asked(model: ModelGateway, tenant: str = "a", *, fallbacks: tuple[str, ...] = (), name: str = "") -> Any:
+async def asked(
+    model: ModelGateway, tenant: str = "a", *, fallbacks: tuple[str, ...] = (), name: str = "", job: str = "job-1"
+) -> Any:
     try:
-        reply = await model.plan(Ask("job-1", "hello", name, tenant_id=tenant, fallback_models=fallbacks), [])
+        reply = await model.plan(Ask(job, "hello", name, tenant_id=tenant, fallback_models=fallbacks), [])
     except ModelFailed as failure:
         return failure.error
     return reply
 
 
-def test_after_five_failures_a_tenant_is_refused_at_once_and_another_is_not(server: WireServer) -> None:
+def test_after_five_jobs_a_model_is_probed_and_other_models_and_tenants_are_asked(server: WireServer) -> None:
     server.script(AWAY)
     clock = Clock()
     model = gateway(server, OPENAI_CHAT, clock)
 
     async def scenario() -> None:
-        for _ in range(5):
-            assert (await asked(model)).code == "transient"
-        refused = await asked(model)
-        assert "asked again in 60 s" in refused.message
+        for job in range(5):
+            assert (await asked(model, job=str(job))).code == "transient"
+        refused = await asked(model, job="5")
+        assert "down" in refused.message, "the provider's words"
         assert len(server.requests) == 5
         await asked(model, "b")
-        assert len(server.requests) == 6
-        clock.now = 61.0
+        await asked(model, name="openai:another")
+        assert len(server.requests) == 7
+        clock.now = 2.0
         server.script(saying(OPENAI_CHAT, "back"))
-        assert [(await asked(model)).text for _ in range(3)] == ["back"] * 3
+        assert [(await asked(model, job=str(job))).text for job in range(3)] == ["back"] * 3
         await model.aclose()
 
     asyncio.run(scenario())
+
+
+NO_CHOICES = {"id": "x", "object": "chat.completion", "choices": []}
+UNREADABLE = [Reply("<html>gateway</html>"), Reply(NO_CHOICES, whole=True)]
+
+
+@pytest.mark.parametrize("poison", [AWAY, *UNREADABLE], ids=["500", "html", "no choices"])
+def test_one_poisoned_job_closes_the_way_to_nobody(server: WireServer, poison: Reply) -> None:
+    model = gateway(server, OPENAI_CHAT, max_attempts=4)
+
+    async def scenario() -> None:
+        for healthy in range(20):
+            server.script(poison)
+            failed = await asked(model, job="poison")
+            assert "several jobs" not in failed.message
+            server.script(saying(OPENAI_CHAT, "hi"))
+            if healthy % 7 == 0:
+                assert (await asked(model, job=f"healthy-{healthy}")).text == "hi"
+        await model.aclose()
+
+    asyncio.run(scenario())
+
+
+def test_replies_that_cannot_be_read_open_nothing(server: WireServer) -> None:
+    server.script(UNREADABLE[0])
+    model = gateway(server, OPENAI_CHAT)
+
+    async def scenario() -> None:
+        for job in range(8):
+            await asked(model, job=str(job))
+        await model.aclose()
+
+    asyncio.run(scenario())
+
+    assert len(server.requests) == 8
+
+
+def test_a_job_whose_circuit_opens_between_its_tries_tells_what_it_was_answered_itself(server: WireServer) -> None:
+    server.script(*(Reply({"error": {"message": f"down, {number}"}}, 503) for number in range(20)))
+    model = gateway(server, OPENAI_CHAT, max_attempts=3)
+
+    async def scenario() -> Any:
+        for job in range(4):
+            await asked(model, job=str(job))
+        error = await asked(model, job="4")
+        await model.aclose()
+        return error
+
+    error = asyncio.run(scenario())
+
+    assert "down, 12" in error.message
+    assert "several jobs" not in error.message
+    assert len(server.requests) == 13
 
 
 @pytest.mark.parametrize("status", [401, 400, 429])
@@ -78,8 +136,8 @@ def test_a_provider_that_answers_is_not_away(server: WireServer, status: int) ->
     model = gateway(server, OPENAI_CHAT)
 
     async def scenario() -> None:
-        for _ in range(8):
-            await asked(model)
+        for job in range(8):
+            await asked(model, job=str(job))
         await model.aclose()
 
     asyncio.run(scenario())
