@@ -221,9 +221,10 @@ class Step(SQLModel, table=True):
     `releases` counts the attempts that do not use up retries: given back, or made before the job was resumed, or that
     delegated to child jobs that have failed.
     `in_doubt` says that an earlier attempt may have taken effect, which the tool has to find out first;
-    `elicitation_id` is the step's open question to a person, asked at `asked_at`. A large output is kept as
-    `payload_hash`, `output_bytes` and the `excerpts` at the paths `wanted`, which later steps use; a fork has it from
-    `reused_job`; `origin_job` made it.
+    `elicitation_id` is the step's open question to a person, asked at `asked_at`. Whether one may be called that
+    `is_asked_ahead` a person was asked before it began. A large output is kept as `payload_hash`, `output_bytes`
+    and the `excerpts` at the paths `wanted`, which later steps use; a fork has it from `reused_job`; `origin_job`
+    made it.
     A step that delegates has `children`, the first `next_child` of which were begun; of `open_children` it was not
     yet notified of their end; it waits for them as `waits_for` says until it has `joined`. The `note` is its tool's.
     """
@@ -269,6 +270,7 @@ class Step(SQLModel, table=True):
     in_doubt: bool = flag_column()
     elicitation_id: UUID | None = None
     asked_at: datetime | None = time_column()
+    is_asked_ahead: bool = flag_column()
     waits_for: str | None = enum_column("join_policy", JoinPolicy, nullable=True)
     max_parallel: int | None = None
     note: Any = json_column()
@@ -292,7 +294,8 @@ class ElicitationRow(SQLModel, table=True):
     asks gets back with the answer, and nobody else sees. `default_content` is the answer where nobody gives one until
     the step's `wake_at`. Once it `is_spent` its step asks anew instead of using the answer. Whom it is `asked_of` is
     decided when it is asked; `asked_ids` are persons. `answered_by` is who they say they are, `answered_key` the key
-    with which that came over HTTP.
+    with which that came over HTTP. The step waits for it from `waiting_since` on, null where it was asked ahead and
+    the step has not come to it. `call_sha256` is the digest of the arguments that an approval is for.
     """
 
     __tablename__ = "elicitations"
@@ -328,6 +331,8 @@ class ElicitationRow(SQLModel, table=True):
     answered_key_id: UUID | None = None
     channel: str | None = text_column(nullable=True)
     is_spent: bool = flag_column()
+    call_sha256: str | None = text_column(nullable=True)
+    waiting_since: datetime | None = time_column()
     created_at: datetime = time_column(nullable=False, now=True)
     answered_at: datetime | None = time_column()
 

@@ -27,8 +27,9 @@ from shared.domain.errors import (
     TimedOut,
     UnknownTool,
 )
+from shared.domain.jobs.elicitations import Elicitation
 from shared.domain.jobs.retry import AskPerson, GiveUp, Next, Phase, RunAgain, after_error
-from shared.domain.jobs.states import Lane, StepKind, StepStatus
+from shared.domain.jobs.states import ElicitationKind, Lane, StepKind, StepStatus
 from shared.domain.tools.definition import LATENCIES_SECONDS
 from shared.domain.tools.policy import ToolPolicy
 from shared.domain.tools.scoping import PARAMETER_OVERRIDE, SUSPICIOUS_ARGUMENTS
@@ -109,7 +110,8 @@ class StepRunner:
             return Carried.by(claim, result)
         if outcome.asked is not None:
             question = await self._approvals.addressed(claim, outcome.asked)
-            applied = await persist(lambda: self._store.ask_step(claim, question))
+            ahead = await self._ask_ahead(claim) if question.kind is ElicitationKind.APPROVAL else ()
+            applied = await persist(lambda: self._store.ask_step(claim, question, ahead=ahead))
             _log_transition("step_asking", claim, applied, kind=str(question.kind))
             return Carried.by(claim, TransitionResult(applied, status=StepStatus.WAITING))
         if outcome.output is None:
@@ -273,6 +275,22 @@ class StepRunner:
         if warnings := suspicious_arguments(arguments):
             data = {**place, "warnings": warnings[:_MOST_WARNINGS]}
             await persist(lambda: self._store.note_step(claim, SUSPICIOUS_ARGUMENTS, data))
+
+    async def _ask_ahead(self, claim: StepClaim) -> Sequence[tuple[int, Elicitation]]:
+        """Return the approvals that other steps of the round will need, as far as that is known by now.
+
+        What else is wrong with one of these is told in its own turn.
+        """
+        found: list[tuple[int, Elicitation]] = []
+        for other in await persist(lambda: self._store.steps_to_ask_about(claim)):
+            if (tool := self._toolbox.find(other.tool_name)) is not None:
+                try:
+                    await self._approvals.check(other, tool, await self._values.arguments(other, tool))
+                except AskingPerson as asking:
+                    found.append((other.ref.index, asking.question))
+                except (ExecutionFailed, StorageUnavailable):
+                    continue
+        return found
 
     async def _gathering(self, claim: StepClaim, tool: Tool, arguments: dict[str, Any]) -> Coroutine[Any, Any, Any]:
         """Return the call that makes the output from what became of the child jobs."""

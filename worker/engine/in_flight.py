@@ -374,6 +374,7 @@ class GuardedStore:
         self.record_calls = store.record_calls
         self.children = store.children
         self.approvals = store.approvals
+        self.steps_to_ask_about = store.steps_to_ask_about
         self.child_ended = store.child_ended
         self.settle_turn = store.settle_turn
         self.note_outcome = store.note_outcome

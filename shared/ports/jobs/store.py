@@ -342,11 +342,27 @@ class JobStore(Protocol):
         """
         ...
 
-    async def ask_step(self, claim: StepClaim, /, question: Elicitation, error: ErrorRecord | None = None) -> bool:
+    async def ask_step(
+        self,
+        claim: StepClaim,
+        /,
+        question: Elicitation,
+        error: ErrorRecord | None = None,
+        ahead: Sequence[tuple[int, Elicitation]] = (),
+    ) -> bool:
         """Let the step wait for a person, without a worker, as long as its job allows; True: it applied.
 
         The wait counts against no time limit of the job, nor of any job above it. `error` is that of a call which was
-        cut off.
+        cut off. What is asked `ahead`, about steps of the round that have not begun, by their indices, is open at
+        once, and the claims of those bring its answers. A step about which that was asked waits for the same
+        question, or gets the answer at once.
+        """
+        ...
+
+    async def steps_to_ask_about(self, claim: StepClaim) -> Sequence[StepClaim]:
+        """Return, as if they were claimed, steps of the round that have not begun and whose arguments are known.
+
+        Those of which a person was asked ahead are left out. The first 100 at most.
         """
         ...
 

@@ -218,8 +218,8 @@ def outcome_fields(output: Any, artifact: ArtifactRecord | None, payload: Payloa
     return fields
 
 
-def elicitation_text(id: UUID, question: Elicitation) -> str:
-    """Return the JSON in which `planq_ask_step` takes a question."""
+def elicitation_text(id: UUID, question: Elicitation, step: int | None = None) -> str:
+    """Return the JSON in which `planq_ask_step` takes a question, and `planq_ask_ahead` one about a step."""
     fields = {
         "id": str(id),
         "kind": str(question.kind),
@@ -232,6 +232,8 @@ def elicitation_text(id: UUID, question: Elicitation) -> str:
         "state": stored_text(question.state),
         "asked_of": str(question.asked_of.kind),
         "asked_ids": list(map(storable, question.asked_of.ids)) or None,
+        "call": question.details.get("arguments_sha256"),
+        "step": step,
     }
     return json_text({name: value for name, value in fields.items() if value is not None})
 

@@ -86,6 +86,10 @@ class _Item:
     weight: int = 1
 
 
+_MOST_ASKED_ABOUT = 100
+"""Steps at which a worker looks that is about to ask whether it may call its own."""
+
+
 class PostgresJobStore:
     """`JobStore` for one worker process, whose id it writes into every claim."""
 
@@ -326,11 +330,26 @@ class PostgresJobStore:
         item = _item(fields, take=take or _NOTHING)
         return transition_result(await self._failing[item.take.lane].do(item))
 
-    async def ask_step(self, claim: StepClaim, question: Elicitation, error: ErrorRecord | None = None) -> bool:
+    async def ask_step(
+        self,
+        claim: StepClaim,
+        question: Elicitation,
+        error: ErrorRecord | None = None,
+        ahead: Sequence[tuple[int, Elicitation]] = (),
+    ) -> bool:
         told = None if error is None else as_json(error.to_json())
-        asked = elicitation_text(new_id(), question)
-        applied: bool = await self._database.call("planq_ask_step", *_fence(claim), told, asked, False)
+        first, *ids = sorted(new_id() for _ in range(1 + len(ahead)))  # what is asked first is answered first
+        asked = elicitation_text(first, question)
+        others = ",".join(elicitation_text(id, other, index) for id, (index, other) in zip(ids, ahead, strict=True))
+        given = told, asked, False, f"[{others}]"
+        applied: bool = await self._database.call("planq_ask_step", *_fence(claim), *given)
         return applied
+
+    async def steps_to_ask_about(self, claim: StepClaim) -> Sequence[StepClaim]:
+        ref = claim.ref
+        place = {"tenant_id": claim.tenant_id, "job_id": ref.job_id, "round": ref.round, "limit": _MOST_ASKED_ABOUT}
+        rows = await self._database.fetch_all("steps_to_ask_about", **place)
+        return [step_claim(row["claim"]) for row in rows]
 
     async def approvals(self, claim: StepClaim) -> Approved:
         row = await self._database.fetch_one("approvals", job_id=claim.ref.job_id)

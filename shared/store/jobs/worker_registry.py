@@ -298,6 +298,7 @@ class WorkerRegistry:
             as_json(error.to_json()),
             elicitation_text(new_id(), question),
             step.is_worker_lost and step.company == 1,
+            "[]",
         )
         return applied
 

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from shared.domain.errors import ToolFailed
 from shared.domain.jobs.elicitations import ElicitationAnswer, after_answer
 from shared.domain.jobs.limits import Limits
 from shared.domain.jobs.states import ElicitationKind, ElicitationStatus, StepKind
@@ -322,3 +323,135 @@ def test_the_policy_of_a_job_holds_for_the_jobs_below(play: Play) -> None:
 
     assert play(scenario, ScriptedModel(), [*desk.tools(), DelegatingTool()])
     assert desk.booked == []
+
+
+class Till:
+    """An unsafe tool whose calls run one after the other, and what it paid."""
+
+    def __init__(self) -> None:
+        self.paid: list[int] = []
+
+    def tools(self) -> list[Any]:
+        @tool(effect="unsafe")
+        async def pay(amount: int) -> dict[str, int]:
+            """Pay."""
+            self.paid.append(amount)
+            if amount == BROKE:
+                raise ToolFailed("there is no money left")
+            return {"left": 100 - amount}
+
+        return [make_tool(pay)]
+
+
+BROKE = 99
+PAY_ASKER = {"pay": "ask:asker"}
+
+
+def test_approvals_that_are_known_to_be_needed_are_asked_at_once(play: Play) -> None:
+    till = Till()
+
+    async def scenario(harness: Harness) -> Any:
+        calls = [("pay", {"amount": 1}), ("pay", {"amount": 2}), ("pay", {"amount": "$1.output.left"})]
+        job, _ = await harness.run(plan=plan(*calls, ("pay", {"amount": 4})))
+        asked = await open_questions(harness)
+        assert [one["step_index"] for one in asked] == [0, 1, 3], "what the third pays is known later"
+        assert [one["details"]["arguments"]["amount"] for one in asked] == [1, 2, 4]
+        assert [one["due_at"] is None for one in asked] == [False, True, True]
+        await answer(harness, asked[2], {})
+        assert till.paid == []
+        await answer(harness, asked[1], {})
+        await answer(harness, asked[0], {})
+        assert till.paid == [1, 2], "each in its turn, without a further wait"
+        (third,) = await open_questions(harness)
+        assert (third["step_index"], third["details"]["arguments"]) == (2, {"amount": 98})
+        await answer(harness, third, {})
+        return await seen(harness, job["id"])
+
+    job, steps = play(scenario, ScriptedModel(), till.tools(), policy=PAY_ASKER)
+    assert (job["status"], till.paid) == ("completed", [1, 2, 98, 4])
+    assert [step["attempt"] for step in steps] == [2, 1, 2, 1], "no attempt for what was approved ahead"
+
+
+def test_a_step_waits_for_the_question_that_was_asked_ahead_of_it(play: Play) -> None:
+    till = Till()
+
+    async def scenario(harness: Harness) -> Any:
+        job, _ = await harness.run(plan=plan(("pay", {"amount": 1}), ("pay", {"amount": 2})))
+        first, second = await open_questions(harness)
+        await answer(harness, first, {})
+        (waits,) = await open_questions(harness)
+        assert (waits["id"], waits["due_at"] is None, till.paid) == (second["id"], False, [1])
+        assert (await seen(harness, job["id"]))[0]["status"] == "input_required"
+        await answer(harness, waits, {})
+        return await seen(harness, job["id"])
+
+    job, _ = play(scenario, ScriptedModel(), till.tools(), policy=PAY_ASKER)
+    assert (job["status"], till.paid) == ("completed", [1, 2])
+
+
+@pytest.mark.parametrize("is_ahead", [True, False], ids=["ahead", "in its turn"])
+def test_what_is_declined_ahead_is_declined_in_its_turn(play: Play, is_ahead: bool) -> None:
+    till = Till()
+
+    async def scenario(harness: Harness) -> Any:
+        job, _ = await harness.run(plan=plan(("pay", {"amount": 1}), ("pay", {"amount": 2})))
+        first, second = await open_questions(harness)
+        for one in (second, first) if is_ahead else (first, second):
+            await answer(harness, one, *((None, DECLINED, "too much") if one is second else ({},)))
+        return await seen(harness, job["id"])
+
+    job, steps = play(scenario, ScriptedModel(), till.tools(), policy=PAY_ASKER)
+    assert (job["status"], till.paid, steps[1]["status"], steps[1]["attempt"]) == ("completed", [1], "failed", 1)
+    assert (steps[1]["error"]["code"], "too much" in steps[1]["error"]["message"]) == ("declined", True)
+
+
+def test_what_is_asked_ahead_of_a_step_that_does_not_begin_is_withdrawn(play: Play) -> None:
+    till = Till()
+
+    async def scenario(harness: Harness) -> Any:
+        job, _ = await harness.run(plan=plan(("pay", {"amount": BROKE}), ("pay", {"amount": 2})))
+        first, second = await open_questions(harness)
+        before = (await seen(harness, job["id"]))[0]["expires_at"]
+        await answer(harness, first, {})
+        found = await ElicitationStore(harness.database).one("default", second["id"])
+        after, steps = await seen(harness, job["id"])
+        return found["status"], steps[1]["status"], before > after["expires_at"]
+
+    assert play(scenario, ScriptedModel(), till.tools(), policy=PAY_ASKER) == ("cancelled", "skipped", True)
+
+
+@pytest.mark.parametrize("way", ["cancel", "expire"])
+def test_a_job_that_ends_withdraws_what_it_asked_ahead(play: Play, way: str) -> None:
+    async def scenario(harness: Harness) -> Any:
+        job, _ = await harness.run(plan=plan(("pay", {"amount": 1}), ("pay", {"amount": 2})))
+        if way == "cancel":
+            await harness.requests.cancel("default", job["id"])
+        else:
+            await move_clock(harness.database, timedelta(seconds=Limits().human_wait_seconds + 1))
+            await harness.open()
+            await harness.sweeper.sweep()
+            await harness.drain()
+        asked = await ElicitationStore(harness.database).page("default", limit=10)
+        return [one["status"] for one in asked][::-1], (await seen(harness, job["id"]))[0]["status"]
+
+    told, status = play(scenario, ScriptedModel(), Till().tools(), policy=PAY_ASKER)
+    if way == "cancel":
+        assert (told, status) == (["cancelled", "cancelled"], "cancelled")
+    else:
+        assert (told, status) == (["expired", "cancelled"], "completed")
+
+
+def test_a_resumed_job_asks_anew_what_was_answered_ahead(play: Play) -> None:
+    till = Till()
+
+    async def scenario(harness: Harness) -> Any:
+        job, _ = await harness.run(plan=plan(("pay", {"amount": BROKE}), ("pay", {"amount": 2})))
+        first, second = await open_questions(harness)
+        await answer(harness, second, {})
+        await answer(harness, first, {})
+        asked = await harness.requests.resume("default", job["id"], after=0)
+        await harness.publish(asked.wakes)
+        await harness.drain()
+        return [one["step_index"] for one in await open_questions(harness)]
+
+    assert play(scenario, ScriptedModel(), till.tools(), policy=PAY_ASKER) == [0, 1]

@@ -67,7 +67,7 @@ class Lineage(Family):
         await self.run("UPDATE jobs SET deadline = deadline - %s, expires_at = expires_at - %s", span, span)
         await self.run("UPDATE jobs SET paused_at = paused_at - %s", span)
         await self.run("UPDATE steps SET wake_at = wake_at - %s WHERE elicitation_id IS NOT NULL", span)
-        await self.run("UPDATE elicitations SET created_at = created_at - %s", span)
+        await self.run("UPDATE elicitations SET waiting_since = waiting_since - %s", span)
 
     async def ask(self) -> None:
         assert await self.store.ask_step(self.claim, DID_IT, BOOM)

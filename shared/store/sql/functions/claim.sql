@@ -214,8 +214,8 @@ BEGIN
                 WHERE a.tenant_id = s.tenant_id AND a.name = o.agent_name AND a.version = o.agent_version))
         INTO v_family FROM jobs o WHERE o.id = s.job_id;
     END IF;
-    -- An answer hands its step back. What is taken apart on the way comes as texts that hold JSON.
-    IF s.releases > 0 THEN
+    -- An answer hands its step back, unless it was asked ahead. What is taken apart on the way comes as texts that hold JSON.
+    IF s.releases > 0 OR s.is_asked_ahead THEN
         SELECT json_agg(json_build_object(
             'kind', e.kind, 'status', e.status, 'content', e.content::text, 'reason', e.reason, 'ordinal', e.ordinal,
             'details', e.details::text, 'state', e.state::text) ORDER BY e.id)

@@ -258,7 +258,7 @@ BEGIN
         status = CASE WHEN c.pending = 0 THEN 'ready' ELSE 'pending' END,
         pending = c.pending,
         in_doubt = c.is_in_doubt,
-        output = NULL, error = NULL, finished_at = NULL, started_at = NULL, asked_at = NULL,
+        output = NULL, error = NULL, finished_at = NULL, started_at = NULL, asked_at = NULL, is_asked_ahead = false,
         worker_id = NULL, deadline = NULL, worker_losses = 0, releases = s.attempt, wakes = 0, joined = false,
         children = NULL, open_children = NULL, next_child = NULL, waits_for = NULL, max_parallel = NULL, note = NULL,
         run_at = greatest(planq_now(), CASE WHEN c.is_in_doubt THEN s.finished_at + planq_wake_grace() END,

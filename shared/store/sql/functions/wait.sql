@@ -2,6 +2,7 @@
 --
 -- planq_suspend_step -> planq_fire_timer         a timer, after which the step succeeds
 -- planq_ask_step -> planq_answer_question        a question to a person, until it is answered or its time runs out
+--   planq_ask_ahead                              and whether steps may be called that have not begun
 -- planq_withdraw_questions                       questions whose steps have ended otherwise are closed
 --
 -- The time that people take is taken off no deadline: a question moves those of its job and of all jobs above it by the
@@ -48,14 +49,16 @@ BEGIN
 END $$;
 
 -- StepAsked: the step waits until a person has answered. The job's limit bounds the wait; while the job is paused it has not
--- begun. `p_question` is {id, kind, message, schema, url, details, default, ordinal, state, asked_of, asked_ids}, where
--- `schema`, `details`, `default` and `state` are texts that hold JSON; `p_error` says of a call that was cut off why. Returns whether it applied.
+-- begun. `p_question` is {id, kind, message, schema, url, details, default, ordinal, state, asked_of, asked_ids, call}, where
+-- `schema`, `details`, `default` and `state` are texts that hold JSON; `p_ahead` is what planq_ask_ahead takes. Where an
+-- approval of the same `call` was asked ahead, the step waits for that one, or is handed back with its answer; `p_error` says of a call that was cut off why. Returns whether it applied.
 CREATE FUNCTION planq_ask_step(
-    p_job uuid, p_round int, p_index int, p_attempt int, p_error json, p_question json, p_lost boolean
+    p_job uuid, p_round int, p_index int, p_attempt int, p_error json, p_question json, p_lost boolean, p_ahead json
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     j jobs%ROWTYPE;
     q record;
+    v_ahead elicitations;
     v_wait interval;
     v_due timestamptz;
 BEGIN
@@ -66,11 +69,21 @@ BEGIN
     END IF;
     SELECT * INTO q FROM json_to_record(p_question) AS r (
         id uuid, kind text, message text, schema text, url text, details text, "default" text, ordinal int, state text,
-        asked_of text, asked_ids text[]
+        asked_of text, asked_ids text[], call text
     );
+    SELECT * INTO v_ahead FROM elicitations
+    WHERE job_id = p_job AND step_index = p_index AND waiting_since IS NULL AND NOT is_spent AND call_sha256 = q.call
+    ORDER BY id DESC LIMIT 1;
+    IF v_ahead.status <> 'open' THEN
+        IF NOT (planq_hand_back_step(p_job, p_round, p_index, p_attempt)->>'applied')::boolean THEN
+            RETURN false;
+        END IF;
+        UPDATE steps SET wake_at = planq_now() WHERE job_id = p_job AND index = p_index AND status = 'ready';
+        RETURN true;
+    END IF;
     v_wait := make_interval(secs => coalesce((j.limits->>'human_wait_seconds')::float8, 86400));
     v_due := coalesce(j.paused_at, planq_now()) + v_wait;
-    UPDATE steps SET status = 'waiting', elicitation_id = q.id, asked_at = planq_now(), error = p_error,
+    UPDATE steps SET status = 'waiting', elicitation_id = coalesce(v_ahead.id, q.id), asked_at = planq_now(), error = p_error,
         wake_at = v_due, worker_id = NULL, deadline = NULL,
         worker_losses = worker_losses + CASE WHEN p_lost THEN 1 ELSE 0 END
     WHERE job_id = p_job AND round = p_round AND index = p_index AND status = 'running' AND attempt = p_attempt;
@@ -78,24 +91,68 @@ BEGIN
         RETURN false;
     END IF;
     INSERT INTO elicitations (id, tenant_id, job_id, root_job_id, round, step_index, attempt, ordinal, kind, message, schema,
-                              url, details, default_content, state, asked_of, asked_ids, created_at)
-    VALUES (q.id, j.tenant_id, p_job, coalesce(j.root_job_id, p_job), p_round, p_index, p_attempt, coalesce(q.ordinal, 0),
+                              url, details, default_content, state, asked_of, asked_ids, call_sha256, waiting_since,
+                              created_at)
+    VALUES (coalesce(v_ahead.id, q.id), j.tenant_id, p_job, coalesce(j.root_job_id, p_job), p_round, p_index, p_attempt, coalesce(q.ordinal, 0),
             q.kind, q.message, q.schema::json, q.url, q.details::json, q."default"::json, q.state::json,
-            coalesce(q.asked_of, 'anyone'), q.asked_ids, planq_now());
+            coalesce(q.asked_of, 'anyone'), q.asked_ids, q.call, planq_now(), planq_now())
+    ON CONFLICT (id) DO UPDATE SET attempt = excluded.attempt, details = excluded.details, asked_of = excluded.asked_of,
+        asked_ids = excluded.asked_ids, waiting_since = excluded.waiting_since;
     UPDATE jobs SET status = 'input_required', open_questions = open_questions + 1 WHERE id = p_job;
     PERFORM planq_shift_lineage(p_job, v_wait);
     PERFORM planq_append_event(j.tenant_id, p_job, 'step_asking', json_build_object(
-        'round', p_round, 'index', p_index, 'attempt', p_attempt, 'error', p_error, 'elicitation', q.id, 'kind', q.kind));
-    PERFORM planq_tell_question(j.tenant_id, coalesce(j.root_job_id, p_job), p_job, q.id, q.kind);
+        'round', p_round, 'index', p_index, 'attempt', p_attempt, 'error', p_error,
+        'elicitation', coalesce(v_ahead.id, q.id), 'kind', q.kind));
+    IF v_ahead.id IS NULL THEN
+        PERFORM planq_tell_question(j.tenant_id, coalesce(j.root_job_id, p_job), p_job, q.id, q.kind);
+    END IF;
+    PERFORM planq_ask_ahead(j, p_ahead);
     -- Who waits for the end of one of these jobs has to learn of the question first.
     PERFORM pg_notify('planq_ended', array_to_string(planq_lineage(p_job), ','));
     RETURN true;
 END $$;
 
+-- Asks whether steps of the job's round may be called that have not begun, beside the first that asks: an answer is used once
+-- its step's turn comes, and until then nothing waits for it. `p_questions` are questions as in planq_ask_step, each with the
+-- index of its `step`. The caller holds the job's row.
+CREATE FUNCTION planq_ask_ahead(j jobs, p_questions json) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    q record;
+BEGIN
+    FOR q IN SELECT * FROM json_to_recordset(p_questions) AS r (
+        step int, id uuid, kind text, message text, schema text, details text, asked_of text, asked_ids text[], call text
+    ) LOOP
+        UPDATE steps SET is_asked_ahead = true
+        WHERE job_id = j.id AND round = j.round AND index = q.step AND status IN ('pending', 'ready')
+          AND NOT EXISTS (SELECT FROM elicitations e
+                          WHERE e.job_id = j.id AND e.step_index = q.step AND e.kind = q.kind AND NOT e.is_spent);
+        CONTINUE WHEN NOT FOUND;
+        INSERT INTO elicitations (id, tenant_id, job_id, root_job_id, round, step_index, attempt, kind, message, schema,
+                                  details, asked_of, asked_ids, call_sha256, created_at)
+        VALUES (q.id, j.tenant_id, j.id, coalesce(j.root_job_id, j.id), j.round, q.step, 0, q.kind, q.message,
+                q.schema::json, q.details::json, q.asked_of, q.asked_ids, q.call, planq_now());
+        PERFORM planq_append_event(j.tenant_id, j.id, 'asked_ahead', json_build_object(
+            'round', j.round, 'index', q.step, 'elicitation', q.id, 'kind', q.kind));
+        PERFORM planq_tell_question(j.tenant_id, coalesce(j.root_job_id, j.id), j.id, q.id, q.kind);
+    END LOOP;
+END $$;
+
+-- Withdraws what was asked ahead of a step that ends: nobody will look at the answer.
+CREATE FUNCTION planq_withdraw_ahead() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE elicitations SET status = 'cancelled', answered_at = planq_clock()
+    WHERE job_id = NEW.job_id AND step_index = NEW.index AND status = 'open' AND waiting_since IS NULL;
+    RETURN NULL;
+END $$;
+
+-- A step ends in many ways, and all of them set when.
+CREATE TRIGGER planq_withdraw_ahead AFTER UPDATE OF finished_at ON steps FOR EACH ROW
+    WHEN (NEW.is_asked_ahead AND NEW.finished_at IS NOT NULL) EXECUTE FUNCTION planq_withdraw_ahead();
+
 -- StepSettled: an open question is answered, or, with `p_due`, its time has run out. `p_answer` is {status, content, reason,
 -- answered_by, channel, key, key_id, is_operator}, `content` as a text that holds JSON; who is not asked (planq_may_answer)
 -- changes nothing, and is told `asked_of` whom it is. With `p_again` the step is tried again, and its next claim
--- brings the answer; else it ends as `p_item` says, a `planq_outcome` without its place: with the output that it now has, or
+-- brings the answer, as the first claim does of a step that was asked about ahead; else it ends as `p_item` says, a `planq_outcome` without its place: with the output that it now has, or
 -- with an error.
 -- Returns {found, applied, asked_of, job_id, round, index, status, job_status, stage_attempt, ready}; `found` says whether the tenant
 -- has this question, `status` is the step's.
@@ -121,7 +178,8 @@ BEGIN
     IF q.id IS NULL OR s.job_id IS NULL THEN
         RETURN json_build_object('found', false, 'applied', false);
     END IF;
-    IF q.status <> 'open' OR j.status NOT IN ('executing', 'input_required') OR s.elicitation_id IS DISTINCT FROM p_id
+    IF q.status <> 'open' OR j.status NOT IN ('executing', 'input_required')
+       OR (q.waiting_since IS NOT NULL AND s.elicitation_id IS DISTINCT FROM p_id)
        OR (p_due AND (s.wake_at > planq_now() OR j.paused_at IS NOT NULL)) THEN
         RETURN json_build_object('found', true, 'applied', false, 'job_id', q.job_id, 'round', q.round,
             'index', q.step_index, 'status', s.status, 'job_status', j.status);
@@ -136,6 +194,14 @@ BEGIN
     UPDATE elicitations SET status = a.status, content = a.content::json, reason = a.reason, answered_by = a.answered_by,
         channel = a.channel, answered_key = a.key, answered_key_id = a.key_id, answered_at = planq_clock()
     WHERE id = p_id;
+    IF q.waiting_since IS NULL THEN
+        PERFORM planq_append_event(j.tenant_id, q.job_id, 'answered_ahead', json_build_object(
+            'round', q.round, 'index', q.step_index, 'elicitation', p_id, 'kind', q.kind, 'status', a.status,
+            'channel', a.channel));
+        RETURN json_build_object('found', true, 'applied', true, 'job_id', q.job_id, 'round', q.round,
+            'index', q.step_index, 'status', s.status, 'job_status', j.status, 'stage_attempt', j.stage_attempt,
+            'ready', '[]'::json, 'priority', j.priority);
+    END IF;
     UPDATE steps SET status = 'running', elicitation_id = NULL, wake_at = NULL, in_doubt = false, deadline = planq_now()
     WHERE job_id = q.job_id AND index = q.step_index;
     UPDATE jobs SET open_questions = open_questions - 1,
@@ -178,7 +244,8 @@ BEGIN
         UPDATE elicitations e SET status = 'cancelled', answered_at = planq_clock()
         FROM jobs j, steps s
         WHERE e.job_id = ANY (p_jobs) AND e.status = 'open' AND j.id = e.job_id AND s.job_id = e.job_id AND s.index = e.step_index
-        RETURNING e.job_id, planq_wait_left(s.wake_at, j.paused_at) AS rest
+        RETURNING e.job_id, CASE WHEN e.waiting_since IS NULL THEN interval '0'
+                                 ELSE planq_wait_left(s.wake_at, j.paused_at) END AS rest
     LOOP
         PERFORM planq_shift_lineage(q.job_id, -q.rest);
     END LOOP;
@@ -232,7 +299,7 @@ CREATE FUNCTION planq_people_seconds(p_jobs uuid[]) RETURNS float8 LANGUAGE sql 
         UNION
         SELECT c.id FROM tree t JOIN jobs c ON c.parent_job_id = t.id
     )
-    SELECT coalesce(sum(extract(epoch FROM coalesce(e.answered_at, planq_now()) - e.created_at)), 0)::float8
+    SELECT coalesce(sum(extract(epoch FROM coalesce(e.answered_at, planq_now()) - e.waiting_since)), 0)::float8
     FROM tree t JOIN elicitations e ON e.job_id = t.id
 $$;
 

@@ -118,11 +118,12 @@ UNION ALL
 SELECT 'questions_differ', j.id, NULL FROM unfinished j JOIN counted c ON c.id = j.id
 WHERE j.open_questions <> c.questions OR (j.status = 'input_required') <> (c.questions > 0)
 UNION ALL
--- A question is open exactly as long as the step waits that asked it.
+-- A question is open exactly as long as the step waits that asked it; one that was asked ahead, until its step has ended.
 SELECT 'question_open_in_vain', e.job_id, e.step_index FROM elicitations e
 WHERE e.status = 'open' AND NOT EXISTS (
     SELECT FROM steps s WHERE s.job_id = e.job_id AND s.index = e.step_index
-      AND s.status = 'waiting' AND s.elicitation_id = e.id)
+      AND CASE WHEN e.waiting_since IS NULL THEN s.is_asked_ahead AND s.finished_at IS NULL
+               ELSE s.status = 'waiting' AND s.elicitation_id = e.id END)
 UNION ALL
 SELECT 'question_closed_too_soon', s.job_id, s.index FROM steps s
 WHERE s.status = 'waiting' AND s.elicitation_id IS NOT NULL AND NOT EXISTS (

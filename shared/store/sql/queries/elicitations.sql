@@ -1,6 +1,6 @@
 -- name: list_elicitations
 -- Questions of a tenant, newest first; of one job, and of all jobs below it. A paused job's wait stands still.
-SELECT e.*, s.kind AS step_kind, CASE WHEN e.status = 'open' AND j.paused_at IS NULL THEN s.wake_at END AS due_at
+SELECT e.*, s.kind AS step_kind, CASE WHEN s.elicitation_id = e.id AND j.paused_at IS NULL THEN s.wake_at END AS due_at
 FROM elicitations e JOIN jobs j ON j.id = e.job_id JOIN steps s ON s.job_id = e.job_id AND s.index = e.step_index
 WHERE e.tenant_id = %(tenant_id)s
   AND (%(status)s::text IS NULL OR e.status = %(status)s)
@@ -12,7 +12,7 @@ ORDER BY e.id DESC LIMIT %(limit)s
 
 -- name: get_elicitation
 -- One question.
-SELECT e.*, s.kind AS step_kind, s.tool_name, CASE WHEN e.status = 'open' AND j.paused_at IS NULL THEN s.wake_at END AS due_at
+SELECT e.*, s.kind AS step_kind, s.tool_name, CASE WHEN s.elicitation_id = e.id AND j.paused_at IS NULL THEN s.wake_at END AS due_at
 FROM elicitations e JOIN jobs j ON j.id = e.job_id JOIN steps s ON s.job_id = e.job_id AND s.index = e.step_index
 WHERE e.tenant_id = %(tenant_id)s AND e.id = %(id)s
 
@@ -22,3 +22,12 @@ SELECT (SELECT array_agg(DISTINCT s.tool_name) FROM elicitations e JOIN steps s 
         WHERE e.job_id = j.id AND e.kind = 'approval' AND e.status = 'accepted' AND e.content->>'scope' = 'job') AS tools,
        u.tokens::bigint AS tokens, u.cost::float8 AS cost, u.calls::bigint AS calls
 FROM jobs j CROSS JOIN LATERAL planq_tree_used(coalesce(j.root_job_id, j.id)) u WHERE j.id = %(job_id)s
+
+-- name: steps_to_ask_about
+-- Steps of a round that have not begun and whose arguments are known by now, as their claims will be, without those of which a
+-- person was asked ahead.
+SELECT planq_step_claim(s) AS claim FROM steps s
+WHERE s.job_id = %(job_id)s AND s.tenant_id = %(tenant_id)s AND s.round = %(round)s AND s.status IN ('pending', 'ready')
+  AND s.kind <> 'elicitation' AND NOT s.is_asked_ahead AND NOT s.joined
+  AND NOT EXISTS (SELECT FROM steps d WHERE d.job_id = s.job_id AND d.index = ANY (s.inputs) AND d.status <> 'succeeded')
+ORDER BY s.index LIMIT %(limit)s
