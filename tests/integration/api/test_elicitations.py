@@ -266,6 +266,25 @@ def test_every_job_above_a_question_waits_for_the_person(api: Api) -> None:
     assert other.seen()["status"] == "input_required", "the other tree still asks"
 
 
+def test_a_question_of_a_child_is_told_and_answered_by_the_messages_of_its_turn(api: Api) -> None:
+    api.jobs.configure()
+    body = {"tenant_id": "default", "channel": "api", "thread": str(uuid4()), "from": {"external_id": "ann"}}
+    sent = api.http.post("/messages/inbound", json={**body, "content": {"text": "book"}, "async_processing": True})
+    root, child = family(api, {"tree": "of a message"})[:2]
+    message, turn = sent.json(), "UPDATE conversations SET active_job_id = %s WHERE id = %s RETURNING id"
+    api.jobs.execute(
+        "UPDATE jobs SET conversation_id = %s WHERE id = %s RETURNING id", message["conversation_id"], root.id
+    )
+    api.jobs.execute(turn, root.id, message["conversation_id"])
+    child.ask(0, MAY_IT)
+
+    found = api.http.get(f"/messages/status/{root.id}").json()
+    yes = api.http.post("/messages/inbound", json={**body, "content": {"text": "yes"}, "async_processing": True})
+
+    assert (found["status"], found["elicitation"]["job_id"]) == ("input_required", child.id)
+    assert yes.json()["answered"] == {"id": found["elicitation"]["id"], "action": "accept"}
+
+
 def test_cancelling_closes_the_question(api: Api) -> None:
     story, question = asking(api)
     api.http.post(f"/jobs/{story.id}/cancel")

@@ -89,7 +89,8 @@ END $$;
 
 -- QuestionMissed: a message that was just stored in the conversation `c`, as it was before, fits nothing that the active turn
 -- asks. After a second one in a row the oldest question is put again, as an outbound message: somebody who looks at a chat
--- alone may have lost sight of it. Nobody misses what is asked of others. Returns that question, null where none is open any more. The caller holds the conversation.
+-- alone may have lost sight of it. Nobody misses what is asked of others. Returns that question, null where none is open any
+-- more. The caller holds the conversation.
 CREATE FUNCTION planq_miss_question(c conversations, p_person text) RETURNS uuid LANGUAGE plpgsql AS $$
 DECLARE
     q elicitations;
