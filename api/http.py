@@ -237,7 +237,7 @@ _BY_STATUS: Mapping[int, Sequence[type[PlanqError]]] = {
     ),
     429: (domain.RateLimited,),
     500: (domain.InternalFault, domain.Misconfigured),
-    502: (domain.InvalidOutput, domain.AuthFailed, domain.ToolFailed, domain.ModelRefused),
+    502: (domain.InvalidOutput, domain.AuthFailed, domain.ToolFailed, domain.ModelRefused, domain.ContextExceeded),
     503: (
         domain.Transient,
         domain.Unreached,

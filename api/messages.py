@@ -53,7 +53,7 @@ _OF_THE_PROVIDER = frozenset(
     kind.code
     for kind in (
         *(errors.Transient, errors.Unreached, errors.RateLimited, errors.TimedOut, errors.FirstTokenTimedOut),
-        *(errors.AuthFailed, errors.ModelRefused, errors.InvalidOutput, errors.InternalFault),
+        *(errors.AuthFailed, errors.ModelRefused, errors.ContextExceeded, errors.InvalidOutput, errors.InternalFault),
     )
 )
 _STATUS_OF_CODE: Mapping[str, int] = {kind.code: status for kind, status in STATUS_OF.items() if status != 500}

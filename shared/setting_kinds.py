@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, SecretStr
 
 from shared.domain.errors import InvalidRequest
 from shared.domain.models.names import check_model_name
+from shared.domain.redact import LEAST_KEY_CHARS
 from shared.domain.tenants.master_keys import read_master_keys
 
 _MAX_DAYS = 36_500
@@ -71,6 +72,19 @@ def _web_address(value: str | None) -> str | None:
     if not is_one:
         raise ValueError("expected an address that begins with http:// or https://")
     return value
+
+
+def _telling_key(value: SecretStr | None) -> SecretStr | None:
+    found = 0 if value is None else len(value.get_secret_value())
+    if 0 < found < LEAST_KEY_CHARS:
+        raise ValueError(
+            f"expected at least {LEAST_KEY_CHARS} characters, found {found}; leave it unset where no key is needed"
+        )
+    return value
+
+
+ModelKey = Annotated[SecretStr | None, AfterValidator(_telling_key)]
+"""A provider's key, long enough to be hidden in messages."""
 
 
 def _named(value: Any) -> Any:

@@ -33,6 +33,7 @@ from shared.domain.tools.policy import read_tool_policy
 from shared.setting_kinds import (
     Days,
     FilePath,
+    ModelKey,
     WebAddress,
     ascii_keys,
     comma_separated,
@@ -250,13 +251,13 @@ class Settings(BaseSettings):
     google_base_url: WebAddress = Field(
         default=None, validation_alias="GOOGLE_BASE_URL", description="Another address of Google's API."
     )
-    openai_api_key: SecretStr | None = Field(
+    openai_api_key: ModelKey = Field(
         default=None, validation_alias="OPENAI_API_KEY", description="Key for `openai:`."
     )
-    anthropic_api_key: SecretStr | None = Field(
+    anthropic_api_key: ModelKey = Field(
         default=None, validation_alias="ANTHROPIC_API_KEY", description="Key for `anthropic:`."
     )
-    google_api_key: SecretStr | None = Field(
+    google_api_key: ModelKey = Field(
         default=None,
         validation_alias=AliasChoices("GOOGLE_API_KEY", "GEMINI_API_KEY"),
         description="Key for `google:`.",

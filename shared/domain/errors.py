@@ -34,6 +34,7 @@
     │   ├── BudgetExceeded        budget_exceeded       the tree of jobs has used up what it may
     │   ├── ToolFailed            tool_error            the tool itself says that it failed
     │   ├── ModelRefused          model_refused         the model or its provider refuses this very request
+    │   ├── ContextExceeded       context_exceeded      what the model is sent is longer than it can read
     │   ├── Aborted               aborted             cut off because its job had ended, or a person aborted it
     │   ├── Cancelled             cancelled             cut off because its job had ended, or a person cancelled it
     │   ├── AnswerDeclined        declined              a person declined what the step asked
@@ -420,10 +421,19 @@ class ToolFailed(ExecutionFailed):
 class ModelRefused(ExecutionFailed):
     """The provider does not take this request.
 
-    To do: read the message: it names model, quota, context or content.
+    To do: read the message: it names model, quota or content.
     """
 
     code = "model_refused"
+
+
+class ContextExceeded(ExecutionFailed):
+    """What the model would be sent is longer than it can read.
+
+    To do: send less, lower `history_tokens` or `PLANQ_MODEL_FINDINGS_CHARS`, or use a model with more room.
+    """
+
+    code = "context_exceeded"
 
 
 class Aborted(ExecutionFailed):

@@ -15,6 +15,12 @@ HIDDEN = "…"
 LEAST_SECRET_CHARS = 6
 """A shorter text stands in too many words to be hidden wherever it is found."""
 
+LEAST_KEY_CHARS = 8
+"""A shorter text is taken for no provider's key: hidden, it would make many messages unreadable."""
+
+_WORD_CHARS = 12
+"""A secret of fewer may stand inside a word, where it is not meant."""
+
 _ADDRESS = re.compile(r"""(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*://)(?P<rest>[^\s"'<>`\\]+)""")
 _SECRET_PARAMETER = re.compile(r"(?i)([?&;][^=&;]*(?:pass|pwd|secret|token|key|sig|auth|cred)[^=&;]*=)[^&;#]*")
 
@@ -43,6 +49,16 @@ def secrets_of(url: str) -> set[str]:
     return {form for secret in (password, *parameters) for form in (secret, unquote(secret)) if form}
 
 
+def pattern_of(secrets: Iterable[str]) -> re.Pattern[str]:
+    """Return what finds these secrets in a text, the longest first; short ones as whole words only."""
+    longest_first = sorted(secrets, key=len, reverse=True)
+    return re.compile("|".join(map(_found_as, longest_first)))
+
+
+def _found_as(secret: str) -> str:
+    return re.escape(secret) if len(secret) >= _WORD_CHARS else rf"(?<![^\W_]){re.escape(secret)}(?![^\W_])"
+
+
 class Redaction:
     """Hides known secrets, and what `redacted` hides."""
 
@@ -58,8 +74,7 @@ class Redaction:
         if not new:
             return
         self._known |= new
-        longest_first = sorted(self._known, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, longest_first)))
+        self._pattern = pattern_of(self._known)
 
     def __call__(self, text: str) -> str:
         """Return a text without any of them."""

@@ -367,7 +367,7 @@ def cut_off_in_a_model_call(scene: Scene, point: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
         job_id = scene.submit(text="calculate 1 + 1", model="openai:gpt-test")
-        name = scene.doomed(point, OPENAI_BASE_URL=url, OPENAI_API_KEY="none")
+        name = scene.doomed(point, OPENAI_BASE_URL=url, OPENAI_API_KEY="no-key-here")
         connection, _ = silent.accept()
         with connection:
             assert connection.recv(1), "the model was asked"

@@ -14,6 +14,7 @@ from shared.settings import Settings
 IMPOSSIBLE = [
     ("PLANQ_MODEL", "gpt-4o", "openai:<model>"),
     ("PLANQ_MODEL", "", "offline"),
+    ("OPENAI_API_KEY", "maximum", "at least 8 characters, found 7; leave it unset"),
     ("PLANQ_LOG_LEVEL", "loud", "DEBUG, INFO, WARNING, ERROR"),
     ("PLANQ_HEARTBEAT_SECONDS", "15", "less than PLANQ_LEASE_SECONDS"),
     ("PLANQ_HOST", "0.0.0.0", "PLANQ_API_KEYS"),

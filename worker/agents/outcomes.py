@@ -9,6 +9,7 @@ from shared.domain.errors import (
     AGENT_TIMEOUTS,
     BudgetExceeded,
     Cancelled,
+    ContextExceeded,
     DepthExceeded,
     ErrorRecord,
     ExecutionFailed,
@@ -42,6 +43,7 @@ _CLASSES: Mapping[str, type[ExecutionFailed]] = {
         for kind in (
             BudgetExceeded,
             Cancelled,
+            ContextExceeded,
             DepthExceeded,
             InternalFault,
             InvalidArguments,

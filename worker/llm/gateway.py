@@ -158,13 +158,15 @@ class ModelGateway:
         return await asyncio.to_thread(price_of, name, asked_tokens)
 
     async def warm_up(self) -> None:
-        """Load the default model's SDK and make its client, so that the first call waits for neither.
+        """Load the SDKs and make the clients of all providers that the settings name, so that no first call waits.
 
-        Nothing is sent. Raises `AuthFailed` where the model's key is missing.
+        The default model's provider comes first, then those with a key. Nothing is sent. Raises `AuthFailed` where
+        the default model's key is missing.
         """
-        name = parse_model_name(self._settings.default_model)
-        if name.provider is not None:
-            (await self._loaded(name)).prepare(name)
+        default = parse_model_name(self._settings.default_model)
+        for provider in dict.fromkeys([default.provider, *self._settings.api_keys]):
+            if provider is not None:
+                (await self._loaded(provider)).prepare(provider, default)
 
     async def aclose(self) -> None:
         """Close the clients of the running event loop; those of a loop that is gone went with it. May be repeated."""
@@ -255,7 +257,7 @@ class ModelGateway:
         key = None if self._keys is None else await self._keys(ask.tenant_id, parsed.provider)
         with self._circuits.around(parsed.full, ask.tenant_id, ask.job_id):
             spent.attempts += 1
-            return await (await self._loaded(parsed)).complete(parsed, question.request, spent, key, live)
+            return await (await self._loaded(parsed.provider)).complete(parsed, question.request, spent, key, live)
 
     async def _without_provider(self, parsed: ModelName, question: _Question, spent: Spent) -> Completion:
         spent.attempts += 1
@@ -263,15 +265,14 @@ class ModelGateway:
             return question.offline()
         return await asyncio.to_thread(replay, parsed.cassette, question.request)
 
-    async def _loaded(self, name: ModelName) -> Providers:
-        if self._providers is not None and name.provider in self._has_loaded:
+    async def _loaded(self, provider: Provider) -> Providers:
+        if self._providers is not None and provider in self._has_loaded:
             return self._providers
         # The import takes seconds and tens of megabytes: in a thread, so that heartbeats go on meanwhile.
         module = await asyncio.to_thread(importlib.import_module, "worker.llm.providers")
-        await asyncio.to_thread(module.load_sdk, name.provider)
+        await asyncio.to_thread(module.load_sdk, provider)
         self._providers = self._providers or module.Providers(self._settings)
-        if name.provider is not None:
-            self._has_loaded.add(name.provider)
+        self._has_loaded.add(provider)
         return self._providers
 
     def _parsed(self, name: str) -> ModelName:
@@ -320,12 +321,17 @@ _ENDED = ("stop", "tool_call")
 
 
 def _check_says_something(question: _Question, completion: Completion) -> None:
-    """Raise `InvalidOutput` when the stage cannot go on from this reply: RESPOND needs text, PLAN text or a call."""
+    """Raise `InvalidOutput` when the stage cannot go on from this reply: RESPOND needs text, PLAN text or a call.
+
+    Raises `ModelRefused` where a content filter has left nothing of it.
+    """
     purpose = question.purpose
     if completion.text.strip() or (purpose is Purpose.PLAN and completion.tool_calls):
         return
     if question.may_be_silent and completion.finish_reason in _ENDED:
         return
+    if completion.finish_reason == "content_filter":
+        raise ModelRefused("the provider's content filter stopped the model before it said anything")
     expected = "a text or a tool call" if purpose is Purpose.PLAN else "a text"
     found = "only tool calls" if completion.tool_calls else "nothing"
     reason = f" (finish reason: {completion.finish_reason})" if completion.finish_reason else ""

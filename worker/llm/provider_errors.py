@@ -15,6 +15,7 @@ from pydantic_ai import exceptions as foreign
 
 from shared.domain.errors import (
     AuthFailed,
+    ContextExceeded,
     ExecutionFailed,
     FirstTokenTimedOut,
     InvalidOutput,
@@ -23,7 +24,7 @@ from shared.domain.errors import (
     TimedOut,
     Transient,
 )
-from shared.domain.redact import redacted
+from shared.domain.redact import pattern_of, redacted
 from worker.llm.circuits import UnreadableReply
 from worker.llm.http_client import ReplyTooLarge
 
@@ -81,6 +82,17 @@ def _timed_out(message: str, error: Exception) -> ExecutionFailed:
 _refused, _transient, _unreadable = _always(ModelRefused), _always(Transient), _always(UnreadableReply)
 
 _OTHER = "the model's reply is not of the provider's form"
+_NO_ROOM = "the request is too long for the model"
+
+_TOO_LONG = (
+    "contextwindowexceeded",
+    "context_length_exceeded",
+    "maximum context length",
+    "context window",
+    "prompt is too long",
+    "input is too long",
+)
+"""What stands in a refusal for length: gateways (LiteLLM) repeat a provider's words under a code of their own."""
 
 _TABLE: tuple[tuple[type[Exception], str, _Translation], ...] = (
     (foreign.ModelRateLimitError, "the model provider limits the rate of calls", _limited),
@@ -92,12 +104,12 @@ _TABLE: tuple[tuple[type[Exception], str, _Translation], ...] = (
     (foreign.ModelServerError, "the model provider failed", _unavailable),
     (foreign.ModelAuthenticationError, "the model provider refused the API key; check it", _always(AuthFailed)),
     (foreign.ModelNotFoundError, "the provider knows no such model, or its address is wrong", _refused),
-    (foreign.ModelContextWindowExceededError, "the request is too long for the model", _refused),
+    (foreign.ModelContextWindowExceededError, _NO_ROOM, _always(ContextExceeded)),
     (foreign.ModelRequestRejectedError, "the model provider rejected the request", _refused),
     (foreign.ModelHTTPError, "the model provider answered with an error", _by_status),
     (foreign.ContentFilterError, "the provider's content filter stopped the model", _refused),
     (foreign.ModelAPIError, "the model provider's answer cannot be read", _unreadable),
-    (foreign.AgentRunError, _OTHER, _always(InvalidOutput)),
+    (foreign.AgentRunError, _OTHER, _unreadable),
     (foreign.UserError, "the request does not suit the model", _refused),
     (httpx2.TimeoutException, "the model did not answer in time", _timed_out),
     (httpx2.HTTPError, "the model provider cannot be reached", _transient),
@@ -117,9 +129,11 @@ def translated(error: Exception, *, secret: str) -> ExecutionFailed:
         cause = cause.__cause__
     detail = str(error) or type(error).__name__
     if secret:
-        detail = detail.replace(secret, "[API key]")
+        detail = pattern_of([secret]).sub("[API key]", detail)
     detail = redacted(detail)
+    if isinstance(error, foreign.ModelRequestRejectedError) and any(words in detail.lower() for words in _TOO_LONG):
+        return ContextExceeded(f"{_NO_ROOM}: {detail}")
     for category, meaning, ours in _TABLE:
         if isinstance(error, category):
             return ours(f"{meaning}: {detail}", error)
-    return InvalidOutput(f"{_OTHER}: {type(error).__name__}: {detail}")
+    return UnreadableReply(f"{_OTHER}: {type(error).__name__}: {detail}")

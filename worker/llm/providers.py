@@ -116,10 +116,14 @@ class Providers:
         self._cannot_stream: set[str] = set()
         self._unconstrained = Unconstrained()
 
-    def prepare(self, name: ModelName) -> None:
-        """Make what the first call to a model needs, on the running loop; raises `AuthFailed` without a key."""
-        if name.provider is not None:
-            self._maker(name.provider, None, is_stream=self._settings.stream)(name.model)
+    def prepare(self, provider: Provider, default: ModelName) -> None:
+        """Make what the first call to a provider needs, on the running loop; raises `AuthFailed` without a key.
+
+        Where it is the provider of the `default` model, that is made, too.
+        """
+        make = self._maker(provider, None, is_stream=self._settings.stream)
+        if provider is default.provider:
+            make(default.model)
 
     async def complete(
         self,

@@ -12,6 +12,7 @@ from shared.domain import errors
 
 NO_DATA = "Unable to retrieve data"
 UNAVAILABLE = "The assistant is not available at the moment. Please try again later."
+TOO_MUCH = "This is more than I can read at once. Please send less, or begin a new conversation."
 TOO_LONG = "This took too long. Please try again."
 TOO_MUCH = "This needs more than is allowed here. Please ask for less at once."
 STOPPED = "This request was stopped."
@@ -41,6 +42,7 @@ _SENTENCES: tuple[tuple[str, tuple[type[errors.PlanqError], ...]], ...] = (
         ),
     ),
     (TOO_MUCH, (errors.BudgetExceeded,)),
+    (TOO_MUCH, (errors.ContextExceeded,)),
     (STOPPED, (errors.Aborted, errors.Cancelled, errors.AnswerDeclined)),
 )
 _BY_CODE = {kind.code: sentence for sentence, kinds in _SENTENCES for kind in kinds}

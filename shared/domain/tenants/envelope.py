@@ -15,6 +15,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from shared.domain.errors import InvalidRequest
+from shared.domain.redact import LEAST_KEY_CHARS
 from shared.domain.tenants.master_keys import KEY_BYTES, MasterKey
 
 NONCE_BYTES = 12
@@ -80,6 +81,8 @@ def checked_secret(name: str, text: str) -> str:
     text = text.strip()
     if not text:
         raise InvalidRequest(f"secret {name}: expected a text, found an empty one")
+    if len(text) < LEAST_KEY_CHARS:
+        raise InvalidRequest(f"secret {name}: expected at least {LEAST_KEY_CHARS} characters, found {len(text)}")
     if len(text) > MAX_SECRET_CHARS:
         raise InvalidRequest(f"secret {name}: expected at most {MAX_SECRET_CHARS} characters, found {len(text)}")
     if not (text.isascii() and text.isprintable()) or " " in text:

@@ -236,6 +236,8 @@ def test_text_that_utf8_cannot_carry_is_sent_with_a_replacement(server: WireServ
 
 def test_warming_up_sends_nothing(server: WireServer) -> None:
     asyncio.run(ModelGateway(settings_for(OPENAI_CHAT, server)).warm_up())
+    keys = dict.fromkeys(Provider, KEY)
+    asyncio.run(ModelGateway(settings_for(OPENAI_CHAT, server, api_keys=keys)).warm_up())
     asyncio.run(ModelGateway(ModelSettings()).warm_up())
 
     assert server.requests == []

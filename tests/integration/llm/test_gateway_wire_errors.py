@@ -163,6 +163,53 @@ def test_a_body_of_another_form_is_an_error_of_ours(server: WireServer, dialect:
     assert call.attempts == (2 if code == "transient" else 1)
 
 
+@every_dialect
+def test_a_page_in_the_place_of_a_reply_is_tried_again(server: WireServer, dialect: Dialect) -> None:
+    server.script(
+        Reply("<html>starting</html>", headers={"content-type": "text/html"}), Reply(dialect.reply("", PLAN))
+    )
+
+    assert plan(settings_for(dialect, server, max_attempts=2), dialect).call.attempts == 2
+
+
+def test_a_content_filter_that_leaves_nothing_is_a_refusal(server: WireServer) -> None:
+    reply = OPENAI_CHAT.reply("", None)
+    reply["choices"][0]["finish_reason"] = "content_filter"
+    server.script(Reply(reply))
+
+    code, message, call = failure(settings_for(OPENAI_CHAT, server), OPENAI_CHAT)
+
+    assert (code, call.attempts) == ("model_refused", 1)
+    assert "content filter" in message
+    assert "output tokens" not in message
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"message": "This model's maximum context length is 8192 tokens.", "code": "context_length_exceeded"},
+        {"message": "litellm.ContextWindowExceededError: prompt is too long: 9 > 8", "type": None, "code": "400"},
+        {"message": "litellm.BadRequestError: AnthropicException - prompt is too long: 9 tokens > 8", "code": "400"},
+    ],
+    ids=["direct", "gateway", "gateway that does not know it"],
+)
+def test_a_request_that_is_too_long_is_told_so_behind_a_gateway_too(server: WireServer, error: Any) -> None:
+    server.script(Reply({"error": error}, 400))
+
+    code, message, call = failure(settings_for(OPENAI_CHAT, server), OPENAI_CHAT)
+
+    assert (code, call.attempts) == ("context_exceeded", 1)
+    assert message.startswith("the request is too long for the model: ")
+
+
+def test_a_short_key_is_not_hidden_inside_words(server: WireServer) -> None:
+    server.script(Reply({"error": {"message": "the maximumm and maximums, key=maximum!"}}, 401))
+
+    _, message, _ = failure(settings_for(OPENAI_CHAT, server, api_keys={Provider.OPENAI: "maximum"}), OPENAI_CHAT)
+
+    assert "the maximumm and maximums, key=[API key]!" in message
+
+
 @pytest.mark.parametrize("dialect", [OPENAI_CHAT, ANTHROPIC, GOOGLE], ids=repr)
 def test_a_missing_key_is_said_before_anything_is_sent(server: WireServer, dialect: Dialect) -> None:
     urls = {} if dialect.provider is Provider.OPENAI else {dialect.provider: server.url}

@@ -50,3 +50,10 @@ def test_known_secrets_are_hidden_wherever_they_stand_and_short_ones_are_not() -
     hide.add(["longer-hush-3", "longer-hush-3-still"])
 
     assert hide("hu%40sh-1 hu@sh-1 hush-2 abc xlonger-hush-3-stillx") == "… … … abc x…x"
+
+
+def test_a_short_secret_is_hidden_as_a_word_and_not_inside_one() -> None:
+    hide = Redaction({"maximum-1", "context"})
+
+    shown = hide("the maximum context of contexts: key=context, Bearer context")
+    assert shown == "the maximum … of contexts: key=…, Bearer …"
