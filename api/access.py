@@ -6,8 +6,9 @@ moment ago. Only a key of the right form is ever looked for.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Protocol
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from api.callers import LOCAL, Caller
 from api.http import HttpRefusal
@@ -16,23 +17,46 @@ from shared.domain.jobs.ids import TENANT
 from shared.domain.tenants.keys import KeyScope, is_key, is_meant_as_key, key_digest
 from shared.store.api_keys import KnownKey
 
-_JOBS = frozenset({KeyScope.JOBS})
-_MESSAGES = frozenset({KeyScope.MESSAGES})
 _ADMIN = frozenset({KeyScope.ADMIN})
-_QUESTIONS = _JOBS | frozenset({KeyScope.APPROVE}) | _ADMIN
 
-SCOPES_BELOW: Mapping[str, frozenset[KeyScope]] = {
-    "tenants": _ADMIN,
-    "metrics": _ADMIN,
-    "messages": _MESSAGES,
-    "conversations": _MESSAGES,
-    "plans": _MESSAGES,
-    "tasks": _MESSAGES,
-    "agentic": _MESSAGES,
-    "elicitations": _QUESTIONS,
+
+class Opening(NamedTuple):
+    """Which scopes open some paths, any one of them; those `in_part` see only what is theirs (docs/scopes.md)."""
+
+    scopes: frozenset[KeyScope]
+    in_part: frozenset[KeyScope] = frozenset()
+    methods: Collection[str] = ()
+    """Empty: every method."""
+    below: re.Pattern[str] | None = None
+    """What follows the first word of the path; None: whatever it is."""
+
+
+_JOBS_ALONE = Opening(frozenset({KeyScope.JOBS}))
+_MESSAGES_ALONE = Opening(frozenset({KeyScope.MESSAGES}))
+_CONVERSATIONS_ARE_READ = Opening(frozenset({KeyScope.MESSAGES, KeyScope.JOBS}), methods=("GET", "HEAD"))
+_FLOW = frozenset({KeyScope.MESSAGES})
+_TASKS = Opening(_FLOW, in_part=_FLOW)
+_OF_TURNS = Opening(frozenset({KeyScope.JOBS}) | _FLOW, in_part=_FLOW, methods=("GET", "HEAD"))
+_QUESTIONS = Opening(frozenset(KeyScope), in_part=_FLOW)
+
+OPENINGS: Mapping[str, Sequence[Opening]] = {
+    "tenants": [Opening(_ADMIN)],
+    "metrics": [Opening(_ADMIN)],
+    "messages": [_MESSAGES_ALONE],
+    "conversations": [_CONVERSATIONS_ARE_READ, _MESSAGES_ALONE],
+    "plans": [_JOBS_ALONE._replace(below=re.compile("/validate")), _TASKS],
+    "tasks": [_TASKS],
+    "agentic": [_TASKS],
+    "elicitations": [_QUESTIONS],
+    "artifacts": [_OF_TURNS, _JOBS_ALONE],
+    "jobs": [
+        _OF_TURNS._replace(below=re.compile("/[^/]+/(events|elicitations|artifacts|steps/[^/]+/output)")),
+        _JOBS_ALONE,
+    ],
 }
-"""Which scopes open the paths that begin so, any one of them; `jobs` opens all others."""
+"""What opens the paths that begin so, the first that fits; `jobs` opens all others."""
 
+_OTHERS = [_JOBS_ALONE]
 _OF_SETTINGS = "PLANQ_API_KEYS"
 _HOW = "expected the header Authorization: Bearer <key>"
 
@@ -70,7 +94,7 @@ class Access:
         key = _key_in(authorization)
         digest = key_digest(key)
         caller = self._fixed.get(digest) or await self._caller_of(key, digest)
-        needed = scopes_for(method, path)
+        needed = opening_of(method, path).scopes
         if needed.isdisjoint(caller.scopes):
             raise _insufficient(caller, needed)
         return caller
@@ -93,17 +117,14 @@ class Access:
         return Caller(found.tenant_id, found.scopes, found.id, found.name)
 
 
-def scopes_for(method: str, path: str) -> frozenset[KeyScope]:
-    """Return the scopes that open a path, any one of them."""
+def opening_of(method: str, path: str) -> Opening:
+    """Return what opens a path."""
     end = path.find("/", 1)
-    first = path[1:] if end < 0 else path[1:end]
-    needed = SCOPES_BELOW.get(first, _JOBS)
-    if needed is _MESSAGES:
-        if method == "GET" and first == "conversations":
-            return _MESSAGES | _JOBS
-        if path == "/plans/validate":  # of plans as jobs have them
-            return _JOBS
-    return needed
+    first, below = (path[1:], "") if end < 0 else (path[1:end], path[end:])
+    for one in OPENINGS.get(first, _OTHERS):
+        if (not one.methods or method in one.methods) and (one.below is None or one.below.fullmatch(below)):
+            return one
+    return _JOBS_ALONE
 
 
 def _key_in(authorization: str | None) -> str:

@@ -27,6 +27,16 @@ class Caller(NamedTuple):
     key_id: UUID | None
     key_name: str
 
+    @property
+    def sees_all_jobs(self) -> bool:
+        """False for who sees of jobs those of the message flow alone: turns, tasks, and the jobs below them."""
+        return KeyScope.JOBS in self.scopes
+
+    @property
+    def sees_all_questions(self) -> bool:
+        """False for who sees the questions of the message flow alone."""
+        return not self.scopes.isdisjoint((KeyScope.JOBS, KeyScope.APPROVE, KeyScope.ADMIN))
+
 
 LOCAL = Caller(TENANT, frozenset(KeyScope), None, "")
 """Whoever asks from this machine while no key is needed."""

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from api.access import Access
-from api.callers import caller_of
+from api.callers import Caller, caller_of
 from api.http import JsonResponse, decode_body, error_response, error_responses
 from api.limits import RateLimits
 from api.metrics import Metrics
@@ -130,6 +130,18 @@ async def job_when_ended(services: Services, job_id: UUID, seconds: float, reque
         if not stayed:
             return None
     return await services.requests.view(tenant_id, job_id)
+
+
+async def check_job_is_open_to(who: Caller, services: Services, job_id: UUID, *, is_task: bool = False) -> None:
+    """Raise `NotFound` unless a job is there for the caller: a key with `messages` alone sees the message flow alone.
+
+    As a task it sees only what no other job has made. Nothing is looked up for a caller who sees all jobs.
+    """
+    if who.sees_all_jobs:
+        return
+    row = (await services.requests.view(who.tenant_id, job_id, only_ended=True)).row
+    if not row["in_message_flow"] or (is_task and row["parent_job_id"] is not None):
+        raise NotFound(f"there is no job {job_id}")
 
 
 def answer_to_nobody() -> Response:

@@ -70,6 +70,7 @@ async def submit_job(
     *,
     idempotency_key: str | None,
     traceparent: str | None,
+    is_task: bool = False,
 ) -> Submitted:
     """Store a job and publish its wake-up; `sent` is the decoded body, the headers are as they came.
 
@@ -80,7 +81,8 @@ async def submit_job(
     given, earlier = await sender_of(services, tenant_id, sent, idempotency_key, traceparent)
     if earlier is not None:
         return Submitted(earlier)
-    return await store_job(services, await checked_submission(services, tenant_id, body, given))
+    submission = await checked_submission(services, tenant_id, body, given)
+    return await store_job(services, replace(submission, is_task=is_task))
 
 
 async def checked_submission(

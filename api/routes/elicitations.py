@@ -9,14 +9,25 @@ from fastapi import Path, Query
 from starlette.responses import Response
 
 from api.answering import answer_elicitation, is_closed
-from api.callers import Who
-from api.deps import Use, cursor_bytes, cursor_of, job_id_of, no_cursor, page_of, strict_router
+from api.callers import Caller, Who
+from api.deps import (
+    Services,
+    Use,
+    check_job_is_open_to,
+    cursor_bytes,
+    cursor_of,
+    job_id_of,
+    no_cursor,
+    page_of,
+    strict_router,
+)
 from api.documents import elicitation_document
 from api.http import JsonResponse, error_responses
 from api.routes.jobs import CursorQuery, JobPath
 from api.schemas import MAX_PAGE, AnswerRequest, ElicitationDocument, ElicitationPage
 from shared.domain.errors import NotFound, capped
 from shared.domain.jobs.states import ElicitationStatus
+from shared.store.database import Row
 
 elicitation_routes = strict_router("jobs")
 
@@ -36,7 +47,10 @@ async def get_elicitations(
 ) -> Response:
     """List questions to people, newest first; with `status=open` it is the inbox."""
     below = _below(cursor)
-    rows = await services.elicitations.page(who.tenant_id, status=status, job_id=job, below=below, limit=limit + 1)
+    flow = not who.sees_all_questions
+    rows = await services.elicitations.page(
+        who.tenant_id, status=status, job_id=job, below=below, message_flow=flow, limit=limit + 1
+    )
     return page_of(rows, limit, elicitation_document, lambda row: cursor_of(row["id"].bytes))
 
 
@@ -50,6 +64,7 @@ async def get_elicitations_of_job(
 ) -> Response:
     """List what the steps of a job asked, newest first; of an outermost job also what the jobs below it asked."""
     found, below = job_id_of(job_id), _below(cursor)
+    await check_job_is_open_to(who, services, found)
     await services.requests.view(who.tenant_id, found, only_ended=True)
     rows = await services.elicitations.page(who.tenant_id, job_id=found, below=below, limit=limit + 1)
     return page_of(rows, limit, elicitation_document, lambda row: cursor_of(row["id"].bytes))
@@ -60,7 +75,7 @@ async def get_elicitations_of_job(
 )
 async def get_elicitation(elicitation_id: ElicitationPath, services: Use, who: Who) -> Response:
     """Return a question, with its answer once there is one."""
-    return JsonResponse(elicitation_document(await services.elicitations.one(who.tenant_id, _id_of(elicitation_id))))
+    return JsonResponse(elicitation_document(await _question(services, who, elicitation_id)))
 
 
 @elicitation_routes.post(
@@ -75,14 +90,21 @@ async def answer_question(elicitation_id: ElicitationPath, body: AnswerRequest, 
     every defect and its place, 422, and the question stays open. So does one that is asked of others (`asked_of`):
     403 with the code `not_asked`; a key with the scope `approve` or `admin` may answer any.
     """
-    found = _id_of(elicitation_id)
-    row = await services.elicitations.one(who.tenant_id, found)
+    row = await _question(services, who, elicitation_id)
     asked = await answer_elicitation(services, row, body, who)
-    now = await services.elicitations.one(who.tenant_id, found)
+    now = await services.elicitations.one(who.tenant_id, row["id"])
     if not asked.applied:
         raise is_closed(now)
     services.publisher.publish_soon(asked.wakes)
     return JsonResponse(elicitation_document(now))
+
+
+async def _question(services: Services, who: Caller, text: str) -> Row:
+    """Return a question that is there for the caller; raises `NotFound`."""
+    row = await services.elicitations.one(who.tenant_id, _id_of(text))
+    if not (row["in_message_flow"] or who.sees_all_questions):
+        raise NotFound(f"there is no elicitation {row['id']}")
+    return row
 
 
 def _id_of(text: str) -> UUID:

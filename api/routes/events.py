@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from api.callers import Caller, Who
-from api.deps import Services, Use, job_id_of, strict_router
+from api.deps import Services, Use, check_job_is_open_to, job_id_of, strict_router
 from api.frames import MEDIA_TYPE, event_frame, retry_frame, text_frame
 from api.http import HttpRefusal, error_responses
 from api.middleware import IS_HEAD
@@ -87,6 +87,7 @@ async def get_job_events(
     After its end comes the job itself (`event: job`), and the stream ends. A client that asks again gets 204.
     """
     found = job_id_of(job_id)
+    await check_job_is_open_to(who, services, found)
     position = await _position(request, services, after, last_event_id)
     view = await services.requests.view(who.tenant_id, found, only_ended=True)
     if children and view.row["parent_job_id"] is not None:

@@ -12,7 +12,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from api.callers import Caller, Who
-from api.deps import Services, Use, cursor_bytes, cursor_of, job_id_of, no_cursor, strict_router
+from api.deps import (
+    Services,
+    Use,
+    check_job_is_open_to,
+    cursor_bytes,
+    cursor_of,
+    job_id_of,
+    no_cursor,
+    strict_router,
+)
 from api.http import JsonResponse, error_responses
 from api.message_flow import (
     FlowPlan,
@@ -97,6 +106,7 @@ async def post_task(
         await request.json(),
         idempotency_key=idempotency_key,
         traceparent=traceparent,
+        is_task=True,
     )
     view = await services.requests.view(who.tenant_id, made.job_id)
     return JsonResponse(task_document(view), status_code=201, headers={"Location": f"/tasks/{made.job_id}"})
@@ -134,6 +144,7 @@ async def resume_task(task_id: _TaskPath, services: Use, who: Who) -> Response:
     One that waits for a person goes on with the answer: 409.
     """
     found = job_id_of(task_id)
+    await check_job_is_open_to(who, services, found, is_task=True)
     row = (await services.requests.view(who.tenant_id, found, only_ended=True)).row
     if row["status"] == JobStatus.INPUT_REQUIRED and row["paused_at"] is None:
         told = f"task {found} waits for a person; answer its question: GET /jobs/{found}/elicitations names it"
@@ -148,6 +159,7 @@ async def resume_task(task_id: _TaskPath, services: Use, who: Who) -> Response:
 @message_flow_routes.post("/tasks/{task_id}/cancel", response_model=FlowTask, responses=error_responses(404, 409))
 async def cancel_task(task_id: _TaskPath, services: Use, who: Who) -> Response:
     """Cancel a task at once, as `POST /jobs/{id}/cancel` does, and return it."""
+    await check_job_is_open_to(who, services, job_id_of(task_id), is_task=True)
     await cancel_job(task_id, services, who)
     return await _task(services, who, task_id)
 
@@ -158,7 +170,14 @@ async def _page(services: Services, who: Caller, limit: int, cursor: str | None)
         below = None if cursor is None else UUID(bytes=cursor_bytes(cursor))
     except ValueError:
         raise no_cursor() from None
-    rows = await services.requests.jobs(who.tenant_id, status=None, below=below, limit=limit + 1, roots=True)
+    rows = await services.requests.jobs(
+        who.tenant_id,
+        status=None,
+        below=below,
+        limit=limit + 1,
+        roots=True,
+        message_flow=not who.sees_all_jobs,
+    )
     following = cursor_of(rows[limit - 1]["id"].bytes) if len(rows) > limit else None
     return rows[:limit], following
 
@@ -175,7 +194,9 @@ async def _views(services: Services, who: Caller, rows: Sequence[Row]) -> Sequen
 
 async def _plan(services: Services, who: Caller, plan_id: str, current_step: int | None = None) -> Response:
     try:
-        view = await services.requests.view(who.tenant_id, job_id_of_plan(plan_id))
+        job_id = job_id_of_plan(plan_id)
+        await check_job_is_open_to(who, services, job_id, is_task=True)
+        view = await services.requests.view(who.tenant_id, job_id)
     except NotFound:
         raise no_plan(plan_id) from None
     found = plan_document(view, current_step)
@@ -185,4 +206,6 @@ async def _plan(services: Services, who: Caller, plan_id: str, current_step: int
 
 
 async def _task(services: Services, who: Caller, task_id: str) -> Response:
-    return JsonResponse(task_document(await services.requests.view(who.tenant_id, job_id_of(task_id))))
+    found = job_id_of(task_id)
+    await check_job_is_open_to(who, services, found, is_task=True)
+    return JsonResponse(task_document(await services.requests.view(who.tenant_id, found)))

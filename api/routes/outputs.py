@@ -15,7 +15,7 @@ from fastapi import Header, Path, Query
 from starlette.responses import Response, StreamingResponse
 
 from api.callers import Who
-from api.deps import StepPath, Use, job_id_of, step_index_of, strict_router
+from api.deps import StepPath, Use, check_job_is_open_to, job_id_of, step_index_of, strict_router
 from api.documents import artifact_record
 from api.http import JsonResponse, error_responses
 from api.routes.jobs import JobPath
@@ -39,7 +39,9 @@ _STORED: dict[int | str, dict[str, Any]] = {
 @output_routes.get("/jobs/{job_id}/artifacts", response_model=ArtifactPage, responses=error_responses(404))
 async def get_artifacts(job_id: JobPath, services: Use, who: Who) -> Response:
     """List what a job has made: every version of every artifact, in the order of its steps, without the bodies."""
-    rows = await services.requests.artifacts(who.tenant_id, job_id_of(job_id))
+    found = job_id_of(job_id)
+    await check_job_is_open_to(who, services, found)
+    rows = await services.requests.artifacts(who.tenant_id, found)
     return JsonResponse({"items": [artifact_record(row) for row in rows]})
 
 
@@ -51,6 +53,7 @@ async def get_output(
 ) -> Response:
     """Return the output of a step that succeeded, of any size, as it is stored; `ETag` is its SHA-256."""
     found = job_id_of(job_id)
+    await check_job_is_open_to(who, services, found)
     stored = await services.requests.output(who.tenant_id, found, step_index_of(found, index))
     return await _stored_json(services.payloads, who.tenant_id, stored, if_none_match)
 
@@ -84,7 +87,7 @@ async def get_artifact(
     """
     if "\x00" in artifact_id:
         raise NotFound("there is no artifact whose id contains the character NUL")
-    found = await services.requests.artifact(who.tenant_id, artifact_id, version)
+    found = await services.requests.artifact(who.tenant_id, artifact_id, version, message_flow=not who.sees_all_jobs)
     stored = StoredJson.of(found["body"], found["payload_hash"])
     more = {"Artifact-Version": str(found["version"])}
     if found["skill_id"] is not None:

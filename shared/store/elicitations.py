@@ -26,6 +26,7 @@ class ElicitationStore:
         status: ElicitationStatus | None = None,
         job_id: UUID | None = None,
         below: UUID | None = None,
+        message_flow: bool = False,
         limit: int,
     ) -> Sequence[Row]:
         """Return at most `limit` questions, newest first, older than the question `below` if given.
@@ -34,7 +35,13 @@ class ElicitationStore:
         """
         named = None if status is None else str(status)
         return await self._database.fetch_all(
-            "list_elicitations", tenant_id=tenant_id, status=named, job_id=job_id, below=below, limit=limit
+            "list_elicitations",
+            tenant_id=tenant_id,
+            status=named,
+            job_id=job_id,
+            below=below,
+            message_flow=message_flow,
+            limit=limit,
         )
 
     async def one(self, tenant_id: str, id: UUID) -> Row:

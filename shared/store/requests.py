@@ -46,7 +46,8 @@ class Submission:
 
     In a fork, `reuse` says which steps of its plan take over the outcome of which step of `forked_from`. An `agent`
     is pinned to the version that is named here, and so are the skills that its document lists, in their order. The
-    `budget` is that of the whole tree of jobs (`shared/domain/jobs/budget.py`), `loop` the job's own loop block.
+    `budget` is that of the whole tree of jobs (`shared/domain/jobs/budget.py`), `loop` the job's own loop
+    block. One that `is_task` comes by `POST /tasks`.
     """
 
     id: UUID
@@ -73,6 +74,7 @@ class Submission:
     loop: Mapping[str, Any] | None = None
     priority: Priority = Priority.INTERACTIVE
     callback_url: str | None = None
+    is_task: bool = False
 
     @property
     def expires_in(self) -> timedelta:
@@ -277,14 +279,21 @@ class RequestStore:
         limit: int,
         strategy: Strategy | None = None,
         roots: bool = False,
+        message_flow: bool = False,
     ) -> Sequence[Row]:
         """Return at most `limit` jobs, newest first, older than the job `below` if given.
 
-        With `roots` those that no other job has made.
+        With `roots` those that no other job has made, with `message_flow` of these turns and tasks alone.
         """
         named = {"status": str(status) if status else None, "strategy": str(strategy) if strategy else None}
         return await self._database.fetch_all(
-            "list_jobs", tenant_id=tenant_id, **named, roots=roots, below=below, limit=limit
+            "list_jobs",
+            tenant_id=tenant_id,
+            **named,
+            roots=roots,
+            message_flow=message_flow,
+            below=below,
+            limit=limit,
         )
 
     async def cancel(self, tenant_id: str, job_id: UUID) -> tuple[Sequence[UUID], JobStatus]:
@@ -392,12 +401,18 @@ class RequestStore:
             raise NotFound(f"there is no job {job_id}")
         return [row for row in rows if row["id"] is not None]
 
-    async def artifact(self, tenant_id: str, artifact_id: str, version: int | None = None) -> Row:
+    async def artifact(
+        self, tenant_id: str, artifact_id: str, version: int | None = None, *, message_flow: bool = False
+    ) -> Row:
         """Return a version of a stored artifact, the newest for None; raises `NotFound`.
+
+        With `message_flow` those versions alone that jobs of the message flow have made.
 
         Its `body` is text, or null beside a `payload_hash`.
         """
-        row = await self._database.fetch_one("get_artifact", tenant_id=tenant_id, id=artifact_id, version=version)
+        row = await self._database.fetch_one(
+            "get_artifact", tenant_id=tenant_id, id=artifact_id, version=version, message_flow=message_flow
+        )
         if row is None and version is not None:
             raise NotFound(f"there is no version {version} of an artifact {artifact_id!r:.100}")
         if row is None:
@@ -434,6 +449,7 @@ def submission_values(submission: Submission) -> dict[str, object]:
         "loop_block": stored_text(submission.loop),
         "with_input": stored_text(submission.with_),
         "callback_url": submission.callback_url,
+        "is_task": submission.is_task,
     }
 
 

@@ -77,6 +77,7 @@ _KEYED = "idempotency_key IS NOT NULL"
 UNFINISHED_JOB = "status IN ('queued', 'planning', 'executing', 'input_required', 'responding')"
 _OF_CONVERSATION = "conversation_id IS NOT NULL AND parent_job_id IS NULL"
 """A turn of a conversation; jobs below it carry its id, too."""
+_OF_MESSAGE_FLOW = "in_message_flow AND parent_job_id IS NULL"
 ENDED_JOB = "status IN ('completed', 'failed', 'cancelled')"
 
 
@@ -91,7 +92,8 @@ class Job(SQLModel, table=True):
     out. A child job was made by the step `parent_step_index` of `parent_round` of its parent, as number
     `child_position`; while `run_at` lies in the year 9999 it is held back, and `is_joined` once that step has been
     notified of its end; a turn of a conversation is joined once the conversation was. The job of a line of a batch,
-    but none below it, has `batch_id` and `batch_line`; it is joined once that line was settled. A job of an agent
+    but none below it, has `batch_id` and `batch_line`; it is joined once that line was settled. Turns of
+    conversations, tasks of `POST /tasks` and the jobs below both are `in_message_flow`. A job of an agent
     pins the version of its document, and those of the document's skills in their order.
     """
 
@@ -100,6 +102,7 @@ class Job(SQLModel, table=True):
         Index("uq_jobs_idempotency_key", "tenant_id", "idempotency_key", unique=True, postgresql_where=text(_KEYED)),
         Index("ix_jobs_listing", "tenant_id", "id"),
         Index("ix_jobs_status_listing", "tenant_id", "status", "id"),
+        Index("ix_jobs_message_flow", "tenant_id", "id", postgresql_where=text(_OF_MESSAGE_FLOW)),
         partial_index("wake_at", UNFINISHED_JOB),
         partial_index("deadline", "status IN ('executing', 'input_required') AND deadline IS NOT NULL"),
         partial_index("stage_worker", "stage_worker IS NOT NULL"),
@@ -138,6 +141,7 @@ class Job(SQLModel, table=True):
     root_job_id: UUID | None = None
     depth: int = int_column()
     conversation_id: UUID | None = None
+    in_message_flow: bool = flag_column()
     batch_id: UUID | None = None
     batch_line: int | None = None
     agent_name: str | None = text_column(nullable=True)
@@ -301,6 +305,7 @@ class ElicitationRow(SQLModel, table=True):
     __tablename__ = "elicitations"
     __table_args__ = (
         Index("ix_elicitations_listing", "tenant_id", "id"),
+        Index("ix_elicitations_message_flow", "tenant_id", "id", postgresql_where=text("in_message_flow")),
         Index("ix_elicitations_open", "tenant_id", "id", postgresql_where=text("status = 'open'")),
         Index("ix_elicitations_root_job_id", "root_job_id", "id"),
         Index("ix_elicitations_asking", "root_job_id", "id", postgresql_where=text("status = 'open'")),
@@ -310,6 +315,7 @@ class ElicitationRow(SQLModel, table=True):
     tenant_id: str = text_column()
     job_id: UUID = Field(sa_column=Column(ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False))
     root_job_id: UUID = Field(nullable=False)
+    in_message_flow: bool = flag_column()
     round: int = Field(nullable=False)
     step_index: int = Field(nullable=False)
     attempt: int = Field(nullable=False)

@@ -18,12 +18,15 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from typer.main import get_command
 
+from api.access import opening_of
 from api.app import create_api
 from api.http import STATUS_OF
+from api.middleware import OPEN_PATHS
 from deploy.cli.main import create_app as create_cli
 from shared.domain import errors
 from shared.domain.errors import PlanqError
 from shared.domain.tenants.config import TenantConfig
+from shared.domain.tenants.keys import KeyScope
 from shared.environment import variables_of
 from shared.settings import Settings
 
@@ -257,6 +260,24 @@ def _is_own(answer: Json) -> bool:
     return any("Problem" not in str(content) for content in answer.get("content", {}).values())
 
 
+def scopes() -> str:
+    """Every route, and which scopes open it."""
+    return table(
+        f"route, {', '.join(f'`{scope}`' for scope in KeyScope)}",
+        (
+            (f"`{method.upper()} {path}`", *(_opens(scope, method.upper(), path) for scope in KeyScope))
+            for path, methods in sorted(openapi()["paths"].items())
+            for method in sorted(methods)
+            if path not in OPEN_PATHS
+        ),
+    )
+
+
+def _opens(scope: KeyScope, method: str, path: str) -> str:
+    opening = opening_of(method, path)
+    return "part" if scope in opening.in_part else "yes" if scope in opening.scopes else ""
+
+
 def objects() -> str:
     """Every object that goes over the wire: its fields with type and meaning."""
     schemas = openapi()["components"]["schemas"]
@@ -314,9 +335,10 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "error_codes": error_codes,
     "commands": commands,
     "endpoints": endpoints,
+    "scopes": scopes,
     "objects": objects,
 }
-PAGES = ("settings.md", "errors.md", "cli.md", "http-api.md", "tenants.md")
+PAGES = ("settings.md", "errors.md", "cli.md", "http-api.md", "tenants.md", "scopes.md")
 
 
 def renewed(text: str) -> str:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from api.access import Access, scopes_for
+from api.access import Access, opening_of
 from api.callers import LOCAL, Caller
 from api.http import HttpRefusal
 from shared.domain.errors import DatabaseUnavailable, Unauthorized
@@ -26,8 +26,8 @@ OPENED_BY = {
     "POST /plans/validate": "jobs",
     "GET /tools": "jobs",
     "GET /nothing": "jobs",
-    "GET /elicitations": "admin approve jobs",
-    "POST /elicitations/x": "admin approve jobs",
+    "GET /elicitations": "admin approve jobs messages",
+    "POST /elicitations/x": "admin approve jobs messages",
     "GET /": "jobs",
     "GET /metrics": "admin",
     "GET /tenants": "admin",
@@ -41,6 +41,15 @@ OPENED_BY = {
     "GET /plans": "messages",
     "POST /tasks/x/resume": "messages",
     "GET /agentic/x": "messages",
+    "GET /jobs/x": "jobs",
+    "GET /jobs/x/events": "jobs messages",
+    "GET /jobs/x/artifacts": "jobs messages",
+    "GET /jobs/x/steps/0/output": "jobs messages",
+    "GET /jobs/x/steps": "jobs",
+    "POST /jobs/x/steps/0/output": "jobs",
+    "GET /jobs/x/messages": "jobs",
+    "GET /artifacts/a/b": "jobs messages",
+    "GET /events": "jobs",
 }
 
 
@@ -71,7 +80,7 @@ def caller(authorization: str | None, known: KnownKey | None = GOOD, path: str =
 def test_every_path_is_opened_by_its_scopes_alone(operation: str) -> None:
     method, path = operation.split()
 
-    assert " ".join(sorted(scopes_for(method, path))) == OPENED_BY[operation]
+    assert " ".join(sorted(opening_of(method, path).scopes)) == OPENED_BY[operation]
 
 
 def test_a_key_says_who_asks() -> None:

@@ -390,6 +390,7 @@ CREATE TABLE jobs (
     root_job_id UUID,
     depth INTEGER DEFAULT 0 NOT NULL,
     conversation_id UUID,
+    in_message_flow BOOLEAN DEFAULT false NOT NULL,
     batch_id UUID,
     batch_line INTEGER,
     agent_name TEXT,
@@ -456,6 +457,8 @@ CREATE INDEX ix_jobs_expires_at ON jobs (expires_at) WHERE status IN ('queued', 
 CREATE INDEX ix_jobs_forked_from ON jobs (forked_from) WHERE forked_from IS NOT NULL AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
 
 CREATE INDEX ix_jobs_listing ON jobs (tenant_id, id);
+
+CREATE INDEX ix_jobs_message_flow ON jobs (tenant_id, id) WHERE in_message_flow AND parent_job_id IS NULL;
 
 CREATE INDEX ix_jobs_of_batches_unsettled ON jobs (batch_id) WHERE batch_id IS NOT NULL AND NOT is_joined AND status IN ('completed', 'failed', 'cancelled');
 
@@ -676,6 +679,7 @@ CREATE TABLE elicitations (
     tenant_id TEXT NOT NULL,
     job_id UUID NOT NULL,
     root_job_id UUID NOT NULL,
+    in_message_flow BOOLEAN DEFAULT false NOT NULL,
     round INTEGER NOT NULL,
     step_index INTEGER NOT NULL,
     attempt INTEGER NOT NULL,
@@ -710,6 +714,8 @@ CREATE INDEX ix_elicitations_asking ON elicitations (root_job_id, id) WHERE stat
 CREATE INDEX ix_elicitations_job_id ON elicitations (job_id, step_index);
 
 CREATE INDEX ix_elicitations_listing ON elicitations (tenant_id, id);
+
+CREATE INDEX ix_elicitations_message_flow ON elicitations (tenant_id, id) WHERE in_message_flow;
 
 CREATE INDEX ix_elicitations_open ON elicitations (tenant_id, id) WHERE status = 'open';
 

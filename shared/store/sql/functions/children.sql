@@ -72,12 +72,12 @@ BEGIN
         FROM given g
     ), born AS (
         INSERT INTO jobs (id, tenant_id, parent_job_id, parent_round, parent_step_index, child_position, child_key,
-                          root_job_id, depth, conversation_id, strategy, loop_block, model, limits, budget, priority, user_id,
+                          root_job_id, depth, conversation_id, in_message_flow, strategy, loop_block, model, limits, budget, priority, user_id,
                           trace_id, input, agent_name, agent_version, skill_versions, action, with_input, paused_at,
                           status, is_joined, error, finished_at, run_at, wake_at, expires_at)
         SELECT r.id, j.tenant_id, j.id, j.round, p_index, r.position, r.key, coalesce(j.root_job_id, j.id),
                j.depth + (r.agent IS NOT NULL)::int,
-               j.conversation_id, coalesce(r.strategy, 'plan'), r.loop_block, coalesce(r.model, j.model),
+               j.conversation_id, j.in_message_flow, coalesce(r.strategy, 'plan'), r.loop_block, coalesce(r.model, j.model),
                planq_child_limits(j.limits, r.life), j.budget,
                j.priority, j.user_id, j.trace_id, r.input, r.agent, r.version,
                r.pinned, r.action, r."with"::json,

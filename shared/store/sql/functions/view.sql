@@ -14,7 +14,7 @@ RETURNS TABLE (
     agent_name text, agent_version int, action text, parent_job_id uuid, parent_step_index int, depth int, output text,
     chained text, round int, is_whole boolean, is_wanted boolean, plan_source text, plan_body text, plan_errors text,
     later_plans text, steps text, stop_reason text, budget text, user_id text, stage_retry text, next_attempt_at timestamptz,
-    conversation_id uuid, priority text, open_questions text
+    conversation_id uuid, in_message_flow boolean, priority text, open_questions text
 ) LANGUAGE plpgsql STABLE
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
@@ -36,7 +36,8 @@ BEGIN
                    'steps', u.steps::bigint)))::text
                FROM planq_tree_used(coalesce(j.root_job_id, j.id)) u
            ) END, j.user_id, j.stage_retry,
-           CASE WHEN j.stage_retry IS NOT NULL AND j.stage_worker IS NULL THEN j.run_at END, j.conversation_id, j.priority::text,
+           CASE WHEN j.stage_retry IS NOT NULL AND j.stage_worker IS NULL THEN j.run_at END, j.conversation_id,
+           j.in_message_flow, j.priority::text,
            q.questions::text
     FROM unnest(p_ids, p_tenants, p_wanted) AS w (id, tenant_id, is_wanted)
     CROSS JOIN LATERAL (
@@ -44,7 +45,7 @@ BEGIN
                output_tokens, cost_usd, created_at, started_at, finished_at, paused_at, expires_at, forked_from,
                metadata::text AS metadata, agent_name, agent_version, action, parent_job_id, parent_step_index, depth,
                output::text AS output, chained::text AS chained, budget::jsonb AS limits_of_tree, root_job_id, round, user_id,
-               stop_reason, conversation_id, priority,
+               stop_reason, conversation_id, in_message_flow, priority,
                w.is_wanted OR status = ANY (p_ended) AS is_whole, stage_worker, run_at,
                CASE WHEN stage_retry IS NOT NULL
                    THEN planq_present_retry(stage_retry, status, round, resumes)::text END AS stage_retry

@@ -90,11 +90,11 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    INSERT INTO elicitations (id, tenant_id, job_id, root_job_id, round, step_index, attempt, ordinal, kind, message, schema,
-                              url, details, default_content, state, asked_of, asked_ids, call_sha256, waiting_since,
+    INSERT INTO elicitations (id, tenant_id, job_id, root_job_id, in_message_flow, round, step_index, attempt, ordinal, kind, message,
+                              schema, url, details, default_content, state, asked_of, asked_ids, call_sha256, waiting_since,
                               created_at)
-    VALUES (coalesce(v_ahead.id, q.id), j.tenant_id, p_job, coalesce(j.root_job_id, p_job), p_round, p_index, p_attempt, coalesce(q.ordinal, 0),
-            q.kind, q.message, q.schema::json, q.url, q.details::json, q."default"::json, q.state::json,
+    VALUES (coalesce(v_ahead.id, q.id), j.tenant_id, p_job, coalesce(j.root_job_id, p_job), j.in_message_flow, p_round, p_index,
+            p_attempt, coalesce(q.ordinal, 0), q.kind, q.message, q.schema::json, q.url, q.details::json, q."default"::json, q.state::json,
             coalesce(q.asked_of, 'anyone'), q.asked_ids, q.call, planq_now(), planq_now())
     ON CONFLICT (id) DO UPDATE SET attempt = excluded.attempt, details = excluded.details, asked_of = excluded.asked_of,
         asked_ids = excluded.asked_ids, waiting_since = excluded.waiting_since;
@@ -127,9 +127,9 @@ BEGIN
           AND NOT EXISTS (SELECT FROM elicitations e
                           WHERE e.job_id = j.id AND e.step_index = q.step AND e.kind = q.kind AND NOT e.is_spent);
         CONTINUE WHEN NOT FOUND;
-        INSERT INTO elicitations (id, tenant_id, job_id, root_job_id, round, step_index, attempt, kind, message, schema,
-                                  details, asked_of, asked_ids, call_sha256, created_at)
-        VALUES (q.id, j.tenant_id, j.id, coalesce(j.root_job_id, j.id), j.round, q.step, 0, q.kind, q.message,
+        INSERT INTO elicitations (id, tenant_id, job_id, root_job_id, in_message_flow, round, step_index, attempt, kind,
+                                  message, schema, details, asked_of, asked_ids, call_sha256, created_at)
+        VALUES (q.id, j.tenant_id, j.id, coalesce(j.root_job_id, j.id), j.in_message_flow, j.round, q.step, 0, q.kind, q.message,
                 q.schema::json, q.details::json, q.asked_of, q.asked_ids, q.call, planq_now());
         PERFORM planq_append_event(j.tenant_id, j.id, 'asked_ahead', json_build_object(
             'round', j.round, 'index', q.step, 'elicitation', q.id, 'kind', q.kind));

@@ -12,7 +12,7 @@ SELECT id, request_hash FROM jobs WHERE tenant_id = %(tenant_id)s AND idempotenc
 
 -- name: list_jobs
 -- A page of a tenant's jobs, newest first, below the cursor (the last id of the page before); with `roots` without child
--- jobs. Of what is `executing` some are shown as `input_required`, so a filter for either looks at both.
+-- jobs, with `message_flow` turns and tasks alone. Of what is `executing` some are shown as `input_required`, so a filter for either looks at both.
 SELECT id, planq_shown_status(status, questions) AS status, questions AS open_questions, strategy, priority, round, stop_reason, input, answer, error, model_calls, input_tokens, output_tokens, cost_usd, created_at,
        started_at, finished_at, paused_at, expires_at, forked_from, metadata, user_id, agent_name, agent_version, parent_job_id,
        parent_step_index, depth, conversation_id
@@ -24,6 +24,7 @@ WHERE tenant_id = %(tenant_id)s
        OR %(status)s = 'input_required' AND status = 'executing' AND questions IS NOT NULL)
   AND (%(strategy)s::text IS NULL OR strategy = %(strategy)s)
   AND (NOT %(roots)s OR parent_job_id IS NULL)
+  AND (NOT %(message_flow)s OR in_message_flow AND parent_job_id IS NULL)
   AND (%(below)s::uuid IS NULL OR id < %(below)s)
 ORDER BY id DESC LIMIT %(limit)s
 
@@ -46,9 +47,10 @@ WHERE j.id = %(job_id)s AND j.tenant_id = %(tenant_id)s
 
 -- name: get_artifact
 -- One version of an artifact as its tool produced it, as text, the newest where none is named; of a large one the hash of
--- its payload.
-SELECT id, version, job_id, step_index, skill_id, body::text AS body, payload_hash FROM artifacts
+-- its payload. With `message_flow` those alone that jobs of the message flow have made.
+SELECT id, version, job_id, step_index, skill_id, body::text AS body, payload_hash FROM artifacts a
 WHERE tenant_id = %(tenant_id)s AND id = %(id)s AND (%(version)s::int IS NULL OR version = %(version)s)
+  AND (NOT %(message_flow)s OR EXISTS (SELECT FROM jobs j WHERE j.id = a.job_id AND j.in_message_flow))
 ORDER BY version DESC LIMIT 1
 
 -- name: job_artifacts
