@@ -253,3 +253,19 @@ def test_who_names_another_person_does_not_answer_for_the_asker(shop: Callable[.
 
     problem_of(here.answers(here.backend, asked, content={"city": "Rome"}, by=BOB), 403, "not_asked")
     assert here.answers(here.backend, asked, content={"city": "Pisa"}, by=ADA).json()["answered_by"] == ADA
+
+
+def test_a_person_is_asked_at_once_for_all_calls_of_a_turn(shop: Callable[..., Shop]) -> None:
+    here, policy = shop(), {"pay": "ask:asker"}
+    calls = [("pay", {"amount": amount}) for amount in (1, 2, 3)]
+    job = here.says(ADA, "pay one, two and three").json()["job_id"]
+    here.works(*calls, policy=policy)
+
+    asked = here.get(f"/jobs/{job}").json()["open_questions"]
+    assert [one["step_index"] for one in asked] == [0, 1, 2]
+    for _ in asked:
+        here.says(BOB, "no")
+        assert here.says(ADA, "yes").json()["job_id"] == job
+    assert here.paid == [], "nothing waits for the first call"
+    here.works(*calls, policy=policy)
+    assert here.paid == [1, 2, 3]
