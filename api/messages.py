@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from time import monotonic
 from typing import Any, Literal
 from uuid import UUID
@@ -41,7 +41,7 @@ from shared.domain.questions.answering import ACTIONS
 from shared.ports.tenants import Tenant
 from shared.settings import Settings
 from shared.store.conversations import Arrival, Inbound, Received, erased
-from shared.store.database import Row
+from shared.store.database import Row, shown_time
 from shared.store.ids import new_id
 from shared.store.requests import Submission
 from shared.store.views import JobView, parsed
@@ -115,6 +115,10 @@ class MessageAnswer(Answer):
     tool_calls_executed: int = Field(description="Calls that succeeded.")
     metadata: FlowIds
     answered: AnsweredByMessage | None = Field(None, description="There where the message answered a question.")
+    reason: Literal["model_away"] | None = Field(
+        None, description="Why it takes long: its model fails, and is asked again."
+    )
+    retry_at: datetime | None = Field(None, description="When the model is asked again; none while it is asked.")
 
 
 class PendingAnswer(Answer):
@@ -388,6 +392,10 @@ async def _pending(services: Services, who: Caller, view: JobView, taken: Mappin
     }
     if view.row["status"] == JobStatus.QUEUED:
         answer |= {"status": "queued", "message": _QUEUED}
+    if view.row["stage_retry"] is not None:
+        answer["reason"] = "model_away"
+        if (retry_at := shown_time(view.row["next_attempt_at"])) is not None:
+            answer["retry_at"] = retry_at
     if (found := await _question(services, who, view)) is not None:
         question, turn = found
         row = await services.elicitations.one(who.tenant_id, question)

@@ -292,7 +292,8 @@ class Settings(BaseSettings):
     model_retry_seconds: float = Field(
         default=900.0,
         ge=0,
-        description="How long a stage whose model fails is tried again, without a worker in between; `0`: never.",
+        description="How long a stage whose model fails is tried again, without a worker in between; `0`: never. In "
+        "a conversation it is at most its `plan_timeout_seconds`.",
     )
     model_max_output_tokens: int = Field(default=4096, ge=1, description="The longest reply asked of a model.")
     model_temperature: float | None = Field(

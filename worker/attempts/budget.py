@@ -208,7 +208,8 @@ class ModelCallRecorder:
     ) -> Carried:
         """Let a stage whose model has failed be tried again later, or end its job.
 
-        `calls` are those of this try, `job_error` makes the job's error from the model's. Like `unbroken`.
+        `calls` are those of this try, `job_error` makes the job's error from the model's. Like `unbroken`. A stage of
+        a conversation is tried again no longer than a plan of it may take.
         """
         error = ErrorRecord.of(failure.error)
         tried = StageTries(
@@ -217,11 +218,14 @@ class ModelCallRecorder:
             claim.tried.seconds + sum(call.latency_ms for call in calls) / 1000,
         )
         spent = timedelta(seconds=tried.seconds - claim.tried.seconds)
+        patience = self._patience
+        if claim.conversation_id is not None:  # the next messages wait for this one's end
+            patience = min(patience, timedelta(seconds=claim.limits.plan_timeout_seconds))
         decided = after_model_error(
             tried,
             error,
             jitter=self._draw(),
-            patience=self._patience,
+            patience=patience,
             retry_after=failure.error.retry_after if isinstance(failure.error, RateLimited) else None,
             time_left=None if claim.time_left is None else claim.time_left - spent,
         )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
-from shared.domain.errors import Erased, ErrorRecord
+from shared.domain.errors import Erased, ErrorRecord, Transient
+from shared.domain.jobs.retry import StageTries
 from shared.domain.jobs.states import JobStatus
 from shared.ports import Message
 from shared.store.conversations import ConversationStore, Received
@@ -35,6 +37,29 @@ def answers(api: Api, received: Received, text: str = "done", **ended: Any) -> N
         await store.settle_turn(received.job_id)
 
     api.jobs.run(work)
+
+
+def test_an_answer_says_that_the_model_is_away_and_when_it_is_asked_again(api: Api) -> None:
+    turn = says(api, "hello", thread=str(uuid4()))
+    status = f"/messages/status/{turn.job_id}"
+    assert "reason" not in api.http.get(status).json()
+
+    async def its_model_is_away(database: Any) -> None:
+        store = PostgresJobStore(database, new_id())
+        assert turn.job_id is not None
+        claim = await store.claim_stage(turn.job_id, [JobStatus.QUEUED])
+        assert claim is not None
+        away = ErrorRecord.of(Transient("openai says 503"))
+        assert await store.retry_stage(claim, away, timedelta(seconds=9), StageTries(1, 4, 2.0), [])
+
+    api.jobs.run(its_model_is_away)
+    found = api.http.get(status)
+
+    assert found.status_code == 202
+    answer = found.json()
+    assert (answer["status"], answer["reason"]) == ("processing", "model_away")
+    assert answer["retry_at"] == api.http.get(f"/jobs/{turn.job_id}").json()["retry"]["next_attempt_at"]
+    assert "503" not in found.text, "the provider's words are for the operator"
 
 
 def test_a_conversation_shows_what_stands_in_it(api: Api) -> None:

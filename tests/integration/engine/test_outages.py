@@ -19,6 +19,7 @@ from shared.domain.models.exchange import Ask, Findings, ModelReply
 from shared.ports import CutOff, PlanWake
 from shared.store.requests import RequestStore
 from tests.support.agents import look, rows, submit_agent
+from tests.support.conversations import Thread
 from tests.support.harness import Harness, ScriptedModel, make_tool
 from worker.tools.declare import tool
 
@@ -330,3 +331,33 @@ def test_twenty_jobs_that_wait_hold_no_slot_of_a_worker_that_has_one(outage: Cal
         assert ended == ["completed"] * 20
 
     outage(scenario, model, slots=1)
+
+
+def test_a_turn_whose_model_stays_away_apologises_in_the_time_of_its_plan_and_the_next_begins(
+    outage: Callable[..., Any],
+) -> None:
+    model = Outage("hello", failures=[Transient(f"status 503: number {n}") for n in range(100)])
+
+    async def scenario(harness: Harness) -> None:
+        thread = Thread(harness.database)
+        first = await thread.says("are you there?", limits=Limits(plan_timeout_seconds=20.0))
+        second = await thread.says("and now?")
+        await harness.publish(first.wakes)
+        await harness.drain()
+        tries = 1
+        while not (await document(harness, first.job_id))["error"]:
+            tries += 1
+            await time_passes(harness, first.job_id)
+        error = (await document(harness, first.job_id))["error"]
+        assert (error["code"], error["details"]["attempts"]) == ("transient", tries)
+        assert error["details"]["seconds"] <= 21
+        assert (await document(harness, second.job_id))["status"] == "planning", "it has begun"
+        model.failures = []
+        await time_passes(harness, second.job_id)
+        assert (await document(harness, second.job_id))["answer"] == "hello"
+        said = await thread.run(
+            "SELECT metadata FROM conversation_messages WHERE direction = 'outbound' ORDER BY sequence"
+        )
+        assert said[0]["metadata"]["error_code"] == "transient"
+
+    outage(scenario, model)
