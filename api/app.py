@@ -24,7 +24,7 @@ from api.access import Access
 from api.batch_validation import validate_batches
 from api.deps import Services
 from api.documents import job_document
-from api.limits import RateLimits, open_windows
+from api.limits import RateLimits, UnfinishedJobs, open_windows
 from api.metrics import Metrics
 from api.middleware import Guard, GuardMiddleware
 from api.openapi import describe_api
@@ -186,6 +186,7 @@ def _compose(settings: Settings, database: Database) -> Services:
         webhooks=WebhookStore(database),
         signing=SigningSecrets(database, settings.master_keys, lambda secret: hide([secret])),
         limits=limits,
+        unfinished=UnfinishedJobs(requests.unfinished),
         readiness=ReadinessChecks(
             *(database, worker_registry, broker),
             rates=limits.describe,

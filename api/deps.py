@@ -22,7 +22,7 @@ from starlette.types import Message, Receive, Scope, Send
 from api.access import Access
 from api.callers import Caller, caller_of
 from api.http import JsonResponse, decode_body, error_response, error_responses
-from api.limits import RateLimits
+from api.limits import RateLimits, UnfinishedJobs
 from api.metrics import Metrics
 from api.readiness import ReadinessChecks
 from api.streams import Streams
@@ -85,6 +85,7 @@ class Services:
     signing: SigningSecrets
     batch_arrived: asyncio.Event
     limits: RateLimits
+    unfinished: UnfinishedJobs
     readiness: ReadinessChecks
     metrics: Metrics
 

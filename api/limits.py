@@ -1,14 +1,15 @@
-"""How many messages a tenant may send: counted at one server for all processes, or by each while that is away.
+"""How many messages and jobs a tenant may send: counted at one server for all, or by each process while that is away.
 
 A message never waits for a server that is away: after one that gave no answer, the next second's messages are counted
-here, and then one of them tries again. What the server let in is counted here too, so that nobody begins afresh.
+here, and then one of them tries again. What the server let in is counted here too, so that nobody begins afresh. Jobs
+are counted in the same way, and those that are unfinished in the database.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from http import HTTPStatus
 from time import monotonic, time
@@ -28,6 +29,9 @@ from shared.store.rates import PostgresWindows
 _log = logging.getLogger("planq.limits")
 
 _PATIENCE_SECONDS = 0.25
+_COUNTED_FOR_SECONDS = 1.0
+_UNFINISHED_RETRY_SECONDS = 5
+
 _MOST_REFUSED = 10_000
 """Refusals that are remembered; more tenants and channels than that are not over their limits in the same minute."""
 
@@ -83,11 +87,19 @@ class RateLimits:
 
     async def check(self, tenant_id: str, channel: str, config: TenantConfig) -> RateVerdict:
         """Let a message in and count it, or refuse it; never fails, and never waits long."""
-        knock = Knock(tenant_id, channel, Rates(config.rate_limit, config.channel_rate_limit))
+        return await self._check(Knock(tenant_id, channel, Rates(config.rate_limit, config.channel_rate_limit)))
+
+    async def _check(self, knock: Knock) -> RateVerdict:
         verdict = self._still_refused(knock)
         if verdict is None and not self._is_resting:
             verdict = await self._asking.do(knock)
         return verdict or self._local.check(knock, time())
+
+    async def check_job(self, tenant_id: str, config: TenantConfig) -> RateVerdict:
+        """Let a job in and count it, or refuse it, as `check` does with messages."""
+        return await self._check(
+            Knock(f"{tenant_id}/jobs", "api", Rates(config.job_rate_limit, config.job_rate_limit))
+        )
 
     async def describe(self) -> str:
         """Say where messages are counted now, after a look whether that answers."""
@@ -163,6 +175,58 @@ class RateLimits:
         if self._away is not None:
             _log.warning("rates_counted_for_all_again", extra={"by": self._windows.title})
         self._away = None
+
+
+class UnfinishedJobs:
+    """How many jobs of each tenant are unfinished, as this process knows it: counted a second ago at most.
+
+    What other processes have let in since is not seen, so that a limit may be passed by a second's jobs of theirs.
+    """
+
+    def __init__(self, count: Callable[[str, int], Awaitable[int]]) -> None:
+        """`count` returns how many a tenant has, at most so many."""
+        self._count = count
+        self._known: dict[str, tuple[float, int]] = {}
+
+    async def check(self, tenant_id: str, config: TenantConfig) -> None:
+        """Raise `HttpRefusal` (429) where a tenant has as many as it may; nothing is counted for that."""
+        most = config.max_unfinished_jobs
+        counted_at, number = self._known.get(tenant_id, (-_COUNTED_FOR_SECONDS, 0))
+        if monotonic() - counted_at >= _COUNTED_FOR_SECONDS:
+            self._known[tenant_id] = monotonic(), number  # one request counts for all that come meanwhile
+            number = await self._count(tenant_id, most)
+            self._known[tenant_id] = monotonic(), number
+        if number >= most:
+            raise HttpRefusal(
+                HTTPStatus.TOO_MANY_REQUESTS,
+                "too_many_unfinished_jobs",
+                f"expected at most {most} unfinished jobs of this tenant at once; send this one again once some have "
+                "ended",
+                headers={"X-RateLimit-Unfinished-Limit": str(most), "X-RateLimit-Unfinished-Remaining": "0"}
+                | {"Retry-After": str(_UNFINISHED_RETRY_SECONDS)},
+            )
+
+    def add(self, tenant_id: str) -> None:
+        """Count a job that was let in."""
+        counted_at, number = self._known.get(tenant_id, (-_COUNTED_FOR_SECONDS, 0))
+        self._known[tenant_id] = counted_at, number + 1
+
+
+def too_many_jobs(verdict: RateVerdict) -> HttpRefusal:
+    """Return the answer to a job that a verdict refuses."""
+    return HttpRefusal(
+        HTTPStatus.TOO_MANY_REQUESTS,
+        "too_many_jobs",
+        f"expected at most {verdict.tenant.limit} jobs of this tenant within {WINDOW_SECONDS:g} seconds; send this "
+        f"one again after {verdict.retry_after} s",
+        headers=job_headers(verdict),
+    )
+
+
+def job_headers(verdict: RateVerdict) -> dict[str, str]:
+    """Return what every answer to a job says of its tenant's window; a refusal also carries `Retry-After`."""
+    told = dict(verdict.tenant.headers("RateLimit"))
+    return told if verdict.is_allowed else {**told, "Retry-After": str(verdict.retry_after)}
 
 
 def too_many(verdict: RateVerdict) -> HttpRefusal:

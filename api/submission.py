@@ -12,13 +12,14 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
 
 from api.deps import Services
 from api.http import HttpRefusal, body_digest, json_bytes
+from api.limits import job_headers, too_many, too_many_jobs
 from api.schemas import MAX_METADATA_BYTES, JobRequest
 from shared.domain.agents.input import input_defects, input_refused, unstorable_texts
 from shared.domain.errors import Conflict, InvalidRequest, PlanInvalid, TooLarge, capped
@@ -47,6 +48,7 @@ _INLINE_CALLS = 200
 """Up to this many calls a plan is checked on the event loop (about 10 ms); longer ones go to a thread."""
 
 _MAX_NAMED = 100
+_CHANNEL_OF_TASKS = "api"
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 # W3C Trace Context, Level 1, section 3.2: version, trace-id, parent-id, flags; zero ids and version ff are invalid.
@@ -60,6 +62,8 @@ class Submitted:
     job_id: UUID
     submission: Submission | None = None
     created_at: datetime | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """What the answer says of the tenant's rates; nothing where nothing was counted."""
 
 
 async def submit_job(
@@ -106,14 +110,31 @@ async def checked_submission(
 async def store_job(services: Services, submission: Submission) -> Submitted:
     """Store a checked job and publish its wake-up; raises as `RequestStore.submit` does.
 
-    A wake-up that the broker does not take is published later, by the sweeper.
+    It counts for its tenant's rates, a task as a message: raises `HttpRefusal` (429). A wake-up that the broker does
+    not take is published later, by the sweeper.
     """
+    headers = await _let_in(services, submission)
     job_id, created_at = await services.requests.submit(submission)
     if created_at is None:
-        return Submitted(job_id)
+        return Submitted(job_id, headers=headers)
     services.waiters.submitted(job_id, submission.tenant_id)
     services.publisher.publish_soon([PlanWake(job_id, priority=submission.priority)])
-    return Submitted(job_id, submission, created_at)
+    return Submitted(job_id, submission, created_at, headers)
+
+
+async def _let_in(services: Services, submission: Submission) -> Mapping[str, str]:
+    tenant = await services.tenants.of(submission.tenant_id)
+    if submission.is_task:
+        verdict = await services.limits.check(tenant.id, _CHANNEL_OF_TASKS, tenant.config)
+        if not verdict.is_allowed:
+            raise too_many(verdict)
+        return verdict.headers()
+    await services.unfinished.check(tenant.id, tenant.config)  # first: it counts nothing
+    verdict = await services.limits.check_job(tenant.id, tenant.config)
+    if not verdict.is_allowed:
+        raise too_many_jobs(verdict)
+    services.unfinished.add(tenant.id)
+    return job_headers(verdict)
 
 
 async def sender_of(

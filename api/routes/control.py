@@ -74,7 +74,7 @@ async def resume_job(job_id: JobPath, services: Use, who: Who, body: ResumeReque
     responses={
         200: {"description": "With `dry_run`: what the fork would do. Nothing is stored.", "model": ForkPreview},
         202: ACCEPTED,
-        **error_responses(400, 404, 409, 413, 415),
+        **error_responses(400, 404, 409, 413, 415, 429),
     },
 )
 async def fork_job(

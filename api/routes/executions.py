@@ -125,7 +125,7 @@ _ENDED: dict[str, Any] = {**_RUNS, "description": "It has ended within the wait 
 @execution_routes.post(
     "/agents/{agent_id}/executions",
     response_model=ExecutionDocument,
-    responses={200: _ENDED, 202: _RUNS, **error_responses(400, 404, 409, 413, 415)},
+    responses={200: _ENDED, 202: _RUNS, **error_responses(400, 404, 409, 413, 415, 429)},
 )
 async def post_execution(
     request: Request,
@@ -149,7 +149,7 @@ async def post_execution(
     "/agents/{agent_id}/executions/async",
     status_code=202,
     response_model=ExecutionDocument,
-    responses={202: _RUNS, **error_responses(400, 404, 409, 413, 415)},
+    responses={202: _RUNS, **error_responses(400, 404, 409, 413, 415, 429)},
 )
 async def post_execution_async(
     request: Request,
@@ -229,7 +229,7 @@ def _timeout(body: ExecutionRequest, default_seconds: float) -> float:
 
 
 def _shown(view: JobView, status: int, made: Submitted) -> Response:
-    headers = {"Location": f"/executions/agents/{made.job_id}"}
+    headers = {"Location": f"/executions/agents/{made.job_id}", **made.headers}
     if made.submission is None:
         headers["Idempotency-Replayed"] = "true"
     return JsonResponse(execution_document(view), status_code=status, headers=headers)

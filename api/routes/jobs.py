@@ -107,7 +107,7 @@ async def get_job(
 
 async def accepted(services: Services, who: Caller, made: Submitted) -> Response:
     """Answer with a job that is stored and will run, or with the one that had its idempotency key before."""
-    headers = {"Location": f"/jobs/{made.job_id}"}
+    headers = {"Location": f"/jobs/{made.job_id}", **made.headers}
     if made.submission is not None and made.created_at is not None:
         document = new_job_document(made.submission, made.created_at)
     else:
@@ -165,7 +165,7 @@ job_routes.add_api_route(
     methods=["POST"],
     status_code=202,
     response_model=JobDocument,
-    responses={202: ACCEPTED, **error_responses(400, 404, 409, 413, 415)},
+    responses={202: ACCEPTED, **error_responses(400, 404, 409, 413, 415, 429)},
     route_class_override=_Submit,
 )
 job_routes.add_api_route(

@@ -83,7 +83,7 @@ async def refine_plan(plan_id: _PlanPath, body: RefineRequest, services: Use, wh
 
 
 @message_flow_routes.post(
-    "/tasks", status_code=201, response_model=FlowTask, responses=error_responses(400, 409, 413, 415)
+    "/tasks", status_code=201, response_model=FlowTask, responses=error_responses(400, 409, 413, 415, 429)
 )
 async def post_task(
     request: Request,
@@ -109,7 +109,9 @@ async def post_task(
         is_task=True,
     )
     view = await services.requests.view(who.tenant_id, made.job_id)
-    return JsonResponse(task_document(view), status_code=201, headers={"Location": f"/tasks/{made.job_id}"})
+    return JsonResponse(
+        task_document(view), status_code=201, headers={"Location": f"/tasks/{made.job_id}", **made.headers}
+    )
 
 
 @message_flow_routes.get("/agentic/tasks", response_model=FlowTaskPage)

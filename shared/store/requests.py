@@ -296,6 +296,11 @@ class RequestStore:
             limit=limit,
         )
 
+    async def unfinished(self, tenant_id: str, most: int) -> int:
+        """Return how many jobs of a tenant are unfinished, at most `most`, without those of messages and batches."""
+        row = await self._database.fetch_one("unfinished_jobs", tenant_id=tenant_id, most=most)
+        return 0 if row is None else int(row["n"])
+
     async def cancel(self, tenant_id: str, job_id: UUID) -> tuple[Sequence[UUID], JobStatus]:
         """End a job and its child jobs; return those that this call ended, and the job's status.
 

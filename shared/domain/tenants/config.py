@@ -88,10 +88,16 @@ class TenantConfig(BaseModel):
         default=["api", "web", "telegram"], description="The channels over which messages may come."
     )
     rate_limit: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = Field(
-        default=100, description="Messages within 60 seconds."
+        default=100, description="Messages and tasks within 60 seconds."
     )
     channel_rate_limit: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = Field(
         default=50, description="Messages within 60 seconds over one channel."
+    )
+    job_rate_limit: Annotated[int, Field(ge=1, le=10_000_000), WHOLE] = Field(
+        default=100_000, description="Jobs within 60 seconds that come by `/jobs`, forks and executions among them."
+    )
+    max_unfinished_jobs: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = Field(
+        default=100_000, description="Unfinished jobs of these at once."
     )
     conversation_policy: Literal["queue", "reject", "interrupt", "merge"] = Field(
         default="queue", description="What becomes of a message that comes while a job of its conversation runs."

@@ -28,7 +28,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Knock:
-    """A message that asks to be let in."""
+    """A message that asks to be let in, or a job: its `tenant_id` is then `TENANT/jobs`, which no tenant has."""
 
     tenant_id: str
     channel: str

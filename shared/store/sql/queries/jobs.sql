@@ -28,6 +28,16 @@ WHERE tenant_id = %(tenant_id)s
   AND (%(below)s::uuid IS NULL OR id < %(below)s)
 ORDER BY id DESC LIMIT %(limit)s
 
+-- name: unfinished_jobs
+-- How many jobs of a tenant are unfinished that came by themselves, not from another job, a message or a batch; of more
+-- than `most` no more are counted.
+SELECT count(*)::int AS n FROM (
+    SELECT FROM jobs
+    WHERE tenant_id = %(tenant_id)s AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
+      AND parent_job_id IS NULL AND NOT in_message_flow AND batch_id IS NULL
+    LIMIT %(most)s
+) j
+
 -- name: ended_jobs
 -- Which of these jobs have ended: one query for everybody who waits.
 SELECT id FROM jobs WHERE id = ANY (%(ids)s) AND status = ANY (%(statuses)s)
