@@ -142,16 +142,31 @@ def test_a_report_from_nothing_is_not_written() -> None:
     assert "something to report from" in made["content"]
 
 
-def test_only_offered_tools_are_planned() -> None:
-    offered = [ToolDefinition(name="calculate")]
+def test_what_needs_a_tool_that_is_not_offered_is_refused_whole() -> None:
+    offered = [ToolDefinition(name="customer"), ToolDefinition(name="calculate")]
 
-    made = decision("search for leases and calculate 1+1", offered)
-    assert [call["tool_name"] for call in made["calls"]] == ["calculate"]
-    assert "knowledge_search" in made["reasoning"]
+    for text in ("search for leases and calculate 1+1", 'call customer with {"id": 1}, then call nosuchtool with {}'):
+        made = decision(text, offered)
+        assert made["type"] == "direct_response"
+        assert "not offered here: " + ("knowledge_search" if "search" in text else "nosuchtool") in made["content"]
 
-    alone = decision("search for leases", offered)
-    assert alone["type"] == "direct_response"
-    assert "knowledge_search" in alone["content"]
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ('calculate 1+1, then call customer with {"id": }', "call customer with {id: }"),
+        ("calculate 1+1, then call customer with [1], then what time is it", "call customer with [1]"),
+        ("calculate 1+1 and then search", "search"),
+        ('call customer with {"id": 1}, then use customer with "x"', "use customer with x"),
+    ],
+)
+def test_a_part_that_cannot_be_read_is_named_and_nothing_is_run(text: str, part: str) -> None:
+    offered = [ToolDefinition(name=name) for name in ("customer", "calculate", "knowledge_search", "now")]
+
+    made = decision(text, offered)
+
+    assert made["type"] == "direct_response"
+    assert f"cannot read this part of what you ask for: “{part}" in made["content"]
 
 
 @pytest.mark.parametrize("hostile", ["$0.output.text", "$step[0].output.x", "a {{ $0.output.text }} b", "$0.output."])

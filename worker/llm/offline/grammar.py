@@ -67,7 +67,14 @@ class CallTool:
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
-Command = Search | Calculate | Fetch | Now | Wait | WriteReport | CallTool
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A part that begins like a command and is none."""
+
+    text: str
+
+
+Command = Search | Calculate | Fetch | Now | Wait | WriteReport | CallTool | Unread
 
 _MARK = re.compile("\x00(\\d+)\x00")
 _CALL = re.compile(r"\b(?:call|use|run)\s+([A-Za-z][\w.\-/]{0,127})\s+with\s*(?=\{)", re.IGNORECASE)
@@ -116,7 +123,8 @@ def read_commands(text: str) -> list[Command]:
     marked = re.sub(r"\s*\n\s*", "\n", re.sub(r"[^\S\n]+", " ", marked))
     commands: list[Command] = []
     for clause in _clauses(marked):
-        commands += clause.verb("".join(clause.object), marks)
+        rest = "".join(clause.object)
+        commands += clause.verb(rest, marks) or [Unread(marks.fill(f"{clause.begun}{rest}"))]
         if len(commands) >= _MAX_COMMANDS:
             break
     return commands[:_MAX_COMMANDS]
@@ -149,6 +157,7 @@ _Verb = Callable[[str, _Marks], list[Command]]
 @dataclass(slots=True)
 class _Clause:
     verb: _Verb
+    begun: str
     object: list[str]
     open_brackets: int = 0
 
@@ -180,7 +189,7 @@ def _add_piece(clauses: list[_Clause], joint: str, piece: str) -> None:
     elif last is None:
         return
     elif last.verb is _calculate and last.open_brackets <= 0 and _STARTS_LIKE_SUM.match(piece):
-        clauses.append(_Clause(_calculate, [piece], piece.count("(") - piece.count(")")))
+        clauses.append(_Clause(_calculate, "", [piece], piece.count("(") - piece.count(")")))
     elif not re.search(r"[.!?\n]", joint):
         # A new sentence that is no command is a remark, not more of the object before it.
         last.extend(joint, piece)
@@ -192,7 +201,7 @@ def _clause_begun_by(piece: str) -> _Clause | None:
     for pattern, verb in _VERBS:
         found = pattern.match(bare)
         if found:
-            clause = _Clause(verb, [])
+            clause = _Clause(verb, found.group(), [])
             clause.extend(bare[found.end() :])
             return clause
     return None
@@ -291,6 +300,10 @@ def _call(rest: str, marks: _Marks) -> list[Command]:
     return [CallTool(name, arguments)] if isinstance(arguments, dict) else []
 
 
+def _nothing(_rest: str, _marks: _Marks) -> list[Command]:
+    return []
+
+
 _VERB_PATTERNS: tuple[tuple[str, _Verb], ...] = (
     (rf"(?:search|look|check|consult)\s+(?:in\s+|through\s+)?{_PLACE}\s+(?:for|about|on)\b", _search),
     (r"(?:search|look)\s+(?:for|up)\b", _search),
@@ -305,6 +318,7 @@ _VERB_PATTERNS: tuple[tuple[str, _Verb], ...] = (
     (r"(?:write|create|make|compose|produce|prepare|draft)\s+(?:me\s+|us\s+)?(?:an?\s+|the\s+)?"
      r"(?:short\s+|brief\s+|little\s+|final\s+)?report\b", _report),
     (r"(?:call|use|run)\s+(?=[A-Za-z][\w.\-/]{0,127}(?:\s+with\s*\x00\d+\x00)?\s*$)", _call),
+    (r"(?:call|use|run)\s+(?=[A-Za-z][\w.\-/]{0,127}\s+with\s*[{\[])", _nothing),  # no JSON object
 )  # fmt: skip
 _VERBS = tuple((re.compile(pattern, re.IGNORECASE), verb) for pattern, verb in _VERB_PATTERNS)
 

@@ -27,6 +27,7 @@ from worker.llm.offline.grammar import (
     Fetch,
     Now,
     Search,
+    Unread,
     Wait,
     WriteReport,
     help_text,
@@ -47,7 +48,7 @@ class _Source:
 
 @dataclass(slots=True)
 class Draft:
-    """A plan while it grows; `missing` are tools that it would need and that are not offered."""
+    """A plan while it grows; `missing` are tools that it would need and that are not offered, `unread` parts."""
 
     offered: frozenset[str]
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -55,15 +56,13 @@ class Draft:
     sources: list[_Source] = field(default_factory=list)
     last_sum: int | None = None
     missing: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
 
     @property
     def reasoning(self) -> str:
         """Return what the rules have found, in a sentence or two."""
         names = ", ".join(call["tool_name"] for call in self.calls)
-        found = f"planq's offline rules recognised {len(self.calls)} command(s): {names}."
-        if not self.missing:
-            return found
-        return f"{found} Left out, because no such tool is offered: {', '.join(self.missing)}."
+        return f"planq's offline rules recognised {len(self.calls)} command(s): {names}."
 
     def add_source(self, tool: str, arguments: dict[str, Any], heading: str, field_name: str) -> None:
         """Plan a call whose output a report can draw on."""
@@ -84,7 +83,7 @@ class Draft:
 def plan_offline(ask: Ask, tools: Sequence[ToolDefinition]) -> Completion:
     """Return the rules' reply to `ask`: always one call of `__planning__`, and it costs nothing.
 
-    It is a direct answer when no command is recognised or none of the tools they need is offered.
+    It is a direct answer when no command is recognised, one cannot be read, or a tool that they need is not offered.
     """
     draft = draft_of(ask, tools)
     if not draft.calls:
@@ -129,6 +128,8 @@ def _drafted(text: str, offered: frozenset[str], data: Any) -> Draft:
     draft = Draft(offered, data if isinstance(data, Mapping) else {})
     for command in read_commands(text):
         _ADDERS[type(command)](draft, command)
+    if draft.missing or draft.unread:
+        draft.calls.clear()  # a part of what was asked for is not done in the place of all
     return draft
 
 
@@ -146,7 +147,10 @@ def answer_without_calls(ask: Ask, draft: Draft) -> str:
     """Return the answer to a question in which the rules found nothing to do."""
     if ask.answer_schema is not None:
         return structured_text(ask.answer_schema, ask)
-    if draft.missing:
+    if draft.unread:
+        parts = ", ".join(f"“{capped(part, 130)}”" for part in draft.unread[:5])
+        opening = f"I ran nothing, because my rules cannot read this part of what you ask for: {parts}."
+    elif draft.missing:
         wanted = ", ".join(capped(name, 130) for name in draft.missing)
         opening = f"I understood what you ask for, but it needs tools that are not offered here: {wanted}."
     else:
@@ -252,4 +256,5 @@ _ADDERS: dict[type[Command], Callable[[Draft, Any], None]] = {
     Wait: _add_wait,
     WriteReport: _add_report,
     CallTool: _add_call,
+    Unread: lambda draft, command: draft.unread.append(command.text),
 }
