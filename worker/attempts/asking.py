@@ -91,7 +91,8 @@ class Approvals:
         """Return where the tool may be called with these arguments.
 
         Raises `PolicyDenied` where it never may, `AskingPerson` where a person has to say so first. An approval holds
-        for this tool and these arguments; or for the tool, whatever its arguments, for the rest of the job.
+        for this tool and these arguments; or for the tool, whatever its arguments, for the rest of the job. It does
+        no more where a policy wants a stricter approver by now.
         """
         config = await config_of(self.tenants, claim.tenant_id)
         rule = rule_of(claim.tool_name, claim.policies, of_operators=(self.policy, config.tool_policy))
@@ -103,11 +104,12 @@ class Approvals:
         for answer in claim.answers:
             asked = (answer.details.get("tool_name"), answer.details.get("arguments_sha256"))
             if answer.kind is ElicitationKind.APPROVAL and asked == (claim.tool_name, digest):
-                if answer.is_accepted:
+                if not answer.is_accepted:
+                    raise declined_error(answer)
+                if rule.is_met_by(answer.asked_of):
                     return
-                raise declined_error(answer)
         given = await persist(lambda: self.store.approvals(claim))
-        if claim.tool_name in given.tools:
+        if any(name == claim.tool_name and rule.is_met_by(asked_of) for name, asked_of in given.tools):
             return
         details = {
             "tool_name": claim.tool_name,

@@ -73,6 +73,7 @@ class ElicitationAnswer:
     ordinal: int = 0
     details: Mapping[str, Any] = field(default_factory=dict)
     state: Any = None
+    asked_of: AskedOf = AskedOf.ANYONE
 
     @property
     def is_accepted(self) -> bool:

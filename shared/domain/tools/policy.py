@@ -82,6 +82,11 @@ class Rule:
         ids = self.ids & other.ids
         return Rule(self.permission, self.approver if ids or not self.ids else AskedOf.OPERATOR, ids)
 
+    def is_met_by(self, asked_of: AskedOf) -> bool:
+        """True where an approval that was asked of these still does: the policy may have become stricter since."""
+        order = _APPROVER_STRICTNESS
+        return self.approver is AskedOf.ASKER or order.index(asked_of) >= order.index(self.approver)
+
     def to_entry(self) -> PolicyEntry:
         """Return the entry that says this in the policy of an agent or a request."""
         if self.permission is not Permission.ASK or self.approver is AskedOf.ASKER:

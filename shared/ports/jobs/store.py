@@ -14,7 +14,7 @@ from shared.domain.jobs.budget import Holder, Reserved, Wanted
 from shared.domain.jobs.elicitations import Elicitation
 from shared.domain.jobs.ids import StepRef
 from shared.domain.jobs.retry import StageTries
-from shared.domain.jobs.states import AfterSteps, JobStatus, Lane, OnFailure, StepStatus, StopReason
+from shared.domain.jobs.states import AfterSteps, AskedOf, JobStatus, Lane, OnFailure, StepStatus, StopReason
 from shared.domain.jobs.steps import PlannedStep
 from shared.domain.jobs.usage import ModelCall
 from shared.domain.values.encoding import JsonText
@@ -151,9 +151,9 @@ ONE_ROUND = FollowUp()
 
 @dataclass(frozen=True, slots=True)
 class Approved:
-    """Tools that a person has approved for the rest of a job, and what its tree of jobs has used by now."""
+    """Tools approved for the rest of a job, each with whom that was asked of, and what its tree of jobs has used."""
 
-    tools: Collection[str]
+    tools: Collection[tuple[str, AskedOf]]
     tokens: int
     cost_usd: float
     model_calls: int

@@ -23,6 +23,7 @@ from shared.domain.jobs.ids import StepRef
 from shared.domain.jobs.limits import Limits
 from shared.domain.jobs.retry import StageTries
 from shared.domain.jobs.states import (
+    AskedOf,
     Effect,
     ElicitationKind,
     ElicitationStatus,
@@ -319,6 +320,7 @@ def _answer(stored: Mapping[str, Any]) -> ElicitationAnswer:
         stored["ordinal"],
         _decoded(stored["details"]) or {},
         _decoded(stored["state"]),
+        AskedOf(stored["asked_of"]),
     )
 
 

@@ -19,7 +19,7 @@ from shared.domain.jobs.budget import Holder, Reserved, Wanted
 from shared.domain.jobs.elicitations import Elicitation
 from shared.domain.jobs.ids import StepRef
 from shared.domain.jobs.retry import StageTries
-from shared.domain.jobs.states import STAGES, JobStatus, Lane, StepStatus, StopReason
+from shared.domain.jobs.states import STAGES, AskedOf, JobStatus, Lane, StepStatus, StopReason
 from shared.domain.jobs.steps import PlannedStep
 from shared.domain.jobs.usage import ModelCall
 from shared.ports.jobs.children import ChildOutcome, Delegated
@@ -355,7 +355,8 @@ class PostgresJobStore:
         row = await self._database.fetch_one("approvals", job_id=claim.ref.job_id)
         if row is None:
             return Approved((), 0, 0.0, 0)
-        return Approved(row["tools"] or (), row["tokens"], row["cost"], row["calls"])
+        tools = [(name, AskedOf(asked_of)) for name, asked_of in row["tools"] or ()]
+        return Approved(tools, row["tokens"], row["cost"], row["calls"])
 
     async def record_calls(self, job_id: UUID, calls: Sequence[ModelCall]) -> None:
         await self._database.call("planq_record_calls", job_id, as_json([call_to_json(call) for call in calls]))

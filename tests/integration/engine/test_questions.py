@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
@@ -19,6 +21,7 @@ from shared.store.views import parsed
 from tests.support.children import DelegatingTool, child_plan
 from tests.support.clock import move_clock
 from tests.support.harness import Harness, ScriptedModel, make_tool
+from tests.support.waiting import PATIENCE
 from worker.tools import AnswerDeclined, ToolContext, tool
 
 Play = Callable[..., Any]
@@ -455,3 +458,27 @@ def test_a_resumed_job_asks_anew_what_was_answered_ahead(play: Play) -> None:
         return [one["step_index"] for one in await open_questions(harness)]
 
     assert play(scenario, ScriptedModel(), till.tools(), policy=PAY_ASKER) == [0, 1]
+
+
+def test_an_approval_does_not_do_once_a_policy_wants_a_stricter_approver(play: Play) -> None:
+    till = Till()
+
+    async def scenario(harness: Harness) -> Any:
+        await harness.run(plan=plan(("pay", {"amount": 1}), ("pay", {"amount": 2})), user_id="ada")
+        first, second = await open_questions(harness)
+        await answer(harness, second, {})
+        config = {"tool_policy": {"pay": "ask"}}
+        async with harness.database.connection() as connection:
+            await connection.execute("UPDATE tenants SET config = %s", (json.dumps(config),))
+        async with asyncio.timeout(PATIENCE):
+            while not (await harness.tenants.of("default")).config.tool_policy:
+                await harness.worker_registry.broken_invariants()  # something else that takes a moment
+        await answer(harness, first, {"scope": "job"})
+        found = []
+        while asked := await open_questions(harness):
+            found += [(one["step_index"], one["asked_of"]) for one in asked]
+            await answer(harness, asked[0], {})
+        return found
+
+    asked = play(scenario, ScriptedModel(), till.tools(), policy=PAY_ASKER)
+    assert (asked, till.paid) == ([(0, "operator"), (1, "operator")], [1, 2])

@@ -218,7 +218,7 @@ BEGIN
     IF s.releases > 0 OR s.is_asked_ahead THEN
         SELECT json_agg(json_build_object(
             'kind', e.kind, 'status', e.status, 'content', e.content::text, 'reason', e.reason, 'ordinal', e.ordinal,
-            'details', e.details::text, 'state', e.state::text) ORDER BY e.id)
+            'details', e.details::text, 'state', e.state::text, 'asked_of', e.asked_of) ORDER BY e.id)
         INTO v_answers FROM elicitations e
         WHERE e.job_id = s.job_id AND e.step_index = s.index AND e.status <> 'open' AND e.kind <> 'outcome' AND NOT e.is_spent;
     END IF;

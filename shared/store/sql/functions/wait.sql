@@ -73,6 +73,7 @@ BEGIN
     );
     SELECT * INTO v_ahead FROM elicitations
     WHERE job_id = p_job AND step_index = p_index AND waiting_since IS NULL AND NOT is_spent AND call_sha256 = q.call
+      AND (status = 'open' OR asked_of = q.asked_of)
     ORDER BY id DESC LIMIT 1;
     IF v_ahead.status <> 'open' THEN
         IF NOT (planq_hand_back_step(p_job, p_round, p_index, p_attempt)->>'applied')::boolean THEN

@@ -19,8 +19,8 @@ FROM elicitations e JOIN jobs j ON j.id = e.job_id JOIN steps s ON s.job_id = e.
 WHERE e.tenant_id = %(tenant_id)s AND e.id = %(id)s
 
 -- name: approvals
--- The tools that people have approved for the rest of a job, and what its tree of jobs has used by now.
-SELECT (SELECT array_agg(DISTINCT s.tool_name) FROM elicitations e JOIN steps s ON s.job_id = e.job_id AND s.index = e.step_index
+-- The tools that people have approved for the rest of a job, whom that was asked of, and what its tree of jobs has used by now.
+SELECT (SELECT array_agg(DISTINCT ARRAY[s.tool_name, e.asked_of::text]) FROM elicitations e JOIN steps s ON s.job_id = e.job_id AND s.index = e.step_index
         WHERE e.job_id = j.id AND e.kind = 'approval' AND e.status = 'accepted' AND e.content->>'scope' = 'job') AS tools,
        u.tokens::bigint AS tokens, u.cost::float8 AS cost, u.calls::bigint AS calls
 FROM jobs j CROSS JOIN LATERAL planq_tree_used(coalesce(j.root_job_id, j.id)) u WHERE j.id = %(job_id)s
