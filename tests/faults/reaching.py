@@ -309,7 +309,8 @@ def approved(scene: Scene, point: str) -> None:
     (asked,) = scene.read("SELECT id FROM elicitations WHERE status = 'open'")
     store = ElicitationStore(scene.caller.database)
     said = ElicitationAnswer(ElicitationKind.APPROVAL, ElicitationStatus.ACCEPTED, {})
-    answer = scene.caller.do(store.answer("default", asked["id"], said, Continues(), AnsweredBy()))
+    by = AnsweredBy(is_operator=True)
+    answer = scene.caller.do(store.answer("default", asked["id"], said, Continues(), by))
     assert answer.applied
     scene.caller.publisher.publish_soon(answer.wakes)
     scene.completes(job_id, "<a>")
@@ -431,6 +432,7 @@ REACH: dict[str, Recipe] = {
     "store.end_job": mixed,
     "store.ask_step": stopped_in_a_charge,
     "store.approvals": approved,
+    "store.steps_to_ask_about": approved,
     "store.record_calls": cut_off_in_a_model_call,
     "store.holds_step": confirmed,
     "store.note_step": overridden,
