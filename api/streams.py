@@ -58,11 +58,12 @@ class Followed(Enum):
 
     JOB = "a job"
     TREE = "a job with all jobs below it"
+    CONVERSATION = "the turns of a conversation, with all jobs below them"
     TENANT = "all jobs of a tenant"
 
 
 class Topic(NamedTuple):
-    """What a stream follows: a job, a job with those below it, or a tenant."""
+    """What a stream follows: a job, a job with those below it, a conversation, or a tenant."""
 
     followed: Followed
     of: UUID | str
@@ -85,14 +86,21 @@ class Stream:
         "is_cut",
         "is_due",
         "joined",
+        "root",
         "tenant_id",
         "texts_below",
         "topic",
     )
 
-    def __init__(self, topic: Topic, tenant_id: str, on_full: Callable[[], None]) -> None:
-        """`on_full` is called when the client does not read, and the stream has ended for that reason."""
+    def __init__(
+        self, topic: Topic, tenant_id: str, on_full: Callable[[], None], *, root: UUID | None = None
+    ) -> None:
+        """`on_full` is called when the client does not read, and the stream has ended for that reason.
+
+        Of a tree `root` is the job above all others, which may be above the one that is followed.
+        """
         self.topic = topic
+        self.root = root
         self.tenant_id = tenant_id
         self.joined = BEGINNING
         self.texts_below = 0
@@ -279,7 +287,8 @@ class Streams:
             after,
             texts_from=before.below,
             jobs=_ids(of[Followed.JOB]),
-            roots=_ids(of[Followed.TREE]),
+            roots={stream.root for stream in self._all() if stream.root},
+            conversations=_ids(of[Followed.CONVERSATION]),
             tenants=[str(one) for one in of[Followed.TENANT]],
             texts=self._watched,
             limit=_MOST_EVENTS,
@@ -299,8 +308,10 @@ class Streams:
             streams = [
                 *self._following.get(Topic(Followed.JOB, one.job_id), ()),
                 *self._following.get(Topic(Followed.TENANT, one.tenant_id), ()),
-                *(self._following.get(Topic(Followed.TREE, one.root), ()) if one.root else ()),
+                *(of for above in one.lineage for of in self._following.get(Topic(Followed.TREE, above), ())),
             ]
+            if one.conversation_id is not None:
+                streams += self._following.get(Topic(Followed.CONVERSATION, one.conversation_id), ())
             frame = event_frame(one) if streams else b""
             if one.kind in _ENDINGS:
                 self._ending[one.job_id] = None
@@ -341,7 +352,7 @@ class Streams:
 
     async def _watch(self) -> None:
         """Say of which jobs the text is wanted, where that has changed or would run out."""
-        wanted = {topic.of for topic in self._following if isinstance(topic.of, UUID)}
+        wanted = set(_ids(topic.of for topic in self._following if topic.followed is not Followed.CONVERSATION))
         new, gone = wanted - self._watched, self._watched - wanted
         if monotonic() >= self._watched_until:
             new = wanted

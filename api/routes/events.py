@@ -19,15 +19,16 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from api.callers import Caller, Who
-from api.deps import Services, Use, check_job_is_open_to, job_id_of, strict_router
+from api.deps import Services, Use, check_job_is_open_to, conversation_id_of, job_id_of, strict_router
 from api.frames import MEDIA_TYPE, event_frame, retry_frame, text_frame
 from api.http import HttpRefusal, error_responses
 from api.middleware import IS_HEAD
 from api.protocol import ABORT_CONNECTION
+from api.routes.conversations import ConversationPath
 from api.routes.jobs import JobPath
 from api.streams import Followed, Stream, Topic
 from api.waiting import WAITED
-from shared.domain.errors import DatabaseUnavailable, InvalidRequest, PlanqError, capped
+from shared.domain.errors import DatabaseUnavailable, PlanqError, capped
 from shared.domain.streams.position import BEGINNING, Position
 from shared.ports.streams import TextPiece
 from shared.store.event_log import LoggedEvent
@@ -78,9 +79,7 @@ async def get_job_events(
     after: AfterQuery = None,
     last_event_id: LastHeader = None,
     follow: FollowQuery = True,
-    children: Annotated[
-        bool, Query(description="Those of all jobs below it, too; it must have none above it.")
-    ] = False,
+    children: Annotated[bool, Query(description="Those of all jobs below it, too.")] = False,
 ) -> Response:
     """Follow a job: all its events from the first one on, and what its model says while it says it.
 
@@ -90,10 +89,6 @@ async def get_job_events(
     await check_job_is_open_to(who, services, found)
     position = await _position(request, services, after, last_event_id)
     view = await services.requests.view(who.tenant_id, found, only_ended=True)
-    if children and view.row["parent_job_id"] is not None:
-        raise InvalidRequest(
-            f"children: job {found} has a job above it, {view.row['parent_job_id']}; follow the one above all others"
-        )
     more = services.event_log.has_more
     if (
         view.has_ended
@@ -104,8 +99,41 @@ async def get_job_events(
         return Response(status_code=204)
     topic = Topic(Followed.TREE if children else Followed.JOB, found)
     return await _opened(
-        request, services, who, topic, position or BEGINNING, follow=follow, has_ended=view.has_ended
+        request,
+        services,
+        who,
+        topic,
+        position or BEGINNING,
+        follow=follow,
+        has_ended=view.has_ended,
+        root=await services.event_log.root_of(who.tenant_id, found) if children else None,
     )
+
+
+@event_routes.get(
+    "/conversations/{conversation_id}/events",
+    response_class=Response,
+    responses={**_STREAM, **error_responses(400, 404)},
+    tags=["messages"],
+)
+async def get_conversation_events(
+    request: Request,
+    conversation_id: ConversationPath,
+    services: Use,
+    who: Who,
+    after: AfterQuery = None,
+    last_event_id: LastHeader = None,
+    follow: FollowQuery = True,
+) -> Response:
+    """Follow a conversation: the events of all its turns and of the jobs below them, from the first one on.
+
+    Texts are told of single jobs only; `job_submitted` names the job of each turn.
+    """
+    found = conversation_id_of(conversation_id)
+    position = await _position(request, services, after, last_event_id)
+    await services.conversations.one(who.tenant_id, found)
+    topic = Topic(Followed.CONVERSATION, found)
+    return await _opened(request, services, who, topic, position or BEGINNING, follow=follow)
 
 
 @event_routes.get("/events", response_class=Response, responses={**_STREAM, **error_responses(400)})
@@ -151,8 +179,9 @@ async def _opened(
     *,
     follow: bool,
     has_ended: bool = False,
+    root: UUID | None = None,
 ) -> Response:
-    stream = Stream(topic, who.tenant_id, request.scope.get(ABORT_CONNECTION, _nothing))
+    stream = Stream(topic, who.tenant_id, request.scope.get(ABORT_CONNECTION, _nothing), root=root)
     follow = follow and not request.scope.get(IS_HEAD)
     if follow:
         await services.streams.join(stream, has_ended=has_ended)
@@ -223,9 +252,12 @@ class EventStream(Response):
                     events, more = await log.of_tenant(stream.tenant_id, after, to=stream.joined)
                 else:
                     assert isinstance(stream.topic.of, UUID)
-                    with_children = stream.topic.followed is Followed.TREE
                     page = (stream.tenant_id, stream.topic.of, after, _PAGE)
-                    events = await log.of_job(*page, to=stream.joined, with_children=with_children)
+                    if stream.topic.followed is Followed.CONVERSATION:
+                        events = await log.of_conversation(*page, to=stream.joined)
+                    else:
+                        with_children = stream.topic.followed is Followed.TREE
+                        events = await log.of_job(*page, to=stream.joined, with_children=with_children)
                     more = events[-1].position if len(events) == _PAGE else None
             if events:
                 yield list(events)
@@ -233,8 +265,9 @@ class EventStream(Response):
 
     async def _said(self) -> TextPiece | None:
         """Return what the model has said before the stream."""
-        if self._has_ended or not isinstance(self._stream.topic.of, UUID):
+        if self._has_ended or self._stream.topic.followed not in (Followed.JOB, Followed.TREE):
             return None
+        assert isinstance(self._stream.topic.of, UUID)
         tenant_id, job_id, below = self._stream.tenant_id, self._stream.topic.of, self._stream.texts_below
         text = await self._services.texts.live_text(tenant_id, job_id, below)
         return None if text is None else TextPiece(text.epoch, tenant_id, text.stage, 0, text.text)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from shared.domain.errors import NotFound
 from shared.domain.streams.position import END, Position
 from shared.ports.streams import Epoch, TextPiece
 from shared.store.database import Database, Row
@@ -25,8 +26,9 @@ class LoggedEvent:
     kind: str
     data: str | None
     created_at: datetime
-    root: UUID | None = None
-    """The job above all, where trees of jobs are followed."""
+    conversation_id: UUID | None = None
+    lineage: Collection[UUID] = ()
+    """Its job and the jobs above it. It and `conversation_id` are known only where somebody follows such."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,27 @@ class EventLog:
         )
         return [_event_of(row, tenant_id) for row in rows]
 
+    async def of_conversation(
+        self, tenant_id: str, conversation_id: UUID, after: Position, limit: int, *, to: Position = END
+    ) -> Sequence[LoggedEvent]:
+        """Return the first events of a conversation's turns and of the jobs below, as `of_job` does with one job."""
+        rows = await self._database.fetch_all(
+            "events_of_conversation",
+            **_span(after, to),
+            tenant_id=tenant_id,
+            conversation_id=conversation_id,
+            limit=limit,
+        )
+        return [_event_of(row, tenant_id) for row in rows]
+
+    async def root_of(self, tenant_id: str, job_id: UUID) -> UUID:
+        """Return the outermost job above a tenant's job, itself where there is none; raises `NotFound`."""
+        row = await self._database.fetch_one("root_of_job", tenant_id=tenant_id, job_id=job_id)
+        if row is None:
+            raise NotFound(f"there is no job {job_id}")
+        root: UUID = row["root"]
+        return root
+
     async def of_tenant(
         self, tenant_id: str, after: Position, *, to: Position = END
     ) -> tuple[Sequence[LoggedEvent], Position | None]:
@@ -102,14 +125,15 @@ class EventLog:
         texts_from: int,
         jobs: Collection[UUID],
         roots: Collection[UUID],
+        conversations: Collection[UUID],
         tenants: Collection[str],
         texts: Collection[UUID],
         limit: int,
     ) -> FreshEvents:
         """Look for all who follow at once: events after a position, pieces of text of transactions `texts_from` on.
 
-        `jobs`, `roots` with all jobs below them and `tenants` are whose events, `texts` are the jobs whose texts are
-        wanted. At most `limit` events are returned. Raises `DatabaseUnavailable`.
+        `jobs`, `roots` with all jobs below them, `conversations` and `tenants` are whose events, `texts` are the jobs
+        whose texts are wanted. At most `limit` events are returned. Raises `DatabaseUnavailable`.
         """
         rows = await self._database.fetch_all(
             "fresh_events",
@@ -118,6 +142,7 @@ class EventLog:
             text_xid=str(texts_from),
             job_ids=list(jobs),
             roots=list(roots),
+            conversation_ids=list(conversations),
             tenant_ids=list(tenants),
             text_ids=list(texts),
             limit=limit,
@@ -167,9 +192,8 @@ def _horizon_of(row: Row) -> Horizon:
 
 def _event_of(row: Row, tenant_id: str) -> LoggedEvent:
     position = Position(int(row["xid"]), row["sequence"])
-    return LoggedEvent(
-        position, tenant_id, row["job_id"], row["kind"], row["data"], row["created_at"], row.get("root")
-    )
+    told = (row["job_id"], row["kind"], row["data"], row["created_at"])
+    return LoggedEvent(position, tenant_id, *told, row.get("conversation_id"), row.get("lineage") or ())
 
 
 def _piece_of(row: Row) -> TextPiece:

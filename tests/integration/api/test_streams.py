@@ -18,10 +18,12 @@ from api.__main__ import server_options
 from shared.domain.tenants.keys import KeyScope
 from shared.ports.streams import Epoch, TextPiece
 from shared.store.api_keys import ApiKeyStore
+from shared.store.conversations import ConversationStore
 from shared.store.database import Database
 from shared.store.ids import new_id
 from shared.store.texts import PostgresTexts
 from tests.integration.api.conftest import Api, MakeApi, problem_of, search
+from tests.support.conversations import message
 from tests.support.sse import Frame, frames
 from tests.support.waiting import eventually
 
@@ -179,8 +181,49 @@ def test_jobs_below_are_followed_on_demand(api: Api) -> None:
         assert (frame.event, frame.data["job_id"]) == ("there", below)
     with following(api, f"/jobs/{top}/events") as (_, found):
         assert next(found).data["job_id"] == top
-    problem = problem_of(api.http.get(f"/jobs/{below}/events?children=true"), 422, "invalid_request")
-    assert top in problem["detail"]
+
+
+def test_a_job_below_another_is_followed_with_those_below_it(api: Api) -> None:
+    top, middle, lowest, beside = (api.submit()["id"] for _ in range(4))
+    for job, above, depth in ((middle, top, 1), (lowest, middle, 2), (beside, top, 1)):
+        api.jobs.execute(
+            "UPDATE jobs SET parent_job_id = %s, root_job_id = %s, parent_round = 0, parent_step_index = 0, "
+            "child_position = 0, depth = %s WHERE id = %s",
+            *(above, top, depth, job),
+        )
+    with following(api, f"/jobs/{middle}/events?children=true") as (_, found):
+        assert [next(found).data["job_id"] for _ in range(2)] == [middle, lowest]
+        for job in (top, beside, lowest, middle):
+            tell(api, job, "happened")
+        assert [next(found).data["job_id"] for _ in range(2)] == [lowest, middle]
+
+
+def test_a_conversation_is_followed_with_all_its_turns_and_goes_on(api: Api) -> None:
+    def turn() -> tuple[str, str]:
+        inbound = message("hi", thread="followed")
+        received = api.jobs.run(lambda database: ConversationStore(database).receive(inbound))
+        return str(received.job_id), str(received.conversation_id)
+
+    first, conversation = turn()
+    other = api.submit()["id"]
+    below = api.submit()["id"]
+    api.jobs.execute(
+        "UPDATE jobs SET parent_job_id = %s, root_job_id = %s, parent_round = 0, parent_step_index = 0, "
+        "child_position = 0, depth = 1, conversation_id = %s WHERE id = %s",
+        *(first, first, conversation, below),
+    )
+    with following(api, f"/conversations/{conversation}/events") as (_, found):
+        assert [next(found).data["job_id"] for _ in range(2)] == [first, below]
+        tell(api, other, "elsewhere")
+        tell(api, below, "there")
+        frame = next(found)
+        assert frame.event == "there"
+        second, _ = turn()
+        assert next(found).data["job_id"] == second
+    rest = read(api, f"/conversations/{conversation}/events?follow=false&after={frame.id}")
+    assert [one.data["job_id"] for one in rest] == [second]
+    problem_of(api.http.get("/conversations/none/events"), 404, "not_found")
+    problem_of(api.http.get(f"/conversations/{other}/events"), 404, "not_found")
 
 
 def test_a_tenants_stream_begins_now_or_at_a_position(make_api: MakeApi) -> None:

@@ -52,6 +52,7 @@ BODIES: Mapping[tuple[str, str], dict[str, Any]] = {
     ("patch", "/conversations/{conversation_id}"): {"json": {"policy": "reject"}},
     ("patch", "/endpoints/{endpoint_id}"): {"json": {"description": "mine"}},
     ("get", "/events"): {"params": {"follow": "false", "after": "0-0"}},
+    ("get", "/conversations/{conversation_id}/events"): {"params": {"follow": "false"}},
 }
 """What a request has to bring so that nothing but the id is wrong with it, and so that its answer has an end."""
 

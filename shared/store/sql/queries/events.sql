@@ -23,6 +23,29 @@ WHERE (e.xid, e.sequence) > (%(xid)s::text::xid8, %(sequence)s)
   AND e.xid < pg_snapshot_xmin(pg_current_snapshot())
 ORDER BY e.xid, e.sequence LIMIT %(limit)s
 
+-- name: events_of_conversation
+-- The same of the turns of a tenant's conversation and of all jobs below them.
+WITH RECURSIVE tree (id) AS (
+    SELECT DISTINCT m.job_id FROM conversation_messages m
+    WHERE m.conversation_id = %(conversation_id)s AND m.tenant_id = %(tenant_id)s AND m.job_id IS NOT NULL
+    UNION ALL
+    SELECT c.id FROM tree t JOIN jobs c ON c.parent_job_id = t.id
+)
+SELECT e.xid::text, e.sequence, e.job_id, e.kind, e.data::text AS data, e.created_at
+FROM tree t CROSS JOIN LATERAL (
+    SELECT xid, sequence, job_id, kind, data, created_at FROM events
+    WHERE job_id = t.id
+      AND (xid, sequence) > (%(xid)s::text::xid8, %(sequence)s)
+      AND (xid, sequence) <= (%(to_xid)s::text::xid8, %(to_sequence)s)
+      AND xid < pg_snapshot_xmin(pg_current_snapshot())
+    ORDER BY xid, sequence LIMIT %(limit)s
+) e
+ORDER BY e.xid, e.sequence LIMIT %(limit)s
+
+-- name: root_of_job
+-- The job above a tenant's job and all others.
+SELECT coalesce(root_job_id, id) AS root FROM jobs WHERE id = %(job_id)s AND tenant_id = %(tenant_id)s
+
 -- name: events_of_tenant
 -- The events of a tenant among the first so many of all, after a position and up to another one. The last one that was
 -- looked at is there in any case, so that whoever reads goes on from it, however few of them are the tenant's.
@@ -40,31 +63,33 @@ FROM seen WHERE tenant_id = %(tenant_id)s OR n = (SELECT max(n) FROM seen)
 ORDER BY n
 
 -- name: fresh_events
--- What there is for all who follow, since the look before: events after a position of the jobs, trees and tenants that
--- somebody follows, and the pieces of text of the jobs. One row at least: it says up to where this has looked.
+-- What there is for all who follow, since the look before: events after a position of the jobs, conversations and tenants
+-- that somebody follows, of the trees below these roots with the jobs above each, and the pieces of text of the jobs. One
+-- row at least: it says up to where this has looked. Whose an event is, is looked up only while somebody follows a tree or
+-- a conversation.
 WITH found AS (
-    SELECT xid, sequence, tenant_id, job_id, kind, data::text AS data, created_at,
-           CASE WHEN %(roots)s::uuid[] <> '{}' THEN (
-               SELECT coalesce(j.root_job_id, j.id) FROM jobs j WHERE j.id = e.job_id
-           ) END AS root
-    FROM events e
+    SELECT xid, sequence, tenant_id, job_id, kind, data::text AS data, created_at, j.conversation_id,
+           CASE WHEN j.root = ANY (%(roots)s::uuid[]) THEN planq_lineage(e.job_id) END AS lineage
+    FROM events e LEFT JOIN LATERAL (
+        SELECT coalesce(o.root_job_id, o.id) AS root, o.conversation_id FROM jobs o
+        WHERE o.id = e.job_id AND (%(roots)s::uuid[] <> '{}' OR %(conversation_ids)s::uuid[] <> '{}') OFFSET 0
+    ) j ON true
     WHERE (xid, sequence) > (%(xid)s::text::xid8, %(sequence)s) AND xid < pg_snapshot_xmin(pg_current_snapshot())
       AND (job_id = ANY (%(job_ids)s::uuid[]) OR tenant_id = ANY (%(tenant_ids)s::text[])
-           OR %(roots)s::uuid[] <> '{}' AND (
-               SELECT coalesce(j.root_job_id, j.id) FROM jobs j WHERE j.id = e.job_id) = ANY (%(roots)s::uuid[]))
+           OR j.root = ANY (%(roots)s::uuid[]) OR j.conversation_id = ANY (%(conversation_ids)s::uuid[]))
     ORDER BY xid, sequence LIMIT %(limit)s
 ), said AS (
     SELECT xid, tenant_id, job_id, stage, attempt, try, start, text FROM text_deltas
     WHERE xid >= %(text_xid)s::text::xid8 AND xid < pg_snapshot_xmin(pg_current_snapshot())
       AND job_id = ANY (%(text_ids)s::uuid[])
 ), both_kinds AS (
-    SELECT xid, sequence, tenant_id, job_id, root, kind, data, created_at,
+    SELECT xid, sequence, tenant_id, job_id, conversation_id, lineage, kind, data, created_at,
            NULL::text AS stage, NULL::int AS attempt, NULL::int AS try, NULL::int AS start FROM found
     UNION ALL
-    SELECT xid, NULL, tenant_id, job_id, NULL, NULL, text, NULL, stage, attempt, try, start FROM said
+    SELECT xid, NULL, tenant_id, job_id, NULL, NULL, NULL, text, NULL, stage, attempt, try, start FROM said
 )
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS below, pg_snapshot_xmax(pg_current_snapshot())::text AS following,
-       b.xid::text, b.sequence, b.tenant_id, b.job_id, b.root, b.kind, b.data, b.created_at, b.stage, b.attempt, b.try,
+       b.xid::text, b.sequence, b.tenant_id, b.job_id, b.conversation_id, b.lineage, b.kind, b.data, b.created_at, b.stage, b.attempt, b.try,
        b.start
 FROM (SELECT 1) one LEFT JOIN both_kinds b ON true
 ORDER BY b.xid, b.sequence, b.attempt, b.try, b.start
