@@ -25,15 +25,23 @@ def retry_frame(milliseconds: int) -> bytes:
 
 def event_frame(event: LoggedEvent) -> bytes:
     """Return an event of the log, with its place in the log as id."""
-    shown = {
+    name = " ".join(event.kind.split())
+    return b"id: %b\nevent: %b\n%b" % (
+        str(event.position).encode(),
+        name.encode(),
+        _data(orjson.dumps(event_document(event))),
+    )
+
+
+def event_document(event: LoggedEvent) -> dict[str, object]:
+    """Return an event of the log as clients get it."""
+    return {
         "job_id": event.job_id,
         "sequence": event.position.sequence,
         "kind": event.kind,
         "data": None if event.data is None else orjson.Fragment(event.data.encode()),
         "created_at": shown_time(event.created_at),
     }
-    name = " ".join(event.kind.split())
-    return b"id: %b\nevent: %b\n%b" % (str(event.position).encode(), name.encode(), _data(orjson.dumps(shown)))
 
 
 def text_frame(piece: TextPiece) -> bytes:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Sequence
 from time import monotonic
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
+import orjson
 from fastapi import Header, Query
 from pydantic import WithJsonSchema
 from starlette.requests import Request
@@ -20,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 
 from api.callers import Caller, Who
 from api.deps import Services, Use, check_job_is_open_to, conversation_id_of, job_id_of, strict_router
-from api.frames import MEDIA_TYPE, event_frame, retry_frame, text_frame
+from api.frames import MEDIA_TYPE, event_document, event_frame, retry_frame, text_frame
 from api.http import HttpRefusal, error_responses
 from api.middleware import IS_HEAD
 from api.protocol import ABORT_CONNECTION
@@ -29,13 +31,16 @@ from api.routes.jobs import JobPath
 from api.streams import Followed, Stream, Topic
 from api.waiting import WAITED
 from shared.domain.errors import DatabaseUnavailable, PlanqError, capped
-from shared.domain.streams.position import BEGINNING, Position
+from shared.domain.streams.position import BEGINNING, END, Position
 from shared.ports.streams import TextPiece
 from shared.store.event_log import LoggedEvent
 
 event_routes = strict_router("jobs")
 
 _PAGE = 200
+MAX_EVENTS = 1_000
+
+_QUALITY = re.compile(r"[01](\.[0-9]{0,3})?")
 
 _RETRY_MILLISECONDS = (500, 3_000)
 """When clients come back that a stopping process sends away: not all of them at once."""
@@ -49,6 +54,8 @@ LastHeader = Annotated[
     Header(alias="Last-Event-ID", description="The same, as browsers send it when they come back; it wins."),
     _POSITION,
 ]
+Order = Annotated[Literal["asc", "desc"], Query(description="Of a page: the oldest events first, or the newest.")]
+PageLimit = Annotated[int, Query(ge=1, le=MAX_EVENTS, description="Of a page: how many events it may hold.")]
 FollowQuery = Annotated[bool, Query(description="`false` ends the stream after what there is now.")]
 
 _FRAME: dict[str, Any] = {
@@ -57,10 +64,36 @@ _FRAME: dict[str, Any] = {
     "properties": {name: {"type": "string"} for name in ("id", "event", "data")},
     "required": ["event", "data"],
 }
+
+
+_EVENT: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        **{name: {"type": "string"} for name in ("id", "job_id", "kind", "created_at")},
+        "sequence": {"type": "integer"},
+        "data": {},
+    },
+    "required": ["id", "job_id", "sequence", "kind", "data", "created_at"],
+}
+_EVENTS: dict[str, Any] = {
+    "description": "A part of the log; `next` is where the next page goes on, as `after`, or null.",
+    "type": "object",
+    "properties": {
+        "events": {"type": "array", "items": _EVENT},
+        "next": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+    },
+    "required": ["events", "next"],
+}
 _STREAM: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "Server-sent events; docs/streams.md says which.",
         "content": {MEDIA_TYPE: {"schema": _FRAME}},
+    }
+}
+_PAGED: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Server-sent events; with `Accept: application/json` a page of the log.",
+        "content": {**_STREAM[200]["content"], "application/json": {"schema": _EVENTS}},
     }
 }
 _OVER: dict[int | str, dict[str, Any]] = {
@@ -69,7 +102,7 @@ _OVER: dict[int | str, dict[str, Any]] = {
 
 
 @event_routes.get(
-    "/jobs/{job_id}/events", response_class=Response, responses={**_STREAM, **_OVER, **error_responses(400, 404)}
+    "/jobs/{job_id}/events", response_class=Response, responses={**_PAGED, **_OVER, **error_responses(400, 404)}
 )
 async def get_job_events(
     request: Request,
@@ -79,16 +112,21 @@ async def get_job_events(
     after: AfterQuery = None,
     last_event_id: LastHeader = None,
     follow: FollowQuery = True,
+    limit: PageLimit = 100,
+    order: Order = "asc",
     children: Annotated[bool, Query(description="Those of all jobs below it, too.")] = False,
 ) -> Response:
     """Follow a job: all its events from the first one on, and what its model says while it says it.
 
-    After its end comes the job itself (`event: job`), and the stream ends. A client that asks again gets 204.
+    After its end comes the job itself (`event: job`), and the stream ends. A client that asks again gets 204. With
+    `Accept: application/json` the answer is a page of the events.
     """
     found = job_id_of(job_id)
     await check_job_is_open_to(who, services, found)
     position = await _position(request, services, after, last_event_id)
     view = await services.requests.view(who.tenant_id, found, only_ended=True)
+    if _wants_page(request):
+        return await _page_of_job(services, who, found, position, limit, order, with_children=children)
     more = services.event_log.has_more
     if (
         view.has_ended
@@ -136,7 +174,7 @@ async def get_conversation_events(
     return await _opened(request, services, who, topic, position or BEGINNING, follow=follow)
 
 
-@event_routes.get("/events", response_class=Response, responses={**_STREAM, **error_responses(400)})
+@event_routes.get("/events", response_class=Response, responses={**_PAGED, **error_responses(400)})
 async def get_events(
     request: Request,
     services: Use,
@@ -144,10 +182,65 @@ async def get_events(
     after: AfterQuery = None,
     last_event_id: LastHeader = None,
     follow: FollowQuery = True,
+    limit: PageLimit = 100,
+    order: Order = "asc",
 ) -> Response:
-    """Follow all jobs of the tenant, from now on or from an event on; texts are told of single jobs only."""
+    """Follow all jobs of the tenant, from now on or from an event on; texts are told of single jobs only.
+
+    With `Accept: application/json` the answer is a page of the events, from the first one on.
+    """
     position = await _position(request, services, after, last_event_id)
+    if _wants_page(request):
+        return await _page_of_tenant(services, who, position, limit, order)
     return await _opened(request, services, who, Topic(Followed.TENANT, who.tenant_id), position, follow=follow)
+
+
+def _wants_page(request: Request) -> bool:
+    """Return whether a client names JSON and not, as much, a stream of events; `*/*` is content with the stream."""
+    wanted = {MEDIA_TYPE: 0.0, "application/json": 0.0}
+    for one in ",".join(request.headers.getlist("accept")).split(","):
+        media, *parameters = (part.strip().lower() for part in one.split(";"))
+        if media in wanted:
+            given = next((text[2:] for text in parameters if text.startswith("q=")), "1")
+            wanted[media] = float(given) if _QUALITY.fullmatch(given) else 0.0
+    return wanted["application/json"] > wanted[MEDIA_TYPE]
+
+
+async def _page_of_job(
+    services: Services,
+    who: Caller,
+    job_id: UUID,
+    position: Position | None,
+    limit: int,
+    order: str,
+    *,
+    with_children: bool,
+) -> Response:
+    log = services.event_log
+    page = (who.tenant_id, job_id)
+    if order == "asc":
+        found = await log.of_job(*page, position or BEGINNING, limit + 1, with_children=with_children)
+    else:
+        found = await log.last_of_job(*page, position or END, limit + 1, with_children=with_children)
+    return _shown_page(found, limit, None)
+
+
+async def _page_of_tenant(
+    services: Services, who: Caller, position: Position | None, limit: int, order: str
+) -> Response:
+    if order == "asc":
+        found, more = await services.event_log.of_tenant(who.tenant_id, position or BEGINNING)
+    else:
+        found, more = await services.event_log.last_of_tenant(who.tenant_id, position or END)
+    return _shown_page(found, limit, more)
+
+
+def _shown_page(found: Sequence[LoggedEvent], limit: int, more: Position | None) -> Response:
+    """Answer with a page; where not all of `found` fit it goes on after the last one, else from `more` on."""
+    following = found[limit - 1].position if len(found) > limit else more
+    shown = [{"id": str(one.position), **event_document(one)} for one in found[:limit]]
+    body = orjson.dumps({"events": shown, "next": None if following is None else str(following)})
+    return Response(body, media_type="application/json", headers={"Cache-Control": "no-store", "Vary": "Accept"})
 
 
 async def _position(request: Request, services: Services, after: str | None, last: str | None) -> Position | None:

@@ -84,6 +84,33 @@ class EventLog:
         )
         return [_event_of(row, tenant_id) for row in rows]
 
+    async def last_of_job(
+        self, tenant_id: str, job_id: UUID, before: Position, limit: int, *, with_children: bool = False
+    ) -> Sequence[LoggedEvent]:
+        """Return the last events of a tenant's job before a position, the newest first; else as `of_job`."""
+        rows = await self._database.fetch_all(
+            "last_events_of_job",
+            xid=str(before.xid),
+            sequence=before.sequence,
+            tenant_id=tenant_id,
+            job_id=job_id,
+            with_children=with_children,
+            limit=limit,
+        )
+        return [_event_of(row, tenant_id) for row in rows]
+
+    async def last_of_tenant(self, tenant_id: str, before: Position) -> tuple[Sequence[LoggedEvent], Position | None]:
+        """Return events of a tenant before a position, the newest first, and from where to go on; as `of_tenant`."""
+        rows = await self._database.fetch_all(
+            "last_events_of_tenant",
+            xid=str(before.xid),
+            sequence=before.sequence,
+            tenant_id=tenant_id,
+            limit=_LOOKED_AT,
+        )
+        more = Position(int(rows[-1]["xid"]), rows[-1]["sequence"]) if rows and rows[-1]["n"] == _LOOKED_AT else None
+        return [_event_of(row, tenant_id) for row in rows if row["is_own"]], more
+
     async def of_conversation(
         self, tenant_id: str, conversation_id: UUID, after: Position, limit: int, *, to: Position = END
     ) -> Sequence[LoggedEvent]:

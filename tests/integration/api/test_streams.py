@@ -338,3 +338,36 @@ def test_a_client_that_does_not_read_is_cut_off_and_can_come_back_for_all(
         eventually(lambda: open_streams(api) == 0, what="the stream has ended")
     api.http.post(f"/jobs/{job}/cancel")
     assert of_log(read(api, f"/jobs/{job}/events")) == logged(api, job)
+
+
+def test_the_log_comes_as_pages_in_either_order_for_who_wants_json(api: Api) -> None:
+    job = api.submit()["id"]
+    for number in range(3):
+        tell(api, job, f"told_{number}")
+    kinds = ["job_submitted", "told_0", "told_1", "told_2"]
+
+    def page(path: str, accept: str = "application/json", **params: Any) -> Any:
+        return api.http.get(path, params=params, headers={"Accept": accept}).json()
+
+    for order, expected in (("asc", kinds), ("desc", kinds[::-1])):
+        found = page(f"/jobs/{job}/events", order=order)
+        assert ([one["kind"] for one in found["events"]], found["next"]) == (expected, None)
+        assert [(one["id"], one["kind"]) for one in found["events"]] in (logged(api, job), logged(api, job)[::-1])
+        first = page(f"/jobs/{job}/events", order=order, limit=2)
+        rest = page(f"/jobs/{job}/events", order=order, limit=2, after=first["next"], children=True)
+        assert [one["kind"] for one in first["events"] + rest["events"]] == expected
+        assert rest["next"] is None
+    newest = page("/events", order="desc", limit=2)
+    older = page("/events", order="desc", limit=2, after=newest["next"])
+    assert [one["kind"] for one in newest["events"] + older["events"]] == kinds[::-1]
+    assert [one["kind"] for one in page("/events", after=older["events"][0]["id"])["events"]] == kinds[2:]
+    problem_of(api.http.get(f"/jobs/{job}/events", params={"limit": 1_001}), 422, "invalid_request")
+
+
+@pytest.mark.parametrize("accept", ["*/*", "text/event-stream", "text/html, */*;q=0.8", "application/json;q=0"])
+def test_who_does_not_prefer_json_gets_the_stream(api: Api, accept: str) -> None:
+    job = api.submit()["id"]
+
+    found = api.http.get(f"/jobs/{job}/events?follow=false", headers={"Accept": accept})
+
+    assert found.headers["Content-Type"].startswith("text/event-stream")

@@ -23,6 +23,37 @@ WHERE (e.xid, e.sequence) > (%(xid)s::text::xid8, %(sequence)s)
   AND e.xid < pg_snapshot_xmin(pg_current_snapshot())
 ORDER BY e.xid, e.sequence LIMIT %(limit)s
 
+-- name: last_events_of_job
+-- The last events of a tenant's job before a position, the newest first, on demand with those of all jobs below it.
+WITH RECURSIVE tree (id) AS (
+    SELECT id FROM jobs WHERE id = %(job_id)s AND tenant_id = %(tenant_id)s
+    UNION ALL
+    SELECT c.id FROM tree t JOIN jobs c ON c.parent_job_id = t.id WHERE %(with_children)s
+)
+SELECT e.xid::text, e.sequence, e.job_id, e.kind, e.data::text AS data, e.created_at
+FROM tree t CROSS JOIN LATERAL (
+    SELECT xid, sequence, job_id, kind, data, created_at FROM events
+    WHERE job_id = t.id AND (xid, sequence) < (%(xid)s::text::xid8, %(sequence)s)
+      AND xid < pg_snapshot_xmin(pg_current_snapshot())
+    ORDER BY xid DESC, sequence DESC LIMIT %(limit)s
+) e
+ORDER BY e.xid DESC, e.sequence DESC LIMIT %(limit)s
+
+-- name: last_events_of_tenant
+-- The events of a tenant among the last so many of all before a position, the newest first; as events_of_tenant the last
+-- one that was looked at in any case.
+WITH seen AS MATERIALIZED (
+    SELECT xid, sequence, tenant_id, job_id, kind, data, created_at,
+           row_number() OVER (ORDER BY xid DESC, sequence DESC) AS n
+    FROM events
+    WHERE (xid, sequence) < (%(xid)s::text::xid8, %(sequence)s) AND xid < pg_snapshot_xmin(pg_current_snapshot())
+    ORDER BY xid DESC, sequence DESC LIMIT %(limit)s
+)
+SELECT xid::text, sequence, n, tenant_id = %(tenant_id)s AS is_own, job_id, kind,
+       CASE WHEN tenant_id = %(tenant_id)s THEN data::text END AS data, created_at
+FROM seen WHERE tenant_id = %(tenant_id)s OR n = (SELECT max(n) FROM seen)
+ORDER BY n
+
 -- name: events_of_conversation
 -- The same of the turns of a tenant's conversation and of all jobs below them.
 WITH RECURSIVE tree (id) AS (
