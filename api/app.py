@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
@@ -183,6 +184,7 @@ def _compose(settings: Settings, database: Database) -> Services:
         batches=failpoints.around("batches", BatchStore(database, new_id())),
         batch_control=failpoints.around("batch_control", BatchControl(database)),
         batch_arrived=asyncio.Event(),
+        uploads=Counter(),
         webhooks=WebhookStore(database),
         signing=SigningSecrets(database, settings.master_keys, lambda secret: hide([secret])),
         limits=limits,

@@ -55,7 +55,8 @@ T = TypeVar("T")
 class Services:
     """What the composition root has put together for one application.
 
-    `batch_arrived` is set when an upload is whole, for what validates its lines.
+    `batch_arrived` is set when an upload is whole, for what validates its lines; `uploads` counts the files that each
+    tenant sends to this process now.
     """
 
     settings: Settings
@@ -84,6 +85,7 @@ class Services:
     webhooks: WebhookStore
     signing: SigningSecrets
     batch_arrived: asyncio.Event
+    uploads: Counter[str]
     limits: RateLimits
     unfinished: UnfinishedJobs
     readiness: ReadinessChecks

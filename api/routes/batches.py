@@ -74,7 +74,7 @@ LINES: dict[int | str, dict[str, Any]] = {
     "/batches",
     status_code=202,
     response_model=BatchDocument,
-    responses={202: _ACCEPTED, **error_responses(400, 409, 413, 415)},
+    responses={202: _ACCEPTED, **error_responses(400, 409, 413, 415, 429)},
     openapi_extra=_FILE,
 )
 async def post_batch(

@@ -93,6 +93,12 @@ class BatchStore:
         self._database = database
         self._holder = holder
 
+    async def intake(self, tenant_id: str) -> tuple[int, int]:
+        """Return how many batches of a tenant are being stored, and how many of its lines have not ended."""
+        row = await self._database.fetch_one("intake_of_tenant", tenant_id=tenant_id)
+        assert row is not None
+        return row["uploads"], row["lines"]
+
     async def begin(self, new: NewBatch) -> UUID | None:
         """Store a batch without lines, which this process holds.
 

@@ -99,6 +99,12 @@ class TenantConfig(BaseModel):
     max_unfinished_jobs: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = Field(
         default=100_000, description="Unfinished jobs of these at once."
     )
+    max_uploads: Annotated[int, Field(ge=1, le=1_000), WHOLE] = Field(
+        default=8, description="Files of batches that come in at once."
+    )
+    max_waiting_lines: Annotated[int, Field(ge=1, le=100_000_000), WHOLE] = Field(
+        default=1_000_000, description="Lines of its batches that have not ended."
+    )
     conversation_policy: Literal["queue", "reject", "interrupt", "merge"] = Field(
         default="queue", description="What becomes of a message that comes while a job of its conversation runs."
     )

@@ -76,3 +76,33 @@ def test_unfinished_jobs_have_a_limit_that_burns_nothing_of_the_rate(api: Api, t
     assert api.http.post(f"/jobs/{first}/cancel", headers=headers).status_code == 200
     again = eventually(lambda: (sent := submit(api, headers)).status_code == 202 and sent, what="one has ended")
     assert again.headers["X-RateLimit-Remaining"] == "7"
+
+
+def upload(api: Api, headers: dict[str, str], lines: int) -> Any:
+    body = "".join(f'{{"custom_id": "{number}", "body": {{"input": "x"}}}}\n' for number in range(lines))
+    return api.http.post("/batches", content=body, headers={**headers, "Content-Type": "application/jsonl"})
+
+
+def test_lines_that_have_not_ended_have_a_limit(api: Api, tenant: str) -> None:
+    headers = key(api, tenant, max_waiting_lines=3)
+    assert upload(api, headers, 2).status_code == 202
+
+    refused = upload(api, headers, 2)
+    problem_of(refused, 429, "too_many_lines")
+    assert int(refused.headers["Retry-After"]) > 0
+    problem_of(upload(api, headers, 4), 413, "too_large")
+    assert len(api.http.get("/batches", headers=headers).json()["items"]) == 1  # nothing is left of the others
+    assert upload(api, headers, 1).status_code == 202
+
+
+def test_uploads_at_once_have_a_limit(api: Api, tenant: str) -> None:
+    headers = key(api, tenant, max_uploads=1)
+    api.jobs.execute(
+        "INSERT INTO batches (id, tenant_id, status, held_by, held_until) "
+        "VALUES (%s, %s, 'uploading', %s, now() + interval '1 hour')",
+        *(new_id(), tenant, new_id()),
+    )
+    problem_of(upload(api, headers, 1), 429, "too_many_uploads")
+    api.jobs.execute("DELETE FROM batches WHERE tenant_id = %s", tenant)
+    assert upload(api, headers, 1).status_code == 202
+    assert upload(api, headers, 1).status_code == 202

@@ -44,3 +44,15 @@ WHERE id = %(id)s AND tenant_id = %(tenant_id)s AND status = 'uploading' AND hel
 -- name: drop_abandoned_uploads
 -- Removes uploads whose process is gone.
 DELETE FROM batches WHERE status = 'uploading' AND held_until < planq_now()
+
+-- name: intake_of_tenant
+-- How many batches of a tenant are being stored, and how many lines of it have not ended.
+SELECT coalesce(sum((status = 'uploading' AND held_until > planq_now())::int), 0)::int AS uploads,
+       coalesce(sum(greatest(total - invalid - completed - failed - cancelled, 0)), 0)::bigint AS lines
+FROM (
+    SELECT status, held_until, total, invalid, completed, failed, cancelled FROM batches
+    WHERE tenant_id = %(tenant_id)s AND status IN ('uploading', 'validating')
+    UNION ALL
+    SELECT status, held_until, total, invalid, completed, failed, cancelled FROM batches
+    WHERE tenant_id = %(tenant_id)s AND status IN ('in_progress', 'cancelling')
+) b
