@@ -161,15 +161,24 @@ class Client:
         except httpx.HTTPError as failure:
             raise self._unreachable(failure) from failure
 
+    def log(self, job_id: str, *, children: bool) -> Iterator[Json]:
+        """Yield the events of a job that there are now, the oldest first, a page at a time."""
+        params: dict[str, Any] = {"children": children, "limit": 1_000}
+        while True:
+            headers = {"Accept": "application/json"}
+            page = self._json("GET", f"{_job(job_id)}/events", params=params, headers=headers)
+            yield from page["events"]
+            if page["next"] is None:
+                return
+            params["after"] = page["next"]
+
     @contextmanager
-    def events(
-        self, job_id: str, *, after: str | None, follow: bool, children: bool
-    ) -> Iterator[Iterator[Frame] | None]:
+    def events(self, job_id: str, *, after: str | None, children: bool) -> Iterator[Iterator[Frame] | None]:
         """Lend the events of a job after one of them, as they come; None where none is left and the job has ended.
 
-        Without `follow` they end after what is there now. Raises `Unavailable` where the connection breaks.
+        Raises `Unavailable` where the connection breaks.
         """
-        params: dict[str, Any] = {"follow": follow, "children": children}
+        params: dict[str, Any] = {"children": children}
         if after is not None:
             params["after"] = after
         try:

@@ -76,11 +76,18 @@ def logs(
     teller = _Lines() if as_json else _Teller(str(job_id))
     try:
         with reported(as_json=as_json), connect(url, api_key) as client:
-            for frame in followed(client, str(job_id), with_children=children, until_end=follow):
+            frames = (followed if follow else _logged)(client, str(job_id), with_children=children)
+            for frame in frames:
                 if frame.id is not None:
                     teller.tell(frame)
     except KeyboardInterrupt:
         end(INTERRUPTED)
+
+
+def _logged(client: Client, job_id: str, *, with_children: bool) -> Iterator[Frame]:
+    for event in client.log(job_id, children=with_children):
+        data = {name: value for name, value in event.items() if name != "id"}
+        yield Frame(event["id"], " ".join(event["kind"].split()), json.dumps(data))
 
 
 def followed(
@@ -88,20 +95,18 @@ def followed(
     job_id: str,
     *,
     with_children: bool = False,
-    until_end: bool = True,
     pause: Callable[[float], None] = sleep,
     clock: Callable[[], float] = monotonic,
 ) -> Iterator[Frame]:
     """Yield the events of a job, each once, over any number of connections; last the job, once it has ended.
 
-    Without `until_end` only the events that are there now. Raises as `Client.job` does; when nothing answers any
-    more, only after two minutes.
+    Raises as `Client.job` does; when nothing answers any more, only after two minutes.
     """
     after: str | None = None
     heard_at: float | None = None
     while True:
         try:
-            with client.events(job_id, after=after, follow=until_end, children=with_children) as frames:
+            with client.events(job_id, after=after, children=with_children) as frames:
                 heard_at = clock()
                 if frames is None:  # all of it was there already, but for the job itself
                     yield Frame(None, "job", json.dumps(client.job(job_id)))
@@ -112,8 +117,6 @@ def followed(
                     yield frame
                     if frame.event == "job":
                         return
-            if not until_end:
-                return
         except Unavailable:
             if heard_at is None or clock() - heard_at > _AWAY_SECONDS:
                 raise
