@@ -43,6 +43,7 @@ MEASUREMENTS = {
     "B18": "tests.bench.flood",
     "B19": "tests.bench.batch_run",
     "B20": "tests.bench.batch_intake",
+    "B21": "tests.bench.poison",
     "startup": "tests.bench.startup",
     "storage": "tests.bench.storage",
     "scale": "tests.bench.scale",

@@ -2,7 +2,8 @@
 
 It answers every request after the same time, whole or as a stream, as it is asked; what it says is canned. A request
 that offers planq's planning tool gets the plan, one that offers the tools themselves the next action of a ReAct loop,
-one that offers none the answer. `python -m tests.bench.model_server` prints its port and serves until it is killed.
+one that offers none the answer; one that asks what it does not know is answered with 500.
+`python -m tests.bench.model_server` prints its port and serves until it is killed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _HEAD = {"id": "chatcmpl-bench", "created": 1_700_000_000, "model": "parallelqa"
 def message_for(asked: Mapping[str, Any], known: Mapping[str, Question]) -> Json:
     """Return the assistant's message to a request; `known` are the questions by their text. Raises `KeyError`."""
     messages: Sequence[Json] = asked["messages"]
-    question = next(known[m["content"]] for m in messages if m["role"] == "user" and m["content"] in known)
+    question = known[next((m["content"] for m in messages if m["role"] == "user" and m["content"] in known), "")]
     offered = {tool["function"]["name"] for tool in asked.get("tools", ())}
     if PLANNING_TOOL_NAME in offered:
         return _calling(
@@ -79,7 +80,11 @@ async def _converse(
             length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0])
             asked = json.loads(await reader.readexactly(length))
             until = loop.time() + MODEL_SECONDS
-            message = message_for(asked, known)
+            try:
+                message = message_for(asked, known)
+            except KeyError:
+                writer.write(b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n")
+                continue
             is_stream = bool(asked.get("stream"))
             body = streamed(message) if is_stream else whole(message)
             kind = "text/event-stream" if is_stream else "application/json"
