@@ -203,6 +203,13 @@ GUIDE_RULES: tuple[Rule, ...] = (
         lambda case, expected: {**expected, "category": "network", "retryable": True},
     ),
     Rule(
+        "a reply that cannot be read may be whole the next time",
+        62,
+        "classify_error",
+        lambda case, expected: case.profile == "real" and case.input["message"] == "API returned garbage",
+        lambda case, expected: {**expected, "category": "network", "retryable": True},
+    ),
+    Rule(
         "the first probe that succeeds closes a circuit",
         62,
         "circuit",
