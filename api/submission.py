@@ -118,7 +118,7 @@ async def store_job(services: Services, submission: Submission) -> Submitted:
     if created_at is None:
         return Submitted(job_id, headers=headers)
     services.waiters.submitted(job_id, submission.tenant_id)
-    services.publisher.publish_soon([PlanWake(job_id, priority=submission.priority)])
+    services.publisher.publish_soon([PlanWake(job_id, priority=submission.priority, agent=submission.agent)])
     return Submitted(job_id, submission, created_at, headers)
 
 

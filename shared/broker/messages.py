@@ -1,11 +1,11 @@
 """Wake-ups as messages and back: ids only, never results, never secrets.
 
-    {"job": "<uuid>"}                                   planq.job.plan.v1, planq.job.respond.v1
+    {"job": "<uuid>", "agent": "host"}                  planq.job.plan.v1, planq.job.respond.v1
     {"job": "<uuid>", "round": 0, "step": 2, "lane": "io", "tool": "calculate"}   planq.step.run.v1
     {"job": "<uuid>", "round": 0, "steps": [[2, "calculate"], [3, "fetch"]], "lane": "io"}   planq.steps.run.v1
 
-`lane` and the names of tools are there for people who read them in Flower. Wake-ups of bulk jobs also have
-`"priority": "bulk"`.
+`lane` and the names of tools and agents (where a job has one) are there for people who read them in Flower, and so is
+what the headers say of root, parent and group. Wake-ups of bulk jobs also have `"priority": "bulk"`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ from uuid import UUID
 from shared.broker import names
 from shared.domain.jobs.ids import StepRef, plan_attempt_id, respond_attempt_id, step_attempt_id, steps_attempt_id
 from shared.domain.jobs.states import Lane, Priority, WakeQueue
-from shared.ports import AnyWake, PlanWake, RespondWake, StepsWake, StepWake
+from shared.ports import AnyWake, PlanWake, RespondWake, StepsWake, StepWake, TaskLinks
 
 _SHOWN_CHARS = 500
 """A wake-up for a hundred steps is longer than Flower need show."""
+
+_SEVERAL = "several"
+"""What stands for the tool where the steps of one message have different ones."""
 
 _EXCERPT_CHARS = 100
 
@@ -36,31 +39,38 @@ class NoWakeUp(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class WakeMessage:
-    """A wake-up as Celery sends it; `kwargs_repr` is what Flower shows."""
+    """A wake-up as Celery sends it; `kwargs_repr` is what Flower shows, `shadow` the name that it has there."""
 
     task: str
     task_id: str
     kwargs: dict[str, Any]
     queue: str
+    shadow: str
+    links: TaskLinks
 
     @property
     def kwargs_repr(self) -> str:
-        """Return the arguments for people."""
+        """Return the arguments for people, and the group, which Flower shows nowhere else."""
         text = " ".join(f"{name}={value}" for name, value in self.kwargs.items())
-        return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
+        text = text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
+        return text if self.links.group is None else f"{text} group={self.links.group}[{self.links.group_index}]"
 
 
 def encode_wake(wake: AnyWake, attempt: int | None = None) -> WakeMessage:
     """Return the message of a wake-up; its task id is that of the attempt it asks for (`attempt` overrides)."""
     number = wake.attempt if attempt is None else attempt
     lane = Lane.IO
+    subject: str | None
     match wake:
         case PlanWake():
             task, task_id, kwargs = names.PLAN, plan_attempt_id(wake.job_id, number), _job_fields(wake)
+            job_id, subject = wake.job_id, wake.agent
         case RespondWake():
             task, task_id, kwargs = names.RESPOND, respond_attempt_id(wake.job_id, number), _job_fields(wake)
+            job_id, subject = wake.job_id, wake.agent
         case StepWake(ref, lane):
             task, task_id = names.STEP, step_attempt_id(ref, number)
+            job_id, subject = ref.job_id, wake.tool_name
             kwargs = {
                 "job": str(ref.job_id),
                 "round": ref.round,
@@ -73,13 +83,22 @@ def encode_wake(wake: AnyWake, attempt: int | None = None) -> WakeMessage:
             task = names.STEPS
             task_id = steps_attempt_id(StepRef(job_id, round, wake.steps[0][0]), len(steps), number)
             kwargs = {"job": str(job_id), "round": round, "steps": steps, "lane": str(lane)}
+            tools = {tool_name for _, tool_name in wake.steps}
+            subject = tools.pop() if len(tools) == 1 else _SEVERAL
     if wake.priority is not Priority.INTERACTIVE:
         kwargs["priority"] = str(wake.priority)
-    return WakeMessage(task, task_id, kwargs, names.queue(WakeQueue.of(lane, wake.priority)))
+    queue = names.queue(WakeQueue.of(lane, wake.priority))
+    links = wake.links or TaskLinks.below(job_id)
+    return WakeMessage(task, task_id, kwargs, queue, names.label(task, subject), links)
 
 
 def _job_fields(wake: PlanWake | RespondWake) -> dict[str, Any]:
-    return {"job": str(wake.job_id)}
+    return {"job": str(wake.job_id)} if wake.agent is None else {"job": str(wake.job_id), "agent": wake.agent}
+
+
+def read_links(headers: Mapping[str, Any]) -> TaskLinks:
+    """Return the links that the headers of a wake-up name, which `check_message` has let through."""
+    return TaskLinks(headers["root_id"], headers.get("parent_id"), headers.get("group"), headers.get("group_index"))
 
 
 def check_message(headers: Any, payload: Any) -> None:
@@ -101,14 +120,14 @@ def check_message(headers: Any, payload: Any) -> None:
         raise NoWakeUp(f"body of {name}: {str(error)[:_EXCERPT_CHARS]}") from error
 
 
-def decode_plan(job: str, priority: str = Priority.INTERACTIVE) -> PlanWake:
+def decode_plan(job: str, priority: str = Priority.INTERACTIVE, agent: str | None = None) -> PlanWake:
     """Return the wake-up of a PLAN message; raises ValueError for what is no such message."""
-    return PlanWake(_job(job), priority=_priority(priority))
+    return PlanWake(_job(job), priority=_priority(priority), agent=_optional_text(agent))
 
 
-def decode_respond(job: str, priority: str = Priority.INTERACTIVE) -> RespondWake:
+def decode_respond(job: str, priority: str = Priority.INTERACTIVE, agent: str | None = None) -> RespondWake:
     """Return the wake-up of a RESPOND message; raises ValueError for what is no such message."""
-    return RespondWake(_job(job), priority=_priority(priority))
+    return RespondWake(_job(job), priority=_priority(priority), agent=_optional_text(agent))
 
 
 def decode_step(
@@ -144,6 +163,14 @@ def _check_headers(headers: Mapping[str, Any]) -> None:
     for field in ("id", "root_id"):
         if not isinstance(headers.get(field), str):
             raise NoWakeUp(f"{field}: expected a text, found {_shown(headers.get(field))}")
+    for field in ("parent_id", "group", "shadow"):
+        if not isinstance(headers.get(field), str | None):
+            raise NoWakeUp(f"{field}: expected a text or null, found {_shown(headers[field])}")
+    if headers.get("group_index") is not None:
+        try:
+            _number(headers["group_index"])
+        except ValueError as error:
+            raise NoWakeUp(f"group_index: {error}") from error
     for field in ("eta", "expires"):
         if headers.get(field) is not None:
             raise NoWakeUp(f"{field}: a wake-up has none, found {_shown(headers[field])}")
@@ -188,6 +215,10 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"expected a text, found {_shown(value)}")
     return value
+
+
+def _optional_text(value: Any) -> str | None:
+    return None if value is None else _text(value)
 
 
 def _number(value: Any) -> int:

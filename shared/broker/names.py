@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from shared.domain.jobs.states import WakeQueue
 
 PLAN = "planq.job.plan.v1"
@@ -14,6 +16,23 @@ DEAD_LETTERS = "planq.dead-letters"
 
 PROBE = "planq.probe"
 """A list that never is: pushing to it if it exists changes nothing, and shows whether the broker takes writes."""
+
+
+_LABELS = {PLAN: "planq.plan", STEP: "planq.step", STEPS: "planq.steps", RESPOND: "planq.respond"}
+
+_LONGEST_SUBJECT = 128
+
+_UNPRINTED = re.compile(r"[^\w.:/-]+")
+
+
+def label(task: str, subject: str | None) -> str:
+    """Return under which name monitors show a task: what is done, and with which tool or agent, if there is one.
+
+    Names of tools come from other servers too, so what could break a label of a metric or a page is replaced.
+    """
+    if not subject:
+        return _LABELS[task]
+    return f"{_LABELS[task]}[{_UNPRINTED.sub('_', subject)[:_LONGEST_SUBJECT]}]"
 
 
 def queue(which: WakeQueue) -> str:

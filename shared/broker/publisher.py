@@ -48,14 +48,10 @@ _EMBED = json.dumps({"callbacks": None, "errbacks": None, "chain": None, "chord"
 
 _CONSTANT: dict[str, Any] = {
     "lang": "py",
-    "shadow": None,
     "eta": None,
     "expires": None,
-    "group": None,
-    "group_index": None,
     "retries": 0,
     "timelimit": [None, None],
-    "parent_id": None,
     "argsrepr": "()",
     "ignore_result": None,
     "replaced_task_nesting": 0,
@@ -198,7 +194,7 @@ class _Producer:
                 self._write(producer, message)
 
     def _write(self, producer: Producer, message: WakeMessage) -> None:
-        task_id = message.task_id
+        task_id, links = message.task_id, message.links
         producer.publish(
             f"[[], {json.dumps(message.kwargs)}, {_EMBED}]",
             content_type="application/json",
@@ -210,7 +206,11 @@ class _Producer:
                 **_CONSTANT,
                 "task": message.task,
                 "id": task_id,
-                "root_id": task_id,
+                "shadow": message.shadow,
+                "root_id": links.root_id,
+                "parent_id": links.parent_id,
+                "group": links.group,
+                "group_index": links.group_index,
                 "kwargsrepr": message.kwargs_repr,
                 "origin": self._origin,
             },

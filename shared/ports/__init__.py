@@ -47,6 +47,7 @@ from shared.ports.jobs.wakes import (
     RespondWake,
     StepsWake,
     StepWake,
+    TaskLinks,
     Tracker,
     Wake,
 )
@@ -132,6 +133,7 @@ __all__ = [
     "SweepPart",
     "SweepStore",
     "Take",
+    "TaskLinks",
     "Tenant",
     "Tenants",
     "TextSink",

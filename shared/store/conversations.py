@@ -314,8 +314,7 @@ def _received(value: Mapping[str, Any]) -> Received:
         raise erased(conversation_id)
     if told == Arrival.DUPLICATE and value["differs"]:
         raise _mismatch(value["differs"])
-    begun = [UUID(begun) for begun in value["begun"]]
-    wakes: list[Wake] = [PlanWake(one) for one in begun]
+    wakes: list[Wake] = [PlanWake(UUID(begun["id"]), agent=begun["agent"]) for begun in value["begun"]]
     if told in ("rejected", "closed"):
         is_closed = told == "closed"
         return Received(Arrival.REJECTED, conversation_id, None, None, None, wakes=tuple(wakes), is_closed=is_closed)
@@ -329,7 +328,7 @@ def _received(value: Mapping[str, Any]) -> Received:
         UUID(value["message_id"]),
         value["sequence"],
         job_id,
-        begins=job_id in begun,
+        begins=any(begun["id"] == value["job_id"] for begun in value["begun"]),
         ended=tuple(UUID(ended) for ended in value["ended"]),
         wakes=tuple(wakes),
         answered=None if asked is None else AnsweredQuestion(UUID(asked["id"]), ElicitationStatus(asked["status"])),

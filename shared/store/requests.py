@@ -18,7 +18,6 @@ from uuid import UUID
 from shared.domain.errors import Conflict, ErrorRecord, NotAsked, NotFound, storable
 from shared.domain.jobs.limits import Limits
 from shared.domain.jobs.states import (
-    STAGES,
     TERMINAL_JOB,
     AskedOf,
     ElicitationStatus,
@@ -30,10 +29,9 @@ from shared.domain.jobs.states import (
 )
 from shared.domain.values.encoding import JsonText
 from shared.ports import ArtifactRecord, PayloadRecord, Wake
-from shared.ports.jobs.wakes import stage_again
 from shared.store.database import Database, Row, json_text, stored_text
 from shared.store.jobs.batching import Batcher
-from shared.store.jobs.codec import outcome_fields, step_wakes
+from shared.store.jobs.codec import outcome_fields, requested_wakes
 from shared.store.views import JobView, ViewLook, view_batcher
 
 _BYTES_OF_AN_ITEM = 64 * 1024
@@ -166,12 +164,7 @@ def asked_of(value: Mapping[str, Any]) -> Asked:
     status = JobStatus(value["job_status"])
     if not value["applied"]:
         return Asked(False, status)
-    job_id = UUID(value["job_id"])
-    priority = Priority(value["priority"])
-    wakes: list[Wake] = list(step_wakes(job_id, value["round"], value["ready"], priority))
-    if status in STAGES:
-        wakes.append(stage_again(job_id, status, value["stage_attempt"], priority))
-    return Asked(True, status, wakes)
+    return Asked(True, status, requested_wakes(UUID(value["job_id"]), status, value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,11 +336,7 @@ class RequestStore:
         status = JobStatus(value["status"])
         if not value["applied"]:
             return Asked(False, status)
-        priority = Priority(value["priority"])
-        wakes: list[Wake] = list(step_wakes(job_id, value["round"], value["ready"], priority))
-        if status in STAGES:
-            wakes.append(stage_again(job_id, status, value["attempt"], priority))
-        return Asked(True, status, wakes)
+        return Asked(True, status, requested_wakes(job_id, status, value))
 
     async def was_settled(self, tenant_id: str, job_id: UUID, index: int, outcome: Settlement, body: bytes) -> bool:
         """Return whether the last answer about a step was this outcome, with the output whose JSON is `body`.

@@ -16,8 +16,9 @@ _ROWS = 200
 
 async def settle_turn(database: Database, job_id: UUID) -> Sequence[Wake]:
     """See `JobStore.settle_turn`."""
-    begun = (await database.call("planq_settle_turn", job_id)).get("next")
-    return () if begun is None else (PlanWake(UUID(begun)),)
+    settled = await database.call("planq_settle_turn", job_id)
+    begun = settled.get("next")
+    return () if begun is None else (PlanWake(UUID(begun), agent=settled["agent"]),)
 
 
 async def history(

@@ -467,7 +467,7 @@ REACH: dict[str, Recipe] = {
     "worker_registry.abandon": process_killed,
     "worker_registry.forget": stopped_idle,
     **dict.fromkeys(("sweep.due_timers", "sweep.fire_timer", "sweep.look", "sweep.tidy"), mixed),
-    **dict.fromkeys(("sweep.peers", "sweep.with_priorities"), mixed),
+    **dict.fromkeys(("sweep.peers", "sweep.with_jobs"), mixed),
     "sweep.end_lease": lost_in_a_step,
     "sweep.lost_steps": lost_in_a_step,
     "sweep.take_back_step": lost_in_a_step,

@@ -116,6 +116,10 @@ MESSAGES: Mapping[str, Poison] = {
     "time limits that are no pair": headed(timelimit=7),
     "a start in the year 9999": headed(eta="9999-12-31T23:59:59+00:00"),
     "an end that is no time": headed(expires=[1]),
+    "a parent that is an object": headed(parent_id={"x": 1}),
+    "a shadow that is an array": headed(shadow=["x"]),
+    "a group that is a number": headed(group=1),
+    "a place in a group that is text": headed(group="x", group_index="0"),
     "delivery that is text": headed(),
 }
 """On every broker; the last one only differs in its envelope (Redis)."""

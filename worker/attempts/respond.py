@@ -28,7 +28,6 @@ from shared.domain.errors import (
     UnknownAgent,
     storable,
 )
-from shared.domain.jobs.ids import StepRef
 from shared.domain.jobs.states import StopReason
 from shared.domain.jobs.steps import PlannedStep, StepResult
 from shared.domain.models.background import Background
@@ -42,7 +41,7 @@ from shared.ports.orchestrations import PLAN_SOURCE, Conclusions
 from worker.attempts.agent_job import AgentJob, ask_of, call_limits
 from worker.attempts.background import Backgrounds
 from worker.attempts.budget import Budget, ModelCallRecorder, PausedByBudget
-from worker.engine.chain import Carried, Chain, after_step
+from worker.engine.chain import Carried, Chain
 from worker.engine.persist import persist
 
 
@@ -258,9 +257,7 @@ class Answering:
         result = await self._recorder.unbroken(persist(open_round))
         shown = {"job": str(claim.job_id), "tool": call.tool_name, "applied": result.applied}
         _log.info("chained_tool_called", extra=shown)
-        ref = StepRef(claim.job_id, claim.round + 1, step.index)
-        wakes = after_step(ref, result, claim.priority) if result.applied else ()
-        return Carried(claim.attempt, wakes, result.taken, is_late=not result.applied)
+        return Carried.by(claim, result, round=claim.round + 1)
 
     async def _end_unchained(
         self, claim: StageClaim, chain: Chain, answered: Answered, tool_name: str, error: ErrorRecord

@@ -125,7 +125,7 @@ class StepRunner:
         _log_transition("step_succeeded", claim, result.applied)
         if not result.applied:
             return await self._tell_late(Carried.by(claim, result), claim, output)
-        return replace(Carried.by(claim, result), unit=unit[: result.steps - 1])
+        return Carried.by(claim, result, unit=unit[: result.steps - 1])
 
     async def _rest_of_unit(
         self, head: StepClaim, output: ReadyOutput, chain: Chain, since: float

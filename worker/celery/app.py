@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 from typing import Any
 
 from celery import Celery, Task
@@ -15,12 +16,13 @@ from celery import Celery, Task
 from shared.broker import names
 from shared.broker.celery_config import create_celery
 from shared.broker.dead_letters import DeadLetterWriter
-from shared.broker.messages import decode_plan, decode_respond, decode_step, decode_steps
+from shared.broker.messages import decode_plan, decode_respond, decode_step, decode_steps, read_links
 from shared.domain.jobs.states import Priority
 from shared.environment import load_settings
-from worker.celery.pool import WorkFailed
+from shared.ports import AnyWake
+from worker.celery.pool import WorkFailed, message_headers
 from worker.container import LaneRuntime
-from worker.engine import Carried, Dispatcher
+from worker.engine import Dispatcher
 
 _POISONED_EXIT = 70
 """Exit code of a `cpu` process that replaces itself (EX_SOFTWARE of sysexits.h)."""
@@ -58,11 +60,14 @@ def _dispatcher() -> Dispatcher:
     return lane.dispatcher
 
 
-def _conclude(carried: Carried) -> str:
-    """Turn what became of a wake-up into the Celery task's end: its result, or `WorkFailed` with the error's code.
+async def _carry_out(wake: AnyWake) -> str:
+    """Carry out a wake-up and turn what became of it into the Celery task's end: its result, or `WorkFailed`.
 
     A process in which a tool cannot be stopped ends here: its outcome is stored, its parent replaces it.
     """
+    if headers := message_headers.get(None):
+        wake = replace(wake, links=read_links(headers))
+    carried = await _dispatcher().run(wake)
     if carried.poisoned:
         os._exit(_POISONED_EXIT)
     if carried.error is not None:
@@ -89,9 +94,9 @@ def _process_runner() -> asyncio.Runner:
 
 
 @app.task(name=names.PLAN, base=CoroutineTask)
-async def plan_job(job: str, priority: str = Priority.INTERACTIVE) -> str:
+async def plan_job(job: str, priority: str = Priority.INTERACTIVE, agent: str | None = None) -> str:
     """Carry out the PLAN stage of a job, and what follows from it here."""
-    return _conclude(await _dispatcher().run(decode_plan(job, priority)))
+    return await _carry_out(decode_plan(job, priority, agent))
 
 
 @app.task(name=names.STEP, base=CoroutineTask)
@@ -99,7 +104,7 @@ async def run_step(
     job: str, round: int, step: int, lane: str, tool: str, priority: str = Priority.INTERACTIVE
 ) -> str:
     """Run one step, and what follows from it here."""
-    return _conclude(await _dispatcher().run(decode_step(job, round, step, lane, tool, priority)))
+    return await _carry_out(decode_step(job, round, step, lane, tool, priority))
 
 
 @app.task(name=names.STEPS, base=CoroutineTask)
@@ -107,10 +112,10 @@ async def run_steps(
     job: str, round: int, steps: list[tuple[int, str]], lane: str, priority: str = Priority.INTERACTIVE
 ) -> str:
     """Run several steps of one job at once, and what follows from them here."""
-    return _conclude(await _dispatcher().run(decode_steps(job, round, steps, lane, priority)))
+    return await _carry_out(decode_steps(job, round, steps, lane, priority))
 
 
 @app.task(name=names.RESPOND, base=CoroutineTask)
-async def respond_to_job(job: str, priority: str = Priority.INTERACTIVE) -> str:
+async def respond_to_job(job: str, priority: str = Priority.INTERACTIVE, agent: str | None = None) -> str:
     """Carry out the RESPOND stage of a job."""
-    return _conclude(await _dispatcher().run(decode_respond(job, priority)))
+    return await _carry_out(decode_respond(job, priority, agent))

@@ -138,8 +138,9 @@ class CeleryTracker:
 
 def _received(wake: Wake, attempt: int) -> dict[str, Any]:
     message = encode_wake(wake, attempt)
-    shown = {"name": message.task, "args": "()", "kwargs": message.kwargs_repr}
-    return {"uuid": message.task_id, **shown, "retries": 0, "eta": None, "expires": None}
+    shown = {"name": message.shadow, "args": "()", "kwargs": message.kwargs_repr}
+    tree = {"root_id": message.links.root_id, "parent_id": message.links.parent_id}
+    return {"uuid": message.task_id, **shown, **tree, "retries": 0, "eta": None, "expires": None}
 
 
 def _identified(wake: Wake, attempt: int, **fields: Any) -> dict[str, Any]:

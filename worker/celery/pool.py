@@ -15,7 +15,8 @@ import os
 import signal as signals
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -31,6 +32,9 @@ class WorkFailed(Exception):
 
 
 _log = logging.getLogger("planq.pool")
+
+message_headers: ContextVar[Mapping[str, Any]] = ContextVar("planq_message_headers")
+"""The headers of the message whose task runs. Celery's `Task.request` belongs to a thread, which runs many here."""
 
 _CANCEL_SECONDS = 5.0
 """What cancelled work gets to give itself back after the drain, and on a cold stop."""
@@ -235,7 +239,8 @@ class AsyncioPool(BasePool):
         return 1, _info(error)
 
     async def _call(self, args: Any) -> Any:
-        name, _, _, body, content_type, encoding = args[:6]
+        name, _, headers, body, content_type, encoding = args[:6]
+        message_headers.set(headers)
         if content_type:
             arguments, keywords, _ = loads(body, content_type, encoding, accept=self._accept)
         else:

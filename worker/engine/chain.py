@@ -11,22 +11,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from uuid import UUID
 
 from shared.domain.errors import ErrorRecord
-from shared.domain.jobs.ids import StepRef
-from shared.domain.jobs.states import STAGES, Lane, Priority
+from shared.domain.jobs.ids import StepRef, group_id, plan_attempt_id, respond_attempt_id, step_attempt_id
+from shared.domain.jobs.states import STAGES, JobStatus, Lane, Priority
 from shared.domain.jobs.steps import PlannedStep
 from shared.domain.jobs.usage import ModelCall
 from shared.ports.jobs.claims import StageClaim, StepClaim
 from shared.ports.jobs.store import Take, TransitionResult, UnitStep
 from shared.ports.jobs.sweep import Place
-from shared.ports.jobs.wakes import AnyWake, PlanWake, StepsWake, StepWake, Wake, stage_again
-from worker.engine.in_flight import RunningAttempt
+from shared.ports.jobs.wakes import AnyWake, StepsWake, StepWake, TaskLinks, Wake, stage_again
+from worker.engine.in_flight import Claim, RunningAttempt
 
 T = TypeVar("T")
 
@@ -44,10 +45,10 @@ class Carried:
 
     `attempt` is None when there was nothing to do: the claim found the work taken, over or not yet due. `error` is
     what the stage or step failed with. `taken` and `wakes` are what it led to: what this process has claimed already,
-    and what anybody may carry out. `poisoned` says that a thread which cannot be stopped still runs a tool here, so
-    that a `cpu` process should be replaced. `is_late` says that the outcome was rejected, because the attempt had
-    ended otherwise (taken back, cancelled, expired). `steps` counts the attempts of a wake-up for several steps.
-    `unit` are the further steps of its unit.
+    and what anybody may carry out; `links` are those of `taken`. `poisoned` says that a thread which cannot be
+    stopped still runs a tool here, so that a `cpu` process should be replaced. `is_late` says that the outcome was
+    rejected, because the attempt had ended otherwise (taken back, cancelled, expired). `steps` counts the attempts of
+    a wake-up for several steps. `unit` are the further steps of its unit.
     """
 
     attempt: int | None = None
@@ -58,6 +59,7 @@ class Carried:
     is_late: bool = False
     steps: int | None = None
     unit: Sequence[UnitStep] = ()
+    links: TaskLinks | None = None
 
     @property
     def text(self) -> str:
@@ -73,48 +75,78 @@ class Carried:
     @classmethod
     def by(
         cls,
-        claim: StageClaim | StepClaim,
+        claim: Claim,
         result: TransitionResult,
         *,
+        round: int | None = None,
         error: ErrorRecord | None = None,
         poisoned: bool = False,
+        unit: Sequence[UnitStep] = (),
     ) -> Carried:
-        """Return the outcome of an attempt from its last transition; one that did not land led to nothing."""
-        wakes: Sequence[Wake] = ()
-        if result.applied:
-            ref = claim.ref if isinstance(claim, StepClaim) else StepRef(claim.job_id, claim.round, 0)
-            wakes = after_step(ref, result, claim.priority)
-        return cls(claim.attempt, wakes, result.taken, error, poisoned, is_late=not result.applied)
+        """Return the outcome of an attempt from its last transition; one that did not land led to nothing.
+
+        What it made ready is in `round`, None for its own; `unit` are the further steps of its unit.
+        """
+        if not result.applied:
+            return cls(claim.attempt, (), result.taken, error, poisoned, is_late=True)
+        end = unit[-1].claim if unit else claim
+        ref = end.ref if isinstance(end, StepClaim) else StepRef(end.job_id, end.round, 0)
+        wakes = after_step(ref if round is None else replace(ref, round=round), result, end)
+        links = links_after(end, len(result.taken) + len(wakes)) if result.taken else None
+        return cls(claim.attempt, wakes, result.taken, error, poisoned, unit=unit, links=links)
 
 
-def after_step(ref: StepRef, result: TransitionResult, priority: Priority = Priority.INTERACTIVE) -> list[Wake]:
+def after_step(ref: StepRef, result: TransitionResult, end: Claim | None = None) -> list[Wake]:
     """Return the wake-ups that an applied transition of the step `ref` asks for, beside what it took over.
 
-    `priority` is that of its job, and so of the jobs above and below.
+    `end` is the attempt whose end it was, in a job of the same tree; None where nobody knows that any more.
     """
-    wakes: list[Wake] = [
-        StepWake(replace(ref, index=s.index), s.lane, s.tool_name, priority=priority) for s in result.ready
-    ]
-    is_taken = any(isinstance(claim, StageClaim) for claim in result.taken)
-    if result.job_status in STAGES and not is_taken:
-        wakes.append(stage_again(ref.job_id, result.job_status, result.stage_attempt, priority))
-    wakes += [PlanWake(child, priority=priority) for child in result.children]
+    priority, agent = (Priority.INTERACTIVE, None) if end is None else (end.priority, _agent_of(end))
+    is_stage = result.job_status in STAGES and not any(isinstance(claim, StageClaim) for claim in result.taken)
+    links: Iterator[TaskLinks | None] = itertools.repeat(None)
+    if end is not None and (count := len(result.children) + is_stage + len(result.ready)):
+        taken = len(result.taken)
+        links = map(links_after(end, taken + count).at, itertools.count(taken))
+    wakes: list[Wake] = [replace(child, priority=priority, links=next(links)) for child in result.children]
+    if is_stage and result.job_status is not None:
+        stage = stage_again(ref.job_id, result.job_status, result.stage_attempt, priority, agent, next(links))
+        wakes.append(stage)
+    # Steps of the `io` lane come last: those that share a message then have indices of the group in a row.
+    for step in sorted(result.ready, key=lambda step: step.lane is Lane.IO):
+        place = StepRef(ref.job_id, ref.round, step.index)
+        wakes.append(StepWake(place, step.lane, step.tool_name, priority=priority, links=next(links)))
     return wakes
+
+
+def links_after(end: Claim, count: int) -> TaskLinks:
+    """Return the links of the `count` tasks that the end of an attempt made ready; `at` gives each its place."""
+    if isinstance(end, StepClaim):
+        job_id, parent_id = end.ref.job_id, step_attempt_id(end.ref, end.attempt)
+    elif end.status is JobStatus.RESPONDING:
+        job_id, parent_id = end.job_id, respond_attempt_id(end.job_id, end.attempt)
+    else:
+        job_id, parent_id = end.job_id, plan_attempt_id(end.job_id, end.attempt)
+    root_id = plan_attempt_id(end.root_job_id or job_id, 1)
+    return TaskLinks(root_id, parent_id, group_id(parent_id) if count > 1 else None)
+
+
+def _agent_of(claim: Claim) -> str | None:
+    return claim.agent if isinstance(claim, StepClaim) else claim.agent_name
 
 
 def after_release(claim: StepClaim, result: TransitionResult) -> list[Wake]:
     """Return the wake-ups after a claimed step was given back: its next attempt, or what a skip leads to."""
     return [
         replace(wake, attempt=claim.attempt + 1) if isinstance(wake, StepWake) and wake.ref == claim.ref else wake
-        for wake in after_step(claim.ref, result, claim.priority)
+        for wake in after_step(claim.ref, result, claim)
     ]
 
 
-def wake_of(claim: StageClaim | StepClaim) -> Wake:
-    """Return the wake-up that would have led to a claim."""
+def wake_of(claim: Claim, links: TaskLinks | None) -> Wake:
+    """Return the wake-up with these links that would have led to a claim."""
     if isinstance(claim, StepClaim):
-        return StepWake(claim.ref, claim.lane, claim.tool_name, claim.attempt, claim.priority)
-    return stage_again(claim.job_id, claim.status, claim.attempt - 1, claim.priority)
+        return StepWake(claim.ref, claim.lane, claim.tool_name, claim.attempt, claim.priority, links)
+    return stage_again(claim.job_id, claim.status, claim.attempt - 1, claim.priority, claim.agent_name, links)
 
 
 def place_of(wake: Wake) -> Place:
@@ -337,10 +369,13 @@ def in_messages(wakes: Sequence[Wake], workers: int) -> list[AnyWake]:
 
 
 def together(wakes: Sequence[StepWake]) -> StepsWake:
-    """Return one wake-up for several steps of one round and lane; raises IndexError for none."""
+    """Return one wake-up for several steps of one round and lane, in a row of their group.
+
+    Raises IndexError for none.
+    """
     first = wakes[0]
     steps = tuple((wake.ref.index, wake.tool_name) for wake in wakes)
-    return StepsWake(first.ref.job_id, first.ref.round, first.lane, steps, first.attempt, first.priority)
+    return StepsWake(first.ref.job_id, first.ref.round, first.lane, steps, first.attempt, first.priority, first.links)
 
 
 def _parts(steps: Sequence[StepWake], others: int) -> Iterable[AnyWake]:

@@ -25,6 +25,7 @@ from shared.ports.jobs.wakes import (
     RespondWake,
     StepsWake,
     StepWake,
+    TaskLinks,
     Tracker,
     Wake,
     stage_again,
@@ -37,6 +38,7 @@ from worker.engine.chain import (
     after_release,
     after_step,
     in_messages,
+    links_after,
     own_share,
     place_of,
     wake_of,
@@ -167,38 +169,46 @@ class Dispatcher:
     ) -> Chain:
         return Chain(self._settings.lane, self._slots, may_go_on, self._workers, held, priority)
 
-    async def _run_one(self, work: Work, chain: Chain, wake: Wake) -> Carried:
+    async def _run_one(self, work: Work, chain: Chain, wake: Wake, *, tracked: bool = False) -> Carried:
+        """Carry out a wake-up, and what follows; it is `tracked` where it came as no message."""
         if chain.is_stopped:  # before it began
             await self._publish([wake])
             return Carried()
         claims = await self._claim(chain, [wake])
-        return await self._follow(work, chain, claims[0]) if claims else Carried()
+        if not claims:
+            return Carried()
+        return await self._follow(work, chain, claims[0], tracked=tracked, links=wake.links)
 
     async def _run_steps(self, work: Work, chain: Chain, wakes: Sequence[Wake]) -> Carried:
         """Carry out steps at once, each in a chain of its own, as many as there are slots for."""
         begun, rest = 0, wakes
+        links = {place_of(wake): wake.links for wake in wakes}
         while rest and not (chain.is_stopped or (self._is_winding_down and rest is not wakes)):
             claims = await self._claim(chain, rest)
             rest = rest[chain.asked :]
             for claim in claims:
-                self._branch(work, chain, claim)
+                self._branch(work, chain, claim, links.get(attempt_of(claim).place))
             chain.keep(0)
             begun += len(claims)
         if rest:
             await self._publish(rest)
         return Carried(steps=begun)
 
-    def _branch(self, work: Work, chain: Chain, claim: Claim) -> asyncio.Task[Carried]:
+    def _branch(
+        self, work: Work, chain: Chain, claim: Claim, links: TaskLinks | None = None
+    ) -> asyncio.Task[Carried]:
         """Carry out a claim beside a chain, which gives it one of its slots; returns the task that does."""
         chain.held -= 1
         branch = self._chain(chain.may_go_on, chain.priority, held=1)
         branch.units = chain.units
-        return work.begin(branch, self._follow(work, branch, claim, tracked=True))
+        return work.begin(branch, self._follow(work, branch, claim, tracked=True, links=links))
 
-    async def _follow(self, work: Work, chain: Chain, claim: Claim, *, tracked: bool = False) -> Carried:
+    async def _follow(
+        self, work: Work, chain: Chain, claim: Claim, *, tracked: bool, links: TaskLinks | None
+    ) -> Carried:
         """Carry out a claim, then what is taken over from it, and so on; returns the outcome of the first.
 
-        What is `tracked`, and everything that follows, has no Celery task of its own.
+        What is `tracked`, and everything that follows, has no Celery task of its own; `links` are those of the claim.
         """
         outcome: Carried | None = None
         following: Claim | None = claim
@@ -207,11 +217,12 @@ class Dispatcher:
             following = None
         chain.is_asking = False
         while following is not None:
-            carried = await self._carry_out(chain, following, tracked=tracked or outcome is not None)
+            carried = await self._carry_out(chain, following, tracked=tracked or outcome is not None, links=links)
             if isinstance(following, StageClaim) and (following.parent or following.conversation_id):
                 carried = await self._tell_of_end(following, carried)
             outcome = outcome or carried
             following = await self._go_on(work, chain, carried)
+            links = carried.links and carried.links.at(0)
         return outcome or Carried()
 
     async def _tell_of_end(self, claim: StageClaim, carried: Carried) -> Carried:
@@ -232,7 +243,7 @@ class Dispatcher:
         if claim.parent is None:
             return await self._store.settle_turn(claim.job_id)
         notified = await self._store.child_ended(claim.job_id)
-        return () if notified is None else after_step(notified.step, notified.result, claim.priority)
+        return () if notified is None else after_step(notified.step, notified.result, claim)
 
     async def _go_on(self, work: Work, chain: Chain, carried: Carried) -> Claim | None:
         """See to all that an outcome led to; returns what the chain carries out next, None when it ends here."""
@@ -242,15 +253,15 @@ class Dispatcher:
             await self._release_all(chain, taken)
             return None
         mine, others = self._split(chain, len(taken), wakes)
-        for claim in taken[1:]:
-            self._branch(work, chain, claim)
+        for place, claim in enumerate(taken[1:], 1):
+            self._branch(work, chain, claim, carried.links and carried.links.at(place))
         chain.keep(1)
         if mine:
             beside = self._chain(chain.may_go_on, chain.priority)
             work.begin(beside, self._run_steps(work, beside, mine))
         if (child := self._own_child(chain, others)) is not None:
             beside = self._chain(chain.may_go_on, chain.priority)
-            work.begin(beside, self._run_one(work, beside, child))
+            work.begin(beside, self._run_one(work, beside, child, tracked=True))
             others = [wake for wake in others if wake is not child]
         if others:
             work.spawn(self._publish(others))
@@ -272,7 +283,9 @@ class Dispatcher:
             return None
         return next((wake for wake in wakes if isinstance(wake, PlanWake)), None)
 
-    async def _carry_out(self, chain: Chain, claim: Claim, *, tracked: bool) -> Carried:
+    async def _carry_out(
+        self, chain: Chain, claim: Claim, *, tracked: bool, links: TaskLinks | None = None
+    ) -> Carried:
         """Do what was claimed; what is `tracked` is shown to monitors from here."""
         running = self.in_flight.begin(claim)
         if running is None:
@@ -283,7 +296,7 @@ class Dispatcher:
         is_settled = True
         try:
             if tracked:
-                self._tracker.started(wake_of(claim), claim.attempt)
+                self._tracker.started(wake_of(claim, links), claim.attempt)
             carried = await self._work(chain, claim)
         except asyncio.CancelledError:
             if running.is_fenced and not running.is_cut_off:
@@ -304,12 +317,15 @@ class Dispatcher:
             chain.running = None
             self.in_flight.end(running, is_settled=is_settled)
             if tracked:
-                self._tracker.ended(wake_of(claim), claim.attempt, carried.error, self._clock() - started)
+                self._tracker.ended(wake_of(claim, links), claim.attempt, carried.error, self._clock() - started)
         if carried.is_late:
             self.in_flight.count_late(running.attempt)
+        before = claim
         for step in carried.unit:
-            self._tracker.started(wake_of(step.claim), step.claim.attempt)
-            self._tracker.ended(wake_of(step.claim), step.claim.attempt, None, step.seconds)
+            shown = wake_of(step.claim, links_after(before, 1))
+            self._tracker.started(shown, step.claim.attempt)
+            self._tracker.ended(shown, step.claim.attempt, None, step.seconds)
+            before = step.claim
         return carried
 
     async def _claim(self, chain: Chain, wakes: Sequence[Wake]) -> Sequence[Claim]:
@@ -422,7 +438,9 @@ class Dispatcher:
             result = await self._store.release_step(claim)
             await self._publish(after_release(claim, result))
         elif await self._store.release_stage(claim):
-            await self._publish([stage_again(claim.job_id, claim.status, claim.attempt, claim.priority)])
+            links = links_after(claim, 1)
+            again = stage_again(claim.job_id, claim.status, claim.attempt, claim.priority, claim.agent_name, links)
+            await self._publish([again])
 
     async def _release_all(self, chain: Chain, claims: Sequence[Claim]) -> None:
         """Give back what was claimed and not begun."""

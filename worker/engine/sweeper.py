@@ -152,7 +152,7 @@ class Sweeper:
             wakes += more
         if found.suspected or self._has_lost_worker:
             self._suspected()
-        wakes = list(await self._store.with_priorities(wakes))
+        wakes = list(await self._store.with_jobs(wakes))
         due = await self._take_due_wakes(found, acted)
         # A worker that froze instead of dying still swallows the next message of its lane; the copy reaches another.
         wakes += [*due, *due] if self._has_lost_worker else due

@@ -52,6 +52,11 @@ def step_attempt_id(ref: StepRef, attempt: int) -> str:
     return f"{ref.job_id}.r{ref.round}.s{ref.index}.{attempt}"
 
 
+def group_id(attempt_id: str) -> str:
+    """Return the Celery group id of what one attempt made ready together: `<attempt>.group`."""
+    return f"{attempt_id}.group"
+
+
 def steps_attempt_id(first: StepRef, count: int, attempt: int) -> str:
     """Return the Celery task id of a wake-up for `count` steps: `<job>.r<round>.s<first>+<others>.<attempt>`."""
     return f"{first.job_id}.r{first.round}.s{first.index}+{count - 1}.{attempt}"

@@ -20,7 +20,7 @@ from shared.domain.jobs.usage import ModelCall
 from shared.domain.values.encoding import JsonText
 from shared.ports.jobs.children import ChildOutcome, Delegated
 from shared.ports.jobs.claims import StageClaim, StepClaim
-from shared.ports.jobs.wakes import Wake
+from shared.ports.jobs.wakes import PlanWake, Wake
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +92,8 @@ class TransitionResult:
     `status` is the step's status after a step transition; `job_status` the job's; `ready` lists what to dispatch now.
     `stage_attempt` is the newest attempt at a stage of the job, 0 where it does not matter. `taken` are the claims
     that a `Take` brought: what they claim is not in `ready`. When RESPOND is among them, nobody need be woken for the
-    stage that `job_status` names. `steps` counts those of a unit that succeeded. `children` are child jobs to be
-    woken, for they may begin now.
+    stage that `job_status` names. `steps` counts those of a unit that succeeded. `children` are the wake-ups of child
+    jobs that may begin now.
     """
 
     applied: bool
@@ -103,7 +103,7 @@ class TransitionResult:
     stage_attempt: int = 0
     taken: Sequence[StepClaim | StageClaim] = ()
     steps: int = 1
-    children: Sequence[UUID] = ()
+    children: Sequence[PlanWake] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,8 +208,8 @@ class SweepStore(Protocol):
         """
         ...
 
-    async def with_priorities(self, wakes: Sequence[Wake]) -> Sequence[Wake]:
-        """Return wake-ups, in their order, with the priorities of their jobs."""
+    async def with_jobs(self, wakes: Sequence[Wake]) -> Sequence[Wake]:
+        """Return wake-ups, in their order, with the priorities, the agents and the roots of their jobs."""
         ...
 
     async def return_wakes(self, wakes: Sequence[Wake]) -> None:

@@ -3,61 +3,94 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
 from shared.domain.errors import ErrorRecord
-from shared.domain.jobs.ids import StepRef
+from shared.domain.jobs.ids import StepRef, plan_attempt_id
 from shared.domain.jobs.states import JobStatus, Lane, Priority, WakeQueue
 
 
 @dataclass(frozen=True, slots=True)
+class TaskLinks:
+    """How Celery tasks hang together, for people who watch them; nothing is decided by it.
+
+    `root_id` is the first task of the outermost job, `parent_id` that of the attempt which made this one ready, None
+    where nobody knows it any more. What one attempt made ready together is a `group`, with a `group_index` each.
+    """
+
+    root_id: str
+    parent_id: str | None = None
+    group: str | None = None
+    group_index: int | None = None
+
+    @classmethod
+    def below(cls, root_job_id: UUID) -> TaskLinks:
+        """Return the links of a task in the tree of this outermost job, whose parent nobody knows."""
+        return cls(plan_attempt_id(root_job_id, 1))
+
+    def at(self, index: int) -> TaskLinks:
+        """Return the links of one task of the group; where there is no group, these."""
+        return self if self.group is None else TaskLinks(self.root_id, self.parent_id, self.group, index)
+
+
+@dataclass(frozen=True, slots=True)
 class PlanWake:
-    """Carry out the PLAN stage of a job."""
+    """Carry out the PLAN stage of a job; `agent` (the name of its agent) and `links` are only shown in Flower."""
 
     job_id: UUID
     attempt: int = 1
     priority: Priority = Priority.INTERACTIVE
+    agent: str | None = field(default=None, compare=False)
+    links: TaskLinks | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class StepWake:
-    """Run a step; all but `ref` only chooses the queue and the name shown in Flower."""
+    """Run a step; all but `ref` only chooses the queue and what is shown in Flower."""
 
     ref: StepRef
     lane: Lane
     tool_name: str
     attempt: int = 1
     priority: Priority = Priority.INTERACTIVE
+    links: TaskLinks | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class RespondWake:
-    """Carry out the RESPOND stage of a job."""
+    """Carry out the RESPOND stage of a job; `agent` and `links` as in `PlanWake`."""
 
     job_id: UUID
     attempt: int = 1
     priority: Priority = Priority.INTERACTIVE
+    agent: str | None = field(default=None, compare=False)
+    links: TaskLinks | None = field(default=None, compare=False)
 
 
 Wake = PlanWake | StepWake | RespondWake
 
 
 def stage_again(
-    job_id: UUID, status: JobStatus, attempt: int, priority: Priority = Priority.INTERACTIVE
+    job_id: UUID,
+    status: JobStatus,
+    attempt: int,
+    priority: Priority = Priority.INTERACTIVE,
+    agent: str | None = None,
+    links: TaskLinks | None = None,
 ) -> PlanWake | RespondWake:
     """Return the wake-up for the stage in which a job stands, after `attempt` at a stage of it."""
-    if status is JobStatus.RESPONDING:
-        return RespondWake(job_id, attempt + 1, priority)
-    return PlanWake(job_id, attempt + 1, priority)
+    kind = RespondWake if status is JobStatus.RESPONDING else PlanWake
+    return kind(job_id, attempt + 1, priority, agent, links)
 
 
 @dataclass(frozen=True, slots=True)
 class StepsWake:
     """Run several steps of one round, all of one lane: one message for a part of a wide fan-out.
 
-    `steps` are (index, tool name), in plan order. As in `StepWake`, all but the indices only choose queue and name.
+    `steps` are (index, tool name), in plan order. As in `StepWake`, all but the indices only chooses the queue and
+    what is shown. In a group, its `links` are those of the first step, and the others have the indices after it.
     """
 
     job_id: UUID
@@ -66,13 +99,22 @@ class StepsWake:
     steps: tuple[tuple[int, str], ...]
     attempt: int = 1
     priority: Priority = Priority.INTERACTIVE
+    links: TaskLinks | None = field(default=None, compare=False)
 
     @property
     def each(self) -> list[StepWake]:
         """The wake-ups that this one stands for."""
+        links, first = self.links, 0 if self.links is None else self.links.group_index or 0
         return [
-            StepWake(StepRef(self.job_id, self.round, index), self.lane, tool_name, self.attempt, self.priority)
-            for index, tool_name in self.steps
+            StepWake(
+                StepRef(self.job_id, self.round, index),
+                self.lane,
+                tool_name,
+                self.attempt,
+                self.priority,
+                links and links.at(first + place),
+            )
+            for place, (index, tool_name) in enumerate(self.steps)
         ]
 
 

@@ -23,6 +23,7 @@ from shared.domain.jobs.ids import StepRef
 from shared.domain.jobs.limits import Limits
 from shared.domain.jobs.retry import StageTries
 from shared.domain.jobs.states import (
+    STAGES,
     AskedOf,
     Effect,
     ElicitationKind,
@@ -42,7 +43,7 @@ from shared.domain.references.resolution import MAX_SIZE, resolve, uncovered
 from shared.domain.rounds.record import RoundRecord
 from shared.ports.jobs.claims import ReusedStep, StageClaim, StepClaim
 from shared.ports.jobs.store import ArtifactRecord, Message, PayloadRecord, ReadyStep, TransitionResult
-from shared.ports.jobs.wakes import StepWake
+from shared.ports.jobs.wakes import PlanWake, StepWake, TaskLinks, Wake, stage_again
 from shared.store.database import Row, json_text, stored_text
 
 
@@ -268,12 +269,25 @@ def _artifact_fields(artifact: ArtifactRecord) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def step_wakes(job_id: UUID, round: int, ready: Sequence[Mapping[str, Any]], priority: Priority) -> list[StepWake]:
-    """Return the wake-ups of steps that a transition made ready, in a job of this priority."""
-    return [
-        StepWake(StepRef(job_id, round, r["index"]), Lane(r["lane"]), r["tool_name"], priority=priority)
-        for r in ready
+def requested_wakes(job_id: UUID, status: JobStatus, value: Mapping[str, Any]) -> list[Wake]:
+    """Return the wake-ups that a person's request led to: `value` is of planq_answer_question or planq_resume_job.
+
+    `status` is that of the job since then.
+    """
+    priority, links = Priority(value["priority"]), TaskLinks.below(UUID(value["root"]))
+    wakes: list[Wake] = [
+        StepWake(
+            StepRef(job_id, value["round"], r["index"]),
+            Lane(r["lane"]),
+            r["tool_name"],
+            priority=priority,
+            links=links,
+        )
+        for r in value["ready"]
     ]
+    if status in STAGES:
+        wakes.append(stage_again(job_id, status, value["stage_attempt"], priority, value["agent"], links))
+    return wakes
 
 
 def step_claim(value: Mapping[str, Any]) -> StepClaim:
@@ -449,7 +463,7 @@ def transition_result(value: Mapping[str, Any]) -> TransitionResult:
         value.get("stage_attempt") or 0,
         taken,
         value.get("steps") or 1,
-        [UUID(child) for child in value.get("children") or ()],
+        [PlanWake(UUID(child["id"]), agent=child["agent"]) for child in value.get("children") or ()],
     )
 
 

@@ -43,7 +43,7 @@ from shared.ports.jobs.sweep import (
     Peer,
     SweepPart,
 )
-from shared.ports.jobs.wakes import PlanWake, RespondWake, StepWake, Wake, stage_again
+from shared.ports.jobs.wakes import PlanWake, RespondWake, StepWake, TaskLinks, Wake, stage_again
 from shared.store.database import Database, Row, as_json, json_text, stored_text
 from shared.store.ids import new_id
 from shared.store.jobs.children import notify_parent
@@ -137,7 +137,8 @@ class WorkerRegistry:
         outcome = transition_result(value)
         again: list[Wake] = [held.again] if outcome.ready else []
         if outcome.job_status in STAGES:
-            again.append(stage_again(place.job_id, outcome.job_status, outcome.stage_attempt, held.again.priority))
+            stage, links = outcome.job_status, held.again.links
+            again.append(stage_again(place.job_id, stage, outcome.stage_attempt, held.again.priority, links=links))
         return again
 
     async def unanswered_wakes(self, lane: Lane, idle: timedelta, settled: timedelta) -> int:
@@ -242,11 +243,11 @@ class WorkerRegistry:
         queues = [str(queue) for queue in empty]
         return [_wake(row) for row in await self._database.call_table("planq_take_due_wakes", limit, queues)]
 
-    async def with_priorities(self, wakes: Sequence[Wake]) -> Sequence[Wake]:
-        asked = [_woken(wake) for wake in wakes if wake.priority is not Priority.BULK]
-        rows = await self._database.fetch_all("bulk_jobs", ids=asked) if asked else ()
-        bulk = {row["id"] for row in rows}
-        return [replace(wake, priority=Priority.BULK) if _woken(wake) in bulk else wake for wake in wakes]
+    async def with_jobs(self, wakes: Sequence[Wake]) -> Sequence[Wake]:
+        asked = [_woken(wake) for wake in wakes]
+        rows = await self._database.fetch_all("woken_jobs", ids=asked) if asked else ()
+        jobs = {row["id"]: row for row in rows}
+        return [_of_job(wake, jobs[_woken(wake)]) if _woken(wake) in jobs else wake for wake in wakes]
 
     async def return_wakes(self, wakes: Sequence[Wake]) -> None:
         stages = [wake.job_id for wake in wakes if not isinstance(wake, StepWake)]
@@ -436,13 +437,26 @@ def _woken(wake: Wake) -> UUID:
     return wake.ref.job_id if isinstance(wake, StepWake) else wake.job_id
 
 
+def _of_job(wake: Wake, row: Row) -> Wake:
+    """Return a wake-up with what its job adds: the priority, the agent, the root."""
+    priority, links = Priority(row["priority"]), _links(row)
+    if isinstance(wake, StepWake):
+        return replace(wake, priority=priority, links=links)
+    return replace(wake, priority=priority, agent=row["agent_name"], links=links)
+
+
+def _links(row: Row) -> TaskLinks | None:
+    """Return the links of a wake-up whose parent nobody knows any more."""
+    return None if row["root_job_id"] is None else TaskLinks.below(row["root_job_id"])
+
+
 def _held(row: Row) -> Held:
-    number, priority = row["attempt"], Priority(row["priority"])
+    number, priority, links = row["attempt"], Priority(row["priority"]), _links(row)
     if row["index"] is None:
-        attempt = Attempt(row["job_id"], number)
-        return Held(attempt, None, stage_again(row["job_id"], JobStatus(row["status"]), number, priority))
+        attempt, status = Attempt(row["job_id"], number), JobStatus(row["status"])
+        return Held(attempt, None, stage_again(row["job_id"], status, number, priority, row["agent_name"], links))
     ref = _ref(row)
-    again = StepWake(ref, Lane(row["lane"]), row["tool_name"], number + 1, priority)
+    again = StepWake(ref, Lane(row["lane"]), row["tool_name"], number + 1, priority, links)
     return Held(Attempt(ref, number), Effect(row["effect"]), again)
 
 
@@ -491,12 +505,12 @@ def _expired_job(row: Row) -> ExpiredJob:
 
 
 def _wake(row: Row) -> Wake:
-    attempt, priority = row["attempt"] + 1, Priority(row["priority"])
+    attempt, priority, links = row["attempt"] + 1, Priority(row["priority"]), _links(row)
     if row["kind"] == "plan":
-        return PlanWake(row["job_id"], attempt, priority)
+        return PlanWake(row["job_id"], attempt, priority, row["agent_name"], links)
     if row["kind"] == "respond":
-        return RespondWake(row["job_id"], attempt, priority)
-    return StepWake(_ref(row), Lane(row["lane"]), row["tool_name"], attempt, priority)
+        return RespondWake(row["job_id"], attempt, priority, row["agent_name"], links)
+    return StepWake(_ref(row), Lane(row["lane"]), row["tool_name"], attempt, priority, links)
 
 
 _NEW_SECONDS = 2.0

@@ -63,3 +63,35 @@ def test_what_ends_while_a_worker_stops_is_heard_of(
         worker.terminate()
         eventually(lambda: "task-succeeded" in monitor.kinds(f"{job}.r0.s0.1"), 60, what="its end is told")
         assert worker.wait(60) == 0
+
+
+def test_a_monitor_sees_which_tool_runs_and_what_made_it_ready(
+    make_stack: Callable[..., Stack], database_url: str, broker_url: str, monitor: Monitor
+) -> None:
+    """Also of steps that share a message with others, or go on without one."""
+    wide, few = 20, 4
+    calls = [{"tool_name": "calculate", "arguments": {"expression": str(n)}} for n in range(wide)]
+    calls.append({"tool_name": "json_query", "arguments": {"data": ["$0.output", "$19.output"], "expression": "[0]"}})
+    with Caller(database_url, broker_url) as caller:
+        make_stack(database_url, broker_url).run_worker("io", concurrency=few, env=SHOWN)
+        eventually(lambda: monitor.events, 60, what="the worker is heard of")
+        job = caller.submit("", {"calls": calls})
+        eventually(partial(has_completed, caller, job), 60, what="job completed")
+        for attempt in ("plan.1", "respond.2", *(f"r0.s{n}.1" for n in range(wide + 1))):
+            eventually(partial(monitor.knows, f"{job}.{attempt}"), 60, what=attempt)
+    tasks = {event["uuid"]: event for event in monitor.events if event["type"] == "task-received"}
+    assert {task["root_id"] for task in tasks.values()} == {f"{job}.plan.1"}
+    shared = [task for task in tasks.values() if task["name"] == "planq.steps[calculate]"]
+    assert shared, "more steps than slots"
+    fan_out = [tasks[f"{job}.r0.s{n}.1"] for n in range(wide)]
+    assert {task["name"] for task in fan_out} == {"planq.step[calculate]"}
+    assert {task["parent_id"] for task in [*fan_out, *shared]} == {f"{job}.plan.1"}
+    places = [task["kwargs"].partition(f" group={job}.plan.1.group")[2] for task in fan_out]
+    assert sorted(places) == sorted(f"[{place}]" for place in range(wide))
+    last = tasks[f"{job}.r0.s{wide}.1"]
+    assert last["name"] == "planq.step[json_query]"
+    assert last["parent_id"] in {task["uuid"] for task in fan_out}
+    assert "group=" not in last["kwargs"]
+    stages = [tasks[f"{job}.{stage}"] for stage in ("plan.1", "respond.2")]
+    assert [task["name"] for task in stages] == ["planq.plan", "planq.respond"]
+    assert [task["parent_id"] for task in stages] == [None, f"{job}.r0.s{wide}.1"]

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import pytest
-from celery import Celery
+from celery import Celery, Signature, group
 
 from shared.broker.celery_config import create_celery
 from shared.broker.messages import encode_wake
 from shared.broker.publisher import CeleryPublisher
 from shared.domain.jobs.ids import StepRef
 from shared.domain.jobs.states import Lane
-from shared.ports import PlanWake, StepWake, Wake
+from shared.ports import PlanWake, StepWake, TaskLinks, Wake
 from tests.support.waiting import eventually
 
 JOB = UUID("01900000-0000-7000-8000-000000000001")
@@ -38,16 +39,41 @@ def take(app: Celery, queue: str) -> Any:
         return eventually(lambda: bound.get(no_ack=True), what=f"a message in {queue}")
 
 
-def sent_by_celery(app: Celery, wake: Wake) -> Any:
+def signature(app: Celery, wake: Wake) -> Signature:
     message = encode_wake(wake)
-    app.signature(message.task, kwargs=message.kwargs, app=app).set(
-        task_id=message.task_id, queue=message.queue, argsrepr="()", kwargsrepr=message.kwargs_repr
-    ).apply_async(retry=False)
-    return take(app, message.queue)
+    return app.signature(message.task, kwargs=message.kwargs, app=app).set(
+        task_id=message.task_id,
+        queue=message.queue,
+        argsrepr="()",
+        kwargsrepr=message.kwargs_repr,
+        shadow=message.shadow,
+    )
+
+
+def sent_by_celery(app: Celery, wake: Wake) -> Any:
+    signature(app, wake).apply_async(retry=False, root_id=f"{JOB}.plan.1")
+    return take(app, encode_wake(wake).queue)
+
+
+def sent_within(app: Celery, task_id: str, sent: Signature) -> None:
+    """Let Celery send a signature as a task does that it runs, which then is its parent."""
+
+    @app.task(shared=False)
+    def outer() -> None:
+        sent.apply_async()
+
+    outer.apply(task_id=task_id, throw=True)
+
+
+def shown(message: Any) -> Any:
+    """Return all headers but the arguments for people, where planq names the group."""
+    return {name: value for name, value in message.headers.items() if name != "kwargsrepr"}
 
 
 @pytest.mark.parametrize(
-    "wake", [PlanWake(JOB, 2), StepWake(StepRef(JOB, 0, 3), Lane.CPU, 'a "tool" of Zoë', 1)], ids=["stage", "step"]
+    "wake",
+    [PlanWake(JOB, 1, agent="host"), StepWake(StepRef(JOB, 0, 3), Lane.CPU, 'a "tool" of Zoë', 1)],
+    ids=["stage", "step"],
 )
 @pytest.mark.parametrize("alone", [True, False], ids=["alone", "in a batch"])
 def test_a_message_is_what_apply_async_sends(app: Celery, wake: Wake, alone: bool) -> None:
@@ -68,3 +94,24 @@ def test_a_message_is_what_apply_async_sends(app: Celery, wake: Wake, alone: boo
     assert shared
     assert {key: ours.properties.get(key) for key in shared} == {key: theirs.properties[key] for key in shared}
     assert ours.properties.keys() <= theirs.properties.keys()
+
+
+@pytest.mark.parametrize("is_group", [True, False], ids=["group", "what follows"])
+def test_a_fan_out_and_what_follows_are_what_canvas_sends(app: Celery, is_group: bool) -> None:
+    """Celery's group, and a task that its parent sends as the next of a chain is sent."""
+    root = f"{JOB}.plan.1"
+    links = TaskLinks(root, root, f"{root}.group" if is_group else None)
+    steps = [StepWake(StepRef(JOB, 0, n), Lane.CPU, "crunch") for n in range(3 if is_group else 1)]
+    sent = [signature(app, step) for step in steps]
+    sent_within(app, root, group(sent).set(task_id=links.group) if is_group else sent[0])
+    theirs = [take(app, "planq.cpu") for _ in steps]
+    publisher = CeleryPublisher(app)
+    assert publisher.publish_soon([replace(step, links=links.at(n)) for n, step in enumerate(steps)]).result(60)
+    publisher.close()
+    ours = [take(app, "planq.cpu") for _ in steps]
+
+    assert [shown(message) for message in ours] == [shown(message) for message in theirs]
+    assert [message.body for message in ours] == [message.body for message in theirs]
+    told = [(m.headers["shadow"], m.headers["root_id"], m.headers["parent_id"]) for m in ours]
+    assert told == [("planq.step[crunch]", root, root)] * len(steps)
+    assert [m.headers["group"] for m in ours] == [f"{root}.group" if is_group else None] * len(steps)

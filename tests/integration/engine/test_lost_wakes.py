@@ -74,7 +74,7 @@ def test_what_waits_in_the_queue_of_one_priority_says_nothing_of_the_other(play:
         step = StepWake(StepRef(lost, 0, 0), Lane.IO, "double", 1, Priority.BULK)
         assert harness.published[1:] == [step if table == "steps" else PlanWake(lost, 1, Priority.BULK)]
         # What other parts of a sweep found to publish is told its priority before it is.
-        return await harness.worker_registry.with_priorities([waiting, PlanWake(lost), replace(step, attempt=2)])
+        return await harness.worker_registry.with_jobs([waiting, PlanWake(lost), replace(step, attempt=2)])
 
     found = play(scenario, ScriptedModel.planning(*CHAIN), TOOLS)
     assert [wake.priority for wake in found] == [Priority.INTERACTIVE, Priority.BULK, Priority.BULK]

@@ -25,7 +25,7 @@ from shared.domain.jobs.states import (
 )
 from shared.domain.jobs.steps import PlannedStep
 from shared.domain.plan.document import Plan
-from shared.ports import ChildRequest, Delegated, Message, StageClaim, StepClaim, Take
+from shared.ports import ChildRequest, Delegated, Message, PlanWake, StageClaim, StepClaim, Take, TaskLinks
 from shared.store.agents import DocumentStore
 from shared.store.database import Database
 from shared.store.ids import new_id, new_ids
@@ -149,7 +149,7 @@ def test_a_place_that_becomes_free_is_given_to_one_child_only(play: Any) -> None
         children = await family.delegate(claim, *[child()] * 12, max_parallel=4)
         await asyncio.gather(*(family.end(each) for each in children[:4]))
         told = await asyncio.gather(*(family.store.child_ended(each) for each in children[:4]))
-        begun = [each for one in told if one is not None for each in one.result.children]
+        begun = [each.job_id for one in told if one is not None for each in one.result.children]
         assert sorted(begun) == children[4:8]
         # One that is cancelled while it is held back has no place to give.
         await family.requests.cancel("default", children[9])
@@ -162,7 +162,22 @@ def test_a_place_that_becomes_free_is_given_to_one_child_only(play: Any) -> None
         for each in children[4:6]:
             await family.end(each)
         next_ones = [await family.store.child_ended(each) for each in children[4:6]]
-        assert [one.result.children for one in next_ones if one] == [[children[8]], [children[10]]]
+        assert [one.result.children for one in next_ones if one] == [
+            [PlanWake(children[8])],
+            [PlanWake(children[10])],
+        ]
+
+    play(scenario)
+
+
+def test_the_wake_up_of_a_child_names_its_agent_and_the_outermost_job(play: Any) -> None:
+    async def scenario(family: Family) -> None:
+        await DocumentStore(family.database, "agent").put("default", "ada", "{}", skills=[])
+        claim = await family.parent()
+        (job_id,) = await family.delegate(claim, child(agent="ada"))
+        [wake] = await family.worker_registry.with_jobs([PlanWake(job_id)])
+        assert isinstance(wake, PlanWake)
+        assert (wake.agent, wake.links) == ("ada", TaskLinks(f"{claim.ref.job_id}.plan.1"))
 
     play(scenario)
 

@@ -25,16 +25,18 @@ from shared.broker.messages import (
     decode_step,
     decode_steps,
     encode_wake,
+    read_links,
 )
 from shared.domain.jobs.ids import StepRef
 from shared.domain.jobs.states import Lane, Priority
-from shared.ports import AnyWake, PlanWake, RespondWake, StepsWake, StepWake
+from shared.ports import AnyWake, PlanWake, RespondWake, StepsWake, StepWake, TaskLinks
 from tests.support.poison import BODY, HEADERS, MESSAGES
 
 JOB = UUID("01900000-0000-7000-8000-000000000001")
 
 WAKES: list[AnyWake] = [
     PlanWake(JOB),
+    PlanWake(JOB, agent="host"),
     RespondWake(JOB),
     StepWake(StepRef(JOB, 0, 2), Lane.CPU, "crunch"),
     StepsWake(JOB, 1, Lane.IO, ((0, "a"), (1, "b"))),
@@ -72,6 +74,41 @@ def test_what_planq_writes_can_be_read(wake: AnyWake) -> None:
         names.STEPS: decode_steps,
     }[message.task]
     assert decode(**json.loads(json.dumps(message.kwargs))) == wake
+
+
+@pytest.mark.parametrize(
+    ("wake", "shown"),
+    [
+        (PlanWake(JOB), "planq.plan"),
+        (PlanWake(JOB, agent="host"), "planq.plan[host]"),
+        (RespondWake(JOB, agent="host"), "planq.respond[host]"),
+        (StepWake(StepRef(JOB, 0, 2), Lane.CPU, "knowledge_search"), "planq.step[knowledge_search]"),
+        (StepWake(StepRef(JOB, 0, 2), Lane.CPU, "github/issues.list-all"), "planq.step[github/issues.list-all]"),
+        (StepWake(StepRef(JOB, 0, 2), Lane.CPU, '<b>"\n\x00]'), "planq.step[_b_]"),
+        (StepWake(StepRef(JOB, 0, 2), Lane.CPU, "x" * 1000), f"planq.step[{'x' * 128}]"),
+        (StepsWake(JOB, 1, Lane.IO, ((0, "fetch"), (1, "fetch"))), "planq.steps[fetch]"),
+        (StepsWake(JOB, 1, Lane.IO, ((0, "fetch"), (1, "search"))), "planq.steps[several]"),
+    ],
+)
+def test_monitors_see_which_tool_or_agent_it_is(wake: AnyWake, shown: str) -> None:
+    """Pins: what comes from a foreign server breaks no label, and names stay short."""
+    message = encode_wake(wake)
+    assert message.shadow == shown
+    assert message.task in (names.PLAN, names.STEP, names.STEPS, names.RESPOND), "by which a worker finds the code"
+
+
+@pytest.mark.parametrize("links", [TaskLinks("a"), TaskLinks("a", "b"), TaskLinks("a", "b", "b.group", 3)])
+def test_links_are_read_as_they_were_written(links: TaskLinks) -> None:
+    message = encode_wake(PlanWake(JOB, links=links))
+    headers = {**HEADERS, "root_id": links.root_id, "parent_id": links.parent_id, "shadow": message.shadow}
+    headers |= {"group": links.group, "group_index": links.group_index}
+    check_message(headers, BODY)
+    assert read_links(headers) == links
+    assert message.kwargs_repr.endswith(" group=b.group[3]") == (links.group is not None)
+
+
+def test_who_knows_no_links_names_the_first_task_of_the_job() -> None:
+    assert encode_wake(StepWake(StepRef(JOB, 2, 7), Lane.IO, "fetch")).links == TaskLinks(f"{JOB}.plan.1")
 
 
 PARSED = {

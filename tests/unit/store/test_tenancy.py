@@ -86,7 +86,6 @@ ENGINE = {
 ALL_TENANTS = {
     "broken_invariants": "a check of the whole database",
     "collect_payloads": "the collector of unused payloads, each compared within its tenant",
-    "bulk_jobs": "a sweep",
     "count_unfinished": "numbers of a deployment, for its operator",
     "forget_rate_marks": "marks that count for nobody any more",
     "drop_abandoned_uploads": "a sweep",
@@ -118,6 +117,7 @@ ALL_TENANTS = {
     "unanswered_wakes": "a sweep",
     "unnotified_children": "a sweep",
     "unsettled_turns": "a sweep",
+    "woken_jobs": "a sweep",
     "planq_interactive_waits": "whether bulk work of anybody gives way",
     "planq_take_batch": "what is due of all tenants; all else names the tenant that it returns",
     "planq_settle_turn": "does the same whoever asks, for a job that has ended, and tells nothing of it",

@@ -9,7 +9,7 @@
 -- the parent's. A child ends in a commit of its own; its parent is notified in another one.
 
 -- StepDelegated: stores the child jobs, for which the step waits as `p_until` says; at most `p_most` of them are begun
--- at once. Returns {applied, status, job_status, ready, children: [ids of those that may be begun]}.
+-- at once. Returns {applied, status, job_status, ready, children: [{id, agent}, …] of those that may be begun}.
 CREATE FUNCTION planq_delegate_step(
     p_job uuid, p_round int, p_index int, p_attempt int, p_children json, p_until text, p_most int, p_note json
 ) RETURNS json LANGUAGE plpgsql AS $$
@@ -17,7 +17,7 @@ DECLARE
     j jobs;
     v_ids uuid[];
     v_dead int;
-    v_begun uuid[];
+    v_begun json;
 BEGIN
     SELECT * INTO j FROM jobs WHERE id = p_job FOR NO KEY UPDATE;
     IF j.id IS NULL OR j.status NOT IN ('executing', 'input_required') OR j.round <> p_round THEN
@@ -40,10 +40,10 @@ BEGIN
         UPDATE jobs SET run_at = planq_never(), wake_at = planq_never() WHERE id = ANY (v_ids) AND status = 'queued';
         RETURN planq_gather(p_job, p_round, p_index);
     END IF;
-    SELECT array_agg(c.id ORDER BY c.id) INTO v_begun FROM jobs c
+    SELECT json_agg(json_build_object('id', c.id, 'agent', c.agent_name) ORDER BY c.id) INTO v_begun FROM jobs c
     WHERE c.id = ANY (v_ids) AND c.status = 'queued' AND c.run_at <= planq_now() AND c.paused_at IS NULL;
     RETURN json_build_object('applied', true, 'status', 'waiting', 'job_status', j.status,
-        'stage_attempt', j.stage_attempt, 'ready', '[]'::json, 'children', to_json(v_begun));
+        'stage_attempt', j.stage_attempt, 'ready', '[]'::json, 'children', v_begun);
 END $$;
 
 -- Stores the child jobs of a step of the job `j`, which the caller holds, and appends their events. `p_children` lists {id,
@@ -199,7 +199,8 @@ BEGIN
     RETURN json_build_object('applied', true, 'job_id', s.job_id, 'round', s.round, 'index', s.index,
         'status', CASE WHEN v_result IS NULL THEN 'waiting' ELSE 'ready' END, 'job_status', j.status,
         'stage_attempt', j.stage_attempt, 'ready', coalesce(v_result->'ready', '[]'::json),
-        'children', CASE WHEN v_next IS NOT NULL AND j.paused_at IS NULL THEN json_build_array(v_next) END);
+        'children', (SELECT json_build_array(json_build_object('id', o.id, 'agent', o.agent_name)) FROM jobs o
+                     WHERE o.id = v_next AND j.paused_at IS NULL));
 END $$;
 
 -- Whether a step that waits as `p_rule` says need not wait any more, when `p_open` of its children have not ended and

@@ -138,7 +138,8 @@ END $$;
 -- failures are recorded, none of them is the job's, and only what was cut off with it is tried again; where that was in no
 -- round, its next round is planned. `p_seconds` is the time that the steps get, null for the limit on a plan. A turn that
 -- has ended becomes its conversation's active one again; `is_busy` where another one is.
--- Returns {found, applied, status, round, attempt, ready: [{index, lane, tool_name}]}; the caller publishes `ready`, or
+-- Returns {found, applied, status, round, stage_attempt, ready: [{index, lane, tool_name}], priority, agent, root: the
+-- outermost job}; the caller publishes `ready`, or
 -- the stage that the status stands for.
 CREATE FUNCTION planq_resume_job(p_job uuid, p_tenant text, p_after int, p_in_doubt int[], p_seconds float8) RETURNS json
 LANGUAGE plpgsql AS $$
@@ -207,7 +208,8 @@ BEGIN
     PERFORM planq_append_event(j.tenant_id, p_job, 'job_resumed',
         json_build_object('from', j.status, 'again', v_again, 'answer', j.answer, 'error', j.error));
     RETURN json_build_object('found', true, 'applied', true, 'status', v_status, 'round', j.round,
-        'attempt', j.stage_attempt, 'ready', v_ready, 'priority', j.priority);
+        'stage_attempt', j.stage_attempt, 'ready', v_ready, 'priority', j.priority, 'agent', j.agent_name,
+        'root', coalesce(j.root_job_id, j.id));
 END $$;
 
 -- Lets what was paused with a job go on with it: its times are moved by the length of the pause, and what is due of it

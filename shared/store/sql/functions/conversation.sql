@@ -18,7 +18,7 @@
 -- The rows of a turn share its number `turn`; those of a message whose job is held, or that waits to be taken in, have none.
 
 -- MessageReceived: `p_message` is a `planq_message`, `p_job` an item of planq_submit_jobs. Returns {outcome,
--- conversation_id, message_id, sequence, job_id, ended, begun: [jobs to be woken], policy, missed}; `rejected` and `closed`
+-- conversation_id, message_id, sequence, job_id, ended, begun: [{id, agent}, … of jobs to be woken], policy, missed}; `rejected` and `closed`
 -- have stored nothing, and neither has `asking`: a person is asked, which this may answer. `missed` is the open question of
 -- the active turn behind which the message waits.
 CREATE FUNCTION planq_receive_message(p_message json, p_job json) RETURNS json LANGUAGE plpgsql
@@ -84,7 +84,9 @@ BEGIN
     END IF;
     RETURN json_build_object('outcome', a.outcome, 'conversation_id', c.id, 'message_id', m.id,
         'sequence', c.last_sequence + 1, 'job_id', coalesce(a.job, v_job), 'ended', to_json(v_ended),
-        'begun', to_json(v_begun), 'policy', coalesce(c.policy, m.policy), 'missed', v_missed);
+        'begun', coalesce((SELECT json_agg(json_build_object('id', o.id, 'agent', o.agent_name)) FROM jobs o
+                           WHERE o.id = ANY (v_begun) AND o.tenant_id = m.tenant_id), '[]'::json),
+        'policy', coalesce(c.policy, m.policy), 'missed', v_missed);
 END $$;
 
 -- QuestionMissed: a message that was just stored in the conversation `c`, as it was before, fits nothing that the active turn
@@ -309,7 +311,7 @@ END $$;
 
 -- TurnEnded: writes down what a turn came to that has ended, once: the calls of its tools, the outbound message, and what it
 -- used. Then the conversation's next turn begins, unless another one is active. Returns {applied, next: the job to be
--- woken}; not applied where the job is no turn, has not ended, or was settled before.
+-- woken, agent: that job's}; not applied where the job is no turn, has not ended, or was settled before.
 CREATE FUNCTION planq_settle_turn(p_job uuid) RETURNS json LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
@@ -356,7 +358,7 @@ BEGIN
     END IF;
     PERFORM planq_append_event(c.tenant_id, p_job, 'outbound_message', json_build_object(
         'conversation_id', c.id, 'message_id', v_message, 'sequence', v_sequence));
-    RETURN json_build_object('applied', true, 'next', v_next);
+    RETURN json_build_object('applied', true, 'next', v_next, 'agent', (SELECT agent_name FROM jobs WHERE id = v_next));
 END $$;
 
 -- Messages that came while a turn ran: it has taken in those that came before its last planned round, and of each of the

@@ -8,10 +8,13 @@
 -- Takes up to `p_limit` wake-ups of a kind that are due. In the queues `p_empty`, which hold nothing, whatever is
 -- planq_is_unclaimed has got lost (with a worker that died or froze, or with the broker's memory), and is due at once.
 -- Those of paused jobs are moved and not returned. One sweeper acts at a time; the others get nothing.
--- Returns rows (kind: plan | respond | step, job_id, round, index, lane, tool_name, attempt, priority).
+-- Returns rows (kind: plan | respond | step, job_id, round, index, lane, tool_name, attempt, priority, agent_name,
+-- root_job_id).
 CREATE FUNCTION planq_take_due_wakes(p_limit int, p_empty text[])
-RETURNS TABLE (kind text, job_id uuid, round int, index int, lane text, tool_name text, attempt int, priority text)
-LANGUAGE plpgsql AS $$
+RETURNS TABLE (
+    kind text, job_id uuid, round int, index int, lane text, tool_name text, attempt int, priority text, agent_name text,
+    root_job_id uuid
+) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     -- A lost wake-up counts as published twice from then on, so it is looked for again after another claim's grace.
@@ -38,11 +41,11 @@ BEGIN
         RETURNING jobs.*
     )
     SELECT CASE t.status WHEN 'responding' THEN 'respond' ELSE 'plan' END, t.id, t.round, NULL::int, 'io'::text,
-        NULL::text, t.stage_attempt, t.priority::text
+        NULL::text, t.stage_attempt, t.priority::text, t.agent_name, t.root_job_id
     FROM taken t WHERE t.paused_at IS NULL;
     RETURN QUERY
     WITH due AS (
-        SELECT s.job_id, s.round, s.index, j.paused_at IS NOT NULL AS is_paused, j.priority,
+        SELECT s.job_id, s.round, s.index, j.paused_at IS NOT NULL AS is_paused, j.priority, j.root_job_id,
             CASE WHEN j.paused_at IS NOT NULL THEN 10 WHEN s.wake_at <= planq_now() THEN s.wakes + 1 ELSE 2 END AS wakes
         FROM steps s JOIN jobs j ON j.id = s.job_id
         WHERE s.status IN ('ready', 'waiting') AND s.status = 'ready' AND s.wake_at <= v_horizon
@@ -54,9 +57,10 @@ BEGIN
         UPDATE steps SET wakes = due.wakes, wake_at = planq_now() + planq_wake_pause(due.wakes)
         FROM due WHERE steps.job_id = due.job_id AND steps.round = due.round AND steps.index = due.index
         RETURNING steps.job_id, steps.round, steps.index, steps.lane, steps.tool_name, steps.attempt, due.is_paused,
-            due.priority
+            due.priority, due.root_job_id
     )
-    SELECT 'step'::text, t.job_id, t.round, t.index, t.lane::text, t.tool_name, t.attempt, t.priority::text
+    SELECT 'step'::text, t.job_id, t.round, t.index, t.lane::text, t.tool_name, t.attempt, t.priority::text, NULL::text,
+        t.root_job_id
     FROM taken t WHERE NOT t.is_paused;
 END $$;
 

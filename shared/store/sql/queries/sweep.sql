@@ -149,6 +149,6 @@ WHERE conversation_id IS NOT NULL AND parent_job_id IS NULL AND NOT is_joined
   AND status IN ('completed', 'failed', 'cancelled') AND finished_at <= planq_now() - planq_claim_grace()
 ORDER BY id LIMIT %(limit)s
 
--- name: bulk_jobs
--- Those of these jobs that are bulk.
-SELECT id FROM jobs WHERE id = ANY (%(ids)s) AND priority = 'bulk'
+-- name: woken_jobs
+-- What the wake-ups of these jobs say of them.
+SELECT id, priority, agent_name, root_job_id FROM jobs WHERE id = ANY (%(ids)s)
