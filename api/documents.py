@@ -149,6 +149,9 @@ def job_summary(row: Row) -> _Document:
         "parent": _parent(row),
         "depth": row["depth"],
         "conversation_id": shown_id(row["conversation_id"]),
+        "batch_id": shown_id(row["batch_id"]),
+        "batch_line": row["batch_line"],
+        "custom_id": row["custom_id"],
         "open_questions": row["open_questions"] or [],
     }
 
@@ -205,8 +208,7 @@ _NOTHING_USED: Mapping[str, float] = {"tokens": 0, "cost_usd": 0.0, "model_calls
 _NOTHING_YET: Mapping[str, Any] = {
     **dict.fromkeys(("answer", "error", "cost_usd", "started_at", "finished_at", "paused_at", "plan_errors")),
     **dict.fromkeys(("output", "chained", "children", "warnings", "parent_job_id", "stage_retry", "stop_reason")),
-    "conversation_id": None,
-    "open_questions": None,
+    **dict.fromkeys(("conversation_id", "open_questions", "batch_id", "batch_line", "custom_id")),
     **dict.fromkeys(("model_calls", "input_tokens", "output_tokens", "depth", "round"), 0),
     "later_plans": (),
 }

@@ -488,6 +488,9 @@ class JobSummary(Answer):
     parent: StepReference | None
     depth: int = Field(description="0 for a job that was submitted, one more for each agent above it.")
     conversation_id: Id | None = Field(description="The conversation whose message it answers.")
+    batch_id: Id | None = Field(description="The batch of which a line has become this job.")
+    batch_line: int | None = Field(description="The number of that line in the file.")
+    custom_id: str | None = Field(description="The `custom_id` of that line.")
     open_questions: list[OpenQuestion] = Field(
         description="What a person is asked by it or by jobs below it, oldest first, at most 100."
     )

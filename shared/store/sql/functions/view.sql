@@ -14,7 +14,8 @@ RETURNS TABLE (
     agent_name text, agent_version int, action text, parent_job_id uuid, parent_step_index int, depth int, output text,
     chained text, round int, is_whole boolean, is_wanted boolean, plan_source text, plan_body text, plan_errors text,
     later_plans text, steps text, stop_reason text, budget text, user_id text, stage_retry text, next_attempt_at timestamptz,
-    conversation_id uuid, in_message_flow boolean, priority text, open_questions text
+    conversation_id uuid, in_message_flow boolean, priority text, open_questions text,
+    batch_id uuid, batch_line int, custom_id text
 ) LANGUAGE plpgsql STABLE
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
@@ -38,14 +39,14 @@ BEGIN
            ) END, j.user_id, j.stage_retry,
            CASE WHEN j.stage_retry IS NOT NULL AND j.stage_worker IS NULL THEN j.run_at END, j.conversation_id,
            j.in_message_flow, j.priority::text,
-           q.questions::text
+           q.questions::text, j.batch_id, j.batch_line, planq_custom_id(j.tenant_id, j.batch_id, j.batch_line)
     FROM unnest(p_ids, p_tenants, p_wanted) AS w (id, tenant_id, is_wanted)
     CROSS JOIN LATERAL (
         SELECT id, tenant_id, status, strategy, input, answer, error::text AS error, model_calls, input_tokens,
                output_tokens, cost_usd, created_at, started_at, finished_at, paused_at, expires_at, forked_from,
                metadata::text AS metadata, agent_name, agent_version, action, parent_job_id, parent_step_index, depth,
                output::text AS output, chained::text AS chained, budget::jsonb AS limits_of_tree, root_job_id, round, user_id,
-               stop_reason, conversation_id, in_message_flow, priority,
+               stop_reason, conversation_id, in_message_flow, priority, batch_id, batch_line,
                w.is_wanted OR status = ANY (p_ended) AS is_whole, stage_worker, run_at,
                CASE WHEN stage_retry IS NOT NULL
                    THEN planq_present_retry(stage_retry, status, round, resumes)::text END AS stage_retry
@@ -70,6 +71,11 @@ BEGIN
         ) s
     ) s;
 END $$;
+
+-- The name under which a line of a batch was sent; null for a job of no batch, or once that has been removed.
+CREATE FUNCTION planq_custom_id(p_tenant text, p_batch uuid, p_line int) RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT custom_id FROM batch_lines WHERE batch_id = p_batch AND line = p_line AND tenant_id = p_tenant
+$$;
 
 -- What a job and the jobs below it ask and nobody has answered, the oldest 100; null where there is nothing.
 CREATE FUNCTION planq_open_questions(p_tenant text, p_job uuid, p_root uuid) RETURNS json LANGUAGE plpgsql STABLE

@@ -15,7 +15,8 @@ SELECT id, request_hash FROM jobs WHERE tenant_id = %(tenant_id)s AND idempotenc
 -- jobs, with `message_flow` turns and tasks alone. Of what is `executing` some are shown as `input_required`, so a filter for either looks at both.
 SELECT id, planq_shown_status(status, questions) AS status, questions AS open_questions, strategy, priority, round, stop_reason, input, answer, error, model_calls, input_tokens, output_tokens, cost_usd, created_at,
        started_at, finished_at, paused_at, expires_at, forked_from, metadata, user_id, agent_name, agent_version, parent_job_id,
-       parent_step_index, depth, conversation_id
+       parent_step_index, depth, conversation_id, batch_id, batch_line,
+       planq_custom_id(tenant_id, batch_id, batch_line) AS custom_id
 FROM jobs CROSS JOIN LATERAL (
     SELECT CASE WHEN status IN ('executing', 'input_required') THEN planq_open_questions(tenant_id, id, root_job_id) END AS questions
 ) q
