@@ -241,6 +241,7 @@ _BY_STATUS: Mapping[int, Sequence[type[PlanqError]]] = {
     503: (
         domain.Transient,
         domain.Unreached,
+        domain.JobDeleted,
         domain.WorkerLost,
         domain.OwnershipLost,
         domain.DatabaseUnavailable,

@@ -23,6 +23,7 @@
     │   │   ├── JobTimedOut       job_timeout           the job as a whole did not end in time
     │   │   └── HumanWaitTimedOut human_wait_timeout    nobody answered the question of a step
     │   ├── WorkerLost            worker_lost           retryable
+    │   ├── JobDeleted            job_deleted           retryable
     │   ├── OwnershipLost         ownership_lost        retryable: the attempt may not act any more
     │   ├── InvalidArguments      invalid_arguments     the arguments break the input schema (422 of a request)
     │   ├── InvalidOutput         invalid_output        the result breaks the output schema or a size limit
@@ -322,6 +323,16 @@ class WorkerLost(ExecutionFailed):
     """
 
     code = "worker_lost"
+    retryable = True
+
+
+class JobDeleted(ExecutionFailed):
+    """Somebody deleted the job of a batch's line in the database before it had ended.
+
+    To do: `planq batch retry` makes a new job of the line; to stop a job, cancel it.
+    """
+
+    code = "job_deleted"
     retryable = True
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
+from shared.domain.errors import ErrorRecord, JobDeleted
 from shared.domain.jobs.states import Priority
 from shared.ports.jobs.wakes import PlanWake, Wake
-from shared.store.database import Database
+from shared.store.database import Database, as_json
 from shared.store.ids import new_ids
 
 _NIL = UUID(int=0)
@@ -17,6 +18,13 @@ async def settle_lines(database: Database, limit: int) -> int:
     """See `SweepStore.settle_lines`."""
     settled: int = await database.call("planq_settle_lines", limit)
     return settled
+
+
+async def fail_lost_lines(database: Database, limit: int) -> int:
+    """Fail admitted lines whose jobs somebody has deleted, at most `limit`; returns how many."""
+    error = ErrorRecord.of(JobDeleted("the job of this line was deleted before it had ended; retry the batch"))
+    lost: int = await database.call("planq_fail_lost_lines", limit, as_json(error.to_json()))
+    return lost
 
 
 async def cancel_lines(database: Database, limit: int, batch_id: UUID | None = None) -> Sequence[UUID] | None:

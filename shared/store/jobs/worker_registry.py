@@ -48,7 +48,7 @@ from shared.store.database import Database, Row, as_json, json_text, stored_text
 from shared.store.ids import new_id
 from shared.store.jobs.children import notify_parent
 from shared.store.jobs.codec import after_answer_fields, elicitation_text, transition_result, tries_of
-from shared.store.lines import admit_lines, cancel_lines, settle_lines
+from shared.store.lines import admit_lines, cancel_lines, fail_lost_lines, settle_lines
 from shared.store.schedules import Firing
 from shared.store.turns import settle_turn
 
@@ -427,6 +427,10 @@ class WorkerRegistry:
         await self._database.execute("forget_texts")
         await self._database.execute("forget_watches")
         await self._database.execute("retire_tools", lease_seconds=self._lease_seconds)
+        await fail_lost_lines(self._database, _LOST_LINES_AT_ONCE)
+
+
+_LOST_LINES_AT_ONCE = 1_000
 
 
 def _ref(row: Row) -> StepRef:

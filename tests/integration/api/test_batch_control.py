@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID, uuid4
@@ -11,6 +13,8 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
+from shared.store.database import Database
+from shared.store.jobs.worker_registry import WorkerRegistry
 from tests.integration.api.conftest import Api, problem_of
 from tests.support.batches import admitted, end_jobs, item, settled, stored_batch
 
@@ -76,6 +80,42 @@ def test_results_come_in_the_order_of_the_file_or_of_their_ends(
     assert {line["custom_id"] for line in batch.shown(status="completed")} == {
         "line-1", "line-3", "line-4", "line-5",
     }  # fmt: skip
+
+
+def test_a_job_of_a_batch_names_its_line(api: Api, connection: psycopg.Connection[Any]) -> None:
+    batch = Running(api, connection, 2)
+    job = admitted(connection)[1]
+    line = {"batch_id": str(batch.id), "batch_line": 2, "custom_id": "line-2"}
+    shown = api.http.get(f"/jobs/{job}").json()
+    assert {name: shown[name] for name in line} == line
+    listed = {one["id"]: one for one in api.http.get("/jobs").json()["items"]}
+    assert {name: listed[str(job)][name] for name in line} == line
+    alone = api.http.post("/jobs", json={"input": "alone"}).json()
+    assert {name: alone[name] for name in line} == dict.fromkeys(line)
+    assert api.http.get(f"/jobs/{alone['id']}").json() == alone
+
+
+def test_a_line_whose_job_was_deleted_by_hand_fails_and_can_be_tried_again(
+    api: Api, connection: psycopg.Connection[Any]
+) -> None:
+    batch = Running(api, connection, 2)
+    jobs = admitted(connection)
+    connection.execute("DELETE FROM jobs WHERE id = %s", (jobs[0],))
+    batch.end(jobs[1:])
+
+    async def tidy() -> None:
+        async with Database(api.settings.require_database(), max_connections=2) as database:
+            await WorkerRegistry(database, timedelta(seconds=15)).tidy()
+
+    asyncio.run(tidy())
+    assert api.http.get(f"/batches/{batch.id}").json()["status"] == "completed"
+    [lost, _] = batch.shown()
+    assert (lost["custom_id"], lost["response"], lost["error"]["code"]) == ("line-1", None, "job_deleted")
+    [told] = [json.loads(line) for line in api.http.get(f"/batches/{batch.id}/errors").text.splitlines()]
+    assert (told["line"], told["job_id"]) == (1, str(jobs[0]))
+    assert "retry the batch" in told["error"]["message"]
+    assert batch.ask("retry").status_code == 200
+    assert len(admitted(connection)) == 1
 
 
 def test_more_results_than_a_page_holds_come_whole(api: Api, connection: psycopg.Connection[Any]) -> None:

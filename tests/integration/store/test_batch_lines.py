@@ -11,6 +11,7 @@ from uuid import UUID
 import psycopg
 import pytest
 from psycopg.rows import dict_row
+from psycopg.types.json import Json
 
 from shared.store.ids import new_id
 from tests.support.batches import end_jobs, item, stored_batch
@@ -113,6 +114,52 @@ def test_lines_become_jobs_up_to_the_window_and_the_batch_ends_with_the_last(bat
     assert found["started_at"] < found["finished_at"]
     assert sorted(line["settled"] for line in batches.lines(batch)) == [1, 2, 3, 4, 5, 6]
     assert batches.lines(batch)[5]["error"]["code"] == "tool_error"
+
+
+def test_a_line_whose_job_was_deleted_fails_and_its_batch_ends(batches: Batches) -> None:
+    """Pins: the line stayed admitted, and its batch in progress, for ever."""
+    limits = {"budget_usd": Decimal(20), "line_usd": Decimal(2)}
+    batch = stored_batch(batches.connection, [item(str(n)) for n in range(4)], **limits)
+    other = stored_batch(batches.connection, [item("other")], **limits)
+    cancelling = stored_batch(batches.connection, [item("cancelled")])
+    jobs = batches.admit()
+    lost = [*batches.jobs_of(batch)[1:3], *batches.jobs_of(cancelling)]
+    batches.connection.execute("UPDATE batches SET status = 'cancelling' WHERE id = %s", (cancelling,))
+    error = Json({"code": "job_deleted"})
+    assert batches.call("planq_fail_lost_lines", 10, error) == 0, "every line has its job"
+
+    batches.connection.execute("DELETE FROM jobs WHERE id = ANY (%s)", (lost,))
+    assert batches.call("planq_fail_lost_lines", 1, error) == 1
+    assert batches.call("planq_fail_lost_lines", 10, error) == 1
+    assert batches.call("planq_fail_lost_lines", 10, error) == 0, "each line fails once"
+
+    assert [line["status"] for line in batches.lines(batch)] == ["admitted", "failed", "failed", "admitted"]
+    assert [line["settled"] for line in batches.lines(batch)] == [None, 1, 2, None]
+    assert batches.lines(batch)[1]["error"] == {"code": "job_deleted"}
+    found = batches.batch(batch)
+    assert (found["status"], found["failed"], found["reserved_usd"]) == ("in_progress", 2, Decimal(4))
+    assert batches.stands(other) == {"admitted": 1}, "its job is there"
+    assert batches.stands(cancelling) == {"admitted": 1}, "it ends as cancelled"
+
+    end_jobs(batches.connection, [job for job in jobs if job not in lost])
+    batches.settle()
+    found = batches.batch(batch)
+    assert (found["status"], found["completed"], found["failed"]) == ("completed", 2, 2)
+    batches.call("planq_cancel_lines", None, 10)
+    assert batches.stands(cancelling) == {"cancelled": 1}
+
+    assert batches.call("planq_retry_batch", batch, "default")["lines"] == 2
+    assert len(batches.admit()) == 2, "new jobs of both"
+
+
+def test_a_batch_ends_with_its_last_line_also_where_that_is_lost(batches: Batches) -> None:
+    batch = stored_batch(batches.connection, [item("1")])
+    canary = stored_batch(batches.connection, [item(str(n)) for n in range(2)], canary=1)
+    batches.admit()
+    batches.connection.execute("DELETE FROM jobs")
+    assert batches.call("planq_fail_lost_lines", 10, Json({"code": "job_deleted"})) == 2
+    assert batches.batch(batch)["status"] == "completed"
+    assert batches.batch(canary)["pause_reason"] == "canary"
 
 
 def test_tenants_take_turns_and_so_do_the_batches_of_one(batches: Batches) -> None:

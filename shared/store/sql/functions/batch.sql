@@ -5,6 +5,8 @@
 --   planq_pause_spent    batches whose budget does not suffice for the next line wait for a larger one
 -- planq_settle_lines   jobs have ended: their lines end with them, and a batch with its last line
 --   planq_end_lines      lines have ended, with these jobs
+--   planq_close_batches  what follows for their batches
+-- planq_fail_lost_lines   jobs are gone that somebody has deleted: their lines fail
 -- planq_cancel_batch, planq_pause_batch, planq_resume_batch, planq_retry_batch   what people ask of a batch
 -- planq_cancel_lines   a cancelled batch ends, bit by bit
 -- planq_tell_batch     a batch has ended: whoever wants to know is told
@@ -145,9 +147,57 @@ BEGIN
     )
     SELECT array_agg(id) INTO v_jobs FROM joined;
     PERFORM planq_end_lines(v_jobs);
-    UPDATE batches SET paused_at = planq_now(), pause_reason = 'canary'
-    WHERE id = ANY (v_batches) AND status = 'in_progress' AND paused_at IS NULL AND completed + failed + cancelled >= canary;
     RETURN coalesce(cardinality(v_jobs), 0);
+END $$;
+
+-- Lines of these batches have ended: a batch has completed with its last one, or waits for somebody after its canary. The
+-- caller holds the batches.
+CREATE FUNCTION planq_close_batches(p_batches uuid[]) RETURNS void LANGUAGE sql AS $$
+    UPDATE batches SET status = 'completed', finished_at = planq_clock(), paused_at = NULL, pause_reason = NULL
+    WHERE id = ANY (p_batches) AND status = 'in_progress' AND completed + failed + cancelled >= valid;
+    UPDATE batches SET paused_at = planq_now(), pause_reason = 'canary'
+    WHERE id = ANY (p_batches) AND status = 'in_progress' AND paused_at IS NULL AND completed + failed + cancelled >= canary;
+$$;
+
+-- LinesLost: fails the admitted lines of batches in progress whose jobs somebody has deleted, up to `p_most` of them, with
+-- `p_error`; one sweeper acts at a time. What they hold of the budget is free again, for what they used of it nobody knows.
+-- Returns how many these are.
+CREATE FUNCTION planq_fail_lost_lines(p_most int, p_error json) RETURNS int LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+    v_batches uuid[];
+    v_lines int;
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(hashtext('planq.settle')) THEN
+        RETURN 0;
+    END IF;
+    SELECT array_agg(b.id) INTO v_batches FROM (
+        SELECT id FROM batches WHERE status IN ('in_progress', 'cancelling') AND status = 'in_progress' AND EXISTS (
+            SELECT FROM batch_lines l WHERE l.batch_id = batches.id AND l.status = 'admitted'
+              AND NOT EXISTS (SELECT FROM jobs j WHERE j.id = l.job_id))
+        ORDER BY id FOR NO KEY UPDATE
+    ) b;
+    WITH lost AS (
+        SELECT l.batch_id, l.line, row_number() OVER (PARTITION BY l.batch_id ORDER BY l.line) + (
+            SELECT coalesce(max(s.settled), 0) FROM batch_lines s WHERE s.batch_id = l.batch_id AND s.settled IS NOT NULL
+        ) AS settled
+        FROM batch_lines l WHERE l.batch_id = ANY (v_batches) AND l.status = 'admitted'
+          AND NOT EXISTS (SELECT FROM jobs j WHERE j.id = l.job_id)
+        ORDER BY l.batch_id, l.line LIMIT p_most
+    ), ended AS (
+        UPDATE batch_lines l SET status = 'failed', error = p_error, finished_at = planq_clock(), settled = o.settled
+        FROM lost o WHERE l.batch_id = o.batch_id AND l.line = o.line
+        RETURNING l.batch_id, l.reserved_usd, l.reserved_tokens
+    ), counted AS (
+        UPDATE batches b SET failed = b.failed + c.lines, reserved_usd = b.reserved_usd - c.usd,
+            reserved_tokens = b.reserved_tokens - c.tokens
+        FROM (SELECT batch_id, count(*) AS lines, sum(reserved_usd) AS usd, sum(reserved_tokens) AS tokens
+              FROM ended GROUP BY batch_id) c
+        WHERE b.id = c.batch_id
+    )
+    SELECT count(*) INTO v_lines FROM ended;
+    PERFORM planq_close_batches(v_batches);
+    RETURN v_lines;
 END $$;
 
 -- Ends the lines of jobs that have ended, each with what its job and all below it have used, and the batches of which these
@@ -193,8 +243,7 @@ BEGIN
         FROM counted c WHERE b.id = c.batch_id RETURNING b.id
     )
     SELECT array_agg(id) INTO v_batches FROM told;
-    UPDATE batches SET status = 'completed', finished_at = planq_clock(), paused_at = NULL, pause_reason = NULL
-    WHERE id = ANY (v_batches) AND status = 'in_progress' AND completed + failed + cancelled >= valid;
+    PERFORM planq_close_batches(v_batches);
 END $$;
 
 -- CancelRequested: nothing of the batch is admitted any more; planq_cancel_lines ends what there is of it. Returns {found,
