@@ -196,7 +196,7 @@ def test_a_message_that_was_erased_is_gone(api: Api, has_ended: bool, is_removed
         problem_of(again, 410, "erased")
 
 
-@pytest.mark.parametrize("thread", [str(uuid4()), None])
+@pytest.mark.parametrize("thread", ["a-thread-of-the-channel", None])
 def test_a_conversation_is_named_by_the_id_that_an_answer_gives(api: Api, thread: str | None) -> None:
     body = said(async_processing=True, thread=thread, source_message_id=str(uuid4()))
     first = send(api, body).json()
