@@ -237,6 +237,7 @@ def shared_api(postgres: TestPostgres, api_valkey: str) -> Iterator[Api]:
     """One application for all tests that only look at their own jobs; `TOOLS` are published."""
     url = postgres.create_migrated()
     api = Api(Settings(database_url=url, broker_url=api_valkey, wait_poll_seconds=0.2, max_body_bytes=2_000_000))
+    api.jobs.configure()
     api.jobs.publish_tools()
     api.start()
     yield api
@@ -255,6 +256,7 @@ def control_api(postgres: TestPostgres, api_valkey: str) -> Iterator[Api]:
     """One application for all tests that move jobs as workers do, with the tools of `control.py`."""
     url = postgres.create_migrated()
     api = Api(Settings(database_url=url, broker_url=api_valkey, inline_output_bytes=1_024, max_output_bytes=2_000))
+    api.jobs.configure()
     control.publish(api, control.TOOLS)
     api.start()
     yield api

@@ -60,6 +60,7 @@ OPERATIONS = [
     ("GET", "/conversations"),
     ("GET", "/conversations/{conversation_id}"),
     ("GET", "/conversations/{conversation_id}/messages"),
+    ("GET", "/conversations/{conversation_id}/events"),
     ("PATCH", "/conversations/{conversation_id}"),
     ("DELETE", "/conversations/{conversation_id}"),
     ("GET", "/elicitations"),

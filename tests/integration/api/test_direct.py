@@ -18,6 +18,7 @@ BY_ROUTE = {"Content-Type": "application/json; charset=utf-8"}
 """A body whose type says more than that it is JSON is not served directly."""
 
 OWN = ("id", "created_at", "expires_at")
+PASSING = ("date", "content-length", "x-ratelimit-remaining", "x-ratelimit-reset")
 
 BODIES = [
     b'{"input": "say hello"}',
@@ -44,7 +45,7 @@ BODIES = [
 
 def told(response: httpx.Response) -> tuple[int, dict[str, str], Any]:
     """Return what a response says, without what is a job's own."""
-    headers = {name: value for name, value in response.headers.items() if name not in ("date", "content-length")}
+    headers = {name: value for name, value in response.headers.items() if name not in PASSING}
     body = response.json()
     if "location" in headers:
         assert headers.pop("location") == f"/jobs/{body['id']}"

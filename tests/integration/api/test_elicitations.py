@@ -269,7 +269,6 @@ def test_every_job_above_a_question_waits_for_the_person(api: Api) -> None:
 
 
 def test_a_question_of_a_child_is_told_and_answered_by_the_messages_of_its_turn(api: Api) -> None:
-    api.jobs.configure()
     body = {"tenant_id": "default", "channel": "api", "thread": str(uuid4()), "from": {"external_id": "ann"}}
 
     def book() -> httpx.Response | None:

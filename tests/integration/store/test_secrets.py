@@ -56,8 +56,8 @@ def test_a_secret_is_stored_sealed_replaced_and_removed(database_url: str) -> No
 
 def test_rotation_seals_all_anew_and_tells_what_no_key_opens(database_url: str) -> None:
     async def work(database: Database) -> None:
-        await SecretStore(database, OLD).put("acme", NAME, "sk-1")
-        await SecretStore(database, OLD).put("default", NAME, "sk-2")
+        await SecretStore(database, OLD).put("acme", NAME, "sk-of-acme")
+        await SecretStore(database, OLD).put("default", NAME, "sk-second")
         lost = await SecretStore(database, NEW).rotate()
         assert (lost.resealed, len(lost.unopened)) == (0, 2)
 
@@ -65,21 +65,21 @@ def test_rotation_seals_all_anew_and_tells_what_no_key_opens(database_url: str) 
         assert (await both.rotate()).resealed == 2
         assert (await both.rotate()).resealed == 0
         alone = SecretStore(database, NEW)
-        assert [await alone.get(tenant, NAME) for tenant in ("acme", "default")] == ["sk-1", "sk-2"]
+        assert [await alone.get(tenant, NAME) for tenant in ("acme", "default")] == ["sk-of-acme", "sk-second"]
 
     run(database_url, work)
 
 
 def test_a_secret_that_is_replaced_during_a_rotation_stays_replaced(database_url: str) -> None:
     async def work(database: Database) -> None:
-        await SecretStore(database, OLD).put("acme", NAME, "sk-1")
+        await SecretStore(database, OLD).put("acme", NAME, "sk-of-acme")
         row = await database.fetch_one("sealed_secrets", tenant_id="acme")
         assert row is not None
-        await SecretStore(database, NEW).put("acme", NAME, "sk-2")
+        await SecretStore(database, NEW).put("acme", NAME, "sk-second")
         stale = {"seen": bytes(row["sealed"]), "key_id": "x", "sealed": b"x"}
 
         assert await database.execute("reseal_secret", tenant_id="acme", name=NAME, **stale) == 0
-        assert await SecretStore(database, NEW).get("acme", NAME) == "sk-2"
+        assert await SecretStore(database, NEW).get("acme", NAME) == "sk-second"
 
     run(database_url, work)
 
@@ -87,13 +87,16 @@ def test_a_secret_that_is_replaced_during_a_rotation_stays_replaced(database_url
 def test_what_cannot_be_stored_or_opened_is_refused(database_url: str) -> None:
     async def work(database: Database) -> None:
         with pytest.raises(NotFound, match="no tenant 'nobody'"):
-            await SecretStore(database, OLD).put("nobody", NAME, "sk-1")
+            await SecretStore(database, OLD).put("nobody", NAME, "sk-of-acme")
         with pytest.raises(InvalidRequest, match="unknown secret"):
-            await SecretStore(database, OLD).put("acme", "password", "sk-1")
-        for attempt in (SecretStore(database, []).put("acme", NAME, "x"), SecretStore(database, []).rotate()):
+            await SecretStore(database, OLD).put("acme", "password", "sk-of-acme")
+        for attempt in (
+            SecretStore(database, []).put("acme", NAME, "sk-of-acme"),
+            SecretStore(database, []).rotate(),
+        ):
             with pytest.raises(Misconfigured, match="PLANQ_SECRET_KEYS is not set"):
                 await attempt
-        await SecretStore(database, OLD).put("acme", NAME, "sk-1")
+        await SecretStore(database, OLD).put("acme", NAME, "sk-of-acme")
         assert await SecretStore(database, []).get("acme", NAME) is None
         with pytest.raises(Misconfigured, match=f"{NAME} of the tenant 'acme' cannot be opened"):
             await SecretStore(database, NEW).get("acme", NAME)
