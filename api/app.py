@@ -80,7 +80,10 @@ _log = logging.getLogger("planq.api")
 
 API_CRASH_POINTS: Mapping[str, Collection[str]] = {
     "requests": methods(RequestStore)
-    - {"artifact", "artifacts", "earlier", "ended", "jobs", "output", "planned", "tools", "view", "was_settled"},
+    - {
+        *("artifact", "artifacts", "earlier", "ended", "jobs", "output"),
+        *("planned", "tools", "unfinished", "view", "was_settled"),
+    },
     "publisher": frozenset({"publish_soon"}),
     "agents": frozenset({"put", "retire"}),
     "skills": frozenset({"put", "retire"}),
@@ -88,7 +91,7 @@ API_CRASH_POINTS: Mapping[str, Collection[str]] = {
     "elicitations": frozenset({"answer"}),
     "conversations": frozenset({"erase", "receive", "settle"}),
     "batch_control": frozenset({"cancel", "pause", "resume", "retry"}),
-    "batches": methods(BatchStore) - {"errors", "get", "is_due", "page", "received"},
+    "batches": methods(BatchStore) - {"errors", "get", "intake", "is_due", "page", "received"},
 }
 """What an API process does to the world, by port, reading apart: see `shared.failpoints`."""
 
