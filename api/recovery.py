@@ -59,7 +59,7 @@ def doubts_about(job: Row, steps: Sequence[Row], *, repeat_unsafe: bool) -> Coll
     Raises `Conflict` when there is nothing to try again, and `OutcomeUnknown` with every step that would be repeated
     blindly, unless `repeat_unsafe`.
     """
-    _require_failures(job)
+    _require_failures(job, steps)
     doubtful = [
         step
         for step in steps
@@ -81,7 +81,9 @@ def _is_tried_again(job: Row, step: Row) -> bool:
     if step["round"] != job["round"]:
         return False
     status = StepStatus(step["status"])
-    return status is StepStatus.CANCELLED if job["on_failure"] == OnFailure.RECORD else True
+    if job["on_failure"] == OnFailure.RECORD:
+        return status is StepStatus.CANCELLED
+    return not step["is_known"]
 
 
 def seconds_again(job: Row) -> float:
@@ -108,7 +110,7 @@ def _named(steps: Sequence[Row]) -> str:
     return f"{named} and {len(steps) - 10} more" if len(steps) > 10 else named
 
 
-def _require_failures(job: Row) -> None:
+def _require_failures(job: Row, steps: Sequence[Row]) -> None:
     status = JobStatus(job["status"])
     if job["parent_job_id"] is not None:
         raise Conflict(
@@ -118,11 +120,13 @@ def _require_failures(job: Row) -> None:
         )
     if status is JobStatus.FAILED or (status is JobStatus.COMPLETED and job["failed_steps"] > 0):
         return
-    why = (
-        "it was cancelled, and a cancelled job does not go on"
-        if status is JobStatus.CANCELLED
-        else "it has completed, and none of its steps has failed"
-    )
+    failed = [step for step in steps if step["status"] == StepStatus.FAILED]
+    if status is JobStatus.CANCELLED:
+        why = "it was cancelled, and a cancelled job does not go on"
+    elif failed:
+        why = f"it has completed, its answer knows that {_named(failed)} failed, and nothing is left to try again"
+    else:
+        why = "it has completed, and none of its steps has failed"
     raise Conflict(
         f"job {job['id']} cannot be resumed: {why}. A fork takes over what it has done, and runs what is changed or "
         "not done",

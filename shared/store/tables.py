@@ -224,6 +224,7 @@ class Step(SQLModel, table=True):
     The `index` counts on over the rounds of a job, so that it alone names a step there.
     `releases` counts the attempts that do not use up retries: given back, or made before the job was resumed, or that
     delegated to child jobs that have failed.
+    The outcome of one that `is_known` was there when its plan was accepted.
     `in_doubt` says that an earlier attempt may have taken effect, which the tool has to find out first;
     `elicitation_id` is the step's open question to a person, asked at `asked_at`. Whether one may be called that
     `is_asked_ahead` a person was asked before it began. A large output is kept as `payload_hash`, `output_bytes`
@@ -272,6 +273,7 @@ class Step(SQLModel, table=True):
     excerpts: Any = json_column()
     recovery: str = enum_column("step_recovery", Recovery, default="fail")
     in_doubt: bool = flag_column()
+    is_known: bool = flag_column()
     elicitation_id: UUID | None = None
     asked_at: datetime | None = time_column()
     is_asked_ahead: bool = flag_column()

@@ -31,8 +31,9 @@ from shared.domain.plan.compile import compile_outline, outline
 from shared.domain.plan.document import Plan, parse_plan
 from shared.domain.plan.interpret import Direct, Malformed, interpret
 from shared.domain.plan.validation import outline_errors
+from shared.domain.rounds.compile import compile_single
 from shared.domain.rounds.ending import abort_reason
-from shared.domain.rounds.guard import MODEL_SOURCE
+from shared.domain.rounds.guard import MODEL_SOURCE, GuardLimits
 from shared.domain.tools.definition import ToolDefinition
 from shared.ports import FollowUp, JobStore, Planner, StageClaim, ToolCatalogue, TransitionResult
 from shared.ports.jobs.store import ONE_ROUND
@@ -62,7 +63,7 @@ class _Checked:
 class _Planning:
     """A claim that is carried out in a `chain`, and where its plan comes from.
 
-    `agent` is the side of an agent's job whose plan the model makes.
+    `agent` is the side of an agent's job whose plan the model makes, `guard` what its calls may repeat.
     """
 
     claim: StageClaim
@@ -70,6 +71,7 @@ class _Planning:
     source: str
     agent: AgentJob | None = None
     background: Background = NO_BACKGROUND
+    guard: GuardLimits | None = None
 
 
 class PlanStage:
@@ -113,6 +115,7 @@ class PlanStage:
         try:
             background = await self._backgrounds.of(claim)
             job = AgentJob.of(claim, background)
+            guard = self._rounds.guard_of(claim)
         except (InvalidArguments, InvalidRequest, UnknownAgent) as error:
             return await self._recorder.end(claim, None, ErrorRecord.of(error), [])
         tools = await offered_tools(self._store, claim, job, known)
@@ -121,7 +124,7 @@ class PlanStage:
         job = None if job is None else job.knowing(tools)
         if claim.strategy is not Strategy.PLAN:
             return await self._rounds.carry_out(claim, job, background, Offered(tools, known), chain)
-        return await self._plan(_Planning(claim, chain, MODEL_SOURCE, agent=job, background=background), tools)
+        return await self._plan(_Planning(claim, chain, MODEL_SOURCE, job, background, guard), tools)
 
     async def _plan(self, planning: _Planning, tools: Mapping[str, ToolDefinition]) -> Carried:
         """Ask the model, and store what it decided."""
@@ -162,7 +165,7 @@ class PlanStage:
         self, planning: _Planning, plan: Plan, tools: Mapping[str, ToolDefinition], max_steps: int
     ) -> Carried:
         claim, chain = planning.claim, planning.chain
-        work = (plan, tools, max_steps, claim.limits.step_timeout_seconds)
+        work = (plan, tools, max_steps, claim.limits.step_timeout_seconds, planning.guard)
         if len(plan.calls) <= _INLINE_STEPS:
             checked = _check(*work)
         else:
@@ -198,7 +201,21 @@ def _follow_up(claim: StageClaim, plan: Plan) -> FollowUp:
     return ONE_ROUND
 
 
-def _check(plan: Plan, tools: Mapping[str, ToolDefinition], max_steps: int, step_timeout_seconds: float) -> _Checked:
+def _check(
+    plan: Plan,
+    tools: Mapping[str, ToolDefinition],
+    max_steps: int,
+    step_timeout_seconds: float,
+    guard: GuardLimits | None,
+) -> _Checked:
+    if guard is not None:
+        try:
+            compiled = compile_single(
+                plan, tools, max_steps=max_steps, guard=guard, step_timeout_seconds=step_timeout_seconds
+            )
+        except PlanInvalid as refused:
+            return _Checked((), refused.errors)
+        return _Checked(compiled.steps, ())
     known = outline(plan, tools)
     errors = outline_errors(known, max_steps=max_steps)
     if errors:

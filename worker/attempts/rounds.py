@@ -203,6 +203,10 @@ class RoundStage:
         except BudgetExceeded as refused:
             return await self._end_unasked(work, refused)
 
+    def guard_of(self, claim: StageClaim) -> GuardLimits:
+        """Return what the guard allows the model of a job; raises `InvalidArguments` for a block that is none."""
+        return _narrowed(_block_of(claim), self._guard)
+
     async def abort(self, claim: StageClaim, reason: str, chain: Chain) -> Carried:
         """End the job as failed for a reason that its planner gave; its results stay (docs/decisions.md, D34)."""
         return await self._recorder.end(claim, None, ErrorRecord.of(Aborted(reason)), chain.calls)
@@ -452,14 +456,9 @@ def _begun(
     guard: GuardLimits,
 ) -> _Round:
     """Return the round, within what the job's block allows; raises `InvalidArguments` for one that is none."""
-    try:
-        block = LoopBlock() if claim.loop is None else parse_block(claim.loop)
-    except InvalidRequest as error:
-        raise InvalidArguments(error.message) from error
+    block = _block_of(claim)
     claim = replace(claim, limits=block.lowered(claim.limits, claim.strategy))
     tools = {name: offered.tools[name] for name in block.tool_names(list(offered.tools))}
-    if block.guard is not None:
-        guard = GuardLimits.of(block.guard.model_dump(exclude_none=True), within=guard)
     guides = [record for record in claim.rounds if record.source == GUIDE_SOURCE]
     claim = replace(claim, rounds=[record for record in claim.rounds if record.source != GUIDE_SOURCE])
     early = [ChatMessage("user", text) for record in guides for text in record.merged]
@@ -473,11 +472,22 @@ def _begun(
         _FORMS[claim.strategy],
         block,
         offered.known,
-        guard,
+        _narrowed(block, guard),
         guide,
         background.planner_model,
         early,
     )
+
+
+def _block_of(claim: StageClaim) -> LoopBlock:
+    try:
+        return LoopBlock() if claim.loop is None else parse_block(claim.loop)
+    except InvalidRequest as error:
+        raise InvalidArguments(error.message) from error
+
+
+def _narrowed(block: LoopBlock, guard: GuardLimits) -> GuardLimits:
+    return guard if block.guard is None else GuardLimits.of(block.guard.model_dump(exclude_none=True), within=guard)
 
 
 def _reaction(work: _Round) -> ErrorReaction:

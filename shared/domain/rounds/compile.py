@@ -122,6 +122,32 @@ def compile_round(
     )
 
 
+def compile_single(
+    plan: Plan,
+    tools: Mapping[str, ToolDefinition],
+    *,
+    max_steps: int,
+    guard: GuardLimits,
+    step_timeout_seconds: float = MAX_TIMEOUT_SECONDS,
+) -> CompiledRound:
+    """Turn the one plan that a model made for a job into steps; what the guard blocks of it has failed beforehand.
+
+    References to a blocked call lead to the first call that is the same. Raises `PlanInvalid` with all defects, where
+    there are any.
+    """
+    work = _Work(plan, tools, (), 0, False)
+    work.block(guard)
+    drawn = work.outlined()
+    errors = outline_errors(drawn, max_steps=max_steps)
+    if not errors:
+        drawn = reordered(drawn, work.known)
+        errors = order_errors(drawn) if drawn.order is None else []
+    if errors:
+        raise PlanInvalid(format_plan_errors(errors), [error.to_json() for error in errors])
+    compiled = compile_outline(drawn, step_timeout_seconds=step_timeout_seconds)
+    return CompiledRound(plan, work.steps(compiled.steps), blocked=work.blocked)
+
+
 def asking_for(plan: Plan, missing: Sequence[MissingArguments], *, base: int) -> Plan:
     """Return the plan in which each call of `missing` is a question to a person, made from its tool's schema."""
     lacking = {one.step: one for one in missing}
@@ -200,8 +226,10 @@ class _Work:
             for number, one in enumerate(self.bound, self.base)
             if one.call.kind is None and number not in self.known and not is_repeatable(one.tool)
         ]
-        verdicts = judged([(_name(one), self._resolved(one)) for _, one in concerned], self.history, limits)
-        for (number, one), verdict in zip(concerned, verdicts, strict=True):
+        calls = [(_name(one), self._resolved(one)) for _, one in concerned]
+        first: dict[str, int] = {}
+        for (number, one), call, verdict in zip(concerned, calls, judged(calls, self.history, limits), strict=True):
+            made = first.setdefault(call_key(*call), number)
             if not verdict.is_blocked:
                 continue
             self.blocked.append(number)
@@ -210,6 +238,8 @@ class _Work:
             self.known[number] = KnownOutcome(StepStatus.FAILED, error, verdict.output_of)
             if verdict.output_of is not None:
                 self.redirects[number] = verdict.output_of
+            elif made != number:
+                self.redirects[number] = made
         if self.blocked:
             for number, one in enumerate(self.bound, self.base):
                 self._redirect(number, one.call.arguments)

@@ -79,6 +79,38 @@ def test_a_tool_failure_takes_two_and_keeps_the_partial_results(play: Play) -> N
     assert len(calls) == job["model_calls"] == 2
 
 
+@pytest.mark.parametrize(("guard", "made"), [({}, 2), ({"consecutive_limit": 2}, 1)])
+def test_the_guard_blocks_repetitions_in_the_one_plan_of_a_model(
+    play: Play, guard: dict[str, int], made: int
+) -> None:
+    model = ScriptedModel.planning(*[("say", {"text": "pay"})] * 6, ("broken", {}))
+    loop = {"guard": guard} if guard else None
+
+    async def scenario(harness: Harness) -> Any:
+        job, steps = await harness.run(loop=loop)
+        resumed = await harness.requests.resume("default", job["id"], after=0)
+        harness.published += resumed.wakes
+        await harness.drain()
+        return job, steps, (await harness.requests.job("default", job["id"]))[1]
+
+    job, steps, again = play(scenario, model, TOOLS)
+
+    assert job["status"] == "completed"
+    assert statuses(steps) == [*["succeeded"] * made, *["failed"] * (6 - made), "failed"]
+    assert {step["error"]["code"] for step in steps[made:6]} == {"duplicate_call_blocked"}
+    # What failed is tried again, what was blocked is not.
+    assert [step["attempt"] for step in again] == [*[1] * made, *[0] * (6 - made), 2]
+    assert statuses(again) == statuses(steps)
+
+
+def test_no_guard_concerns_the_plan_of_a_caller(play: Play) -> None:
+    plan = {"calls": [{"tool_name": "say", "arguments": {"text": "pay"}}] * 6}
+
+    job, steps = play(lambda harness: harness.run("", plan=plan), ScriptedModel(), TOOLS)
+
+    assert (job["status"], statuses(steps)) == ("completed", ["succeeded"] * 6)
+
+
 def test_an_invalid_plan_takes_two_and_runs_nothing(play: Play) -> None:
     model = ScriptedModel.planning(("double", {"number": "$3.output.result"}), ("nowhere", {}), answered="explained")
     job, steps, calls = play(default, model, TOOLS)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from api.recovery import doubts_about, seconds_again
-from shared.domain.errors import OutcomeUnknown
+from shared.domain.errors import Conflict, OutcomeUnknown
 
 FAILED = {"code": "timeout", "message": "no"}
 
@@ -28,6 +28,7 @@ def step(number: int, status: str, recovery: str = "fail") -> dict[str, Any]:
         "attempt": 1,
         "releases": 0,
         "in_doubt": False,
+        "is_known": False,
         "error": FAILED if status == "failed" else None,
     }
 
@@ -44,6 +45,26 @@ def test_a_recorded_failure_is_not_repeated_and_so_in_no_doubt() -> None:
     assert doubts_about(job(on_failure="record"), [step(1, "failed")], repeat_unsafe=False) == []
     with pytest.raises(OutcomeUnknown):
         doubts_about(job(on_failure="record"), [step(1, "cancelled")], repeat_unsafe=False)
+
+
+def test_a_job_whose_failures_its_answer_knows_is_not_resumed_and_names_them() -> None:
+    done = job(status="completed", failed_steps=0, on_failure="record")
+
+    with pytest.raises(Conflict, match=r"its answer knows that step 0 \('pay'\) failed.* A fork"):
+        doubts_about(done, [step(0, "failed")], repeat_unsafe=False)
+    with pytest.raises(Conflict, match="none of its steps has failed"):
+        doubts_about(done, [step(0, "succeeded")], repeat_unsafe=False)
+
+
+def test_a_call_that_the_guard_blocked_is_in_no_doubt() -> None:
+    blocked = {
+        **step(1, "failed"),
+        "attempt": 0,
+        "is_known": True,
+        "error": {"code": "duplicate_call_blocked", "message": "no"},
+    }
+
+    assert doubts_about(job(), [blocked], repeat_unsafe=False) == []
 
 
 def test_the_rounds_of_a_loop_have_the_time_of_a_loop_again() -> None:

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shared.domain.errors import PlanInvalid
 from shared.domain.jobs.states import Effect, StepKind, StepStatus
 from shared.domain.jobs.steps import StepResult
 from shared.domain.plan.document import Plan, parse_plan
 from shared.domain.plan.graph import topological_order
-from shared.domain.rounds.compile import CompiledRound, asking_for, compile_round, with_defaults
+from shared.domain.rounds.compile import CompiledRound, asking_for, compile_round, compile_single, with_defaults
 from shared.domain.rounds.guard import DUPLICATE_CALL_BLOCKED, DUPLICATE_OF, SKIPPED, GuardLimits
 from shared.domain.rounds.record import RoundRecord
 from shared.domain.tools.definition import ToolDefinition
@@ -422,3 +423,24 @@ def test_whatever_a_model_wants_becomes_steps_that_can_be_stored_and_carried_out
     order = [[one - base for one in step.depends_on] for step in steps]
     assert topological_order(order) is not None
     assert sum(step.kind is StepKind.TOOL for step in open_steps.values()) <= most
+
+
+def test_the_one_plan_of_a_model_is_guarded_too() -> None:
+    again = ("send", {"q": "hello"})
+    wanted = plan(*[again] * 6, ("fetch", {"q": "$5.output.text"}), *[("wait", {"q": "1"})] * 5)
+
+    found = compile_single(wanted, TOOLS, max_steps=20, guard=GuardLimits())
+    strict = compile_single(wanted, TOOLS, max_steps=20, guard=GuardLimits(consecutive_limit=2))
+
+    blocked = (StepStatus.FAILED, DUPLICATE_CALL_BLOCKED)
+    assert outcomes(found) == [None, None, *[blocked] * 4, *[None] * 6]
+    assert found.steps[6].arguments == {"q": "$0.output.text"}
+    assert found.steps[6].depends_on == (0, 1)
+    assert outcomes(strict) == [None, *[blocked] * 5, *[None] * 6]
+
+
+def test_the_one_plan_of_a_model_is_refused_as_a_whole() -> None:
+    with pytest.raises(PlanInvalid) as refused:
+        compile_single(plan(("nowhere", {}), ("fetch", {})), TOOLS, max_steps=20, guard=GuardLimits())
+
+    assert [error["error"]["type"] for error in refused.value.errors] == ["unknown_tool", "invalid_argument"]

@@ -645,6 +645,7 @@ CREATE TABLE steps (
     excerpts JSON,
     recovery step_recovery DEFAULT 'fail' NOT NULL,
     in_doubt BOOLEAN DEFAULT false NOT NULL,
+    is_known BOOLEAN DEFAULT false NOT NULL,
     elicitation_id UUID,
     asked_at TIMESTAMP WITH TIME ZONE,
     is_asked_ahead BOOLEAN DEFAULT false NOT NULL,

@@ -233,8 +233,8 @@ BEGIN
     SELECT tenant_id, id, 'job_resumed', json_build_object('from', status, 'again', 0) FROM jobs WHERE id = ANY (v_below);
 END $$;
 
--- Gives every step of a round without success a fresh start, without the child jobs that it had; where failures are
--- recorded, every step that was cancelled. `p_in_doubt` lists those whose tool has to find out first whether an earlier
+-- Gives every step of a round without success a fresh start, without the child jobs that it had, but none to one whose
+-- failure was known when its plan was accepted; where failures are recorded, every step that was cancelled. `p_in_doubt` lists those whose tool has to find out first whether an earlier
 -- attempt took effect. It does so once that attempt can act no more: its worker has been asked to stop and, where
 -- nobody knows the worker to be gone, the time of the call is over. It takes time that grows with the number of the plan's
 -- dependencies, not with the square of its steps. Returns how many there are. The caller holds the job's row.
@@ -246,7 +246,8 @@ BEGIN
     WITH open AS MATERIALIZED (
         SELECT s.index, s.dependents FROM steps s
         WHERE s.job_id = p_job AND s.round = p_round
-          AND CASE p_on_failure WHEN 'halt' THEN s.status <> 'succeeded' ELSE s.status = 'cancelled' END
+          AND CASE p_on_failure WHEN 'halt' THEN s.status <> 'succeeded' AND NOT s.is_known
+              ELSE s.status = 'cancelled' END
     ), awaited AS (
         SELECT d.index, count(*)::int AS pending FROM open o CROSS JOIN LATERAL unnest(o.dependents) AS d (index)
         GROUP BY d.index

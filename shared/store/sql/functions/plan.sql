@@ -94,13 +94,13 @@ BEGIN
                 SET source = excluded.source, body = excluded.body, reply = excluded.reply;
         END IF;
         INSERT INTO steps (job_id, round, index, tenant_id, kind, tool_name, lane, effect, status, arguments, inputs,
-                           depends_on, dependents, pending, retries, timeout_seconds, recovery, wanted, verbatim,
+                           depends_on, dependents, pending, retries, timeout_seconds, recovery, wanted, verbatim, is_known,
                            error, finished_at, wake_at, attempt, worker_id, started_at, deadline)
         SELECT i.job, j.round, g.index, j.tenant_id, g.kind, g.tool_name, g.lane, g.effect,
                CASE WHEN g.known IS NOT NULL THEN g.known WHEN g.pending > 0 THEN 'pending'
                     WHEN g.is_taken THEN 'running' ELSE 'ready' END,
                g.arguments::json, g.inputs, g.depends_on, g.dependents, g.pending, g.retries, g.timeout_seconds,
-               g.recovery, g.wanted::json, coalesce(g.verbatim, false), g.error::json,
+               g.recovery, g.wanted::json, coalesce(g.verbatim, false), g.known IS NOT NULL, g.error::json,
                CASE WHEN g.known IS NOT NULL THEN v_now END,
                CASE WHEN g.pending = 0 AND NOT g.is_taken AND g.known IS NULL
                     THEN planq_now() + planq_wake_grace() END,

@@ -46,7 +46,7 @@ SELECT id FROM jobs WHERE id = ANY (%(ids)s) AND status = ANY (%(statuses)s)
 -- name: get_planned_steps
 -- What the steps of all rounds are and how they ended, without their outputs; one step where `index` is given.
 SELECT index, round, tool_name, lane, effect, recovery, status, attempt, releases, in_doubt, wanted, arguments, verbatim,
-       error, (SELECT e.kind FROM elicitations e WHERE e.id = elicitation_id) AS asks
+       is_known, error, (SELECT e.kind FROM elicitations e WHERE e.id = elicitation_id) AS asks
 FROM steps WHERE job_id = %(job_id)s AND tenant_id = %(tenant_id)s AND (%(index)s::int IS NULL OR index = %(index)s)
 ORDER BY index
 
