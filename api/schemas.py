@@ -202,6 +202,9 @@ class JobRequest(RequestBody):
     with_: dict[str, Any] | None = Field(
         None, alias="with", description="What the agent, or its action, is given to work on; at most 100 kB."
     )
+    context: str | None = Field(
+        None, description="What the planner and the answer are told beside `input`, as data; at most 100 kB of UTF-8."
+    )
     callback_url: CallbackUrl | None = Field(None, description="Where its end and its questions are told, signed.")
 
 
@@ -568,32 +571,3 @@ class ValidationResult(Answer):
     form: PlanForm = Field(description="The form in which the plan is written.")
     dropped: int
     errors: list[PlacedPlanError]
-
-
-class ArtifactDocument(BaseModel):
-    """An artifact as its tool produced it."""
-
-    model_config = ConfigDict(extra="allow")
-
-    artifact_id: str
-    artifact: Any
-
-
-class ArtifactRecordDocument(Answer):
-    """What is known of a version of an artifact beside its body."""
-
-    artifact_id: str
-    version: int
-    job_id: Id
-    step_index: int
-    tool_name: str
-    skill_id: str | None = Field(description="The skill on whose behalf it was made.")
-    type: str | None = Field(description="What it says it is, or looks like: `table`, `chart`, `form`, …")
-    metadata: dict[str, Any] | None = Field(description="Its `_metadata`.")
-    created_at: Time
-
-
-class ArtifactPage(Answer):
-    """What a job has made."""
-
-    items: list[ArtifactRecordDocument]

@@ -25,6 +25,7 @@ from shared.domain.agents.input import input_defects, input_refused, unstorable_
 from shared.domain.errors import Conflict, InvalidRequest, PlanInvalid, TooLarge, capped
 from shared.domain.jobs.limits import Limits
 from shared.domain.jobs.states import Priority, Strategy
+from shared.domain.models.exchange import CONTEXT
 from shared.domain.models.names import check_model_name
 from shared.domain.orchestration.request import OrchestrateLimits
 from shared.domain.plan.document import Plan
@@ -231,9 +232,17 @@ async def _checked(
         tools=names,
         metadata=request.metadata,
         user_id=request.user or "",
+        with_=_context(request, settings.max_input_bytes),
         callback_url=None if request.callback_url is None else callback_of(settings, request.callback_url),
         **given,
     )
+
+
+def _context(request: JobRequest, limit: int) -> Mapping[str, str] | None:
+    """Return a request's context as its job keeps it; raises as `checked_input` does."""
+    if request.context is None or not request.context.strip():
+        return None
+    return {CONTEXT: checked_input(request.context, limit, field="context")}
 
 
 def callback_of(settings: Settings, url: str, field: str = "callback_url") -> str:
@@ -395,6 +404,8 @@ def _agent_of(request: JobRequest) -> str | None:
     if request.plan is not None and request.agent is not None:
         told = "an agent makes its own plan; send an agent or a plan, not both"
         errors.append({"in": "body", "field": "plan", "message": told})
+    if request.context is not None and request.agent is not None:
+        errors.append({"in": "body", "field": "context", "message": "an agent is given data by `with`"})
     if errors:
         raise InvalidRequest("; ".join(f"{one['field']}: {one['message']}" for one in errors), errors=errors)
     return request.agent

@@ -39,6 +39,10 @@ _Priority = Annotated[
 _Loop = Annotated[
     str | None, typer.Option(metavar="FILE|-", help="How its rounds are made: a loop block, YAML or JSON.")
 ]
+_Context = Annotated[
+    str | None,
+    typer.Option(metavar="TEXT|@FILE|@-", help="What the planner and the answer are told beside the text, as data."),
+]
 _Prompt = Annotated[
     str | None, typer.Option(metavar="FILE", help="The template that asks for the next plan; wins over the block's.")
 ]
@@ -73,6 +77,7 @@ def submit(
     agent: Annotated[str | None, typer.Option(metavar="NAME", help="The agent that does it.")] = None,
     action: _Action = None,
     with_: _With = None,
+    context: _Context = None,
     model: Annotated[str | None, typer.Option(help="offline, or provider:model; else the server's own.")] = None,
     tool: Annotated[
         list[str] | None, typer.Option(help="A tool that the job may use; repeatable. All by default.")
@@ -99,10 +104,11 @@ def submit(
     Exit code 1 when the job fails. With --no-wait it prints the job's id and returns at once.
     """
     with reported(as_json=as_json):
-        _require_one_input(text, plan, loop, with_ and with_.removeprefix("@"))
+        _require_one_input(text, plan, loop, *(given and given.removeprefix("@") for given in (with_, context)))
         body = {
             **_asked(text, plan, is_complete=agent is not None and action is not None),
             **_given({"agent": agent, "action": action, "model": model, "user": user}, with_),
+            **_told(context),
             **_given({"strategy": strategy, "priority": priority, "callback_url": callback_url}, None),
             **_bounds([*(tool or ()), *_names(tools)], limit, budget, metadata),
             **_rounds(loop, prompt_template, policy),
@@ -166,7 +172,7 @@ def _asked(text: str | None, plan: str | None, *, is_complete: bool) -> dict[str
 
 def _require_one_input(*places: str | None) -> None:
     if places.count("-") > 1:
-        told = "two of the text, the plan, the loop and --with cannot both come from standard input"
+        told = "two of the text, the plan, the loop, --with and --context cannot both come from standard input"
         raise typer.BadParameter(told)
 
 
@@ -177,6 +183,14 @@ def _given(names: dict[str, str | None], with_: str | None) -> dict[str, Any]:
     if with_ is not None:
         body["with"] = json_or_file(with_, "--with")
     return body
+
+
+def _told(context: str | None) -> dict[str, str]:
+    from api.cli.inputs import read_text
+
+    if context is None:
+        return {}
+    return {"context": read_text(context[1:], "--context") if context.startswith("@") else context}
 
 
 def _names(tools: str | None) -> list[str]:

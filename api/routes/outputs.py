@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 from fastapi import Header, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response, StreamingResponse
 
 from api.callers import Who
@@ -19,13 +20,43 @@ from api.deps import StepPath, Use, check_job_is_open_to, job_id_of, step_index_
 from api.documents import artifact_record
 from api.http import JsonResponse, error_responses
 from api.routes.jobs import JobPath
-from api.schemas import ArtifactDocument, ArtifactPage
+from api.schemas import Answer, Id, Time
 from shared.domain.errors import NotFound
 from shared.store.payloads import PayloadStore
 from shared.store.requests import StoredJson
 
 output_routes = strict_router("jobs")
 artifact_routes = strict_router("catalogue")
+
+
+class ArtifactDocument(BaseModel):
+    """An artifact as its tool produced it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    artifact_id: str
+    artifact: Any
+
+
+class ArtifactRecordDocument(Answer):
+    """What is known of a version of an artifact beside its body."""
+
+    artifact_id: str
+    version: int
+    job_id: Id
+    step_index: int
+    tool_name: str
+    skill_id: str | None = Field(description="The skill on whose behalf it was made.")
+    type: str | None = Field(description="What it says it is, or looks like: `table`, `chart`, `form`, …")
+    metadata: dict[str, Any] | None = Field(description="Its `_metadata`.")
+    created_at: Time
+
+
+class ArtifactPage(Answer):
+    """What a job has made."""
+
+    items: list[ArtifactRecordDocument]
+
 
 IfNoneMatch = Annotated[str | None, Header(description="Entity tags of what the caller has already.")]
 

@@ -15,7 +15,7 @@ from shared.domain.agents.input import agent_question
 from shared.domain.errors import UnknownAgent
 from shared.domain.jobs.states import StepKind
 from shared.domain.models.background import Background
-from shared.domain.models.exchange import Ask, StageAttempt
+from shared.domain.models.exchange import CONTEXT, Ask, StageAttempt
 from shared.domain.tools.definition import ToolDefinition
 from shared.domain.tools.names import is_reserved
 from shared.ports import JobStore, StageClaim
@@ -84,7 +84,13 @@ def ask_of(claim: StageClaim, job: AgentJob | None, background: Background) -> A
     """Return the question of a claim's job: its agent's, or without one the caller's own words."""
     if job is not None:
         return job.ask
-    return Ask(job_id=str(claim.job_id), input=claim.input, model=claim.model, **_fields_of(claim, background))
+    return Ask(
+        job_id=str(claim.job_id),
+        input=claim.input,
+        model=claim.model,
+        data=claim.with_.get(CONTEXT),
+        **_fields_of(claim, background),
+    )
 
 
 def _fields_of(claim: StageClaim, background: Background) -> dict[str, Any]:

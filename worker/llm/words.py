@@ -26,7 +26,7 @@ def prompt_values(
     results = "\n".join(message.content for message in told if message.role != "assistant")
     return {
         "query": fenced_data(ask.input),
-        "context": fenced_data("" if ask.data is None else indented(ask.data)),
+        "context": fenced_data(_context(ask)),
         "results": fenced_data(results),
         "vars": fenced_data(indented(dict(prompt.variables))),
         "tools": tool_lines(tools),
@@ -34,6 +34,12 @@ def prompt_values(
         "rounds_left": str(prompt.rounds_left),
         "reference": REFERENCE,
     }
+
+
+def _context(ask: Ask) -> str:
+    if ask.data is None:
+        return ""
+    return ask.data if isinstance(ask.data, str) else indented(ask.data)
 
 
 def tool_lines(tools: Sequence[ToolDefinition]) -> str:

@@ -69,6 +69,10 @@ class TurnPrompt:
     variables: Mapping[str, Any]
 
 
+CONTEXT = "context"
+"""Under this name a job without an agent keeps what its request tells beside its input, where others have data."""
+
+
 @dataclass(frozen=True, slots=True)
 class StageAttempt:
     """The attempt at a stage that asks; `status` is the job's meanwhile."""

@@ -36,7 +36,8 @@ class StageClaim:
     the model made.
 
     The job of an agent brings the document that it pinned as `agent`, and as `instructions` the texts of the skills
-    that the document lists, in its order; `with_` and `action` are what the caller sent. `parent` is the step that a
+    that the document lists, in its order; `with_` and `action` are what the caller sent; without
+    an agent, `with_` may hold a `CONTEXT`. `parent` is the step that a
     child job works for. After a chained tool, `output` and `answer` are what the job had come to before it.
     `loop` is the job's loop block as it was stored, None for none.
     A job that plans by rounds brings in PLAN all `rounds` that are over, and the time that is left for all of them,

@@ -180,6 +180,18 @@ def test_limits_tools_and_model_are_stored(api: Api) -> None:
     assert row["limits"]["max_plan_steps"] == 10_000
 
 
+def test_a_context_is_kept_with_its_job_and_with_a_fork(api: Api) -> None:
+    plan = {"calls": [search()]}
+    job = api.submit({"input": "a", "context": "The shop is closed.", "plan": plan})
+    blank = api.submit({"input": "a", "context": " ", "plan": plan})
+    api.jobs.run_plan(job["id"], plan, {0: {"text": "found"}})
+    fork = api.http.post(f"/jobs/{job['id']}/fork", json={"input": "b"}).json()
+
+    ids = [job["id"], blank["id"], fork["id"]]
+    rows = api.jobs.execute("SELECT with_input FROM jobs WHERE id = ANY (%s::uuid[]) ORDER BY id", ids)
+    assert [row["with_input"] for row in rows] == [{"context": "The shop is closed."}, None, rows[0]["with_input"]]
+
+
 REFUSED: list[tuple[str, Any, int, str, str]] = [
     ("no body", b"", 422, "invalid_request", "JSON body"),
     ("no JSON", b"hello", 400, "malformed_json", "line 1, column 1"),
@@ -207,8 +219,11 @@ REFUSED: list[tuple[str, Any, int, str, str]] = [
         {"input": "a", "promt": 1},
         422,
         "invalid_request",
-        "known fields are action, agent, callback_url, input, limits",
+        "known fields are action, agent, callback_url, context, input, limits",
     ),
+    ("a long context", {"input": "a", "context": "é" * 50_001}, 413, "too_large", "context: expected at most 100000"),
+    ("NUL in a context", {"input": "a", "context": "\x00"}, 422, "invalid_request", "context: the character NUL"),
+    ("a context for an agent", {"input": "a", "agent": "b", "context": "c"}, 422, "invalid_request", "by `with`"),
     ("unknown strategy", {"input": "a", "strategy": "x"}, 422, "invalid_request", "known strategies are plan"),
     ("unknown model", {"input": "a", "model": "gpt"}, 422, "invalid_request", "openai:<model>"),
     ("a cassette", {"input": "a", "model": "cassette:/etc/passwd"}, 422, "invalid_request", "operator"),

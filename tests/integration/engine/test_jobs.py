@@ -198,6 +198,14 @@ def test_arguments_that_are_too_large_to_show_are_shown_as_planned(
     assert [r.arguments["text"] for r in model.asked[1][1].results][1:] == shown
 
 
+def test_the_context_of_a_job_is_told_to_its_planner_and_for_its_answer(play: Play) -> None:
+    model = ScriptedModel.planning(("double", {"number": 4}))
+
+    play(lambda harness: harness.run(with_={"context": "Numbers are in cents."}), model, TOOLS)
+
+    assert [ask.data for ask, _ in model.asked] == ["Numbers are in cents."] * 2
+
+
 def test_a_callers_plan_needs_no_planning_call(play: Play) -> None:
     plan = {"calls": [{"tool_name": "double", "arguments": {"number": 21}}]}
 

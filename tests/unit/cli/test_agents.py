@@ -206,11 +206,23 @@ def test_submit_names_the_agent_its_action_and_what_it_gets(planq: Planq, server
     ]
 
 
+def test_submit_sends_a_context_as_it_is_or_from_a_file(planq: Planq, server: Recorder, tmp_path: Path) -> None:
+    server.answer(202, job(status="queued"))
+    (tmp_path / "rules.txt").write_text("Prices are net.\n")
+
+    assert planq("submit", "x", "--context", "{a}", "--no-wait").exit_code == 0
+    assert planq("submit", "x", "--context", f"@{tmp_path / 'rules.txt'}", "--no-wait").exit_code == 0
+
+    assert [asked[3]["context"] for asked in server.asked] == ["{a}", "Prices are net.\n"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
         (["submit", "--agent", "a"], 2, "--agent with --action"),
         (["submit", "-", "--agent", "a", "--with", "@-"], 2, "cannot both come from standard input"),
+        (["submit", "-", "--context", "@-"], 2, "cannot both come from standard input"),
+        (["submit", "x", "--context", "@no/such"], 2, "--context: cannot read 'no/such'"),
         (["submit", "x", "--agent", "a", "--with", "{"], 1, "--with: expected JSON"),
         (["submit", "x", "--agent", "a", "--with", '{"b": 1, "b": 2}'], 1, "/b stands there more than once"),
         (["submit", "x", "--agent", "a", "--with", "@no/such"], 2, "--with: cannot read 'no/such'"),

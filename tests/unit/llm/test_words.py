@@ -50,6 +50,12 @@ def test_what_is_inserted_is_data_and_no_template() -> None:
     assert prompt.count("<data-") == 4
 
 
+def test_a_context_that_is_text_stands_as_it_is() -> None:
+    values = prompt_values(replace(ASK, data='{{round}}\n"x"'), TurnPrompt("", 1, 4, {}), TOOLS, TOLD)
+
+    assert values["context"].splitlines()[1:-1] == ["{{round}}", '"x"']
+
+
 @pytest.mark.parametrize("form", [TurnForm.LOOP, TurnForm.REACT])
 def test_a_template_takes_the_place_of_the_rules_and_of_nothing_else(form: TurnForm) -> None:
     own = turn_request(ASK, TOOLS, TOLD, form)

@@ -59,7 +59,7 @@ DECLARE
 BEGIN
     SELECT tenant_id, status, round, stage_attempt, model, input, tools, limits, loop_block, forked_from, user_id,
            trace_id, conversation_id, stage_retry, resumes, priority, extract(epoch FROM expires_at - planq_now())::float8 AS time_left,
-           strategy, agent_name IS NOT NULL OR parent_job_id IS NOT NULL OR round > 0 OR budget IS NOT NULL
+           strategy, agent_name IS NOT NULL OR parent_job_id IS NOT NULL OR round > 0 OR budget IS NOT NULL OR with_input IS NOT NULL
                AS has_job_tree, round > 0 AND status = 'planning' AS has_rounds,
            extract(epoch FROM rounds_deadline - planq_now())::float8 AS rounds_time_left INTO j
     FROM jobs WHERE id = p_job;
@@ -82,8 +82,8 @@ BEGIN
             THEN planq_results(p_job, j.round, '{succeeded,failed}') END);
 END $$;
 
--- What the stage of a job needs that runs an agent, or is a child, or is in a further round, or shares a budget. It comes
--- apart, null for every other job.
+-- What the stage of a job needs that runs an agent, or is a child, or is in a further round, or shares a budget, or was given
+-- something beside its input. It comes apart, null for every other job.
 CREATE FUNCTION planq_stage_job_tree(p_job uuid) RETURNS json LANGUAGE plpgsql STABLE AS $$
 DECLARE
     j jobs;
