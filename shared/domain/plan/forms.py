@@ -6,6 +6,10 @@
     typed_steps      {"intention", "steps": [{"type": "tool" | "elicitation" | "noop" | "abort", "name", "args",
                      "reason", "retries", "content"}], "elicitation": {"message", "schema" or "requestedSchema"}}
 
+A question may also stand by itself, as a step or as the whole document:
+
+    {"type": "elicitation", "message", "schema" or "requestedSchema"}, earlier {"type": "clarify_intent", "content"}
+
 The index of a step is its place in the list, in every form: `$0.output.x` is the first one's. All defects come at
 once, each with its place in the document as it was written. Only the structure is looked at; `validation.py` does
 the rest.
@@ -34,8 +38,10 @@ from shared.domain.values.describe import excerpt, is_deeper_than
 _MAX_DOCUMENT_DEPTH = MAX_DEPTH + 8
 """Around the arguments stand at most the plan, its list, a step, a group, its list, an agent and what it is given."""
 
-_STEP_TYPES = ("tool", "elicitation", "noop", "abort")
+QUESTION_TYPES: Final = ("elicitation", "clarify_intent")
+_STEP_TYPES = ("tool", *QUESTION_TYPES, "noop", "abort")
 _TYPED_FIELDS = frozenset({"id", "type", "name", "args", "reason", "retries", "content", "elicitation"})
+_QUESTION_FIELDS = frozenset({"message", "schema", "requestedSchema"})
 _NUMBERED_FIELDS = frozenset(
     {"step_number", "description", "tool_name", "tool_arguments", "depends_on", "success_criteria", "status"}
 )
@@ -101,7 +107,8 @@ def form_of(raw: Any) -> PlanForm:
         return PlanForm.ORCHESTRATION
     if any("step_number" in step or "tool_name" in step or "tool_arguments" in step for step in found):
         return PlanForm.NUMBERED_STEPS
-    return PlanForm.TYPED_STEPS if "steps" in raw or "elicitation" in raw else PlanForm.CALLS
+    is_typed = "steps" in raw or "elicitation" in raw or raw.get("type") in QUESTION_TYPES
+    return PlanForm.TYPED_STEPS if is_typed else PlanForm.CALLS
 
 
 def read_any_form(
@@ -139,6 +146,13 @@ def has_typed_steps(raw: Any) -> bool:
     )
 
 
+def is_question(raw: Any) -> bool:
+    """True for JSON that is nothing but a question to a person, and says what it asks."""
+    if not isinstance(raw, Mapping) or raw.get("type") not in QUESTION_TYPES or raw.get("calls") or raw.get("steps"):
+        return False
+    return _asked(raw, "") != ({}, [])
+
+
 def is_without_steps(raw: Mapping[str, Any]) -> bool:
     """True for a plan whose list of steps is empty, and that asks nothing either: nothing is left to do."""
     return raw.get("steps") == [] and _question_of(raw.get("elicitation"), "") == ({}, [])
@@ -170,7 +184,7 @@ def _steps(raw: Mapping[str, Any], form: PlanForm, reader: _Reader, *, is_strict
     errors: list[PlanError] = []
     steps = raw.get("steps")
     if steps is None or steps == []:
-        question, errors = _question_of(raw.get("elicitation"), "/elicitation")
+        question, errors = _asked(raw, "")
         calls = [{"kind": "elicitation", **question}] if question else []
         if not calls and not errors:
             errors.append(invalid_plan("the plan has no steps", "/steps"))
@@ -206,8 +220,11 @@ def _renamed(error: PlanError, form: PlanForm) -> PlanError:
 
 def _unknown_fields(steps: Sequence[Any], known: frozenset[str]) -> Iterator[PlanError]:
     for number, step in enumerate(steps):
-        for name in step if isinstance(step, Mapping) else ():
-            if name not in known:
+        if not isinstance(step, Mapping):
+            continue
+        is_asking = step.get("type") in QUESTION_TYPES
+        for name in step:
+            if name not in known and not (is_asking and name in _QUESTION_FIELDS):
                 shown = capped(str(name), 100)
                 place = f"/steps/{number}/{shown.replace('~', '~0').replace('/', '~1')}"
                 yield invalid_plan(f"unknown field; known ones are {', '.join(sorted(known))}", place, number)
@@ -237,16 +254,23 @@ def _typed(steps: Sequence[Any], errors: list[PlanError]) -> Iterator[dict[str, 
                 reason=step.get("reason"),
                 retries=step.get("retries"),
             )
-        elif kind == "elicitation":
-            asked = step.get("elicitation")
-            question, wrong = _question_of(asked, f"{place}/elicitation", number, step.get("content"))
+        elif kind in QUESTION_TYPES:
+            question, wrong = _asked(step, place, number)
             errors += wrong
             if not question and not wrong:
-                message = "a question needs a message (elicitation.message, or content) or a schema"
+                message = "a question needs a message (elicitation.message, message or content) or a schema"
                 errors.append(invalid_plan(message, f"{place}/elicitation", number))
-            yield _present(kind=kind, reason=step.get("reason"), **question) if question else _SOMETHING
+            yield _present(kind="elicitation", reason=step.get("reason"), **question) if question else _SOMETHING
         else:
             yield _present(kind=kind, reason=step.get("reason") or step.get("content"))
+
+
+def _asked(raw: Mapping[str, Any], place: str, number: int | None = None) -> tuple[dict[str, Any], list[PlanError]]:
+    """Return the question of a step or a document, in it or as it, as `_question_of` does."""
+    is_flat = raw.get("elicitation") is None and raw.get("type") in QUESTION_TYPES
+    if is_flat:
+        return _question_of(raw, place, number, raw.get("content"))
+    return _question_of(raw.get("elicitation"), f"{place}/elicitation", number, raw.get("content"))
 
 
 def _question_of(

@@ -16,7 +16,7 @@ from typing import Any, Final
 from shared.domain.models.exchange import ToolCallRequest
 from shared.domain.plan.document import Plan, cut_short, structural_errors
 from shared.domain.plan.errors import PlanError, invalid_plan
-from shared.domain.plan.forms import ReadPlan, has_typed_steps, read_any_form
+from shared.domain.plan.forms import QUESTION_TYPES, ReadPlan, has_typed_steps, is_question, read_any_form
 from shared.domain.schema.schemas import rebase
 from shared.domain.tools.definition import ToolDefinition
 from shared.domain.values import strict_json
@@ -30,7 +30,9 @@ MAX_SEARCHED_CHARS = 1_000_000
 """Longest text that is searched for a plan; a longer one is an answer."""
 
 _FENCE = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
-_STEPS = re.compile(r'\{[^{}\[\]]*"steps"\s*:\s*\[\s*\{\s*"type"\s*:\s*"(?:tool|elicitation|noop|abort)"')
+_STEPS = re.compile(
+    r'\{[^{}\[\]]*"steps"\s*:\s*\[\s*\{\s*"type"\s*:\s*"(?:tool|elicitation|clarify_intent|noop|abort)"'
+)
 _REFERENCE_SCHEMA: Final = {
     "type": "string",
     "description": "A reference to an earlier call's output: $<index of the call>.output.<path>",
@@ -97,11 +99,11 @@ def interpret(text: str, tool_calls: Sequence[ToolCallRequest]) -> Direct | Call
 
     In this order: a call of `__planning__`; native calls of other tools, the text being the reasoning; a plan as JSON
     in the text, fenced anywhere or its outermost `{…}`; else the text is the answer. Only JSON that has the marks of
-    a plan (a `type` of one of the two kinds, `calls` with a `tool_name`, or typed `steps`) counts as one.
+    a plan (a `type` of one of the two kinds, or of a question, `calls` with a `tool_name`, or typed `steps`) is one.
     """
     if tool_calls:
         return _from_tool_calls(text, tool_calls)
-    found = decision_in(text)
+    found = decision_in(text, (DIRECT, TOOL_CALLS, *QUESTION_TYPES))
     return Direct(text) if found is None else _from_json(found)
 
 
@@ -125,7 +127,7 @@ def _from_tool_calls(text: str, tool_calls: Sequence[ToolCallRequest]) -> Direct
 def _from_json(document: Any) -> Direct | Calls | Malformed:
     if not isinstance(document, Mapping):
         return _malformed(invalid_plan(f"expected an object with a type, found {excerpt(document)}"))
-    if has_typed_steps(document):
+    if has_typed_steps(document) or is_question(document):
         return _from_steps(document)
     # Models fill in what does not apply: null, and "" or [] for the other kind's fields, mean that it is left out.
     given = {str(key): value for key, value in document.items() if value is not None}

@@ -14,7 +14,7 @@ from typing import Any, Final
 from shared.domain.models.exchange import ToolCallRequest, TurnForm
 from shared.domain.plan.document import MAX_TOOL_NAME_CHARS, Plan, structural_errors, whole
 from shared.domain.plan.errors import PlanError, invalid_plan
-from shared.domain.plan.forms import ReadPlan, has_typed_steps, is_without_steps, read_any_form
+from shared.domain.plan.forms import QUESTION_TYPES, ReadPlan, has_typed_steps, is_without_steps, read_any_form
 from shared.domain.plan.interpret import (
     DIRECT,
     PLANNING_TOOL_NAME,
@@ -34,7 +34,7 @@ ELICITATION: Final = "elicitation"
 ABORT: Final = "abort"
 NOOP: Final = "noop"
 
-_KINDS = (DIRECT, ANSWER, TOOL_CALLS, ELICITATION, ABORT, NOOP)
+_KINDS = (DIRECT, ANSWER, TOOL_CALLS, *QUESTION_TYPES, ABORT, NOOP)
 _BESIDE = ("content", ANSWER, ELICITATION, "message", "schema", "requestedSchema", "reason", "calls")
 """Fields that belong to one kind; left empty beside another, they mean that they are left out."""
 
@@ -207,7 +207,7 @@ def _from_decision(document: Any) -> Turn:
         case "noop":
             return Nothing()
     # A question counts wherever there are no calls.
-    if kind == ELICITATION or ELICITATION in given:
+    if kind in QUESTION_TYPES or ELICITATION in given:
         return _question(given)
     return Nothing() if kind == TOOL_CALLS else _malformed(invalid_plan("expected a type, found none", "/type"))
 
@@ -291,7 +291,7 @@ def _question(given: Mapping[str, Any]) -> TurnQuestion | Malformed:
     schema = decoded(nested.get("requestedSchema", nested.get("schema")) or {})
     if not isinstance(schema, Mapping):
         return _malformed(invalid_plan(f"expected JSON Schema of an object, found {excerpt(schema)}", "/schema"))
-    message = _text(nested, "message")
+    message = _text(nested, "message") or _text(given, "content")
     if not message and not schema:
         return _malformed(invalid_plan(f"an {ELICITATION} needs a message, a text", "/message"))
     return TurnQuestion(message, dict(schema))

@@ -46,6 +46,8 @@ def calls(document: ReadPlan) -> list[dict[str, Any]]:
         ({"steps": []}, PlanForm.TYPED_STEPS),
         ({"steps": 5}, PlanForm.TYPED_STEPS),
         ({"elicitation": {"message": "?"}}, PlanForm.TYPED_STEPS),
+        ({"type": "elicitation", "message": "?"}, PlanForm.TYPED_STEPS),
+        ({"type": "clarify_intent", "content": "?"}, PlanForm.TYPED_STEPS),
     ],
 )
 def test_a_form_is_known_by_its_marks(raw: Any, form: PlanForm) -> None:
@@ -96,6 +98,26 @@ def test_a_question_is_asked_at_the_level_of_the_plan_where_there_are_no_steps()
     assert of_content.plan.calls[0].message == "Which one?"
     assert defects({"steps": [], "elicitation": {"message": "  "}}) == ["/steps"]
     assert defects({"elicitation": None}) == ["/steps"]
+
+
+@pytest.mark.parametrize(
+    ("question", "schema"),
+    [
+        ({"type": "elicitation", "message": "Which one?", "schema": {"type": "object"}}, {"type": "object"}),
+        (
+            {"type": "elicitation", "message": "Which one?", "requestedSchema": '{"type": "object"}'},
+            {"type": "object"},
+        ),
+        ({"type": "clarify_intent", "content": "Which one?"}, None),
+    ],
+)
+def test_a_question_may_stand_by_itself(question: dict[str, Any], schema: Any) -> None:
+    for found in (read(question), read({"steps": [question]})):
+        (asked,) = found.plan.calls
+        assert (asked.kind, asked.message, asked.requested_schema) == ("elicitation", "Which one?", schema)
+
+    assert defects({**question, "steps": [{"type": "tool", "name": "a", "message": "x"}]}) == ["/steps/0/message"]
+    assert defects({"type": question["type"]}) == ["/steps"]
 
 
 def test_every_defect_of_typed_steps_has_its_place() -> None:

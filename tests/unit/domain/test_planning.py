@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.domain.models.exchange import ToolCallRequest
-from shared.domain.plan.interpret import Calls, Direct, Malformed, interpret, planning_tool
+from shared.domain.plan.interpret import PLANNING_TOOL_NAME, Calls, Direct, Malformed, interpret, planning_tool
 from shared.domain.tools.definition import ToolDefinition
 from tests.unit.domain.strategies import json_values
 
@@ -240,6 +240,15 @@ def test_typed_steps_are_a_plan_wherever_they_stand(text: str) -> None:
 
     assert isinstance(read, Calls)
     assert [(call.tool_name, call.arguments) for call in read.plan.calls] == [("search", {"query": "x"})]
+
+
+@pytest.mark.parametrize(
+    "asked", [{"type": "elicitation", "message": "Which?"}, {"type": "clarify_intent", "content": "Which?"}]
+)
+def test_a_question_alone_is_a_plan_that_asks_it(asked: Any) -> None:
+    for read in (interpret(json.dumps(asked), []), interpret("", [ToolCallRequest(PLANNING_TOOL_NAME, asked)])):
+        assert isinstance(read, Calls)
+        assert [(call.kind, call.message) for call in read.plan.calls] == [("elicitation", "Which?")]
 
 
 def test_typed_steps_after_a_question_are_dropped_and_wrong_ones_are_malformed() -> None:
