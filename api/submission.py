@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from math import inf
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -30,8 +31,8 @@ from shared.domain.models.names import check_model_name
 from shared.domain.orchestration.request import OrchestrateLimits
 from shared.domain.plan.document import Plan
 from shared.domain.plan.errors import PlanError, format_plan_errors, invalid_plan
-from shared.domain.plan.forms import PlanForm, ReadPlan, read_any_form
-from shared.domain.plan.validation import validate_plan
+from shared.domain.plan.forms import PlanForm, ReadPlan, read_any_form, readable_part_of
+from shared.domain.plan.validation import further_errors, validate_plan
 from shared.domain.rounds.block import BlockDefect, LoopBlock, block_refused, merged, parse_block, read_block
 from shared.domain.schema.schemas import MAX_DEPTH
 from shared.domain.tools.definition import ToolDefinition
@@ -365,7 +366,11 @@ def _check_plan(
     raw: Any, tools: Mapping[str, ToolDefinition], max_steps: int, agents: OrchestrateLimits | None
 ) -> ReadPlan | Sequence[PlanError]:
     read = read_any_form(raw, limits=agents)
-    if not isinstance(read, ReadPlan) or read.form is PlanForm.ORCHESTRATION:
+    if not isinstance(read, ReadPlan):
+        part = readable_part_of(raw)
+        further = [] if part is None else further_errors(part, tools, max_steps=max_steps)
+        return sorted([*read, *further], key=lambda error: inf if error.tool_index is None else error.tool_index)
+    if read.form is PlanForm.ORCHESTRATION:
         return read
     return validate_plan(read.plan, tools, max_steps=max_steps) or read
 

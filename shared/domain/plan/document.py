@@ -10,7 +10,8 @@ Only the structure is looked at here; whether the calls make sense is `validatio
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -156,6 +157,47 @@ def structural_errors(raw: Any, *, from_model: bool = False) -> Plan | list[Plan
     except (TypeError, ValueError) as error:
         return [invalid_plan(f"the plan is no JSON: {capped(str(error), 200)}")]
     return plan
+
+
+@dataclass(frozen=True, slots=True)
+class ReadablePart:
+    """What can be read of a plan with structural defects: `broken` calls say less than was written.
+
+    Of them `unread` ones say nothing: a `noop` stands in their place. `vague` ones have none of their arguments.
+    """
+
+    plan: Plan
+    broken: frozenset[int]
+    vague: frozenset[int]
+    unread: frozenset[int]
+
+
+def readable_part(calls: Sequence[Any]) -> ReadablePart:
+    """Return what can be read of the calls of a plan, each by itself; precondition: not nested too deeply."""
+    kept: list[Call] = []
+    broken, vague, unread = set[int](), set[int](), set[int]()
+    for number, raw in enumerate(calls):
+        found = _call_of(raw)
+        if found is None:
+            broken.add(number)
+            arguments = raw.get("arguments") if isinstance(raw, Mapping) else None
+            if not isinstance(arguments, Mapping):
+                vague.add(number)
+                arguments = {}
+            if isinstance(raw, Mapping) and raw.get("kind") in (None, "tool"):
+                found = _call_of({"tool_name": raw.get("tool_name"), "arguments": dict(arguments)})
+        if found is None:
+            unread.add(number)
+            found = Call(kind="noop", tool_name="noop")
+        kept.append(found)
+    return ReadablePart(Plan(calls=kept), frozenset(broken), frozenset(vague), frozenset(unread))
+
+
+def _call_of(raw: Any) -> Call | None:
+    try:
+        return Call.model_validate(raw)
+    except ValidationError:
+        return None
 
 
 def _to_error(item: Mapping[str, Any]) -> PlanError:

@@ -29,7 +29,7 @@ from shared.domain.orchestration.plan import OrchestrationPlan
 from shared.domain.orchestration.request import OrchestrateLimits
 from shared.domain.orchestration.validation import PlanDefect
 from shared.domain.orchestration.validation import read_plan as read_orchestration
-from shared.domain.plan.document import Plan, cut_short, structural_errors, whole
+from shared.domain.plan.document import Plan, ReadablePart, cut_short, readable_part, structural_errors, whole
 from shared.domain.plan.errors import PlanError, invalid_plan
 from shared.domain.schema.schemas import MAX_DEPTH
 from shared.domain.values import strict_json
@@ -127,11 +127,27 @@ def read_any_form(
         return [PlanError(None, "", None, "too_deep", {"limit": MAX_DEPTH})]
     if form is PlanForm.ORCHESTRATION:
         return _orchestration(raw, limits or OrchestrateLimits())
-    found = _steps(raw, form, _typed if form is PlanForm.TYPED_STEPS else _numbered, is_strict=not from_model)
+    found = _steps(raw, form, _READERS[form], is_strict=not from_model)
     if not isinstance(found, Plan):
         return found
     kept, dropped = (found, 0) if from_model else cut_short(found)
     return ReadPlan(form, kept, dropped)
+
+
+def readable_part_of(raw: Any) -> ReadablePart | None:
+    """Return what can be read of a document that `read_any_form` refuses; None where that is nothing.
+
+    Of plans for agents nothing more is known.
+    """
+    form = form_of(raw)
+    if form is PlanForm.ORCHESTRATION or is_deeper_than(raw, _MAX_DOCUMENT_DEPTH) or not isinstance(raw, Mapping):
+        return None
+    listed = raw.get("calls" if form is PlanForm.CALLS else "steps")
+    if not isinstance(listed, list) or not listed:
+        return None
+    calls = listed if form is PlanForm.CALLS else list(_READERS[form](listed, []))
+    # What stands for a step that cannot be read is no `noop` of its author's.
+    return readable_part([None if call is _SOMETHING else call for call in calls])
 
 
 def has_typed_steps(raw: Any) -> bool:
@@ -357,3 +373,6 @@ def _decoded(value: Any) -> Any:
 
 def _present(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
+
+
+_READERS: Final[Mapping[PlanForm, _Reader]] = {PlanForm.TYPED_STEPS: _typed, PlanForm.NUMBERED_STEPS: _numbered}

@@ -14,9 +14,9 @@ from typing import Any
 
 from shared.domain.errors import Misconfigured
 from shared.domain.plan.compile import Bound, Outline, Producer, order_errors, outline
-from shared.domain.plan.document import Plan
+from shared.domain.plan.document import Plan, ReadablePart
 from shared.domain.plan.errors import PlanError, format_plan_errors
-from shared.domain.references.grammar import Occurrence, Reference, odd_segments
+from shared.domain.references.grammar import Occurrence, Reference, find_references, odd_segments
 from shared.domain.references.schema_paths import NotInSchema, declared_names, declared_type, follow
 from shared.domain.schema.schemas import MAX_DEPTH, MAX_STEPS, UNKNOWN, Schema, Steps, check_schema, compile_schema
 from shared.domain.tools.definition import ToolDefinition
@@ -66,6 +66,26 @@ def outline_errors(plan: Outline, *, max_steps: int) -> list[PlanError]:
     if count > max_steps:
         errors.append(PlanError(None, "", None, "too_many_steps", {"limit": max_steps, "actual": count}))
     return errors
+
+
+def further_errors(part: ReadablePart, tools: Mapping[str, ToolDefinition], *, max_steps: int) -> list[PlanError]:
+    """Return the defects beside the structural ones of a plan, as far as they can be known while it has these."""
+    return [
+        error
+        for error in validate_plan(part.plan, tools, max_steps=max_steps)
+        if error.tool_index not in part.unread
+        and not (error.tool_index in part.vague and error.type == "invalid_argument")
+        and not (error.tool_index in part.broken and error.type in ("invalid_dependency", "dependency_cycle"))
+        and not (error.type in _OF_OUTPUTS and _step_of(error.template) in part.unread)
+    ]
+
+
+_OF_OUTPUTS = ("no_output_schema", "field_not_found", "type_mismatch")
+"""Types of defects by which a reference does not fit the output that it names."""
+
+
+def _step_of(template: str | None) -> int | None:
+    return next((found.reference.step for found in find_references(template) if found.reference is not None), None)
 
 
 def _kind_errors(number: int, one: Bound, last: int) -> Iterator[PlanError]:

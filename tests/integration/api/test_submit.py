@@ -328,6 +328,36 @@ def test_all_defects_of_a_plan_are_reported_at_once(api: Api) -> None:
     assert "did you mean 'report_write'?" in problem_of(named, 422, "invalid_request")["detail"]
 
 
+@pytest.mark.parametrize("is_typed", [False, True])
+def test_structural_defects_of_a_plan_hide_no_others(api: Api, is_typed: bool) -> None:
+    calls: list[Any] = [
+        {"tool_name": "nobody", "arguments": {}, "retries": -1},
+        {"tool_name": "text_search", "arguments": "no object"},
+        "no call",
+        {"tool_name": "text_search", "arguments": {"query": "$4.output.text"}},
+        {"tool_name": "text_search", "arguments": {"query": "{{ $2.output.text }} {{ $1.output.nothing }}"}},
+    ]
+    plan: dict[str, Any] = {"calls": calls}
+    if is_typed:
+        renamed = {"tool_name": "name", "arguments": "args"}
+        steps = [one if isinstance(one, str) else {renamed.get(k, k): v for k, v in one.items()} for one in calls]
+        plan = {"steps": [one if isinstance(one, str) else {"type": "tool", **one} for one in steps]}
+
+    found = api.http.post("/plans/validate", json={"plan": plan}).json()
+    problem = problem_of(api.http.post("/jobs", json={"input": "a", "plan": plan}), 422, "plan_invalid")
+
+    told = [(error["tool_index"], error["error"]["type"]) for error in found["errors"]]
+    assert told == [
+        (0, "invalid_plan"),
+        (0, "unknown_tool"),
+        (1, "invalid_plan"),
+        (2, "invalid_plan"),
+        (3, "forward_reference"),
+        (4, "field_not_found"),
+    ]
+    assert [(error["tool_index"], error["error"]["type"]) for error in problem["errors"]] == told
+
+
 def test_a_plan_may_only_use_the_tools_that_the_request_allows(api: Api) -> None:
     body = {"plan": {"calls": [search()]}, "tools": ["report_write"]}
 

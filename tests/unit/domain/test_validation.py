@@ -14,7 +14,8 @@ from shared.domain.jobs.states import Effect
 from shared.domain.plan.compile import compile_plan
 from shared.domain.plan.document import Call, Plan, parse_plan
 from shared.domain.plan.errors import PlanError, format_plan_errors
-from shared.domain.plan.validation import MAX_ARGUMENTS_BYTES, validate_plan
+from shared.domain.plan.forms import readable_part_of
+from shared.domain.plan.validation import MAX_ARGUMENTS_BYTES, further_errors, validate_plan
 from shared.domain.references.grammar import Reference
 from shared.domain.schema.schemas import MAX_DEPTH
 from shared.domain.tools.definition import ToolDefinition
@@ -249,6 +250,21 @@ def test_what_is_valid_compiles_and_what_is_not_is_explained(plan: Plan, max_ste
         steps = compile_plan(plan, TOOLS).steps
         assert [step.index for step in steps] == list(range(len(plan.calls)))
         assert all(set(step.inputs) <= set(step.depends_on) for step in steps)
+
+
+@given(
+    st.one_of(
+        json_values,
+        st.fixed_dictionaries({"calls": st.lists(json_values)}),
+        st.fixed_dictionaries({"steps": st.lists(json_values)}),
+    )
+)
+def test_the_readable_part_of_anything_can_be_checked(raw: Any) -> None:
+    part = readable_part_of(raw)
+
+    if part is not None:
+        found = further_errors(part, TOOLS, max_steps=10)
+        assert not {error.tool_index for error in found} & part.unread
 
 
 @given(_plans)
