@@ -186,6 +186,7 @@ def _compose(settings: Settings, database: Database) -> Services:
         conversations=failpoints.around("conversations", ConversationStore(database)),
         batches=failpoints.around("batches", BatchStore(database, new_id())),
         batch_control=failpoints.around("batch_control", BatchControl(database)),
+        workers=worker_registry,
         batch_arrived=asyncio.Event(),
         uploads=Counter(),
         webhooks=WebhookStore(database),

@@ -39,6 +39,7 @@ from shared.store.conversations import ConversationStore
 from shared.store.elicitations import ElicitationStore
 from shared.store.event_log import EventLog
 from shared.store.jobs.signals import Notifier
+from shared.store.jobs.worker_registry import WorkerRegistry
 from shared.store.payloads import PayloadStore
 from shared.store.requests import RequestStore
 from shared.store.schedules import Schedules
@@ -84,6 +85,7 @@ class Services:
     batch_control: BatchControl
     webhooks: WebhookStore
     signing: SigningSecrets
+    workers: WorkerRegistry
     batch_arrived: asyncio.Event
     uploads: Counter[str]
     limits: RateLimits

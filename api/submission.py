@@ -34,6 +34,7 @@ from shared.domain.plan.errors import PlanError, format_plan_errors, invalid_pla
 from shared.domain.plan.forms import PlanForm, ReadPlan, read_any_form, readable_part_of
 from shared.domain.plan.validation import further_errors, validate_plan
 from shared.domain.rounds.block import BlockDefect, LoopBlock, block_refused, merged, parse_block, read_block
+from shared.domain.rounds.evaluate import rule_defects
 from shared.domain.schema.schemas import MAX_DEPTH
 from shared.domain.tools.definition import ToolDefinition
 from shared.domain.tools.names import NameIndex, resolve_name, suggestion
@@ -106,7 +107,18 @@ async def checked_submission(
         submission = await _checked_by_tools(services, tenant, body, given)
     if agent is not None:
         submission = await _assigned(services, submission, body, agent)
+    await _check_planner(services, submission)
     return replace(submission, loop=await with_prompt(services.skills, tenant_id, submission.loop))
+
+
+async def _check_planner(services: Services, submission: Submission) -> None:
+    """Raise `InvalidRequest` for a planner that no worker alive has; while none is there nobody knows."""
+    name = None if submission.loop is None else submission.loop.get("planner")
+    if name is None or (known := await services.workers.planners()) is None or name in known:
+        return
+    there = _listed(sorted(known)) or "none"
+    told = f"no worker has a planner {capped(name, 80)!r}; {suggestion(name, known)}there are {there}"
+    raise block_refused([(("planner",), told)])
 
 
 async def store_job(services: Services, submission: Submission) -> Submitted:
@@ -273,6 +285,7 @@ def _block(request: JobRequest, limits: Limits, tools: Mapping[str, ToolDefiniti
             for path, name in block.called()
             if len(known.candidates(name)) != 1
         ]
+        found += rule_defects(block, tools)
         if request.strategy == Strategy.PLAN or (request.strategy is None and request.agent is None):
             found += _without_rounds(block)
     if block is None or found:

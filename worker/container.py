@@ -27,7 +27,6 @@ from shared.domain.jobs.limits import Limits
 from shared.domain.jobs.states import Lane
 from shared.domain.models.estimate import CHARS_PER_TOKEN
 from shared.domain.models.names import Provider, parse_model_name
-from shared.domain.tools.definition import ToolDefinition
 from shared.failpoints import Failpoints, methods
 from shared.memory import settle_heap
 from shared.ports import (
@@ -406,7 +405,7 @@ class LaneRuntime:
         worker_registry = WorkerRegistry(self._database, self._settings.lease, self._settings.lease_margin)
 
         async def publish() -> None:
-            await announce(worker_registry, self._identity, self._tools.registry.definitions())
+            await announce(worker_registry, self._identity, self._tools)
 
         def changed(source: str, tools: Sequence[Tool]) -> None:
             self._tools.registry.replace(source, tools)
@@ -463,10 +462,9 @@ async def _warm_up(gateway: ModelGateway) -> None:
     settle_heap()
 
 
-async def announce(
-    worker_registry: WorkerRegistry, identity: WorkerIdentity, definitions: Sequence[ToolDefinition]
-) -> None:
-    """Register the worker and publish its tools."""
+async def announce(worker_registry: WorkerRegistry, identity: WorkerIdentity, tools: Tools) -> None:
+    """Register the worker with its planners, and publish its tools."""
+    definitions = tools.registry.definitions()
     await worker_registry.register(
         identity.id,
         identity.name,
@@ -476,5 +474,6 @@ async def announce(
         VERSION,
         process=identity.process,
         bulk_capacity=identity.bulk_capacity,
+        planners=tools.planners.names,
     )
     await worker_registry.publish_tools([definition.model_dump(mode="json") for definition in definitions])

@@ -43,10 +43,19 @@ class StoredAgent(Answer):
 
 
 class DocumentWarning(Answer):
-    """A name in an agent's document that stands for nothing now."""
+    """Something in an agent's document that stands for nothing now, or cannot work."""
 
     path: str = Field(description="A JSON pointer into the document.")
-    code: Literal["tool_missing", "skill_missing", "chained_tool_missing", "chained_tool_unused", "agent_missing"]
+    code: Literal[
+        "tool_missing",
+        "skill_missing",
+        "chained_tool_missing",
+        "chained_tool_unused",
+        "agent_missing",
+        "planner_missing",
+        "arguments_invalid",
+        "field_unknown",
+    ]
     name: str
     message: str
 
@@ -55,7 +64,7 @@ class KeptAgent(StoredAgent):
     """An agent as it has just been stored."""
 
     warnings: list[DocumentWarning] = Field(
-        description="The names in it that stand for nothing; it is stored all the same."
+        description="What in it stands for nothing, or cannot work; it is stored all the same."
     )
 
 
@@ -226,9 +235,10 @@ async def delete_skill(skill_id: NamePath, services: Use, who: Who) -> Response:
 
 async def _warnings(services: Services, tenant_id: str, document: AgentDocument) -> Sequence[Warned]:
     """Return what the document names in vain, by what is published and stored now."""
-    known = {
+    known: dict[str, Any] = {
         "skills": await services.skills.newest(tenant_id, [*document.skills, *prompt_skills(document)]),
         "agents": await services.agents.newest(tenant_id, named_agents(document)),
+        "planners": await services.workers.planners(),
     }
     found = document_warnings(document, tools=await services.catalogue.tools(tenant_id), **known)
     if any(one.code in _OF_TOOLS for one in found):  # the tools of a moment ago may lack one that is there
@@ -236,7 +246,7 @@ async def _warnings(services: Services, tenant_id: str, document: AgentDocument)
     return found
 
 
-_OF_TOOLS = ("tool_missing", "chained_tool_missing")
+_OF_TOOLS = ("tool_missing", "chained_tool_missing", "arguments_invalid")
 
 
 def _kept(kept: Kept, document: dict[str, Any], kind: str) -> Response:

@@ -450,6 +450,7 @@ class Worker(SQLModel, table=True):
     name: str = text_column()
     lanes: list[str] = texts_column(nullable=False)
     tools: list[str] = texts_column(nullable=False)
+    planners: list[str] | None = texts_column()
     capacity: int = int_column()
     bulk_capacity: int = int_column()
     version: str = text_column("")

@@ -271,7 +271,7 @@ class Lifecycle:
 
     async def _announce(self) -> None:
         asked = self._parts.lease.clock()
-        await announce(self._registry, self._identity, self._tools.registry.definitions())
+        await announce(self._registry, self._identity, self._tools)
         self._parts.lease.renewed(asked)
 
     async def _close(self) -> None:
@@ -309,7 +309,7 @@ class Lifecycle:
             await self._abandon(pid)
         if not await self._reconciler.beat(self._lag.take_worst()):
             # The row was removed: a sweep took this worker for dead. What it held is fenced off; it goes on afresh.
-            await announce(self._registry, self._identity, self._tools.registry.definitions())
+            await announce(self._registry, self._identity, self._tools)
             await self._reconciler.beat(timedelta(0))
         for attempt in processes.fenced() if processes is not None else ():
             await self._let_go_of(attempt)

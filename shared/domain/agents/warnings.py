@@ -6,6 +6,7 @@ without the missing tool, and its own document has the warning.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -13,6 +14,8 @@ from typing import Any, Final
 from shared.domain.agents.document import AgentDocument
 from shared.domain.agents.source import pointer
 from shared.domain.errors import capped
+from shared.domain.rounds.evaluate import rule_defects
+from shared.domain.tools.definition import ToolDefinition
 from shared.domain.tools.names import NameIndex
 
 CHAINED_TOOL_MISSING: Final = "chained_tool_missing"
@@ -40,21 +43,27 @@ class Warned:
 
 
 def document_warnings(
-    document: AgentDocument, *, tools: Collection[str], skills: Collection[str], agents: Collection[str]
+    document: AgentDocument,
+    *,
+    tools: Mapping[str, ToolDefinition],
+    skills: Collection[str],
+    agents: Collection[str],
+    planners: Collection[str] | None = None,
 ) -> list[Warned]:
-    """Return which names in a document stand for nothing, and a chained tool that can never be called.
+    """Return which names in a document stand for nothing, and what of it can never work.
 
-    `tools` are those that workers have published, `skills` and `agents` those in use among the ones that the document
-    names (`named_agents`).
+    `tools` are those that workers have published, by name, `skills` and `agents` those in use among the ones that the
+    document names (`named_agents`), `planners` those of the workers, None where nobody knows them.
     """
     return [
+        *_misspelt(document),
         *_tools(document, tools),
         *(
             Warned(f"/skills/{number}", "skill_missing", name, _missing(f"skill {_shown(name)} is not stored"))
             for number, name in enumerate(document.skills)
             if name not in skills
         ),
-        *_looping(document, tools, skills),
+        *_looping(document, tools, skills, planners),
         *_chained(document, tools),
         *(
             Warned(path, "agent_missing", name, _missing(f"agent {_shown(name)} is not in use"))
@@ -99,9 +108,35 @@ def _tools(document: AgentDocument, known: Collection[str]) -> Iterator[Warned]:
             yield Warned(path, "tool_missing", tool.name, _missing(f"no worker offers a tool {_shown(tool.name)}"))
 
 
-def _looping(document: AgentDocument, known: Collection[str], skills: Collection[str]) -> Iterator[Warned]:
+def _misspelt(document: AgentDocument) -> Iterator[Warned]:
+    """Yield the unknown fields that are nearly known ones; all others are kept without a word."""
+    actions = [(("actions", name), action) for name, action in document.actions.items()]
+    for place, part in [((), document), (("limits",), document.limits), *actions]:
+        known = () if part is None else tuple(type(part).model_fields)
+        for name in (part and part.model_extra) or ():
+            if name not in _OTHER_FIELDS and (near := difflib.get_close_matches(name[:100], known, 1, _ALIKE)):
+                told = f"the field {_shown(name)} has no meaning and is kept as it is; did you mean {near[0]!r}?"
+                yield Warned(pointer((*place, name)), "field_unknown", name, told)
+
+
+_ALIKE = 0.85
+_OTHER_FIELDS = frozenset({"system_prompt", "input", "resources", *_SUB_AGENTS})
+"""What documents say in other words."""
+
+
+def _looping(
+    document: AgentDocument,
+    known: Mapping[str, ToolDefinition],
+    skills: Collection[str],
+    planners: Collection[str] | None,
+) -> Iterator[Warned]:
     block = document.loop_block()
     index = NameIndex(known)
+    for path, message in rule_defects(block, known) if block is not None else ():
+        yield Warned(pointer(("loop", *path)), "arguments_invalid", str(path[-1]), message)
+    if block is not None and block.planner is not None and planners is not None and block.planner not in planners:
+        told = _missing(f"no worker has a planner {_shown(block.planner)}")
+        yield Warned("/loop/planner", "planner_missing", block.planner, told)
     for path, name in block.called() if block is not None else ():
         if len(index.candidates(name)) != 1:
             place = pointer(("loop", *path))

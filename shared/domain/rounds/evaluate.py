@@ -11,10 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from shared.domain.errors import InvalidArguments, capped
-from shared.domain.rounds.block import LoopBlock
-from shared.domain.rounds.expressions import ExpressionFailed, holds, rendered
+from shared.domain.rounds.block import BlockDefect, LoopBlock
+from shared.domain.rounds.compile import with_defaults
+from shared.domain.rounds.expressions import ExpressionFailed, holds, rendered, without_expressions
 from shared.domain.rounds.guard import DUPLICATE_OF, SKIPPED
 from shared.domain.rounds.record import RoundRecord
+from shared.domain.schema.schemas import UNKNOWN, Steps, compile_schema
+from shared.domain.tools.definition import ToolDefinition
+from shared.domain.tools.names import NameIndex
+from shared.domain.tools.scoping import unscoped
+from shared.domain.values.pointers import from_pointer
 
 ON_ERROR_SOURCE = "on_error"
 AFTER_SOURCE = "after"
@@ -96,6 +102,30 @@ def after_steps(block: LoopBlock, variables: Mapping[str, Any]) -> list[RuleCall
         for place, rule in enumerate(block.after)
         if rule.when is None or _holds(rule.when, variables, f"/after/{place}/when")
     ]
+
+
+def rule_defects(block: LoopBlock, tools: Mapping[str, ToolDefinition]) -> list[BlockDefect]:
+    """Return what is wrong with the arguments of a block's rules, as far as these are known before they are rendered.
+
+    `tools` maps registered names to definitions; of a tool that is not among them nothing is known.
+    """
+    index = NameIndex(tools)
+    rules = [
+        *((("after", number, "with"), rule.tool, rule.with_) for number, rule in enumerate(block.after)),
+        *((("on_error", number, "with"), rule.tool, rule.with_) for number, rule in enumerate(block.on_error)),
+    ]
+    found: list[BlockDefect] = []
+    steps = Steps()
+    for path, name, given in rules:
+        known = [] if name is None else index.candidates(name)
+        if len(known) == 1:
+            tool = tools[known[0]]
+            arguments = unscoped(
+                with_defaults(without_expressions(given, UNKNOWN), tool.input_schema), tool.user_scoped
+            )
+            broken = compile_schema(tool.input_schema).violations(arguments, partial=True, steps=steps)
+            found += [((*path, *from_pointer(one.pointer)), one.message) for one in broken]
+    return found
 
 
 def prompt_text(block: LoopBlock) -> str | None:

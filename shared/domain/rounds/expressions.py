@@ -131,6 +131,16 @@ def rendered(value: Any, variables: Mapping[str, Any]) -> Any:
     return _Rendering(variables).value(value)
 
 
+def without_expressions(value: Any, stand_in: Any) -> Any:
+    """Return `value` with `stand_in` in the place of each text with an expression; other texts are as rendered."""
+    if isinstance(value, str):
+        is_open = any(match[0] != "\\{{" for match in _TEMPLATE.finditer(value))
+        return stand_in if is_open else value.replace("\\{{", "{{")
+    if isinstance(value, Mapping):
+        return {key: without_expressions(inner, stand_in) for key, inner in value.items()}
+    return [without_expressions(inner, stand_in) for inner in value] if isinstance(value, list) else value
+
+
 class _Rendering:
     def __init__(self, variables: Mapping[str, Any]) -> None:
         self._variables = variables

@@ -84,10 +84,12 @@ class WorkerRegistry:
         *,
         process: str | None = None,
         bulk_capacity: int | None = None,
+        planners: Sequence[str] | None = None,
     ) -> None:
         """Announce a worker process, or refresh what it offers; `process` tells others on its machine which it is.
 
-        Bulk work takes at most `bulk_capacity` of its capacity; None: all of it.
+        Bulk work takes at most `bulk_capacity` of its capacity; None: all of it. `planners` are those that are
+        installed there; None where it plans nothing.
         """
         await self._database.execute(
             "register_worker",
@@ -99,7 +101,13 @@ class WorkerRegistry:
             bulk_capacity=capacity if bulk_capacity is None else bulk_capacity,
             version=version,
             process=process,
+            planners=None if planners is None else list(planners),
         )
+
+    async def planners(self) -> Collection[str] | None:
+        """Return the planners that workers alive have installed, by name; None while no such worker is there."""
+        rows = await self._database.fetch_all("live_planners", lease_seconds=self._lease_seconds)
+        return {name for row in rows for name in row["planners"]} if rows else None
 
     async def heartbeat(
         self, worker_id: UUID, lag: timedelta, *, in_flight: int = 0, late_outcomes: int = 0, counts: Any = None

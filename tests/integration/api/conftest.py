@@ -10,7 +10,7 @@ import base64
 import json
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -116,13 +116,13 @@ class Jobs:
         """Publish `TOOLS`."""
         self.run(lambda database: WorkerRegistry(database, timedelta(seconds=15)).publish_tools(documents(TOOLS)))
 
-    def register_worker(self, *lanes: Lane) -> UUID:
+    def register_worker(self, *lanes: Lane, planners: Sequence[str] | None = None) -> UUID:
         """Announce a live worker of these lanes."""
         worker = new_id()
         worker_registry = lambda database: WorkerRegistry(database, timedelta(seconds=15))  # noqa: E731
         self.run(
             lambda database: worker_registry(database).register(
-                worker, f"test-{worker}", lanes, ["text_search"], 1, "0"
+                worker, f"test-{worker}", lanes, ["text_search"], 1, "0", planners=planners
             )
         )
         return worker

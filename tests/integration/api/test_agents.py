@@ -153,6 +153,28 @@ def test_names_that_nobody_offers_are_stored_and_warned_of(api: Api) -> None:
     assert api.http.put("/agents/plain", json={"name": "plain", "tools": ["text.search"]}).json()["warnings"] == []
 
 
+def test_fields_and_arguments_that_cannot_work_are_warned_of(api: Api) -> None:
+    document = {
+        "name": "misspelt",
+        "structured_outputs": True,
+        "customer": "kept without a word",
+        "limits": {"request_limits": 3},
+        "actions": {"ask": {"promt": "x", "output_schema": {}}},
+        "strategy": "loop",
+        "loop": {"after": [{"tool": "text_search", "with": {"query": 5}}]},
+    }
+
+    warnings = api.http.put("/agents/misspelt", json=document).json()["warnings"]
+
+    assert [(one["path"], one["code"], one["name"]) for one in warnings] == [
+        ("/structured_outputs", "field_unknown", "structured_outputs"),
+        ("/limits/request_limits", "field_unknown", "request_limits"),
+        ("/actions/ask/promt", "field_unknown", "promt"),
+        ("/loop/after/0/with/query", "arguments_invalid", "query"),
+    ]
+    assert "did you mean 'structured_output'?" in warnings[0]["message"]
+
+
 def test_what_an_agent_missed_is_shown_with_its_job(api: Api) -> None:
     put(api, "misser")
     job = api.submit({"agent": "misser", "input": "x"})

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from shared.domain.jobs.states import JobStatus
+from shared.domain.jobs.states import JobStatus, Lane
 from shared.ports import StageClaim
 from shared.store.database import Database
 from shared.store.ids import new_id
 from shared.store.jobs.transitions import PostgresJobStore
-from tests.integration.api.conftest import Api, problem_of
+from tests.integration.api.conftest import Api, MakeApi, problem_of
 
 BLOCK = {
     "max_rounds": 3,
@@ -45,6 +45,45 @@ def test_a_worker_gets_the_block_of_the_request(api: Api) -> None:
     assert job["strategy"] == "loop"
     assert claim.loop == {**BLOCK, "until": ["round >= `2`"]}
     assert claim.limits.max_rounds == 3
+
+
+@pytest.mark.parametrize(
+    ("with_", "place"),
+    [
+        ({"query": 5}, "/after/0/with/query"),
+        ({}, "/after/0/with"),
+        ({"query": "{{ results }}"}, None),
+        ({"query": "\\{{ no expression"}, None),
+    ],
+)
+def test_arguments_of_rules_are_checked_as_far_as_they_are_known(
+    api: Api, with_: dict[str, Any], place: str | None
+) -> None:
+    for rules in ("after", "on_error"):
+        body = {"input": "a", "strategy": "loop", "loop": {rules: [{"tool": "text.search", "with": with_}]}}
+        answer = api.http.post("/jobs", json=body)
+        if place is None:
+            assert answer.status_code == 202
+        else:
+            problem = problem_of(answer, 422, "invalid_request")
+            assert [one["path"] for one in problem["errors"]] == [place.replace("after", rules)]
+
+
+def test_a_planner_is_one_that_a_worker_has(make_api: MakeApi) -> None:
+    api = make_api()
+    body = {"input": "a", "strategy": "loop", "loop": {"planner": "lokup"}}
+    assert api.http.post("/jobs", json=body).status_code == 202, "nobody knows while no worker is there"
+    agent = {"name": "planned", "strategy": "loop", "loop": body["loop"]}
+
+    api.jobs.register_worker(Lane.IO, planners=["lookup"])
+
+    problem = problem_of(api.http.post("/jobs", json=body), 422, "invalid_request")
+    assert [one["path"] for one in problem["errors"]] == ["/planner"]
+    assert "no worker has a planner 'lokup'; did you mean 'lookup'? there are 'lookup'" in problem["detail"]
+    (warning,) = api.http.put("/agents/planned", json=agent).json()["warnings"]
+    assert (warning["path"], warning["code"]) == ("/loop/planner", "planner_missing")
+    problem_of(api.http.post("/jobs", json={"input": "a", "agent": "planned"}), 422, "invalid_request")
+    assert api.http.post("/jobs", json={**body, "loop": {"planner": "lookup"}}).status_code == 202
 
 
 def test_a_job_without_a_block_has_none(api: Api) -> None:

@@ -181,6 +181,7 @@ CREATE TABLE workers (
     name TEXT NOT NULL,
     lanes TEXT[] NOT NULL,
     tools TEXT[] NOT NULL,
+    planners TEXT[],
     capacity INTEGER DEFAULT 0 NOT NULL,
     bulk_capacity INTEGER DEFAULT 0 NOT NULL,
     version TEXT DEFAULT '' NOT NULL,

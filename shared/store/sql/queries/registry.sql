@@ -2,8 +2,8 @@
 
 -- name: register_worker
 -- Announces a worker process.
-INSERT INTO workers (id, name, lanes, tools, capacity, bulk_capacity, version, process)
-VALUES (%(id)s, %(name)s, %(lanes)s, %(tools)s, %(capacity)s, %(bulk_capacity)s, %(version)s, %(process)s)
+INSERT INTO workers (id, name, lanes, tools, planners, capacity, bulk_capacity, version, process)
+VALUES (%(id)s, %(name)s, %(lanes)s, %(tools)s, %(planners)s, %(capacity)s, %(bulk_capacity)s, %(version)s, %(process)s)
 ON CONFLICT (id) DO UPDATE SET tools = excluded.tools, heartbeat_at = planq_now()
 
 -- name: heartbeat
@@ -18,6 +18,11 @@ SELECT id, name, lanes, capacity, version, started_at, heartbeat_at, lag_ms, in_
        counts
 FROM workers
 WHERE heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s) ORDER BY name
+
+-- name: live_planners
+-- The planners of each worker whose lease is alive and that says which it has.
+SELECT planners FROM workers
+WHERE heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s) AND planners IS NOT NULL
 
 -- name: peers
 -- The workers that run in one place (see shared.domain.jobs.processes) and whose lease nobody has ended.
