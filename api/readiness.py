@@ -15,7 +15,7 @@ from celery import Celery
 
 from shared.broker.depth import patient_connection, reply_of, require_service
 from shared.data_folder import LEAST_FREE_BYTES, lacks_space
-from shared.domain.errors import DatabaseUnavailable
+from shared.domain.errors import DatabaseUnavailable, capped
 from shared.domain.jobs.states import Lane
 from shared.store.database import Database, Row
 from shared.store.jobs.worker_registry import WorkerRegistry
@@ -24,6 +24,7 @@ _FRESH_SECONDS = 1.0
 _PATIENCE_SECONDS = 2.0
 
 _FULL_SECONDS = 30.0
+_MOST_CHARS = 1_000
 """How long a database that refused to write for want of space counts as full: nothing says when it can again."""
 
 
@@ -121,8 +122,11 @@ class ReadinessChecks:
 
 
 def _lane(lane: Lane, workers: Sequence[Row]) -> dict[str, Any]:
-    names = [row["name"] for row in workers if lane in row["lanes"]]
-    return _yes(f"{len(names)} alive") if names else _no(f"none alive; start one with `planq worker {lane}`")
+    alive = [row for row in workers if lane in row["lanes"]]
+    lacking = [f"{row['name']}: {'; '.join(row['missing'])}" for row in alive if row["missing"]]
+    if lacking:
+        return _no(capped(" · ".join(lacking), _MOST_CHARS))
+    return _yes(f"{len(alive)} alive") if alive else _no(f"none alive; start one with `planq worker {lane}`")
 
 
 def _yes(detail: str) -> dict[str, Any]:

@@ -419,6 +419,10 @@ class LaneRuntime:
         """Take note of how many workers of this lane live; callable from any thread."""
         self.workers = count
 
+    def missing(self) -> list[str]:
+        """Return what the worker needs and does not have just now, a sentence each; callable from any thread."""
+        return [] if self._mcp is None else self._mcp.away()
+
     def wind_down(self) -> None:
         """Begin no further step here; callable from any thread."""
         if self.dispatcher is not None:

@@ -176,6 +176,7 @@ def _composed(
         restart=restart,
         counted=runtime.count_workers,
         counts=lambda: app.planq_dead_letters.counts,
+        missing=runtime.missing,
     )
     lifecycle = Lifecycle(settings, identity, tools, app, parts, host=host, zygote=zygote, failpoints=failpoints)
     in_flight.ends_in = lifecycle.sweep_in

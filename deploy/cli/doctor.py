@@ -352,6 +352,9 @@ def _workers(workers: Sequence[Row]) -> Finding:
     return Finding("workers", not missing, found, f"{_START}, or {' and '.join(missing)}" if missing else "")
 
 
+_AWAY = "start the server; the worker connects again by itself"
+
+
 def _worker(worker: Row) -> Finding:
     """Say how a live worker fares, as its last heartbeat said."""
     lag, late = worker["lag_ms"], worker["late_outcomes"]
@@ -360,6 +363,8 @@ def _worker(worker: Row) -> Finding:
         f"{late} late outcome{'' if late == 1 else 's'}"
     )
     advice = ""
+    if worker["missing"]:
+        return Finding(f"worker {worker['name']}", False, "; ".join(worker["missing"]), _AWAY)
     if lag > _MOST_LAG_MS:
         advice = (
             "its event loop is held up, by a tool that computes (give it the lane cpu) or by a machine that has too "

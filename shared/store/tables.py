@@ -442,7 +442,8 @@ class Worker(SQLModel, table=True):
     """One worker process; its lease lives as long as `heartbeat_at` is fresh.
 
     It is ended by putting it back to the epoch. Bulk work takes at most `bulk_capacity`. `counts` are totals since
-    its start, `[[name, …, number], …]`; `process` says which one it is (`shared.domain.jobs.processes`), if known.
+    its start, `[[name, …, number], …]`; `missing` says in sentences what it needs and lacks; `planners` are those
+    that it has installed; `process` says which one it is (`shared.domain.jobs.processes`), if known.
     """
 
     __tablename__ = "workers"
@@ -460,6 +461,7 @@ class Worker(SQLModel, table=True):
     in_flight: int = int_column()
     late_outcomes: int = bigint_column()
     counts: Any = json_column()
+    missing: list[str] | None = texts_column()
     process: str | None = text_column(nullable=True)
 
 

@@ -14,7 +14,7 @@ import math
 import os
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
@@ -75,7 +75,8 @@ class HeartbeatParts:
 
     `loop_of` returns that loop; `received` counts the messages that the worker has taken; `restart` ends the worker
     with an exit code that makes a supervisor start it again. `counted` gets how many workers of the lane live;
-    `counts` returns what the worker's consumer has counted since its start, by name and labels.
+    `counts` returns what the worker's consumer has counted since its start, by name and labels, `missing` what the
+    worker lacks.
     """
 
     here: InFlight
@@ -86,6 +87,7 @@ class HeartbeatParts:
     restart: Callable[[], None]
     counted: Callable[[int], None] = lambda _: None
     counts: Callable[[], Mapping[tuple[str, ...], int]] = dict
+    missing: Callable[[], Sequence[str]] = list
 
 
 class Lifecycle:
@@ -134,6 +136,7 @@ class Lifecycle:
             parts.lease,
             self._publisher,
             counts=lambda: {**tools.agent_services.counts, **self._swept, **parts.counts()},
+            missing=parts.missing,
         )
         self._work: set[asyncio.Task[None]] = set()
         self._sweep_timer = SweepTimer()

@@ -8,7 +8,7 @@ of the database changes nothing by itself: while it is away nothing can be taken
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Protocol
 from uuid import UUID
@@ -121,14 +121,18 @@ class Reconciler:
         lease: Lease,
         publisher: Publisher,
         counts: Callable[[], Mapping[tuple[str, ...], int]] = dict,
+        missing: Callable[[], Sequence[str]] = list,
     ) -> None:
-        """`counts` returns what the worker has counted since its start, by name and labels."""
+        """`counts` returns what the worker has counted since its start, by name and labels, `missing` what it
+        needs and lacks.
+        """
         self._registry = worker_registry
         self._worker_id = worker_id
         self._here = here
         self._lease = lease
         self._publisher = publisher
         self._counts = counts
+        self._lacks = missing
         self._missing: set[Attempt] = set()
 
     async def beat(self, lag: timedelta) -> bool:
@@ -143,6 +147,7 @@ class Reconciler:
             in_flight=len(self._here.attempts()),
             late_outcomes=self._here.late_outcomes,
             counts=[[*labels, number] for labels, number in sorted(self._counts().items())] or None,
+            missing=self._lacks(),
         )
         if applied:
             await self.compare(asked)

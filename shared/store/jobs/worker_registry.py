@@ -110,12 +110,19 @@ class WorkerRegistry:
         return {name for row in rows for name in row["planners"]} if rows else None
 
     async def heartbeat(
-        self, worker_id: UUID, lag: timedelta, *, in_flight: int = 0, late_outcomes: int = 0, counts: Any = None
+        self,
+        worker_id: UUID,
+        lag: timedelta,
+        *,
+        in_flight: int = 0,
+        late_outcomes: int = 0,
+        counts: Any = None,
+        missing: Sequence[str] = (),
     ) -> bool:
         """Renew a lease and say how the worker fares: its loop's lag, its attempts, the outcomes that came too late.
 
-        `counts` are totals since its start, `[[name, label, …, number], …]`. False when the worker's row is gone, so
-        that its lease cannot be renewed any more.
+        `counts` are totals since its start, `[[name, label, …, number], …]`; `missing` says in sentences what it
+        needs and lacks. False when the worker's row is gone, so that its lease cannot be renewed any more.
         """
         row = await self._database.fetch_one(
             "heartbeat",
@@ -124,6 +131,7 @@ class WorkerRegistry:
             in_flight=in_flight,
             late_outcomes=late_outcomes,
             counts=as_json(counts),
+            missing=list(missing) or None,
         )
         self._silence.beat()
         return row is not None

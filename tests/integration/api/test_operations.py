@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Awaitable
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic
@@ -56,6 +57,26 @@ def test_ready_needs_a_live_worker_for_each_lane(make_api: MakeApi) -> None:
     assert half.json()["checks"]["worker_cpu"]["detail"] == "none alive; start one with `planq worker cpu`"
     ready = eventually(lambda: (r := api.http.get("/readyz")).status_code == 200 and r)
     assert ready.json()["status"] == "ready"
+
+
+def test_ready_says_what_a_worker_lacks(make_api: MakeApi) -> None:
+    api = make_api()
+    worker = api.jobs.register_worker(Lane.IO, Lane.CPU)
+    told = "the required MCP server 'search' is away: ConnectError"
+
+    def beat(*missing: str) -> None:
+        def work(database: Database) -> Awaitable[bool]:
+            return WorkerRegistry(database, timedelta(seconds=15)).heartbeat(worker, timedelta(0), missing=missing)
+
+        assert api.jobs.run(work)
+
+    beat(told)
+    lacking = api.http.get("/readyz")
+    beat()
+
+    assert lacking.status_code == 503
+    assert lacking.json()["checks"]["worker_io"] == {"ok": False, "detail": f"test-{worker}: {told}"}
+    assert eventually(lambda: api.http.get("/readyz").status_code == 200)
 
 
 def test_ready_says_that_a_disk_is_full(api: Api, tmp_path: Path) -> None:
@@ -300,7 +321,7 @@ FORMS: list[tuple[str, Any, str, list[str]]] = [
         "numbered, structure",
         {"steps": [{"step_number": 1, "tool_name": "text_search", "depends_on": [7]}]},
         "numbered_steps",
-        ["/steps/0/depends_on/0"],
+        ["/steps/0/depends_on/0", "/steps/0"],
     ),
     (
         "agents",

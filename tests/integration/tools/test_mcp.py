@@ -424,6 +424,32 @@ def test_required_server_that_is_away_stops_the_worker(tmp_path: Path, entry: En
         asyncio.run(scenario())
 
 
+def test_required_server_that_goes_away_is_reported_until_it_is_back(tmp_path: Path, context: ToolContext) -> None:
+    registry = Registry()
+    probe = HttpProbe(tmp_path)
+
+    async def scenario() -> None:
+        entry = {**probe.entry, "planq": {"required": True}}
+        async with connected(tmp_path, registry.replace, probe=entry, elder=stdio("elder.py", tmp_path)) as toolbox:
+            registry.extend(toolbox.tools())
+            assert toolbox.away() == []
+            probe.kill()
+            shout = registry.find("probe_shout")
+            assert shout is not None
+            with pytest.raises(ExecutionFailed):
+                await shout.call({"text": "here"}, context)
+            (told,) = toolbox.away()
+            assert told.startswith("the required MCP server 'probe' is away: ")
+            await asyncio.to_thread(probe.start)
+            await until(lambda: toolbox.away() == [], "the server is back")
+
+    probe.start()
+    try:
+        asyncio.run(scenario())
+    finally:
+        probe.kill()
+
+
 def test_no_file_gives_no_tools_and_imports_no_sdk() -> None:
     code = (
         "import asyncio, sys\n"

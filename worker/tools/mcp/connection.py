@@ -94,6 +94,11 @@ class ServerConnection:
         await self._attempted.wait()
         return self._client is not None
 
+    @property
+    def is_connected(self) -> bool:
+        """False while the server is away; `problem` says why, as far as planq has noticed it."""
+        return self._client is not None
+
     async def aclose(self) -> None:
         """Close the connection and end a stdio server; returns when its process is gone or was given up."""
         self._stopping.set()

@@ -126,6 +126,14 @@ class McpToolbox:
         """Return the tools of every server that has been reached, also of one that is away just now."""
         return [tool for tools in self._tools.values() for tool in tools]
 
+    def away(self) -> list[str]:
+        """Return a sentence for each required server that is away just now; callable from any thread."""
+        return [
+            f"the required MCP server {one.server.name!r} is away: {one.problem}"
+            for one in self._connections
+            if one.server.planq.required and not one.is_connected
+        ]
+
     async def aclose(self) -> None:
         """Close all connections and end the stdio servers."""
         await asyncio.gather(*(connection.aclose() for connection in self._connections))

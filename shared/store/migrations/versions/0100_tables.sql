@@ -191,6 +191,7 @@ CREATE TABLE workers (
     in_flight INTEGER DEFAULT 0 NOT NULL,
     late_outcomes BIGINT DEFAULT 0 NOT NULL,
     counts JSON,
+    missing TEXT[],
     process TEXT,
     CONSTRAINT pk_workers PRIMARY KEY (id)
 );

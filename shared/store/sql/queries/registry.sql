@@ -9,13 +9,13 @@ ON CONFLICT (id) DO UPDATE SET tools = excluded.tools, heartbeat_at = planq_now(
 -- name: heartbeat
 -- Renews a worker's lease; database time decides. A worker whose row was swept is not resurrected: no row comes back.
 UPDATE workers SET heartbeat_at = planq_now(), lag_ms = %(lag_ms)s, in_flight = %(in_flight)s,
-    late_outcomes = %(late_outcomes)s, counts = %(counts)s
+    late_outcomes = %(late_outcomes)s, counts = %(counts)s, missing = %(missing)s
 WHERE id = %(id)s RETURNING id
 
 -- name: live_workers
 -- The workers whose lease is alive.
 SELECT id, name, lanes, capacity, version, started_at, heartbeat_at, lag_ms, in_flight, late_outcomes,
-       counts
+       counts, missing
 FROM workers
 WHERE heartbeat_at > planq_now() - make_interval(secs => %(lease_seconds)s) ORDER BY name
 
