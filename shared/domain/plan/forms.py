@@ -41,7 +41,7 @@ _MAX_DOCUMENT_DEPTH = MAX_DEPTH + 8
 QUESTION_TYPES: Final = ("elicitation", "clarify_intent")
 _STEP_TYPES = ("tool", *QUESTION_TYPES, "noop", "abort")
 _TYPED_FIELDS = frozenset({"id", "type", "name", "args", "reason", "retries", "content", "elicitation"})
-_QUESTION_FIELDS = frozenset({"message", "schema", "requestedSchema"})
+_QUESTION_FIELDS = frozenset({"message", "schema", "requestedSchema", "question"})
 _NUMBERED_FIELDS = frozenset(
     {"step_number", "description", "tool_name", "tool_arguments", "depends_on", "success_criteria", "status"}
 )
@@ -301,7 +301,7 @@ def _question_of(
     if schema is not None and not isinstance(schema, Mapping):
         found = excerpt(schema)
         return {}, [invalid_plan(f"expected JSON Schema of an object, found {found}", f"{place}/{field}", number)]
-    texts = (given.get("message"), content)
+    texts = (given.get("message"), content, given.get("question"))
     message = next((text for text in texts if isinstance(text, str) and text.strip()), None)
     return _present(message=message, requested_schema=schema or None), []
 

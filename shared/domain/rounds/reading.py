@@ -291,7 +291,7 @@ def _question(given: Mapping[str, Any]) -> TurnQuestion | Malformed:
     schema = decoded(nested.get("requestedSchema", nested.get("schema")) or {})
     if not isinstance(schema, Mapping):
         return _malformed(invalid_plan(f"expected JSON Schema of an object, found {excerpt(schema)}", "/schema"))
-    message = _text(nested, "message") or _text(given, "content")
+    message = _text(nested, "message", "question") or _text(given, "content")
     if not message and not schema:
         return _malformed(invalid_plan(f"an {ELICITATION} needs a message, a text", "/message"))
     return TurnQuestion(message, dict(schema))

@@ -12,11 +12,11 @@ that only passes them on says nothing; any other is refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from shared.domain.agents.source import DocumentDefect, DocumentPath, DocumentSource, read_source
-from shared.domain.errors import InvalidRequest
+from shared.domain.errors import InvalidRequest, capped
 from shared.domain.rounds.block import PROMPT_VARIABLES, LoopBlock, read_block
 from shared.domain.rounds.workflow_expressions import (
     NotExpressible,
@@ -50,8 +50,13 @@ _FIELDS = {
 }
 _MOST_LISTED = 20
 _VELOCITY = re.compile(
-    r"(?P<comment>##[^\n]*)|(?P<directive>#[A-Za-z@*{]\w*)|\$!?(?:\{(?P<braced>[^}]*)\}|(?P<name>[A-Za-z_]\w*(?:\.\w+)*))"
+    r"(?P<comment>##[^\n]*)|(?P<directive>#[A-Za-z@*{]\w*)(?P<given>\([^()\n]*\))?"
+    r"|\$!?(?:\{(?P<braced>[^}]*)\}|(?P<name>[A-Za-z_]\w*(?:\.\w+)*))"
 )
+_CONDITION = re.compile(r"\(\s*\$!?\{?\s*(?P<name>[A-Za-z_]\w*(?:\.\w+)*)\s*\}?\s*\)")
+_EACH = re.compile(r"\(\s*\$(?P<item>[A-Za-z_]\w*)\s+in\s+\$\{?(?P<name>[A-Za-z_]\w*)\}?\s*\)")
+_SUMMARY = "resultSummary"
+"""What Agently writes where results are too long; `results` is shortened by planq itself."""
 
 
 def import_workflow(source: str | bytes, variables: Mapping[str, Any] | None = None) -> LoopBlock:
@@ -79,6 +84,91 @@ def _refusal(defects: list[DocumentDefect]) -> InvalidRequest:
     ordered = sorted(defects, key=lambda defect: (defect.line or 0, defect.path))
     listed = sentence_list([defect.render() for defect in ordered], _MOST_LISTED)
     return InvalidRequest(f"the workflow cannot be imported: {listed}", errors=[one.to_json() for one in ordered])
+
+
+_REFUSED = "#"
+"""In the place of an item's name: the whole block is refused, and nothing in it a second time."""
+
+
+class _Velocity:
+    """One Velocity template on its way to a prompt of ours; `refuse` gets the line of what cannot be said."""
+
+    def __init__(self, text: str, refuse: Callable[[int, str], None]) -> None:
+        self._text = text
+        self._refuse = refuse
+        self._open: list[tuple[str, str, int]] = []
+        """Directives that wait for their `#end`: which, the name of a loop's item, the line."""
+
+    def translated(self) -> str:
+        written: list[str] = []
+        last = 0
+        for match in _VELOCITY.finditer(self._text):
+            if not self._is_left_out():
+                written.append(self._text[last : match.start()])
+            last = match.end()
+            found = self._translated(match, self._text.count("\n", 0, match.start()) + 1)
+            written.append(found)
+        for directive, _, line in self._open:
+            self._refuse(line, f"{directive} has no #end")
+        return "".join([*written, self._text[last:]])
+
+    def _translated(self, match: re.Match[str], line: int) -> str:
+        if match["comment"]:
+            return ""
+        if match["directive"]:
+            return self._directive(match, line)
+        inserted = self._insertion((match["braced"] or match["name"] or "").strip(), line)
+        return "" if self._is_left_out() else inserted
+
+    def _directive(self, match: re.Match[str], line: int) -> str:
+        directive, given = match["directive"], match["given"] or ""
+        if directive == "#end":
+            if not self._open:
+                self._refuse(line, "#end closes nothing")
+                return given
+            self._open.pop()
+            return "" if self._is_left_out() else given
+        if directive == "#if" and (found := _CONDITION.fullmatch(given)):
+            name = _own_name(found["name"])
+            self._insertion(found["name"], line)
+            self._open.append((directive, _SUMMARY if name == _SUMMARY else "", line))
+            return ""
+        if directive == "#foreach" and (found := _EACH.fullmatch(given)) and _own_name(found["name"]) == "results":
+            written = "" if self._is_left_out() else "{{results}}"
+            self._open.append((directive, found["item"], line))
+            return written
+        self._refuse(line, f"{capped(directive + given, 100)} cannot be said here")
+        if directive in ("#if", "#foreach", "#macro", "#define"):
+            self._open.append((directive, _REFUSED, line))
+        return ""
+
+    def _is_left_out(self) -> bool:
+        """True within a loop, which is translated as a whole, and where planq has nothing to say."""
+        return any(name for _, name, _ in self._open)
+
+    def _insertion(self, name: str, line: int) -> str:
+        """Return what stands for a reference; refuses one that means nothing here."""
+        items = [item for directive, item, _ in self._open if directive == "#foreach"]
+        first, _, field = name.partition(".")
+        if _REFUSED in (item for _, item, _ in self._open):
+            return ""
+        if first in items:
+            if field.lower() not in _FIELDS["results"]:
+                self._refuse(
+                    line, f"a result has no {field!r}; known fields are {', '.join(sorted(_FIELDS['results']))}"
+                )
+            return ""
+        own = _own_name(name)
+        if own == _SUMMARY:
+            return ""
+        if own not in PROMPT_VARIABLES:
+            self._refuse(line, f"nothing is called {name!r}; known names are {', '.join(PROMPT_VARIABLES)}")
+        return f"{{{{{own}}}}}"
+
+
+def _own_name(name: str) -> str:
+    """Return a variable of Agently's as planq spells it: its own templates begin them with a capital."""
+    return name[:1].lower() + name[1:]
 
 
 class _Compiler:
@@ -235,24 +325,13 @@ class _Compiler:
         block["prompt"] = {"text": self._velocity(path, text)}
 
     def _velocity(self, path: DocumentPath, text: str) -> str:
-        """Return a Velocity template with our own insertions; its directives cannot be said."""
+        """Return a Velocity template with our own insertions.
 
-        def inserted(match: re.Match[str]) -> str:
-            if match["comment"]:
-                return ""
-            line = text.count("\n", 0, match.start()) + 1
-            if match["directive"]:
-                self._refuse(path, f"line {line} of the template: {match['directive']} cannot be said here")
-                return ""
-            name = (match["braced"] or match["name"] or "").strip()
-            if name not in PROMPT_VARIABLES:
-                known = ", ".join(PROMPT_VARIABLES)
-                self._refuse(
-                    path, f"line {line} of the template: nothing is called {name!r}; known names are {known}"
-                )
-            return f"{{{{{name}}}}}"
-
-        return _VELOCITY.sub(inserted, text)
+        What stands under a condition stays, for an insertion without a value is empty. A loop over the results
+        becomes `{{results}}`, which says of each what such a loop may. Other directives cannot be said.
+        """
+        template = _Velocity(text, lambda line, told: self._refuse(path, f"line {line} of the template: {told}"))
+        return template.translated()
 
     def _tool_names(self, path: DocumentPath, value: Any, block: dict[str, Any]) -> None:
         if isinstance(value, str) and (name := identity(value)) is not None:

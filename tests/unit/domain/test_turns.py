@@ -85,6 +85,7 @@ def test_the_arguments_of_a_numbered_call_may_refer_to_any_earlier_call() -> Non
         ({"type": "elicitation", "message": "Which?", "schema": json.dumps(CITY)}, TurnQuestion("Which?", CITY)),
         ({"type": "elicitation", "elicitation": {"message": "W", "requestedSchema": CITY}}, TurnQuestion("W", CITY)),
         ({"type": "clarify_intent", "content": "Which?"}, TurnQuestion("Which?", {})),
+        ({"type": "clarify_intent", "question": "Which?"}, TurnQuestion("Which?", {})),
         ({"type": "tool_calls", "calls": [], "elicitation": {"message": "W"}}, TurnQuestion("W", {})),
         ({"type": "abort", "reason": "no network"}, Abort("no network")),
         ({"type": "abort"}, Abort("the planner gave no reason")),

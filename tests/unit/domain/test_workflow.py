@@ -150,6 +150,62 @@ def test_what_the_caller_sets_is_given_beside() -> None:
     assert "--var mine=@FILE" in refused(document)[(3, "/plan/input/promptTemplate")]
 
 
+TEMPLATE = """\
+You plan. {"type": "tool"}
+Asked: ${Query}
+#if(${Context})
+Given: ${Context}
+#end
+#if(${Results})
+Results
+#foreach($one in $Results)
+   - ${one.Name} ($one.Args)#if($one.Result) gives ${one.Result}#end#if($one.Error) failed: ${one.Error}#end
+#end
+#end
+#if(${ResultSummary})In short: ${ResultSummary}#end
+End.
+"""
+"""With the directives and names of Agently's own template."""
+
+
+def imported_prompt(template: str) -> str:
+    block = import_workflow(
+        "stage: {loop: {plan: {action: 'llm/core:plan', input: {promptTemplate: '${mine}'}}, "
+        "exec: {action: 'llm/exec:run_plan', when: len(plan.steps) > 0, goto: {task: loop}}}}",
+        {"mine": template},
+    )
+    assert block.prompt is not None
+    assert block.prompt.text is not None
+    return block.prompt.text
+
+
+def test_conditions_and_the_loop_of_agentlys_own_template_are_translated() -> None:
+    prompt = imported_prompt(TEMPLATE)
+
+    told = " ".join(prompt.split())
+    assert told == 'You plan. {"type": "tool"} Asked: {{query}} Given: {{context}} Results {{results}} End.'
+
+
+@pytest.mark.parametrize(
+    ("template", "told"),
+    [
+        ("#if($query && $context) x #end", "line 1 of the template: #if($query && $context) cannot be said here"),
+        ("#if($query) x #else y #end", "#else"),
+        ("a\n#foreach($t in $tools) $t #end", "line 2 of the template: #foreach($t in $tools) cannot be said here"),
+        ("#foreach($r in $results) $r.name $query.length #end", "nothing is called 'query.length'"),
+        ("#foreach($r in $results) $r.id #end", "a result has no 'id'; known fields are args, error, name, result"),
+        ("#if($query) x", "#if has no #end"),
+        ("x #end", "#end closes nothing"),
+        ("#set($a = 1)", "#set"),
+    ],
+)
+def test_what_else_velocity_can_say_is_refused(template: str, told: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        imported_prompt(template)
+
+    assert told in str(refused.value)
+
+
 BROKEN = """\
 init: {results: [1], computed: "${query}"}
 stage:
