@@ -101,7 +101,9 @@ CRASH_POINTS: Mapping[str, Collection[str]] = {
     "poster": methods(SendsDeliveries),
     "sweep": methods(SweepStore),
     "sweep_publisher": methods(Publisher),
-    "worker_registry": methods(WorkerRegistry) - methods(SweepStore) - {"live", "unfinished", "broken_invariants"},
+    "worker_registry": methods(WorkerRegistry)
+    - methods(SweepStore)
+    - {"live", "unfinished", "broken_invariants", "planners"},
 }
 """What a worker process does to the world, by port: see `shared.failpoints`."""
 

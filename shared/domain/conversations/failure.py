@@ -12,9 +12,9 @@ from shared.domain import errors
 
 NO_DATA = "Unable to retrieve data"
 UNAVAILABLE = "The assistant is not available at the moment. Please try again later."
-TOO_MUCH = "This is more than I can read at once. Please send less, or begin a new conversation."
+BEYOND_CONTEXT = "This is more than I can read at once. Please send less, or begin a new conversation."
 TOO_LONG = "This took too long. Please try again."
-TOO_MUCH = "This needs more than is allowed here. Please ask for less at once."
+BEYOND_BUDGET = "This needs more than is allowed here. Please ask for less at once."
 STOPPED = "This request was stopped."
 NOT_POSSIBLE = "Something went wrong. Please try again later."
 
@@ -41,8 +41,8 @@ _SENTENCES: tuple[tuple[str, tuple[type[errors.PlanqError], ...]], ...] = (
             errors.WorkerLost,
         ),
     ),
-    (TOO_MUCH, (errors.BudgetExceeded,)),
-    (TOO_MUCH, (errors.ContextExceeded,)),
+    (BEYOND_BUDGET, (errors.BudgetExceeded,)),
+    (BEYOND_CONTEXT, (errors.ContextExceeded,)),
     (STOPPED, (errors.Aborted, errors.Cancelled, errors.AnswerDeclined)),
 )
 _BY_CODE = {kind.code: sentence for sentence, kinds in _SENTENCES for kind in kinds}

@@ -81,12 +81,21 @@ def test_a_tool_failure_takes_two_and_keeps_the_partial_results(play: Play) -> N
 
 @pytest.mark.parametrize(("guard", "made"), [({}, 2), ({"consecutive_limit": 2}, 1)])
 def test_the_guard_blocks_repetitions_in_the_one_plan_of_a_model(
-    play: Play, guard: dict[str, int], made: int
+    play: Play, monkeypatch: pytest.MonkeyPatch, guard: dict[str, int], made: int
 ) -> None:
     model = ScriptedModel.planning(*[("say", {"text": "pay"})] * 6, ("broken", {}))
     loop = {"guard": guard} if guard else None
 
     async def scenario(harness: Harness) -> Any:
+        accept_plan = harness.store.accept_plan
+
+        async def accept(*arguments: Any, **options: Any) -> Any:
+            """Accept the plan without beginning it, and see whether anything of the job is wrong as it stands then."""
+            accepted = await accept_plan(*arguments, **(options | {"take": None}))
+            assert await harness.worker_registry.broken_invariants() == []
+            return accepted
+
+        monkeypatch.setattr(harness.store, "accept_plan", accept)
         job, steps = await harness.run(loop=loop)
         resumed = await harness.requests.resume("default", job["id"], after=0)
         harness.published += resumed.wakes

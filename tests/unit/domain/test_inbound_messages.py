@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from shared.domain import errors
-from shared.domain.conversations.failure import NO_DATA, TOO_LONG, TOO_MUCH, UNAVAILABLE, told, told_of_call
+from shared.domain.conversations.failure import (
+    BEYOND_BUDGET,
+    BEYOND_CONTEXT,
+    NO_DATA,
+    TOO_LONG,
+    UNAVAILABLE,
+    told,
+    told_of_call,
+)
 from shared.domain.conversations.inbound import CanonicalMessage, checked_text
 from shared.domain.conversations.wording import (
     MAX_TEXT_CHARS,
@@ -192,7 +200,9 @@ def test_an_ordinary_prompt_is_taken(prompt: str) -> None:
 
 
 def test_people_are_told_of_errors_in_plain_sentences() -> None:
-    assert told(errors.BudgetExceeded.code) == TOO_MUCH
+    assert told(errors.BudgetExceeded.code) == BEYOND_BUDGET
+    assert told(errors.ContextExceeded.code) == BEYOND_CONTEXT
+    assert BEYOND_BUDGET != BEYOND_CONTEXT
     assert told(errors.RateLimited.code) == told(errors.AuthFailed.code) == UNAVAILABLE
     assert told(errors.JobTimedOut.code) == TOO_LONG
     assert told_of_call(errors.TimedOut.code) == told(errors.ToolFailed.code) == NO_DATA

@@ -6,8 +6,8 @@ WITH unfinished AS (
 ), counted AS (
     SELECT j.id,
            count(s.index) FILTER (WHERE s.status IN ('pending', 'ready', 'running', 'waiting'))::int AS open_steps,
-           count(s.index) FILTER (WHERE s.status = 'failed' AND j.on_failure = 'halt')::int AS failed_steps,
-           min(s.index) FILTER (WHERE s.status = 'failed' AND j.on_failure = 'halt') AS halt_index,
+           count(s.index) FILTER (WHERE s.status = 'failed' AND j.on_failure = 'halt' AND NOT s.is_known)::int AS failed_steps,
+           min(s.index) FILTER (WHERE s.status = 'failed' AND j.on_failure = 'halt' AND NOT s.is_known) AS halt_index,
            count(s.index) FILTER (WHERE s.status IN ('ready', 'running', 'waiting'))::int AS movable,
            count(s.index) FILTER (WHERE s.status = 'waiting' AND s.elicitation_id IS NOT NULL)::int AS questions
     FROM unfinished j LEFT JOIN steps s ON s.job_id = j.id AND s.round = j.round
