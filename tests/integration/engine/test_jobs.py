@@ -90,7 +90,7 @@ def test_the_guard_blocks_repetitions_in_the_one_plan_of_a_model(
         accept_plan = harness.store.accept_plan
 
         async def accept(*arguments: Any, **options: Any) -> Any:
-            """Accept the plan without beginning it, and see whether anything of the job is wrong as it stands then."""
+            """Accept the plan without beginning it, and see whether the job is as it should be then."""
             accepted = await accept_plan(*arguments, **(options | {"take": None}))
             assert await harness.worker_registry.broken_invariants() == []
             return accepted

@@ -93,12 +93,15 @@ def test_a_worker_that_hears_nothing_ends_to_be_started_again(make_scene: MakeSc
     job = scene.submit(("test_hold", {"seconds": 0}))
 
     def has_ended() -> bool:
-        # As if the sweeper had published it once already. The watchdog looks for what was published a moment ago, and
-        # on a busy machine may look too late: the next time would only come half a minute later.
-        scene.sql("UPDATE jobs SET wakes = 1, wake_at = now() WHERE status = 'queued' AND stage_worker IS NULL")
+        # As if the sweeper had published it once already, so that it does so again now and not in half a minute. What
+        # it has published for the second time stays as it is: the watchdog believes what it has seen twice.
+        scene.sql(
+            "UPDATE jobs SET wakes = 1, wake_at = now()"
+            " WHERE status = 'queued' AND stage_worker IS NULL AND wakes < 2"
+        )
         return process.poll() is not None
 
-    eventually(has_ended, every=4, what="the deaf worker has ended")
+    eventually(has_ended, 120, every=1, what="the deaf worker has ended")
     assert process.returncode == 75
     assert "consumer_stalled" in scene.stack.log("io-1").read_text()
     scene.stack.run_worker("io", 2)
