@@ -94,7 +94,7 @@ def _retry(row: Row) -> _Document | None:
         "stage": kept["stage"],
         "attempts": kept["tried"]["tries"],
         "next_attempt_at": shown_time(row["next_attempt_at"]),
-        "error": kept["error"],
+        "error": parsed(kept["error"]),
     }
 
 

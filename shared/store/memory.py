@@ -59,14 +59,14 @@ class PostgresMemory:
         return changed
 
     async def emit(self, context: ToolContext, kind: str, data: Mapping[str, Any]) -> bool:
-        place = {"round": context.round, "index": context.step_index}
         given = {
             "job_id": UUID(context.job_id),
             "tenant_id": context.tenant_id,
-            **place,
+            "round": context.round,
+            "index": context.step_index,
             "attempt": context.attempt,
             "kind": kind,
-            "data": as_json({**place, **data}),
+            "data": as_json(data),
         }
         # The lock comes in a statement of its own: an event of another attempt before it is seen only by the next
         # one.

@@ -328,11 +328,13 @@ class RequestStore:
         Where failures are recorded, that is what was cut off in the round that had not ended. `in_doubt` are steps
         without success whose tool has to find out first whether it took effect. `seconds` is the time that its steps
         get, None for the job's limit on a plan. Raises `NotFound`, and `Conflict` for a turn of a conversation while
-        another one is active.
+        another one is active, and for the job of a batch's line that has been retried since.
         """
         value = await self._change("planq_resume_job", job_id, tenant_id, after, list(in_doubt), seconds)
         if value.get("is_busy"):
             raise Conflict(f"another turn of job {job_id}'s conversation is active; resume it once that has ended")
+        if value.get("is_replaced"):
+            raise Conflict(f"the line of job {job_id} was retried, and has another job by now; look at its batch")
         status = JobStatus(value["status"])
         if not value["applied"]:
             return Asked(False, status)

@@ -11,7 +11,7 @@ from shared.domain.errors import Misconfigured
 from shared.domain.tenants.envelope import ENVELOPE_ENTROPY_BYTES, Sealed, Unopenable, seal, unseal
 from shared.domain.tenants.master_keys import MasterKey
 from shared.domain.webhooks.signing import OVERLAP, SIGNING_ENTROPY_BYTES, signing_secret
-from shared.store.database import Database
+from shared.store.database import Database, query
 from shared.store.ids import new_id
 from shared.store.secrets import newest_master
 
@@ -42,8 +42,7 @@ class SigningSecrets:
         prefix = _prefix(endpoint_id)
         rows = await self._database.fetch_all("signing_secrets", tenant_id=tenant_id, prefix=prefix)
         if not rows:
-            # Whoever else does so at the same moment uses the same name, and one of both is stored.
-            await self._add("add_signing_secret", tenant_id, f"{prefix}first")
+            await self._add("add_signing_secret", tenant_id, f"{prefix}first", prefix)
             rows = await self._database.fetch_all("signing_secrets", tenant_id=tenant_id, prefix=prefix)
         return [self._opened(tenant_id, row["name"], Sealed(row["key_id"], bytes(row["sealed"]))) for row in rows]
 
@@ -53,17 +52,23 @@ class SigningSecrets:
         Raises `Misconfigured` without a master key.
         """
         prefix = _prefix(endpoint_id)
-        return await self._add(
-            "rotate_signing_secret", tenant_id, f"{prefix}{new_id()}", prefix=prefix, overlap=OVERLAP
-        )
+        return await self._add("rotate_signing_secret", tenant_id, f"{prefix}{new_id()}", prefix, overlap=OVERLAP)
 
-    async def _add(self, statement: str, tenant_id: str, name: str, **given: str | timedelta) -> str:
+    async def _add(self, statement: str, tenant_id: str, name: str, prefix: str, **more: timedelta) -> str:
         text = signing_secret(os.urandom(SIGNING_ENTROPY_BYTES))
         self._learned(text)
         sealed = seal(text, tenant_id, name, newest_master(self._masters), os.urandom(ENVELOPE_ENTROPY_BYTES))
-        await self._database.execute(
-            statement, tenant_id=tenant_id, name=name, key_id=sealed.key_id, sealed=sealed.body, **given
-        )
+        given = {
+            "tenant_id": tenant_id,
+            "name": name,
+            "prefix": prefix,
+            "key_id": sealed.key_id,
+            "sealed": sealed.body,
+            **more,
+        }
+        async with self._database.connection() as connection, connection.transaction():
+            await connection.execute(query("lock_signing_secrets"), given)  # apart: what others add counts after it
+            await connection.execute(query(statement), given)
         return text
 
     def _opened(self, tenant_id: str, name: str, sealed: Sealed) -> str:

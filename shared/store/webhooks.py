@@ -7,8 +7,12 @@ from uuid import UUID
 
 from shared.domain.errors import Conflict, NotFound
 from shared.domain.webhooks.deliveries import DeliveryStatus
-from shared.store.database import Database, Row, as_json
+from shared.store.database import Database, Row, as_json, query
 from shared.store.ids import new_id
+
+
+_PIECE = 1_000
+"""Deliveries of an endpoint that are removed in one transaction."""
 
 
 class WebhookStore:
@@ -30,15 +34,17 @@ class WebhookStore:
 
     async def create(self, tenant_id: str, url: str, events: Sequence[str], description: str, most: int) -> Row:
         """Store an endpoint; raises `Conflict` where the tenant has `most` already."""
-        row = await self._database.fetch_one(
-            "create_endpoint",
-            tenant_id=tenant_id,
-            id=new_id(),
-            url=url,
-            events=list(events),
-            description=description,
-            most=most,
-        )
+        given = {
+            "tenant_id": tenant_id,
+            "id": new_id(),
+            "url": url,
+            "events": list(events),
+            "description": description,
+            "most": most,
+        }
+        async with self._database.connection() as connection, connection.transaction():
+            await connection.execute(query("lock_endpoints"), given)  # apart: what others add counts after it
+            row = await (await connection.execute(query("create_endpoint"), given)).fetchone()
         if row is None:
             raise Conflict(f"expected at most {most} endpoints; remove one that is not used any more")
         return row
@@ -68,7 +74,13 @@ class WebhookStore:
         return row
 
     async def delete(self, tenant_id: str, id: UUID) -> None:
-        """Remove an endpoint with its secrets and its deliveries; raises `NotFound`."""
+        """Remove an endpoint with its secrets and its deliveries; raises `NotFound`.
+
+        It is disabled first, and its deliveries go in pieces: nothing that ends meanwhile waits for that.
+        """
+        await self.change(tenant_id, id, is_disabled=True)
+        while await self._database.execute("purge_endpoint", tenant_id=tenant_id, id=id, limit=_PIECE) == _PIECE:
+            pass
         if await self._database.fetch_one("delete_endpoint", tenant_id=tenant_id, id=id) is None:
             raise NotFound(f"there is no endpoint {id}")
 

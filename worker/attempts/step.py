@@ -266,14 +266,13 @@ class StepRunner:
 
     async def _note(self, claim: StepClaim, tool: Tool, arguments: Mapping[str, Any]) -> None:
         """Tell of arguments that were dropped, and in a conversation of those that look like code; both go on."""
-        place: dict[str, Any] = {"round": claim.ref.round, "index": claim.ref.index, "tool": claim.tool_name}
         if dropped := [name for name in tool.definition.user_scoped if name in claim.arguments]:
-            data = {**place, "parameters": dropped}
+            data = {"tool": claim.tool_name, "parameters": dropped}
             await persist(lambda: self._store.note_step(claim, PARAMETER_OVERRIDE, data))
         if claim.context_id == str(claim.ref.job_id):
             return
         if warnings := suspicious_arguments(arguments):
-            data = {**place, "warnings": warnings[:_MOST_WARNINGS]}
+            data = {"tool": claim.tool_name, "warnings": warnings[:_MOST_WARNINGS]}
             await persist(lambda: self._store.note_step(claim, SUSPICIOUS_ARGUMENTS, data))
 
     async def _ask_ahead(self, claim: StepClaim) -> Sequence[tuple[int, Elicitation]]:

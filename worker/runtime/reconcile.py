@@ -22,6 +22,10 @@ from worker.engine.in_flight import InFlightWork
 
 _log = logging.getLogger("planq.lifecycle")
 
+_REPEATABLE = (Effect.PURE, Effect.READ, Effect.IDEMPOTENT)
+_MOST_RELEASES = 2
+"""How often a step whose attempt ended here without an outcome is handed back uncounted; then it counts as a loss."""
+
 
 class InFlight(Protocol):
     """What runs in this worker, as its heartbeat thread may ask for it and cut it off."""
@@ -166,7 +170,12 @@ class Reconciler:
         self._here.cut_off(gone, (lambda: renewed(asked)) if asked is not None else (lambda: None))
         missing = {attempt for attempt in held if not self._here.is_here(attempt)}
         for attempt in missing & self._missing:
-            await self._hand_back(held[attempt])
+            item = held[attempt]
+            if item.effect in _REPEATABLE and item.releases >= _MOST_RELEASES:
+                # It comes back and back and never ends: something about it cannot be stored, say.
+                await self._registry.abandon(self._worker_id, attempt)
+            else:
+                await self._hand_back(item)
         self._missing = missing
         self._here.keep_abandoned(set(held))
 

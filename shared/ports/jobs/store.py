@@ -427,7 +427,7 @@ class JobStore(Protocol):
         ...
 
     async def note_step(self, claim: StepClaim, kind: str, data: Mapping[str, Any]) -> bool:
-        """Append an event about a step, `data` with its `round` and `index`; at most once of each kind.
+        """Append an event about a step, `data` (not empty) beside its `round` and `index`; at most once of each kind.
 
         False where it is there, or the job has ended.
         """

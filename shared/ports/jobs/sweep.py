@@ -348,11 +348,15 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """An attempt that a worker holds in the database: `effect` is None for a stage, `again` wakes the next one."""
+    """An attempt that a worker holds in the database: `effect` is None for a stage, `again` wakes the next one.
+
+    `releases` counts the attempts before it that used up no retry; 0 for a stage.
+    """
 
     attempt: Attempt
     effect: Effect | None
     again: Wake
+    releases: int = 0
 
 
 def job_of(place: Place) -> UUID:

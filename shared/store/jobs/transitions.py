@@ -396,7 +396,7 @@ class PostgresJobStore:
         return await history(self._database, tenant_id, conversation_id, job_id)
 
     async def note_step(self, claim: StepClaim, kind: str, data: Mapping[str, Any]) -> bool:
-        applied: bool = await self._database.call("planq_note_step", claim.ref.job_id, kind, as_json(data))
+        applied: bool = await self._database.call("planq_note_step", *_fence(claim)[:3], kind, as_json(data))
         return applied
 
     async def holds_step(self, claim: StepClaim) -> bool:

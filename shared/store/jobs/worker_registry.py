@@ -477,7 +477,7 @@ def _held(row: Row) -> Held:
         return Held(attempt, None, stage_again(row["job_id"], status, number, priority, row["agent_name"], links))
     ref = _ref(row)
     again = StepWake(ref, Lane(row["lane"]), row["tool_name"], number + 1, priority, links)
-    return Held(Attempt(ref, number), Effect(row["effect"]), again)
+    return Held(Attempt(ref, number), Effect(row["effect"]), again, row["releases"])
 
 
 def _lost_step(row: Row) -> LostStep:

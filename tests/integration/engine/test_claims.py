@@ -288,3 +288,23 @@ def test_a_database_that_was_away_costs_no_work_that_nobody_took(play: Play) -> 
     step, published, job_id = play(scenario, ScriptedModel(), [held.tool])
     assert (step["status"], step["attempt"]) == ("succeeded", 1)
     assert all(wake == RespondWake(job_id) for wake in published)
+
+
+@pytest.mark.parametrize(("effect", "ended"), [("read", ("failed", 5)), ("unsafe", ("ready", 5))])
+def test_what_comes_back_for_the_third_time_without_an_end_counts_as_a_loss(
+    play: Play, effect: str, ended: tuple[str, int]
+) -> None:
+    """Else a step whose end cannot be stored is called for ever. An unsafe one that was never called may go on."""
+
+    async def scenario(harness: Harness) -> Any:
+        job_id = await planned(harness)
+        compare = reconciler(harness)
+        for _ in range(5):
+            assert await harness.store.claim_step(StepRef(job_id, 0, 0)) is not None
+            await compare.beat(timedelta(0))
+            await compare.beat(timedelta(0))
+            await harness.sweeper.sweep()
+        step = await step_of(harness, job_id)
+        return step["status"], step["attempt"]
+
+    assert play(scenario, ScriptedModel(), [Held(effect).tool]) == ended

@@ -103,7 +103,7 @@ def test_calls_that_end_while_others_are_reserved_count_once_and_at_every_moment
 def test_a_call_that_is_recorded_while_another_is_reserved_is_seen_once(play: Play) -> None:
     # Pins: used and held were read by two statements, and a call that was recorded between them was in neither.
     async def scenario(harness: Harness) -> Any:
-        one, two = await family(harness, 2, {"max_model_calls": 1})
+        _, one, two = await family(harness, 3, {"max_model_calls": 1})
         wanted = fresh(CALL)
         await harness.store.reserve(holder(one), wanted)
         waiting = b"SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'budget_holds'::regclass"

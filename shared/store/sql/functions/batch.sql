@@ -349,7 +349,8 @@ BEGIN
 END $$;
 
 -- RetryRequested: the failed lines wait again, to become new jobs; what their jobs have used stays spent. A batch that has
--- completed is in progress again. Returns {found, applied, status, lines}: how many there are.
+-- completed is in progress again. A line whose job runs again since it was resumed is none of them. Returns {found, applied,
+-- status, lines}: how many there are.
 CREATE FUNCTION planq_retry_batch(p_batch uuid, p_tenant text) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     v_status text;
@@ -359,10 +360,14 @@ BEGIN
     IF NOT FOUND OR v_status NOT IN ('in_progress', 'completed') THEN
         RETURN json_build_object('found', FOUND, 'applied', false, 'status', v_status, 'lines', 0);
     END IF;
+    -- Who resumes the job of one of them waits, and then sees that the line has gone on without it (planq_resume_job).
+    PERFORM FROM batch_lines WHERE batch_id = p_batch AND tenant_id = p_tenant AND status = 'failed'
+    ORDER BY line FOR NO KEY UPDATE;
     -- The number under which a line was settled stays, so that none is given twice.
-    UPDATE batch_lines SET status = 'valid', job_id = NULL, error = NULL, finished_at = NULL, cost_usd = NULL,
+    UPDATE batch_lines l SET status = 'valid', job_id = NULL, error = NULL, finished_at = NULL, cost_usd = NULL,
         input_tokens = 0, output_tokens = 0
-    WHERE batch_id = p_batch AND tenant_id = p_tenant AND status = 'failed';
+    WHERE batch_id = p_batch AND tenant_id = p_tenant AND status = 'failed'
+      AND NOT EXISTS (SELECT FROM jobs j WHERE j.id = l.job_id AND NOT j.is_joined);
     GET DIAGNOSTICS v_lines = ROW_COUNT;
     IF v_lines > 0 THEN
         UPDATE batches SET status = 'in_progress', failed = failed - v_lines, admitted = admitted - v_lines, finished_at = NULL

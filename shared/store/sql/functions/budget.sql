@@ -13,7 +13,8 @@
 --            `least`. Where the price of the question and of each token of the reply is null, it is taken to be what the
 --            tree's tokens have cost so far
 --   p_made   {input, output, cost, calls}: what calls of the same claim have used that are not recorded yet
--- The reservation replaces an earlier one of the same stage or step. All of one tree take turns by its row in `budgets`.
+-- The reservation replaces an earlier one of the same stage or step. All of one tree take turns by its row in `budgets`, after
+-- the root's row as long as it may be paused here; who cuts the claim off meanwhile waits, and then sees what is held.
 -- Returns {reply_tokens} | {exceeded, most, used} | {paused} | {late}: the claim is not the holder's any more.
 CREATE FUNCTION planq_reserve(p_holder json, p_wanted json, p_made json, p_own json) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
@@ -65,7 +66,16 @@ BEGIN
     v_root := coalesce(j.root_job_id, j.id);
     v_asks := coalesce((j.budget->>'ask')::boolean, false);
     INSERT INTO budgets (root_job_id, tenant_id) VALUES (v_root, j.tenant_id) ON CONFLICT DO NOTHING;
+    PERFORM FROM budgets WHERE root_job_id = v_root AND warned_at IS NOT NULL;
+    IF NOT FOUND THEN
+        PERFORM FROM jobs WHERE id = v_root FOR NO KEY UPDATE;
+    END IF;
     SELECT * INTO b FROM budgets WHERE root_job_id = v_root FOR UPDATE;
+    IF v_index < 0 THEN
+        PERFORM FROM jobs WHERE id = v_job FOR SHARE;
+    ELSE
+        PERFORM FROM steps WHERE job_id = v_job AND round = (p_holder->>'round')::int AND index = v_index FOR SHARE;
+    END IF;
     -- By its own: another attempt may have reserved while this one waited for its turn.
     IF v_attempt >= 0 AND NOT planq_has_claim(v_job, (p_holder->>'round')::int, v_index, v_attempt) THEN
         RETURN '{"late": true}';
@@ -106,7 +116,6 @@ BEGIN
     END IF;
     IF v_share >= (j.budget->>'soft')::float8 AND b.warned_at IS NULL THEN
         -- The holder of the job's row appends its events, so that a reader who follows them misses none.
-        PERFORM FROM jobs WHERE id = v_root FOR NO KEY UPDATE;
         IF NOT EXISTS (SELECT FROM events WHERE job_id = v_root AND kind = 'budget_warning') THEN
             PERFORM planq_append_event(b.tenant_id, v_root, 'budget_warning', json_build_object(
                 'soft', j.budget->'soft', 'tokens', u.tokens, 'cost_usd', u.cost, 'model_calls', u.calls,
@@ -176,10 +185,14 @@ LANGUAGE sql STABLE AS $$
               AND s.status = 'running' AND s.attempt = p_attempt) END
 $$;
 
--- Keeps what open calls of jobs may have cost held while these are cut off; called before that.
+-- Keeps what open calls of jobs may have cost held while these are cut off; called before that. The caller holds the jobs'
+-- rows, and from here on their running steps: what these are just reserving is stored before it looks.
 CREATE FUNCTION planq_owe(p_jobs uuid[]) RETURNS void LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 BEGIN
+    PERFORM FROM steps s WHERE s.job_id = ANY (p_jobs) AND s.status = 'running'
+      AND EXISTS (SELECT FROM jobs j WHERE j.id = s.job_id AND j.budget IS NOT NULL)
+    ORDER BY s.job_id, s.round, s.index FOR NO KEY UPDATE OF s;
     UPDATE budget_holds q SET owed_until = planq_now() + planq_owing()
     WHERE q.job_id = ANY (p_jobs) AND planq_is_held(q);
 END $$;

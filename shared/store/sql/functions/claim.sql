@@ -108,7 +108,7 @@ BEGIN
 END $$;
 
 -- What is kept of a stage's failed tries, where they are of the stage at which the job stands now; else null.
---   p_retry {stage, round, resumes, tried: {tries, requests, seconds}, error}
+--   p_retry {stage, round, resumes, tried: {tries, requests, seconds}, error}, the error as a text that holds JSON
 CREATE FUNCTION planq_present_retry(p_retry json, p_status text, p_round int, p_resumes int) RETURNS json
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN p_retry->>'stage' = p_status AND (p_retry->>'round')::int = p_round
@@ -146,9 +146,10 @@ END $$;
 
 -- StepsClaimed: takes those of a round's steps `p_indices` that are ready and whose time has come. Of several, those
 -- that somebody else is just moving are passed over: so two of these, or one and a transition of the whole job, never
--- wait for each other in a circle. Returns rows (claim) in plan order.
-CREATE FUNCTION planq_claim_steps(p_job uuid, p_round int, p_indices int[], p_worker uuid) RETURNS TABLE (claim json)
-LANGUAGE plpgsql
+-- wait for each other in a circle. Returns rows (index, claim) in plan order: a claim holds what users, tools and models wrote,
+-- and is taken apart nowhere in SQL, which refuses JSON with \u0000.
+CREATE FUNCTION planq_claim_steps(p_job uuid, p_round int, p_indices int[], p_worker uuid)
+RETURNS TABLE (index int, claim json) LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 DECLARE
@@ -165,7 +166,7 @@ BEGIN
     END IF;
     IF cardinality(p_indices) > 1 THEN
         SELECT coalesce(array_agg(f.index ORDER BY f.index), '{}') INTO v_free FROM (
-            SELECT index FROM steps WHERE job_id = p_job AND round = p_round AND index = ANY (p_indices)
+            SELECT steps.index FROM steps WHERE job_id = p_job AND round = p_round AND steps.index = ANY (p_indices)
               AND status = v_ready AND run_at <= planq_now()
             FOR NO KEY UPDATE SKIP LOCKED
         ) f;
@@ -174,10 +175,11 @@ BEGIN
         UPDATE steps SET status = 'running', attempt = attempt + 1, worker_id = p_worker,
             started_at = coalesce(started_at, planq_clock()),
             deadline = planq_now() + make_interval(secs => timeout_seconds), wake_at = NULL, wakes = 0
-        WHERE job_id = p_job AND round = p_round AND index = v_index AND status = v_ready AND run_at <= planq_now()
+        WHERE job_id = p_job AND round = p_round AND steps.index = v_index AND status = v_ready AND run_at <= planq_now()
         RETURNING * INTO s;
         IF FOUND THEN
             v_events := v_events || planq_step_started(s);
+            index := v_index;
             claim := planq_step_claim(s);
             RETURN NEXT;
         END IF;
@@ -251,6 +253,7 @@ SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_has
 AS $$
 DECLARE
     v_mine int[];
+    v_claimed int[] := '{}';
     v_ready json[] := '{}';
     v_taken json[] := '{}';
     v_stage planq_stage;
@@ -265,12 +268,12 @@ BEGIN
             WHERE t.lane = p_lane ORDER BY t.index LIMIT p_steps
         ) m;
         IF v_mine IS NOT NULL THEN
-            SELECT coalesce(array_agg(c.claim), '{}') INTO v_taken
+            SELECT coalesce(array_agg(c.claim), '{}'), coalesce(array_agg(c.index), '{}') INTO v_taken, v_claimed
             FROM planq_claim_steps(p_job, p_round, v_mine, p_worker) c;
         END IF;
     END IF;
     FOR r IN SELECT t.value FROM json_array_elements(p_result->'ready') t
-             WHERE NOT EXISTS (SELECT FROM unnest(v_taken) c WHERE c->>'index' = t.value->>'index') LOOP
+             WHERE (t.value->>'index')::int <> ALL (v_claimed) LOOP
         v_ready := v_ready || r.value;
     END LOOP;
     IF p_stage AND p_result->>'job_status' IN ('responding', 'planning') THEN

@@ -91,6 +91,8 @@ DECLARE
     j jobs%ROWTYPE;
     v_below uuid[];
 BEGIN
+    -- The jobs above, too: whose time has run out there waits, and then sees that it is held below.
+    PERFORM planq_lock_lineages(ARRAY[p_job]);
     SELECT * INTO j FROM jobs WHERE id = p_job AND tenant_id = p_tenant FOR NO KEY UPDATE;
     IF j.id IS NULL THEN
         RETURN json_build_object('found', false, 'applied', false);
@@ -137,7 +139,8 @@ END $$;
 -- when it is resumed itself. What a job had come to before a chained tool is kept while that tool is tried again. Where
 -- failures are recorded, none of them is the job's, and only what was cut off with it is tried again; where that was in no
 -- round, its next round is planned. `p_seconds` is the time that the steps get, null for the limit on a plan. A turn that
--- has ended becomes its conversation's active one again; `is_busy` where another one is.
+-- has ended becomes its conversation's active one again; `is_busy` where another one is. One of a batch is
+-- not resumed once its line has been retried (`is_replaced`).
 -- Returns {found, applied, status, round, stage_attempt, ready: [{index, lane, tool_name}], priority, agent, root: the
 -- outermost job}; the caller publishes `ready`, or
 -- the stage that the status stands for.
@@ -181,6 +184,12 @@ BEGIN
     ELSIF c.active_job_id <> p_job THEN
         RETURN json_build_object('found', true, 'applied', false, 'status', j.status, 'is_busy', true);
     ELSE
+        IF j.batch_id IS NOT NULL THEN
+            PERFORM FROM batch_lines WHERE batch_id = j.batch_id AND line = j.batch_line AND job_id = p_job FOR SHARE;
+            IF NOT FOUND THEN
+                RETURN json_build_object('found', true, 'applied', false, 'status', j.status, 'is_replaced', true);
+            END IF;
+        END IF;
         UPDATE conversations SET active_job_id = p_job WHERE id = c.id;
         v_again := planq_reopen_steps(p_job, j.round, j.on_failure, p_in_doubt);
         v_status := CASE

@@ -34,6 +34,8 @@ DECLARE
     v_begun uuid[] := '{}';
     v_ended uuid[] := '{}';
     v_job uuid := p_job->>'id';
+    v_active uuid;
+    v_next uuid;
     v_run_at timestamptz;
     v_missed uuid;
 BEGIN
@@ -68,10 +70,16 @@ BEGIN
         v_run_at := CASE WHEN a.begins THEN planq_now() + make_interval(secs => m.debounce_seconds) ELSE planq_never() END;
         PERFORM planq_submit_jobs(json_build_array(p_job), c.id, v_run_at);
         IF a.interrupts THEN
-            -- It may just have ended by itself.
-            v_ended := ARRAY(
-                SELECT e::uuid FROM json_array_elements_text(planq_cancel_job(c.active_job_id, m.tenant_id)->'ended') e);
-            v_begun := v_begun || array_remove(ARRAY[(planq_settle_turn(c.active_job_id)->>'next')::uuid], NULL);
+            v_active := c.active_job_id;
+            LOOP
+                v_ended := ARRAY(
+                    SELECT e::uuid FROM json_array_elements_text(planq_cancel_job(v_active, m.tenant_id)->'ended') e);
+                v_next := planq_settle_turn(v_active)->>'next';
+                -- It may just have ended by itself: then the one that begins after it is the one to be interrupted.
+                EXIT WHEN cardinality(v_ended) > 0 OR v_next IS NULL OR v_next = v_job;
+                v_active := v_next;
+            END LOOP;
+            v_begun := v_begun || array_remove(ARRAY[v_next], NULL);
         ELSIF a.begins AND m.debounce_seconds = 0 THEN
             v_begun := v_begun || v_job;
         END IF;

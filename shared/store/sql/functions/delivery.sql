@@ -31,9 +31,13 @@ BEGIN
     INSERT INTO deliveries (id, tenant_id, endpoint_id, target, recipient, job_id, batch_id, event, body, run_at, created_at)
     SELECT uuidv7(), p_tenant, r.endpoint, r.target, r.recipient, p_job, p_batch, p_event, v_body, v_now, v_now
     FROM (
-        SELECT e.id AS endpoint, NULL AS target, e.id::text AS recipient FROM endpoints e
-        WHERE e.tenant_id = p_tenant AND NOT e.is_disabled AND e.events && v_wanted
-          AND (p_job IS NULL OR p_batch IS NULL)
+        SELECT e.id AS endpoint, NULL AS target, e.id::text AS recipient FROM (
+            -- One that is being removed or disabled is passed over: nobody's end waits for that. Who disables or removes one
+            -- that is taken here waits for this commit, and finds the delivery.
+            SELECT id FROM endpoints
+            WHERE tenant_id = p_tenant AND NOT is_disabled AND events && v_wanted AND (p_job IS NULL OR p_batch IS NULL)
+            FOR SHARE SKIP LOCKED
+        ) e
         UNION ALL
         SELECT NULL, p_callback, planq_recipient(p_tenant, p_callback) WHERE p_callback IS NOT NULL
     ) r;

@@ -13,20 +13,27 @@ BEGIN
     INSERT INTO events (tenant_id, job_id, kind, data) SELECT e.tenant, e.job, e.kind, e.data FROM unnest(p_events) e;
 END $$;
 
--- Appends an event about a step, whose place `p_data` names as `round` and `index`, where the job has not ended and there
--- is none of its kind about that step. Says whether it did. The job is locked first, so that a
--- repeat waits for what it repeats.
-CREATE FUNCTION planq_note_step(p_job uuid, p_kind text, p_data json) RETURNS boolean LANGUAGE plpgsql AS $$
+-- How the data of an event about a step begins, by which such events are found: they may hold \u0000, and nothing of that can
+-- be taken apart. The rest is an object that is not empty.
+CREATE FUNCTION planq_place(p_round int, p_index int) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT format('{"round":%s,"index":%s,', p_round, p_index)
+$$;
+
+-- Appends an event about a step, `p_data` beside its place, where the job has not ended and there is none of its kind about
+-- that step. Says whether it did. The job is locked first, so that a repeat waits for what it repeats.
+CREATE FUNCTION planq_note_step(p_job uuid, p_round int, p_index int, p_kind text, p_data json) RETURNS boolean
+LANGUAGE plpgsql AS $$
 DECLARE
     v_tenant text;
 BEGIN
     SELECT tenant_id INTO v_tenant FROM jobs WHERE id = p_job AND finished_at IS NULL FOR NO KEY UPDATE;
     IF NOT FOUND OR EXISTS (
-        SELECT FROM events WHERE job_id = p_job AND kind = p_kind
-          AND (data ->> 'round')::int = (p_data ->> 'round')::int AND (data ->> 'index')::int = (p_data ->> 'index')::int
+        SELECT FROM events
+        WHERE job_id = p_job AND kind = p_kind AND starts_with(data::text, planq_place(p_round, p_index))
     ) THEN
         RETURN false;
     END IF;
-    PERFORM planq_append_event(v_tenant, p_job, p_kind, p_data);
+    PERFORM planq_append_event(v_tenant, p_job, p_kind,
+                               (planq_place(p_round, p_index) || substr(p_data::text, 2))::json);
     RETURN true;
 END $$;

@@ -447,6 +447,9 @@ CREATE FUNCTION planq_skip_after(p_job uuid, p_round int, p_index int) RETURNS i
 DECLARE
     v_count int;
 BEGIN
+    -- Claims take a single step and hold no job: what is claimed in this moment goes on, and dooms nothing.
+    PERFORM FROM steps WHERE job_id = p_job AND round = p_round AND index > p_index AND status = 'ready'
+    ORDER BY index FOR NO KEY UPDATE;
     WITH RECURSIVE doomed (index) AS (
         SELECT index FROM steps
         WHERE job_id = p_job AND round = p_round

@@ -259,7 +259,6 @@ BEGIN
     RETURNING * INTO s;
     PERFORM planq_append_event(j.tenant_id, i.job, 'plan_accepted',
         json_build_object('round', j.round, 'steps', 1, 'reused', 0, 'source', 'chained'));
-    -- Not by planq_take, which takes claims apart: arguments may hold \u0000.
     IF i.take_steps > 0 AND s.lane = p_lane THEN
         SELECT array_agg(c.claim) INTO v_taken FROM planq_claim_steps(i.job, j.round, ARRAY[s.index], p_worker) c;
     END IF;

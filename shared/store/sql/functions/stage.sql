@@ -74,7 +74,7 @@ BEGIN
     UPDATE jobs SET stage_worker = NULL, deadline = NULL, wakes = 0,
         run_at = least(planq_now() + p_delay, expires_at), wake_at = least(planq_now() + p_delay, expires_at),
         stage_retry = json_build_object(
-            'stage', status, 'round', round, 'resumes', resumes, 'tried', p_tried, 'error', p_error)
+            'stage', status, 'round', round, 'resumes', resumes, 'tried', p_tried, 'error', p_error::text)
     WHERE id = p_job AND status IN ('planning', 'responding') AND stage_worker IS NOT NULL
       AND stage_attempt = p_attempt
     RETURNING tenant_id, status, run_at INTO j;

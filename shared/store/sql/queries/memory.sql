@@ -87,10 +87,11 @@ WITH running AS (
       AND attempt = %(attempt)s AND status = 'running'
 ), appended AS (
     INSERT INTO events (tenant_id, job_id, kind, data)
-    SELECT r.tenant_id, r.job_id, %(kind)s, %(data)s FROM running r
+    SELECT r.tenant_id, r.job_id, %(kind)s,
+           (planq_place(%(round)s, %(index)s) || substr(%(data)s::json::text, 2))::json FROM running r
     WHERE NOT EXISTS (
         SELECT FROM events e WHERE e.job_id = r.job_id AND e.kind = %(kind)s
-          AND (e.data ->> 'round')::int = %(round)s AND (e.data ->> 'index')::int = %(index)s
+          AND starts_with(e.data::text, planq_place(%(round)s, %(index)s))
     )
 )
 SELECT EXISTS (SELECT FROM running) AS ran

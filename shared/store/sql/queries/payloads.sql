@@ -42,14 +42,13 @@ INSERT INTO payload_objects (location, tenant_id) VALUES (%(location)s, %(tenant
 -- name: mark_objects
 -- Objects that are no payload's bytes and were noted a while ago: from now on no put refers to them. Those that were
 -- doomed before, and whose remover died, come again.
-UPDATE payload_objects d SET is_doomed = true
-FROM (
+WITH old AS MATERIALIZED (  -- a join may look for others again and again
     SELECT o.location FROM payload_objects o
     WHERE o.created_at < planq_now() - make_interval(secs => %(seconds)s)
       AND NOT EXISTS (SELECT 1 FROM payloads p WHERE p.location = o.location)
     ORDER BY o.created_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-) o
-WHERE d.location = o.location
+)
+UPDATE payload_objects d SET is_doomed = true FROM old WHERE d.location = old.location
 RETURNING d.location
 
 -- name: forget_objects
@@ -59,11 +58,11 @@ DELETE FROM payload_objects WHERE location = ANY (%(locations)s) AND is_doomed
 -- name: collect_payloads
 -- Removes payloads that nothing refers to and nobody has touched for a while. A transaction that makes a reference touches the row in
 -- the same transaction: then the row is locked and skipped, or fresh when it is looked at again under the lock.
-DELETE FROM payloads d USING (
+WITH old AS MATERIALIZED (  -- see mark_objects
     SELECT p.hash, p.tenant_id FROM payloads p
     WHERE p.created_at < planq_now() - make_interval(secs => %(seconds)s)
       AND NOT EXISTS (SELECT 1 FROM steps s WHERE s.payload_hash = p.hash AND s.tenant_id = p.tenant_id)
       AND NOT EXISTS (SELECT 1 FROM artifacts a WHERE a.payload_hash = p.hash AND a.tenant_id = p.tenant_id)
     ORDER BY p.created_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-) p
-WHERE d.hash = p.hash AND d.tenant_id = p.tenant_id
+)
+DELETE FROM payloads d USING old WHERE d.hash = old.hash AND d.tenant_id = old.tenant_id

@@ -63,12 +63,13 @@ FOR UPDATE SKIP LOCKED
 -- name: delete_purgeable_batch
 -- Deletes the batch in one status that ended first, with its lines, if that was more than `seconds` ago, or longer than its
 -- tenant keeps jobs that ended so. Its jobs may then go, too: they ended before it.
-DELETE FROM batches b WHERE b.id IN (
+WITH old AS MATERIALIZED (  -- IN, and a join, may look for another one again and again
     SELECT d.id FROM batches d JOIN tenants t ON t.id = d.tenant_id
     WHERE d.status = %(status)s AND d.finished_at IS NOT NULL
       AND d.finished_at < planq_kept_since(t.config, %(status)s, %(seconds)s)
     ORDER BY d.finished_at LIMIT 1 FOR UPDATE OF d SKIP LOCKED
 )
+DELETE FROM batches b USING old WHERE b.id = old.id
 
 -- name: delete_purgeable_jobs
 -- Deletes jobs that this transaction has locked, with everything that hangs on them; a child or a fork that was made
@@ -118,7 +119,7 @@ WHERE is_active AND budget IS NOT NULL AND last_job_id = ANY (%(ids)s)
 
 -- name: delete_old_deliveries
 -- Removes deliveries that ended long enough ago, oldest first.
-DELETE FROM deliveries WHERE id IN (
+DELETE FROM deliveries WHERE id = ANY (ARRAY(  -- see delete_purgeable_batch
     SELECT id FROM deliveries WHERE finished_at < planq_now() - %(before)s::interval ORDER BY finished_at LIMIT %(limit)s
     FOR UPDATE SKIP LOCKED
-)
+))

@@ -37,8 +37,13 @@ ORDER BY expires_at IS NOT NULL, created_at DESC
 -- name: add_signing_secret
 -- Stores the first secret that signs for somebody; nothing where somebody else has done so.
 INSERT INTO tenant_secrets (tenant_id, name, key_id, sealed, created_at, updated_at)
-VALUES (%(tenant_id)s, %(name)s, %(key_id)s, %(sealed)s, planq_now(), planq_now())
-ON CONFLICT (tenant_id, name) DO NOTHING
+SELECT %(tenant_id)s, %(name)s, %(key_id)s, %(sealed)s, planq_now(), planq_now()
+WHERE NOT EXISTS (SELECT FROM tenant_secrets
+                  WHERE tenant_id = %(tenant_id)s AND starts_with(name, %(prefix)s) AND expires_at IS NULL)
+
+-- name: lock_signing_secrets
+-- Lets those who add a secret that signs for somebody take turns until the transaction ends.
+SELECT pg_advisory_xact_lock(hashtextextended('planq.secrets/' || %(tenant_id)s || '/' || %(prefix)s, 0))
 
 -- name: rotate_signing_secret
 -- Stores another secret that signs for somebody; the one before goes on for a while, those before that one do not.

@@ -11,6 +11,10 @@ ORDER BY id DESC LIMIT %(limit)s
 SELECT id, url, events, description, is_disabled, disabled_reason, created_at, updated_at FROM endpoints
 WHERE tenant_id = %(tenant_id)s AND id = %(id)s
 
+-- name: lock_endpoints
+-- Lets those who add endpoints to one tenant take turns until the transaction ends.
+SELECT pg_advisory_xact_lock(hashtextextended('planq.endpoints/' || %(tenant_id)s, 0))
+
 -- name: create_endpoint
 -- Stores an endpoint; no row where the tenant has `most` of them.
 INSERT INTO endpoints (id, tenant_id, url, events, description, created_at, updated_at)
@@ -29,8 +33,15 @@ WITH changed AS (
 )
 SELECT c.*, CASE WHEN c.is_disabled THEN planq_drop_deliveries(%(tenant_id)s, c.id) END AS dropped FROM changed c
 
+-- name: purge_endpoint
+-- Removes up to `limit` deliveries of an endpoint that is disabled.
+DELETE FROM deliveries WHERE tenant_id = %(tenant_id)s AND id = ANY (ARRAY(
+    SELECT d.id FROM deliveries d JOIN endpoints e ON e.id = d.endpoint_id
+    WHERE d.endpoint_id = %(id)s AND e.tenant_id = %(tenant_id)s AND e.is_disabled LIMIT %(limit)s
+))
+
 -- name: delete_endpoint
--- Removes an endpoint and its secrets; its deliveries go with it. Yields its id.
+-- Removes an endpoint and its secrets; what is left of its deliveries goes with it. Yields its id.
 WITH gone AS (
     DELETE FROM endpoints WHERE tenant_id = %(tenant_id)s AND id = %(id)s RETURNING id
 ), secrets AS (
@@ -45,7 +56,10 @@ INSERT INTO deliveries (id, tenant_id, endpoint_id, recipient, event, body, run_
 SELECT uuidv7(), e.tenant_id, e.id, e.id::text, 'endpoint.test', json_build_object(
     'type', 'endpoint.test', 'timestamp', planq_shown_time(planq_now()), 'data', %(data)s::json)::text,
     planq_now(), planq_now()
-FROM endpoints e WHERE e.tenant_id = %(tenant_id)s AND e.id = %(id)s AND NOT e.is_disabled
+FROM (
+    SELECT id, tenant_id FROM endpoints
+    WHERE tenant_id = %(tenant_id)s AND id = %(id)s AND NOT is_disabled FOR SHARE SKIP LOCKED
+) e
 RETURNING id
 
 -- name: list_deliveries
