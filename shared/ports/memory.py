@@ -96,9 +96,9 @@ class Memory(Protocol):
         ...
 
     async def emit(self, context: ToolContext, kind: str, data: Mapping[str, Any]) -> bool:
-        """Append an event, with `data` that is not empty, to the job's stream, once for each step and kind, however often its attempts ask.
+        """Append an event to the job's stream, once for each step and kind, however often its attempts ask.
 
-        False when the attempt does not run any more: nothing is emitted then.
+        `data` is not empty. False when the attempt does not run any more: nothing is emitted then.
         """
         ...
 

@@ -10,7 +10,6 @@ from shared.domain.webhooks.deliveries import DeliveryStatus
 from shared.store.database import Database, Row, as_json, query
 from shared.store.ids import new_id
 
-
 _PIECE = 1_000
 """Deliveries of an endpoint that are removed in one transaction."""
 

@@ -15,7 +15,7 @@ from shared.store.database import Database
 A = TypeVar("A")
 B = TypeVar("B")
 
-_WAITS = b"SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+_WAITS = b"SELECT count(*) AS n FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
 
 class OpenTransaction(Database):
@@ -57,9 +57,45 @@ async def raced(
         await held.begin()
         one = await first(held)
         acting = asyncio.ensure_future(second(beside))
-        waits = False
-        async with watch.connection() as connection:
-            while not (acting.done() or waits):
-                waits = await (await connection.execute(_WAITS)).fetchone() is not None
+        waits = await _waits(watch, acting, 1)
         await held.commit()
         return one, await acting, waits
+
+
+async def crossed(
+    url: str,
+    held: tuple[str, *tuple[Any, ...]],
+    first: Callable[[Database], Awaitable[A]],
+    second: Callable[[Database], Awaitable[B]],
+) -> tuple[A, B]:
+    """Let `first` come as far as the row that `held` locks, then `second` as far as it comes; then both go on.
+
+    Returns what both gave; raises psycopg's error where the server had to undo one of them.
+    """
+    async with (
+        OpenTransaction(url, max_connections=1) as blocker,
+        Database(url, max_connections=1) as one,
+        Database(url, max_connections=1) as other,
+        Database(url, max_connections=1) as watch,
+        asyncio.timeout(60),
+    ):
+        await blocker.begin()
+        async with blocker.connection() as connection:
+            statement, *values = held
+            await connection.execute(statement.encode(), values)
+        ahead = asyncio.ensure_future(first(one))
+        assert await _waits(watch, ahead, 1), "it takes the row that is held"
+        behind = asyncio.ensure_future(second(other))
+        await _waits(watch, behind, 2)
+        await blocker.commit()
+        return await ahead, await behind
+
+
+async def _waits(watch: Database, acting: asyncio.Future[Any], count: int) -> bool:
+    """Return whether so many sessions wait for a lock, once they do or `acting` has ended."""
+    async with watch.connection() as connection:
+        while not acting.done():
+            row = await (await connection.execute(_WAITS)).fetchone()
+            if row is not None and row["n"] >= count:
+                return True
+    return False

@@ -20,6 +20,7 @@ from shared.domain.jobs.states import JobStatus, Lane, Strategy
 from shared.domain.plan.document import Plan
 from shared.domain.tenants.master_keys import MasterKey
 from shared.ports import ChildRequest, Delegated, Take
+from shared.store import database as database_module
 from shared.store.conversations import ConversationStore
 from shared.store.database import Database, as_json
 from shared.store.ids import new_id
@@ -32,7 +33,7 @@ from tests.integration.store.test_turns import Talk
 from tests.support.batches import admitted, end_jobs, item, stored_batch
 from tests.support.conversations import message
 from tests.support.plans import compiled
-from tests.support.sessions import raced
+from tests.support.sessions import crossed, raced
 
 READ = {"tool_name": "sim_read", "arguments": {}}
 BOOM = ErrorRecord("tool_error", "boom")
@@ -291,3 +292,122 @@ def test_a_failed_line_goes_on_with_its_job_or_with_another_one(race: Any, resum
         assert status == ("queued" if resumed_first else "failed")
 
     race(scenario)
+
+
+@pytest.fixture
+def cross(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., Awaitable[None]]], None]:
+    """Run a scenario with a side of its own and a way to let two others cross; nothing is done a second time."""
+    monkeypatch.setattr(database_module, "_TRIES", 1)
+
+    def run(scenario: Callable[..., Awaitable[None]]) -> None:
+        async def inside() -> None:
+            async with Database(database_url, max_connections=2) as database:
+
+                def side(of: Database) -> Side:
+                    return Side(of, worker, database_url)
+
+                async def meet(held: tuple[str, Any], first: Any, second: Any) -> Any:
+                    return await crossed(database_url, held, lambda db: first(side(db)), lambda db: second(side(db)))
+
+                worker = new_id()
+                await side(database).registry.register(worker, f"w-{worker}", ["io"], [], 1, "1")
+                await scenario(side(database), meet)
+
+        asyncio.run(inside())
+
+    return run
+
+
+async def end_all(side: Side, *stages: Any) -> int:
+    """End jobs from their stages in one transaction, in the order of their ids, as a worker does."""
+    ordered = sorted(enumerate(stages), key=lambda one: one[1].job_id)
+    items = [
+        {"n": n, "job": str(stage.job_id), "attempt": stage.attempt, "status": "completed", "answer": "done"}
+        for n, stage in ordered
+    ]
+    return len(await side.database.call_table("planq_end_jobs", as_json(items)))
+
+
+def test_messages_of_several_conversations_and_ends_of_their_turns_do_not_wait_in_a_circle(cross: Any) -> None:
+    async def scenario(side: Side, meet: Any) -> None:
+        talk = Talk(side.database)
+        later = await talk.says("one", thread="b")
+        sooner = await talk.says("one", thread="a")
+        claims = [await talk.claim(received) for received in (later, sooner)]
+
+        async def receive(one: Side) -> Any:
+            """The first goes alone, and those that come meanwhile together."""
+            store = ConversationStore(one.database)
+            return await asyncio.gather(
+                *(store.receive(message("two", thread=thread, policy=Policy.MERGE)) for thread in ("c", "a", "b"))
+            )
+
+        held = "SELECT 1 FROM conversations WHERE id = %s FOR NO KEY UPDATE", later.conversation_id
+        received, ended = await meet(held, receive, lambda other: end_all(other, *claims))
+        assert ended == 2
+        assert {one.conversation_id for one in received[1:]} == {later.conversation_id, sooner.conversation_id}
+
+    cross(scenario)
+
+
+def test_a_batch_that_is_cancelled_and_ends_below_it_do_not_wait_in_a_circle(cross: Any) -> None:
+    async def scenario(side: Side, meet: Any) -> None:
+        batch = new_id()
+        await side.run("INSERT INTO batches (id, tenant_id, status) VALUES (%s, 'default', 'cancelling')", batch)
+        jobs = [await side.submit() for _ in range(4)]
+        root, child, between, last = jobs
+        await side.run("UPDATE jobs SET parent_job_id = %s, root_job_id = %s WHERE id = %s", root, root, child)
+        for line, job_id in enumerate((root, last), 1):
+            await side.run(
+                "INSERT INTO batch_lines (batch_id, line, tenant_id, custom_id, status, job_id) "
+                "VALUES (%s, %s, 'default', %s, 'admitted', %s)",
+                *(batch, line, str(line), job_id),
+            )
+            await side.run("UPDATE jobs SET batch_id = %s, batch_line = %s WHERE id = %s", batch, line, job_id)
+        claims = [await side.store.claim_stage(job_id, [JobStatus.QUEUED]) for job_id in (child, between, last)]
+        ended, cancelled = await meet(
+            ("SELECT 1 FROM jobs WHERE id = %s FOR NO KEY UPDATE", between),
+            lambda one: end_all(one, *claims),
+            lambda other: other.database.call("planq_cancel_lines", batch, 10),
+        )
+        assert ended == 3
+        assert cancelled["ended"] == [str(root)]
+
+    cross(scenario)
+
+
+def test_ends_that_share_large_outputs_do_not_wait_in_a_circle(cross: Any) -> None:
+    async def scenario(side: Side, meet: Any) -> None:
+        hashes = [bytes([n]) * 32 for n in range(2)]
+        for digest in hashes:
+            await side.run(
+                "INSERT INTO payloads (tenant_id, hash, body, size) VALUES ('default', %s, %s, 1)", digest, b"1"
+            )
+        claims = [(await side.executing(READ, taken=1))[1][0] for _ in range(4)]
+
+        def ends_of(*chosen: tuple[int, int]) -> Any:
+            items = [
+                {
+                    "n": n,
+                    "job": str(claims[of].ref.job_id),
+                    "round": 0,
+                    "index": 0,
+                    "attempt": 1,
+                    "hash": hashes[digest].hex(),
+                    "bytes": 1,
+                    "excerpts": "[]",
+                    "take_steps": 0,
+                    "take_stage": False,
+                }
+                for n, (of, digest) in enumerate(chosen)
+            ]
+            return lambda one: one.database.call_table("planq_succeed_steps", as_json(items), "io", new_id(), 60.0)
+
+        first, second = await meet(
+            ("SELECT 1 FROM jobs WHERE id = %s FOR NO KEY UPDATE", claims[1].ref.job_id),
+            ends_of((0, 0), (1, 1)),
+            ends_of((2, 1), (3, 0)),
+        )
+        assert (len(first), len(second)) == (2, 2)
+
+    cross(scenario)

@@ -110,6 +110,7 @@ ALL_TENANTS = {
     "lost_stages": "a sweep",
     "lost_steps": "a sweep",
     "mark_objects": "the collector of unused objects, by where they lie",
+    "planq_lock_conversations": "messages of several tenants, each in a conversation of its own",
     "note_suspects": "a sweep; the tenant is the job's",
     "stop_schedule": "of a schedule that a sweep has found",
     "secrets_under_other_keys": "the operator changes master keys; each secret is opened as its own tenant's",

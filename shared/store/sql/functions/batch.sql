@@ -284,8 +284,7 @@ BEGIN
         WHERE n.batch_id = v_batch AND n.status = 'admitted' ORDER BY n.line LIMIT p_most
     ) l;
     IF v_jobs IS NOT NULL THEN
-        PERFORM planq_lock_lineages(v_jobs);
-        v_ended := planq_cancel_tree('{}', v_jobs);
+        v_ended := planq_cancel_tree('{}', v_jobs);  -- they have none above them
         UPDATE jobs SET is_joined = true WHERE id = ANY (v_jobs);
         PERFORM planq_end_lines(v_jobs);
         RETURN json_build_object('applied', true, 'ended', to_json(v_ended));

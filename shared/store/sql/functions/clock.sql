@@ -25,6 +25,9 @@ CREATE FUNCTION planq_claim_grace() RETURNS interval LANGUAGE sql IMMUTABLE AS $
 -- When a child job is to begin that is held back: a time that every client can read, as it cannot `infinity`.
 CREATE FUNCTION planq_never() RETURNS timestamptz LANGUAGE sql IMMUTABLE AS $$ SELECT timestamptz '9999-01-01 00:00Z' $$;
 
+-- How long a payload that was touched needs no further touch: the collector takes none that is younger than an hour.
+CREATE FUNCTION planq_touch_grace() RETURNS interval LANGUAGE sql IMMUTABLE AS $$ SELECT interval '10 minutes' $$;
+
 -- How long what a call may have cost stays held after its job was cut off: its worker hears of that within a heartbeat.
 CREATE FUNCTION planq_owing() RETURNS interval LANGUAGE sql IMMUTABLE AS $$ SELECT interval '15 seconds' $$;
 

@@ -1,6 +1,7 @@
 -- Conversation: messages of one thread become jobs that begin one after the other; a job of one that no other job made is a turn.
 --
--- planq_receive_message   stores an inbound message with its job, or adds it to a job that is there
+-- planq_receive_messages  messages of several conversations in one commit: planq_lock_conversations
+--   planq_receive_message   stores an inbound message with its job, or adds it to a job that is there
 -- planq_answer_by_message stores one that answers what a step of the active turn has asked
 --   planq_place_message     decides which, by what the conversation is doing and by its policy
 --   planq_extend_job        adds a message to the input of a job that has not begun
@@ -13,9 +14,43 @@
 -- planq_erase_conversation  nothing is left of what was said and done
 -- planq_merged            what a further round of a turn is shown of messages that came meanwhile
 --
--- Lock order: the conversation's row, then jobs as everywhere, then rows of its messages. No transition that holds a job
+-- Lock order: rows of conversations, by their ids where they are several, then jobs as everywhere, then rows of messages. No transition that holds a job
 -- asks for a conversation, so a turn is settled in a commit of its own, by the worker that ended it or by the sweeper.
 -- The rows of a turn share its number `turn`; those of a message whose job is held, or that waits to be taken in, have none.
+
+-- MessageReceived, many times: `p_arrivals` lists {message, job}, each as planq_receive_message takes them, ordered by
+-- conversation. Returns what that returns, in the same order.
+CREATE FUNCTION planq_receive_messages(p_arrivals json) RETURNS TABLE (received json) LANGUAGE plpgsql AS $$
+DECLARE
+    r record;
+BEGIN
+    IF json_array_length(p_arrivals) > 1 THEN
+        PERFORM planq_lock_conversations(p_arrivals);
+    END IF;
+    FOR r IN SELECT a.message, a.job FROM json_array_elements(p_arrivals) e
+             CROSS JOIN LATERAL json_to_record(e.value) AS a (message json, job json) LOOP
+        received := planq_receive_message(r.message, r.job);
+        RETURN NEXT;
+    END LOOP;
+END $$;
+
+-- Locks what messages of several conversations may move, before any of them does: else a conversation's row and its turns
+-- would be locked after the turns of another one, against the order in which turns end.
+CREATE FUNCTION planq_lock_conversations(p_arrivals json) RETURNS void LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+    v_ids uuid[];
+BEGIN
+    SELECT array_agg(l.id) INTO v_ids FROM (
+        SELECT c.id FROM conversations c WHERE c.id = ANY (ARRAY(
+            SELECT planq_named_conversation(json_populate_record(NULL::planq_message, a.message))
+            FROM json_array_elements(p_arrivals) e CROSS JOIN LATERAL json_to_record(e.value) AS a (message json)))
+        ORDER BY c.id FOR NO KEY UPDATE
+    ) l;
+    PERFORM FROM jobs WHERE conversation_id = ANY (v_ids) AND parent_job_id IS NULL
+      AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
+    ORDER BY id FOR NO KEY UPDATE;
+END $$;
 
 -- MessageReceived: `p_message` is a `planq_message`, `p_job` an item of planq_submit_jobs. Returns {outcome,
 -- conversation_id, message_id, sequence, job_id, ended, begun: [{id, agent}, … of jobs to be woken], policy, missed}; `rejected` and `closed`

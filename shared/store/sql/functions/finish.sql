@@ -586,6 +586,12 @@ END $$;
 -- code that says to try again (the attempt then puts the payload anew). Null is no reference.
 CREATE FUNCTION planq_touch_payload(p_tenant text, p_hash bytea) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
+    -- One that was touched a moment ago is not locked: several are touched in the order of their jobs, and of two such
+    -- transactions each would wait for the other.
+    PERFORM FROM payloads WHERE tenant_id = p_tenant AND hash = p_hash AND created_at > planq_now() - planq_touch_grace();
+    IF FOUND THEN
+        RETURN;
+    END IF;
     UPDATE payloads SET created_at = planq_now() WHERE tenant_id = p_tenant AND hash = p_hash;
     IF NOT FOUND AND p_hash IS NOT NULL THEN
         RAISE EXCEPTION 'payload % is not stored', encode(p_hash, 'hex') USING ERRCODE = 'io_error';

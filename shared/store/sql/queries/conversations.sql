@@ -9,12 +9,6 @@ WHERE m.conversation_id = %(conversation_id)s AND m.tenant_id = %(tenant_id)s AN
     WHERE o.conversation_id = %(conversation_id)s AND o.tenant_id = %(tenant_id)s AND o.job_id = %(job_id)s AND o.direction = 'inbound')
 ORDER BY m.turn DESC, m.sequence DESC LIMIT %(limit)s
 
--- name: receive_messages
--- Receives messages one after the other, as they are given, in one commit.
-SELECT planq_receive_message(arrival.item->'message', arrival.item->'job') AS received
-FROM json_array_elements(%(arrivals)s::json) WITH ORDINALITY AS arrival (item, place)
-ORDER BY arrival.place
-
 -- name: questions_of_turn
 -- What the steps of a turn, and of the jobs below it, ask a person and nobody has answered, oldest first.
 SELECT e.id, e.kind, e.schema, s.kind AS step_kind
