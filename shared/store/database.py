@@ -59,6 +59,10 @@ _AWAY = (
 _LOST = (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction)
 """What a connection says that may be of no use any more."""
 
+_IDLE = "-c idle_in_transaction_session_timeout=60s"
+"""A process that is frozen within a transaction holds its locks no longer, and stops no stream of events: these show
+what lies below every open transaction."""
+
 _RENEW_SECONDS = 0.1
 """Hundreds of statements that find dead connections at the same moment renew them once."""
 
@@ -165,13 +169,19 @@ class Database:
         self._renewed_until = 0.0
         self._full: tuple[float, str] | None = None
         try:
-            psycopg.conninfo.conninfo_to_dict(database_url)
+            given = psycopg.conninfo.conninfo_to_dict(database_url)
         except psycopg.ProgrammingError as error:
             raise Misconfigured(f"DATABASE_URL: expected a URL that libpq can read, found {error}") from error
         self._pool: AsyncConnectionPool[psycopg.AsyncConnection[DictRow]] = AsyncConnectionPool(
             database_url,
             connection_class=psycopg.AsyncConnection[DictRow],
-            kwargs={"autocommit": True, "row_factory": dict_row, "application_name": "planq", **KEEPALIVE},
+            kwargs={
+                "autocommit": True,
+                "row_factory": dict_row,
+                "application_name": "planq",
+                "options": f"{given.get('options', '')} {_IDLE}".strip(),
+                **KEEPALIVE,
+            },
             min_size=1,
             max_size=max_connections,
             timeout=timeout_seconds,

@@ -147,3 +147,16 @@ def test_the_connection_that_was_returned_last_is_lent_first(use: Callable[..., 
         assert [await pid() for _ in range(4)] == [pids[0]] * 4
 
     use(work, max_connections=2)
+
+
+@pytest.mark.parametrize("given", ["", "&options=-c%20search_path%3Dother"])
+def test_the_server_ends_a_transaction_that_stands_idle(database_url: str, given: str) -> None:
+    async def scenario() -> tuple[Any, Any]:
+        async with Database(database_url + given, max_connections=1) as database, database.connection() as connection:
+            idle = await (await connection.execute(b"SHOW idle_in_transaction_session_timeout")).fetchone()
+            path = await (await connection.execute(b"SHOW search_path")).fetchone()
+        assert idle is not None
+        assert path is not None
+        return idle["idle_in_transaction_session_timeout"], path["search_path"]
+
+    assert asyncio.run(scenario()) == ("1min", "other" if given else '"$user", public')
