@@ -20,6 +20,13 @@ from shared.domain.tenants.rates import WINDOW_SECONDS, Knock, Rates, RateVerdic
 
 _MICROSECONDS = 1_000_000
 
+_PROBE = "planq:rates:{}"
+"""The window of no tenant; what counts in it does so for a microsecond."""
+
+_LOST = (RedisError, OSError, RuntimeError)
+"""What a server that is away, or refuses, comes out as. uvloop raises RuntimeError for a connection that ended by RST
+while it lay in the pool; asyncio's own loop raises OSError for it."""
+
 _SCRIPT = resources.files("shared.broker").joinpath("admit.lua").read_text("utf-8")
 
 
@@ -41,7 +48,7 @@ class ValkeyWindows:
                 socket_connect_timeout=patience_seconds,
                 client_name="planq",
                 # Once, for a connection that the server has closed meanwhile. The messages may then count twice.
-                retry=Retry(NoBackoff(), 1, supported_errors=(ConnectionLost,)),
+                retry=Retry(NoBackoff(), 1, supported_errors=(ConnectionLost, RuntimeError)),
             )
         except (ValueError, TypeError) as error:
             raise Misconfigured(f"PLANQ_LIMITS_URL: expected a URL that redis-py can read, found {error}") from error
@@ -57,16 +64,19 @@ class ValkeyWindows:
             arguments += (knock.rates.tenant, knock.rates.channel)
         try:
             now, *told = await self._admit(keys=keys, args=arguments)
-        except (RedisError, OSError) as error:
+        except _LOST as error:
             raise _away(error) from error
         at = int(now) / _MICROSECONDS
         return [_verdict(knock.rates, at, *told[5 * n : 5 * n + 5]) for n, knock in enumerate(knocks)]
 
     async def ping(self) -> None:
-        """Raise `BrokerUnavailable` where the server does not answer."""
+        """Raise `BrokerUnavailable` where the server does not answer, or would not count a message.
+
+        A server may answer PING that has no memory left, takes no writes or knows another password for scripts.
+        """
         try:
-            await self._client.ping()
-        except (RedisError, OSError) as error:
+            await self._admit(keys=[_PROBE, _PROBE], args=[1, 1, 1])
+        except _LOST as error:
             raise _away(error) from error
 
     async def close(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import redis
+import uvloop
 
 from api.http import error_response
 from api.limits import RateLimits, open_windows, too_many
@@ -172,3 +173,44 @@ def test_a_refusal_says_which_limit_and_when_to_come_again() -> None:
     assert document["detail"] == (
         "expected at most 50 messages of this channel within 60 seconds; send this one again after 8 s"
     )
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_connection_that_was_reset_is_one_that_is_gone(
+    valkey: EmbeddedValkey, valkey_url: str, loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    # Pins: over uvloop redis-py raised RuntimeError for a pooled connection that had ended by RST: a 500.
+    async def inside(proxy: TcpProxy) -> None:
+        windows = ValkeyWindows(f"redis://127.0.0.1:{proxy.port}/0", patience_seconds=PATIENCE_SECONDS)
+        limits = RateLimits(windows, pause_seconds=0.0, patience_seconds=PATIENCE_SECONDS)
+        try:
+            for used in range(1, 6):
+                verdict = await limits.check("acme", "web", CONFIG)
+                assert (verdict.is_allowed, verdict.tenant.used) == (True, used)
+                assert await asyncio.to_thread(proxy.reset) > 0
+                assert await limits.describe() == "counted by Valkey/Redis"
+                assert await asyncio.to_thread(proxy.reset) > 0
+        finally:
+            await limits.close()
+
+    with TcpProxy(valkey.socket_path) as proxy, asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(inside(proxy))
+
+
+def test_readiness_says_so_where_the_server_refuses_to_count(tmp_path: Path) -> None:
+    # Pins: it was asked with PING, which a server without memory, a replica, and an ACL may answer all the same.
+    server = EmbeddedValkey(tmp_path)
+    server.start()
+
+    async def work(limits: RateLimits) -> None:
+        assert await limits.describe() == "counted by Valkey/Redis"
+        with redis.Redis(unix_socket_path=str(server.socket_path)) as client:
+            client.config_set("maxmemory", 1)
+            client.config_set("maxmemory-policy", "noeviction")
+            assert client.ping()
+        assert (await limits.describe()).startswith("degraded: each process counts for itself, because Valkey/Redis ")
+
+    try:
+        play(server.url, work)
+    finally:
+        server.stop()
