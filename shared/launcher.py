@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
+import signal
 import sys
 
 # <linux/prctl.h>, <linux/securebits.h>, <linux/sched.h>, <linux/capability.h>
@@ -87,6 +88,13 @@ def _keep_first(libc: ctypes.CDLL, wanted: tuple[int, ...]) -> int:
     raise PermissionError("no capability to pass through closed folders")
 
 
+def hear_signals() -> None:
+    """Undo what the parent ignores or blocks: what a shell starts with `&` hears no SIGINT, nor do its children."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
 IDENTITIES = {"user": become, "namespace": become_in_namespace, "reach": become_with_reach}
 
 
@@ -102,6 +110,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.identity:
         IDENTITIES[args.identity](args.uid, args.gid)
+    hear_signals()
     die_with(args.parent, args.signal)
     os.execvp(args.command[0], args.command)  # noqa: S606 - becoming the command is the whole purpose
 

@@ -6,6 +6,7 @@ A missing service skips its tests on a laptop and fails them in CI (`CI=true`), 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,14 @@ from tests.support import parallel
 from tests.support.rabbitmq import RabbitMQ, missing
 from tests.support.servers import TestPostgres, server_folder
 from tests.support.stack import Stack
+
+
+def pytest_configure() -> None:
+    """Hear SIGINT also where the tests were started by a shell in the background, and so does what they start."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 @pytest.hookimpl(optionalhook=True)

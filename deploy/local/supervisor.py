@@ -118,9 +118,10 @@ class Interrupts:
     arrived: threading.Event = field(default_factory=threading.Event)
 
     def listen(self) -> None:
-        """Count SIGINT, SIGTERM and SIGHUP from now on; main thread only."""
+        """Count SIGINT, SIGTERM and SIGHUP from now on; main thread only. `nohup` keeps its meaning."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._note)
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._note)
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:
         self.count += 1

@@ -27,6 +27,8 @@ _LOST = (RedisError, OSError, RuntimeError)
 """What a server that is away, or refuses, comes out as. uvloop raises RuntimeError for a connection that ended by RST
 while it lay in the pool; asyncio's own loop raises OSError for it."""
 
+_ENDED: Any = (ConnectionLost, RuntimeError)  # redis-py's types know of its own errors alone
+
 _SCRIPT = resources.files("shared.broker").joinpath("admit.lua").read_text("utf-8")
 
 
@@ -48,7 +50,7 @@ class ValkeyWindows:
                 socket_connect_timeout=patience_seconds,
                 client_name="planq",
                 # Once, for a connection that the server has closed meanwhile. The messages may then count twice.
-                retry=Retry(NoBackoff(), 1, supported_errors=(ConnectionLost, RuntimeError)),
+                retry=Retry(NoBackoff(), 1, supported_errors=_ENDED),
             )
         except (ValueError, TypeError) as error:
             raise Misconfigured(f"PLANQ_LIMITS_URL: expected a URL that redis-py can read, found {error}") from error

@@ -72,7 +72,7 @@ def test_a_child_dies_with_its_parent() -> None:
         assert parent.stdout is not None
         child = psutil.Process(int(parent.stdout.readline()))
         # Only once it has become the command is it tied for certain.
-        eventually(lambda: "signal.pause" in child.cmdline()[-1] and "--parent" not in child.cmdline())
+        eventually(lambda: "signal.pause" in (seen := " ".join(child.cmdline())) and "--parent" not in seen)
 
         parent.kill()
 
@@ -87,3 +87,21 @@ def test_a_command_that_does_not_exist_is_said_in_the_log(tmp_path: Path) -> Non
     assert wait_ended(child, 10.0)
     assert reap(child) == 1
     assert "launcher: [Errno 2]" in log.read_text()
+
+
+def test_a_child_hears_signals_that_its_parent_ignores_or_blocks(tmp_path: Path) -> None:
+    asked = "import signal as s; print([s.getsignal(n) for n in (2, 3, 15, 1)], s.pthread_sigmask(s.SIG_BLOCK, ()))"
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    try:
+        with (tmp_path / "log").open("wb") as log:
+            process = spawn([sys.executable, "-c", asked], log=log)
+        assert wait_ended(process, 60)
+        reap(process)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    heard = (tmp_path / "log").read_text()
+    assert "default_int_handler" in heard
+    assert "SIG_IGN" not in heard
+    assert heard.endswith("set()\n")
