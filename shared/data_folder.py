@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -37,6 +37,26 @@ def usable(folder: Path) -> Iterator[None]:
         raise Misconfigured(
             f"the data folder {folder} cannot be used ({reason}); choose another one with --data or PLANQ_DATA"
         ) from error
+
+
+def kept_text(data: Path, name: str, make: Callable[[], str]) -> str:
+    """Return what a file of the data folder keeps, made on first use and readable by its owner only.
+
+    Raises `Misconfigured` when that folder cannot be used.
+    """
+    with usable(data):
+        data.mkdir(parents=True, exist_ok=True)
+        file = data / name
+        try:
+            descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            if kept := file.read_text("ascii").strip():
+                return kept
+            descriptor = os.open(file, os.O_WRONLY | os.O_TRUNC)  # an earlier process died before it wrote
+        text = make()
+        with os.fdopen(descriptor, "w", encoding="ascii") as opened:
+            opened.write(text)
+        return text
 
 
 def serves(data: Path, *urls: str) -> bool:

@@ -5,9 +5,10 @@ The options that commands share stand here too, so that each has one name, one v
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 import typer
@@ -60,21 +61,28 @@ def default_url() -> str:
 
 
 def located_settings() -> Settings:
-    """Return the settings; URLs that are not set are those of the `planq up` that runs on PLANQ_DATA, else empty."""
+    """Return the settings; URLs that are not set are those of the `planq up` that runs on PLANQ_DATA, else empty.
+
+    So are the keys under which secrets lie, with that `planq up`'s own database.
+    """
+    from pydantic import SecretStr
+
     from shared.environment import load_settings
 
     settings = load_settings()
     if settings.database_url and settings.broker_url:
         return settings
-    running = runtime.find(runtime.data_folder())
+    running = runtime.find(data := runtime.data_folder())
     if running is None:
         return settings
-    return settings.model_copy(
-        update={
-            "database_url": settings.database_url or running.database_url,
-            "broker_url": settings.broker_url or running.broker_url,
-        }
-    )
+    located: dict[str, Any] = {
+        "database_url": settings.database_url or running.database_url,
+        "broker_url": settings.broker_url or running.broker_url,
+    }
+    if not (settings.database_url or settings.master_keys):
+        with contextlib.suppress(OSError):  # it has keys of its own, or they are not this user's to read
+            located["secret_keys"] = SecretStr((data / runtime.SECRET_KEYS).read_text("ascii").strip())
+    return settings.model_copy(update=located)
 
 
 def require_database() -> str:

@@ -19,6 +19,9 @@ from shared.domain.errors import Misconfigured
 
 FILE = "runtime.json"
 
+SECRET_KEYS = "secret-keys"  # noqa: S105 - a file's name
+"""The file of the data folder that holds the keys under which the embedded database's secrets lie."""
+
 
 @dataclass(frozen=True, slots=True)
 class Runtime:

@@ -10,7 +10,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -103,7 +103,7 @@ def examine(url: str | None, api_key: str | None, *, invariants: bool = False) -
         yield from _unseen(
             (
                 *("tools and models", "database", "schema", "broker", "queues", "dead letters"),
-                *("event log", "workers", "tools", "jobs"),
+                *("event log", "secrets", "workers", "tools", "jobs"),
             ),
             "settings",
         )
@@ -185,9 +185,12 @@ def _stores(settings: Settings) -> Iterator[Finding]:
     yield from broker
     if database.ok and schema.ok:
         yield _event_log(settings)
+        yield _secrets(settings)
         yield from _worker_registry(settings)
     else:
-        yield from _unseen(("event log", "workers", "tools", "jobs"), "database with this release's schema")
+        yield from _unseen(
+            ("event log", "secrets", "workers", "tools", "jobs"), "database with this release's schema"
+        )
 
 
 def _payloads(settings: Settings) -> Finding:
@@ -311,6 +314,23 @@ def _event_log(settings: Settings) -> Finding:
         "the dump was restored into a younger server: run the statement of docs/operations.md, Back up and restore"
     )
     return Finding("event log", False, found, advice)
+
+
+def _secrets(settings: Settings) -> Finding:
+    """Look for secrets whose keys nobody names: a lost key opens none of them again."""
+
+    async def ask(database: Database) -> Mapping[str, int]:
+        return {row["key_id"]: row["secrets"] for row in await database.fetch_all("secret_keys_in_use")}
+
+    try:
+        used = _asked(settings, ask)
+    except PlanqError as error:
+        return Finding("secrets", False, error.message, "check that the database runs")
+    lost = sum(used[key_id] for key_id in used.keys() - {key.id for key in settings.master_keys})
+    if not lost:
+        return Finding("secrets", True, f"{sum(used.values())} of tenants, all under keys that are there")
+    found = f"{lost} of {sum(used.values())} lie under keys that are not there"
+    return Finding("secrets", False, found, "put the keys back into PLANQ_SECRET_KEYS, or store these secrets anew")
 
 
 def _worker_registry(settings: Settings) -> Iterator[Finding]:

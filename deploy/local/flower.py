@@ -6,7 +6,7 @@ import os
 import secrets
 from pathlib import Path
 
-from shared.data_folder import usable
+from shared.data_folder import kept_text
 from shared.domain.errors import Misconfigured
 
 FLOWER_USER = "planq"
@@ -21,20 +21,4 @@ def flower_password(data: Path) -> str:
         if not (given.isascii() and given.isprintable() and "," not in given):
             raise Misconfigured("PLANQ_FLOWER_PASSWORD: expected visible ASCII characters, and no comma among them")
         return given
-    with usable(data):
-        return _kept_password(data)
-
-
-def _kept_password(data: Path) -> str:
-    data.mkdir(parents=True, exist_ok=True)
-    file = data / "flower-password"
-    try:
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        if kept := file.read_text("ascii").strip():
-            return kept
-        descriptor = os.open(file, os.O_WRONLY | os.O_TRUNC)  # an earlier process died before it wrote
-    password = secrets.token_urlsafe(12)
-    with os.fdopen(descriptor, "w", encoding="ascii") as opened:
-        opened.write(password)
-    return password
+    return kept_text(data, "flower-password", lambda: secrets.token_urlsafe(12))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import sys
 from collections.abc import Mapping
@@ -9,7 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import shared
+from api.cli import runtime
 from deploy.local.supervisor import PlanqProcess
+from shared.data_folder import kept_text
+from shared.domain.tenants.master_keys import KEY_BYTES
+
+EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104 - compared, not bound
 
 PROJECT = Path(shared.__file__).parents[1]
 PLANQ = (sys.executable, "-m", "deploy.cli.main")
@@ -29,7 +35,7 @@ class UpOptions:
     @property
     def reachable_host(self) -> str:
         """The address by which this machine reaches the API."""
-        return "127.0.0.1" if self.host in ("0.0.0.0", "::", "") else self.host  # noqa: S104 - compared, not bound
+        return "127.0.0.1" if self.host in EVERYWHERE else self.host
 
     @property
     def url(self) -> str:
@@ -57,10 +63,19 @@ def import_path() -> dict[str, str]:
 
 
 def child_environment(options: UpOptions, database_url: str, broker_url: str) -> dict[str, str]:
-    """Return the environment of planq's processes."""
+    """Return the environment of planq's processes.
+
+    The embedded database's secrets lie under a key that is kept beside it, unless PLANQ_SECRET_KEYS names others. Who
+    names a database may share it with other machines, so no key is made for it. A planq that only this machine
+    reaches may tell receivers on this machine, unless PLANQ_WEBHOOK_ALLOW_HOSTS says otherwise.
+    """
     env = {
         name: value for name, value in os.environ.items() if name not in ("PLANQ_DATABASE_URL", "PLANQ_BROKER_URL")
     }
+    if not env.get("PLANQ_SECRET_KEYS") and given_url("PLANQ_DATABASE_URL", "DATABASE_URL") is None:
+        env["PLANQ_SECRET_KEYS"] = kept_text(options.data, runtime.SECRET_KEYS, _master_key)
+    if options.reachable_host in ("127.0.0.1", "localhost", "::1") and options.host not in EVERYWHERE:
+        env.setdefault("PLANQ_WEBHOOK_ALLOW_HOSTS", "localhost,127.0.0.1")
     if options.flower_port is not None:
         # Flower asks for task events every five seconds; the first jobs would be over by then and never be seen.
         env.setdefault("PLANQ_TASK_EVENTS", "true")
@@ -74,6 +89,10 @@ def child_environment(options: UpOptions, database_url: str, broker_url: str) ->
         # Threads would each get a malloc arena of their own; two are enough and keep idle memory down.
         "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", "2"),
     }
+
+
+def _master_key() -> str:
+    return base64.b64encode(os.urandom(KEY_BYTES)).decode("ascii")
 
 
 def planq_parts(options: UpOptions, env: Mapping[str, str]) -> list[PlanqProcess]:

@@ -236,6 +236,8 @@ class Session:
         if self._options.flower_port is not None:
             password = flower_password(self._options.data)
             rows["Flower"] = f"http://127.0.0.1:{self._options.flower_port}  user {FLOWER_USER}, password {password}"
+        if not os.environ.get("PLANQ_SECRET_KEYS") and (keys := self._options.data / runtime.SECRET_KEYS).exists():
+            rows["secrets"] = f"lie under the key in {keys}; keep a copy elsewhere"
         rows |= {"database": without_password(database_url), "broker": without_password(broker_url)}
         rows["data, logs"] = str(self._options.data)
         for label, value in rows.items():

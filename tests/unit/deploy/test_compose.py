@@ -87,7 +87,7 @@ def test_no_secret_has_a_default_and_the_example_names_each() -> None:
     example = (ROOT / ".env.example").read_text()
     required = set(re.findall(r"\$\{(\w+):\?", text))
 
-    assert required == {"POSTGRES_PASSWORD", "PLANQ_API_KEYS", "PLANQ_FLOWER_PASSWORD"}
+    assert required == {"POSTGRES_PASSWORD", "PLANQ_API_KEYS", "PLANQ_FLOWER_PASSWORD", "PLANQ_SECRET_KEYS"}
     for name in required:
         assert re.search(rf"^{name}=$", example, re.MULTILINE), name
     for name in set(re.findall(r"\$\{(\w+):-", text)):

@@ -19,6 +19,10 @@ SELECT name, key_id, sealed FROM tenant_secrets WHERE tenant_id = %(tenant_id)s 
 -- Removes a secret of a tenant.
 DELETE FROM tenant_secrets WHERE tenant_id = %(tenant_id)s AND name = %(name)s
 
+-- name: secret_keys_in_use
+-- The master keys under which secrets of all tenants lie, with how many there are.
+SELECT key_id, count(*)::int AS secrets FROM tenant_secrets GROUP BY key_id
+
 -- name: secrets_under_other_keys
 -- The sealed secrets of all tenants whose master key is another one.
 SELECT tenant_id, name, key_id, sealed FROM tenant_secrets WHERE key_id <> %(key_id)s ORDER BY tenant_id, name
