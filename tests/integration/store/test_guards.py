@@ -1,0 +1,159 @@
+"""The guards of transitions and sweeps: what comes too late, or concerns what is still in use, changes nothing.
+
+Each of these pins a condition that could be taken out of its statement without another test noticing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shared.domain.errors import ErrorRecord
+from shared.domain.jobs.states import JobStatus, Lane
+from shared.store.database import as_json
+from shared.store.ids import new_id
+from shared.store.payloads import PayloadStore
+from tests.integration.store.test_control import BOOM, Rows, play  # noqa: F401
+from tests.support.stored import DID_IT
+
+TOO_LATE = ErrorRecord("timeout", "too late")
+
+
+async def moved_on(rows: Rows, *tools: str) -> tuple[Any, list[Any]]:
+    """A job whose first step was given back and claimed again, and the claims that were made first."""
+    job_id = await rows.executing(*tools)
+    claims = [await rows.claim(job_id, index) for index in range(len(tools))]
+    assert (await rows.store.release_step(claims[0])).applied
+    assert (await rows.claim(job_id, 0)).attempt == 2
+    return job_id, claims
+
+
+def test_of_a_set_of_outcomes_the_one_that_comes_too_late_does_not_land(play: Any) -> None:  # noqa: F811
+    async def scenario(rows: Rows) -> None:
+        job_id, claims = await moved_on(rows, "read", "read", "read")
+        items = [
+            {
+                "n": n,
+                "job": str(job_id),
+                "round": 0,
+                "index": n,
+                "attempt": claim.attempt,
+                "output": '{"value": "late"}',
+                "take_steps": 0,
+                "take_stage": False,
+            }
+            for n, claim in enumerate(claims)
+        ]
+        (told,) = await rows.database.call_table("planq_succeed_many", as_json(items), "io", rows.worker, 60.0)
+        assert sorted(told["applied"]) == [1, 2]
+        _, steps = await rows.job(job_id)
+        assert [(step["status"], step["attempt"]) for step in steps] == [
+            ("running", 2),
+            ("succeeded", 1),
+            ("succeeded", 1),
+        ]
+
+    play(scenario)
+
+
+def test_an_attempt_that_is_over_asks_nobody(play: Any) -> None:  # noqa: F811
+    async def scenario(rows: Rows) -> None:
+        job_id, (stale,) = await moved_on(rows, "unsafe")
+        assert not await rows.store.ask_step(stale, DID_IT, BOOM)
+        assert await rows.run("SELECT id FROM elicitations") == []
+        row, (step,) = await rows.job(job_id)
+        assert (row["status"], step["status"], step["attempt"]) == ("executing", "running", 2)
+
+    play(scenario)
+
+
+def test_a_suspect_whose_step_has_moved_on_brings_no_retry_forward(play: Any) -> None:  # noqa: F811
+    async def scenario(rows: Rows) -> None:
+        job_id, _ = await moved_on(rows, "read")
+        group = new_id()
+        await rows.run(
+            "INSERT INTO suspects (job_id, round, index, tenant_id, attempt, lane, group_id, company, due_at) "
+            "VALUES (%s, 0, 0, 'default', 1, 'io', %s, 2, now())",
+            *(job_id, group),
+        )
+        later = "now() + interval '1 hour'"
+        await rows.run(
+            "UPDATE steps SET status = 'ready', worker_id = NULL, deadline = NULL, "
+            f"run_at = {later}, wake_at = {later}"
+        )
+        assert await rows.store.claim_suspects(group, Lane.IO) == []
+        (left,) = await rows.run("SELECT run_at > now() + interval '30 minutes' AS waits FROM steps")
+        assert left["waits"]
+
+    play(scenario)
+
+
+def test_a_suspect_whose_stage_has_moved_on_brings_no_retry_forward(play: Any) -> None:  # noqa: F811
+    async def scenario(rows: Rows) -> None:
+        job_id = await rows.submit()
+        for _ in range(2):
+            assert await rows.store.claim_stage(job_id, [JobStatus.QUEUED, JobStatus.PLANNING])
+            await rows.run("UPDATE jobs SET stage_worker = NULL, deadline = NULL, wake_at = now()")
+        group = new_id()
+        await rows.run(
+            "INSERT INTO suspects (job_id, round, index, tenant_id, attempt, lane, group_id, company, due_at) "
+            "VALUES (%s, 0, -1, 'default', 1, 'io', %s, 2, now())",
+            *(job_id, group),
+        )
+        await rows.run("UPDATE jobs SET run_at = now() + interval '1 hour'")
+        assert await rows.store.claim_suspects(group, Lane.IO) == []
+        (left,) = await rows.run("SELECT run_at > now() + interval '30 minutes' AS waits FROM jobs")
+        assert left["waits"]
+
+    play(scenario)
+
+
+def test_the_time_of_a_paused_job_does_not_run_out(play: Any) -> None:  # noqa: F811
+    async def scenario(rows: Rows) -> None:
+        for queued in (True, False):
+            job_id = await rows.submit() if queued else await rows.executing("read")
+            assert (await rows.requests.pause("default", job_id)).applied
+            await rows.run("UPDATE jobs SET expires_at = now() - interval '1 hour' WHERE id = %s", job_id)
+            error = as_json(TOO_LATE.to_json())
+            assert await rows.database.call("planq_expire_job", job_id, queued, error) is None
+            assert (await rows.job(job_id))[0]["status"] == ("queued" if queued else "executing")
+
+    play(scenario)
+
+
+def test_what_an_artifact_alone_refers_to_is_not_collected(play: Any) -> None:  # noqa: F811
+    async def scenario(rows: Rows) -> None:
+        job_id = await rows.executing("read")
+        digest = b"\x01" * 32
+        await rows.run(
+            "INSERT INTO payloads (tenant_id, hash, body, size, created_at) "
+            "VALUES ('default', %s, %s, 1, now() - interval '2 hours')",
+            *(digest, b"1"),
+        )
+        await rows.run(
+            "INSERT INTO artifacts (tenant_id, id, job_id, step_index, tool_name, payload_hash) "
+            "VALUES ('default', 'a', %s, 0, 'sim_read', %s)",
+            *(job_id, digest),
+        )
+        payloads = PayloadStore(rows.database, None)
+        assert await payloads.collect(10) == 0
+        await rows.run("DELETE FROM artifacts")
+        assert await payloads.collect(10) == 1
+
+    play(scenario)
+
+
+def test_tools_are_retired_only_while_workers_of_every_lane_say_so(play: Any) -> None:  # noqa: F811
+    async def scenario(rows: Rows) -> None:
+        async def offered() -> list[str]:
+            return [row["name"] for row in await rows.run("SELECT name FROM tools ORDER BY name")]
+
+        await rows.worker_registry.publish_tools([{"name": "gone"}, {"name": "here"}])
+        await rows.run("UPDATE tools SET published_at = now() - interval '1 hour'")
+        await rows.worker_registry.register(new_id(), "io", [Lane.IO], ["here"], 1, "1")
+        await rows.worker_registry.tidy()
+        assert await offered() == ["gone", "here"], "those of the cpu lane are away, and may come back with it"
+        await rows.worker_registry.register(new_id(), "cpu", [Lane.CPU], [], 1, "1")
+        await rows.worker_registry.tidy()
+        assert await offered() == ["here"]
+
+    play(scenario)
