@@ -45,18 +45,26 @@ def _ascii_host(url: httpx.URL) -> str:
     return url.raw_host.decode("ascii").lower()
 
 
+_LONGEST_WAIT = timedelta(days=1)
+_MOST_DIGITS = 9
+"""More would be longer than a `timedelta`, and than anybody waits."""
+
+
 def retry_after(response: httpx.Response, now: datetime | None = None) -> timedelta | None:
-    """Return the wait that `Retry-After` asks for (RFC 9110 §10.2.3: seconds or a date); None without a valid one."""
+    """Return the wait that `Retry-After` asks for (RFC 9110 §10.2.3: seconds or a date), a day at most.
+
+    None without a valid one.
+    """
     value = response.headers.get("retry-after", "").strip()
     if value.isascii() and value.isdigit():
-        return timedelta(seconds=min(int(value), 86_400))
+        return min(timedelta(seconds=int(value[:_MOST_DIGITS])), _LONGEST_WAIT)
     try:
         moment = parsedate_to_datetime(value)
     except ValueError:
         return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return max(moment - (now or datetime.now(UTC)), timedelta())
+    return min(max(moment - (now or datetime.now(UTC)), timedelta()), _LONGEST_WAIT)
 
 
 class GuardedTransport(httpx.AsyncBaseTransport):

@@ -252,6 +252,8 @@ def test_batches_are_listed_newest_first_by_pages(batches: Api) -> None:
 
     assert [one["id"] for one in first["items"] + second["items"]] == made[::-1]
     assert second["next_cursor"] is None
+    exact = batches.http.get("/batches", params={"limit": 3}).json()
+    assert (len(exact["items"]), exact["next_cursor"]) == (3, None), "a page that holds the rest has none after it"
     assert [one["name"] for one in second["items"]] == ["number 0"]
     assert batches.http.get("/batches", params={"status": "failed"}).json()["items"] == []
     problem_of(batches.http.get("/batches", params={"cursor": "x"}), 422, "invalid_request")

@@ -358,7 +358,9 @@ def test_where_nobody_offers_the_tool_any_more_any_object_is_an_output(api: Api,
     assert settled["steps"][0]["output"] == {"any": "thing"}
 
 
-@pytest.mark.parametrize("index", ["2", "x", "-1", "1.0", "%C2%B2", "999999999", "99999999999999999999"])
+@pytest.mark.parametrize(
+    "index", ["2", "x", "-1", "1.0", "%C2%B2", "999999999", "9999999999", "99999999999999999999"]
+)
 def test_a_step_that_is_not_there_is_not_found(api: Api, asking: Story, index: str) -> None:
     problem_of(settle(api, asking.id, index, "unknown"), 404, "not_found")
 

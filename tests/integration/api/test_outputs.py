@@ -75,6 +75,7 @@ def test_the_bytes_come_as_they_are_stored_in_slices(api: Api, job: dict[str, An
 
     assert (response.status_code, response.headers["content-type"]) == (200, "application/json")
     assert (response.headers["etag"], response.headers["content-length"]) == (f'"{DIGEST}"', str(len(BODY)))
+    assert response.headers["cache-control"] == "private, no-cache", "no proxy keeps what one tenant may read"
     assert body == BODY
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
+import httpx
 import pytest
 from openai import OpenAI
 from standardwebhooks import Webhook
@@ -149,6 +150,17 @@ def test_an_address_that_leads_nowhere_says_so(url: str, code: str, is_last: boo
     outcome = post(delivery(url))
     assert outcome.error is not None
     assert (outcome.error.code, outcome.again is None) == (code, is_last)
+
+
+def test_what_a_library_says_of_an_address_shows_no_credentials() -> None:
+    async def refusing(host: str, port: int) -> Sequence[str]:
+        raise httpx.ConnectError("no way to http://me:hush-hush@proxy.example/in?token=hush-hush")
+
+    outcome = post(delivery("https://example.com/hook"), resolve=refusing)
+
+    assert outcome.error is not None
+    assert "proxy.example/in" in outcome.error.message
+    assert "hush" not in outcome.error.message
 
 
 def test_a_connection_that_is_refused_is_tried_again() -> None:

@@ -20,6 +20,7 @@ def test_a_budget_is_taken_as_it_is_written() -> None:
 
     assert read_budget(whole) == whole
     assert read_budget({"max_steps": 1}) == {"max_steps": 1}
+    assert read_budget({"max_tokens": 2**31 - 1}) == {"max_tokens": 2**31 - 1}, "the most that the database counts"
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,15 @@ def test_windows_in_which_nothing_counts_are_forgotten() -> None:
     assert len(windows) == 20
 
 
+def test_a_message_counts_for_a_minute_and_no_longer() -> None:
+    windows = LocalWindows()
+    knock = Knock("acme", "web", Rates(1, 1))
+    assert windows.check(knock, now=100.0).is_allowed
+    refused = windows.check(knock, now=159.999)
+    assert (refused.is_allowed, refused.tenant.used) == (False, 1)
+    assert windows.check(knock, now=160.0).is_allowed, "when the answer said that it would be"
+
+
 def test_a_clock_that_is_put_back_keeps_nobody_out() -> None:
     windows = LocalWindows()
     assert windows.check(Knock("acme", "web", Rates(1, 1)), now=90_000.0).is_allowed

@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import ssl
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from shared.domain.addresses import BLOCKS, why_refused
 from shared.domain.errors import InvalidArguments, PolicyDenied, Transient
 from worker import egress
-from worker.egress import GuardedTransport, resolve_with_system
+from worker.egress import GuardedTransport, resolve_with_system, retry_after
 
 PUBLIC = [
     "93.184.216.34",
@@ -208,3 +209,24 @@ def test_the_certificate_authorities_are_read_once_for_all_requests(monkeypatch:
     for _ in range(3):
         GuardedTransport(resolve_with_system)
     assert len(read) == 1
+
+
+@pytest.mark.parametrize(
+    ("wish", "wait"),
+    [
+        ("7", timedelta(seconds=7)),
+        ("86400", timedelta(days=1)),
+        ("86401", timedelta(days=1)),
+        ("9" * 4000, timedelta(days=1)),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", timedelta(days=1)),
+        ("Mon, 23 Nov 2026 12:00:09 GMT", timedelta(seconds=9)),
+        ("Mon, 23 Nov 2026 11:00:00 GMT", timedelta()),
+        ("soon", None),
+        ("-1", None),
+        ("", None),
+    ],
+)
+def test_a_wait_that_is_asked_for_is_a_day_at_most(wish: str, wait: timedelta | None) -> None:
+    response = httpx.Response(429, headers={"Retry-After": wish})
+
+    assert retry_after(response, datetime(2026, 11, 23, 12, tzinfo=UTC)) == wait
