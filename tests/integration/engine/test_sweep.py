@@ -344,6 +344,29 @@ def test_a_plan_expires_though_its_worker_is_dead(play: Play) -> None:
     assert (steps[0]["error"]["code"], steps[0]["error"]["retryable"]) == ("plan_timeout", False)
 
 
+def test_a_call_that_hangs_in_a_living_worker_uses_up_a_try_and_counts_as_no_loss(play: Play) -> None:
+    async def scenario(harness: Harness) -> Any:
+        job_id = await accepted(harness)
+        tries = 0
+        async with harness.database.connection() as connection:
+            while await harness.store.claim_step(StepRef(job_id, 0, 0)) is not None:
+                tries += 1
+                hung = (
+                    "UPDATE steps SET deadline = now() - interval '1 hour' WHERE job_id = %s AND status = 'running'"
+                )
+                await connection.execute(hung.encode(), [job_id])
+                await harness.sweeper.sweep()
+                await connection.execute(b"UPDATE steps SET run_at = now() WHERE status = 'ready'")
+            cursor = await connection.execute(b"SELECT retries, releases, worker_losses FROM steps WHERE index = 0")
+            counted = await cursor.fetchone()
+        return tries, counted, (await harness.requests.job("default", job_id))[1][0]
+
+    tries, counted, step = play(scenario, ScriptedModel.planning(*CHAIN), TOOLS)
+    assert (counted["releases"], counted["worker_losses"]) == (0, 0)
+    assert tries == 1 + counted["retries"] > 1
+    assert (step["status"], step["error"]["code"]) == ("failed", "timeout")
+
+
 def test_a_step_that_kills_its_workers_is_quarantined_with_its_history(play: Play) -> None:
     async def scenario(harness: Harness) -> Any:
         job_id = await accepted(harness)
