@@ -237,7 +237,8 @@ class StepRunner:
             if calling.is_abandoned and not is_poisoned and is_looked_into(claim):
                 # Who finds out that nothing has happened must not be proved wrong by a thread that hangs.
                 await self._in_flight.writes.until_stopped(attempt_of(claim))
-            return Outcome(failure=failure, phase=calling.phase, poisoned=is_poisoned)
+            # Its traceback leads by way of this frame to those that carry the outcome on: a circle for the collector.
+            return Outcome(failure=failure.with_traceback(None), phase=calling.phase, poisoned=is_poisoned)
 
     async def _ask(self, claim: StepClaim, tool: Tool, calling: Calling) -> Any:
         """Put the arguments together and return the tool's answer: that it finds out, or that of a new call."""
