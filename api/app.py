@@ -95,8 +95,9 @@ API_CRASH_POINTS: Mapping[str, Collection[str]] = {
 }
 """What an API process does to the world, by port, reading apart: see `shared.failpoints`."""
 
-_STATEMENT_SECONDS = 30.0
-"""Far more than any statement of the API takes: what takes longer waits for a lock, or for a server that hangs."""
+_STATEMENT_SECONDS = 4.0
+"""More than any statement of the API takes, beside the wait for a connection: what takes longer waits for a lock, or
+for a server or a network that is silent. So every request is answered within ten seconds."""
 
 _DESCRIPTION = "A durable backend for agentic jobs: plan, execute on Celery, answer."
 

@@ -40,9 +40,11 @@ KEEPALIVE: dict[str, Any] = {
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "tcp_user_timeout": 15_000,
+    "connect_timeout": 10,
 }
 """libpq's defaults leave a connection whose other end vanished without a word for a quarter of an hour; here it is
-given up after some 15 s (tcp_user_timeout in ms, the others in s). Without meaning on a Unix socket."""
+given up after some 15 s (tcp_user_timeout in ms, the others in s). Without meaning on a Unix socket. A server that
+takes a connection and says nothing would be waited for without an end."""
 
 
 _AWAY = (
@@ -59,8 +61,9 @@ _AWAY = (
 _LOST = (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction)
 """What a connection says that may be of no use any more."""
 
-_IDLE = "-c idle_in_transaction_session_timeout=60s"
-"""A process that is frozen within a transaction holds its locks no longer, and stops no stream of events: these show
+_OPTIONS = "-c idle_in_transaction_session_timeout=60s -c client_connection_check_interval=1s"
+"""The server ends a statement within a second whose connection was given up here, also one that waits for a lock. And
+a process that is frozen within a transaction holds its locks no longer, and stops no stream of events: these show
 what lies below every open transaction."""
 
 _RENEW_SECONDS = 0.1
@@ -161,8 +164,8 @@ class Database:
 
         `timeout_seconds` bounds the wait for a connection, `statement_seconds` the use of one, that wait included:
         None where a lock, or a server that hangs, may take as long as it takes. A named statement that has no answer
-        after `silent_seconds` ends its connection and all others: they may lead nowhere any more, which TCP by itself
-        notices much later. Give it where every statement is a short one.
+        after `silent_seconds`, where every one is a short one. What takes longer ends its connection and all others:
+        they may lead nowhere any more, which TCP by itself notices much later.
         """
         self._statement_seconds = statement_seconds
         self._silent_seconds = silent_seconds
@@ -179,7 +182,7 @@ class Database:
                 "autocommit": True,
                 "row_factory": dict_row,
                 "application_name": "planq",
-                "options": f"{given.get('options', '')} {_IDLE}".strip(),
+                "options": f"{given.get('options', '')} {_OPTIONS}".strip(),
                 **KEEPALIVE,
             },
             min_size=1,
@@ -219,17 +222,14 @@ class Database:
     async def _run(self, statement: bytes, params: Mapping[str, Any] | tuple[Any, ...]) -> tuple[list[DictRow], int]:
         """Run a statement as `connection` would; return its rows, and how many it touched."""
         with _OURS:
-            if self._statement_seconds is None:
-                return await self._run_on_one(statement, params)
-            async with asyncio.timeout(self._statement_seconds):
-                return await self._run_on_one(statement, params)
+            return await self._run_on_one(statement, params)
 
     async def _run_on_one(
         self, statement: bytes, params: Mapping[str, Any] | tuple[Any, ...]
     ) -> tuple[list[DictRow], int]:
+        since = monotonic()
         connection = await self._pool.getconn()
-        until = self._silent_seconds
-        watch = None if until is None else asyncio.get_running_loop().call_later(until, _hang_up, connection)
+        watch = self._watch(connection, since, self._silent_seconds)
         try:
             cursor = await _execute(connection, statement, params)
             return await cursor.fetchall() if cursor.description is not None else [], cursor.rowcount
@@ -240,6 +240,15 @@ class Database:
             if watch is not None:
                 watch.cancel()
             await self._pool.putconn(connection)
+
+    def _watch(
+        self, connection: psycopg.AsyncConnection[DictRow], since: float, silent_seconds: float | None = None
+    ) -> asyncio.TimerHandle | None:
+        """End a connection whose use takes too long, counted for all of it from `since` on; None: it may."""
+        bounds = [] if silent_seconds is None else [silent_seconds]
+        if self._statement_seconds is not None:
+            bounds.append(max(self._statement_seconds - (monotonic() - since), 0.0))
+        return asyncio.get_running_loop().call_later(min(bounds), _hang_up, connection) if bounds else None
 
     async def _let_go_of(self, connection: psycopg.AsyncConnection[DictRow], error: psycopg.Error) -> None:
         """Replace every connection, if one turned out to be dead, or to lead to what is no longer the primary.
@@ -292,12 +301,17 @@ class Database:
         longer the primary.
         """
         with _OURS:
-            async with asyncio.timeout(self._statement_seconds), self._pool.connection() as connection:
+            since = monotonic()
+            async with self._pool.connection() as connection:
+                watch = self._watch(connection, since)
                 try:
                     yield connection
                 except _LOST as error:
                     await self._let_go_of(connection, error)
                     raise
+                finally:
+                    if watch is not None:
+                        watch.cancel()
 
     async def fetch_all(self, name: str, /, **params: Any) -> list[DictRow]:
         """Run a named query and return its rows."""

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -16,10 +17,12 @@ import httpx
 import psycopg
 import pytest
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 
 from api.message_flow import plan_id_of
 from tests.integration.api.conftest import SECRET_KEY, Api, MakeApi, problem_of, search
 from tests.support.outage import closed, cut, locked, read_only
+from tests.support.proxy import TcpProxy
 from tests.support.waiting import eventually
 
 WITHOUT_DATABASE = {"GET /healthz", "GET /metrics"}
@@ -114,7 +117,10 @@ LOSSES: dict[str, Loss] = {"closed": lambda _, url: closed(url), "pool exhausted
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_every_operation_refuses_with_a_time_to_come_back(make_api: MakeApi, loss: str) -> None:
+def test_every_operation_refuses_with_a_time_to_come_back(
+    make_api: MakeApi, loss: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.app._STATEMENT_SECONDS", 600.0)  # those that are busy stay so
     api = make_api(database_timeout_seconds=0.3, wait_poll_seconds=60, database_connections=2, secret_keys=SECRET_KEY)
     api.jobs.publish_tools()
     operations = Operations(api)
@@ -129,6 +135,38 @@ def test_every_operation_refuses_with_a_time_to_come_back(make_api: MakeApi, los
         problem_of(answers[name], 503, "database_unavailable")
     eventually(lambda: operations.ask("GET /jobs/{job_id}").status_code == 200, what="the database is used again")
     assert operations.ask("POST /jobs").status_code == 202
+
+
+AT_ONCE = (
+    *("GET /jobs", "GET /jobs/{job_id}", "GET /agents", "GET /elicitations", "GET /conversations"),
+    *("POST /jobs", "POST /messages/inbound", "POST /batches", "POST /endpoints", "POST /jobs/{job_id}/cancel"),
+)
+
+
+def test_requests_are_answered_while_the_network_to_the_database_is_silent(
+    make_api: MakeApi, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Pins: to take a statement back psycopg asks the silent server to cancel it, and then waits for the answer.
+    monkeypatch.setattr("api.app._STATEMENT_SECONDS", 600.0)
+    server = conninfo_to_dict(database_url)
+    with TcpProxy(Path(str(server["host"]), f".s.PGSQL.{server['port']}")) as proxy:
+        url = f"postgresql://{server['user']}@127.0.0.1:{proxy.port}/{server['dbname']}"
+        api = make_api(database_url=url, database_connections=len(AT_ONCE), secret_keys=SECRET_KEY)
+        api.jobs.publish_tools()
+        operations = Operations(api)
+        with ThreadPoolExecutor(len(AT_ONCE)) as pool:
+            with locked(database_url) as connection:  # a connection for each of what follows
+                warm = [pool.submit(api.http.get, "/tools") for _ in AT_ONCE]
+                eventually(lambda: waiting_statements(connection) == len(AT_ONCE))
+                connection.rollback()
+                assert {one.result().status_code for one in warm} == {200}
+            api.app.state.services.requests._database._statement_seconds = 1.0
+            proxy.accept(False)
+            assert proxy.freeze() >= len(AT_ONCE)
+            answers = dict(zip(AT_ONCE, pool.map(operations.ask, AT_ONCE), strict=True))
+        proxy.accept(True)
+        assert shown({name: one for name, one in answers.items() if not is_refused(one)}) == {}
+        eventually(lambda: operations.ask("POST /jobs").status_code == 202, what="the database is used again")
 
 
 def test_a_server_that_takes_no_more_clients_is_a_503(make_api: MakeApi, database_url: str) -> None:
