@@ -103,7 +103,7 @@ def examine(url: str | None, api_key: str | None, *, invariants: bool = False) -
         yield from _unseen(
             (
                 *("tools and models", "database", "schema", "broker", "queues", "dead letters"),
-                *("event log", "secrets", "workers", "tools", "jobs"),
+                *("event log", "master keys", "workers", "tools", "jobs"),
             ),
             "settings",
         )
@@ -185,11 +185,11 @@ def _stores(settings: Settings) -> Iterator[Finding]:
     yield from broker
     if database.ok and schema.ok:
         yield _event_log(settings)
-        yield _secrets(settings)
+        yield _master_keys(settings)
         yield from _worker_registry(settings)
     else:
         yield from _unseen(
-            ("event log", "secrets", "workers", "tools", "jobs"), "database with this release's schema"
+            ("event log", "master keys", "workers", "tools", "jobs"), "database with this release's schema"
         )
 
 
@@ -316,7 +316,7 @@ def _event_log(settings: Settings) -> Finding:
     return Finding("event log", False, found, advice)
 
 
-def _secrets(settings: Settings) -> Finding:
+def _master_keys(settings: Settings) -> Finding:
     """Look for secrets whose keys nobody names: a lost key opens none of them again."""
 
     async def ask(database: Database) -> Mapping[str, int]:
@@ -325,12 +325,14 @@ def _secrets(settings: Settings) -> Finding:
     try:
         used = _asked(settings, ask)
     except PlanqError as error:
-        return Finding("secrets", False, error.message, "check that the database runs")
+        return Finding("master keys", False, error.message, "check that the database runs")
     lost = sum(used[key_id] for key_id in used.keys() - {key.id for key in settings.master_keys})
     if not lost:
-        return Finding("secrets", True, f"{sum(used.values())} of tenants, all under keys that are there")
-    found = f"{lost} of {sum(used.values())} lie under keys that are not there"
-    return Finding("secrets", False, found, "put the keys back into PLANQ_SECRET_KEYS, or store these secrets anew")
+        return Finding("master keys", True, f"all there, for {sum(used.values())} secrets")
+    found = f"gone for {lost} of {sum(used.values())} secrets"
+    return Finding(
+        "master keys", False, found, "put the keys back into PLANQ_SECRET_KEYS, or store these secrets anew"
+    )
 
 
 def _worker_registry(settings: Settings) -> Iterator[Finding]:

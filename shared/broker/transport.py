@@ -25,6 +25,7 @@ kombu's integration tests for Redis run on this transport: `tests/integration/br
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from queue import Empty
@@ -175,6 +176,17 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         self._queue_cycle = _OpenQueues(self)
         if not self.ack_emulation:
             self.QoS = QoS
+
+    def _after_fork(self) -> None:
+        """Let go of the connections in a process that was just forked, as kombu does.
+
+        Another thread of the parent may have held the locks of the pools in that moment, and nobody lets go of them
+        here: redis-py 8 waits for one for ever, so that a process of a `cpu` worker never began (seen 2026-11).
+        """
+        for pool in (self._pool, self._async_pool):
+            if pool is not None:
+                pool._lock, pool._fork_lock = threading.RLock(), threading.RLock()
+        super()._after_fork()
 
     @contextmanager
     def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:

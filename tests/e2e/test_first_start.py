@@ -66,10 +66,10 @@ def test_a_webhook_is_received_and_verified_after_nothing_but_a_start(tmp_path: 
         assert stored.returncode == 0, stored.stderr
         kept = keys.rename(tmp_path / "away")
         findings = {one["name"]: one for one in json.loads(planq(data, "doctor", "--json").stdout)["checks"]}
-        assert findings["secrets"]["ok"] is False
-        assert "lie under keys that are not there" in findings["secrets"]["found"]
+        assert findings["master keys"]["ok"] is False
+        assert "gone for 2 of 2 secrets" in findings["master keys"]["found"]
         kept.rename(keys)
-        assert "all under keys that are there" in planq(data, "doctor", "--json").stdout
+        assert "all there, for 2 secrets" in planq(data, "doctor", "--json").stdout
     finally:
         up.send_signal(signal.SIGINT)
         try:

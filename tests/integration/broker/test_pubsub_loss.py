@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import billiard
 import pytest
 import redis
 from kombu import Connection
@@ -63,3 +65,35 @@ def test_reading_it_never_waits(valkey: EmbeddedValkey, valkey_url: str) -> None
         with pytest.raises(redis.ConnectionError):
             eventually(read, what="the loss of the connection is told")
         channel.close()
+
+
+def test_a_process_that_is_forked_while_a_thread_uses_the_broker_begins(valkey_url: str) -> None:
+    # Pins: redis-py 8 waits in the fork for the lock of the pool, which that thread holds in the parent.
+    with Connection(hardened(valkey_url)) as connection:
+        channel: Any = connection.default_channel
+        assert channel.client.ping()
+        held, over = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with channel.pool._lock:
+                held.set()
+                over.wait()
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        assert held.wait(60)
+        process = billiard.Process(target=_nothing)
+        try:
+            process.start()
+            process.join(20)
+            assert process.exitcode == 0
+        finally:
+            over.set()
+            thread.join()
+            if process.exitcode is None:
+                process.terminate()
+        assert channel.client.ping(), "the parent goes on"
+
+
+def _nothing() -> None:
+    """Do nothing: what happens before this is the point."""
