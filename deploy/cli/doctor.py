@@ -10,7 +10,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -319,11 +319,10 @@ def _event_log(settings: Settings) -> Finding:
 def _master_keys(settings: Settings) -> Finding:
     """Look for secrets whose keys nobody names: a lost key opens none of them again."""
 
-    async def ask(database: Database) -> Mapping[str, int]:
-        return {row["key_id"]: row["secrets"] for row in await database.fetch_all("secret_keys_in_use")}
+    from shared.store.secrets import SecretStore
 
     try:
-        used = _asked(settings, ask)
+        used = _asked(settings, lambda database: SecretStore(database, settings.master_keys).keys_in_use())
     except PlanqError as error:
         return Finding("master keys", False, error.message, "check that the database runs")
     lost = sum(used[key_id] for key_id in used.keys() - {key.id for key in settings.master_keys})

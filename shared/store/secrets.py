@@ -79,6 +79,10 @@ class SecretStore:
         rows = await self._database.fetch_all("list_secrets", tenant_id=tenant_id)
         return [StoredSecret(**row) for row in rows]
 
+    async def keys_in_use(self) -> Mapping[str, int]:
+        """Return the ids of the master keys under which secrets lie, those that sign too, with how many there are."""
+        return {row["key_id"]: row["secrets"] for row in await self._database.fetch_all("secret_keys_in_use")}
+
     async def get(self, tenant_id: str, name: str) -> str | None:
         """Return a secret as it is, or was at most a second ago; None where the tenant has none of this name.
 

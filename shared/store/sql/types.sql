@@ -15,6 +15,11 @@
 --
 -- A job moves submit -> claim -> plan -> (claim -> finish)* -> claim -> stage. `planq migrate` makes all of them anew when
 -- a file has changed; queries/ holds the single statements that Python runs by name, one file for each subject.
+--
+-- Rows are locked in one order, so that nobody waits in a circle: conversations and batches, by their ids; jobs by theirs, which
+-- is from the outermost one down; the steps of a job in plan order; then what hangs on them. A reservation takes its tree's
+-- row in `budgets` after the root job and before its own claim, and nobody else asks for one. Several payloads are not locked
+-- in one transaction, as long as they were touched lately (planq_touch_payload).
 
 -- The records that functions pass to one another. They hold nothing between transactions: no table has a column of them.
 

@@ -205,8 +205,8 @@ def test_readiness_says_so_where_the_server_refuses_to_count(tmp_path: Path) -> 
     async def work(limits: RateLimits) -> None:
         assert await limits.describe() == "counted by Valkey/Redis"
         with redis.Redis(unix_socket_path=str(server.socket_path)) as client:
+            client.config_set("maxmemory-policy", "noeviction")  # first: an eviction that goes on refuses nothing
             client.config_set("maxmemory", 1)
-            client.config_set("maxmemory-policy", "noeviction")
             assert client.ping()
         assert (await limits.describe()).startswith("degraded: each process counts for itself, because Valkey/Redis ")
 
