@@ -15,8 +15,6 @@ from deploy.local.supervisor import PlanqProcess
 from shared.data_folder import kept_text
 from shared.domain.tenants.master_keys import KEY_BYTES
 
-EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104 - compared, not bound
-
 PROJECT = Path(shared.__file__).parents[1]
 PLANQ = (sys.executable, "-m", "deploy.cli.main")
 _DEFAULT_DRAIN_SECONDS = 10.0  # shared.settings.Settings.drain_seconds
@@ -35,7 +33,7 @@ class UpOptions:
     @property
     def reachable_host(self) -> str:
         """The address by which this machine reaches the API."""
-        return "127.0.0.1" if self.host in EVERYWHERE else self.host
+        return "127.0.0.1" if self.host in ("0.0.0.0", "::", "") else self.host  # noqa: S104 - compared, not bound
 
     @property
     def url(self) -> str:
@@ -74,7 +72,7 @@ def child_environment(options: UpOptions, database_url: str, broker_url: str) ->
     }
     if not env.get("PLANQ_SECRET_KEYS") and given_url("PLANQ_DATABASE_URL", "DATABASE_URL") is None:
         env["PLANQ_SECRET_KEYS"] = kept_text(options.data, runtime.SECRET_KEYS, _master_key)
-    if options.reachable_host in ("127.0.0.1", "localhost", "::1") and options.host not in EVERYWHERE:
+    if options.host in ("127.0.0.1", "localhost", "::1"):
         env.setdefault("PLANQ_WEBHOOK_ALLOW_HOSTS", "localhost,127.0.0.1")
     if options.flower_port is not None:
         # Flower asks for task events every five seconds; the first jobs would be over by then and never be seen.
