@@ -117,7 +117,8 @@ def repeated_after_success(entries: Iterable[Entry], succeeded: Mapping[str, tup
 
     `succeeded` says for a key with which attempt its step succeeded, and when (seconds since 1970). Begun again
     means: the attempt that succeeded was begun twice, or a later attempt was begun, or any attempt after the success.
-    One call of a `pure` step may have been thrown away with the unit that it was in.
+    One call of a `pure` step may have been thrown away with the unit that it was in, and a process that was frozen
+    between a claim and its call begins a pure one when it thaws: only the calls of writes look at the lease first.
     """
     found = set()
     begun: dict[str, Counter[int]] = defaultdict(Counter)
@@ -126,6 +127,8 @@ def repeated_after_success(entries: Iterable[Entry], succeeded: Mapping[str, tup
             continue
         attempt, at = succeeded[entry.key]
         begun[entry.key][entry.attempt] += 1
-        if entry.attempt > attempt or entry.at > at or begun[entry.key][attempt] > 1 + (entry.effect == PURE):
+        is_pure = entry.effect == PURE
+        is_late = entry.at > at and not (is_pure and entry.attempt < attempt)
+        if entry.attempt > attempt or is_late or begun[entry.key][attempt] > 1 + is_pure:
             found.add(entry.key)
     return sorted(found)

@@ -56,6 +56,7 @@ def chaos(report: Path, log: Path, *arguments: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(PATIENCE_SECONDS + 60)
 def test_nothing_is_lost_wrong_or_done_twice_while_everything_is_killed_and_restarted(tmp_path: Path) -> None:
     log = tmp_path / "chaos.log"

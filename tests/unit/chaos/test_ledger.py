@@ -92,3 +92,15 @@ def test_one_pure_call_that_was_thrown_away_with_its_unit_is_no_repeat() -> None
     ]
 
     assert ledger.repeated_after_success(entries, succeeded) == ["after/0", "twice/0"]
+
+
+def test_a_pure_call_of_a_process_that_was_frozen_after_its_claim_is_no_repeat() -> None:
+    """Its step was taken back meanwhile, and a later attempt has succeeded."""
+    succeeded = {"pure/0": (2, 5.0), "read/0": (2, 5.0), "same/0": (2, 5.0)}
+    entries = [
+        entry(START, "pure/0", 1, at=6.0, effect="pure"),
+        entry(START, "read/0", 1, at=6.0, effect="read"),
+        entry(START, "same/0", 2, at=6.0, effect="pure"),
+    ]
+
+    assert ledger.repeated_after_success(entries, succeeded) == ["read/0", "same/0"]
