@@ -190,6 +190,8 @@ def _close(job: JobView, closed: int, *, failed: int = 0) -> tuple[JobView, tupl
 def _step_succeeded(here: Neighbourhood, event: StepSucceeded, now: datetime) -> Result:
     if here.step is None or not _holds_step(here, event.attempt, StepStatus.RUNNING, StepStatus.WAITING):
         return _reject(here, "another attempt holds the step")
+    if here.step.status is StepStatus.WAITING and here.step.waits_for is not None and not here.step.joined:
+        return _reject(here, "the step waits for its child jobs")
     step = replace(here.step, status=StepStatus.SUCCEEDED)
     dependents = tuple(_unlocked(d) if d.status is StepStatus.PENDING else d for d in here.dependents)
     ready = tuple(

@@ -52,7 +52,7 @@ BEGIN
             finished_at = greatest(started_at, planq_clock() - make_interval(secs => coalesce(i.unit_seconds, 0))),
             wake_at = NULL, wakes = 0, deadline = NULL
         WHERE job_id = i.job AND round = i.round AND index = i.index AND attempt = i.attempt
-          AND (status = v_running OR (status = v_waiting AND elicitation_id IS NULL))
+          AND (status = v_running OR (status = v_waiting AND elicitation_id IS NULL AND (waits_for IS NULL OR joined)))
         RETURNING * INTO s;
         CONTINUE WHEN NOT FOUND;
         v_steps := 1;
@@ -198,7 +198,8 @@ BEGIN
         FROM held h JOIN unnest(v_items) i ON i.job = h.id AND i.round = h.round
         WHERE h.status IN ('executing', 'input_required')
           AND s.job_id = i.job AND s.round = i.round AND s.index = i.index AND s.attempt = i.attempt
-          AND (s.status = 'running' OR (s.status = 'waiting' AND s.elicitation_id IS NULL))
+          AND (s.status = 'running'
+               OR (s.status = 'waiting' AND s.elicitation_id IS NULL AND (s.waits_for IS NULL OR s.joined)))
         RETURNING i.n, s.tenant_id, s.job_id, s.round, s.index, s.attempt, s.tool_name, s.dependents, h.open_steps,
             h.is_free, i.take_steps, i.take_stage
     )
@@ -394,7 +395,8 @@ BEGIN
         worker_id = CASE WHEN v_status = 'ready' THEN NULL ELSE worker_id END,
         deadline = NULL
     WHERE job_id = i.job AND round = i.round AND index = i.index AND attempt = i.attempt
-      AND (status = 'running' OR (status = 'waiting' AND elicitation_id IS NULL AND v_succeeded))
+      AND (status = 'running' OR (status = 'waiting' AND elicitation_id IS NULL AND (waits_for IS NULL OR joined)
+                                  AND v_succeeded))
     RETURNING * INTO s;
     IF NOT FOUND THEN
         RETURN json_build_object('applied', false);
