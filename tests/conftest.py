@@ -21,12 +21,20 @@ from tests.support.servers import TestPostgres, server_folder
 from tests.support.stack import Stack
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Know how much is run."""
+    parser.addoption(
+        "--whole", action="store_true", help="run the cells, examples and points that a quick run leaves out"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Hear SIGINT also where the tests were started by a shell in the background, and so does what they start."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
         signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    os.environ.setdefault("PLANQ_CONTRACT_CASES", "40" if config.getoption("whole") else "12")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -41,9 +49,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> parallel.Sch
     return parallel.Scheduling(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put long tests first."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only a whole run runs, and put long tests first."""
+    if not config.getoption("whole"):
+        left_out = [item for item in items if item.get_closest_marker("whole")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("whole")]
     parallel.in_order(items)
+
+
+@pytest.fixture(scope="session")
+def whole(pytestconfig: pytest.Config) -> bool:
+    """True where everything is to be run, as `.ci/run` asks for, and not what shows most in a few minutes."""
+    return bool(pytestconfig.getoption("whole"))
 
 
 @pytest.fixture(scope="session")

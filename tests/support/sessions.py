@@ -57,7 +57,7 @@ async def raced(
         await held.begin()
         one = await first(held)
         acting = asyncio.ensure_future(second(beside))
-        waits = await _waits(watch, acting, 1)
+        waits = await waits_for_locks(watch, acting, 1)
         await held.commit()
         return one, await acting, waits
 
@@ -84,15 +84,15 @@ async def crossed(
             statement, *values = held
             await connection.execute(statement.encode(), values)
         ahead = asyncio.ensure_future(first(one))
-        assert await _waits(watch, ahead, 1), "it takes the row that is held"
+        assert await waits_for_locks(watch, ahead, 1), "it takes the row that is held"
         behind = asyncio.ensure_future(second(other))
-        await _waits(watch, behind, 2)
+        await waits_for_locks(watch, behind, 2)
         await blocker.commit()
         return await ahead, await behind
 
 
-async def _waits(watch: Database, acting: asyncio.Future[Any], count: int) -> bool:
-    """Return whether so many sessions wait for a lock, once they do or `acting` has ended."""
+async def waits_for_locks(watch: Database, acting: asyncio.Future[Any], count: int) -> bool:
+    """Return True once so many sessions wait for a lock, False where `acting` has ended before."""
     async with watch.connection() as connection:
         while not acting.done():
             row = await (await connection.execute(_WAITS)).fetchone()

@@ -1,0 +1,1 @@
+"""Every operation of the store beside every other one: at once they come to what one of both orders comes to."""
