@@ -48,16 +48,18 @@ def run_sample(url: str, api_key: str | None) -> bool:
 
 
 def handbook_paths() -> list[Path]:
-    """Return the project's README and docs folder, where they lie beside the packages (as in a clone)."""
+    """Return the project's README and docs folder, of a clone, or the copy of both that a wheel brings."""
     from deploy.local.parts import PROJECT
 
-    return [path for path in (PROJECT / "README.md", PROJECT / "docs") if path.exists()]
+    beside = [path for path in (PROJECT / "README.md", PROJECT / "docs") if path.exists()]
+    installed = PROJECT / "deploy" / "handbook"
+    return [installed] if installed.exists() else beside
 
 
 def _load_handbook() -> None:
     paths = handbook_paths()
     if not paths:
-        err.print("the project's README.md is not here, so the sample searches whatever was loaded before")
+        err.print("neither README.md nor a handbook is here, so the sample searches whatever was loaded before")
         return
     command = [sys.executable, "-m", "deploy.cli.main", "knowledge", "load", *map(str, paths)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own command

@@ -1,0 +1,24 @@
+"""What goes into a wheel beside the packages: the handbook that the sample job searches, the README and the docs."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from setuptools.command.build_py import build_py
+
+SOURCES = ("README.md", "docs/*.md")
+
+
+class BuildWithHandbook(build_py):
+    """Builds the packages with a copy of the handbook; an editable install reads the project's own files."""
+
+    def run(self) -> None:
+        """Copy the packages, and the handbook into the folder `deploy/handbook`."""
+        super().run()
+        if not self.editable_mode:
+            target = Path(self.build_lib, "deploy", "handbook")
+            target.mkdir(parents=True, exist_ok=True)
+            for pattern in SOURCES:
+                for path in Path().glob(pattern):
+                    shutil.copy(path, target / path.name)
