@@ -198,7 +198,7 @@ class Lease:
     @property
     def is_fresh(self) -> bool:
         """False when others may soon take over, or have taken over, what this worker holds."""
-        return self.clock() <= self.ends_at
+        return self.clock() < self.ends_at
 
     async def until_fresh(self) -> None:
         """Return at once while the lease is fresh, else when it has been renewed; cancel to give up."""

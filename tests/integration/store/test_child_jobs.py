@@ -386,3 +386,13 @@ def test_a_gathered_step_goes_on_after_an_earlier_failure(play: Any) -> None:
         assert [row["status"] for row in await children_of(family.database, job_id)] == ["completed", "cancelled"]
 
     play(scenario)
+
+
+def test_children_of_a_paused_job_are_not_begun(play: Any) -> None:
+    async def scenario(family: Family) -> None:
+        claim = await family.parent()
+        assert (await family.requests.pause("default", claim.ref.job_id)).applied
+        moved = await family.store.delegate_step(claim, Delegated([child()]))
+        assert (moved.applied, list(moved.children)) == (True, [])
+
+    play(scenario)

@@ -8,11 +8,16 @@ from __future__ import annotations
 from typing import Any
 
 from shared.domain.errors import ErrorRecord
+from shared.domain.jobs.elicitations import Fails
 from shared.domain.jobs.states import JobStatus, Lane
+from shared.domain.plan.document import Plan
+from shared.ports import ChildRequest, Delegated
+from shared.store.batches import BatchStore, NewBatch
 from shared.store.database import as_json
 from shared.store.ids import new_id
 from shared.store.payloads import PayloadStore
 from tests.integration.store.test_control import BOOM, Rows, play  # noqa: F401
+from tests.support.plans import compiled
 from tests.support.stored import DID_IT
 
 TOO_LATE = ErrorRecord("timeout", "too late")
@@ -62,6 +67,15 @@ def test_an_attempt_that_is_over_asks_nobody(play: Any) -> None:  # noqa: F811
         assert await rows.run("SELECT id FROM elicitations") == []
         row, (step,) = await rows.job(job_id)
         assert (row["status"], step["status"], step["attempt"]) == ("executing", "running", 2)
+
+    play(scenario)
+
+
+def test_an_attempt_that_is_over_delegates_nothing(play: Any) -> None:  # noqa: F811
+    async def scenario(rows: Rows) -> None:
+        job_id, (stale,) = await moved_on(rows, "read")
+        assert not (await rows.store.delegate_step(stale, Delegated([ChildRequest(None, "x", 60.0)]))).applied
+        assert await rows.run("SELECT id FROM jobs WHERE parent_job_id = %s", job_id) == []
 
     play(scenario)
 
@@ -155,5 +169,47 @@ def test_tools_are_retired_only_while_workers_of_every_lane_say_so(play: Any) ->
         await rows.worker_registry.register(new_id(), "cpu", [Lane.CPU], [], 1, "1")
         await rows.worker_registry.tidy()
         assert await offered() == ["here"]
+
+    play(scenario)
+
+
+def test_a_stage_that_is_over_chains_no_tool(play: Any) -> None:  # noqa: F811
+    async def scenario(rows: Rows) -> None:
+        job_id = await rows.submit()
+        stale = await rows.store.claim_stage(job_id, [JobStatus.QUEUED])
+        assert stale is not None
+        assert await rows.store.release_stage(stale)
+        assert await rows.store.claim_stage(job_id, [JobStatus.PLANNING]) is not None
+        (step,) = compiled(Plan.model_validate({"calls": [{"tool_name": "sim_read", "arguments": {}}]}))
+        assert not (await rows.store.chain_tool(stale, {"a": 1}, None, step, [])).applied
+        assert (await rows.job(job_id))[0]["status"] == "planning"
+
+    play(scenario)
+
+
+def test_a_question_of_a_paused_job_does_not_expire(play: Any) -> None:  # noqa: F811
+    async def scenario(rows: Rows) -> None:
+        job_id = await rows.executing("unsafe")
+        assert await rows.store.ask_step(await rows.claim(job_id, 0), DID_IT, BOOM)
+        await rows.run("UPDATE steps SET wake_at = planq_now() WHERE job_id = %s", job_id)
+        (late,) = await rows.worker_registry.expired_questions(10)
+        assert (await rows.requests.pause("default", job_id)).applied
+        assert not (await rows.worker_registry.expire_question(late, Fails(BOOM))).applied
+        assert [row["status"] for row in await rows.run("SELECT status FROM elicitations")] == ["open"]
+
+    play(scenario)
+
+
+def test_a_batch_that_is_held_is_taken_and_ended_by_nobody_else(play: Any) -> None:  # noqa: F811
+    async def scenario(rows: Rows) -> None:
+        mine, other = (BatchStore(rows.database, new_id()) for _ in range(2))
+        batch = NewBatch(new_id(), "default")
+        await mine.begin(batch)
+        await mine.end_upload("default", batch.id, 0, 0)
+        held = await mine.take()
+        assert held is not None
+        assert await other.take() is None
+        assert await other.end_validation(held) is None
+        assert await mine.end_validation(held) is not None
 
     play(scenario)

@@ -228,6 +228,17 @@ def test_a_run_that_is_none_ends_where_it_leaves_the_chain(play: Any, wrong: lis
     play(scenario)
 
 
+def test_a_run_ends_before_a_step_of_another_lane(play: Any) -> None:  # noqa: F811
+    async def scenario(rows: Rows) -> None:
+        claim, job_id = await begun(rows, calls_of(4))
+        await rows.run("UPDATE steps SET lane = 'cpu' WHERE job_id = %s AND index = 2", job_id)
+        moved = await rows.store.succeed_step(claim, text(0), None, unit=ran(claim, 1, 2, 3), take=IO)
+        assert (moved.steps, moved.taken) == (2, [])
+        assert await statuses(rows, job_id) == ["succeeded", "succeeded", "ready", "pending"]
+
+    play(scenario)
+
+
 def test_artifacts_of_a_run_are_kept(play: Any) -> None:  # noqa: F811
     async def scenario(rows: Rows) -> None:
         claim, job_id = await begun(rows, calls_of(2))

@@ -36,6 +36,7 @@ def test_a_budget_is_taken_as_it_is_written() -> None:
         ({"max_cost_usd": -1}, "max_cost_usd"),
         ({"max_cost_usd": float("nan")}, "max_cost_usd"),
         ({"max_model_calls": "3"}, 'found "3"'),
+        ({"max_steps": 1, "soft": 0}, "soft: expected a share between 0 and 1"),
         ({"max_steps": 1, "soft": 1}, "soft: expected a share between 0 and 1"),
         ({"max_steps": 1, "ask": "yes"}, "ask: expected true or false"),
         ({"max_steps": 1, "max_stesp": 1}, "budget.max_stesp: unknown field"),

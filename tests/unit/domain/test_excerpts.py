@@ -116,10 +116,11 @@ def test_a_step_learns_the_paths_that_later_steps_reference() -> None:
 def test_large_values_are_left_out_and_absent_paths_are_told() -> None:
     output = {"title": "T", "body": "x" * excerpts.MAX_VALUE_BYTES, "list": [1, 2]}
 
-    kept = stored(output, [("title",), ("body",), ("list", "7"), ("none", "deep")])
+    kept = stored(output, [("title",), ("body",), ("list", "2"), ("list", "7"), ("none", "deep")])
 
     assert kept.parts == {
         ("title",): "T",
+        ("list", "2"): Absent("2", "an array of 2"),
         ("list", "7"): Absent("7", "an array of 2"),
         ("none", "deep"): Absent("none", "an object", ("title", "body", "list")),
     }

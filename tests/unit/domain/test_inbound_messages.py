@@ -142,6 +142,10 @@ def test_thread_and_source_are_found_under_the_names_of_other_systems() -> None:
     assert (message(id="m1").source_id(), message(id="m1", source_message_id="s1").source_id()) == ("m1", "s1")
 
 
+def test_a_thread_in_the_metadata_may_have_128_characters() -> None:
+    assert checked_text(message(metadata={"external_thread_id": "x" * 128}), "acme", TenantConfig())
+
+
 @pytest.mark.parametrize("external", ["", [], {}, True, ["5"], "x" * 129, "a\nb", "a\n"])
 def test_a_thread_in_the_metadata_that_is_no_name_is_refused(external: Any) -> None:
     with pytest.raises(errors.InvalidRequest) as refusal:

@@ -68,6 +68,11 @@ def test_the_form_stays_so_that_known_fields_are_found() -> None:
     assert "more characters]" in shown["artifact"]["markdown"]
 
 
+def test_what_has_a_hundred_characters_shows_something_of_what_is_in_it() -> None:
+    assert preview([["x" * 500]], 100) == [[f"{'x' * 68}… [432 more characters]"]]
+    assert preview([["x" * 500]], 99) == "… [left out]"
+
+
 def test_deep_values_end_somewhere() -> None:
     deep: Any = "x" * 1_000_000
     for _ in range(900):

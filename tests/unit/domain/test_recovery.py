@@ -217,6 +217,7 @@ def test_a_wait_that_outlasts_the_plan_is_not_begun() -> None:
         )
 
     assert decide(None) == decide(timedelta(hours=2)) == RunAgain(error, timedelta(hours=1))
+    assert isinstance(decide(timedelta(hours=1)), GiveUp), "no time would be left for the call itself"
     short = decide(timedelta(minutes=5))
     assert isinstance(short, GiveUp)
     assert (short.error.code, short.error.details, short.error.retryable) == ("rate_limited", {"status": 429}, True)

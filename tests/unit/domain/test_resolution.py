@@ -194,6 +194,15 @@ def test_what_is_named_more_than_once_or_in_a_text_is_copied(arguments: list[str
     assert not any(value is rows or value is rows[0] for value in resolved.arguments)
 
 
+def test_what_is_put_together_may_be_as_large_as_its_bound() -> None:
+    arguments, outputs = ["$0.output.text", "y"], {0: {"text": "x" * 50}}
+    size = resolve(arguments, outputs, max_size=1000).size
+
+    assert resolve(arguments, outputs, max_size=size).arguments == ["x" * 50, "y"]
+    with pytest.raises(InvalidArguments, match=f"more than {size - 1} characters"):
+        resolve(arguments, outputs, max_size=size - 1)
+
+
 def test_what_is_given_away_counts_with_its_size_unless_a_copy_would_count_less() -> None:
     rows = ["x" * 60]
     outputs = {step: loaded({"rows": rows}, ("rows",)) for step in (0, 1)}  # 73 bytes of JSON, 62 of which count

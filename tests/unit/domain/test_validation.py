@@ -176,6 +176,10 @@ def test_the_whole_argument_tree_is_bounded() -> None:
     assert shapes(validate_plan(plan, TOOLS, max_steps=10)) == [(0, "", "too_deep")]
     large = {"tool_name": "opaque", "arguments": {"a": "x" * MAX_ARGUMENTS_BYTES}}
     assert shapes(check(large)) == [(0, "", "too_large")]
+    over = check(large)[0].details["actual"] - MAX_ARGUMENTS_BYTES
+    largest, larger = ("x" * (MAX_ARGUMENTS_BYTES - n) for n in (over, over - 1))
+    assert check({"tool_name": "opaque", "arguments": {"a": largest}}) == []
+    assert shapes(check({"tool_name": "opaque", "arguments": {"a": larger}})) == [(0, "", "too_large")]
     fits: Any = 1
     for _ in range(MAX_DEPTH - 1):
         fits = [fits]

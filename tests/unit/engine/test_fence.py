@@ -94,6 +94,15 @@ def test_the_clock_counts_the_sleep_of_the_machine_where_the_system_can_tell() -
     assert lease.is_fresh
 
 
+def test_a_lease_is_over_at_the_moment_that_it_ends() -> None:
+    now = [100.0]
+    lease = Lease(timedelta(seconds=10), timedelta(seconds=2), clock=lambda: now[0])
+    now[0] = 107.9
+    assert lease.is_fresh
+    now[0] = lease.ends_at
+    assert (now[0], lease.is_fresh) == (108.0, False)
+
+
 def test_writes_act_until_the_last_thread_of_them_has_ended() -> None:
     told: list[str] = []
     writes = Writes(lambda kind, _: told.append(kind))

@@ -1,0 +1,224 @@
+"""The faults: one place each, and the tests that must fail for it. A place that has changed is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+STORE = "tests/integration/store"
+SQL = "shared/store/sql/functions"
+DOMAIN = "shared/domain"
+UNIT = "tests/unit/domain"
+
+
+_PAUSED = "    -- The jobs above, too: whose time has run out there waits, and then sees that it is held below.\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What stands in a file, once, and what is put there instead."""
+
+    file: str
+    right: str
+    wrong: str
+    tests: str
+
+
+FAULTS = (
+    # Domain
+    Fault(f"{DOMAIN}/jobs/retry.py", "min(attempt - 2, 30)", "min(attempt - 1, 30)", f"{UNIT}/test_retry.py"),
+    Fault(f"{DOMAIN}/jobs/retry.py", "or attempt > retries:", "or attempt >= retries:", f"{UNIT}/test_retry.py"),
+    Fault(f"{DOMAIN}/jobs/retry.py", "return max(delay, retry_after)", "return min(delay, retry_after)", UNIT),
+    Fault(f"{DOMAIN}/jobs/retry.py", "decided.delay >= time_left", "decided.delay > time_left", UNIT),
+    Fault(f"{DOMAIN}/jobs/retry.py", "losses < max_losses", "losses <= max_losses", UNIT),
+    Fault(f"{DOMAIN}/jobs/retry.py", "parts = min(groups, len(company))", "parts = groups", UNIT),
+    Fault(f"{DOMAIN}/jobs/retry.py", "min(delay, time_left / 2)", "min(delay, time_left)", UNIT),
+    Fault(
+        f"{DOMAIN}/jobs/retry.py",
+        "step.tries > step.retries + _FIND_OUT_RETRIES",
+        "step.tries >= step.retries + _FIND_OUT_RETRIES",
+        UNIT,
+    ),
+    Fault(f"{DOMAIN}/jobs/budget.py", "0 < value < 1\n", "0 <= value < 1\n", f"{UNIT}/test_budget.py"),
+    Fault(
+        f"{DOMAIN}/jobs/budget.py", "0 < value <= _WHOLE_MOST", "0 < value < _WHOLE_MOST", f"{UNIT}/test_budget.py"
+    ),
+    Fault(f"{DOMAIN}/plan/graph.py", "if edges > max_edges:", "if edges >= max_edges:", f"{UNIT}/test_graph.py"),
+    Fault(
+        f"{DOMAIN}/plan/validation.py", "elif size > MAX_ARG", "elif size >= MAX_ARG", f"{UNIT}/test_validation.py"
+    ),
+    Fault(
+        f"{DOMAIN}/plan/validation.py",
+        "if count > max_steps:",
+        "if count >= max_steps:",
+        f"{UNIT}/test_validation.py",
+    ),
+    Fault(f"{DOMAIN}/values/preview.py", "depth == 0 or chars < _LEAST", "depth == 0 or chars <= _LEAST", UNIT),
+    Fault(
+        f"{DOMAIN}/references/excerpts.py", "index >= len(value)", "index > len(value)", f"{UNIT}/test_excerpts.py"
+    ),
+    Fault(f"{DOMAIN}/references/grammar.py", "int(digits) > MAX_STEP", "int(digits) >= MAX_STEP", UNIT),
+    Fault(
+        f"{DOMAIN}/references/resolution.py",
+        "if size > self.left:",
+        "if size >= self.left:",
+        f"{UNIT}/test_resolution.py",
+    ),
+    Fault(
+        f"{DOMAIN}/batches/lines.py",
+        "raw, size = raw[:-1], size - 1",
+        "raw, size = raw[:-1], size",
+        f"{UNIT}/test_batch_lines.py",
+    ),
+    Fault(
+        f"{DOMAIN}/batches/lines.py",
+        "if self.found > self._max",
+        "if self.found >= self._max",
+        f"{UNIT}/test_batch_lines.py",
+    ),
+    Fault(f"{DOMAIN}/batches/lines.py", "if size > self._max", "if size >= self._max", f"{UNIT}/test_batch_lines.py"),
+    Fault(
+        f"{DOMAIN}/conversations/history.py",
+        "        if left < 0:",
+        "        if left <= 0:",
+        f"{UNIT}/test_history.py",
+    ),
+    Fault(
+        f"{DOMAIN}/conversations/inbound.py",
+        "len(external) <= MAX",
+        "len(external) < MAX",
+        f"{UNIT}/test_inbound_messages.py",
+    ),
+    Fault(
+        f"{DOMAIN}/tenants/config.py",
+        '"max_tool_steps": min(',
+        '"max_tool_steps": max(',
+        f"{UNIT}/test_tenant_config.py",
+    ),
+    Fault(
+        f"{DOMAIN}/tenants/rates.py",
+        "not now - WINDOW_SECONDS < times",
+        "not now - WINDOW_SECONDS <= times",
+        f"{UNIT}/test_rates.py",
+    ),
+    # Worker
+    Fault(
+        "worker/engine/chain.py", "min(ready, free, max(part, FEW))", "min(ready, free, part)", "tests/unit/engine"
+    ),
+    Fault(
+        "worker/engine/fence.py",
+        "self.clock() < self.ends_at",
+        "self.clock() <= self.ends_at",
+        "tests/unit/engine/test_fence.py",
+    ),
+    Fault(
+        "worker/engine/sweeper.py",
+        "if stage.company == 1 and",
+        "if stage.company >= 1 and",
+        "tests/integration/engine",
+    ),
+    Fault(
+        "worker/engine/sweeper.py", "delay=max(decided.delay,", "delay=min(decided.delay,", "tests/integration/engine"
+    ),
+    Fault("worker/webhooks/sender.py", "if count >= EACH", "if count > EACH", "tests/integration/webhooks"),
+    # SQL
+    Fault(
+        f"{SQL}/finish.sql",
+        "s.index = i.index AND s.attempt = i.attempt",
+        "s.index = i.index",
+        f"{STORE}/test_guards.py",
+    ),
+    Fault(f"{SQL}/finish.sql", " AND (waits_for IS NULL OR joined)))", "))", "tests/interleavings"),
+    Fault(f"{SQL}/finish.sql", "AND attempt = 0 AND lane = p_lane", "AND attempt = 0", f"{STORE}/test_units.py"),
+    Fault(
+        f"{SQL}/batch.sql",
+        "greatest(0, least(p_room, h.canary - h.admitted))",
+        "p_room",
+        f"{STORE}/test_batch_lines.py",
+    ),
+    Fault(
+        f"{SQL}/children.sql",
+        "status = 'running' AND attempt = p_attempt\n      AND NOT joined;",
+        "status = 'running'\n      AND NOT joined;",
+        f"{STORE}/test_guards.py",
+    ),
+    Fault(
+        f"{SQL}/children.sql",
+        "least(p_most, cardinality(v_ids))",
+        "cardinality(v_ids)",
+        f"{STORE}/test_child_jobs.py",
+    ),
+    Fault(f"{SQL}/children.sql", "c.run_at <= planq_now() AND c.paused_at IS NULL", "c.run_at <= planq_now()", STORE),
+    Fault(
+        f"{SQL}/claim.sql",
+        "WHERE id = i.job AND stage_worker IS NULL AND run_at <= planq_now() AND paused_at IS NULL",
+        "WHERE id = i.job AND stage_worker IS NULL AND run_at <= planq_now()",
+        f"{STORE}/test_control.py",
+    ),
+    Fault(
+        f"{SQL}/claim.sql",
+        "steps.index = v_index AND status = v_ready AND run_at <= planq_now()",
+        "steps.index = v_index AND status = v_ready",
+        STORE,
+    ),
+    Fault(
+        f"{SQL}/conversation.sql",
+        "j.status = 'queued' AND j.stage_attempt = 0",
+        "j.status = 'queued'",
+        f"{STORE}/test_turns.py",
+    ),
+    Fault(
+        f"{SQL}/delivery.sql",
+        "WHERE id = p_id AND status = 'sending' AND attempt = p_attempt",
+        "WHERE id = p_id AND status = 'sending'",
+        f"{STORE}/test_deliveries.py",
+    ),
+    Fault(
+        f"{SQL}/intake.sql",
+        "'validating' AND w.held_until <= planq_now()",
+        "'validating'",
+        f"{STORE}/test_guards.py",
+    ),
+    Fault(f"{SQL}/intake.sql", "'validating' AND held_by = p_holder", "'validating'", f"{STORE}/test_guards.py"),
+    Fault(
+        f"{SQL}/plan.sql",
+        "status = v_planning AND stage_worker IS NOT NULL AND stage_attempt = i.attempt",
+        "status = v_planning AND stage_worker IS NOT NULL",
+        STORE,
+    ),
+    Fault(
+        f"{SQL}/plan.sql",
+        "IS NOT NULL\n      AND stage_attempt = i.attempt",
+        "IS NOT NULL",
+        f"{STORE}/test_guards.py",
+    ),
+    Fault(
+        f"{SQL}/sweep.sql",
+        "j.deadline > planq_now() OR planq_is_held_below(p_job)",
+        "j.deadline > planq_now()",
+        STORE,
+    ),
+    Fault(
+        f"{SQL}/wait.sql",
+        "s.wake_at > planq_now() OR j.paused_at IS NOT NULL",
+        "s.wake_at > planq_now()",
+        f"{STORE}/test_guards.py",
+    ),
+    Fault(
+        f"{SQL}/load.sql",
+        " AND w.heartbeat_at > planq_now() - make_interval(secs => p_lease_seconds)",
+        "",
+        f"{STORE}/test_load.py",
+    ),
+    Fault(
+        f"{SQL}/control.sql",
+        "            ORDER BY id FOR NO KEY UPDATE\n        ) l;\n        EXIT",
+        "            ORDER BY id DESC FOR NO KEY UPDATE\n        ) l;\n        EXIT",
+        f"tests/interleavings {STORE}/test_interleavings.py",
+    ),
+    Fault(
+        f"{SQL}/control.sql",
+        f"{_PAUSED}    PERFORM planq_lock_lineages(ARRAY[p_job]);\n",
+        _PAUSED,
+        f"tests/interleavings {STORE}/test_interleavings.py",
+    ),
+)
