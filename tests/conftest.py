@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
         signal.signal(signal.SIGQUIT, signal.SIG_DFL)
-    os.environ.setdefault("PLANQ_CONTRACT_CASES", "40" if config.getoption("whole") else "12")
+    os.environ.setdefault("CONTRACT_CASES", "40" if config.getoption("whole") else "12")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -128,6 +128,7 @@ def failed(shards: Iterable[Future[Found]]) -> tuple[list[str], str]:
     return names, "\n".join(told for _, told in ended)
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(600)
 def test_they_pass_as_they_are(runs: dict[str, list[Future[Found]]]) -> None:
     names, told = failed(runs["as they are"])
@@ -135,6 +136,7 @@ def test_they_pass_as_they_are(runs: dict[str, list[Future[Found]]]) -> None:
     assert names == [], told
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(600)
 def test_with_planqs_options_only_those_fail_that_cannot_matter(runs: dict[str, list[Future[Found]]]) -> None:
     names, told = failed(runs["with planq's options"])
