@@ -1,4 +1,6 @@
-"""`python -m tests.support.pythons`: runs the unit tests on every other Python that this machine has, from 3.11 on.
+"""`python -m tests.support.pythons`: runs the tests on every other Python that this machine has, from 3.11 on.
+
+On the newest one all that `make test` runs, on those between the unit tests.
 
 Each gets an environment of its own with what `requirements-dev.lock` names, made once (see `pinned_env`).
 Ends with 1 when a test has failed on any of them, or one of them could not be used.
@@ -46,11 +48,11 @@ def found(places: Iterable[Path]) -> dict[Version, Path]:
     return dict(sorted(pythons.items()))
 
 
-def run_units(python: Path, version: str, arguments: Sequence[str]) -> bool:
-    """Run the unit tests on a Python; return whether all passed. Raises CalledProcessError without an environment."""
-    environment = pinned_env.ensure(f"unit-{version}", LOCK, python=str(python), version=version, pip=True)
+def run_tests(python: Path, version: str, arguments: Sequence[str]) -> bool:
+    """Run tests on a Python; return whether all passed. Raises CalledProcessError without an environment."""
+    environment = pinned_env.ensure(f"python-{version}", LOCK, python=str(python), version=version, pip=True)
     pinned_env.install(environment, "--no-build-isolation", "--no-deps", "--no-index", "-e", ".")
-    command = [str(environment / "bin/python"), "-m", "pytest", "-n", "auto", *(arguments or ["tests/unit"])]
+    command = [str(environment / "bin/python"), "-m", "pytest", "-n", "auto", *arguments]
     return subprocess.run(command, cwd=pinned_env.ROOT, check=False).returncode == 0
 
 
@@ -60,15 +62,16 @@ def _tell(line: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the unit tests, or the tests that the arguments name, on every other Python."""
+    """Run the tests, those that the arguments name or else as the module says, on every other Python."""
     failed = []
-    for version, place in found(candidates()).items():
-        if version == sys.version_info[:3]:
-            continue
+    others = {version: place for version, place in found(candidates()).items() if version != sys.version_info[:3]}
+    newest = max(others, default=())
+    for version, place in others.items():
         name = ".".join(map(str, version))
-        _tell(f"\nUnit tests on Python {name} ({place})")
+        is_whole = version == newest > sys.version_info[:3]
+        _tell(f"\n{'Tests' if is_whole else 'Unit tests'} on Python {name} ({place})")
         try:
-            passed = run_units(place, name, arguments)
+            passed = run_tests(place, name, arguments or ([] if is_whole else ["tests/unit"]))
         except subprocess.CalledProcessError as error:
             _tell(f"no environment could be made: {error}")
             passed = False
