@@ -27,7 +27,10 @@ def main(lock: Path) -> int:
     total = len(re.findall(r"^[A-Za-z0-9]\S*==", lock.read_text("utf-8"), re.MULTILINE))
     _say(f"installing {total} packages into {sys.prefix} (once, and when {lock.name} changes)")
     begun = monotonic()
-    command = [sys.executable, "-m", "pip", "install", "--progress-bar", "off", "--require-hashes", "-r", str(lock)]
+    # The lock names all that is needed, so nothing is resolved: pip 23 looks for an extra of a locked package among
+    # newer releases, too, and refuses these for want of a hash.
+    options = ["--progress-bar", "off", "--no-deps", "--require-hashes"]
+    command = [sys.executable, "-m", "pip", "install", *options, "-r", str(lock)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as pip:  # noqa: S603 - our own command
         _follow(pip, total, begun)
     if pip.returncode == 0:
