@@ -99,6 +99,12 @@ async def stage_lost_too_often(harness: Harness) -> UUID:
     return job_id
 
 
+async def stage_lost_too_often_in_company(harness: Harness) -> UUID:
+    """It may be the other one that ends its workers, so it is tried once more, alone."""
+    await lost_stage(harness)
+    return await stage_lost_too_often(harness)
+
+
 async def late_plan(harness: Harness) -> UUID:
     job_id = await accepted(harness)
     await change(harness, "UPDATE jobs SET deadline = now() - interval '1 second'")
@@ -153,6 +159,7 @@ CASES = [
     Case(unanswered_question, ["step_settled", "step_failed"], lambda job_id: [RespondWake(job_id)]),
     Case(lost_stage, ["stage_released"], suspects=1),
     Case(stage_lost_too_often, ["job_failed"], ends=True),
+    Case(stage_lost_too_often_in_company, ["stage_released"], suspects=2),
     Case(late_plan, ["plan_expired"], lambda job_id: [RespondWake(job_id)]),
     Case(late_job, ["job_failed"], ends=True),
     Case(late_in_the_queue, ["job_failed"], ends=True),

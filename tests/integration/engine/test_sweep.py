@@ -188,8 +188,8 @@ def test_wake_ups_go_out_at_once_when_the_broker_is_back(play: Play) -> None:
         return broker.batches, queued, executing
 
     batches, queued, executing = play(scenario, ScriptedModel.planning(*CHAIN), TOOLS)
-    assert [len(batch) for batch in batches] == [4, *[2] * 11, 2, 2]
-    delivered = [wake for batch in batches[12:] for wake in batch]
+    refused, delivered = batches[:12], [wake for batch in batches[12:] for wake in batch]
+    assert all(refused), "each sweep tries again, with some of them at least"
     assert {wake.job_id for wake in delivered if isinstance(wake, PlanWake)} == set(queued)
     assert StepWake(StepRef(executing, 0, 0), Lane.IO, "double", 1) in delivered
     assert len(delivered) == 4, "once each"
