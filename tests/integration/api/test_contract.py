@@ -160,6 +160,7 @@ KNOWN = {
 """What half of the requests name, of the type that was generated, so that they get past what they name."""
 
 BEYOND_SCHEMAS = (
+    "context: an agent is given data by",
     "unknown tools ",  # which there are
     "from_step: expected the index of a step of the new plan",  # how many that has
     "the agent's document is not valid: ",  # a language of its own
