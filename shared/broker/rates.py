@@ -24,8 +24,8 @@ _PROBE = "planq:rates:{}"
 """The window of no tenant; what counts in it does so for a microsecond."""
 
 _LOST = (RedisError, OSError, RuntimeError)
-"""What a server that is away, or refuses, comes out as. uvloop raises RuntimeError for a connection that ended by RST
-while it lay in the pool; asyncio's own loop raises OSError for it."""
+"""What a server that is away, or refuses, comes out as. uvloop, on which the API runs, raises RuntimeError for a
+connection that ended by RST while it lay in the pool."""
 
 _ENDED: Any = (ConnectionLost, RuntimeError)  # redis-py's types know of its own errors alone
 

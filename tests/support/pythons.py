@@ -15,6 +15,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import pytest
+
 from tests.support import pinned_env
 
 LOCK = pinned_env.ROOT / "requirements-dev.lock"
@@ -49,11 +51,19 @@ def found(places: Iterable[Path]) -> dict[Version, Path]:
 
 
 def run_tests(python: Path, version: str, arguments: Sequence[str]) -> bool:
-    """Run tests on a Python; return whether all passed. Raises CalledProcessError without an environment."""
+    """Run tests on a Python, what fails once more and alone, as `.ci/run` does; return whether all passed then.
+
+    Raises CalledProcessError without an environment.
+    """
     environment = pinned_env.ensure(f"python-{version}", LOCK, python=str(python), version=version, pip=True)
     pinned_env.install(environment, "--no-build-isolation", "--no-deps", "--no-index", "-e", ".")
-    command = [str(environment / "bin/python"), "-m", "pytest", "-n", "auto", *arguments]
-    return subprocess.run(command, cwd=pinned_env.ROOT, check=False).returncode == 0
+    command = [str(environment / "bin/python"), "-m", "pytest", *arguments]
+    ended = subprocess.run([*command, "-n", "auto"], cwd=pinned_env.ROOT, check=False).returncode
+    if ended == pytest.ExitCode.TESTS_FAILED:
+        _tell("What failed runs once more, alone")
+        again = [*command, "-n", "0", "--last-failed", "--last-failed-no-failures=none"]
+        ended = subprocess.run(again, cwd=pinned_env.ROOT, check=False).returncode
+    return ended == 0
 
 
 def _tell(line: str) -> None:

@@ -175,11 +175,9 @@ def test_a_refusal_says_which_limit_and_when_to_come_again() -> None:
     )
 
 
-@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_a_connection_that_was_reset_is_one_that_is_gone(
-    valkey: EmbeddedValkey, valkey_url: str, loop: Callable[[], asyncio.AbstractEventLoop]
-) -> None:
+def test_a_connection_that_was_reset_is_one_that_is_gone(valkey: EmbeddedValkey) -> None:
     # Pins: over uvloop redis-py raised RuntimeError for a pooled connection that had ended by RST: a 500.
+    # asyncio's own loop is not tried: before Python 3.13.6 it loses the next connection of that number (gh-136234).
     async def inside(proxy: TcpProxy) -> None:
         windows = ValkeyWindows(f"redis://127.0.0.1:{proxy.port}/0", patience_seconds=PATIENCE_SECONDS)
         limits = RateLimits(windows, pause_seconds=0.0, patience_seconds=PATIENCE_SECONDS)
@@ -193,7 +191,7 @@ def test_a_connection_that_was_reset_is_one_that_is_gone(
         finally:
             await limits.close()
 
-    with TcpProxy(valkey.socket_path) as proxy, asyncio.Runner(loop_factory=loop) as runner:
+    with TcpProxy(valkey.socket_path) as proxy, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(inside(proxy))
 
 
