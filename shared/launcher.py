@@ -13,6 +13,7 @@ import ctypes
 import os
 import signal
 import sys
+import warnings  # noqa: F401 - os.execvp() imports it, and who we are by then may not reach the standard library
 
 # <linux/prctl.h>, <linux/securebits.h>, <linux/sched.h>, <linux/capability.h>
 PR_SET_PDEATHSIG = 1
