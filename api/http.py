@@ -235,7 +235,7 @@ _BY_STATUS: Mapping[int, Sequence[type[PlanqError]]] = {
         domain.UnknownTool,
         domain.UnknownAgent,
     ),
-    429: (domain.RateLimited,),
+    429: (domain.RateLimited, domain.HostBusy),
     500: (domain.InternalFault, domain.Misconfigured),
     502: (domain.InvalidOutput, domain.AuthFailed, domain.ToolFailed, domain.ModelRefused, domain.ContextExceeded),
     503: (
@@ -251,6 +251,7 @@ _BY_STATUS: Mapping[int, Sequence[type[PlanqError]]] = {
     504: (
         domain.TimedOut,
         domain.FirstTokenTimedOut,
+        domain.TooSlow,
         domain.QueueTimedOut,
         domain.PlanTimedOut,
         domain.JobTimedOut,

@@ -210,6 +210,25 @@ class Settings(BaseSettings):
     http_fetch_allow_hosts: Annotated[str, AfterValidator(hosts_alone)] = Field(
         default="", description="Hosts that `http_fetch` may reach although their address is private."
     )
+    http_fetch_host_calls: int = Field(
+        default=16,
+        ge=1,
+        description="Requests of one tenant that a worker has under way at once to one host, of `http_fetch` and "
+        "`web_search`; others wait.",
+    )
+    http_fetch_host_wait_seconds: float = Field(
+        default=10.0,
+        gt=0,
+        description="How long they wait; then the call is tried again later (`host_busy`).",
+    )
+    http_fetch_least_rate: float = Field(
+        default=1_000.0,
+        gt=0,
+        description="Bytes a second, as sent, that a host has to send of a body; less ends the call (`too_slow`).",
+    )
+    http_fetch_least_rate_seconds: float = Field(
+        default=10.0, gt=0, description="Over how long that counts, and how long a host may be silent."
+    )
 
     web_search: Literal["", "searxng", "brave", "tavily"] = Field(
         default="", description="The service that `web_search` asks: `searxng`, `brave` or `tavily`."

@@ -67,6 +67,7 @@ from shared.vocabulary import count_tokens
 from worker.agents import SWITCHED, AgentBackends, AgentServices, OrchestrationConclusions, agent_tools
 from worker.attempts import Attempts, AttemptSettings
 from worker.attempts.background import Backgrounds
+from worker.egress import HostPlaces, LeastRate
 from worker.engine import Dispatcher, DispatcherSettings
 from worker.engine.in_flight import InFlightWork
 from worker.engine.persist import persist
@@ -173,6 +174,8 @@ class Tools:
             max_reminders=settings.max_reminders,
             allow_private_hosts=frozenset(comma_separated(settings.http_fetch_allow_hosts)),
             http_max_bytes=settings.http_fetch_max_bytes,
+            http_places=HostPlaces(settings.http_fetch_host_calls, settings.http_fetch_host_wait_seconds),
+            http_least_rate=LeastRate(settings.http_fetch_least_rate, settings.http_fetch_least_rate_seconds),
         )
         registry = load_registry(
             services=services, modules=comma_separated(settings.tools), yaml_path=settings.tools_file

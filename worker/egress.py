@@ -3,6 +3,9 @@
 A host is resolved once, every address found is checked, and the connection goes to a checked address: the name is
 not resolved again, so that a DNS server cannot answer differently the second time (DNS rebinding). The `Host` header
 and the name that TLS verifies stay those of the URL. Each redirect is a new request and passes here again.
+
+A host that drips has two bounds: of one tenant only so many requests are under way there (`HostPlaces`), and a body
+that comes too slowly is read no further (`LeastRate`).
 """
 
 from __future__ import annotations
@@ -11,7 +14,8 @@ import asyncio
 import ipaddress
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import cache
@@ -19,7 +23,7 @@ from functools import cache
 import httpx
 
 from shared.domain.addresses import DEFAULT_PORTS, IPAddress, why_refused
-from shared.domain.errors import InvalidArguments, PolicyDenied, Transient
+from shared.domain.errors import HostBusy, InvalidArguments, PolicyDenied, TooSlow, Transient
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 """`(host, port) -> addresses`, as text; raises `OSError` when the name does not resolve."""
@@ -67,6 +71,127 @@ def retry_after(response: httpx.Response, now: datetime | None = None) -> timede
     return min(max(moment - (now or datetime.now(UTC)), timedelta()), _LONGEST_WAIT)
 
 
+@dataclass(slots=True)
+class _Host:
+    """Places at one host; `users` have one or wait for one."""
+
+    places: asyncio.Semaphore
+    users: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HostPlaces:
+    """How many requests of a tenant may be under way to one host, in this process; lives on one event loop.
+
+    A request over `most` waits for `wait_seconds`, in its order. Hosts are told apart by name, whatever the port.
+    """
+
+    most: int = 16
+    wait_seconds: float = 10.0
+    _hosts: dict[tuple[str, str], _Host] = field(default_factory=dict, compare=False, repr=False)
+
+    async def take(self, tenant_id: str, host: str, caller: str) -> Callable[[], None]:
+        """Return what gives the place up again, to be called once; `caller` names who asks, in messages.
+
+        Raises `HostBusy` where there was no place in time.
+        """
+        key = tenant_id, host
+        found = self._hosts.setdefault(key, _Host(asyncio.Semaphore(self.most)))
+        found.users += 1
+        try:
+            async with asyncio.timeout(self.wait_seconds):
+                await found.places.acquire()
+        except TimeoutError:
+            self._leave(key)
+            raise HostBusy(
+                f"{caller}: expected at most {self.most} requests of a tenant at once to {host!r}, found as many "
+                f"under way for {self.wait_seconds:g} s; nothing was sent",
+                retry_after=timedelta(seconds=self.wait_seconds),
+            ) from None
+        except BaseException:
+            self._leave(key)
+            raise
+
+        def give_up() -> None:
+            found.places.release()
+            self._leave(key)
+
+        return give_up
+
+    def __len__(self) -> int:
+        """Return at how many hosts somebody has a place or waits for one."""
+        return len(self._hosts)
+
+    def _leave(self, key: tuple[str, str]) -> None:
+        self._hosts[key].users -= 1
+        if not self._hosts[key].users:
+            del self._hosts[key]
+
+
+@dataclass(frozen=True, slots=True)
+class LeastRate:
+    """How fast a body has to come: `seconds` of silence are free, and each byte buys its time, up to so much."""
+
+    bytes_per_second: float = 1_000.0
+    seconds: float = 10.0
+
+    def after(self, until: float, now: float, received: int) -> float:
+        """Return until when the next bytes have to be there, where they had to be `until` and so many came `now`."""
+        return min(now + self.seconds, until + received / self.bytes_per_second)
+
+
+class _Body(httpx.AsyncByteStream):
+    """The body of an answer, read no slower than `rate`; `give_up` is called once when it is closed."""
+
+    def __init__(
+        self, inner: httpx.AsyncByteStream, rate: LeastRate | None, source: str, give_up: Callable[[], None] | None
+    ) -> None:
+        self._inner = inner
+        self._rate = rate
+        self._source = source
+        self._give_up = give_up
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self._rate is None:
+            async for chunk in self._inner:
+                yield chunk
+            return
+        clock = asyncio.get_running_loop().time
+        chunks, since = aiter(self._inner), clock()
+        until, received = since + self._rate.seconds, 0
+        while True:
+            try:
+                async with asyncio.timeout_at(until):
+                    chunk = await anext(chunks)
+            except StopAsyncIteration:
+                return
+            except TimeoutError:
+                raise self._too_slow(received, clock() - since) from None
+            now = clock()
+            until, received = self._rate.after(until, now, len(chunk)), received + len(chunk)
+            if until == now + self._rate.seconds:  # nothing is owed: what counts begins here
+                since, received = now, 0
+            yield chunk
+
+    async def aclose(self) -> None:
+        """Close the connection, and give the place at the host up."""
+        try:
+            await self._inner.aclose()
+        finally:
+            give_up, self._give_up = self._give_up, None
+            if give_up is not None:
+                give_up()
+
+    def _too_slow(self, received: int, seconds: float) -> TooSlow:
+        assert self._rate is not None
+        return TooSlow(
+            f"{self._source} sends too slowly: expected at least {self._rate.bytes_per_second:g} bytes a second over "
+            f"{self._rate.seconds:g} s, found {received} bytes in the last {seconds:.1f} s",
+            bytes_received=received,
+            seconds=round(seconds, 1),
+        )
+
+
 class GuardedTransport(httpx.AsyncBaseTransport):
     """An HTTP transport that connects only to addresses that were checked.
 
@@ -75,10 +200,20 @@ class GuardedTransport(httpx.AsyncBaseTransport):
     """
 
     def __init__(
-        self, resolve: Resolver, allow_private_hosts: frozenset[str] = frozenset(), caller: str = "http_fetch"
+        self,
+        resolve: Resolver,
+        allow_private_hosts: frozenset[str] = frozenset(),
+        caller: str = "http_fetch",
+        *,
+        tenant_id: str = "",
+        places: HostPlaces | None = None,
+        least_rate: LeastRate | None = None,
     ) -> None:
-        """`caller` names who asks, in messages."""
+        """`caller` names who asks, in messages; without `places` or a `least_rate` there is no such bound."""
         self._name = caller
+        self._tenant_id = tenant_id
+        self._places = places
+        self._least_rate = least_rate
         self._resolve = resolve
         self._allowed = frozenset(host.lower() for host in allow_private_hosts)
         self._inner = httpx.AsyncHTTPTransport(
@@ -89,10 +224,23 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         """Send the request to the first checked address that accepts a connection.
 
         Raises `InvalidArguments` on another scheme than http and https, `PolicyDenied` when any address of the host
-        is refused, `Transient` when the name does not resolve, else what httpx raises.
+        is refused, `Transient` when the name does not resolve, `HostBusy` without a place at the host, else what
+        httpx raises; reading the body, `TooSlow`.
         """
         addresses = await self.checked_addresses(request.url)
         name = _ascii_host(request.url)
+        give_up = None if self._places is None else await self._places.take(self._tenant_id, name, self._name)
+        try:
+            response = await self._send(request, name, addresses)
+        except BaseException:
+            if give_up is not None:
+                give_up()
+            raise
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        response.stream = _Body(response.stream, self._least_rate, f"{self._name}: {name}", give_up)
+        return response
+
+    async def _send(self, request: httpx.Request, name: str, addresses: Sequence[IPAddress]) -> httpx.Response:
         for position, address in enumerate(addresses):
             pinned = httpx.Request(
                 request.method,

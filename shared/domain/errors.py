@@ -16,8 +16,10 @@
     │   ├── Transient             transient             retryable: connection, 5xx, a passing fault
     │   │   └── Unreached         unreached             nothing was sent to the other side
     │   ├── RateLimited           rate_limited          retryable, may carry `retry_after`
+    │   │   └── HostBusy          host_busy             no place among a tenant's requests to a host
     │   ├── TimedOut              timeout               retryable: one call of a tool or a model
     │   │   ├── FirstTokenTimedOut first_token_timeout  retryable
+    │   │   ├── TooSlow           too_slow              a host sends a body too slowly
     │   │   ├── QueueTimedOut     queue_timeout         no worker began the job in time
     │   │   ├── PlanTimedOut      plan_timeout          the steps of the plan did not end in time
     │   │   ├── JobTimedOut       job_timeout           the job as a whole did not end in time
@@ -256,6 +258,15 @@ class RateLimited(ExecutionFailed):
         self.retry_after = retry_after
 
 
+class HostBusy(RateLimited):
+    """A tenant has as many requests to one host under way as `PLANQ_HTTP_FETCH_HOST_CALLS` says; nothing was sent.
+
+    To do: ask the host for less at once, or find out why it answers slowly.
+    """
+
+    code = "host_busy"
+
+
 class TimedOut(ExecutionFailed):
     """A call of a tool or a model took too long; or an agent that was called, whichever time it ran out of
     (`details.cause`).
@@ -274,6 +285,15 @@ class FirstTokenTimedOut(TimedOut):
     """
 
     code = "first_token_timeout"
+
+
+class TooSlow(TimedOut):
+    """A host sends a body more slowly than `PLANQ_HTTP_FETCH_LEAST_RATE` says, and is read no further.
+
+    To do: take another source, or set a lower rate.
+    """
+
+    code = "too_slow"
 
 
 class QueueTimedOut(TimedOut):

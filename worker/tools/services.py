@@ -13,7 +13,7 @@ from typing import Any
 
 from shared.domain.errors import Misconfigured
 from shared.ports import KeptMoment, Knowledge, Memory, Moment, MomentQuery, Passage, Reminder, ToolContext
-from worker.egress import Resolver, resolve_with_system
+from worker.egress import HostPlaces, LeastRate, Resolver, resolve_with_system
 
 
 def utc_now() -> datetime:
@@ -63,7 +63,8 @@ class ToolServices:
 
     `web_search` is None where none is configured. A user may have `max_reminders` that are still to come.
     `allow_private_hosts` names hosts (`host` or `host:port`) that `http_fetch` may reach although they resolve to a
-    private address. `http_max_bytes` caps a fetched body, `http_timeout_seconds` a whole fetch with its redirects.
+    private address. `http_max_bytes` caps a fetched body, `http_timeout_seconds` a whole fetch with its redirects and
+    the wait for a place at a host.
     """
 
     knowledge: Knowledge = field(default_factory=NoDatabase)
@@ -73,5 +74,7 @@ class ToolServices:
     allow_private_hosts: frozenset[str] = frozenset()
     http_max_bytes: int = 2_000_000
     http_timeout_seconds: float = 30.0
+    http_places: HostPlaces = field(default_factory=HostPlaces)
+    http_least_rate: LeastRate = field(default_factory=LeastRate)
     resolve: Resolver = resolve_with_system
     now: Callable[[], datetime] = utc_now

@@ -36,6 +36,7 @@ _SENTENCES: tuple[tuple[str, tuple[type[errors.PlanqError], ...]], ...] = (
             errors.Transient,
             errors.Unreached,
             errors.RateLimited,
+            errors.HostBusy,
             errors.AuthFailed,
             errors.ModelRefused,
             errors.WorkerLost,

@@ -23,6 +23,7 @@ from typing import Protocol, TypeVar
 from shared.domain.errors import (
     AuthFailed,
     ErrorRecord,
+    HostBusy,
     InvalidArguments,
     OutcomeUnknown,
     PolicyDenied,
@@ -37,7 +38,7 @@ from shared.domain.jobs.elicitations import OUTCOME_SCHEMA, Elicitation
 from shared.domain.jobs.ids import StepRef
 from shared.domain.jobs.states import Effect, ElicitationKind, Recovery, StepStatus
 
-_WITHOUT_EFFECT = frozenset({RateLimited.code, ToolFailed.code, Unreached.code})
+_WITHOUT_EFFECT = frozenset({RateLimited.code, HostBusy.code, ToolFailed.code, Unreached.code})
 """Retryable errors after which an unsafe call is known not to have taken effect."""
 
 _NEVER_MADE = frozenset({AuthFailed.code, InvalidArguments.code, PolicyDenied.code, UnknownTool.code})

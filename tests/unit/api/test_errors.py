@@ -31,8 +31,8 @@ LEAVES = sorted(leaves(PlanqError), key=lambda kind: kind.__name__)
 
 
 def test_every_error_that_is_raised_itself_has_a_row() -> None:
-    # A call that timed out, or broke off, is an error of its own beside the special kinds below it.
-    assert set(STATUS_OF) == {*LEAVES, domain.TimedOut, domain.Transient}
+    # A call that timed out, broke off or was refused is an error of its own beside the special kinds below it.
+    assert set(STATUS_OF) == {*LEAVES, domain.RateLimited, domain.TimedOut, domain.Transient}
 
 
 @pytest.mark.parametrize("kind", LEAVES, ids=lambda kind: kind.__name__)

@@ -51,7 +51,13 @@ async def http_fetch(
 ) -> Fetched:
     """Fetch a web page or a JSON document and return its text; private and local addresses are refused."""
     limit = min(max_bytes or services.http_max_bytes, services.http_max_bytes)
-    transport = GuardedTransport(services.resolve, services.allow_private_hosts)
+    transport = GuardedTransport(
+        services.resolve,
+        services.allow_private_hosts,
+        tenant_id=context.tenant_id,
+        places=services.http_places,
+        least_rate=services.http_least_rate,
+    )
     client = httpx.AsyncClient(
         transport=transport,
         follow_redirects=False,

@@ -20,6 +20,7 @@ from shared.domain.addresses import DEFAULT_PORTS
 from shared.domain.errors import AuthFailed, ExecutionFailed, Misconfigured, TimedOut, ToolFailed, capped
 from shared.domain.jobs.states import Effect
 from shared.domain.values import strict_json
+from shared.ports import ToolContext
 from worker.egress import GuardedTransport
 from worker.tools.builtin.content import read_limited
 from worker.tools.declare import tool
@@ -55,6 +56,7 @@ class WebResults(TypedDict):
 async def web_search(
     query: Annotated[str, Field(description="What to look for.", min_length=1, max_length=400)],
     services: ToolServices,
+    context: ToolContext,
     limit: Annotated[int, Field(description="The most results to return.", ge=1, le=_MOST_RESULTS)] = 5,
 ) -> WebResults:
     """Search the web and return titles, addresses and excerpts of the best pages."""
@@ -67,7 +69,7 @@ async def web_search(
     service = _SERVICES[access.engine]
     try:
         async with asyncio.timeout(_TIMEOUT_SECONDS):
-            found = await _ask(service, access, services, query, limit)
+            found = await _ask(service, access, services, context.tenant_id, query, limit)
     except TimeoutError as error:
         raise TimedOut(f"{_NAME}: {access.engine} did not answer in full within {_TIMEOUT_SECONDS:g} s") from error
     results = found[:limit]
@@ -75,13 +77,20 @@ async def web_search(
 
 
 async def _ask(
-    service: SearchService, access: WebSearch, services: ToolServices, query: str, limit: int
+    service: SearchService, access: WebSearch, services: ToolServices, tenant_id: str, query: str, limit: int
 ) -> list[WebResult]:
     request = service.request(access, query, limit)
     request.headers.update(
         {"User-Agent": _USER_AGENT, "Accept": "application/json", "Accept-Encoding": "gzip, deflate"}
     )
-    transport = GuardedTransport(services.resolve, services.allow_private_hosts | {chosen_host(request.url)}, _NAME)
+    transport = GuardedTransport(
+        services.resolve,
+        services.allow_private_hosts | {chosen_host(request.url)},
+        _NAME,
+        tenant_id=tenant_id,
+        places=services.http_places,
+        least_rate=services.http_least_rate,
+    )
     async with httpx.AsyncClient(transport=transport, timeout=_TIMEOUT_SECONDS, trust_env=False) as client:
         response = await client.send(request, stream=True)
         try:
