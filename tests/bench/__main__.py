@@ -3,6 +3,7 @@
     make bench                       everything; exit code 1 when a bound is missed
     make bench ARGS="--quick B1 B2"  fewer repetitions; only these
     make bench ARGS="--json"         one JSON document; ARGS="--markdown" the table of docs/benchmarks.md
+    make bench ARGS="history …"      fills a database with a long history to look at; `history --help`
     make bench ARGS="scale …"        what more workers bring, and what a job costs; options of its own, `scale --help`
 
 A measurement is a module with `measure(context) -> Iterable[Figure]`; it is imported when it is asked for. One that
@@ -44,6 +45,7 @@ MEASUREMENTS = {
     "B19": "tests.bench.batch_run",
     "B20": "tests.bench.batch_intake",
     "B21": "tests.bench.poison",
+    "B27": "tests.bench.history.measuring",
     "startup": "tests.bench.startup",
     "storage": "tests.bench.storage",
     "scale": "tests.bench.scale",
@@ -58,6 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from tests.bench import scale
 
         return scale.main(given[1:])
+    if given[:1] == ["history"]:
+        from tests.bench.history import making
+
+        return making.main(given[1:])
     args = _parse(given)
     figures: list[Figure] = []
     failed: dict[str, str] = {}

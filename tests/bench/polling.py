@@ -19,8 +19,8 @@ from deploy.local.valkey import EmbeddedValkey
 from tests.bench.client import Client, run
 from tests.bench.context import Context
 from tests.bench.figures import Bound, Figure
+from tests.bench.history import filling, patterns
 from tests.bench.jobs import finished
-from tests.bench.stored import fill
 
 STORED, QUICK_STORED = 1_000_000, 20_000
 ROUNDS, QUICK_ROUNDS = 200, 100
@@ -87,10 +87,10 @@ def measure(context: Context) -> list[Figure]:
     broker.start()
     try:
         full = context.create_migrated()
-        with context.planq(env={"DATABASE_URL": full}) as stack:
-            run(_finish_some(stack.url))
+        with context.planq(env={**patterns.ENV, "DATABASE_URL": full}) as stack:
+            chain, *_ = patterns.make(stack, full)  # B1's job
         context.say(f"B8 stores {jobs} finished jobs …")
-        fill(full, jobs)
+        filling.fill(full, {chain: 1}, jobs, tenants=0)
         found = finished_jobs(full, SAMPLE)
         with (
             context.planq(io=1, env={"DATABASE_URL": full}) as filled,

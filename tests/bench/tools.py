@@ -50,6 +50,18 @@ async def join(values: list[int]) -> Count:
     return Count(count=len(values))
 
 
+class Words(BaseModel):
+    """More text than a row keeps."""
+
+    text: str
+
+
+@tool(name="bench_text", effect="pure", lane="io")
+async def text(size: int) -> Words:
+    """Return so many characters."""
+    return Words(text="word " * (size // 5))
+
+
 @tool(name=parallelqa.SEARCH, effect="read", lane="io")
 async def search(query: str, thing: int) -> Value:
     """Look up one of the things that a question of ParallelQA compares."""

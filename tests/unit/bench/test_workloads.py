@@ -16,11 +16,11 @@ from shared.domain.tools.definition import ToolDefinition
 from shared.ports import ToolContext
 from tests.bench import parallelqa, plans, tools
 from tests.bench.children import fan_out
+from tests.bench.history.filling import copying
 from tests.bench.model_server import message_for, streamed, whole
 from tests.bench.parallelqa import COMPUTE, SEARCH, Question, questions
 from tests.bench.polling import percentile
 from tests.bench.react import Makespans
-from tests.bench.stored import copying
 from tests.support.harness import make_tool
 
 
@@ -140,12 +140,13 @@ def test_percentiles_are_values_that_occurred(rank: float, expected: int) -> Non
     assert percentile([20, *range(1, 20)], rank) == expected
 
 
-def test_copies_of_jobs_get_ids_and_times_of_their_own() -> None:
-    steps = [("job_id", "uuid"), ("index", "integer"), ("started_at", "timestamp with time zone")]
+def test_copies_of_rows_get_ids_times_and_tenants_of_their_own() -> None:
+    steps = [("job_id", "uuid"), ("index", "integer"), ("tenant_id", "text"), ("worker_id", "uuid")]
     assert copying("steps", steps).as_string() == (
-        'INSERT INTO "steps" ("job_id", "index", "started_at") SELECT c.new_id, t."index", t."started_at" - c.shift '
-        'FROM copies c JOIN "steps" t ON t."job_id" = c.old_id ORDER BY c.n'
+        'INSERT INTO "steps" ("job_id", "index", "tenant_id", "worker_id") '
+        'SELECT c.new_id, t."index", c.tenant_id, t."worker_id" '
+        'FROM copied c JOIN "steps" t ON t."job_id" = c.old_id ORDER BY c.n'
     )
-    jobs = copying("jobs", [("id", "uuid"), ("root_job_id", "uuid")]).as_string()
-    assert "SELECT c.new_id, c.new_id FROM" in jobs
-    assert """t.id || '-' || c.n""" in copying("artifacts", [("id", "text")]).as_string()
+    jobs = copying("jobs", [("id", "uuid"), ("root_job_id", "uuid"), ("finished_at", "timestamp with time zone")])
+    assert 'SELECT c.new_id, history_id(t."root_job_id", c.n, c.shift), CASE WHEN' in jobs.as_string()
+    assert """t."id" || '-' || c.n""" in copying("artifacts", [("id", "text")]).as_string()
