@@ -222,22 +222,22 @@ async def _page_of_job(
         found = await log.of_job(*page, position or BEGINNING, limit + 1, with_children=with_children)
     else:
         found = await log.last_of_job(*page, position or END, limit + 1, with_children=with_children)
-    return _shown_page(found, limit, None)
+    return _shown_page(found, limit)
 
 
 async def _page_of_tenant(
     services: Services, who: Caller, position: Position | None, limit: int, order: str
 ) -> Response:
     if order == "asc":
-        found, more = await services.event_log.of_tenant(who.tenant_id, position or BEGINNING)
+        found = await services.event_log.of_tenant(who.tenant_id, position or BEGINNING, limit + 1)
     else:
-        found, more = await services.event_log.last_of_tenant(who.tenant_id, position or END)
-    return _shown_page(found, limit, more)
+        found = await services.event_log.last_of_tenant(who.tenant_id, position or END, limit + 1)
+    return _shown_page(found, limit)
 
 
-def _shown_page(found: Sequence[LoggedEvent], limit: int, more: Position | None) -> Response:
-    """Answer with a page; where not all of `found` fit it goes on after the last one, else from `more` on."""
-    following = found[limit - 1].position if len(found) > limit else more
+def _shown_page(found: Sequence[LoggedEvent], limit: int) -> Response:
+    """Answer with a page; where not all of `found` fit it goes on after the last one."""
+    following = found[limit - 1].position if len(found) > limit else None
     shown = [{"id": str(one.position), **event_document(one)} for one in found[:limit]]
     body = orjson.dumps({"events": shown, "next": None if following is None else str(following)})
     return Response(body, media_type="application/json", headers={"Cache-Control": "no-store", "Vary": "Accept"})
@@ -342,7 +342,7 @@ class EventStream(Response):
         while after < stream.joined and not stream.is_cut:
             async with self._services.streams.reading:
                 if stream.topic.followed is Followed.TENANT:
-                    events, more = await log.of_tenant(stream.tenant_id, after, to=stream.joined)
+                    events = await log.of_tenant(stream.tenant_id, after, _PAGE, to=stream.joined)
                 else:
                     assert isinstance(stream.topic.of, UUID)
                     page = (stream.tenant_id, stream.topic.of, after, _PAGE)
@@ -351,10 +351,9 @@ class EventStream(Response):
                     else:
                         with_children = stream.topic.followed is Followed.TREE
                         events = await log.of_job(*page, to=stream.joined, with_children=with_children)
-                    more = events[-1].position if len(events) == _PAGE else None
             if events:
                 yield list(events)
-            after = stream.joined if more is None else more
+            after = events[-1].position if len(events) == _PAGE else stream.joined
 
     async def _said(self) -> TextPiece | None:
         """Return what the model has said before the stream."""

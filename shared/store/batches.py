@@ -217,7 +217,7 @@ class BatchStore:
     ) -> Sequence[Row]:
         """Return at most `limit` batches, newest first, older than the batch `below` if given."""
         named = None if status is None else str(status)
-        return await self._database.fetch_all(
+        return await self._database.fetch_page(
             "list_batches", tenant_id=tenant_id, status=named, below=below, limit=limit
         )
 

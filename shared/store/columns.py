@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -31,9 +32,9 @@ def enum_column(domain: str, values: type[StrEnum], *, default: str | None = Non
     return Field(sa_column=Column(kind, nullable=nullable, server_default=server_default))
 
 
-def partial_index(column: str, where: str) -> Index:
-    """Return an index over the rows that a condition holds for."""
-    return Index(None, column, postgresql_where=text(where))
+def partial_index(column: str, where: str, *, include: Sequence[str] = ()) -> Index:
+    """Return an index over the rows that a condition holds for, which keeps other columns, too, to be counted by."""
+    return Index(None, column, postgresql_where=text(where), postgresql_include=list(include))
 
 
 def json_column(*, nullable: bool = True) -> Any:

@@ -199,7 +199,7 @@ class ConversationStore:
         self, tenant_id: str, *, channel: str | None, thread: str | None, below: UUID | None, limit: int
     ) -> Sequence[Row]:
         """Return at most `limit` conversations, newest first, older than the conversation `below` if given."""
-        return await self._database.fetch_all(
+        return await self._database.fetch_page(
             "list_conversations", tenant_id=tenant_id, channel=channel, thread=thread, below=below, limit=limit
         )
 

@@ -219,19 +219,21 @@ class Database:
             self._renewed_until = monotonic() + _RENEW_SECONDS
             await self._pool.drain()
 
-    async def _run(self, statement: bytes, params: Mapping[str, Any] | tuple[Any, ...]) -> tuple[list[DictRow], int]:
+    async def _run(
+        self, statement: bytes, params: Mapping[str, Any] | tuple[Any, ...], *, prepare: bool | None = None
+    ) -> tuple[list[DictRow], int]:
         """Run a statement as `connection` would; return its rows, and how many it touched."""
         with _OURS:
-            return await self._run_on_one(statement, params)
+            return await self._run_on_one(statement, params, prepare)
 
     async def _run_on_one(
-        self, statement: bytes, params: Mapping[str, Any] | tuple[Any, ...]
+        self, statement: bytes, params: Mapping[str, Any] | tuple[Any, ...], prepare: bool | None
     ) -> tuple[list[DictRow], int]:
         since = monotonic()
         connection = await self._pool.getconn()
         watch = self._watch(connection, since, self._silent_seconds)
         try:
-            cursor = await _execute(connection, statement, params)
+            cursor = await _execute(connection, statement, params, prepare)
             return await cursor.fetchall() if cursor.description is not None else [], cursor.rowcount
         except _LOST as error:
             await self._let_go_of(connection, error)
@@ -317,6 +319,14 @@ class Database:
         """Run a named query and return its rows."""
         return (await self._run(query(name), params))[0]
 
+    async def fetch_page(self, name: str, /, **params: Any) -> list[DictRow]:
+        """Do what `fetch_all` does with a query whose filters may be null.
+
+        It is planned each time for those that are given: a plan that is kept has to do for all of them, and reads
+        whatever they leave out.
+        """
+        return (await self._run(query(name), params, prepare=False))[0]
+
     async def fetch_one(self, name: str, /, **params: Any) -> DictRow | None:
         """Run a named query and return its first row, None when there is none."""
         rows, _ = await self._run(query(name), params)
@@ -380,18 +390,19 @@ async def _execute(
     connection: psycopg.AsyncConnection[DictRow],
     statement: bytes,
     params: Mapping[str, Any] | tuple[Any, ...],
+    prepare: bool | None = None,
 ) -> psycopg.AsyncCursor[DictRow]:
     """Run one statement of its own transaction, again where the server says that nothing of it happened."""
     for _ in range(_TRIES - 1):
         try:
-            return await connection.execute(statement, params)
+            return await connection.execute(statement, params, prepare=prepare)
         except _UNDONE:
             continue
         except psycopg.errors.FeatureNotSupported:
             # "cached plan must not change result type": a migration added a column, and psycopg had prepared the
             # statement. It notices this command and forgets its prepared statements (psycopg 3.3, `_preparing.py`).
             await connection.execute("DEALLOCATE ALL")
-    return await connection.execute(statement, params)
+    return await connection.execute(statement, params, prepare=prepare)
 
 
 def _away(error: BaseException) -> str:

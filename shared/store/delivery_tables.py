@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Column, ForeignKey, Index, Text
+from sqlalchemy import Column, ForeignKey, Index, Text, text
 from sqlmodel import Field, SQLModel
 
 from shared.domain.webhooks.deliveries import DeliveryKind, DeliveryStatus
@@ -22,6 +22,7 @@ from shared.store.columns import (
 )
 
 _UNFINISHED = "status IN ('pending', 'sending')"
+_NOT_SENT = "status IN ('uncertain', 'failed')"
 
 
 class EndpointRow(SQLModel, table=True):
@@ -55,6 +56,7 @@ class DeliveryRow(SQLModel, table=True):
     __tablename__ = "deliveries"
     __table_args__ = (
         Index("ix_deliveries_listing", "tenant_id", "id"),
+        Index("ix_deliveries_not_sent", "tenant_id", "status", "id", postgresql_where=text(_NOT_SENT)),
         partial_index("run_at", _UNFINISHED),
         partial_index("worker_id", "status = 'sending'"),
         partial_index("job_id", "job_id IS NOT NULL"),

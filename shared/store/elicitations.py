@@ -34,7 +34,7 @@ class ElicitationStore:
         With `job_id` those of a job; of an outermost one also those of all jobs below it.
         """
         named = None if status is None else str(status)
-        return await self._database.fetch_all(
+        return await self._database.fetch_page(
             "list_elicitations",
             tenant_id=tenant_id,
             status=named,

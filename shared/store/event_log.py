@@ -12,9 +12,6 @@ from shared.domain.streams.position import END, Position
 from shared.ports.streams import Epoch, TextPiece
 from shared.store.database import Database, Row
 
-_LOOKED_AT = 5_000
-"""Events of all tenants that one page of a tenant's looks at: some ten milliseconds."""
-
 
 @dataclass(frozen=True, slots=True)
 class LoggedEvent:
@@ -99,17 +96,16 @@ class EventLog:
         )
         return [_event_of(row, tenant_id) for row in rows]
 
-    async def last_of_tenant(self, tenant_id: str, before: Position) -> tuple[Sequence[LoggedEvent], Position | None]:
-        """Return events of a tenant before a position, the newest first, and from where to go on; as `of_tenant`."""
+    async def last_of_tenant(self, tenant_id: str, before: Position, limit: int) -> Sequence[LoggedEvent]:
+        """Return the last events of a tenant before a position, the newest first; else as `of_tenant`."""
         rows = await self._database.fetch_all(
             "last_events_of_tenant",
             xid=str(before.xid),
             sequence=before.sequence,
             tenant_id=tenant_id,
-            limit=_LOOKED_AT,
+            limit=limit,
         )
-        more = Position(int(rows[-1]["xid"]), rows[-1]["sequence"]) if rows and rows[-1]["n"] == _LOOKED_AT else None
-        return [_event_of(row, tenant_id) for row in rows if row["is_own"]], more
+        return [_event_of(row, tenant_id) for row in rows]
 
     async def of_conversation(
         self, tenant_id: str, conversation_id: UUID, after: Position, limit: int, *, to: Position = END
@@ -133,17 +129,13 @@ class EventLog:
         return root
 
     async def of_tenant(
-        self, tenant_id: str, after: Position, *, to: Position = END
-    ) -> tuple[Sequence[LoggedEvent], Position | None]:
-        """Return events of a tenant after a position, up to and with `to`, and from where to go on.
-
-        None in its place says that these are all for now. Raises `DatabaseUnavailable`.
-        """
+        self, tenant_id: str, after: Position, limit: int, *, to: Position = END
+    ) -> Sequence[LoggedEvent]:
+        """Return the first events of a tenant after a position, up to and with `to`; else as `of_job`."""
         rows = await self._database.fetch_all(
-            "events_of_tenant", **_span(after, to), tenant_id=tenant_id, limit=_LOOKED_AT
+            "events_of_tenant", **_span(after, to), tenant_id=tenant_id, limit=limit
         )
-        more = Position(int(rows[-1]["xid"]), rows[-1]["sequence"]) if rows and rows[-1]["n"] == _LOOKED_AT else None
-        return [_event_of(row, tenant_id) for row in rows if row["is_own"]], more
+        return [_event_of(row, tenant_id) for row in rows]
 
     async def fresh(
         self,

@@ -18,10 +18,13 @@ class Event(SQLModel, table=True):
     Events are read in the order of (`xid`, `sequence`): numbers of a sequence are drawn before the commit, so one may
     become visible after a later one (`event_log.py`). Of two events the one with the lower `sequence` was written
     first.
+
+    The indexes leave the `sequence` out: entries that are equal then, those of one commit, take six bytes each. So
+    the order of a tenant costs less than the sequence in that of a job did.
     """
 
     __tablename__ = "events"
-    __table_args__ = (Index("ix_events_job_id", "job_id", "xid", "sequence"),)
+    __table_args__ = (Index("ix_events_job_id", "job_id", "xid"), Index("ix_events_tenant_id", "tenant_id", "xid"))
     xid: Any = xid_column(primary_key=True)
     sequence: int = Field(sa_column=Column(BigInteger, Identity(always=True), primary_key=True))
     tenant_id: str = text_column()

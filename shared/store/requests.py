@@ -34,6 +34,11 @@ from shared.store.jobs.batching import Batcher
 from shared.store.jobs.codec import outcome_fields, requested_wakes
 from shared.store.views import JobView, ViewLook, view_batcher
 
+_WAITING_OR_NOT = (JobStatus.INPUT_REQUIRED, JobStatus.EXECUTING)
+_SHOWN_AS = {JobStatus.INPUT_REQUIRED: _WAITING_OR_NOT}
+"""A job is shown as `input_required` whenever one below it asks a person, and is `executing` itself."""
+_LAST_ID = UUID(int=2**128 - 1)
+
 _BYTES_OF_AN_ITEM = 64 * 1024
 """A plan that is longer counts as several jobs of a batch, so that a batch stays small enough for one statement."""
 
@@ -276,16 +281,20 @@ class RequestStore:
     ) -> Sequence[Row]:
         """Return at most `limit` jobs, newest first, older than the job `below` if given.
 
-        With `roots` those that no other job has made, with `message_flow` of these turns and tasks alone.
+        With `roots` those that no other job has made. With `message_flow` turns and tasks alone.
         """
-        named = {"status": str(status) if status else None, "strategy": str(strategy) if strategy else None}
-        return await self._database.fetch_all(
+        statuses = _SHOWN_AS.get(status, [status]) if status else list(JobStatus)
+        strategies = [strategy] if strategy else list(Strategy)
+        is_filtered = status or strategy
+        return await self._database.fetch_page(
             "list_jobs",
             tenant_id=tenant_id,
-            **named,
+            statuses=[str(one) for one in statuses] if is_filtered else None,
+            strategies=[str(one) for one in strategies] if is_filtered else None,
+            asking=status is JobStatus.INPUT_REQUIRED if status in _WAITING_OR_NOT else None,
             roots=roots,
             message_flow=message_flow,
-            below=below,
+            below=below or _LAST_ID,
             limit=limit,
         )
 

@@ -75,6 +75,9 @@ from shared.store.columns import (
 _KEYED = "idempotency_key IS NOT NULL"
 
 UNFINISHED_JOB = "status IN ('queued', 'planning', 'executing', 'input_required', 'responding')"
+_RUNNING = "status IN ('executing', 'input_required')"
+_MOVING = "paused_at IS NULL"
+"""No time runs out while a job is paused; a sweep would look at all paused ones again and again."""
 _OF_CONVERSATION = "conversation_id IS NOT NULL AND parent_job_id IS NULL"
 """A turn of a conversation; jobs below it carry its id, too."""
 _OF_MESSAGE_FLOW = "in_message_flow AND parent_job_id IS NULL"
@@ -101,12 +104,12 @@ class Job(SQLModel, table=True):
     __table_args__ = (
         Index("uq_jobs_idempotency_key", "tenant_id", "idempotency_key", unique=True, postgresql_where=text(_KEYED)),
         Index("ix_jobs_listing", "tenant_id", "id"),
-        Index("ix_jobs_status_listing", "tenant_id", "status", "id"),
+        Index("ix_jobs_status_listing", "tenant_id", "status", "strategy", "id"),
         Index("ix_jobs_message_flow", "tenant_id", "id", postgresql_where=text(_OF_MESSAGE_FLOW)),
-        partial_index("wake_at", UNFINISHED_JOB),
-        partial_index("deadline", "status IN ('executing', 'input_required') AND deadline IS NOT NULL"),
+        partial_index("wake_at", UNFINISHED_JOB, include=["status", "priority"]),
+        partial_index("deadline", f"{_RUNNING} AND deadline IS NOT NULL AND {_MOVING}"),
         partial_index("stage_worker", "stage_worker IS NOT NULL"),
-        partial_index("expires_at", UNFINISHED_JOB),
+        partial_index("expires_at", f"{UNFINISHED_JOB} AND {_MOVING}"),
         partial_index("parent_job_id", "parent_job_id IS NOT NULL"),
         partial_index("forked_from", f"forked_from IS NOT NULL AND {UNFINISHED_JOB}"),
         Index(
@@ -236,7 +239,7 @@ class Step(SQLModel, table=True):
 
     __tablename__ = "steps"
     __table_args__ = (
-        partial_index("wake_at", "status IN ('ready', 'waiting')"),
+        partial_index("wake_at", "status IN ('pending', 'ready', 'waiting')", include=["status"]),
         partial_index("worker_id", "status = 'running'"),
         partial_index("payload_hash", "payload_hash IS NOT NULL"),
         partial_index("origin_job", "origin_job IS NOT NULL"),
@@ -309,6 +312,7 @@ class ElicitationRow(SQLModel, table=True):
         Index("ix_elicitations_listing", "tenant_id", "id"),
         Index("ix_elicitations_message_flow", "tenant_id", "id", postgresql_where=text("in_message_flow")),
         Index("ix_elicitations_open", "tenant_id", "id", postgresql_where=text("status = 'open'")),
+        Index("ix_elicitations_closed", "tenant_id", "status", "id", postgresql_where=text("status <> 'open'")),
         Index("ix_elicitations_root_job_id", "root_job_id", "id"),
         Index("ix_elicitations_asking", "root_job_id", "id", postgresql_where=text("status = 'open'")),
         Index("ix_elicitations_job_id", "job_id", "step_index"),

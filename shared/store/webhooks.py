@@ -107,7 +107,7 @@ class WebhookStore:
         limit: int,
     ) -> Sequence[Row]:
         """Return at most `limit` deliveries, newest first, older than the delivery `below` if given."""
-        return await self._database.fetch_all(
+        return await self._database.fetch_page(
             "list_deliveries",
             tenant_id=tenant_id,
             status=None if status is None else str(status),

@@ -59,7 +59,6 @@ _COUNTED = ("last_sequence", "last_turn", "messages_in", "messages_out", "input_
 _OWN_COLUMNS = """SELECT column_name, CASE WHEN data_type = 'ARRAY' THEN udt_name ELSE data_type END
 FROM information_schema.columns
 WHERE table_schema = 'public' AND table_name = %s AND is_identity = 'NO' AND is_generated = 'NEVER'
-  AND column_name <> 'xid'
 ORDER BY ordinal_position"""
 
 _INDEXES = """SELECT format('%%I', c.relname), pg_get_indexdef(c.oid) FROM pg_index i
@@ -76,7 +75,10 @@ $$;
 CREATE TEMPORARY TABLE wheel (slot int, family int, place int, share int);
 CREATE TABLE pattern_payloads AS
 SELECT DISTINCT p.family, s.payload_hash AS id FROM steps s JOIN pattern_jobs p ON p.id = s.job_id
-WHERE s.payload_hash IS NOT NULL
+WHERE s.payload_hash IS NOT NULL;
+CREATE PROCEDURE history_commits(n int) LANGUAGE plpgsql AS $$ BEGIN
+    FOR i IN 1 .. n LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP;
+END $$;
 """
 
 # The oldest copy comes first. `part` of a conversation's `parts` is a copy, the first of which is copy `first`.
@@ -97,7 +99,8 @@ WITH numbered AS (
     SELECT n, family, ordinal - start, least(most, greatest(1, ordinals - start))::int, floor(start * every)::int
     FROM threaded
 )
-SELECT n, p.family, part, parts, first, %(spread)s::interval * (1 - n::float8 / %(copies)s) AS shift,
+SELECT n, p.family, part, parts, first, %(xid)s::bigint + n AS xid,
+       %(spread)s::interval * (1 - n::float8 / %(copies)s) AS shift,
        history_id(c.id, first, %(spread)s::interval * (1 - first::float8 / %(copies)s)) AS conversation_id,
        CASE WHEN %(tenants)s = 0 THEN 'default' ELSE 't' || lpad(floor(%(tenants)s * power(
            ('x' || left(md5(first::text), 6))::bit(24)::int / 16777216.0, 3))::text, 3, '0') END AS tenant_id
@@ -133,13 +136,17 @@ def fill(database_url: str, shares: Mapping[int, int], jobs: int, *, tenants: in
         for name, _ in indexes:
             connection.execute(f"DROP INDEX {name}".encode())
         statements = _copying(connection)
+        # The events of each copy get a transaction of their own, one that has been.
+        connection.execute("SET synchronous_commit = off")
+        (given["xid"],) = connection.execute("SELECT pg_current_xact_id()::text::bigint").fetchone() or (0,)
+        connection.execute("CALL history_commits(%s)", [given["copies"] + 1])
         for first in range(0, given["copies"], BATCH):
             _copy(connection, statements, {**given, "from": first, "to": min(first + BATCH, given["copies"]) - 1})
         connection.execute("SET maintenance_work_mem = '512MB'")
         for _, definition in indexes:
             connection.execute(definition.encode())
         connection.execute("DROP TABLE pattern_jobs, pattern_conversations, pattern_batches, pattern_payloads")
-        connection.execute("DROP FUNCTION history_id")
+        connection.execute("DROP FUNCTION history_id; DROP PROCEDURE history_commits")
         # Frozen at once: otherwise autovacuum would do it in the middle of a measurement.
         connection.execute("VACUUM (FREEZE, ANALYZE)")
         (size,) = connection.execute("SELECT pg_database_size(current_database())").fetchone() or (0,)
@@ -213,6 +220,8 @@ def _value(table: str, column: str, kind: str) -> sql.Composable:
         return sql.SQL("c.tenant_id")
     if column == KEYS[table]:
         return sql.SQL("c.new_id")
+    if column == "xid":
+        return sql.SQL("c.xid::text::xid8")
     if column == "conversation_id" or (table, column) == ("conversations", "id"):
         return sql.SQL("CASE WHEN {} IS NOT NULL THEN c.conversation_id END").format(value)
     if table == "conversation_messages" and column in _OF_PARTS:

@@ -10,7 +10,7 @@ import psycopg
 
 from shared.domain.jobs.limits import Limits
 from shared.domain.jobs.states import Strategy
-from shared.domain.streams.position import BEGINNING, Position
+from shared.domain.streams.position import BEGINNING, END, Position
 from shared.store.database import Database
 from shared.store.event_log import EventLog, LoggedEvent
 from shared.store.ids import new_id
@@ -114,5 +114,24 @@ def test_events_of_another_server_are_told_until_they_are_put_in_order(database_
 
         assert await log.ahead() == 0
         assert kinds(await rest(log, job)) == ["job_submitted", "restored"]
+
+    played(database_url, play)
+
+
+def test_events_are_read_in_the_order_of_their_numbers_and_not_of_the_digits(database_url: str) -> None:
+    """`ORDER BY xid` was the text that is shown: a reader at transaction 10 had missed those of transaction 9."""
+
+    async def play(database: Database, log: EventLog, job: UUID) -> None:
+        async with database.connection() as connection:
+            for xid in ("9", "10"):
+                await connection.execute(
+                    "INSERT INTO events (xid, tenant_id, job_id, kind) VALUES (%s::xid8, 'default', %s, %s)",
+                    [xid, job, f"of_{xid}"],
+                )
+
+        assert kinds(await rest(log, job, limit=1)) == ["of_9", "of_10", "job_submitted"]
+        page = await log.of_tenant("default", BEGINNING, 2)
+        assert kinds(list(page)) == ["of_9", "of_10"]
+        assert kinds(list(await log.last_of_tenant("default", END, 2))) == ["job_submitted", "of_10"]
 
     played(database_url, play)

@@ -93,8 +93,6 @@ ALL_TENANTS = {
     "due_timers": "a sweep",
     "ended_jobs": "who waits has looked at the job as its tenant's before",
     "events_ahead": "a check of the whole database",
-    "events_of_tenant": "looks at events of all tenants, and shows of others' only where it has come to",
-    "last_events_of_tenant": "looks at events of all tenants, and shows of others' only where it has come to",
     "fresh_events": "one look for all streams, each of which has looked at its job as its tenant's before",
     "expired_jobs": "a sweep",
     "expired_plans": "a sweep",

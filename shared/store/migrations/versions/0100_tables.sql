@@ -452,9 +452,9 @@ CREATE TABLE jobs (
     CONSTRAINT fk_jobs_tenant_id FOREIGN KEY(tenant_id) REFERENCES tenants (id)
 );
 
-CREATE INDEX ix_jobs_deadline ON jobs (deadline) WHERE status IN ('executing', 'input_required') AND deadline IS NOT NULL;
+CREATE INDEX ix_jobs_deadline ON jobs (deadline) WHERE status IN ('executing', 'input_required') AND deadline IS NOT NULL AND paused_at IS NULL;
 
-CREATE INDEX ix_jobs_expires_at ON jobs (expires_at) WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
+CREATE INDEX ix_jobs_expires_at ON jobs (expires_at) WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding') AND paused_at IS NULL;
 
 CREATE INDEX ix_jobs_forked_from ON jobs (forked_from) WHERE forked_from IS NOT NULL AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
 
@@ -468,7 +468,7 @@ CREATE INDEX ix_jobs_parent_job_id ON jobs (parent_job_id) WHERE parent_job_id I
 
 CREATE INDEX ix_jobs_stage_worker ON jobs (stage_worker) WHERE stage_worker IS NOT NULL;
 
-CREATE INDEX ix_jobs_status_listing ON jobs (tenant_id, status, id);
+CREATE INDEX ix_jobs_status_listing ON jobs (tenant_id, status, strategy, id);
 
 CREATE INDEX ix_jobs_turns ON jobs (conversation_id) WHERE conversation_id IS NOT NULL AND parent_job_id IS NULL AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
 
@@ -476,7 +476,7 @@ CREATE INDEX ix_jobs_unnotified ON jobs (parent_job_id) WHERE parent_job_id IS N
 
 CREATE INDEX ix_jobs_unsettled ON jobs (conversation_id) WHERE conversation_id IS NOT NULL AND parent_job_id IS NULL AND NOT is_joined AND status IN ('completed', 'failed', 'cancelled');
 
-CREATE INDEX ix_jobs_wake_at ON jobs (wake_at) WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
+CREATE INDEX ix_jobs_wake_at ON jobs (wake_at) INCLUDE (status, priority) WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
 
 CREATE UNIQUE INDEX uq_jobs_idempotency_key ON jobs (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
 
@@ -582,6 +582,8 @@ CREATE INDEX ix_deliveries_job_id ON deliveries (job_id) WHERE job_id IS NOT NUL
 
 CREATE INDEX ix_deliveries_listing ON deliveries (tenant_id, id);
 
+CREATE INDEX ix_deliveries_not_sent ON deliveries (tenant_id, status, id) WHERE status IN ('uncertain', 'failed');
+
 CREATE INDEX ix_deliveries_run_at ON deliveries (run_at) WHERE status IN ('pending', 'sending');
 
 CREATE INDEX ix_deliveries_worker_id ON deliveries (worker_id) WHERE status = 'sending';
@@ -598,7 +600,9 @@ CREATE TABLE events (
     CONSTRAINT fk_events_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
 );
 
-CREATE INDEX ix_events_job_id ON events (job_id, xid, sequence);
+CREATE INDEX ix_events_job_id ON events (job_id, xid);
+
+CREATE INDEX ix_events_tenant_id ON events (tenant_id, xid);
 
 CREATE TABLE plans (
     job_id UUID NOT NULL,
@@ -673,7 +677,7 @@ CREATE INDEX ix_steps_origin_job ON steps (origin_job) WHERE origin_job IS NOT N
 
 CREATE INDEX ix_steps_payload_hash ON steps (payload_hash) WHERE payload_hash IS NOT NULL;
 
-CREATE INDEX ix_steps_wake_at ON steps (wake_at) WHERE status IN ('ready', 'waiting');
+CREATE INDEX ix_steps_wake_at ON steps (wake_at) INCLUDE (status) WHERE status IN ('pending', 'ready', 'waiting');
 
 CREATE INDEX ix_steps_worker_id ON steps (worker_id) WHERE status = 'running';
 
@@ -713,6 +717,8 @@ CREATE TABLE elicitations (
 );
 
 CREATE INDEX ix_elicitations_asking ON elicitations (root_job_id, id) WHERE status = 'open';
+
+CREATE INDEX ix_elicitations_closed ON elicitations (tenant_id, status, id) WHERE status <> 'open';
 
 CREATE INDEX ix_elicitations_job_id ON elicitations (job_id, step_index);
 

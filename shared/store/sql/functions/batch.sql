@@ -135,7 +135,8 @@ BEGIN
     END IF;
     SELECT array_agg(u.id), array_agg(DISTINCT u.batch_id) INTO v_jobs, v_batches FROM (
         SELECT j.id, j.batch_id FROM jobs j
-        WHERE j.batch_id IS NOT NULL AND NOT j.is_joined AND j.status IN ('completed', 'failed', 'cancelled') LIMIT p_most
+        WHERE j.batch_id IS NOT NULL AND NOT j.is_joined AND j.status IN ('completed', 'failed', 'cancelled')
+        ORDER BY j.batch_id LIMIT p_most  -- of the index that holds them alone
     ) u;
     IF v_jobs IS NULL THEN
         RETURN 0;

@@ -1,13 +1,14 @@
 -- The event log, read in the order of its transactions; see shared/domain/streams/position.py. What is read lies below
--- every transaction that is still open, in the snapshot of the statement itself.
+-- every transaction that is still open, in the snapshot of the statement itself. What is shown as `xid` is a text, whose order
+-- is another one: that of the events is always asked for by the table's name.
 
 -- name: events_of_job
 -- The events of a tenant's job after a position and up to another one, the first so many of them.
-SELECT xid::text, sequence, job_id, kind, data::text AS data, created_at FROM events
+SELECT xid::text, sequence, job_id, kind, data::text AS data, created_at FROM events e
 WHERE job_id = %(job_id)s AND tenant_id = %(tenant_id)s
   AND (xid, sequence) > (%(xid)s::text::xid8, %(sequence)s) AND (xid, sequence) <= (%(to_xid)s::text::xid8, %(to_sequence)s)
   AND xid < pg_snapshot_xmin(pg_current_snapshot())
-ORDER BY xid, sequence LIMIT %(limit)s
+ORDER BY e.xid, e.sequence LIMIT %(limit)s
 
 -- name: events_of_tree
 -- The same of a tenant's job and of all jobs below it.
@@ -40,19 +41,11 @@ FROM tree t CROSS JOIN LATERAL (
 ORDER BY e.xid DESC, e.sequence DESC LIMIT %(limit)s
 
 -- name: last_events_of_tenant
--- The events of a tenant among the last so many of all before a position, the newest first; as events_of_tenant the last
--- one that was looked at in any case.
-WITH seen AS MATERIALIZED (
-    SELECT xid, sequence, tenant_id, job_id, kind, data, created_at,
-           row_number() OVER (ORDER BY xid DESC, sequence DESC) AS n
-    FROM events
-    WHERE (xid, sequence) < (%(xid)s::text::xid8, %(sequence)s) AND xid < pg_snapshot_xmin(pg_current_snapshot())
-    ORDER BY xid DESC, sequence DESC LIMIT %(limit)s
-)
-SELECT xid::text, sequence, n, tenant_id = %(tenant_id)s AS is_own, job_id, kind,
-       CASE WHEN tenant_id = %(tenant_id)s THEN data::text END AS data, created_at
-FROM seen WHERE tenant_id = %(tenant_id)s OR n = (SELECT max(n) FROM seen)
-ORDER BY n
+-- The last events of a tenant before a position, the newest first.
+SELECT xid::text, sequence, job_id, kind, data::text AS data, created_at FROM events e
+WHERE tenant_id = %(tenant_id)s
+  AND (xid, sequence) < (%(xid)s::text::xid8, %(sequence)s) AND xid < pg_snapshot_xmin(pg_current_snapshot())
+ORDER BY e.xid DESC, e.sequence DESC LIMIT %(limit)s
 
 -- name: events_of_conversation
 -- The same of the turns of a tenant's conversation and of all jobs below them.
@@ -78,20 +71,12 @@ ORDER BY e.xid, e.sequence LIMIT %(limit)s
 SELECT coalesce(root_job_id, id) AS root FROM jobs WHERE id = %(job_id)s AND tenant_id = %(tenant_id)s
 
 -- name: events_of_tenant
--- The events of a tenant among the first so many of all, after a position and up to another one. The last one that was
--- looked at is there in any case, so that whoever reads goes on from it, however few of them are the tenant's.
-WITH seen AS MATERIALIZED (
-    SELECT xid, sequence, tenant_id, job_id, kind, data, created_at, row_number() OVER (ORDER BY xid, sequence) AS n
-    FROM events
-    WHERE (xid, sequence) > (%(xid)s::text::xid8, %(sequence)s)
-      AND (xid, sequence) <= (%(to_xid)s::text::xid8, %(to_sequence)s)
-      AND xid < pg_snapshot_xmin(pg_current_snapshot())
-    ORDER BY xid, sequence LIMIT %(limit)s
-)
-SELECT xid::text, sequence, n, tenant_id = %(tenant_id)s AS is_own, job_id, kind,
-       CASE WHEN tenant_id = %(tenant_id)s THEN data::text END AS data, created_at
-FROM seen WHERE tenant_id = %(tenant_id)s OR n = (SELECT max(n) FROM seen)
-ORDER BY n
+-- The events of a tenant after a position and up to another one, the first so many of them.
+SELECT xid::text, sequence, job_id, kind, data::text AS data, created_at FROM events e
+WHERE tenant_id = %(tenant_id)s
+  AND (xid, sequence) > (%(xid)s::text::xid8, %(sequence)s) AND (xid, sequence) <= (%(to_xid)s::text::xid8, %(to_sequence)s)
+  AND xid < pg_snapshot_xmin(pg_current_snapshot())
+ORDER BY e.xid, e.sequence LIMIT %(limit)s
 
 -- name: fresh_events
 -- What there is for all who follow, since the look before: events after a position of the jobs, conversations and tenants

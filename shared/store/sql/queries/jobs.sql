@@ -12,22 +12,38 @@ SELECT id, request_hash FROM jobs WHERE tenant_id = %(tenant_id)s AND idempotenc
 
 -- name: list_jobs
 -- A page of a tenant's jobs, newest first, below the cursor (the last id of the page before); with `roots` without child
--- jobs, with `message_flow` turns and tasks alone. Of what is `executing` some are shown as `input_required`, so a filter for either looks at both.
-SELECT id, planq_shown_status(status, questions) AS status, questions AS open_questions, strategy, priority, round, stop_reason, input, answer, error, model_calls, input_tokens, output_tokens, cost_usd, created_at,
+-- jobs. With `statuses` and `strategies` those of each pair of them, for of each the index knows the newest ones; both are null
+-- where any will do. With `message_flow` turns and tasks alone. Of what is `executing` some are shown as `input_required`, so a
+-- filter for either looks at both: `asking` says which of them it is for.
+SELECT j.id, planq_shown_status(j.status, questions) AS status, questions AS open_questions, strategy, priority, round, stop_reason, input, answer, error, model_calls, input_tokens, output_tokens, cost_usd, created_at,
        started_at, finished_at, paused_at, expires_at, forked_from, metadata, user_id, agent_name, agent_version, parent_job_id,
        parent_step_index, depth, conversation_id, batch_id, batch_line,
        planq_custom_id(tenant_id, batch_id, batch_line) AS custom_id
-FROM jobs CROSS JOIN LATERAL (
-    SELECT CASE WHEN status IN ('executing', 'input_required') THEN planq_open_questions(tenant_id, id, root_job_id) END AS questions
+FROM (
+    (
+        SELECT id FROM jobs
+        WHERE tenant_id = %(tenant_id)s AND %(statuses)s::text[] IS NULL AND id < %(below)s
+          AND (NOT %(roots)s OR parent_job_id IS NULL)
+          AND (NOT %(message_flow)s OR in_message_flow AND parent_job_id IS NULL)
+        ORDER BY id DESC LIMIT %(limit)s
+    ) UNION ALL (
+        SELECT f.id FROM unnest(%(statuses)s::text[]) AS s (status) CROSS JOIN unnest(%(strategies)s::text[]) AS g (strategy)
+        CROSS JOIN LATERAL (
+            SELECT o.id FROM jobs o
+            WHERE o.tenant_id = %(tenant_id)s AND o.status = s.status AND o.strategy = g.strategy
+              AND o.id < %(below)s AND (NOT %(roots)s OR o.parent_job_id IS NULL)
+              AND (NOT %(message_flow)s OR o.in_message_flow AND o.parent_job_id IS NULL)
+              AND (%(asking)s::bool IS NULL OR s.status <> 'executing'
+                   OR (planq_open_questions(o.tenant_id, o.id, o.root_job_id) IS NOT NULL) = %(asking)s)
+            ORDER BY o.id DESC LIMIT %(limit)s
+        ) f
+    )
+    ORDER BY id DESC LIMIT %(limit)s
+) page JOIN jobs j ON j.id = page.id AND j.tenant_id = %(tenant_id)s
+CROSS JOIN LATERAL (
+    SELECT CASE WHEN j.status IN ('executing', 'input_required') THEN planq_open_questions(tenant_id, j.id, root_job_id) END AS questions
 ) q
-WHERE tenant_id = %(tenant_id)s
-  AND (%(status)s::text IS NULL OR status = %(status)s AND (%(status)s <> 'executing' OR questions IS NULL)
-       OR %(status)s = 'input_required' AND status = 'executing' AND questions IS NOT NULL)
-  AND (%(strategy)s::text IS NULL OR strategy = %(strategy)s)
-  AND (NOT %(roots)s OR parent_job_id IS NULL)
-  AND (NOT %(message_flow)s OR in_message_flow AND parent_job_id IS NULL)
-  AND (%(below)s::uuid IS NULL OR id < %(below)s)
-ORDER BY id DESC LIMIT %(limit)s
+ORDER BY j.id DESC
 
 -- name: unfinished_jobs
 -- How many jobs of a tenant are unfinished that came by themselves, not from another job, a message or a batch; of more

@@ -79,16 +79,18 @@ WHERE t.published_at < planq_now() - interval '5 minutes'
 
 -- name: count_unfinished
 -- How many jobs, steps and deliveries stand in each unfinished state, for metrics and `planq doctor`; and how many of the jobs are
--- bulk, beside how many of those there may be.
-SELECT 'job' AS kind, status, count(*)::int AS n FROM jobs
-WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding') GROUP BY status
+-- bulk, beside how many of those there may be. Counted from the indexes of what is unfinished, by what these keep.
+WITH unfinished AS MATERIALIZED (
+    SELECT status, priority, count(*)::int AS n FROM jobs
+    WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding') GROUP BY status, priority
+)
+SELECT 'job' AS kind, status, sum(n)::int AS n FROM unfinished GROUP BY status
 UNION ALL
-SELECT 'step', s.status, count(*)::int FROM steps s JOIN jobs j ON j.id = s.job_id
-WHERE j.status IN ('queued', 'planning', 'executing', 'input_required', 'responding')
-  AND s.status IN ('pending', 'ready', 'running', 'waiting') GROUP BY s.status
+SELECT 'step', status, count(*)::int FROM steps WHERE status IN ('pending', 'ready', 'waiting') GROUP BY status
 UNION ALL
-SELECT 'bulk', 'unfinished', count(*)::int FROM jobs
-WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding') AND priority = 'bulk'
+SELECT 'step', 'running', count(*)::int FROM steps WHERE status = 'running' HAVING count(*) > 0
+UNION ALL
+SELECT 'bulk', 'unfinished', coalesce(sum(n), 0)::int FROM unfinished WHERE priority = 'bulk'
 UNION ALL
 SELECT 'delivery', status, count(*)::int FROM deliveries WHERE status IN ('pending', 'sending') GROUP BY status
 UNION ALL

@@ -136,18 +136,18 @@ WHERE s.status = 'waiting' AND s.elicitation_id IS NOT NULL AND s.wake_at <= pla
 ORDER BY s.wake_at LIMIT %(limit)s
 
 -- name: unnotified_children
--- Child jobs that ended a moment ago or longer, of which their parents were not notified.
+-- Child jobs that ended a moment ago or longer, of which their parents were not notified, in the order of the index; see sweep_look.
 SELECT id FROM jobs
 WHERE parent_job_id IS NOT NULL AND NOT is_joined AND status IN ('completed', 'failed', 'cancelled')
   AND finished_at <= planq_now() - planq_claim_grace()
-ORDER BY id LIMIT %(limit)s
+ORDER BY parent_job_id LIMIT %(limit)s
 
 -- name: unsettled_turns
--- Turns of conversations that ended a moment ago or longer and were not settled.
+-- Turns of conversations that ended a moment ago or longer and were not settled, in the order of the index; see sweep_look.
 SELECT id FROM jobs
 WHERE conversation_id IS NOT NULL AND parent_job_id IS NULL AND NOT is_joined
   AND status IN ('completed', 'failed', 'cancelled') AND finished_at <= planq_now() - planq_claim_grace()
-ORDER BY id LIMIT %(limit)s
+ORDER BY conversation_id LIMIT %(limit)s
 
 -- name: woken_jobs
 -- What the wake-ups of these jobs say of them.

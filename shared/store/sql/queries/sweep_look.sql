@@ -3,6 +3,9 @@
 -- suspects that wait for a process of their own; none at rest. Each condition is that of the query of its part, which
 -- finds the rows then. And one row that says in how many seconds the next job or plan runs out of time, where that is
 -- sooner than %(ahead_seconds)s.
+-- An end that nobody has followed up is rare, and PostgreSQL expects many: it knows how many jobs have ended, and not that the
+-- others are joined. It would read all jobs until it finds one, so it is asked for the first one in the order of the index; what
+-- stands in an EXISTS has no order.
 SELECT 'timers' AS part, NULL AS lane, NULL::float8 AS seconds WHERE EXISTS (
     SELECT FROM steps WHERE status = 'waiting' AND elicitation_id IS NULL AND wake_at <= planq_now()
 )
@@ -47,24 +50,27 @@ SELECT 'schedules', NULL, NULL WHERE EXISTS (
       AND NOT (SELECT t.is_disabled FROM tenants t WHERE t.id = tenant_id)
 )
 UNION ALL
-SELECT 'children', NULL, NULL WHERE EXISTS (
-    SELECT FROM jobs
+SELECT 'children', NULL, NULL WHERE (
+    SELECT true FROM jobs
     WHERE parent_job_id IS NOT NULL AND NOT is_joined AND status IN ('completed', 'failed', 'cancelled')
       AND finished_at <= planq_now() - planq_claim_grace()
+    ORDER BY parent_job_id LIMIT 1
 )
 UNION ALL
-SELECT 'conversations', NULL, NULL WHERE EXISTS (
-    SELECT FROM jobs
+SELECT 'conversations', NULL, NULL WHERE (
+    SELECT true FROM jobs
     WHERE conversation_id IS NOT NULL AND parent_job_id IS NULL AND NOT is_joined
       AND status IN ('completed', 'failed', 'cancelled') AND finished_at <= planq_now() - planq_claim_grace()
+    ORDER BY conversation_id LIMIT 1
 )
 UNION ALL
-SELECT 'batches', NULL, NULL WHERE EXISTS (
-    SELECT FROM jobs WHERE batch_id IS NOT NULL AND NOT is_joined AND status IN ('completed', 'failed', 'cancelled')
+SELECT 'batches', NULL, NULL WHERE (
+    SELECT true FROM jobs WHERE batch_id IS NOT NULL AND NOT is_joined AND status IN ('completed', 'failed', 'cancelled')
+    ORDER BY batch_id LIMIT 1
 ) OR EXISTS (
     SELECT FROM batches b
-    WHERE b.status IN ('in_progress', 'cancelling') AND (b.status = 'cancelling' OR (b.paused_at IS NULL AND EXISTS (
-        SELECT FROM batch_lines l WHERE l.batch_id = b.id AND l.status = 'valid')))
+    WHERE b.status IN ('in_progress', 'cancelling') AND (b.status = 'cancelling' OR (b.paused_at IS NULL AND (
+        SELECT true FROM batch_lines l WHERE l.batch_id = b.id AND l.status = 'valid' ORDER BY l.line LIMIT 1)))
 )
 UNION ALL
 SELECT 'wakes', NULL, NULL WHERE EXISTS (

@@ -1,0 +1,189 @@
+"""How PostgreSQL finds rows once there are many: by an index, in every statement, whatever its parameters are.
+
+A small history of all kinds of jobs is there, and its statistics say that it is a long one. Every named statement is
+planned as one that is kept for all parameters; then planq runs on it, and nothing of it reads a table that grows from
+one end to the other, in SQL functions neither.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import redis
+
+from deploy.local.valkey import EmbeddedValkey
+from shared.store import database
+from tests.bench.history import filling, patterns
+from tests.support.servers import TestPostgres
+from tests.support.stack import Stack
+
+JOBS = 4_000
+LONGER = 100
+
+GROWING = filling.KEYS.keys() - {"budgets", "messages"}
+"""What grows with the jobs; the rest of it, which few jobs have, is too small here to be told by a plan."""
+
+WHOLE = {
+    "broken_invariants": "looks at everything, when an operator asks (`planq doctor --invariants`)",
+}
+"""Statements that may read a table from one end to the other, with the reason."""
+
+FILTERED = {
+    "list_jobs": ("statuses", "strategies", "roots", "message_flow"),
+    "list_elicitations": ("status", "job_id", "message_flow"),
+    "list_deliveries": ("status", "job_id", "endpoint_id"),
+    "list_conversations": ("channel", "thread"),
+    "list_batches": ("status",),
+}
+"""Statements that are planned anew for the filters that are given, and these."""
+
+_ID = "ffffffff-ffff-7fff-bfff-ffffffffffff"
+_GIVEN: Mapping[str, str] = {
+    "tenant_id": "'t000'",
+    "limit": "50",
+    "below": f"'{_ID}'",
+    "statuses": "'{failed}'",
+    "strategies": "'{loop}'",
+    "roots": "true",
+    "message_flow": "true",
+    "status": "'failed'",
+    "job_id": f"'{_ID}'",
+    "endpoint_id": f"'{_ID}'",
+    "channel": "'web'",
+    "thread": "'none'",
+}
+_NOT_GIVEN = {"roots": "false", "message_flow": "false"}
+
+
+@pytest.fixture(scope="module")
+def history(
+    postgres: TestPostgres, valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """A database with a history whose statistics are those of one that is a hundred times as long."""
+    url = postgres.create_migrated()
+    with running(url, valkey, tmp_path_factory.mktemp("patterns")) as stack:
+        shares = patterns.make(stack, url)
+    filling.fill(url, shares, JOBS)
+    with psycopg.connect(url, autocommit=True) as connection:
+        name = connection.info.dbname
+        connection.execute(f'ALTER DATABASE "{name}" SET plan_cache_mode = force_generic_plan'.encode())
+        # So many rows are expected on each page: to read a table is as dear then as in a long history.
+        connection.execute(
+            """UPDATE pg_class SET reltuples = reltuples * %s
+               WHERE relnamespace = 'public'::regnamespace AND reltuples > 0""",
+            [LONGER],
+        )
+    yield url
+    postgres.drop(url)
+
+
+@contextmanager
+def running(url: str, valkey: EmbeddedValkey, folder: Path) -> Iterator[Stack]:
+    """Run planq on a database."""
+    with redis.Redis(unix_socket_path=str(valkey.socket_path)) as broker:
+        broker.flushall()
+    stack = Stack(folder, url, valkey.url, env=patterns.ENV)
+    try:
+        stack.start()
+        yield stack
+    finally:
+        stack.end()
+
+
+def marked(text: str, given: Mapping[str, str] | None = None) -> str:
+    """Return a named statement with numbers for its parameters, or with given values, null for the rest."""
+    names: list[str] = []
+
+    def mark(found: re.Match[str]) -> str:
+        if found[0] == "%%":
+            return "%"
+        if given is not None:
+            return given.get(found[1], "NULL")
+        if found[1] not in names:
+            names.append(found[1])
+        return f"${names.index(found[1]) + 1}"
+
+    return re.sub(r"%\((\w+)\)s|%%", mark, text)
+
+
+def whole_scans(connection: psycopg.Connection, statement: str, options: str = "") -> list[str]:
+    """Return what a statement reads from one end to the other, of tables that grow."""
+    row = connection.execute(f"EXPLAIN (FORMAT JSON{options}) {statement}".encode()).fetchone()
+    assert row is not None
+    partial = {
+        name
+        for (name,) in connection.execute(
+            "SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indpred IS NOT NULL"
+        )
+    }
+    return [
+        f"{node['Node Type']} of {node['Relation Name']}"
+        for node in nodes(row[0][0]["Plan"])
+        if node.get("Relation Name") in GROWING
+        and (
+            node["Node Type"] == "Seq Scan"
+            or ("Index Name" in node and "Index Cond" not in node and node["Index Name"] not in partial)
+        )
+    ]
+
+
+def nodes(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield all nodes of a plan."""
+    yield plan
+    for part in plan.get("Plans", ()):
+        yield from nodes(part)
+
+
+def test_no_statement_reads_a_table_that_grows(history: str) -> None:
+    found = {}
+    with psycopg.connect(history, autocommit=True) as connection:
+        for name, statement in database._QUERIES.items():
+            if name not in WHOLE and name not in FILTERED:
+                found[name] = whole_scans(connection, marked(statement.decode()), ", GENERIC_PLAN")
+    assert len(found) > 100
+    assert {name: scans for name, scans in found.items() if scans} == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "filters"),
+    [
+        (name, given)
+        for name, filters in FILTERED.items()
+        for count in range(len(filters) + 1)
+        for given in combinations(filters, count)
+    ],
+    ids=lambda one: one if isinstance(one, str) else "+".join(one) or "all",
+)
+def test_no_filter_reads_a_table_that_grows(history: str, name: str, filters: Sequence[str]) -> None:
+    """`?strategy=loop&status=failed` read all jobs of a tenant by a plan that was kept for every filter."""
+    given = {**_NOT_GIVEN, "tenant_id": "'t000'", "limit": "50", **{filter: _GIVEN[filter] for filter in filters}}
+    if name == "list_jobs":
+        given["below"] = _GIVEN["below"]
+        if {"statuses", "strategies"} & set(filters):  # the store gives both then
+            given = {"statuses": "'{failed,completed}'", "strategies": "'{plan,loop}'", **given}
+    with psycopg.connect(history, autocommit=True) as connection:
+        assert whole_scans(connection, marked(database.query(name).decode(), given)) == []
+
+
+def test_nothing_that_planq_does_reads_a_table_that_grows(
+    history: str, valkey: EmbeddedValkey, tmp_path: Path
+) -> None:
+    """What SQL functions do shows in no plan of theirs, but PostgreSQL counts it."""
+    with psycopg.connect(history, autocommit=True) as connection:
+        connection.execute("SELECT pg_stat_reset()")
+        with running(history, valkey, tmp_path) as stack:
+            for _ in patterns.carry_out(stack, history):
+                pass
+        counted = connection.execute(
+            """SELECT relname, seq_scan, seq_tup_read FROM pg_stat_user_tables
+               WHERE seq_scan > 0 AND relname = ANY (%s)""",
+            [sorted(GROWING)],
+        ).fetchall()
+    assert not counted, counted
