@@ -49,6 +49,11 @@ _COUNTED: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
         "Messages that were no wake-ups, moved to the list of dead letters.",
         (),
     ),
+    "control_refused": (
+        "planq_refused_commands",
+        "Messages for remote control that were refused: commands that are not allowed, and what is no command.",
+        (),
+    ),
     "planner_fallback": (
         "planq_planner_fallbacks",
         "Rounds whose planner failed or could not be read, and that went on in another form, or without a guide.",

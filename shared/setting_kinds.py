@@ -109,6 +109,22 @@ def readable_master_keys(value: SecretStr) -> SecretStr:
     return value
 
 
+COMMANDS = (
+    *("shutdown", "pool_grow", "pool_shrink", "pool_restart", "autoscale"),
+    *("add_consumer", "cancel_consumer", "rate_limit", "time_limit"),
+    *("revoke", "revoke_by_stamped_headers", "terminate", "election", "hello"),
+    *("memdump", "memsample", "objgraph"),
+)
+"""Celery's commands for a worker beyond those that only look."""
+
+
+def known_commands(value: str) -> str:
+    """Return names of Celery's commands. Raises `ValueError`."""
+    if unknown := sorted(set(comma_separated(value)) - set(COMMANDS)):
+        raise ValueError(f"expected some of {', '.join(COMMANDS)}, found {', '.join(unknown)[:80]}")
+    return value
+
+
 def hosts_alone(value: str) -> str:
     """Return names of hosts, with a port or without. Raises `ValueError`."""
     if any(set(host) & set("/@?# ") for host in comma_separated(value)):

@@ -38,6 +38,7 @@ from shared.setting_kinds import (
     ascii_keys,
     comma_separated,
     hosts_alone,
+    known_commands,
     known_log_level,
     model_name,
     optional_model_name,
@@ -188,6 +189,11 @@ class Settings(BaseSettings):
         default=False,
         description="Task events for Flower from the start, at the cost of throughput; it switches them on "
         "itself a few seconds late.",
+    )
+    remote_control: Annotated[str, AfterValidator(known_commands)] = Field(
+        default="",
+        description="Celery's commands that workers carry out for anybody at the broker, separated by commas: "
+        "`shutdown`, `pool_grow` and others. Those by which Flower and `celery inspect` look are always carried out.",
     )
     max_output_bytes: int = Field(
         default=64 * 1024 * 1024, ge=1024, le=256 * 1024 * 1024, description="A larger output fails its step."

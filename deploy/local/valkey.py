@@ -24,6 +24,9 @@ from shared.domain.errors import BrokerUnavailable, Misconfigured
 _SOCKET_NAME = "valkey.sock"
 _SERVERS_ON_PATH = ("valkey-server", "redis-server")
 
+_LARGEST_BYTES = 8 * 1024 * 1024
+"""Of one value: planq and Flower write less. Without a bound it may have 512 MB, and a client reads it whole."""
+
 _READY = b"eady to accept connections"
 """What the server logs once it has loaded its file (Redis and Valkey, at their log level `notice`)."""
 
@@ -133,6 +136,7 @@ class EmbeddedValkey(EmbeddedServer):
         flags += ["--dir", str(self._data), "--daemonize", "no", "--loglevel", "notice"]
         flags += ["--save", "", "--appendonly", "yes", "--appendfsync", "everysec"]
         flags += ["--auto-aof-rewrite-min-size", "16mb"]
+        flags += ["--proto-max-bulk-len", str(_LARGEST_BYTES)]
         # A queue that drops messages to make room is no queue.
         return [*flags, "--maxmemory-policy", "noeviction"]
 

@@ -11,6 +11,13 @@ from shared.broker import names
 from shared.broker.transport import hardened
 from shared.domain.jobs.states import WakeQueue
 
+OWN_EXCHANGES = {
+    "control_exchange": names.PREFIX,
+    "event_exchange": f"{names.PREFIX}ev",
+    "event_queue_prefix": f"{names.PREFIX}ev",
+}
+"""Where remote control and events go: `celery -A shop control shutdown` on the same server is not for our workers."""
+
 
 def is_redis(broker_url: str) -> bool:
     """True when the broker speaks the Redis protocol (Redis, Valkey)."""
@@ -57,7 +64,8 @@ def create_celery(broker_url: str, *, main: str = "planq") -> Celery:
         task_send_sent_event=False,
         worker_send_task_events=False,  # costs half the throughput; Flower switches them on where it runs
         worker_hijack_root_logger=False,
-        worker_enable_remote_control=True,  # Flower
+        worker_enable_remote_control=True,  # Flower; `worker.celery.control` says what is carried out
+        **OWN_EXCHANGES,
         worker_cancel_long_running_tasks_on_connection_loss=False,  # the lease decides, not the connection
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,

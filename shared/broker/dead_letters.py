@@ -21,15 +21,12 @@ from kombu import Connection, Producer
 
 from shared.broker import names
 from shared.broker.depth import message_count, open_once, patient_connection, reply_of
-from shared.broker.transport import Channel
+from shared.broker.transport import LONGEST_CHARS, Channel
 
 _log = logging.getLogger("planq.broker")
 
 MOST_LETTERS = 1_000
-"""Letters that are kept; the oldest go first."""
-
-LONGEST_CHARS = 4_096
-"""What is kept of a message; with `MOST_LETTERS` of them the list holds some megabytes at most."""
+"""Letters that are kept, each with `LONGEST_CHARS` of its message: some megabytes at most. The oldest go first."""
 
 _REASON_CHARS = 500
 
@@ -51,7 +48,8 @@ class Letter:
     @classmethod
     def of(cls, queue: str, message: Any, reason: str) -> Letter:
         """Return the letter of a message that was taken just now."""
-        text = message.decode("utf-8", "replace") if isinstance(message, (bytes, bytearray)) else str(message)
+        kept = message[:LONGEST_CHARS] if isinstance(message, (bytes, bytearray, str)) else message
+        text = kept.decode("utf-8", "replace") if isinstance(kept, (bytes, bytearray)) else str(kept)
         return cls(datetime.now(UTC).isoformat(), queue, reason[:_REASON_CHARS], text[:LONGEST_CHARS])
 
     @classmethod

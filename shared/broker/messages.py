@@ -29,6 +29,9 @@ _SEVERAL = "several"
 
 _EXCERPT_CHARS = 100
 
+MOST_BYTES = 256 * 1024
+"""A message that is larger is refused before it is read: the longest wake-up, one for a hundred steps, has 30 kB."""
+
 _LARGEST = 2**31 - 1
 """PostgreSQL's `integer`, which numbers of rounds and steps are."""
 
@@ -101,6 +104,18 @@ def read_links(headers: Mapping[str, Any]) -> TaskLinks:
     return TaskLinks(headers["root_id"], headers.get("parent_id"), headers.get("group"), headers.get("group_index"))
 
 
+def check_size(size: int) -> None:
+    """Raise `NoWakeUp` for a message of more than `MOST_BYTES` bytes, as they came over the wire."""
+    if size > MOST_BYTES:
+        raise NoWakeUp(f"the message has {size} bytes: expected at most {MOST_BYTES}")
+
+
+def check_unpacked(headers: Any) -> None:
+    """Raise `NoWakeUp` for headers of a compressed message: unpacked, a few kilobytes may fill the memory."""
+    if isinstance(headers, Mapping) and headers.get("compression"):
+        raise NoWakeUp(f"the message is compressed ({shown(headers['compression'])}): expected a plain one")
+
+
 def check_message(headers: Any, payload: Any) -> None:
     """Raise `NoWakeUp` unless a message is a wake-up as planq writes them, in Celery's protocol 2.
 
@@ -108,11 +123,11 @@ def check_message(headers: Any, payload: Any) -> None:
     arguments by position are refused too: no wake-up has them, and Celery would act on them.
     """
     if not isinstance(headers, Mapping):
-        raise NoWakeUp(f"headers: expected an object, found {_shown(headers)}")
+        raise NoWakeUp(f"headers: expected an object, found {shown(headers)}")
     name = headers.get("task")
     decode = _DECODERS.get(name) if isinstance(name, str) else None
     if decode is None:
-        raise NoWakeUp(f"task: expected one of {', '.join(_DECODERS)}, found {_shown(name)}")
+        raise NoWakeUp(f"task: expected one of {', '.join(_DECODERS)}, found {shown(name)}")
     _check_headers(headers)
     try:
         decode(**_arguments(payload))
@@ -143,11 +158,11 @@ def decode_steps(
 ) -> StepsWake:
     """Return the wake-up of a message for several steps; raises ValueError for what is no such message."""
     if not isinstance(steps, (list, tuple)) or not steps:
-        raise ValueError(f"expected a list of steps, found {_shown(steps)}")
+        raise ValueError(f"expected a list of steps, found {shown(steps)}")
     try:
         named = tuple((_number(index), _text(tool)) for index, tool in steps)
     except TypeError as error:
-        raise ValueError(f"expected pairs of a number and a tool, found {_shown(steps)}") from error
+        raise ValueError(f"expected pairs of a number and a tool, found {shown(steps)}") from error
     return StepsWake(_job(job), _number(round), _lane(lane), named, priority=_priority(priority))
 
 
@@ -162,10 +177,10 @@ _DECODERS: Mapping[str, Callable[..., AnyWake]] = {
 def _check_headers(headers: Mapping[str, Any]) -> None:
     for field in ("id", "root_id"):
         if not isinstance(headers.get(field), str):
-            raise NoWakeUp(f"{field}: expected a text, found {_shown(headers.get(field))}")
+            raise NoWakeUp(f"{field}: expected a text, found {shown(headers.get(field))}")
     for field in ("parent_id", "group", "shadow"):
         if not isinstance(headers.get(field), str | None):
-            raise NoWakeUp(f"{field}: expected a text or null, found {_shown(headers[field])}")
+            raise NoWakeUp(f"{field}: expected a text or null, found {shown(headers[field])}")
     if headers.get("group_index") is not None:
         try:
             _number(headers["group_index"])
@@ -173,23 +188,23 @@ def _check_headers(headers: Mapping[str, Any]) -> None:
             raise NoWakeUp(f"group_index: {error}") from error
     for field in ("eta", "expires"):
         if headers.get(field) is not None:
-            raise NoWakeUp(f"{field}: a wake-up has none, found {_shown(headers[field])}")
+            raise NoWakeUp(f"{field}: a wake-up has none, found {shown(headers[field])}")
     limits = headers.get("timelimit", (None, None))
     if not isinstance(limits, (list, tuple)) or len(limits) != 2 or not all(map(_is_limit, limits)):
-        raise NoWakeUp(f"timelimit: expected two numbers of seconds or nulls, found {_shown(limits)}")
+        raise NoWakeUp(f"timelimit: expected two numbers of seconds or nulls, found {shown(limits)}")
 
 
 def _arguments(payload: Any) -> Mapping[str, Any]:
     """Return the arguments of a message's body, [[], arguments, options]; raises ValueError for another one."""
     if not isinstance(payload, (list, tuple)) or len(payload) != 3:
-        raise ValueError(f"expected [[], arguments, options], found {_shown(payload)}")
+        raise ValueError(f"expected [[], arguments, options], found {shown(payload)}")
     positional, arguments, options = payload
     if not isinstance(positional, (list, tuple)) or positional:
-        raise ValueError(f"expected no arguments by position, found {_shown(positional)}")
+        raise ValueError(f"expected no arguments by position, found {shown(positional)}")
     if not isinstance(arguments, Mapping):
-        raise ValueError(f"arguments: expected an object, found {_shown(arguments)}")
+        raise ValueError(f"arguments: expected an object, found {shown(arguments)}")
     if not isinstance(options, Mapping) or any(options.values()):
-        raise ValueError(f"options: expected none, found {_shown(options)}")
+        raise ValueError(f"options: expected none, found {shown(options)}")
     return arguments
 
 
@@ -213,7 +228,7 @@ def _priority(value: Any) -> Priority:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"expected a text, found {_shown(value)}")
+        raise ValueError(f"expected a text, found {shown(value)}")
     return value
 
 
@@ -223,11 +238,11 @@ def _optional_text(value: Any) -> str | None:
 
 def _number(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST:
-        raise ValueError(f"expected a number from 0, found {_shown(value)}")
+        raise ValueError(f"expected a number from 0, found {shown(value)}")
     return value
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """Return an excerpt of what anybody may have written, for a person."""
     if isinstance(value, str):
         return repr(value[:_EXCERPT_CHARS])

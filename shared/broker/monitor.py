@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import sys
 
+from celery import Celery
 from celery.bin.celery import main as celery
 from flower import urls
 from flower.views.monitor import Metrics
 from tornado.web import authenticated
+
+from shared.broker.celery_config import OWN_EXCHANGES
 
 
 class GuardedMetrics(Metrics):  # type: ignore[misc] # Flower has no types
@@ -21,7 +24,10 @@ class GuardedMetrics(Metrics):  # type: ignore[misc] # Flower has no types
 
 
 def main() -> int:
-    """Run Celery's command line, which knows Flower's command."""
+    """Run Celery's command line, which knows Flower's command; CELERY_BROKER_URL names the broker."""
+    app = Celery("planq", set_as_current=False)
+    app.conf.update(OWN_EXCHANGES, accept_content=["json"])
+    app.set_default()
     open_metrics = (r"/metrics", Metrics)
     urls.handlers[urls.handlers.index(open_metrics)] = (r"/metrics", GuardedMetrics)
     return int(celery() or 0)

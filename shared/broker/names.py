@@ -6,6 +6,9 @@ import re
 
 from shared.domain.jobs.states import WakeQueue
 
+PREFIX = "planq"
+"""What the exchanges for remote control (`planq.pidbox`) and for events (`planqev`) begin with."""
+
 PLAN = "planq.job.plan.v1"
 STEP = "planq.step.run.v1"
 STEPS = "planq.steps.run.v1"

@@ -9,7 +9,8 @@ Nor does it wait on its connection for remote control: stock kombu reads there w
 takes the messages, so that one event too many on a connection that was lost and made again stops the worker for ever.
 
 Nor does it hand an entry to its consumer that is no message: stock kombu raises what it stumbles over, and the worker
-ends. Here the entry goes to `Channel.on_unreadable`, and the consumer goes on.
+ends. Here the entry goes to `Channel.on_unreadable`, and the consumer goes on. So does what is larger than a wake-up
+may be, or compressed: stock kombu unpacks it whatever it becomes. `refuse_hostile` does that for RabbitMQ.
 
 Which messages are unacknowledged is kept in memory here, not in Redis (`ack_emulation` is off): that is what bounds
 how many a worker takes. What a killed worker had taken is published again by the sweeper, within seconds; Redis would
@@ -33,7 +34,7 @@ from types import MappingProxyType
 from typing import Any
 
 import redis.client
-from kombu.transport import TRANSPORT_ALIASES, virtual
+from kombu.transport import TRANSPORT_ALIASES, pyamqp, virtual
 from kombu.transport import redis as kombu_redis
 from kombu.utils.encoding import bytes_to_str
 from kombu.utils.json import dumps, loads
@@ -41,9 +42,12 @@ from kombu.utils.objects import cached_property
 from kombu.utils.scheduling import priority_cycle
 
 from shared.broker import names
-from shared.broker.messages import NoWakeUp
+from shared.broker.messages import NoWakeUp, check_size, check_unpacked
 
 _log = logging.getLogger("planq.broker")
+
+LONGEST_CHARS = 4_096
+"""What is kept of a message that is refused."""
 
 _SCHEMES = {"redis": "planqredis", "rediss": "planqrediss", "redis+socket": "planqredis+socket"}
 
@@ -128,10 +132,31 @@ class _EntryMessage(virtual.Message):  # type: ignore[misc]
 
     def __init__(self, payload: Any, channel: Any = None, **kwargs: Any) -> None:
         try:
+            check_unpacked(payload.get("headers"))
             super().__init__(payload, channel=channel, **kwargs)
             hash(self.delivery_tag)
+        except NoWakeUp:
+            raise
         except Exception as error:  # whatever kombu stumbles over in what anybody may have written there
             raise NoWakeUp(f"the entry is no message ({type(error).__name__}: {error})") from error
+
+
+class _AmqpMessage(pyamqp.Message):  # type: ignore[misc]
+    """A message of RabbitMQ; one that is too large or compressed has no more than its beginning, and is an error."""
+
+    def __init__(self, msg: Any, channel: Any = None, **kwargs: Any) -> None:
+        try:
+            check_size(len(msg.body))
+            check_unpacked(msg.properties.get("application_headers"))
+        except NoWakeUp as refusal:
+            self.errors = [(NoWakeUp, refusal, None)]  # kombu unpacks nothing that has errors
+            msg.body = msg.body[:LONGEST_CHARS]
+        super().__init__(msg, channel=channel, **kwargs)
+
+
+def refuse_hostile(channel: Any) -> None:
+    """Let an AMQP channel give what is too large or compressed to its consumers' `on_decode_error`, unread."""
+    channel.Message = _AmqpMessage
 
 
 class _OpenQueues(priority_cycle):  # type: ignore[misc]
@@ -270,12 +295,19 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         else:
             _log.error("message_unreadable", extra={"queue": queue, "cause": reason})
 
+    def _handle_message(self, client: Any, r: Any) -> Any:
+        """Return what came over the connection for fan-out, as kombu does. Raises `NoWakeUp`."""
+        received = super()._handle_message(client, r)
+        if isinstance(received["data"], (bytes, str)):
+            check_size(len(received["data"]))
+        return received
+
     def _receive_one(self, c: Any) -> Any:
         """Deliver a fan-out message, as kombu does; one that is none is let go, for nothing depends on it."""
         try:
             return super()._receive_one(c)
         except (NoWakeUp, RecursionError) as error:
-            _log.error("broadcast_unreadable", extra={"cause": str(error)})
+            self._give_away("", "", str(error))
             return None
 
     def _put_fanout(self, exchange: str, message: Any, routing_key: str, **kwargs: Any) -> None:
@@ -300,6 +332,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
 
 
 def _parsed(entry: Any) -> Any:
+    check_size(len(entry))
     try:
         return loads(bytes_to_str(entry))
     except (ValueError, RecursionError) as error:

@@ -147,7 +147,7 @@ def garbage_for_remote_control(stage: Stage) -> None:
         done = scene.submit(*MIXED)
         scene.ends(done)
         for text in (b"x", b"[]", b"null", b"{}", b"1", b"\xff", b"[" * 100_000, b'{"properties": {}}'):
-            assert client.publish("/0.celery.pidbox", text) >= 1
+            assert client.publish(f"/0.{names.PREFIX}.pidbox", text) >= 1
         again = scene.submit(*MIXED)
         scene.ends(again)
         scene.mixed_comes_out_right(again)

@@ -20,6 +20,7 @@ from shared.broker.messages import decode_plan, decode_respond, decode_step, dec
 from shared.domain.jobs.states import Priority
 from shared.environment import load_settings
 from shared.ports import AnyWake
+from shared.setting_kinds import comma_separated
 from worker.celery.pool import WorkFailed, message_headers
 from worker.container import LaneRuntime
 from worker.engine import Dispatcher
@@ -34,6 +35,7 @@ app.events.dispatcher_cls = "worker.celery.events:TaskEvents"
 app.planq_dead_letters = DeadLetterWriter(app)
 app.planq_lane = None
 app.planq_windows = {}
+app.planq_remote_control = frozenset(comma_separated(settings.remote_control))
 app.planq_runner = None
 app.planq_lifecycle = None
 

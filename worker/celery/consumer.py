@@ -7,6 +7,9 @@ A broker that answers with errors is one that is away, and a message that is no 
 neither ends the worker and the work in it.
 
 An AMQP connection belongs to the consumer's thread: what is written to it, or waits for an answer, is called there.
+
+What somebody at the broker undoes is done again within seconds: a queue that is not listened to any more, a mailbox
+that lost its exchange.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, ClassVar
 
 from billiard.exceptions import WorkerLostError
 from celery.worker.consumer import Consumer
@@ -22,10 +25,11 @@ from celery.worker.request import Request
 from celery.worker.state import maybe_shutdown
 from kombu.exceptions import OperationalError
 
-from shared.broker.dead_letters import LONGEST_CHARS, DeadLetterWriter
+from shared.broker.dead_letters import DeadLetterWriter
 from shared.broker.depth import reply_of
 from shared.broker.messages import check_message
-from shared.broker.transport import Channel
+from shared.broker.transport import LONGEST_CHARS, Channel, refuse_hostile
+from worker.celery.control import GuardedControl, GuardedPidbox
 
 _log = logging.getLogger("planq.consumer")
 
@@ -37,6 +41,8 @@ _STEADY_SECONDS = 10.0
 """What held so long was well: the next loss is a first one, after which the connection is made again at once."""
 
 _LOOK_SECONDS = 0.1
+
+_HEAL_SECONDS = 3.0
 
 
 class Backoff:
@@ -62,11 +68,22 @@ class Backoff:
 class WakeConsumer(Consumer):
     """The setting `worker_consumer` of a planq worker."""
 
+    class Blueprint(Consumer.Blueprint):
+        """Celery's steps, with a guard before remote control."""
+
+        default_steps: ClassVar = [
+            GuardedControl if step == "celery.worker.consumer.control:Control" else step
+            for step in Consumer.Blueprint.default_steps
+        ]
+
+    planq_mailbox: GuardedPidbox | None = None
     _is_flush_due = False
     _is_stopping = False
+    _healing: Any = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._own_queues = tuple(self.app.amqp.queues.consume_from)
         # What kombu makes of an error reply to the first command of a connection.
         self.connection_errors: tuple[type[BaseException], ...] = (*self.connection_errors, OperationalError)
         self._restart_state = Backoff(_pause)
@@ -163,6 +180,9 @@ class WakeConsumer(Consumer):
             self.task_consumer.channel.on_unreadable = self._letters.put
         else:
             self._open_windows()
+        if self._healing is not None:
+            self._healing.cancel()  # of the connection before
+        self._healing = self.hub.call_repeatedly(_HEAL_SECONDS, self._heal)
         self._flush_due()
 
     def stop(self) -> None:
@@ -171,21 +191,40 @@ class WakeConsumer(Consumer):
         super().stop()
         self._flush_due()
 
+    def _heal(self) -> None:
+        """Listen again to each queue of this worker that is not listened to any more, and to remote control.
+
+        A person who is allowed to cancel a consumer (`PLANQ_REMOTE_CONTROL`) is not overruled.
+        """
+        if "cancel_consumer" not in self.app.planq_remote_control:
+            for queue in self._own_queues:
+                if not self.task_consumer.consuming_from(queue):
+                    _log.warning("consumer_was_cancelled", extra={"queue": queue})
+                    self._listen_to(queue)
+        if self.planq_mailbox is not None:
+            self.planq_mailbox.bind_again()
+
+    def _listen_to(self, queue: str) -> None:
+        """Consume from a queue, within its window where it has one (RabbitMQ)."""
+        if queue in self.app.planq_windows and not isinstance(self.task_consumer.channel, Channel):
+            self.task_consumer.channel.basic_qos(0, self.app.planq_windows[queue], False)
+        self.task_consumer.add_queue(self.app.amqp.queues[queue])
+        self.task_consumer.consume()
+
     def _set_windows(self) -> None:
         """Bound how many messages of some queues this worker holds, `app.planq_windows`."""
         channel = self.task_consumer.channel
         if isinstance(channel, Channel):
             channel.windows = self.app.planq_windows
             return
+        refuse_hostile(channel)
         for queue in self.app.planq_windows:
             self.task_consumer.cancel_by_queue(queue)  # RabbitMQ bounds only what is consumed from then on
 
     def _open_windows(self) -> None:
         """Consume from the queues that have a window, within it and the one of all queues together (RabbitMQ)."""
-        for queue, most in self.app.planq_windows.items():
-            self.task_consumer.channel.basic_qos(0, most, False)
-            self.task_consumer.add_queue(self.app.amqp.queues[queue])
-            self.task_consumer.consume()
+        for queue in self.app.planq_windows:
+            self._listen_to(queue)
 
     def _flush_due(self) -> None:
         self._is_flush_due = False
