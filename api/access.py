@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from api.callers import LOCAL, Caller
+from api.callers import CALLER, LOCAL, Caller
 from api.http import HttpRefusal
 from shared.domain.errors import Unauthorized
 from shared.domain.jobs.ids import TENANT
@@ -105,16 +105,34 @@ class Access:
             if not is_key(key):
                 raise _malformed(key)
             found = await self._known.find(digest)
-        if found is None:
-            raise Unauthorized("the API key is not known; expected one that `planq keys create` has made here")
-        if found.ended is not None:
-            # Only who holds the key is told so: nobody comes upon 256 bits by chance.
-            raise Unauthorized(f"the API key {found.name!r} is {found.ended}; ask your operator for another one")
-        if found.is_disabled:
-            raise HttpRefusal(
-                403, "tenant_disabled", f"the tenant {found.tenant_id!r} is disabled; its operator can enable it"
-            )
-        return Caller(found.tenant_id, found.scopes, found.id, found.name)
+        return caller_by(found)
+
+
+def caller_by(found: KnownKey | None) -> Caller:
+    """Return who asks with a key of the database.
+
+    Raises `Unauthorized` for None, which nobody has stored, and for one that has ended, `HttpRefusal` (403) where its
+    tenant is disabled.
+    """
+    if found is None:
+        raise Unauthorized("the API key is not known; expected one that `planq keys create` has made here")
+    if found.ended is not None:
+        # Only who holds the key is told so: nobody comes upon 256 bits by chance.
+        raise Unauthorized(f"the API key {found.name!r} is {found.ended}; ask your operator for another one")
+    if found.is_disabled:
+        raise HttpRefusal(
+            403, "tenant_disabled", f"the tenant {found.tenant_id!r} is disabled; its operator can enable it"
+        )
+    return Caller(found.tenant_id, found.scopes, found.id, found.name)
+
+
+def digest_behind(scope: Mapping[str, Any]) -> bytes | None:
+    """Return the digest of the key of the database that has let a request in; None where another one has, or none."""
+    caller: Caller | None = scope.get(CALLER)
+    if caller is None or caller.key_id is None:
+        return None
+    given = next(value for name, value in scope["headers"] if name == b"authorization")
+    return key_digest(_key_in(given.decode("latin-1")))
 
 
 def opening_of(method: str, path: str) -> Opening:

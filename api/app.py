@@ -30,6 +30,7 @@ from api.metrics import Metrics
 from api.middleware import Guard, GuardMiddleware
 from api.openapi import describe_api
 from api.readiness import BrokerProbe, ReadinessChecks
+from api.revocation import OngoingRequests
 from api.routes.agents import agent_routes
 from api.routes.batch_control import batch_control_routes
 from api.routes.batches import batch_routes
@@ -170,6 +171,7 @@ def _compose(settings: Settings, database: Database) -> Services:
         api_keys=ApiKeyStore(database),
         known_keys=known_keys,
         access=Access(settings.keys, known_keys, is_required=settings.needs_keys),
+        ongoing=OngoingRequests(known_keys.look),
         requests=requests,
         catalogue=Catalogue(partial(list_tools, database), tenants),
         payloads=PayloadStore(database, open_objects(settings.payloads)),
@@ -224,6 +226,7 @@ async def _running(settings: Settings, services: Services, database: Database) -
         _start(validate_batches(services)),
         _start(services.streams.look()),
         _start(services.streams.beat()),
+        _start(services.ongoing.look()),
     ]
     try:
         yield

@@ -19,12 +19,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from api.access import Access
+from api.access import Access, digest_behind
 from api.callers import Caller, caller_of
 from api.http import JsonResponse, decode_body, error_response, error_responses
 from api.limits import RateLimits, UnfinishedJobs
 from api.metrics import Metrics
 from api.readiness import ReadinessChecks
+from api.revocation import OngoingRequests
 from api.streams import Streams
 from api.waiting import WAITED, Waiters
 from shared.broker.publisher import CeleryPublisher
@@ -66,6 +67,7 @@ class Services:
     api_keys: ApiKeyStore
     known_keys: KnownKeys
     access: Access
+    ongoing: OngoingRequests
     requests: RequestStore
     catalogue: Catalogue
     payloads: PayloadStore
@@ -119,12 +121,16 @@ async def job_when_ended(services: Services, job_id: UUID, seconds: float, reque
     """Return the caller's job as soon as it has ended or asks a person, or as it stands after so many seconds.
 
     A question that was open before ends no wait.
-    None when the client has gone. The time waited is noted in the request's scope. Raises `NotFound`.
+    None when the client has gone. The time waited is noted in the request's scope. Raises `NotFound`, and, where the
+    caller's key ends meanwhile, what a request with it is refused by.
     """
     tenant_id = caller_of(request.scope).tenant_id
     if seconds > 0:
         begun = monotonic()
-        with services.waiters.watch(job_id) as waiter:
+        with (
+            services.waiters.watch(job_id) as waiter,
+            services.ongoing.under(digest_behind(request.scope), waiter.wake) as ongoing,
+        ):
             # Registered first, looked at afterwards: an ending between the two is not missed.
             if not services.waiters.has_surely_not_ended(job_id, tenant_id):
                 view = await services.requests.view(tenant_id, job_id, only_ended=True)
@@ -134,6 +140,7 @@ async def job_when_ended(services: Services, job_id: UUID, seconds: float, reque
         request.scope[WAITED] = request.scope.get(WAITED, 0.0) + monotonic() - begun
         if not stayed:
             return None
+        ongoing.check()
     return await services.requests.view(tenant_id, job_id)
 
 

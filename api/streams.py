@@ -84,7 +84,6 @@ class Stream:
         "_wake",
         "beat_at",
         "is_cut",
-        "is_due",
         "joined",
         "root",
         "tenant_id",
@@ -105,7 +104,6 @@ class Stream:
         self.joined = BEGINNING
         self.texts_below = 0
         self.is_cut = False
-        self.is_due = False
         self.beat_at = monotonic() + _HEARTBEAT_SECONDS
         self._frames: deque[bytes] = deque()
         self._bytes = 0
@@ -126,8 +124,7 @@ class Stream:
         self._wake.set()
 
     def beat(self) -> None:
-        """Add a heartbeat, and note that it is time to look whether the client may still follow."""
-        self.is_due = True
+        """Add a heartbeat."""
         self.beat_at += _HEARTBEAT_SECONDS
         self.put(HEARTBEAT)
 

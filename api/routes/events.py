@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from api.access import digest_behind
 from api.callers import Caller, Who
 from api.deps import Services, Use, check_job_is_open_to, conversation_id_of, job_id_of, strict_router
 from api.frames import MEDIA_TYPE, event_document, event_frame, retry_frame, text_frame
@@ -30,7 +31,7 @@ from api.routes.conversations import ConversationPath
 from api.routes.jobs import JobPath
 from api.streams import Followed, Stream, Topic
 from api.waiting import WAITED
-from shared.domain.errors import DatabaseUnavailable, PlanqError, capped
+from shared.domain.errors import DatabaseUnavailable, capped
 from shared.domain.streams.position import BEGINNING, END, Position
 from shared.ports.streams import TextPiece
 from shared.store.event_log import LoggedEvent
@@ -311,10 +312,11 @@ class EventStream(Response):
         gone.add_done_callback(lambda _: self._stream.cut())
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            async for chunk in self._chunks():
-                if gone.done() or (self._stream.is_due and not await self._may_go_on(scope)):
-                    break
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            with self._services.ongoing.under(digest_behind(scope), self._stream.cut):
+                async for chunk in self._chunks():
+                    if self._stream.is_cut:
+                        break
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             gone.cancel()
@@ -363,20 +365,6 @@ class EventStream(Response):
         tenant_id, job_id, below = self._stream.tenant_id, self._stream.topic.of, self._stream.texts_below
         text = await self._services.texts.live_text(tenant_id, job_id, below)
         return None if text is None else TextPiece(text.epoch, tenant_id, text.stage, 0, text.text)
-
-    async def _may_go_on(self, scope: Scope) -> bool:
-        """Return whether the caller's key still opens what it has opened."""
-        self._stream.is_due = False
-        given = dict(scope["headers"]).get(b"authorization")
-        try:
-            await self._services.access.caller(
-                scope["method"], scope["path"], None if given is None else given.decode("latin-1")
-            )
-        except DatabaseUnavailable:
-            return True  # it was good a moment ago, and nothing can be read now either
-        except (PlanqError, HttpRefusal):
-            return False
-        return True
 
 
 async def _gone(receive: Receive) -> None:

@@ -104,7 +104,7 @@ def read_links(headers: Mapping[str, Any]) -> TaskLinks:
     return TaskLinks(headers["root_id"], headers.get("parent_id"), headers.get("group"), headers.get("group_index"))
 
 
-def check_size(size: int) -> None:
+def check_length(size: int) -> None:
     """Raise `NoWakeUp` for a message of more than `MOST_BYTES` bytes, as they came over the wire."""
     if size > MOST_BYTES:
         raise NoWakeUp(f"the message has {size} bytes: expected at most {MOST_BYTES}")

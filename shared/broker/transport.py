@@ -42,7 +42,7 @@ from kombu.utils.objects import cached_property
 from kombu.utils.scheduling import priority_cycle
 
 from shared.broker import names
-from shared.broker.messages import NoWakeUp, check_size, check_unpacked
+from shared.broker.messages import NoWakeUp, check_length, check_unpacked
 
 _log = logging.getLogger("planq.broker")
 
@@ -146,7 +146,7 @@ class _AmqpMessage(pyamqp.Message):  # type: ignore[misc]
 
     def __init__(self, msg: Any, channel: Any = None, **kwargs: Any) -> None:
         try:
-            check_size(len(msg.body))
+            check_length(len(msg.body))
             check_unpacked(msg.properties.get("application_headers"))
         except NoWakeUp as refusal:
             self.errors = [(NoWakeUp, refusal, None)]  # kombu unpacks nothing that has errors
@@ -299,7 +299,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
         """Return what came over the connection for fan-out, as kombu does. Raises `NoWakeUp`."""
         received = super()._handle_message(client, r)
         if isinstance(received["data"], (bytes, str)):
-            check_size(len(received["data"]))
+            check_length(len(received["data"]))
         return received
 
     def _receive_one(self, c: Any) -> Any:
@@ -332,7 +332,7 @@ class Channel(kombu_redis.Channel):  # type: ignore[misc]
 
 
 def _parsed(entry: Any) -> Any:
-    check_size(len(entry))
+    check_length(len(entry))
     try:
         return loads(bytes_to_str(entry))
     except (ValueError, RecursionError) as error:

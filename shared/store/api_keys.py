@@ -134,6 +134,13 @@ class KnownKeys:
         """
         return await self._known.of(digest)
 
+    async def look(self, digests: Sequence[bytes]) -> Sequence[KnownKey | None]:
+        """Return how the keys of digests stand at this moment, None for each that nobody has stored.
+
+        Raises `DatabaseUnavailable`.
+        """
+        return await self._look_up(digests)
+
     async def flush(self) -> None:
         """Wait until every use has been noted that is being noted."""
         await asyncio.gather(*self._noting)

@@ -26,13 +26,17 @@ from shared.domain.jobs.ids import StepRef
 from shared.domain.jobs.states import Effect, JobStatus, Lane
 from shared.domain.plan.compile import compile_plan
 from shared.domain.plan.document import Plan
+from shared.domain.tenants.config import TenantConfig
+from shared.domain.tenants.keys import KeyScope
 from shared.domain.tools.definition import ToolDefinition
 from shared.ports import ArtifactRecord, Wake
 from shared.settings import Settings
+from shared.store.api_keys import ApiKeyStore, StoredKey
 from shared.store.database import Database
 from shared.store.ids import new_id
 from shared.store.jobs.transitions import PostgresJobStore
 from shared.store.jobs.worker_registry import WorkerRegistry
+from shared.store.tenants import TenantStore
 from tests.integration.api import control
 from tests.support.servers import TestPostgres
 from tests.support.stored import documents
@@ -281,3 +285,26 @@ def problem_of(response: httpx.Response, status: int, code: str) -> dict[str, An
     assert problem["code"] == code, problem
     assert {"type", "title", "detail"} <= problem.keys()
     return problem
+
+
+def a_key(api: Api) -> tuple[StoredKey, str]:
+    """Make a key of a tenant of its own with the scope `jobs`; returns it with its text."""
+
+    async def work(database: Database) -> tuple[StoredKey, str]:
+        await TenantStore(database).create("acme", "", TenantConfig())
+        return await ApiKeyStore(database).create("acme", "t", frozenset({KeyScope.JOBS}), None)
+
+    made: tuple[StoredKey, str] = api.jobs.run(work)
+    return made
+
+
+def end_key(api: Api, key: StoredKey, how: str) -> None:
+    """Revoke a key (`revoked`), or disable its tenant."""
+
+    async def work(database: Database) -> None:
+        if how == "revoked":
+            await ApiKeyStore(database).revoke(key.tenant_id, key.id)
+        else:
+            await TenantStore(database).change(key.tenant_id, is_disabled=True)
+
+    api.jobs.run(work)

@@ -15,14 +15,12 @@ import pytest
 
 from api import streams
 from api.__main__ import server_options
-from shared.domain.tenants.keys import KeyScope
 from shared.ports.streams import Epoch, TextPiece
-from shared.store.api_keys import ApiKeyStore
 from shared.store.conversations import ConversationStore
 from shared.store.database import Database
 from shared.store.ids import new_id
 from shared.store.texts import PostgresTexts
-from tests.integration.api.conftest import Api, MakeApi, problem_of, search
+from tests.integration.api.conftest import Api, MakeApi, a_key, end_key, problem_of, search
 from tests.support.conversations import message
 from tests.support.sse import Frame, frames
 from tests.support.waiting import eventually
@@ -294,16 +292,17 @@ def test_no_more_streams_than_allowed_and_a_place_is_free_again(make_api: MakeAp
         pass
 
 
-def test_a_stream_ends_when_its_key_is_revoked(make_api: MakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "_HEARTBEAT_SECONDS", 0.0)  # one a second
+@pytest.mark.parametrize("ends", ["revoked", "disabled"])
+def test_a_stream_ends_when_its_key_does_without_a_heartbeat(
+    make_api: MakeApi, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    monkeypatch.setattr(streams, "_HEARTBEAT_SECONDS", 3_600.0)
     api = make_api(require_keys=True)
-    scopes = frozenset({KeyScope.JOBS})
-    key, text = api.jobs.run(lambda database: ApiKeyStore(database).create("default", "t", scopes, None))
-    with following(api, "/events", headers={"Authorization": f"Bearer {text}"}) as (response, _):
-        lines = response.iter_lines()
-        assert next(line for line in lines if line.startswith(":")) == ":"
-        api.jobs.run(lambda database: ApiKeyStore(database).revoke("default", key.id))
-        assert [line for line in lines if not line.startswith(":") and line] == []
+    key, text = a_key(api)
+    with following(api, "/events", headers={"Authorization": f"Bearer {text}"}) as (_, found):
+        eventually(lambda: open_streams(api) == 1)
+        end_key(api, key, ends)
+        assert list(found) == []
     eventually(lambda: open_streams(api) == 0)
 
 

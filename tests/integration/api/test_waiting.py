@@ -13,7 +13,7 @@ import pytest
 from shared.domain.jobs.elicitations import Elicitation
 from shared.domain.jobs.states import ElicitationKind
 from tests.integration.api import control
-from tests.integration.api.conftest import Api, MakeApi, problem_of
+from tests.integration.api.conftest import Api, MakeApi, a_key, end_key, problem_of
 from tests.support.waiting import eventually
 
 NEVER = 3_600.0
@@ -26,6 +26,21 @@ def wait_in_background(api: Api, job_id: str, pool: ThreadPoolExecutor) -> Futur
     response = pool.submit(lambda: httpx.get(f"{api.url}/jobs/{job_id}?wait=30", timeout=60, trust_env=False))
     eventually(lambda: api.waiting() == before + 1, what="the API waits")
     return response
+
+
+@pytest.mark.parametrize(("ends", "status"), [("revoked", 401), ("disabled", 403)])
+def test_a_wait_ends_when_its_key_does(make_api: MakeApi, ends: str, status: int) -> None:
+    api = make_api(wait_poll_seconds=NEVER)
+    key, text = a_key(api)
+    headers = {"Authorization": f"Bearer {text}"}
+    job = api.submit(**headers)
+    with ThreadPoolExecutor() as pool:
+        response = pool.submit(
+            lambda: httpx.get(f"{api.url}/jobs/{job['id']}?wait=50", headers=headers, timeout=60, trust_env=False)
+        )
+        eventually(lambda: api.waiting() == 1, what="the API waits")
+        end_key(api, key, ends)
+        assert response.result(timeout=60).status_code == status, "the old key was given the job"
 
 
 def listeners(api: Api) -> list[int]:
