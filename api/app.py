@@ -29,6 +29,7 @@ from api.limits import RateLimits, UnfinishedJobs, open_windows
 from api.metrics import Metrics
 from api.middleware import Guard, GuardMiddleware
 from api.openapi import describe_api
+from api.places import LEASE_SECONDS, Places
 from api.readiness import BrokerProbe, ReadinessChecks
 from api.revocation import OngoingRequests
 from api.routes.agents import agent_routes
@@ -69,6 +70,7 @@ from shared.store.jobs.signals import CANCELLED, ENDED, Notifier, listen
 from shared.store.jobs.worker_registry import WorkerRegistry
 from shared.store.objects import open_objects
 from shared.store.payloads import PayloadStore
+from shared.store.places import PlaceStore
 from shared.store.requests import RequestStore
 from shared.store.schedules import Schedules
 from shared.store.signing import SigningSecrets
@@ -182,6 +184,7 @@ def _compose(settings: Settings, database: Database) -> Services:
         event_log=event_log,
         texts=texts,
         streams=streams,
+        places=Places(PlaceStore(database, new_id(), LEASE_SECONDS)),
         agents=failpoints.around("agents", DocumentStore(database, "agent")),
         skills=failpoints.around("skills", DocumentStore(database, "skill")),
         schedules=failpoints.around("schedules", Schedules(database)),
@@ -227,6 +230,7 @@ async def _running(settings: Settings, services: Services, database: Database) -
         _start(services.streams.look()),
         _start(services.streams.beat()),
         _start(services.ongoing.look()),
+        _start(services.places.keep()),
     ]
     try:
         yield
@@ -236,6 +240,7 @@ async def _running(settings: Settings, services: Services, database: Database) -
             companion.cancel()
         await asyncio.gather(*companions, return_exceptions=True)
         await services.known_keys.flush()
+        await services.places.close()
         await services.ended.flush()
         await services.cancelled.flush()
         await services.limits.close()

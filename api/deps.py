@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from time import monotonic
 from typing import Annotated, Any, TypeVar
@@ -21,9 +22,10 @@ from starlette.types import Message, Receive, Scope, Send
 
 from api.access import Access, digest_behind
 from api.callers import Caller, caller_of
-from api.http import JsonResponse, decode_body, error_response, error_responses
+from api.http import HttpRefusal, JsonResponse, decode_body, error_response, error_responses
 from api.limits import RateLimits, UnfinishedJobs
 from api.metrics import Metrics
+from api.places import Kind, Places
 from api.readiness import ReadinessChecks
 from api.revocation import OngoingRequests
 from api.streams import Streams
@@ -78,6 +80,7 @@ class Services:
     event_log: EventLog
     texts: StreamStore
     streams: Streams
+    places: Places
     agents: DocumentStore
     skills: DocumentStore
     schedules: Schedules
@@ -117,12 +120,31 @@ def announce_ended(services: Services, ended: Iterable[UUID]) -> None:
         services.waiters.heard(one)
 
 
-async def job_when_ended(services: Services, job_id: UUID, seconds: float, request: Request) -> JobView | None:
+@asynccontextmanager
+async def place_to_wait(services: Services, request: Request) -> AsyncIterator[bool]:
+    """Hold a place among those of the caller's tenant that wait; False where it has none left."""
+    tenant_id = caller_of(request.scope).tenant_id
+    most = (await services.tenants.of(tenant_id)).config.max_waits
+    try:
+        await services.places.take(Kind.WAITS, tenant_id, most)
+    except HttpRefusal:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        services.places.give(Kind.WAITS, tenant_id)
+
+
+async def job_when_ended(
+    services: Services, job_id: UUID, seconds: float, request: Request, *, has_place: bool = False
+) -> JobView | None:
     """Return the caller's job as soon as it has ended or asks a person, or as it stands after so many seconds.
 
     A question that was open before ends no wait.
     None when the client has gone. The time waited is noted in the request's scope. Raises `NotFound`, and, where the
-    caller's key ends meanwhile, what a request with it is refused by.
+    caller's key ends meanwhile, what a request with it is refused by; `HttpRefusal` (429) where as many requests of
+    the tenant wait as may, but not for one that `has_place`.
     """
     tenant_id = caller_of(request.scope).tenant_id
     if seconds > 0:
@@ -136,7 +158,13 @@ async def job_when_ended(services: Services, job_id: UUID, seconds: float, reque
                 view = await services.requests.view(tenant_id, job_id, only_ended=True)
                 if view.is_whole:
                     return view
-            stayed = await waiter.wait(min(seconds, services.settings.max_wait_seconds), request.receive)
+            seconds = min(seconds, services.settings.max_wait_seconds)
+            if has_place:
+                stayed = await waiter.wait(seconds, request.receive)
+            else:
+                most = (await services.tenants.of(tenant_id)).config.max_waits
+                async with services.places.one(Kind.WAITS, tenant_id, most):
+                    stayed = await waiter.wait(seconds, request.receive)
         request.scope[WAITED] = request.scope.get(WAITED, 0.0) + monotonic() - begun
         if not stayed:
             return None

@@ -23,7 +23,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from api.callers import Caller
-from api.deps import Services, announce_ended, answer_to_nobody, conversation_id_of, job_when_ended
+from api.deps import (
+    Services,
+    announce_ended,
+    answer_to_nobody,
+    conversation_id_of,
+    job_when_ended,
+    place_to_wait,
+)
 from api.documents import elicitation_document
 from api.http import RETRY_AFTER_SECONDS, STATUS_OF, HttpRefusal, JsonResponse, body_digest
 from api.message_flow import task_document
@@ -255,16 +262,24 @@ async def answer_message(services: Services, who: Caller, received: Received, re
     A question to a person ends the wait, also one of the turn before: its answer comes as the next message, or over
     any other way. Raises `HttpRefusal` for a job that failed, in words for people, and `Erased`.
     """
+    async with place_to_wait(services, request) as may_wait:
+        seconds = services.settings.max_wait_seconds if may_wait and received.missed is None else 0.0
+        return await _answer_within(services, who, received, request, seconds)
+
+
+async def _answer_within(
+    services: Services, who: Caller, received: Received, request: Request, seconds: float
+) -> Response:
     job_id = received.job_id
     message_id = received.message_id
     assert job_id is not None  # only a rejected message has none
     assert message_id is not None
-    until = monotonic() + (services.settings.max_wait_seconds if received.missed is None else 0.0)
+    until = monotonic() + seconds
     taken = _taken(received)
     while True:
         seconds = min(services.settings.wait_poll_seconds, until - monotonic())
         try:
-            view = await job_when_ended(services, job_id, max(seconds, 0.0), request)
+            view = await job_when_ended(services, job_id, max(seconds, 0.0), request, has_place=True)
         except NotFound:
             return await _answer_from_conversation(services, who, job_id)
         if view is None:

@@ -167,7 +167,10 @@ class Streams:
         ended_job: Callable[[str, UUID], Awaitable[bytes | None]],
         most: int,
     ) -> None:
-        """`ended_job` returns the document of a tenant's job, None for one that has not ended; `most` may be open."""
+        """`ended_job` returns the document of a tenant's job, None for one that has not ended; `most` may be open.
+
+        Where all places are taken, a tenant with fewer streams than another gets one of the other's.
+        """
         self._log = log
         self._texts = texts
         self._ended_job = ended_job
@@ -176,6 +179,7 @@ class Streams:
         self._id = new_id()
         self._following: dict[Topic, set[Stream]] = {}
         self._count = 0
+        self._of_tenants: dict[str, dict[Stream, None]] = {}
         self._joining: list[tuple[Stream, asyncio.Future[None]]] = []
         self._reached: tuple[Horizon, Position] | None = None
         self._ending: dict[UUID, int | None] = {}
@@ -198,12 +202,13 @@ class Streams:
         leaves again. Raises `HttpRefusal` (503) for one stream too many and while the process stops, and
         `DatabaseUnavailable`.
         """
-        if self._is_closed or self._count >= self._most:
+        if self._is_closed or not self._makes_room_for(stream.tenant_id):
             told = "it stops" if self._is_closed else f"it serves {self._most} already"
             headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
             detail = f"this process takes no further stream: {told}; come back in a moment"
             raise HttpRefusal(503, "too_many_streams", detail, headers=headers)
         self._count += 1
+        self._of_tenants.setdefault(stream.tenant_id, {})[stream] = None
         joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._joining.append((stream, joined))
         self._wake.set()
@@ -222,11 +227,35 @@ class Streams:
     def leave(self, stream: Stream) -> None:
         """Forget a stream; call it once for each that has joined."""
         self._count -= 1
+        self._let_go(stream)
         self._joining = [one for one in self._joining if one[0] is not stream]
         mine = self._following.get(stream.topic, set())
         mine.discard(stream)
         if not mine:
             self._following.pop(stream.topic, None)
+
+    def _makes_room_for(self, tenant_id: str) -> bool:
+        """Return whether there is a place for one more stream of a tenant, after ending one of another's if need be.
+
+        That is the newest of the tenant that has most, and at least two more than this one: its client comes back.
+        """
+        if sum(map(len, self._of_tenants.values())) < self._most:
+            return True
+        largest = max(self._of_tenants, key=lambda one: len(self._of_tenants[one]))
+        if len(self._of_tenants[largest]) < len(self._of_tenants.get(tenant_id, {})) + 2:
+            return False
+        ended = next(reversed(self._of_tenants[largest]))
+        self._let_go(ended)
+        ended.cut()
+        _log.warning("stream_ended_for_another_tenant", extra={"tenant": largest, "for_tenant": tenant_id})
+        return True
+
+    def _let_go(self, stream: Stream) -> None:
+        """Free the place of a stream, whether or not its client has taken note."""
+        mine = self._of_tenants.get(stream.tenant_id, {})
+        mine.pop(stream, None)
+        if not mine:
+            self._of_tenants.pop(stream.tenant_id, None)
 
     def close(self) -> None:
         """End every stream, now and from now on: the process stops."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from time import monotonic
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -26,6 +26,7 @@ from api.deps import Services, Use, check_job_is_open_to, conversation_id_of, jo
 from api.frames import MEDIA_TYPE, event_document, event_frame, retry_frame, text_frame
 from api.http import HttpRefusal, error_responses
 from api.middleware import IS_HEAD
+from api.places import Kind
 from api.protocol import ABORT_CONNECTION
 from api.routes.conversations import ConversationPath
 from api.routes.jobs import JobPath
@@ -103,7 +104,7 @@ _OVER: dict[int | str, dict[str, Any]] = {
 
 
 @event_routes.get(
-    "/jobs/{job_id}/events", response_class=Response, responses={**_PAGED, **_OVER, **error_responses(400, 404)}
+    "/jobs/{job_id}/events", response_class=Response, responses={**_PAGED, **_OVER, **error_responses(400, 404, 429)}
 )
 async def get_job_events(
     request: Request,
@@ -152,7 +153,7 @@ async def get_job_events(
 @event_routes.get(
     "/conversations/{conversation_id}/events",
     response_class=Response,
-    responses={**_STREAM, **error_responses(400, 404)},
+    responses={**_STREAM, **error_responses(400, 404, 429)},
     tags=["messages"],
 )
 async def get_conversation_events(
@@ -175,7 +176,7 @@ async def get_conversation_events(
     return await _opened(request, services, who, topic, position or BEGINNING, follow=follow)
 
 
-@event_routes.get("/events", response_class=Response, responses={**_PAGED, **error_responses(400)})
+@event_routes.get("/events", response_class=Response, responses={**_PAGED, **error_responses(400, 429)})
 async def get_events(
     request: Request,
     services: Use,
@@ -277,11 +278,18 @@ async def _opened(
 ) -> Response:
     stream = Stream(topic, who.tenant_id, request.scope.get(ABORT_CONNECTION, _nothing), root=root)
     follow = follow and not request.scope.get(IS_HEAD)
+    told: dict[str, str] = {}
     if follow:
-        await services.streams.join(stream, has_ended=has_ended)
+        most = (await services.tenants.of(who.tenant_id)).config.max_streams
+        told = await services.places.take(Kind.STREAMS, who.tenant_id, most)
+        try:
+            await services.streams.join(stream, has_ended=has_ended)
+        except BaseException:
+            services.places.give(Kind.STREAMS, who.tenant_id)
+            raise
     else:
         stream.joined = (await services.event_log.horizon()).position
-    return EventStream(services, stream, after, is_live=follow, has_ended=has_ended)
+    return EventStream(services, stream, after, told, is_live=follow, has_ended=has_ended)
 
 
 def _nothing() -> None:
@@ -292,13 +300,20 @@ class EventStream(Response):
     """The answer that goes on: first what was before, then what the hub puts to the stream."""
 
     def __init__(
-        self, services: Services, stream: Stream, after: Position | None, *, is_live: bool, has_ended: bool
+        self,
+        services: Services,
+        stream: Stream,
+        after: Position | None,
+        told: Mapping[str, str],
+        *,
+        is_live: bool,
+        has_ended: bool,
     ) -> None:
         """`after` None: nothing of what was before. A stream that `is_live` has joined; it leaves with the answer.
 
-        Of a job that `has_ended` no text is shown: it has its answer.
+        Of a job that `has_ended` no text is shown: it has its answer. `told` are headers about the tenant's places.
         """
-        super().__init__(headers=_HEADERS, media_type=MEDIA_TYPE)
+        super().__init__(headers={**_HEADERS, **told}, media_type=MEDIA_TYPE)
         del self.headers["content-length"]
         self._services = services
         self._stream = stream
@@ -322,6 +337,7 @@ class EventStream(Response):
             gone.cancel()
             if self._is_live:
                 self._services.streams.leave(self._stream)
+                self._services.places.give(Kind.STREAMS, self._stream.tenant_id)
             scope[WAITED] = scope.get(WAITED, 0.0) + monotonic() - begun
 
     async def _chunks(self) -> AsyncIterator[bytes]:

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from api.callers import Who, caller_of
-from api.deps import Services, Use, answer_to_nobody, job_id_of, job_when_ended, strict_router
+from api.deps import Services, Use, answer_to_nobody, job_id_of, job_when_ended, place_to_wait, strict_router
 from api.documents import execution_document
 from api.http import JsonResponse, error_responses
 from api.routes.agents import NamePath
@@ -141,7 +141,9 @@ async def post_execution(
     more time by waiting. The answer is its result, or after `PLANQ_MAX_WAIT_SECONDS` a 202 with `Location`.
     """
     made = await _submit(request, services, agent_id, body, idempotency_key, traceparent)
-    view = await job_when_ended(services, made.job_id, services.settings.max_wait_seconds, request)
+    async with place_to_wait(services, request) as may_wait:
+        seconds = services.settings.max_wait_seconds if may_wait else 0.0
+        view = await job_when_ended(services, made.job_id, seconds, request, has_place=True)
     return answer_to_nobody() if view is None else _shown(view, 200 if view.has_ended else 202, made)
 
 
@@ -166,7 +168,7 @@ async def post_execution_async(
 
 
 @execution_routes.get(
-    "/executions/agents/{exec_id}", response_model=ExecutionDocument, responses=error_responses(404)
+    "/executions/agents/{exec_id}", response_model=ExecutionDocument, responses=error_responses(404, 429)
 )
 async def get_execution(
     request: Request,

@@ -173,7 +173,7 @@ job_routes.add_api_route(
     get_job,
     methods=["GET"],
     response_model=JobDocument,
-    responses=error_responses(404),
+    responses=error_responses(404, 429),
     route_class_override=_Look,
 )
 

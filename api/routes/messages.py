@@ -117,7 +117,7 @@ message_routes.add_api_route(
 
 
 @message_routes.get(
-    "/messages/status/{job_id}", response_model=MessageAnswer, responses={**_PENDING, **error_responses(404)}
+    "/messages/status/{job_id}", response_model=MessageAnswer, responses={**_PENDING, **error_responses(404, 429)}
 )
 async def get_message_status(
     request: Request, job_id: JobPath, services: Use, who: Who, wait: WaitQuery = 0.0

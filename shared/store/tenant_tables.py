@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import BigInteger, Column, ForeignKey, Index, LargeBinary, Text
+from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, LargeBinary, Text
 from sqlmodel import Field, SQLModel
 
 from shared.store.columns import flag_column, json_column, text_column, texts_column, time_column
@@ -61,6 +61,21 @@ class SecretRow(SQLModel, table=True):
     expires_at: datetime | None = time_column()
     created_at: datetime = time_column(nullable=False, now=True)
     updated_at: datetime = time_column(nullable=False, now=True)
+
+
+class TenantPlace(SQLModel, table=True):
+    """How many places of a kind an API process holds for a tenant; it says so again before `until`.
+
+    Not in the write-ahead log: after a crash of the server each process says within a second what it holds.
+    """
+
+    __tablename__ = "tenant_places"
+    __table_args__ = {"prefixes": ["UNLOGGED"]}
+    tenant_id: str = text_column(primary_key=True)
+    kind: str = text_column(primary_key=True)
+    process: UUID = Field(primary_key=True)
+    held: int = Field(sa_column=Column(Integer, nullable=False))
+    until: datetime = time_column(nullable=False)
 
 
 class RateMark(SQLModel, table=True):

@@ -105,6 +105,12 @@ class TenantConfig(BaseModel):
     max_waiting_lines: Annotated[int, Field(ge=1, le=100_000_000), WHOLE] = Field(
         default=1_000_000, description="Lines of its batches that have not ended."
     )
+    max_streams: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = Field(
+        default=2_000, description="Streams of events that are open at once, over all API processes."
+    )
+    max_waits: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = Field(
+        default=10_000, description="Requests that wait for a job at once, over all API processes."
+    )
     conversation_policy: Literal["queue", "reject", "interrupt", "merge"] = Field(
         default="queue", description="What becomes of a message that comes while a job of its conversation runs."
     )

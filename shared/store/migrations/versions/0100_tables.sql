@@ -138,6 +138,15 @@ CREATE TABLE tenants (
     CONSTRAINT pk_tenants PRIMARY KEY (id)
 );
 
+CREATE UNLOGGED TABLE tenant_places (
+    tenant_id TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    process UUID NOT NULL,
+    held INTEGER NOT NULL,
+    until TIMESTAMP WITH TIME ZONE NOT NULL,
+    CONSTRAINT pk_tenant_places PRIMARY KEY (tenant_id, kind, process)
+);
+
 CREATE UNLOGGED TABLE rate_marks (
     tenant_id TEXT NOT NULL,
     number BIGINT NOT NULL,
