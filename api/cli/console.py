@@ -17,10 +17,13 @@ from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console
+from rich.segment import Segment
 
 from shared.domain.errors import Misconfigured
 
-_BIDIRECTIONAL = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_BIDIRECTIONAL = (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
+"""With what begins a line or a paragraph (U+2028, U+2029) where no terminal shows one."""
+
 _C1_AND_DELETE = range(0x7F, 0xA0)
 _SURROGATES = range(0xD800, 0xE000)
 
@@ -32,11 +35,25 @@ _JSON_ESCAPES = {code: f"\\u{code:04x}" for code in (*_C1_AND_DELETE, *_BIDIRECT
 
 
 class PlainConsole(Console):
-    """A console that prints strings through `plain`; it leaves renderables as they are."""
+    """A console whose text is `plain` however it came about: the last thing that is done to it before it is written.
+
+    Markdown's entities become characters only while it is rendered. Colours and the movements of a progress bar are
+    rich's own, and no text of anybody's.
+    """
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print as rich does, after `plain`."""
+        """Print as rich does; what will not be shown has no part in how lines are laid out."""
         super().print(*(plain(one) if isinstance(one, str) else one for one in objects), **options)
+
+    def _render_buffer(self, buffer: Iterable[Segment]) -> str:
+        return super()._render_buffer(map(_plain_segment, buffer))
+
+
+def _plain_segment(segment: Segment) -> Segment:
+    if segment.control:
+        return segment
+    style = segment.style.update_link(None) if segment.style and segment.style.link else segment.style
+    return Segment(plain(segment.text), style)
 
 
 out = PlainConsole(markup=False, emoji=False, highlight=False, soft_wrap=True)
@@ -46,6 +63,11 @@ err = PlainConsole(stderr=True, markup=False, emoji=False, highlight=False, soft
 def plain(text: str) -> str:
     """Return text without control characters: what a tool or a model wrote must not steer the terminal."""
     return text.translate(_CONTROLS)
+
+
+def shown_json(value: Any) -> str:
+    """Return a value as JSON on one line in which each character that would not be seen is an escape."""
+    return json.dumps(value, ensure_ascii=False).translate(_JSON_ESCAPES)
 
 
 def as_line(text: Any, longest: int = 100) -> str:
@@ -79,7 +101,7 @@ def print_columns(rows: Sequence[Sequence[str]]) -> None:
 
 def print_json_line(value: Any) -> None:
     """Print a value as JSON on one line, for programs that read line by line."""
-    out.file.write(json.dumps(value, ensure_ascii=False).translate(_JSON_ESCAPES) + "\n")
+    out.file.write(f"{shown_json(value)}\n")
     out.file.flush()
 
 

@@ -9,12 +9,13 @@ from uuid import UUID
 import typer
 
 from api.cli.connection import ApiKey, AsJson, Url, connect
-from api.cli.console import as_line, err, out, print_columns, print_json
+from api.cli.console import as_line, err, out, print_columns, print_json, shown_json
 from api.cli.outcome import reported
 from shared.domain.errors import InvalidRequest
 from shared.domain.values.pointers import to_pointer
 
 _CHANNEL = "cli"
+_LONGEST_DEFAULT = 1_000
 
 
 def add_to(app: typer.Typer) -> None:
@@ -101,7 +102,8 @@ def _properties(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             err.print(as_line(text, 500), style="dim")
         default = wanted.get("default", "" if name not in required else None)
         while True:
-            typed = typer.prompt(told, default=default, show_default=bool(default), err=True)
+            # What is taken by Enter is shown to the last character, and never by click, which prints it as it is.
+            typed = typer.prompt(f"{told}{_shown_default(default)}", default=default, show_default=False, err=True)
             if typed == "" and name not in required:
                 break
             try:
@@ -111,6 +113,14 @@ def _properties(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
                 continue
             yield name, value
             break
+
+
+def _shown_default(default: Any) -> str:
+    if default in (None, ""):
+        return ""
+    is_clear = isinstance(default, str) and default == as_line(default, _LONGEST_DEFAULT)
+    shown = default if is_clear else shown_json(default)
+    return f" [{shown[:_LONGEST_DEFAULT]}{'…' if len(shown) > _LONGEST_DEFAULT else ''}]"
 
 
 def _checked(value: Any, schema: Mapping[str, Any], name: str) -> Any:

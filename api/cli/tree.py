@@ -11,7 +11,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from api.cli.client import Client, Json
-from api.cli.console import as_line, plain
+from api.cli.console import PlainConsole, as_line, plain
 from api.cli.progress import round_heading
 
 STYLES = {"completed": "green", "succeeded": "green", "failed": "red", "skipped": "dim", "cancelled": "dim"}
@@ -54,7 +54,7 @@ def print_tree(job: Json, console: Console) -> None:
     if console.is_terminal:
         console.print(tree, soft_wrap=False)
     else:
-        Console(file=console.file, width=_WIDE, color_system=None).print(tree)
+        PlainConsole(file=console.file, width=_WIDE, color_system=None).print(tree)
 
 
 def tree_totals(job: Json) -> str:
