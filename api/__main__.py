@@ -69,7 +69,7 @@ def _serve() -> None:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     with _listen(settings.host, settings.port) as listener:
         host, port = listener.getsockname()[:2]
-        _log.info("api_listening", extra={"host": host, "port": port, "needs_key": bool(settings.keys)})
+        _log.info("api_listening", extra={"host": host, "port": port, "needs_key": settings.needs_keys})
         Server(config).run(sockets=[listener])
 
 

@@ -81,6 +81,21 @@ class HttpRefusal(HTTPException):
         self.members = members
 
 
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""What a browser may do with an answer: the page at `/docs` needs this much, and no other answer is a page."""
+
+GUARDING_FIELDS: Sequence[tuple[bytes, bytes]] = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"content-security-policy", _POLICY.encode()),
+)
+"""Header fields of every answer, whoever gives it: no browser takes it for a page, a frame or a script of its own."""
+
+
 def problem(
     status: int,
     code: str,

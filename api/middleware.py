@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.access import Access
 from api.callers import CALLER
-from api.http import HttpRefusal, error_response
+from api.http import GUARDING_FIELDS, HttpRefusal, error_response
 from api.metrics import Metrics, route_of
 from api.waiting import WAITED
 from shared.domain.errors import PlanqError, TooLarge, capped
@@ -156,6 +156,7 @@ class GuardMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                message = {**message, "headers": [*message.get("headers", ()), *GUARDING_FIELDS]}
             else:
                 if is_head and message.get("body"):
                     message = {**message, "body": b""}

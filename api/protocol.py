@@ -17,7 +17,7 @@ from typing import Any, Final
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from api.http import PROBLEM_TYPE, problem
+from api.http import GUARDING_FIELDS, PROBLEM_TYPE, problem
 
 _log = logging.getLogger("planq.api")
 
@@ -240,6 +240,7 @@ def _answer(status: int, code: str, detail: str) -> bytes:
         b"content-type": PROBLEM_TYPE.encode(),
         b"content-length": str(len(body)).encode(),
         b"connection": b"close",
+        **dict(GUARDING_FIELDS),
         **({b"retry-after": b"1"} if status == 503 else {}),
     }
     lines = [name + b": " + value + b"\r\n" for name, value in fields.items()]

@@ -209,7 +209,7 @@ async def list_skills(services: Use, who: Who, limit: Limit = MAX_PAGE, cursor: 
 async def get_skill(skill_id: NamePath, services: Use, who: Who, version: Version = None) -> Response:
     """Return a skill's text."""
     found = await services.skills.get(who.tenant_id, skill_id, version)
-    headers = {"Planq-Version": str(found.version), "X-Content-Type-Options": "nosniff"}
+    headers = {"Planq-Version": str(found.version)}
     return Response(found.content, media_type="text/markdown", headers=headers)
 
 

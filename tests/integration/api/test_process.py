@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -94,6 +95,22 @@ def test_a_stop_answers_who_waits_and_ends_in_order(
         assert process.wait(60) == 0
     assert monotonic() - begun < 40, "long before its time is over"
     assert Jobs(database_url).execute("SELECT status FROM jobs") == [{"status": "queued"}]
+
+
+@pytest.mark.parametrize(("env", "needs"), [({}, False), ({"PLANQ_REQUIRE_KEYS": "true"}, True)])
+def test_the_log_says_whether_a_key_is_needed(
+    tmp_path: Path, database_url: str, api_valkey: str, env: dict[str, str], needs: bool
+) -> None:
+    stack = Stack(tmp_path, database_url, api_valkey)
+    stack.run("api", "-m", "api", env=env)
+
+    def told() -> dict[str, object] | None:
+        lines = [json.loads(line) for line in stack.log("api").read_text().splitlines() if line.startswith("{")]
+        return next((line for line in lines if line["event"] == "api_listening"), None)
+
+    line = eventually(told, 60, what="the API says that it listens")
+    stack.stop()
+    assert line["needs_key"] is needs
 
 
 @pytest.fixture
