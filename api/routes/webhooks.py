@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -11,13 +12,13 @@ from starlette.responses import Response
 
 from api.callers import Who
 from api.deps import Use, cursor_bytes, cursor_of, no_cursor, page_of, strict_router
-from api.http import JsonResponse, error_responses
+from api.http import HttpRefusal, JsonResponse, error_responses
 from api.routes.jobs import CursorQuery
 from api.schemas import MAX_PAGE, Answer, CallbackUrl, ErrorDocument, Id, RequestBody, Time
 from api.submission import callback_of, require_signing
 from shared.domain.errors import NotFound, capped
 from shared.domain.webhooks.deliveries import DeliveryKind, DeliveryStatus
-from shared.domain.webhooks.endpoints import EVENT_NAMES, MAX_ENDPOINTS, checked_events
+from shared.domain.webhooks.endpoints import EVENT_NAMES, checked_events
 from shared.store.database import Row, shown_time
 
 webhook_routes = strict_router("webhooks")
@@ -129,14 +130,20 @@ DeliveryPath = Annotated[
 
 
 @webhook_routes.post(
-    "/endpoints", status_code=201, response_model=NewEndpointDocument, responses=error_responses(400, 409, 413, 415)
+    "/endpoints", status_code=201, response_model=NewEndpointDocument, responses=error_responses(400, 413, 415, 429)
 )
 async def post_endpoint(body: EndpointRequest, services: Use, who: Who) -> Response:
     """Store an endpoint and return it with its secret."""
     url, events = callback_of(services.settings, body.url, "url"), checked_events(body.events)
-    row = await services.webhooks.create(who.tenant_id, url, events, body.description, MAX_ENDPOINTS)
+    most = (await services.tenants.of(who.tenant_id)).config.max_endpoints
+    row = await services.webhooks.create(who.tenant_id, url, events, body.description, most)
+    left = 0 if row is None else most - row["others"] - 1
+    headers = {"X-RateLimit-Endpoints-Limit": str(most), "X-RateLimit-Endpoints-Remaining": str(left)}
+    if row is None:
+        told = f"expected at most {most} endpoints of this tenant; remove one that is not used any more"
+        raise HttpRefusal(HTTPStatus.TOO_MANY_REQUESTS, "too_many_endpoints", told, headers=headers)
     (secret,) = await services.signing.of(who.tenant_id, row["id"])
-    return JsonResponse({**_endpoint(row), "secret": secret}, status_code=201)
+    return JsonResponse({**_endpoint(row), "secret": secret}, status_code=201, headers=headers)
 
 
 @webhook_routes.get("/endpoints", response_model=EndpointPage)

@@ -31,6 +31,7 @@
     │   ├── InvalidOutput         invalid_output        the result breaks the output schema or a size limit
     │   ├── AuthFailed            auth                  a credential was refused
     │   ├── PolicyDenied          policy                a rule of ours forbids it (SSRF guard, limits)
+    │   ├── TooManyQuestions      too_many_questions    the tenant has as many open questions as it may
     │   ├── UnknownTool           unknown_tool          no worker offers the tool
     │   ├── UnknownAgent          unknown_agent         there is no such agent (any more)
     │   ├── DepthExceeded         depth_exceeded        a child job would be nested too deeply
@@ -402,6 +403,15 @@ class PolicyDenied(ExecutionFailed):
     """
 
     code = "policy"
+
+
+class TooManyQuestions(ExecutionFailed):
+    """A step asks a person, and as many questions of its tenant are open as may be (`max_open_questions`).
+
+    To do: answer or decline some, or ask an operator for more.
+    """
+
+    code = "too_many_questions"
 
 
 class UnknownTool(ExecutionFailed):

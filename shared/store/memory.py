@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from shared.domain.errors import BudgetExceeded, Conflict, InvalidRequest
-from shared.domain.jobs.schedule import MAX_AHEAD, next_time, read_zone
+from shared.domain.jobs.schedule import MAX_AHEAD, MAX_REMINDERS, next_time, read_zone
 from shared.ports import KeptMoment, Moment, MomentQuery, Reminder, ToolContext
 from shared.store.agents import DocumentStore
 from shared.store.database import Database, Row, as_json, json_text, query
@@ -92,7 +92,7 @@ class PostgresMemory:
             if found["is_active"] is not None:
                 return _due(found)
             next_at = _first_time(reminder, found["now"])
-            room = await ask("room_for_schedule")
+            room = await ask("room_for_schedule", most_of_tenant=MAX_REMINDERS)
             _check_room(room, most)
             await ask(
                 "add_schedule",
@@ -110,6 +110,11 @@ class PostgresMemory:
 def _check_room(room: Row, most: int) -> None:
     if room["kept"] >= most:
         raise Conflict(f"the user has {most} reminders already, the most there may be; delete one first")
+    if room["kept_of_tenant"] >= room["most_of_tenant"]:
+        raise Conflict(
+            f"the tenant has {room['most_of_tenant']} reminders already, the most there may be, for whichever "
+            "user; delete one first"
+        )
     if room["is_spent"]:
         raise BudgetExceeded(
             "the budget of the tree of jobs has nothing left for what a reminder would make; submit it again with a "

@@ -31,8 +31,10 @@ class WebhookStore:
             raise NotFound(f"there is no endpoint {id}")
         return row
 
-    async def create(self, tenant_id: str, url: str, events: Sequence[str], description: str, most: int) -> Row:
-        """Store an endpoint; raises `Conflict` where the tenant has `most` already."""
+    async def create(
+        self, tenant_id: str, url: str, events: Sequence[str], description: str, most: int
+    ) -> Row | None:
+        """Store an endpoint, and say how many `others` the tenant has; None where it has `most` already."""
         given = {
             "tenant_id": tenant_id,
             "id": new_id(),
@@ -43,10 +45,7 @@ class WebhookStore:
         }
         async with self._database.connection() as connection, connection.transaction():
             await connection.execute(query("lock_endpoints"), given)  # apart: what others add counts after it
-            row = await (await connection.execute(query("create_endpoint"), given)).fetchone()
-        if row is None:
-            raise Conflict(f"expected at most {most} endpoints; remove one that is not used any more")
-        return row
+            return await (await connection.execute(query("create_endpoint"), given)).fetchone()
 
     async def change(
         self,

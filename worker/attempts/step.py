@@ -25,6 +25,7 @@ from shared.domain.errors import (
     RateLimited,
     StorageUnavailable,
     TimedOut,
+    TooManyQuestions,
     UnknownTool,
 )
 from shared.domain.jobs.elicitations import Elicitation
@@ -111,7 +112,10 @@ class StepRunner:
         if outcome.asked is not None:
             question = await self._approvals.addressed(claim, outcome.asked)
             ahead = await self._ask_ahead(claim) if question.kind is ElicitationKind.APPROVAL else ()
-            applied = await persist(lambda: self._store.ask_step(claim, question, ahead=ahead))
+            try:
+                applied = await persist(lambda: self._store.ask_step(claim, question, ahead=ahead))
+            except TooManyQuestions as error:
+                return await self.break_off(claim, error, chain, phase=Phase.PREPARING, since=since)
             _log_transition("step_asking", claim, applied, kind=str(question.kind))
             return Carried.by(claim, TransitionResult(applied, status=StepStatus.WAITING))
         if outcome.output is None:

@@ -14,6 +14,8 @@ from shared.domain.errors import AnswerDeclined, Cancelled, ErrorRecord, HumanWa
 from shared.domain.jobs.states import AskedOf, ElicitationKind, ElicitationStatus, Settlement, StepKind
 
 MAX_ELICITATION_CHARS = 8_000
+MAX_OPEN_QUESTIONS = 10_000
+"""Of a tenant whose configuration does not say it."""
 """Longest message of a question; a longer one is cut, and says so."""
 
 

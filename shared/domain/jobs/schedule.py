@@ -15,6 +15,9 @@ from cronsim import CronSim, CronSimError
 from shared.domain.errors import InvalidRequest, capped
 
 MAX_CRON_CHARS = 200
+MAX_REMINDERS = 10_000
+"""That are still to come, of a tenant whose configuration does not say it."""
+
 MAX_AHEAD = timedelta(days=3_660)
 """Ten years: what lies further ahead is a mistake in the date more often than a plan."""
 

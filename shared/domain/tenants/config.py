@@ -10,7 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from shared.domain.conversations.messages import Policy
 from shared.domain.errors import InvalidRequest, capped
 from shared.domain.jobs.budget import read_budget
+from shared.domain.jobs.elicitations import MAX_OPEN_QUESTIONS
 from shared.domain.jobs.limits import Limits, read_tenant_limits
+from shared.domain.jobs.schedule import MAX_REMINDERS
 from shared.domain.jobs.states import Strategy
 from shared.domain.models.names import MODEL_PATTERN, check_model_name
 from shared.domain.plan.document import WHOLE
@@ -110,6 +112,15 @@ class TenantConfig(BaseModel):
     )
     max_waits: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = Field(
         default=10_000, description="Requests that wait for a job at once, over all API processes."
+    )
+    max_open_questions: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = Field(
+        default=MAX_OPEN_QUESTIONS, description="Questions and approvals of its jobs that are open at once."
+    )
+    max_reminders: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = Field(
+        default=MAX_REMINDERS, description="Reminders of all its users that are still to come."
+    )
+    max_endpoints: Annotated[int, Field(ge=1, le=200), WHOLE] = Field(
+        default=50, description="Endpoints of webhooks; each end of a job may write so many deliveries."
     )
     conversation_policy: Literal["queue", "reject", "interrupt", "merge"] = Field(
         default="queue", description="What becomes of a message that comes while a job of its conversation runs."

@@ -21,8 +21,6 @@ EVENTS = (
 """What an endpoint can be told; `job.*` and `batch.*` stand for all of their kind."""
 
 MAX_TARGET_CHARS = 2_000
-MAX_ENDPOINTS = 50
-"""Of one tenant: each end of a job may write so many deliveries."""
 
 EVENT_NAMES = (*EVENTS, *dict.fromkeys(f"{event.partition('.')[0]}.*" for event in EVENTS))
 """What an endpoint may name."""

@@ -355,7 +355,8 @@ class JobStore(Protocol):
         The wait counts against no time limit of the job, nor of any job above it. `error` is that of a call which was
         cut off. What is asked `ahead`, about steps of the round that have not begun, by their indices, is open at
         once, and the claims of those bring its answers. A step about which that was asked waits for the same
-        question, or gets the answer at once.
+        question, or gets the answer at once. Raises `TooManyQuestions`, and changes nothing, where the tenant would
+        have more open ones than it may; whether a call took effect may always be asked.
         """
         ...
 

@@ -14,12 +14,12 @@ from typing import Any
 from uuid import UUID
 
 from shared.domain.conversations.messages import HistoryMessage
-from shared.domain.errors import ErrorRecord, InternalFault
+from shared.domain.errors import ErrorRecord, InternalFault, TooManyQuestions
 from shared.domain.jobs.budget import Holder, Reserved, Wanted
-from shared.domain.jobs.elicitations import Elicitation
+from shared.domain.jobs.elicitations import MAX_OPEN_QUESTIONS, Elicitation
 from shared.domain.jobs.ids import StepRef
 from shared.domain.jobs.retry import StageTries
-from shared.domain.jobs.states import STAGES, AskedOf, JobStatus, Lane, StepStatus, StopReason
+from shared.domain.jobs.states import STAGES, AskedOf, ElicitationKind, JobStatus, Lane, StepStatus, StopReason
 from shared.domain.jobs.steps import PlannedStep
 from shared.domain.jobs.usage import ModelCall
 from shared.ports.jobs.children import ChildOutcome, Delegated
@@ -37,7 +37,7 @@ from shared.ports.jobs.store import (
     UnitStep,
 )
 from shared.ports.jobs.wakes import Wake
-from shared.store.database import Database, Row, as_json, json_text, stored_text
+from shared.store.database import Database, Row, as_json, json_text, query, stored_text
 from shared.store.ids import new_id
 from shared.store.jobs.batching import Batcher
 from shared.store.jobs.children import children_text, notify_parent, outcomes
@@ -342,8 +342,22 @@ class PostgresJobStore:
         asked = elicitation_text(first, question)
         others = ",".join(elicitation_text(id, other, index) for id, (index, other) in zip(ids, ahead, strict=True))
         given = told, asked, False, f"[{others}]"
-        applied: bool = await self._database.call("planq_ask_step", *_fence(claim), *given)
-        return applied
+        if question.kind is ElicitationKind.OUTCOME:  # whoever may have acted twice has to be asked
+            applied: bool = await self._database.call("planq_ask_step", *_fence(claim), *given)
+            return applied
+        questions = {"tenant_id": claim.tenant_id, "ids": [first, *ids], "most": MAX_OPEN_QUESTIONS}
+        async with self._database.connection() as connection, connection.transaction():
+            # Apart, and before the lock on the job: what others ask counts after it.
+            await connection.execute(query("lock_questions"), questions)
+            statement = b"SELECT planq_ask_step(%s, %s, %s, %s, %s, %s, %s, %s) AS applied"
+            row = await (await connection.execute(statement, (*_fence(claim), *given))).fetchone()
+            full = await (await connection.execute(query("too_many_questions"), questions)).fetchone()
+            if full is not None:  # what was asked is rolled back
+                raise TooManyQuestions(
+                    f"expected at most {full['most']} open questions of the tenant; answer or decline some",
+                    limit=full["most"],
+                )
+        return row is not None and bool(row["applied"])
 
     async def steps_to_ask_about(self, claim: StepClaim) -> Sequence[StepClaim]:
         ref = claim.ref

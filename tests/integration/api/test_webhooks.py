@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from shared.settings import Settings
-from tests.integration.api.conftest import SECRET_KEY, Api, problem_of
+from tests.integration.api.conftest import SECRET_KEY, Api, MakeApi, problem_of
 from tests.integration.api.control import begun, call
 from tests.support.servers import TestPostgres
 
@@ -143,3 +143,21 @@ def test_a_question_to_a_person_is_told_with_its_id(control_api: Api) -> None:
     assert (found["data"]["id"], found["data"]["elicitation_id"]) == (root.id, question["id"])
     assert found["data"]["asking_job_id"] == asks.id
     assert control_api.http.delete(f"/endpoints/{endpoint_id}").status_code == 204
+
+
+def test_the_tenants_configuration_bounds_its_endpoints(make_api: MakeApi) -> None:
+    make_api().jobs.configure(max_endpoints=2)
+    http = make_api(secret_keys=SECRET_KEY).http
+    left = []
+    for _ in range(2):
+        added = http.post("/endpoints", json={"url": HOOK, "events": ["job.*"]})
+        left.append(added.headers["x-ratelimit-endpoints-remaining"])
+    refused = http.post("/endpoints", json={"url": HOOK, "events": ["job.*"]})
+    assert left == ["1", "0"]
+    assert "at most 2 endpoints" in problem_of(refused, 429, "too_many_endpoints")["detail"]
+    assert (refused.headers["x-ratelimit-endpoints-limit"], refused.headers["x-ratelimit-endpoints-remaining"]) == (
+        "2",
+        "0",
+    )
+    assert http.delete(f"/endpoints/{added.json()['id']}").status_code == 204
+    assert http.post("/endpoints", json={"url": HOOK, "events": ["job.*"]}).status_code == 201

@@ -57,6 +57,7 @@ class House:
 
     async def endpoint(self, receiver: Receiver) -> UUID:
         made = await self.hooks.create("default", receiver.url, ["job.*"], "", most=5)
+        assert made is not None
         id_: UUID = made["id"]
         return id_
 

@@ -33,3 +33,16 @@ WHERE s.job_id = %(job_id)s AND s.tenant_id = %(tenant_id)s AND s.round = %(roun
   AND s.kind <> 'elicitation' AND NOT s.is_asked_ahead AND NOT s.joined
   AND NOT EXISTS (SELECT FROM steps d WHERE d.job_id = s.job_id AND d.index = ANY (s.inputs) AND d.status <> 'succeeded')
 ORDER BY s.index LIMIT %(limit)s
+
+-- name: lock_questions
+-- Lets those who ask people for one tenant take turns until the transaction ends.
+SELECT pg_advisory_xact_lock(hashtextextended('planq.questions/' || %(tenant_id)s, 0))
+
+-- name: too_many_questions
+-- How many open questions a tenant may have, where it has more and these are among them; else no row.
+SELECT c.most FROM (
+    SELECT coalesce((t.config ->> 'max_open_questions')::int, %(most)s::int) AS most FROM tenants t WHERE t.id = %(tenant_id)s
+) c
+WHERE c.most < (SELECT count(*) FROM (
+        SELECT FROM elicitations e WHERE e.tenant_id = %(tenant_id)s AND e.status = 'open' LIMIT c.most + 1) open)
+  AND EXISTS (SELECT FROM elicitations e WHERE e.tenant_id = %(tenant_id)s AND e.id = ANY (%(ids)s::uuid[]))

@@ -52,14 +52,17 @@ ORDER BY score DESC, m.starts_at DESC, m.id LIMIT %(limit)s
 SELECT id FROM jobs WHERE id = %(job_id)s AND tenant_id = %(tenant_id)s FOR UPDATE
 
 -- name: lock_schedules
--- Lets those who store a reminder for one user take turns until the transaction ends; other users do not wait.
-SELECT pg_advisory_xact_lock(hashtextextended('planq.schedules/' || j.tenant_id || '/' || j.user_id, 0))
+-- Lets those who store a reminder for one tenant take turns until the transaction ends; other tenants do not wait.
+SELECT pg_advisory_xact_lock(hashtextextended('planq.schedules/' || j.tenant_id, 0))
 FROM jobs j WHERE j.id = %(job_id)s AND j.tenant_id = %(tenant_id)s
 
 -- name: room_for_schedule
--- What a job's user and tree leave for one more reminder: how many the user has that are still to come, and what is left
--- of the tree's budget, null where it has none.
+-- What a job's user, tenant and tree leave for one more reminder: how many the user and the tenant have that are still to
+-- come, how many the tenant may have, and what is left of the tree's budget, null where it has none.
 SELECT (SELECT count(*) FROM schedules s WHERE s.tenant_id = j.tenant_id AND s.user_id = j.user_id AND s.is_active) AS kept,
+       (SELECT count(*) FROM schedules s WHERE s.tenant_id = j.tenant_id AND s.is_active) AS kept_of_tenant,
+       (SELECT coalesce((t.config ->> 'max_reminders')::int, %(most_of_tenant)s::int) FROM tenants t
+        WHERE t.id = j.tenant_id) AS most_of_tenant,
        b.budget_left::text AS budget_left, planq_budget_is_spent(b.budget_left) AS is_spent
 FROM jobs j JOIN jobs r ON r.id = coalesce(j.root_job_id, j.id) AND r.tenant_id = j.tenant_id
 CROSS JOIN LATERAL (SELECT planq_budget_left(r.budget, r.id) AS budget_left) b

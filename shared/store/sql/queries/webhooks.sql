@@ -16,11 +16,12 @@ WHERE tenant_id = %(tenant_id)s AND id = %(id)s
 SELECT pg_advisory_xact_lock(hashtextextended('planq.endpoints/' || %(tenant_id)s, 0))
 
 -- name: create_endpoint
--- Stores an endpoint; no row where the tenant has `most` of them.
+-- Stores an endpoint, and says how many others the tenant has; no row where it has `most` of them.
 INSERT INTO endpoints (id, tenant_id, url, events, description, created_at, updated_at)
 SELECT %(id)s, %(tenant_id)s, %(url)s, %(events)s, %(description)s, planq_now(), planq_now()
 WHERE (SELECT count(*) FROM endpoints WHERE tenant_id = %(tenant_id)s) < %(most)s
-RETURNING id, url, events, description, is_disabled, disabled_reason, created_at, updated_at
+RETURNING id, url, events, description, is_disabled, disabled_reason, created_at, updated_at,
+    (SELECT count(*) FROM endpoints o WHERE o.tenant_id = %(tenant_id)s) AS others
 
 -- name: change_endpoint
 -- Replaces what is not null of an endpoint. What waits for one that is disabled has failed (`dropped`).
