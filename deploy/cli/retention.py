@@ -72,10 +72,12 @@ async def _remove(store: Retention) -> Counter[str]:
 
 
 def _counted(keep: Mapping[JobStatus, timedelta], due: Mapping[JobStatus, Purgeable]) -> dict[str, Any]:
+    from shared.store.retention import MOST_COUNTED
+
     jobs = _kept(keep)
     for status, purgeable in due.items():
         oldest = purgeable.oldest.isoformat() if purgeable.oldest else None
-        jobs[status.value] |= {"due": purgeable.jobs, "oldest": oldest}
+        jobs[status.value] |= {"due": purgeable.jobs, "or_more": purgeable.jobs >= MOST_COUNTED, "oldest": oldest}
     return {"dry_run": True, "jobs": jobs}
 
 
@@ -104,7 +106,8 @@ def _show(document: Mapping[str, Any]) -> None:
     for status, found in document["jobs"].items():
         days = found["kept_days"]
         kept = "kept for ever" if days is None else f"kept for {days:g} days"
-        lines.append([status, kept, f"{found[key]} {key}"])
+        more = " or more" if found.get("or_more") else ""
+        lines.append([status, kept, f"{found[key]}{more} {key}"])
     if "large_outputs" in document:
         lines.append(
             ["large outputs", "kept while a job has them", f"{document['large_outputs']['removed']} removed"]

@@ -20,9 +20,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import timedelta
-from typing import TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from shared.domain.errors import StorageUnavailable
@@ -43,6 +43,9 @@ _LARGE = 2 * SLICE_BYTES
 COLLECT_AFTER = timedelta(hours=1)
 """Much longer than anything takes between a put and the transaction that refers to it."""
 
+_FROM_THE_FIRST: Mapping[str, Any] = {"created_at": datetime.min.replace(tzinfo=UTC), "hash": b"", "tenant_id": ""}
+"""Before every payload."""
+
 _HASH_OFF_LOOP = 1024 * 1024
 """From here on hashing takes longer (1 ms) than handing it to a thread does."""
 
@@ -56,6 +59,7 @@ class PayloadStore:
     def __init__(self, database: Database, objects: ObjectStore | None = None) -> None:
         self._database = database
         self._objects = objects
+        self._looked_at: Mapping[str, Any] | None = _FROM_THE_FIRST
 
     async def put(self, tenant_id: str, body: bytes, preview: bytes) -> bytes:
         """Store bytes and return their SHA-256, as the port says.
@@ -110,18 +114,31 @@ class PayloadStore:
     async def collect(self, limit: int) -> int:
         """Remove payloads that no step and no artifact refers to and nobody has put for an hour, then their objects.
 
-        At most `limit` of each; returns how many, 0 when none is left for now. Idempotent, and safe beside puts,
+        At most `limit` of each; returns how many, 0 when none is left for now. So many payloads are looked at by one
+        statement, and each of them once until 0 was returned. Idempotent, and safe beside puts,
         finishing steps and other collectors (see above). Raises `StorageUnavailable` when the object store does not
         answer: the rows are gone then, and the objects are found again the next time.
         """
         seconds = COLLECT_AFTER.total_seconds()
-        payloads = await self._database.execute("collect_payloads", seconds=seconds, limit=limit)
-        if self._objects is None:
-            return payloads
-        rows = await self._database.fetch_all("mark_objects", seconds=seconds, limit=limit)
-        locations = [row["location"] for row in rows]
-        await self._objects.delete(locations)
-        return max(payloads, await self._database.execute("forget_objects", locations=locations))
+        payloads = await self._collect_rows(seconds, limit)
+        objects = 0
+        if self._objects is not None:
+            rows = await self._database.fetch_all("mark_objects", seconds=seconds, limit=limit)
+            locations = [row["location"] for row in rows]
+            await self._objects.delete(locations)
+            objects = await self._database.execute("forget_objects", locations=locations)
+        if not payloads and not objects:
+            self._looked_at = _FROM_THE_FIRST
+        return max(payloads, objects)
+
+    async def _collect_rows(self, seconds: float, limit: int) -> int:
+        """Remove rows behind the place that was looked at before; return how many, 0 at the last one."""
+        while self._looked_at is not None:
+            row = await self._database.fetch_one("collect_payloads", seconds=seconds, limit=limit, **self._looked_at)
+            self._looked_at = None if row is None else {name: row[name] for name in _FROM_THE_FIRST}
+            if row is not None and row["removed"]:
+                return int(row["removed"])
+        return 0
 
     async def _row(self, tenant_id: str, digest: bytes) -> Row:
         row = await self._database.fetch_one("find_payload", tenant_id=tenant_id, hash=digest)

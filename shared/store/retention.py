@@ -3,8 +3,9 @@
 With a job go its plans, steps, events, artifacts and model calls (foreign keys that cascade), and its idempotency key
 is free again; an artifact that a fork took over goes to the fork. What is unfinished is never touched, nor what it
 still needs: the job that it was forked from, its parent. A batch is kept after its end for as long as a job that
-ended like it, and its jobs stay until it is removed. Database time decides. Many may do this at once: a job that
-somebody holds is passed over.
+ended like it, and its jobs stay until it is removed. Database time decides. Many may do this at once: they take turns,
+and a job that somebody holds is passed over. A pass goes through what is old of each tenant once, so that what has
+to stay is looked at once, too.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import Any, Protocol
+from uuid import UUID
 
-from shared.domain.jobs.states import TERMINAL_JOB, JobStatus
+from shared.domain.jobs.states import TERMINAL_JOB, JobStatus, Strategy
 from shared.ports import Removed
 from shared.store.database import Database, query
 
@@ -26,13 +28,21 @@ _JOBS = 100
 _MOST_STEPS = 2_000
 """A batch takes 0.02 to 0.06 s on the two-core test machine (11/2026), whether its jobs are many or long."""
 
+MOST_COUNTED = 10_000
+"""A count of more would read as many jobs, for minutes."""
+
+_STRATEGIES = [str(strategy) for strategy in Strategy]
+_BEFORE_ALL = UUID(int=0)
 _PAYLOADS = 100
 _DELIVERIES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Purgeable:
-    """What is due in one status: how many jobs, and when the oldest of them ended (None when there are none)."""
+    """What is due in one status: how many jobs, and when the oldest of these ended (None when there are none).
+
+    `MOST_COUNTED` jobs are that many or more.
+    """
 
     jobs: int
     oldest: datetime | None
@@ -75,12 +85,27 @@ class Retention:
             while await self._database.execute("delete_purgeable_batch", **given):
                 yield Removed(BATCHES, 1)
         for status in self._statuses:
-            while count := await self._delete(status):
-                yield Removed(status.value, count)
+            for tenant in await self._database.fetch_all("tenants_with_purgeable_jobs", **self._asked(status)):
+                async for count in self._delete_all(status, tenant["id"]):
+                    yield Removed(status.value, count)
         while count := await self._delete_deliveries():
             yield Removed(DELIVERIES, count)
         while count := await self._payloads.collect(_PAYLOADS):
             yield Removed(PAYLOADS, count)
+
+    async def _delete_all(self, status: JobStatus, tenant_id: str) -> AsyncIterator[int]:
+        """Delete what is due of a tenant, from the oldest to the newest; yield how many went with each batch.
+
+        What was kept by others that went with it, as the maker of their artifact, goes in another round.
+        """
+        is_over = False
+        while not is_over:
+            is_over, last = True, _BEFORE_ALL
+            while (removed := await self._delete(status, tenant_id, last)) is not None:
+                last, count = removed
+                if count:
+                    is_over = False
+                    yield count
 
     async def _delete_deliveries(self) -> int:
         """Delete one batch of deliveries that ended long enough ago; return how many."""
@@ -89,35 +114,42 @@ class Retention:
         return await self._database.execute("delete_old_deliveries", before=self._deliveries, limit=_DELIVERIES)
 
     async def due(self) -> Mapping[JobStatus, Purgeable]:
-        """Return what `remove` would delete now; child jobs, which follow their parents, are not counted."""
+        """Return what `remove` would delete now; child jobs, which follow their parents, are not counted.
+
+        Of one status no more than `MOST_COUNTED` are.
+        """
         found = {}
         for status in self._statuses:
-            row = await self._database.fetch_one(
-                "count_purgeable_jobs", status=status.value, seconds=self._seconds(status)
-            )
+            row = await self._database.fetch_one("count_purgeable_jobs", **self._asked(status), most=MOST_COUNTED)
             found[status] = Purgeable(row["jobs"], row["oldest"]) if row else Purgeable(0, None)
         return found
+
+    def _asked(self, status: JobStatus) -> dict[str, Any]:
+        return {"status": status.value, "seconds": self._seconds(status), "strategies": _STRATEGIES}
 
     def _seconds(self, status: JobStatus) -> float | None:
         kept = self._keep.get(status)
         return None if kept is None else kept.total_seconds()
 
-    async def _delete(self, status: JobStatus) -> int:
-        """Delete one batch of jobs and return how many; 0 when none is due that nobody else holds.
+    async def _delete(self, status: JobStatus, tenant_id: str, after: UUID) -> tuple[UUID, int] | None:
+        """Delete one batch of a tenant's jobs behind one; return the last that was looked at, and how many went.
 
-        Several statements in one transaction: the later ones see what was committed before the first one's locks.
+        None when no more is due. Several statements in one transaction: the later ones see what was committed before
+        the first one's locks. One process at a time looks for a batch, or all would look at the same jobs.
         """
         chosen = {
-            "status": status.value,
-            "seconds": self._seconds(status),
+            **self._asked(status),
+            "tenant_id": tenant_id,
+            "after": after,
             "limit": _JOBS,
             "most_steps": _MOST_STEPS,
         }
         async with self._database.connection() as connection, connection.transaction():
-            locked = await connection.execute(query("lock_purgeable_jobs"), chosen)
-            ids = [row["id"] for row in await locked.fetchall()]
-            if not ids:
-                return 0
+            await connection.execute(query("lock_retention"))
+            found = await (await connection.execute(query("lock_purgeable_jobs"), chosen)).fetchall()
+            if not found:
+                return None
+            ids = [row["id"] for row in found if row["is_held"]]
             await connection.execute(query("charge_schedules"), {"ids": ids})
             deleted = await connection.execute(query("delete_purgeable_jobs"), {"ids": ids})
-            return deleted.rowcount
+            return found[-1]["id"], deleted.rowcount

@@ -51,9 +51,9 @@ def test_what_is_due_is_counted_then_removed_then_gone(planq: Planq, database_ur
     assert due == {
         "dry_run": True,
         "jobs": {
-            "cancelled": {"kept_days": None, "due": 0, "oldest": None},
-            "completed": {"kept_days": 0.5, "due": 120, "oldest": when},
-            "failed": {"kept_days": 90.0, "due": 0, "oldest": None},
+            "cancelled": {"kept_days": None, "due": 0, "or_more": False, "oldest": None},
+            "completed": {"kept_days": 0.5, "due": 120, "or_more": False, "oldest": when},
+            "failed": {"kept_days": 90.0, "due": 0, "or_more": False, "oldest": None},
         },
     }
     assert removed == {

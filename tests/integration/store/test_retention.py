@@ -25,7 +25,15 @@ from tests.support.ended import ended
 from tests.support.waiting import eventually
 
 DAYS = {JobStatus.COMPLETED: 30.0, JobStatus.FAILED: 90.0}
-HELD = {"status": "completed", "seconds": 30 * 86_400, "limit": 100, "most_steps": 2_000}
+HELD = {
+    "tenant_id": "default",
+    "status": "completed",
+    "strategies": [str(strategy) for strategy in Strategy],
+    "seconds": 30 * 86_400,
+    "after": UUID(int=0),
+    "limit": 100,
+    "most_steps": 2_000,
+}
 Keep = Mapping[JobStatus, float]
 
 
@@ -293,6 +301,42 @@ def test_batches_are_bounded_by_jobs_and_by_steps_and_begin_with_the_oldest(
     assert left(connection).isdisjoint(long)
 
 
+def test_a_pass_that_finds_a_whole_batch_held_goes_on_behind_it(
+    connection: psycopg.Connection[Any], database_url: str, run: Run
+) -> None:
+    """It ended there, with everything else still due."""
+    held = ended(connection, days=50, count=100)
+    ended(connection, days=40, count=20)
+    with psycopg.connect(database_url) as holder:
+        holder.execute("SELECT FROM jobs WHERE id = ANY (%s) FOR UPDATE", [held])
+        assert run() == [("completed", 20)]
+
+    assert left(connection) == set(held)
+
+
+def test_each_tenant_has_its_turn_and_its_own_days(connection: psycopg.Connection[Any], run: Run) -> None:
+    for tenant, config in (("acme", '{"retention": {"completed_days": 5}}'), ("other", None)):
+        connection.execute("INSERT INTO tenants (id, config) VALUES (%s, %s)", [tenant, config])
+    mine, theirs, few = (ended(connection, days=10, count=count) for count in (120, 120, 1))
+    for tenant, jobs in (("acme", mine), ("other", theirs)):
+        connection.execute("UPDATE jobs SET tenant_id = %s WHERE id = ANY (%s)", [tenant, jobs])
+
+    assert run() == [("completed", 100), ("completed", 20)]
+    assert left(connection) == {*theirs, *few}
+
+
+def test_what_has_to_stay_is_looked_at_once_in_a_pass(connection: psycopg.Connection[Any], database_url: str) -> None:
+    """Children of a job that is kept longer stood before everything else, in every batch."""
+    (parent,) = ended(connection, "failed", days=80)
+    ended(connection, days=70, count=150, parent=parent)
+    later = ended(connection, days=40, count=150)
+
+    first = connection.execute(query("lock_purgeable_jobs"), HELD).fetchall()
+    second = connection.execute(query("lock_purgeable_jobs"), {**HELD, "after": first[-1][0]}).fetchall()
+
+    assert [[row[0] for row in rows] for rows in (first, second)] == [later[:100], later[100:]]
+
+
 def test_five_at_once_remove_everything_once(connection: psycopg.Connection[Any], run: Run) -> None:
     ended(connection, days=50, count=400, steps=2)
     kept = ended(connection, days=1, count=5, steps=2)
@@ -314,7 +358,7 @@ def test_looking_costs_nothing_when_nothing_is_due(connection: psycopg.Connectio
     assert row is not None
     plan = row[0][0]["Plan"]
     assert plan["Actual Rows"] == 0
-    assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 20, json.dumps(plan)
+    assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 30, json.dumps(plan)
 
 
 @pytest.mark.parametrize("hours", [-1, 1])

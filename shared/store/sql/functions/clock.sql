@@ -38,6 +38,11 @@ CREATE FUNCTION planq_quarantine() RETURNS interval LANGUAGE sql IMMUTABLE AS $$
 -- How long a group waits for the process that was started for it before another one is.
 CREATE FUNCTION planq_suspects_grace() RETURNS interval LANGUAGE sql IMMUTABLE AS $$ SELECT interval '20 seconds' $$;
 
+-- The least of the ids that are made at a time, or later: those of version 7 begin with their milliseconds.
+CREATE FUNCTION planq_first_id(p_at timestamptz) RETURNS uuid LANGUAGE sql IMMUTABLE AS $$
+    SELECT (lpad(to_hex(greatest(0, floor(1000 * extract(epoch FROM p_at)))::bigint), 12, '0') || repeat('0', 20))::uuid
+$$;
+
 -- Since when a tenant keeps jobs that ended in a status: the days of its configuration, else `p_seconds`. Null: for ever.
 CREATE FUNCTION planq_kept_since(p_config json, p_status text, p_seconds float8) RETURNS timestamptz
 LANGUAGE sql STABLE AS $$

@@ -56,13 +56,22 @@ RETURNING d.location
 DELETE FROM payload_objects WHERE location = ANY (%(locations)s) AND is_doomed
 
 -- name: collect_payloads
--- Removes payloads that nothing refers to and nobody has touched for a while. A transaction that makes a reference touches the row in
--- the same transaction: then the row is locked and skipped, or fresh when it is looked at again under the lock.
-WITH old AS MATERIALIZED (  -- see mark_objects
-    SELECT p.hash, p.tenant_id FROM payloads p
+-- Removes those of the next so many payloads, behind a place, that nothing refers to and nobody has touched for a while; yields how
+-- many, and the place of the last that was looked at. No row where there is none. A transaction that makes a reference touches the
+-- row in the same transaction: then the row is locked and skipped, or fresh when it is looked at again under the lock.
+WITH page AS MATERIALIZED (
+    SELECT hash, tenant_id, created_at FROM payloads
+    WHERE created_at < planq_now() - make_interval(secs => %(seconds)s)
+      AND (created_at, hash, tenant_id) > (%(created_at)s::timestamptz, %(hash)s::bytea, %(tenant_id)s::text)
+    ORDER BY created_at, hash, tenant_id LIMIT %(limit)s
+), old AS MATERIALIZED (  -- see mark_objects
+    SELECT p.hash, p.tenant_id FROM page JOIN payloads p ON p.hash = page.hash AND p.tenant_id = page.tenant_id
     WHERE p.created_at < planq_now() - make_interval(secs => %(seconds)s)
       AND NOT EXISTS (SELECT 1 FROM steps s WHERE s.payload_hash = p.hash AND s.tenant_id = p.tenant_id)
       AND NOT EXISTS (SELECT 1 FROM artifacts a WHERE a.payload_hash = p.hash AND a.tenant_id = p.tenant_id)
-    ORDER BY p.created_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+    FOR UPDATE OF p SKIP LOCKED
+), gone AS (
+    DELETE FROM payloads d USING old WHERE d.hash = old.hash AND d.tenant_id = old.tenant_id RETURNING d.hash
 )
-DELETE FROM payloads d USING old WHERE d.hash = old.hash AND d.tenant_id = old.tenant_id
+SELECT created_at, hash, tenant_id, (SELECT count(*) FROM gone)::int AS removed FROM page
+ORDER BY page.created_at DESC, page.hash DESC, page.tenant_id DESC LIMIT 1

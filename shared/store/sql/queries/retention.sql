@@ -1,64 +1,85 @@
 -- Retention: jobs that have ended and are old enough to be deleted.
 
 -- name: count_purgeable_jobs
--- How many jobs in one status are due to be deleted now, and when the oldest of them ended; see lock_purgeable_jobs.
-SELECT count(*)::int AS jobs, min(d.finished_at) AS oldest FROM tenants t
+-- How many jobs in one status are due to be deleted now, at most `most` of them, and when the oldest of these ended; see
+-- lock_purgeable_jobs.
+SELECT count(*)::int AS jobs, min(due.finished_at) AS oldest FROM (
+    SELECT d.finished_at FROM tenants t
+    CROSS JOIN LATERAL (SELECT planq_kept_since(t.config, %(status)s, %(seconds)s) AS since) k
+    CROSS JOIN unnest(%(strategies)s::text[]) AS g (strategy)
+    CROSS JOIN LATERAL (
+        SELECT d.finished_at FROM jobs d
+        WHERE d.tenant_id = t.id AND d.status = %(status)s AND d.strategy = g.strategy
+          AND d.id < planq_first_id(k.since) AND d.finished_at < k.since
+          AND (SELECT p.id FROM jobs p WHERE p.id = d.parent_job_id) IS NULL
+          AND (d.conversation_id IS NULL OR d.parent_job_id IS NOT NULL OR d.is_joined)
+          AND (d.batch_id IS NULL OR NOT EXISTS (SELECT FROM batches b WHERE b.id = d.batch_id))
+          AND NOT EXISTS (
+              SELECT FROM jobs c WHERE c.parent_job_id = d.id
+                AND c.status IN ('queued', 'planning', 'executing', 'input_required', 'responding'))
+          AND NOT EXISTS (
+              SELECT FROM jobs f WHERE f.forked_from = d.id
+                AND f.status IN ('queued', 'planning', 'executing', 'input_required', 'responding'))
+        ORDER BY d.id LIMIT %(most)s
+    ) d
+    LIMIT %(most)s
+) due
+
+-- name: tenants_with_purgeable_jobs
+-- The tenants with a job in one status that is old enough, if that has ended early enough, too.
+SELECT t.id FROM tenants t
 CROSS JOIN LATERAL (SELECT planq_kept_since(t.config, %(status)s, %(seconds)s) AS since) k
-CROSS JOIN LATERAL (
-    SELECT d.finished_at FROM jobs d
-    WHERE d.tenant_id = t.id AND d.status = %(status)s
-      AND d.id < (lpad(to_hex(greatest(0, floor(1000 * extract(epoch FROM k.since)))::bigint), 12, '0')
-                  || repeat('0', 20))::uuid
-      AND d.finished_at < k.since
-      AND (SELECT p.id FROM jobs p WHERE p.id = d.parent_job_id) IS NULL
-      AND (d.conversation_id IS NULL OR d.parent_job_id IS NOT NULL OR d.is_joined)
-      AND (d.batch_id IS NULL OR NOT EXISTS (SELECT FROM batches b WHERE b.id = d.batch_id))
-      AND NOT EXISTS (
-          SELECT FROM jobs c WHERE c.parent_job_id = d.id
-            AND c.status IN ('queued', 'planning', 'executing', 'input_required', 'responding'))
-      AND NOT EXISTS (
-          SELECT FROM jobs f WHERE f.forked_from = d.id
-            AND f.status IN ('queued', 'planning', 'executing', 'input_required', 'responding'))
-) d
+WHERE k.since IS NOT NULL AND EXISTS (
+    SELECT FROM unnest(%(strategies)s::text[]) AS g (strategy) WHERE (
+        SELECT true FROM jobs d
+        WHERE d.tenant_id = t.id AND d.status = %(status)s AND d.strategy = g.strategy AND d.id < planq_first_id(k.since)
+        ORDER BY d.id LIMIT 1))
+ORDER BY t.id
+
+-- name: lock_retention
+-- Lets those who remove jobs take turns until the transaction ends: they would look at the same ones.
+SELECT pg_advisory_xact_lock(hashtext('planq.retention'))
 
 -- name: lock_purgeable_jobs
--- Jobs in one status that ended more than `seconds` ago, or longer than their tenant keeps them, oldest first, locked until the transaction ends; those that
--- somebody holds are passed over. At most `limit` jobs, and no more once those found have `most_steps` steps.
--- Ids sort by the time they were made and a job ends after that, so only the old end of ix_jobs_status_listing is
--- looked at: nothing at all when nothing is due. A child job stays until its parent is gone, a turn until it is settled, the
--- job of a line until its batch is gone.
-SELECT j.id FROM jobs j
-WHERE j.status = %(status)s AND j.finished_at < planq_kept_since(
-    (SELECT t.config FROM tenants t WHERE t.id = j.tenant_id), %(status)s, %(seconds)s) AND j.id IN (
-    SELECT sized.id FROM (
-        SELECT old.id, sum(s.steps) OVER (ORDER BY old.id) - s.steps AS steps_before
-        FROM (
-            SELECT o.id FROM tenants t
-            CROSS JOIN LATERAL (SELECT planq_kept_since(t.config, %(status)s, %(seconds)s) AS since) k
-            CROSS JOIN LATERAL (
-                SELECT d.id FROM jobs d
-                WHERE d.tenant_id = t.id AND d.status = %(status)s
-                  AND d.id < (lpad(to_hex(greatest(0, floor(1000 * extract(epoch FROM k.since)))::bigint), 12, '0')
-                              || repeat('0', 20))::uuid
-                  AND d.finished_at < k.since
-                  AND (SELECT p.id FROM jobs p WHERE p.id = d.parent_job_id) IS NULL
-                  AND (d.conversation_id IS NULL OR d.parent_job_id IS NOT NULL OR d.is_joined)
-                  AND (d.batch_id IS NULL OR NOT EXISTS (SELECT FROM batches b WHERE b.id = d.batch_id))
-                  AND NOT EXISTS (
-                      SELECT FROM jobs c WHERE c.parent_job_id = d.id
-                        AND c.status IN ('queued', 'planning', 'executing', 'input_required', 'responding'))
-                  AND NOT EXISTS (
-                      SELECT FROM jobs f WHERE f.forked_from = d.id
-                        AND f.status IN ('queued', 'planning', 'executing', 'input_required', 'responding'))
-                ORDER BY d.id LIMIT %(limit)s
-            ) o
-            ORDER BY o.id LIMIT %(limit)s
-        ) old
-        CROSS JOIN LATERAL (SELECT count(*) AS steps FROM steps s WHERE s.job_id = old.id) s
-    ) sized
-    WHERE sized.steps_before < %(most_steps)s
+-- Jobs of a tenant in one status that ended more than `seconds` ago, or longer than the tenant keeps them, oldest first, behind
+-- `after`. At most `limit` jobs, and no more once those found have `most_steps` steps. They are locked until the transaction
+-- ends but for those that somebody holds, which are not `is_held` here.
+-- Ids sort by the time they were made and a job ends after that, so only the old ends of ix_jobs_status_listing are
+-- looked at, one of each strategy: nothing at all when nothing is due. A child job stays until its parent is gone, a turn
+-- until it is settled, the job of a line until its batch is gone.
+WITH sized AS MATERIALIZED (
+    SELECT old.id, sum(s.steps) OVER (ORDER BY old.id) - s.steps AS steps_before
+    FROM (
+        SELECT d.id FROM tenants t
+        CROSS JOIN LATERAL (SELECT planq_kept_since(t.config, %(status)s, %(seconds)s) AS since) k
+        CROSS JOIN unnest(%(strategies)s::text[]) AS g (strategy)
+        CROSS JOIN LATERAL (
+            SELECT d.id FROM jobs d
+            WHERE d.tenant_id = t.id AND d.status = %(status)s AND d.strategy = g.strategy
+              AND d.id > %(after)s AND d.id < planq_first_id(k.since) AND d.finished_at < k.since
+              AND (SELECT p.id FROM jobs p WHERE p.id = d.parent_job_id) IS NULL
+              AND (d.conversation_id IS NULL OR d.parent_job_id IS NOT NULL OR d.is_joined)
+              AND (d.batch_id IS NULL OR NOT EXISTS (SELECT FROM batches b WHERE b.id = d.batch_id))
+              AND NOT EXISTS (
+                  SELECT FROM jobs c WHERE c.parent_job_id = d.id
+                    AND c.status IN ('queued', 'planning', 'executing', 'input_required', 'responding'))
+              AND NOT EXISTS (
+                  SELECT FROM jobs f WHERE f.forked_from = d.id
+                    AND f.status IN ('queued', 'planning', 'executing', 'input_required', 'responding'))
+            ORDER BY d.id LIMIT %(limit)s
+        ) d
+        WHERE t.id = %(tenant_id)s
+        ORDER BY d.id LIMIT %(limit)s
+    ) old
+    CROSS JOIN LATERAL (SELECT count(*) AS steps FROM steps s WHERE s.job_id = old.id) s
+), held AS MATERIALIZED (
+    SELECT j.id FROM jobs j
+    WHERE j.id = ANY (ARRAY(SELECT id FROM sized WHERE steps_before < %(most_steps)s)) AND j.status = %(status)s
+      AND j.finished_at < planq_kept_since(
+          (SELECT t.config FROM tenants t WHERE t.id = j.tenant_id), %(status)s, %(seconds)s)
+    FOR UPDATE SKIP LOCKED
 )
-FOR UPDATE SKIP LOCKED
+SELECT s.id, s.id IN (SELECT id FROM held) AS is_held FROM sized s WHERE s.steps_before < %(most_steps)s ORDER BY s.id
 
 -- name: delete_purgeable_batch
 -- Deletes the batch in one status that ended first, with its lines, if that was more than `seconds` ago, or longer than its
