@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from api.cli.connection import ApiKey, AsJson, To, Url, connect
-from api.cli.console import as_line, err, out, print_columns, print_json, write_pieces
+from api.cli.connection import ApiKey, AsJson, AtMost, To, Url, connect
+from api.cli.console import as_line, err, out, print_columns, print_json, print_page, tell_of_more, write_pieces
 from api.cli.outcome import INTERRUPTED, NOT_OK, OK, end, reported
 from shared.domain.batches.states import BatchStatus, LineStatus
 
@@ -157,16 +157,17 @@ def ask_resume(
     _ask(batch_id, "resume", body, url, api_key, as_json=as_json)
 
 
-def show_batches(url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
+def show_batches(limit: AtMost = 100, url: Url = None, api_key: ApiKey = None, as_json: AsJson = False) -> None:
     """List batches, newest first."""
     with reported(as_json=as_json), connect(url, api_key) as client:
-        found = client.batches()
+        page = client.batches(limit)
     if as_json:
-        print_json({"items": found})
+        print_page(page)
         return
-    if not found:
+    if not page.items:
         err.print("there are no batches")
-    print_columns([[one["id"], shown_batch_status(one), _ended(one), as_line(one["name"], 60)] for one in found])
+    print_columns([[one["id"], shown_batch_status(one), _ended(one), as_line(one["name"], 60)] for one in page.items])
+    tell_of_more(page)
 
 
 def shown_batch_status(batch: Json) -> str:

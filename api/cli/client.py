@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -28,6 +29,9 @@ from shared.domain.streams.frames import Frame, read_frames
 
 Json = dict[str, Any]
 
+_LARGEST_PAGE = 100
+"""The API's largest page."""
+
 _UPLOAD_SECONDS = 300.0
 """How long the API may take for one read of a file of 200 MB and its storing."""
 
@@ -41,6 +45,14 @@ _BY_STATUS: Mapping[int, type[PlanqError]] = {
     413: TooLarge,
     422: InvalidRequest,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What was found, and where there is more: the cursor of the next page."""
+
+    items: list[Json]
+    next_cursor: str | None
 
 
 class Client:
@@ -75,13 +87,12 @@ class Client:
             return self._json("GET", _job(job_id))
         return self._json("GET", _job(job_id), params={"wait": wait}, timeout=wait + self._timeout)
 
-    def jobs(self, **params: str | int | bool | None) -> Json:
-        """Return one page of jobs, newest first: `{items, next_cursor?}`.
+    def jobs(self, most: int, **params: str | None) -> Page:
+        """Return jobs, newest first, at most so many.
 
-        `params` are `status`, `strategy`, `cursor`, `limit` and `roots` (without child jobs); None leaves one out.
+        `params` are `status`, `strategy` and `roots` (`true`: without child jobs); None leaves one out.
         """
-        given = {name: value for name, value in params.items() if value is not None}
-        return self._json("GET", "/jobs", params=given)
+        return self._pages("/jobs", most, **{name: value for name, value in params.items() if value is not None})
 
     def cancel(self, job_id: str) -> Json:
         """Ask for a job's cancellation and return the job."""
@@ -103,10 +114,11 @@ class Client:
         """Answer the question of a step with `{outcome, output?}`, and return the job."""
         return self._json("POST", f"{_job(job_id)}/steps/{index}/settle", json=body)
 
-    def elicitations(self, *, job: str | None = None, status: str | None = None) -> list[Json]:
-        """Return all questions, newest first: of a job and those below it, or of a status."""
+    def elicitations(self, most: int, *, job: str | None = None, status: str | None = None) -> Page:
+        """Return questions, newest first, at most so many: of a job and those below it, or of a status."""
         given = {"job": job, "status": status}
-        return self._pages("/elicitations", **{name: value for name, value in given.items() if value is not None})
+        named = {name: value for name, value in given.items() if value is not None}
+        return self._pages("/elicitations", most, **named)
 
     def elicitation(self, elicitation_id: str) -> Json:
         """Return a question."""
@@ -125,9 +137,9 @@ class Client:
         headers |= {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
         return self._json("POST", "/batches", content=lines, params=params, headers=headers, timeout=_UPLOAD_SECONDS)
 
-    def batches(self) -> list[Json]:
-        """Return all batches, newest first."""
-        return self._pages("/batches", limit="100")
+    def batches(self, most: int) -> Page:
+        """Return batches, newest first, at most so many."""
+        return self._pages("/batches", most)
 
     def batch(self, batch_id: str) -> Json:
         """Return a batch."""
@@ -193,7 +205,7 @@ class Client:
 
     def endpoints(self) -> list[Json]:
         """Return all endpoints, newest first."""
-        return self._pages("/endpoints", limit="100")
+        return self._pages("/endpoints").items
 
     def add_endpoint(self, body: Json) -> Json:
         """Store an endpoint from `{url, events, description?}` and return it with its secret."""
@@ -237,19 +249,19 @@ class Client:
 
     def documents(self, kind: str) -> list[Json]:
         """Return all `agents` or `skills` in use, without their contents."""
-        return self._pages(f"/{kind}")
+        return self._pages(f"/{kind}").items
 
     def schedules(self, *, everything: bool = False) -> list[Json]:
         """Return all schedules that are to come, newest first; with `everything` also those that are over."""
-        return self._pages("/schedules", **({"all": "true"} if everything else {}))
+        return self._pages("/schedules", None, **({"all": "true"} if everything else {})).items
 
-    def conversations(self, *, channel: str | None = None) -> list[Json]:
-        """Return all conversations, newest first, or those of a channel."""
-        return self._pages("/conversations", **({} if channel is None else {"channel": channel}))
+    def conversations(self, most: int, *, channel: str | None = None) -> Page:
+        """Return conversations, newest first, at most so many, or those of a channel."""
+        return self._pages("/conversations", most, **({} if channel is None else {"channel": channel}))
 
-    def conversation_messages(self, conversation_id: str) -> list[Json]:
-        """Return all that stands in a conversation, newest first."""
-        return self._pages(f"{_at('conversations', conversation_id)}/messages")
+    def conversation_messages(self, conversation_id: str, most: int) -> Page:
+        """Return what stands in a conversation, newest first, at most so many rows."""
+        return self._pages(f"{_at('conversations', conversation_id)}/messages", most)
 
     def delete_schedule(self, schedule_id: str) -> None:
         """Remove a schedule."""
@@ -284,15 +296,17 @@ class Client:
             return found
         raise _refusal(response.status_code, found, self.url)
 
-    def _pages(self, path: str, **params: str) -> list[Json]:
-        """Return the items of all pages."""
+    def _pages(self, path: str, most: int | None = None, **params: str) -> Page:
+        """Return the items of all pages, or of as many as hold so many items."""
         found: list[Json] = []
         while True:
-            page = self._json("GET", path, params=params)
+            size = _LARGEST_PAGE if most is None else min(_LARGEST_PAGE, most - len(found))
+            page = self._json("GET", path, params={**params, "limit": size})
             found += page["items"]
-            if page["next_cursor"] is None:
-                return found
-            params["cursor"] = page["next_cursor"]
+            cursor = page.get("next_cursor")
+            if cursor is None or not page["items"] or len(found) == most:
+                return Page(found, cursor)
+            params["cursor"] = cursor
 
     def _json(self, method: str, path: str, **options: Any) -> Json:
         """Send a request and return the JSON object of its answer; raises as `_send` does."""

@@ -29,6 +29,7 @@ Url = Annotated[
         envvar="PLANQ_URL", help="The API; else the port PLANQ_PORT here, else that of `planq up`, else port 8000."
     ),
 ]
+AtMost = Annotated[int, typer.Option(min=1, help="At most so many.")]
 JobId = Annotated[UUID, typer.Argument(metavar="ID", help="The job's id.")]
 To = Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Write it there; else to standard output.")]
 ApiKey = Annotated[str | None, typer.Option(envvar="PLANQ_API_KEY", help="The key, where the API asks for one.")]

@@ -13,13 +13,16 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.segment import Segment
 
 from shared.domain.errors import Misconfigured
+
+if TYPE_CHECKING:
+    from api.cli.client import Page
 
 _BIDIRECTIONAL = (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
 """With what begins a line or a paragraph (U+2028, U+2029) where no terminal shows one."""
@@ -97,6 +100,17 @@ def print_columns(rows: Sequence[Sequence[str]]) -> None:
     """Print rows with aligned columns; none where there are no rows."""
     for line in columns(rows):
         out.print(line)
+
+
+def print_page(page: Page) -> None:
+    """Print a page as JSON for programs, with the cursor of the next one."""
+    print_json({"items": page.items, "next_cursor": page.next_cursor})
+
+
+def tell_of_more(page: Page) -> None:
+    """Say it where not everything was printed."""
+    if page.next_cursor:
+        err.print("there are more; --limit shows them", style="dim")
 
 
 def print_json_line(value: Any) -> None:

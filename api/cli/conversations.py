@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Annotated, Any
 from uuid import UUID
 
 import typer
 
-from api.cli.connection import ApiKey, AsJson, Url, connect
-from api.cli.console import as_line, err, print_columns, print_json
+from api.cli.connection import ApiKey, AsJson, AtMost, Url, connect
+from api.cli.console import as_line, err, print_columns, print_page, tell_of_more
 from api.cli.outcome import reported
 
 _SHOWN = 400
@@ -26,34 +27,39 @@ def add_to(app: typer.Typer) -> None:
 
 def show_conversations(
     channel: Annotated[str | None, typer.Option(help="Only those of this channel.")] = None,
+    limit: AtMost = 100,
     url: Url = None,
     api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
     """List conversations, newest first."""
     with reported(as_json=as_json), connect(url, api_key) as client:
-        found = client.conversations(channel=channel)
+        page = client.conversations(limit, channel=channel)
     if as_json:
-        print_json({"items": found})
+        print_page(page)
         return
-    if not found:
+    if not page.items:
         err.print("there are no conversations")
-    print_columns([_row(one) for one in found])
+    print_columns([_row(one) for one in page.items])
+    tell_of_more(page)
 
 
 def show_conversation(
     conversation_id: Annotated[UUID, typer.Argument(metavar="ID", help="The id that `list` shows.")],
+    limit: AtMost = 200,
     url: Url = None,
     api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what stands in a conversation, oldest first: messages, calls of tools and their responses."""
+    """Show what stands last in a conversation, oldest first: messages, calls of tools and their responses."""
     with reported(as_json=as_json), connect(url, api_key) as client:
-        rows = client.conversation_messages(str(conversation_id))[::-1]
+        page = client.conversation_messages(str(conversation_id), limit)
+    page = replace(page, items=page.items[::-1])
     if as_json:
-        print_json({"items": rows})
+        print_page(page)
         return
-    print_columns([_message(one) for one in rows])
+    tell_of_more(page)
+    print_columns([_message(one) for one in page.items])
 
 
 def _row(one: dict[str, Any]) -> list[str]:

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import typer
 
-from api.cli.connection import ApiKey, AsJson, Url, connect
-from api.cli.console import as_line, err, out, print_columns, print_json, shown_json
+from api.cli.connection import ApiKey, AsJson, AtMost, Url, connect
+from api.cli.console import as_line, err, out, print_columns, print_json, print_page, shown_json, tell_of_more
 from api.cli.outcome import reported
 from shared.domain.errors import InvalidRequest
 from shared.domain.values.pointers import to_pointer
@@ -29,19 +29,22 @@ def inbox(
         UUID | None, typer.Option(metavar="ID", help="Only what this job and the jobs below it ask.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Also questions that are closed.")] = False,
+    limit: AtMost = 100,
     url: Url = None,
     api_key: ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
     """List the questions that wait for an answer, newest first."""
     with reported(as_json=as_json), connect(url, api_key) as client:
-        found = client.elicitations(job=None if job is None else str(job), status=None if everything else "open")
+        about, status = None if job is None else str(job), None if everything else "open"
+        page = client.elicitations(limit, job=about, status=status)
     if as_json:
-        print_json({"items": found})
+        print_page(page)
         return
-    if not found:
+    if not page.items:
         err.print("nobody asks anything")
-    print_columns([_row(one) for one in found])
+    print_columns([_row(one) for one in page.items])
+    tell_of_more(page)
 
 
 def answer(

@@ -7,8 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
-from api.cli.connection import ApiKey, AsJson, JobId, To, Url, connect
-from api.cli.console import as_line, err, out, print_columns, print_json, shown_status, write_pieces
+from api.cli.connection import ApiKey, AsJson, AtMost, JobId, To, Url, connect
+from api.cli.console import (
+    as_line,
+    err,
+    out,
+    print_columns,
+    print_json,
+    print_page,
+    shown_status,
+    tell_of_more,
+    write_pieces,
+)
 from api.cli.outcome import describe_defect, end, reported
 from api.cli.submit import LONG_POLL_SECONDS, code_of, watch_job
 from shared.domain.jobs.states import JobStatus, Priority, StepStatus, Strategy
@@ -178,15 +188,12 @@ def output(
         write_pieces(pieces, to)
 
 
-PAGE = 100  # the API's largest page
-
-
 def jobs(
     status: Annotated[JobStatus | None, typer.Option(help="Only jobs in this state.", show_default=False)] = None,
     strategy: Annotated[
         Strategy | None, typer.Option(help="Only jobs with this strategy.", show_default=False)
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 20,
+    limit: AtMost = 20,
     children: Annotated[
         bool, typer.Option("--children", help="Also those that steps of other jobs have made.")
     ] = False,
@@ -196,26 +203,17 @@ def jobs(
 ) -> None:
     """List jobs, newest first."""
     with reported(as_json=as_json), connect(url, api_key) as client:
-        found: list[dict[str, Any]] = []
-        cursor = None
-        while len(found) < limit:
-            page = client.jobs(
-                status=status.value if status else None,
-                strategy=strategy.value if strategy else None,
-                cursor=cursor,
-                limit=min(PAGE, limit - len(found)),
-                roots=None if children else True,
-            )
-            found += page["items"]
-            cursor = page.get("next_cursor")
-            if not cursor or not page["items"]:
-                break
+        page = client.jobs(
+            limit,
+            status=status.value if status else None,
+            strategy=strategy.value if strategy else None,
+            roots=None if children else "true",
+        )
     if as_json:
-        print_json({"items": found, "next_cursor": cursor})
-    elif found:
-        print_columns([_job_row(job) for job in found])
-        if cursor:
-            err.print("there are more; --limit shows them", style="dim")
+        print_page(page)
+    elif page.items:
+        print_columns([_job_row(job) for job in page.items])
+        tell_of_more(page)
     else:
         err.print("no jobs" + (f" are {status.value}" if status else " yet; `planq submit` makes one"))
 

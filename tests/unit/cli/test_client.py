@@ -26,7 +26,7 @@ def test_it_sends_what_the_api_expects(server: Recorder) -> None:
         client.submit({"input": "hi"}, idempotency_key="once")
         client.job("1")
         client.job("1", wait=2.5)
-        client.jobs(status="failed", limit=3)
+        client.jobs(3, status="failed")
         client.cancel("1")
         tools = client.tools()
         client.validate({"calls": []})

@@ -31,7 +31,10 @@ def test_conversations_are_listed(planq: Planq, server: Recorder) -> None:
     assert [word in told.stdout for word in (ID, "web", "3 in, 2 out", "active")] == [True] * 4
     assert "\x1b" not in told.stdout
     assert json.loads(data.stdout)["items"] == [one]
-    assert [path for _, path, _, _ in server.asked] == ["/conversations?channel=web", "/conversations"]
+    assert [path for _, path, _, _ in server.asked] == [
+        "/conversations?channel=web&limit=100",
+        "/conversations?limit=100",
+    ]
 
 
 def test_a_conversation_is_shown_oldest_first(planq: Planq, server: Recorder) -> None:
@@ -50,7 +53,7 @@ def test_a_conversation_is_shown_oldest_first(planq: Planq, server: Recorder) ->
         told.index(text) for text in ("how is", '"weather"', "sunny")
     )
     assert len(told.splitlines()) == 3
-    assert server.asked[-1][1] == f"/conversations/{ID}/messages"
+    assert server.asked[-1][1] == f"/conversations/{ID}/messages?limit=100"
 
 
 def test_no_conversations_say_so(planq: Planq, server: Recorder) -> None:

@@ -62,6 +62,19 @@ def test_the_inbox_lists_open_questions_of_a_job(planq: Planq, server: Recorder)
     assert ["status=open" in path and JOB in path for path in paths] == [True, False]
 
 
+def test_the_inbox_shows_as_many_as_are_asked_for_and_says_that_there_are_more(
+    planq: Planq, server: Recorder
+) -> None:
+    """It printed all of 6 000."""
+    server.answer(200, {"items": [question(), question()], "next_cursor": "next"})
+
+    told = planq("inbox", "--limit", "2")
+
+    assert len(told.stdout.splitlines()) == 2
+    assert "there are more; --limit shows them" in told.stderr
+    assert [path for _, path, _, _ in server.asked] == ["/elicitations?status=open&limit=2"]
+
+
 def test_an_empty_inbox_says_so(planq: Planq, server: Recorder) -> None:
     server.answer(200, {"items": [], "next_cursor": None})
 
