@@ -66,7 +66,7 @@ WITH page AS MATERIALIZED (
     ORDER BY created_at, hash, tenant_id LIMIT %(limit)s
 ), old AS MATERIALIZED (  -- see mark_objects
     SELECT p.hash, p.tenant_id FROM page JOIN payloads p ON p.hash = page.hash AND p.tenant_id = page.tenant_id
-    WHERE p.created_at < planq_now() - make_interval(secs => %(seconds)s)
+    WHERE planq_now() - p.created_at > make_interval(secs => %(seconds)s)  -- as above, but no index is to find all of them
       AND NOT EXISTS (SELECT 1 FROM steps s WHERE s.payload_hash = p.hash AND s.tenant_id = p.tenant_id)
       AND NOT EXISTS (SELECT 1 FROM artifacts a WHERE a.payload_hash = p.hash AND a.tenant_id = p.tenant_id)
     FOR UPDATE OF p SKIP LOCKED
