@@ -97,7 +97,8 @@ class Job(SQLModel, table=True):
     notified of its end; a turn of a conversation is joined once the conversation was. The job of a line of a batch,
     but none below it, has `batch_id` and `batch_line`; it is joined once that line was settled. Turns of
     conversations, tasks of `POST /tasks` and the jobs below both are `in_message_flow`. A job of an agent
-    pins the version of its document, and those of the document's skills in their order.
+    pins the version of its document, and those of the document's skills in their order. One with many open steps has
+    `places`, its window: `out_steps` of them are ready or run, `held_steps` are ready and wait for a place.
     """
 
     __tablename__ = "jobs"
@@ -127,6 +128,7 @@ class Job(SQLModel, table=True):
             "conversation_id",
             postgresql_where=text(f"{_OF_CONVERSATION} AND {UNFINISHED_JOB}"),
         ),
+        Index("ix_jobs_holding", "id", postgresql_where=text("held_steps > 0")),
         Index(
             "ix_jobs_of_batches_unsettled",
             "batch_id",
@@ -166,6 +168,9 @@ class Job(SQLModel, table=True):
     stage_losses: int = int_column()
     stage_retry: Any = json_column()
     open_steps: int = int_column()
+    places: int | None = None
+    out_steps: int | None = None
+    held_steps: int = int_column()
     failed_steps: int = int_column()
     halt_index: int | None = None
     limits: Any = json_column(nullable=False)
@@ -225,6 +230,7 @@ class Step(SQLModel, table=True):
     """One node of a plan. `inputs` are the steps it references, `pending` its dependencies without success.
 
     The `index` counts on over the rounds of a job, so that it alone names a step there.
+    One that is ready and has no `wake_at` is held: nobody claims it until there is a place in its job's window.
     `releases` counts the attempts that do not use up retries: given back, or made before the job was resumed, or that
     delegated to child jobs that have failed.
     The outcome of one that `is_known` was there when its plan was accepted.
@@ -241,6 +247,7 @@ class Step(SQLModel, table=True):
     __table_args__ = (
         partial_index("wake_at", "status IN ('pending', 'ready', 'waiting')", include=["status"]),
         partial_index("worker_id", "status = 'running'"),
+        Index("ix_steps_held", "job_id", "index", postgresql_where=text("status = 'ready' AND wake_at IS NULL")),
         partial_index("payload_hash", "payload_hash IS NOT NULL"),
         partial_index("origin_job", "origin_job IS NOT NULL"),
     )

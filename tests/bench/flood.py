@@ -1,6 +1,6 @@
 """B18: interactive jobs one after the other, first alone, then beside more bulk jobs than there are slots.
 
-There are as many as batches let in on two workers (`planq_bulk_window`). Those of the first flood wait, as calls of
+There are as many as batches let in on two workers (`planq_window`). Those of the first flood wait, as calls of
 models do: they hold every slot that bulk work may. Those of the second do not: they take all processors, which slots
 do not divide.
 """

@@ -193,6 +193,33 @@ def lost_too_often_in_a_stage(scene: Scene, point: str) -> None:
     assert (job["status"], job["error"]["code"], steps) == ("failed", "worker_lost", [])
 
 
+_SMALL_WINDOW = "CREATE OR REPLACE FUNCTION planq_least_window() RETURNS int LANGUAGE sql IMMUTABLE AS $$ SELECT 4 $$"
+
+
+def windowed(scene: Scene, point: str) -> None:
+    """A worker dies while steps of its job are held, for which those that end make room."""
+    scene.read(_SMALL_WINDOW)
+    job_id = scene.submit(*[("fault_note", {"text": "a"})] * 30)
+    scene.dies(scene.doomed(point, concurrency=4))
+    scene.worker(concurrency=4)
+    steps = scene.completes(job_id, "<a>")
+    assert sum(step["attempt"] for step in steps) <= 30 + 8, "only what was out ran again"
+
+
+def opened(scene: Scene, point: str) -> None:
+    """A worker with more slots dies while it opens a window that the one before it left."""
+    scene.read(_SMALL_WINDOW)
+    job_id = scene.submit(*[("fault_hold", {"until": "go"})] * 30)
+    first = scene.worker(concurrency=4)
+    scene.runs(job_id)
+    scene.stack.kill(first)
+    scene.dies(scene.doomed(point, concurrency=10))
+    (scene.folder / "go").touch()
+    scene.worker(concurrency=10)
+    _, steps = scene.ends(job_id)
+    assert {step["status"] for step in steps} == {"succeeded"}
+
+
 def expired(scene: Scene, point: str) -> None:
     """A worker dies while it ends a plan whose time is over."""
     job_id = scene.submit(("fault_hold", {"until": "never"}), limits=Limits(plan_timeout_seconds=0.3))
@@ -475,6 +502,7 @@ REACH: dict[str, Recipe] = {
     "sweep.lost_stages": lost_in_a_stage,
     "sweep.take_back_stage": lost_in_a_stage,
     "sweep.fail_stage": lost_too_often_in_a_stage,
+    "sweep.open_windows": opened,
     "sweep.expired_plans": expired,
     "sweep.expire_plan": expired,
     "sweep.expired_jobs": overdue,

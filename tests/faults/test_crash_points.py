@@ -13,7 +13,7 @@ import pytest
 
 from shared.failpoints import point_names
 from tests.faults.conftest import Play, Stage
-from tests.faults.reaching import REACH, UNSAFE, Recipe
+from tests.faults.reaching import REACH, UNSAFE, Recipe, windowed
 from worker.container import CRASH_POINTS
 
 POINTS = point_names(CRASH_POINTS)
@@ -32,6 +32,10 @@ def play_of(name: str, point: str, recipe: Recipe) -> object:
 
 
 EVERYWHERE = [play_of(p, p, REACH[p.partition(":")[0]]) for p in POINTS if p.partition(":")[0] in REACH]
+HELD = [
+    play_of(f"{point} with steps held", point, windowed)
+    for point in ("store.accept_plan:after", "store.succeed_step:before", "store.succeed_step:after")
+]
 UNSAFELY = [play_of(f"{point} of an unsafe tool", point, recipe) for point, recipe in UNSAFE.items()]
 
 
@@ -41,7 +45,7 @@ def test_every_crash_point_is_reached() -> None:
     assert set(UNSAFE) <= set(POINTS)
 
 
-@pytest.mark.parametrize("play", [*EVERYWHERE, *UNSAFELY])
+@pytest.mark.parametrize("play", [*EVERYWHERE, *UNSAFELY, *HELD])
 def test_a_worker_that_dies_there_loses_nothing_and_repeats_nothing(
     play: tuple[str, Play], plays: dict[str, Future[None]]
 ) -> None:

@@ -125,6 +125,16 @@ async def unanswered(session: Session, question: UUID) -> None:
     await session.run("UPDATE steps SET wake_at = planq_now() WHERE elicitation_id = %s", question)
 
 
+async def held(session: Session, job_id: UUID) -> None:
+    """Let the step that is ready wait for a place, and let there be one."""
+    await session.run(
+        "UPDATE jobs SET places = 64, held_steps = 1, out_steps = (SELECT count(*) FROM steps "
+        "WHERE job_id = jobs.id AND status IN ('ready', 'running')) - 1 WHERE id = %s",
+        job_id,
+    )
+    await session.run("UPDATE steps SET wake_at = NULL WHERE job_id = %s AND index = %s", job_id, READY)
+
+
 async def paused(session: Session, job_id: UUID, tenant: str) -> None:
     """Pause a job, unless one above it is paused, and it with that."""
     await session.requests.pause(tenant, job_id)
@@ -190,6 +200,7 @@ OPERATIONS: tuple[Operation[Jobs], ...] = (
     Operation(
         "resume", lambda s, j: s.requests.resume(j.tenant, j.parent), lambda s, j: paused(s, j.parent, j.tenant)
     ),
+    Operation("open windows", lambda s, j: s.registry.open_windows(20), lambda s, j: held(s, j.parent), passes=True),
     Operation("cancel", lambda s, j: s.requests.cancel(j.tenant, j.parent)),
     Operation(
         "expire plan",

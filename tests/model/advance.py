@@ -160,6 +160,8 @@ def _step_claimed(here: Neighbourhood, event: StepClaimed, now: datetime) -> Res
         return _reject(here, "the step is taken, over or not yet free")
     if here.job.is_paused:
         return _reject(here, "the job is paused")
+    if step.held:
+        return _reject(here, "the step waits for a place")
     if step.suspected and not event.as_suspect:
         return _reject(here, "a process for suspects takes it")
     if step.run_at is not None and step.run_at > now:

@@ -17,7 +17,7 @@ class JobView:
 
     `open_steps` counts the steps of the round that are not terminal; `halt_index` is the earliest failed step;
     `open_questions` counts the steps that wait for a person; no stage is claimed before `run_at`. `after_steps` and
-    `on_failure` are those of the round's plan.
+    `on_failure` are those of the round's plan. A job with many open steps has `places`: so many of them may be out.
     """
 
     status: JobStatus
@@ -32,6 +32,7 @@ class JobView:
     round: int = 0
     after_steps: AfterSteps = AfterSteps.RESPONDING
     on_failure: OnFailure = OnFailure.HALT
+    places: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class StepView:
     `pending` counts its dependencies that have not succeeded; `asks` says that it waits for a person. One that has
     delegated waits for child jobs as `waits_for` says, until it has `joined`; `open_children` counts those of whose
     end it has not been told. `suspected`: its last worker was lost, so it runs again apart from everything else.
+    One that is `held` is ready and waits for a place among those that are out.
     """
 
     index: int
@@ -53,6 +55,7 @@ class StepView:
     open_children: int = 0
     joined: bool = False
     suspected: bool = False
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True)

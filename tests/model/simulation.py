@@ -5,7 +5,7 @@ Tests drive it with events in any order; it carries out the bulk effects as the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -20,13 +20,21 @@ from tests.model.events import (
     ExpireUnfinished,
     JobView,
     Neighbourhood,
+    PlanAccepted,
     Rejected,
     ReopenUnfinished,
+    ResumeRequested,
     SkipAfter,
     SkipNeeding,
+    StepFailed,
+    StepLost,
+    StepSettled,
     StepsSkipped,
+    StepSucceeded,
     StepView,
 )
+from tests.model.states import EXECUTING_JOB
+from tests.model.window import keep_window, places_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -48,9 +56,44 @@ class SimulatedJob:
     job: JobView = field(default_factory=lambda: JobView(JobStatus.QUEUED))
     steps: dict[int, StepView] = field(default_factory=dict)
     dispatched: list[int] = field(default_factory=list)
+    least_window: int | None = None
 
     def apply(self, event: Event, index: int | None = None) -> tuple[Effect, ...]:
         """Advance by one event, on the step `index` if given; returns the effects."""
+        before = dict(self.steps)
+        effects = self._apply(event, index)
+        if not (effects and isinstance(effects[0], Rejected)):
+            self._keep_window(event, before, index)
+        return effects
+
+    def _keep_window(self, event: Event, before: dict[int, StepView], index: int | None) -> None:
+        """Hold what is beyond the window, or let others follow, after a transition; `index` is its step."""
+        if isinstance(event, PlanAccepted):
+            before = {n: step for n, step in before.items() if n not in {step.index for step in event.steps}}
+        reopens = isinstance(event, ResumeRequested) and any(
+            step.status in TERMINAL_STEP and self.steps[n].status not in TERMINAL_STEP for n, step in before.items()
+        )
+        if self.job.status not in EXECUTING_JOB:
+            self.job = replace(self.job, places=None)
+        elif isinstance(event, PlanAccepted) or reopens:
+            self.job = replace(self.job, places=places_of(self.job.open_steps, self.least_window))
+        has_ended = index is not None and self.steps[index].status in (StepStatus.SUCCEEDED, StepStatus.FAILED)
+        follows = has_ended and isinstance(event, StepSucceeded | StepFailed | StepLost | StepSettled)
+        keep_window(before, self.steps, self.job.places, follows=follows)
+
+    def open_window(self) -> None:
+        """Let held steps follow where there is room, as the sweeper does."""
+        if not self.job.is_paused:
+            keep_window(dict(self.steps), self.steps, self.job.places, follows=True)
+
+    def adopt_window(self, held: Collection[int]) -> None:
+        """Take over which steps are held: where several end at once, which of them comes first decides that."""
+        assert len(held) == sum(step.held for step in self.steps.values())
+        for index, step in self.steps.items():
+            assert index not in held or step.status is StepStatus.READY
+            self.steps[index] = replace(step, held=index in held)
+
+    def _apply(self, event: Event, index: int | None = None) -> tuple[Effect, ...]:
         step = None if index is None else self.steps[index]
         dependents = () if index is None else tuple(self.steps[d] for d in self.dependents.get(index, ()))
         after, effects = advance(Neighbourhood(self.job, step, dependents), event, NOW)
@@ -156,7 +199,7 @@ class SimulatedJob:
     def _skip(self, indices: set[int], status: StepStatus) -> None:
         for index in indices:
             self.steps[index] = replace(self.steps[index], status=status)
-        self.apply(StepsSkipped(len(indices)))
+        self._apply(StepsSkipped(len(indices)))
 
     def open_steps(self) -> int:
         """Count the steps that are not terminal, which the job's counter must equal."""

@@ -53,5 +53,5 @@ def plans(draw: st.DrawFn, *, max_steps: int = 12, explicit: bool = False) -> Pl
 
 def compiled(plan: Plan) -> tuple[PlannedStep, ...]:
     """The steps of a valid plan over the simulated tools."""
-    assert validate_plan(plan, TOOLS, max_steps=100) == []
+    assert validate_plan(plan, TOOLS, max_steps=10_000) == []
     return compile_plan(plan, TOOLS).steps

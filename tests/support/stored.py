@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -23,6 +23,7 @@ from shared.domain.jobs.states import (
     Lane,
     OnFailure,
     Settlement,
+    StepStatus,
     Strategy,
 )
 from shared.domain.jobs.steps import PlannedStep
@@ -305,16 +306,47 @@ class StoredJob:
         counters = (
             *(job["status"], job["open_steps"], job["failed_steps"], job["halt_index"]),
             *(job["open_questions"], job["paused_at"] is not None, job["round"]),
+            *(job["places"], job["out_steps"], job["held_steps"]),
         )
         return counters, [
-            (s["status"], s["attempt"], s["pending"], s["joined"], s["waits_for"], s["open_children"] or 0)
+            (
+                s["status"],
+                s["attempt"],
+                s["pending"],
+                s["joined"],
+                s["waits_for"],
+                s["open_children"] or 0,
+                is_held(s),
+            )
             for s in steps
         ]
+
+    async def held(self) -> set[int]:
+        """Return the steps that wait for a place."""
+        _, steps = await self.state()
+        return {index for index, step in enumerate(steps) if step[-1]}
+
+    async def open_windows(self) -> None:
+        """Sweep for windows that have room."""
+        await self._worker_registry.open_windows(20)
 
     async def broken(self) -> Sequence[Any]:
         """Return which invariants are broken; nobody here has a lease."""
         rows = await self._worker_registry.broken_invariants(100_000)
         return [row for row in rows if row["invariant"] != "running_without_lease"]
+
+
+def is_held(step: Mapping[str, Any]) -> bool:
+    return step["status"] == StepStatus.READY and step["wake_at"] is None
+
+
+async def least_window(database: Database, steps: int) -> None:
+    """Let jobs with more open steps than that have a window, of that size where no worker lives."""
+    statement = (
+        f"CREATE OR REPLACE FUNCTION planq_least_window() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT {steps}'"
+    )
+    async with database.connection() as connection:
+        await connection.execute(statement.encode())
 
 
 def documents(definitions: Sequence[ToolDefinition]) -> list[dict[str, Any]]:

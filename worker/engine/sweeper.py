@@ -57,6 +57,9 @@ else there is to sweep must not wait longer."""
 _LINES_AT_ONCE = 200
 """Lines of batches in one commit: it takes some 30 ms, and what else there is to sweep waits no longer."""
 
+_WINDOWS_AT_ONCE = 20
+"""Jobs in one commit, each with up to a window of steps."""
+
 _BATCHES_PAUSE_SECONDS = 0.1
 """While batches run, between two passes of the sweeper that is at them: what the workers do in that time has to fit
 into the window. The others find nothing left to do, and keep their own pace."""
@@ -123,6 +126,7 @@ class Sweeper:
             SweepPart.CHILDREN: self._notify_parents,
             SweepPart.CONVERSATIONS: self._settle_turns,
             SweepPart.BATCHES: self._move_batches,
+            SweepPart.WINDOWS: self._open_windows,
         }
         self._passes = 0
         self._is_broker_there = True
@@ -333,6 +337,10 @@ class Sweeper:
         if count or wakes or cancelled is not None:
             self._due_in(_BATCHES_PAUSE_SECONDS)
         return count + len(cancelled or ()), list(wakes)
+
+    async def _open_windows(self) -> tuple[int, list[Wake]]:
+        """Let held steps follow where something else than the end of a step made room; they are published as due."""
+        return await self._store.open_windows(_WINDOWS_AT_ONCE), []
 
     async def _notify_parent(self, child: UUID) -> list[Wake]:
         """Tell the parent of a child job that has ended; returns what that led to."""

@@ -159,6 +159,7 @@ class SweepPart(StrEnum):
     CHILDREN = "children"  # unnotified_children
     CONVERSATIONS = "conversations"  # unsettled_turns
     BATCHES = "batches"  # settle_lines, cancel_lines, admit_lines
+    WINDOWS = "windows"  # open_windows
     WAKES = "wakes"  # take_due_wakes
     SCHEDULES = "schedules"  # due_schedules
 
@@ -307,6 +308,10 @@ class SweepStore(Protocol):
 
     async def settle_turn(self, job_id: UUID) -> Sequence[Wake]:
         """Settle a turn, as `JobStore.settle_turn`."""
+        ...
+
+    async def open_windows(self, limit: int) -> int:
+        """Let steps follow that are held in jobs whose windows have room, and make them due; return how many."""
         ...
 
     async def settle_lines(self, limit: int) -> int:

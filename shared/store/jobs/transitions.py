@@ -130,6 +130,7 @@ class PostgresJobStore:
             "body": stored_text(body),
             "steps": planned.text,
             "open": planned.open,
+            "ready": len(planned.ready),
             "reuses": bool(claim.reuse),
             "seconds": follow.seconds or claim.limits.plan_timeout_seconds,
             "take_steps": bool(planned.taken),
@@ -147,7 +148,7 @@ class PostgresJobStore:
         value = await self._accepting.do(_item(fields, weight=1 + len(steps)))
         if value.get("gone"):
             raise InternalFault("the job whose outcomes this fork takes over is gone; submit its plan as a new job")
-        return transition_result({**value, "ready": planned.ready_after(is_free=value.get("is_free", False))})
+        return transition_result({**value, "ready": planned.ready_after(value)})
 
     async def refuse_plan(
         self,
@@ -466,7 +467,8 @@ class _Planned:
     """The steps of a plan as they are stored, their JSON as `text`.
 
     `open` counts those that have no outcome yet, neither a known one nor one that is taken over from another job.
-    `ready` are those of them that wait for nothing; what will be `taken` is among these.
+    `ready` are those of them that wait for nothing, first what will be `taken`: in this order they get the job's
+    places.
     """
 
     text: str
@@ -480,19 +482,23 @@ class _Planned:
         opened = [step for step in steps if step.index not in ended]
         ready = [step for step in opened if all(other in ended for other in step.depends_on)]
         taken = frozenset([step.index for step in ready if step.lane is take.lane][: take.steps])
+        ready.sort(key=lambda step: step.index not in taken)
+        places = {step.index: place for place, step in enumerate(ready, 1)}
         shapes = [
             {
                 **step_to_json(step, reuse.get(step.index)),
                 "pending": 0 if step.known else sum(1 for other in step.depends_on if other not in ended),
                 "taken": step.index in taken,
+                "place": places.get(step.index),
             }
             for step in steps
         ]
         return cls(json_text(shapes), len(opened), ready, taken)
 
-    def ready_after(self, *, is_free: bool) -> list[_Value]:
-        """Return the steps to be dispatched; in a paused job nothing was taken."""
-        left = [step for step in self.ready if not (is_free and step.index in self.taken)]
+    def ready_after(self, accepted: _Value) -> list[_Value]:
+        """Return the steps to be dispatched: nothing was taken in a paused job, nothing is out beyond a window."""
+        out = self.ready[: accepted.get("places")]
+        left = [step for step in out if not (accepted.get("is_free") and step.index in self.taken)]
         return [{"index": step.index, "lane": step.lane, "tool_name": step.tool_name} for step in left]
 
 

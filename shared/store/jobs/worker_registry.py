@@ -426,6 +426,10 @@ class WorkerRegistry:
     async def settle_turn(self, job_id: UUID) -> Sequence[Wake]:
         return await settle_turn(self._database, job_id)
 
+    async def open_windows(self, limit: int) -> int:
+        followed: int = await self._database.call("planq_open_windows", limit)
+        return followed
+
     async def settle_lines(self, limit: int) -> int:
         return await settle_lines(self._database, limit)
 

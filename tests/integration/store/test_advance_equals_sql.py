@@ -59,7 +59,7 @@ from tests.model.simulation import NOW, SimulatedJob
 from tests.model.states import EXECUTING_JOB
 from tests.support.plans import compiled, plans
 from tests.support.requests import OpenRequestStore
-from tests.support.stored import StoredJob
+from tests.support.stored import StoredJob, least_window
 
 
 def simulated_state(job: SimulatedJob) -> tuple[Any, ...]:
@@ -67,11 +67,16 @@ def simulated_state(job: SimulatedJob) -> tuple[Any, ...]:
     counters = (
         *(str(view.status), view.open_steps, view.failed_steps, view.halt_index),
         *(view.open_questions, view.is_paused, view.round),
+        *(view.places, None if view.places is None else len(out_of(job)), sum(s.held for s in job.steps.values())),
     )
     return counters, [
-        (str(s.status), s.attempt, s.pending, s.joined, s.waits_for and str(s.waits_for), s.open_children)
+        (str(s.status), s.attempt, s.pending, s.joined, s.waits_for and str(s.waits_for), s.open_children, s.held)
         for _, s in sorted(job.steps.items())
     ]
+
+
+def out_of(job: SimulatedJob) -> list[int]:
+    return [n for n in job.in_status(StepStatus.READY, StepStatus.RUNNING) if not job.steps[n].held]
 
 
 def choose(job: SimulatedJob, draw: Callable[[Any], Any]) -> tuple[Event, int]:
@@ -82,7 +87,7 @@ def choose(job: SimulatedJob, draw: Callable[[Any], Any]) -> tuple[Event, int]:
         return PauseRequested(), 0
     ready = [] if job.job.is_paused else job.in_status(StepStatus.READY)
     running = job.in_status(StepStatus.RUNNING)
-    ready = [n for n in ready if not job.steps[n].suspected]
+    ready = [n for n in ready if not (job.steps[n].suspected or job.steps[n].held)]
     index = draw(st.sampled_from(ready + job.in_status(StepStatus.WAITING) + running))
     step = job.steps[index]
     if step.status is StepStatus.READY:
@@ -173,13 +178,20 @@ class Both:
         self.stored.take = self.draw(TAKES)
         self.stored.joined = self.simulated.joined()
         await self.stored.succeed_together(running)
+        self.simulated.adopt_window(await self.stored.held())
         self.claim_taken()
 
     def can_choose(self) -> bool:
         """Return whether anything can happen to a step that is not suspected, or to a paused job."""
         waits = self.simulated.in_status(StepStatus.RUNNING, StepStatus.WAITING)
-        free = [n for n in self.simulated.in_status(StepStatus.READY) if not self.simulated.steps[n].suspected]
+        free = [n for n in out_of(self.simulated) if not self.simulated.steps[n].suspected]
         return bool(waits or free or self.simulated.job.is_paused)
+
+    async def ask_for_held(self) -> None:
+        """Ask for a step that waits for a place: nobody gets it."""
+        for index in [n for n, step in self.simulated.steps.items() if step.held][:1]:
+            assert isinstance(next(iter(self.simulated.apply(StepClaimed(), index)), None), Rejected)
+            assert not await self.stored.apply(StepClaimed(), index)
 
     async def claim_suspects(self) -> bool:
         """Let a process for suspects claim what there is for it; False where there is nothing."""
@@ -207,6 +219,10 @@ class Both:
             if self.draw(st.integers(0, 4)) == 0:
                 await self.succeed_together()
                 continue
+            await self.ask_for_held()
+            if self.draw(st.integers(0, 9)) == 0 or not out_of(self.simulated):
+                self.simulated.open_window()
+                await self.stored.open_windows()
             if (self.draw(st.booleans()) or not self.can_choose()) and await self.claim_suspects():
                 continue
             event, index = choose(self.simulated, self.draw)
@@ -280,7 +296,7 @@ class Both:
 
 async def run_both(database_url: str, plan: Plan, data: st.DataObject) -> None:
     steps = compiled(plan)
-    simulated = SimulatedJob()
+    simulated = SimulatedJob(least_window=data.draw(st.sampled_from([1, 2, 3, 64])))
     simulated.apply(StageClaimed())
     follow = data.draw(FOLLOWS)
     guided = data.draw(st.integers(0, 4)) == 0
@@ -292,6 +308,7 @@ async def run_both(database_url: str, plan: Plan, data: st.DataObject) -> None:
     database = Database(database_url, max_connections=1)
     await database.open()
     try:
+        await least_window(database, simulated.least_window or 0)
         stored = StoredJob(database, steps)
         stored.take = data.draw(TAKES)
         await stored.begin(follow, guided=guided)

@@ -27,7 +27,7 @@ class Batches:
     def window(self, jobs: int) -> None:
         """Let so many jobs of batches be unfinished at once."""
         self.connection.execute(
-            "CREATE OR REPLACE FUNCTION planq_bulk_window(p_lease_seconds float8 DEFAULT 15) RETURNS int "
+            "CREATE OR REPLACE FUNCTION planq_window(p_priority text, p_lease_seconds float8) RETURNS int "
             f"LANGUAGE sql AS 'SELECT {jobs}'"  # type: ignore[arg-type]
         )
 

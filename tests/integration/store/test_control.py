@@ -471,3 +471,26 @@ async def _pass(rows: Rows, minutes: int) -> None:
     await rows.run("UPDATE jobs SET deadline = deadline - %s, expires_at = expires_at - %s", span, span)
     await rows.run("UPDATE jobs SET paused_at = paused_at - %s, wake_at = wake_at - %s", span, span)
     await rows.run("UPDATE steps SET wake_at = wake_at - %s", span)
+
+
+def test_what_was_skipped_for_two_failures_holds_up_what_follows_once(play: Any) -> None:
+    """The second failure took the dependency on the skipped step off once more, and its own commit failed."""
+
+    async def scenario(rows: Rows) -> None:
+        job_id = await rows.submit()
+        claim = await rows.store.claim_stage(job_id, [JobStatus.QUEUED])
+        assert claim is not None
+        both = {"inputs": ["$0.output.value", "$1.output.value"]}
+        calls = [*({"tool_name": "sim_read", "arguments": given} for given in ({}, {}, both))]
+        calls.append({"tool_name": "sim_read", "arguments": {}, "depends_on": [0, 1, 2]})
+        follow = FollowUp(AfterSteps.RESPONDING, OnFailure.RECORD)
+        steps = compiled(Plan.model_validate({"calls": calls}))
+        assert (await rows.store.accept_plan(claim, "caller", {}, steps, [], follow=follow)).applied
+        await rows.fail(job_id, 0)
+        await rows.fail(job_id, 1)
+        await rows.succeed(job_id, 3)
+        job, steps_after = await rows.job(job_id)
+        assert job["status"] == "responding"
+        assert [step["status"] for step in steps_after] == ["failed", "failed", "skipped", "succeeded"]
+
+    play(scenario)

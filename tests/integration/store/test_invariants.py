@@ -40,6 +40,8 @@ DAMAGE = {
     "begun_after_success": "INSERT INTO events (tenant_id, job_id, kind, data) SELECT 'default', id, k, "
     "'{\"round\": 0, \"index\": 0}' FROM jobs, unnest(ARRAY['step_succeeded', 'step_started']) AS k",
     "counter_differs": "UPDATE jobs SET open_steps = open_steps + 1",
+    "window_differs": "UPDATE jobs SET places = 1, out_steps = 0, held_steps = 1",
+    "held_and_not_counted": "UPDATE steps SET wake_at = NULL WHERE status = 'ready'",
     "questions_differ": "UPDATE jobs SET open_questions = 1, status = 'input_required'",
     "question_open_in_vain": "INSERT INTO elicitations (id, tenant_id, job_id, root_job_id, round, step_index, "
     "attempt, kind, message) SELECT id, tenant_id, id, id, 0, 0, 1, 'form', 'why?' FROM jobs",
@@ -60,7 +62,10 @@ DAMAGE = {
 """What several rows or the time show, in a job whose first step is ready and whose second one waits for it."""
 
 REFUSED = {
-    "stage_with_open_steps": ["UPDATE jobs SET status = 'responding', wake_at = now()"],
+    "stage_with_open_steps": [
+        "UPDATE jobs SET status = 'responding', wake_at = now()",
+        f"{PLANNING}, wake_at = now(), held_steps = 1",
+    ],
     "stage_without_cause": [f"{PLANNING}, wake_at = NULL"],
     "stage_held_in_vain": [
         "UPDATE jobs SET stage_worker = id",
@@ -73,8 +78,16 @@ REFUSED = {
         "UPDATE steps SET status = 'running', attempt = 1 WHERE index = 0",
     ],
     "executing_without_steps": ["UPDATE jobs SET open_steps = 0", "UPDATE jobs SET open_steps = -1"],
+    "window_differs": [
+        "UPDATE jobs SET held_steps = 1",
+        "UPDATE jobs SET out_steps = -1",
+        "UPDATE jobs SET out_steps = 1, held_steps = -1",
+    ],
     "questions_differ": ["UPDATE jobs SET open_questions = 1", "UPDATE jobs SET status = 'input_required'"],
-    "ended_with_open_steps": ["UPDATE jobs SET status = 'completed', finished_at = now()"],
+    "ended_with_open_steps": [
+        "UPDATE jobs SET status = 'completed', finished_at = now()",
+        "UPDATE jobs SET status = 'failed', open_steps = 0, held_steps = 1, finished_at = now()",
+    ],
     "paused_after_its_end": [
         "UPDATE jobs SET status = 'failed', open_steps = 0, finished_at = now(), paused_at = now()"
     ],
@@ -88,10 +101,7 @@ REFUSED = {
         "UPDATE steps SET pending = 1 WHERE status = 'ready'",
         "UPDATE steps SET pending = 1, status = 'running', attempt = 1, deadline = now()",
     ],
-    "step_without_cause": [
-        "UPDATE steps SET wake_at = NULL WHERE status = 'ready'",
-        "UPDATE steps SET status = 'waiting', wake_at = NULL",
-    ],
+    "step_without_cause": ["UPDATE steps SET status = 'waiting', wake_at = NULL"],
     "running_without_attempt": ["UPDATE steps SET status = 'running', deadline = now() WHERE index = 0"],
     "open_children_differ": [
         "UPDATE steps SET status = 'waiting', wake_at = now(), children = '{}', open_children = 1"
@@ -135,6 +145,7 @@ SHOWN_AS = {
     "stage_woken_too_late": "woken_too_late",
     "open_in_another_round": "ended_with_open_steps",
     "artifact_payload_missing": "payload_missing",
+    "held_and_not_counted": "window_differs",
 }
 """Other damage that the same invariant finds."""
 

@@ -79,7 +79,7 @@ async def end(store: PostgresJobStore, job_id: UUID, answer: str) -> None:
 def test_a_job_is_seen_as_it_is_stored_however_many_steps_it_has(database_url: str, steps: int) -> None:
     async def work(requests: OpenRequestStore, store: PostgresJobStore) -> Any:
         job_id = await planned(requests, store, steps)
-        await succeed(store, job_id, steps - 1, {"value": "done"})
+        await succeed(store, job_id, min(steps - 1, 63), {"value": "done"})
         return await requests.view("default", job_id), await requests.job("default", job_id)
 
     view, (row, stored) = run(database_url, work)
@@ -88,8 +88,9 @@ def test_a_job_is_seen_as_it_is_stored_however_many_steps_it_has(database_url: s
     assert [{name: step[name] for name in SHOWN_AS_STORED} for step in view.steps] == [
         {name: step[name] for name in SHOWN_AS_STORED} for step in stored
     ]
-    assert view.steps[-1]["status"] == StepStatus.SUCCEEDED
-    assert view.steps[-1]["started_at"] is not None
+    last = min(steps - 1, 63)  # of those that are out, which have places in their job's window
+    assert view.steps[last]["status"] == StepStatus.SUCCEEDED
+    assert view.steps[last]["started_at"] is not None
     assert json.loads(view.row["plan_body"].body) == row["plan_body"]
     assert json.loads(view.row["metadata"].body) == row["metadata"]
     for name in ("id", "status", "input", "created_at", "started_at", "expires_at", "cost_usd", "model_calls"):

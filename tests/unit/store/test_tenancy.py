@@ -35,6 +35,7 @@ ENGINE_FILES = {
     "budget": "what a claim reserves, by the claim's job and its tree",
     "children": "a step delegates and joins, by the claim's job and its children",
     "claim": "work is claimed by the ids of a wake-up, or of whatever is due",
+    "load": "a step ends, by its claim, or a window of any tenant's job is opened: the caller holds the job's row",
     "finish": "an attempt ends, by its claim",
     "plan": "a stage ends with a plan, by its claim",
     "stage": "a stage ends, by its claim",
@@ -120,7 +121,6 @@ ALL_TENANTS = {
     "unnotified_children": "a sweep",
     "unsettled_turns": "a sweep",
     "woken_jobs": "a sweep",
-    "planq_interactive_waits": "whether bulk work of anybody gives way",
     "planq_take_batch": "what is due of all tenants; all else names the tenant that it returns",
     "planq_settle_turn": "does the same whoever asks, for a job that has ended, and tells nothing of it",
 }

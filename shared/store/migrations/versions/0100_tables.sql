@@ -423,6 +423,9 @@ CREATE TABLE jobs (
     stage_losses INTEGER DEFAULT 0 NOT NULL,
     stage_retry JSON,
     open_steps INTEGER DEFAULT 0 NOT NULL,
+    places INTEGER,
+    out_steps INTEGER,
+    held_steps INTEGER DEFAULT 0 NOT NULL,
     failed_steps INTEGER DEFAULT 0 NOT NULL,
     halt_index INTEGER,
     limits JSON NOT NULL,
@@ -466,6 +469,8 @@ CREATE INDEX ix_jobs_deadline ON jobs (deadline) WHERE status IN ('executing', '
 CREATE INDEX ix_jobs_expires_at ON jobs (expires_at) WHERE status IN ('queued', 'planning', 'executing', 'input_required', 'responding') AND paused_at IS NULL;
 
 CREATE INDEX ix_jobs_forked_from ON jobs (forked_from) WHERE forked_from IS NOT NULL AND status IN ('queued', 'planning', 'executing', 'input_required', 'responding');
+
+CREATE INDEX ix_jobs_holding ON jobs (id) WHERE held_steps > 0;
 
 CREATE INDEX ix_jobs_listing ON jobs (tenant_id, id);
 
@@ -681,6 +686,8 @@ CREATE TABLE steps (
     CONSTRAINT pk_steps PRIMARY KEY (job_id, index),
     CONSTRAINT fk_steps_job_id FOREIGN KEY(job_id) REFERENCES jobs (id) ON DELETE CASCADE
 );
+
+CREATE INDEX ix_steps_held ON steps (job_id, index) WHERE status = 'ready' AND wake_at IS NULL;
 
 CREATE INDEX ix_steps_origin_job ON steps (origin_job) WHERE origin_job IS NOT NULL;
 

@@ -34,7 +34,7 @@ BEGIN
         SELECT l.batch_id, count(*)::int AS lines FROM batch_lines l WHERE l.status = 'admitted' GROUP BY l.batch_id
     ) r JOIN batches b ON b.id = r.batch_id;
     v_room := least(cardinality(p_ids),
-        planq_bulk_window(p_lease_seconds) - coalesce((SELECT sum(r.lines) FROM unnest(v_running) r), 0));
+        planq_window('bulk', p_lease_seconds) - coalesce((SELECT sum(r.lines) FROM unnest(v_running) r), 0));
     IF v_room <= 0 THEN
         RETURN;
     END IF;

@@ -31,6 +31,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN json_build_object('applied', false);
     END IF;
+    UPDATE jobs SET out_steps = out_steps - 1 WHERE id = p_job AND places IS NOT NULL;
     v_dead := planq_make_children(j, p_index, p_children, p_most);
     UPDATE steps SET open_children = cardinality(v_ids) - v_dead, next_child = least(p_most, cardinality(v_ids))
     WHERE job_id = p_job AND round = p_round AND index = p_index;
@@ -222,6 +223,7 @@ BEGIN
     WHERE job_id = p_job AND round = p_round AND index = p_index AND status = 'waiting' AND NOT joined
     RETURNING * INTO s;
     ASSERT FOUND, 'gathered_without_waiting';
+    UPDATE jobs SET out_steps = out_steps + 1 WHERE id = p_job AND places IS NOT NULL;
     SELECT status, stage_attempt INTO j FROM jobs WHERE id = p_job;
     PERFORM planq_append_event(s.tenant_id, p_job, 'step_gathered',
         json_build_object('round', p_round, 'index', p_index, 'open', s.open_children));

@@ -144,7 +144,7 @@ BEGIN
     FROM plans p WHERE p.job_id = p_job AND p.round < p_round);
 END $$;
 
--- StepsClaimed: takes those of a round's steps `p_indices` that are ready and whose time has come. Of several, those
+-- StepsClaimed: takes those of a round's steps `p_indices` that are ready, not held, and whose time has come. Of several, those
 -- that somebody else is just moving are passed over: so two of these, or one and a transition of the whole job, never
 -- wait for each other in a circle. Returns rows (index, claim) in plan order: a claim holds what users, tools and models wrote,
 -- and is taken apart nowhere in SQL, which refuses JSON with \u0000.
@@ -167,7 +167,7 @@ BEGIN
     IF cardinality(p_indices) > 1 THEN
         SELECT coalesce(array_agg(f.index ORDER BY f.index), '{}') INTO v_free FROM (
             SELECT steps.index FROM steps WHERE job_id = p_job AND round = p_round AND steps.index = ANY (p_indices)
-              AND status = v_ready AND run_at <= planq_now()
+              AND status = v_ready AND run_at <= planq_now() AND wake_at IS NOT NULL
             FOR NO KEY UPDATE SKIP LOCKED
         ) f;
     END IF;
@@ -175,7 +175,8 @@ BEGIN
         UPDATE steps SET status = 'running', attempt = attempt + 1, worker_id = p_worker,
             started_at = coalesce(started_at, planq_clock()),
             deadline = planq_now() + make_interval(secs => timeout_seconds), wake_at = NULL, wakes = 0
-        WHERE job_id = p_job AND round = p_round AND steps.index = v_index AND status = v_ready AND run_at <= planq_now()
+        WHERE job_id = p_job AND round = p_round AND steps.index = v_index AND status = v_ready
+          AND run_at <= planq_now() AND wake_at IS NOT NULL
         RETURNING * INTO s;
         IF FOUND THEN
             v_events := v_events || planq_step_started(s);

@@ -36,7 +36,8 @@ BEGIN
     WHERE job_id = p_job AND status IN ('pending', 'ready', 'running', 'waiting');
     UPDATE jobs SET status = p_status, error = p_error, finished_at = planq_clock(), stage_worker = NULL,
         cancel_requested_at = CASE WHEN p_status = 'cancelled' THEN planq_now() END,
-        wake_at = NULL, deadline = NULL, paused_at = NULL, open_steps = 0, open_questions = 0
+        wake_at = NULL, deadline = NULL, paused_at = NULL, open_steps = 0, open_questions = 0, places = NULL,
+        out_steps = NULL, held_steps = 0
     WHERE id = p_job AND finished_at IS NULL RETURNING tenant_id INTO v_tenant;
     ASSERT FOUND, 'ended_twice';
     PERFORM planq_append_event(v_tenant, p_job, 'job_' || p_status, p_error);
@@ -74,7 +75,7 @@ BEGIN
         WHERE job_id = ANY (v_ids) AND status IN ('pending', 'ready', 'running', 'waiting');
         UPDATE jobs SET status = 'cancelled', finished_at = planq_clock(), stage_worker = NULL, is_joined = true,
             cancel_requested_at = planq_now(), wake_at = NULL, deadline = NULL, paused_at = NULL, open_steps = 0,
-            open_questions = 0
+            open_questions = 0, places = NULL, out_steps = NULL, held_steps = 0
         WHERE id = ANY (v_ids);
         INSERT INTO events (tenant_id, job_id, kind)
         SELECT tenant_id, id, 'job_cancelled' FROM jobs WHERE id = ANY (v_ids) ORDER BY id;
@@ -154,6 +155,7 @@ DECLARE
     v_ready json := '[]';
     v_chained boolean;
     c record;
+    w planq_windowed;
 BEGIN
     -- Of a conversation the row is locked first.
     SELECT o.id, o.active_job_id INTO c FROM jobs t JOIN conversations o ON o.id = t.conversation_id
@@ -198,7 +200,9 @@ BEGIN
               OR EXISTS (SELECT FROM plans WHERE job_id = p_job AND round = j.round AND errors IS NOT NULL)
             THEN 'responding' ELSE 'queued' END;
         v_chained := EXISTS (SELECT FROM plans WHERE job_id = p_job AND round = j.round AND source = 'chained');
-        UPDATE jobs SET status = v_status, open_steps = v_again, failed_steps = 0, halt_index = NULL, open_questions = 0,
+        w := planq_begin_window(p_job, j.round, v_again, j.priority);
+        UPDATE jobs SET status = v_status, open_steps = v_again, places = w.places, out_steps = w.out_steps,
+            held_steps = w.held_steps, failed_steps = 0, halt_index = NULL, open_questions = 0,
             resumes = resumes + 1, stage_losses = 0, stage_worker = NULL, error = NULL, chained = NULL,
             stop_reason = CASE WHEN v_chained THEN stop_reason END,
             rounds_deadline = NULL,
@@ -233,7 +237,7 @@ BEGIN
     END IF;
     UPDATE steps SET wakes = 0,
         wake_at = CASE WHEN status = 'ready' THEN greatest(run_at, planq_now()) ELSE wake_at + v_pause END
-    WHERE job_id = ANY (v_below) AND (status = 'ready' OR (status = 'waiting' AND elicitation_id IS NOT NULL));
+    WHERE job_id = ANY (v_below) AND ((status = 'ready' AND wake_at IS NOT NULL) OR (status = 'waiting' AND elicitation_id IS NOT NULL));
     UPDATE jobs SET paused_at = NULL, deadline = deadline + v_pause, expires_at = expires_at + v_pause,
         rounds_deadline = rounds_deadline + v_pause,
         wake_at = CASE WHEN wake_at IS NOT NULL THEN greatest(run_at, planq_now()) END, wakes = 0
@@ -287,13 +291,13 @@ BEGIN
     RETURN v_count;
 END $$;
 
--- The ready steps of a round, due again as if they had just become ready, retries when their time comes; the caller
+-- The ready steps of a round that are not held, due again as if they had just become ready, retries when their time comes; the caller
 -- publishes those that are returned, and holds the job.
 CREATE FUNCTION planq_rewake_steps(p_job uuid, p_round int) RETURNS json LANGUAGE sql AS $$
     WITH woken AS (
         UPDATE steps SET wakes = 0,
             wake_at = CASE WHEN run_at > planq_now() THEN run_at ELSE planq_now() + planq_wake_grace() END
-        WHERE job_id = p_job AND round = p_round AND status = 'ready'
+        WHERE job_id = p_job AND round = p_round AND status = 'ready' AND wake_at IS NOT NULL
         RETURNING index, lane, tool_name, run_at
     )
     SELECT coalesce(

@@ -33,6 +33,9 @@ DECLARE
     v_index int;
     v_steps int;
     v_budget int;
+    v_room int;
+    v_out int;
+    v_held int;
     v_stage planq_stage;
     v_ready json[];
     v_taken json[];
@@ -42,10 +45,14 @@ BEGIN
         n int, job uuid, round int, index int, attempt int, output text, hash text, bytes bigint, excerpts text,
         artifact text, unit json, unit_seconds float8, take_steps int, take_stage boolean
     ) LOOP
-        SELECT status, round, open_steps, stage_attempt, after_steps,
+        SELECT status, round, open_steps, stage_attempt, after_steps, places, out_steps, held_steps,
             paused_at IS NULL AND run_at <= planq_now() AS is_free INTO j
         FROM jobs WHERE id = i.job FOR NO KEY UPDATE;
         CONTINUE WHEN NOT FOUND OR j.status NOT IN ('executing', 'input_required') OR j.round <> i.round;
+        v_out := 0;
+        IF j.places IS NOT NULL THEN
+            SELECT -count(*) INTO v_out FROM steps WHERE job_id = i.job AND index = i.index AND status = v_running;
+        END IF;
         UPDATE steps SET
             status = 'succeeded', output = i.output::json, payload_hash = decode(i.hash, 'hex'),
             output_bytes = i.bytes, excerpts = i.excerpts::json, error = NULL, in_doubt = false,
@@ -90,18 +97,39 @@ BEGIN
                         'round', i.round, 'index', r.index, 'attempt', s.attempt, 'error', NULL))::planq_event;
             END LOOP;
         END IF;
+        v_held := 0;
+        v_room := j.places - (j.out_steps + v_out);
         FOREACH v_index IN ARRAY s.dependents LOOP
-            t := planq_unlock_one(i.job, i.round, v_index, p_lane, v_budget > 0, p_worker);
+            t := planq_unlock_one(i.job, i.round, v_index, p_lane, v_budget > 0, p_worker, v_room <= 0);
             IF t.status = 'running' THEN
                 v_budget := v_budget - 1;
                 v_taken := v_taken || planq_step_claim(t);
                 v_events := v_events || planq_step_started(t);
-            ELSIF t.status = 'ready' THEN
+            ELSIF t.wake_at IS NOT NULL THEN
                 v_ready := v_ready || json_build_object('index', t.index, 'lane', t.lane, 'tool_name', t.tool_name);
+            ELSE
+                v_held := v_held + coalesce(t.status = 'ready', false)::int;
+                CONTINUE;
             END IF;
+            v_out := v_out + 1;
+            v_room := v_room - 1;
         END LOOP;
+        IF j.held_steps > 0 AND v_room > 0 THEN
+            FOR t IN SELECT * FROM planq_let_follow(i.job, v_room, planq_wake_grace(), p_lane, v_budget, p_worker) LOOP
+                IF t.status = 'running' THEN
+                    v_taken := v_taken || planq_step_claim(t);
+                    v_events := v_events || planq_step_started(t);
+                ELSE
+                    v_ready := v_ready || json_build_object('index', t.index, 'lane', t.lane, 'tool_name', t.tool_name);
+                END IF;
+                v_out := v_out + 1;
+                v_held := v_held - 1;
+            END LOOP;
+        END IF;
         IF j.open_steps > v_steps THEN
-            UPDATE jobs SET open_steps = open_steps - v_steps WHERE id = i.job;
+            UPDATE jobs SET open_steps = open_steps - v_steps, out_steps = out_steps + v_out,
+                held_steps = held_steps + v_held
+            WHERE id = i.job;
         ELSIF i.take_stage AND j.is_free THEN
             j.status := j.after_steps;
             UPDATE jobs SET open_steps = 1 WHERE id = i.job AND v_steps > 1;
@@ -121,16 +149,17 @@ BEGIN
 END $$;
 
 -- Takes one dependency off a step that waits; the last one makes it ready, or it is claimed for `p_worker` at once, where
--- `p_takes` and it is of the lane and its time has come. Returns the step. The caller holds the job's row.
+-- `p_takes` and it is of the lane and its time has come; where its job's window `is_full` it is held. Returns the step, nulls
+-- where it still waits. The caller holds the job's row.
 CREATE FUNCTION planq_unlock_one(
-    p_job uuid, p_round int, p_index int, p_lane text, p_takes boolean, p_worker uuid
+    p_job uuid, p_round int, p_index int, p_lane text, p_takes boolean, p_worker uuid, is_full boolean
 ) RETURNS steps LANGUAGE plpgsql AS $$
 DECLARE
     v_pending CONSTANT text := 'pending';
     r record;
     s steps;
 BEGIN
-    SELECT pending, p_takes AND lane = p_lane AND run_at <= planq_now() AS is_taken INTO r FROM steps
+    SELECT pending, p_takes AND is_full IS NOT TRUE AND lane = p_lane AND run_at <= planq_now() AS is_taken INTO r FROM steps
     WHERE job_id = p_job AND round = p_round AND index = p_index AND status = v_pending;
     IF r.pending > 1 THEN
         UPDATE steps SET pending = pending - 1 WHERE job_id = p_job AND round = p_round AND index = p_index;
@@ -140,7 +169,8 @@ BEGIN
             deadline = planq_now() + make_interval(secs => timeout_seconds)
         WHERE job_id = p_job AND round = p_round AND index = p_index RETURNING * INTO s;
     ELSIF r.pending = 1 THEN
-        UPDATE steps SET pending = 0, status = 'ready', wake_at = planq_now() + planq_wake_grace()
+        UPDATE steps SET pending = 0, status = 'ready',
+            wake_at = CASE WHEN is_full IS NOT TRUE THEN planq_now() + planq_wake_grace() END
         WHERE job_id = p_job AND round = p_round AND index = p_index RETURNING * INTO s;
     END IF;
     RETURN s;
@@ -154,6 +184,7 @@ DECLARE
     j record;
 BEGIN
     UPDATE jobs SET open_steps = open_steps - 1, status = after_steps, open_questions = 0, stage_worker = p_worker,
+        places = NULL, out_steps = NULL, held_steps = 0,
         round = planq_next_round(round, after_steps),
         stage_losses = CASE after_steps WHEN 'planning' THEN 0 ELSE stage_losses END,
         rounds_deadline = CASE after_steps WHEN 'planning' THEN deadline END,
@@ -188,7 +219,8 @@ DECLARE
 BEGIN
     SELECT array_agg(i) INTO v_items FROM json_populate_recordset(NULL::planq_outcome, p_items) i;
     WITH held AS MATERIALIZED (
-        SELECT j.id, j.round, j.status, j.open_steps, j.paused_at IS NULL AND j.run_at <= planq_now() AS is_free
+        SELECT j.id, j.round, j.status, j.open_steps, j.places - j.out_steps AS room, j.held_steps,
+            j.paused_at IS NULL AND j.run_at <= planq_now() AS is_free
         FROM jobs j WHERE j.id IN (SELECT i.job FROM unnest(v_items) i) ORDER BY j.id FOR NO KEY UPDATE
     ), done AS (
         UPDATE steps s SET
@@ -201,10 +233,12 @@ BEGIN
           AND (s.status = 'running'
                OR (s.status = 'waiting' AND s.elicitation_id IS NULL AND (s.waits_for IS NULL OR s.joined)))
         RETURNING i.n, s.tenant_id, s.job_id, s.round, s.index, s.attempt, s.tool_name, s.dependents, h.open_steps,
-            h.is_free, i.take_steps, i.take_stage
+            h.is_free, i.take_steps, i.take_stage, h.room, h.held_steps,
+            CASE WHEN h.room IS NOT NULL THEN (SELECT o.status = 'running' FROM steps o WHERE o.job_id = s.job_id AND o.index = s.index) END AS was_out
     )
     SELECT array_agg(ROW(d.n, d.tenant_id, d.job_id, d.round, d.index, d.attempt, d.tool_name, d.dependents,
-                         d.open_steps, d.is_free, d.take_steps, d.take_stage)::planq_done ORDER BY d.n)
+                         d.open_steps, d.is_free, d.take_steps, d.take_stage, d.room, d.held_steps, d.was_out
+                        )::planq_done ORDER BY d.n)
     INTO v_done FROM done d;
     IF v_done IS NULL THEN
         RETURN;
@@ -218,7 +252,7 @@ BEGIN
         (SELECT array_agg(d.n) FROM unnest(v_done) d WHERE d.job = c.job),
         c.status, c.stage_attempt,
         (SELECT json_agg(json_build_object('index', f.index, 'lane', f.lane, 'tool_name', f.tool_name))
-         FROM unnest(v_freed) f WHERE f.job = c.job AND NOT f.is_taken),
+         FROM unnest(v_freed) f WHERE f.job = c.job AND NOT f.is_taken AND NOT f.is_held),
         (SELECT json_agg(planq_step_claim(s) ORDER BY s.index)
          FROM unnest(v_freed) f JOIN steps s ON s.job_id = f.job AND s.round = f.round AND s.index = f.index
          WHERE f.job = c.job AND f.is_taken),
@@ -227,25 +261,32 @@ BEGIN
 END $$;
 
 -- Takes their dependencies off the steps that wait for those in `p_done`, and claims for `p_worker` as many of the ones
--- that become ready as the callers take over. Returns those that became ready. The caller holds the jobs' rows.
+-- that become ready as the callers take over; what is beyond a job's window is held, and what was held follows where there is
+-- room. Returns those that became ready, or are so no longer in vain. The caller holds the jobs' rows.
 CREATE FUNCTION planq_unlock_and_take(p_done planq_done[], p_lane text, p_worker uuid) RETURNS planq_freed[]
 LANGUAGE plpgsql AS $$
 DECLARE
     v_freed planq_freed[];
+    h record;
 BEGIN
     WITH freed AS (
         SELECT d.job, d.round, f.index, count(*)::int AS by
         FROM unnest(p_done) d CROSS JOIN LATERAL unnest(d.dependents) AS f (index) GROUP BY d.job, d.round, f.index
     ), budget AS (
-        SELECT d.job, sum(d.take_steps) AS steps FROM unnest(p_done) d WHERE d.is_free GROUP BY d.job
+        SELECT d.job, sum(d.take_steps) FILTER (WHERE d.is_free) AS steps,
+            CASE WHEN max(d.room) IS NOT NULL THEN greatest(max(d.room) + count(*) FILTER (WHERE d.was_out), 0) END AS room
+        FROM unnest(p_done) d GROUP BY d.job
     ), ranked AS (
         SELECT s.job_id, s.round, s.index, f.by, s.pending = f.by AS is_ready, s.lane, s.run_at, row_number() OVER (
-            PARTITION BY s.job_id ORDER BY s.pending <> f.by, s.lane <> p_lane, s.run_at > planq_now(), s.index) AS rank
+            PARTITION BY s.job_id ORDER BY s.pending <> f.by, s.lane <> p_lane, s.run_at > planq_now(), s.index) AS rank,
+            row_number() OVER (PARTITION BY s.job_id ORDER BY s.pending <> f.by, s.index) AS place
         FROM freed f JOIN steps s ON s.job_id = f.job AND s.round = f.round AND s.index = f.index
         WHERE s.status = 'pending'
     ), chosen AS (
         SELECT r.job_id, r.round, r.index, r.by, r.is_ready,
-            r.is_ready AND r.lane = p_lane AND r.run_at <= planq_now() AND r.rank <= coalesce(b.steps, 0) AS is_taken
+            r.is_ready AND r.lane = p_lane AND r.run_at <= planq_now() AND r.rank <= coalesce(b.steps, 0)
+                AND coalesce(r.place <= b.room, true) AS is_taken,
+            r.is_ready AND coalesce(r.place > b.room, false) AS is_held
         FROM ranked r LEFT JOIN budget b ON b.job = r.job_id
     ), moved AS (
         UPDATE steps s SET
@@ -255,13 +296,25 @@ BEGIN
             worker_id = CASE WHEN c.is_taken THEN p_worker ELSE s.worker_id END,
             started_at = CASE WHEN c.is_taken THEN coalesce(s.started_at, planq_clock()) ELSE s.started_at END,
             deadline = CASE WHEN c.is_taken THEN planq_now() + make_interval(secs => s.timeout_seconds) END,
-            wake_at = CASE WHEN c.is_ready AND NOT c.is_taken THEN planq_now() + planq_wake_grace() END
+            wake_at = CASE WHEN c.is_ready AND NOT c.is_taken AND NOT c.is_held THEN planq_now() + planq_wake_grace() END
         FROM chosen c WHERE s.job_id = c.job_id AND s.round = c.round AND s.index = c.index
-        RETURNING s.tenant_id, s.job_id, s.round, s.index, s.lane, s.tool_name, s.attempt, s.status
+        RETURNING s.tenant_id, s.job_id, s.round, s.index, s.lane, s.tool_name, s.attempt, s.status, c.is_held
     )
     SELECT array_agg(ROW(m.tenant_id, m.job_id, m.round, m.index, m.lane, m.tool_name, m.attempt,
-                         m.status = 'running')::planq_freed ORDER BY m.job_id, m.index)
+                         m.status = 'running', m.is_held, false)::planq_freed ORDER BY m.job_id, m.index)
     INTO v_freed FROM moved m WHERE m.status <> 'pending';
+    FOR h IN
+        SELECT d.job, max(d.room) + count(*) FILTER (WHERE d.was_out)
+                 - (SELECT count(*) FROM unnest(v_freed) f WHERE f.job = d.job) AS room,
+               coalesce(sum(d.take_steps) FILTER (WHERE d.is_free), 0)
+                 - (SELECT count(*) FROM unnest(v_freed) f WHERE f.job = d.job AND f.is_taken) AS takes
+        FROM unnest(p_done) d WHERE d.held_steps > 0 GROUP BY d.job
+    LOOP
+        v_freed := v_freed || ARRAY(
+            SELECT ROW(s.tenant_id, s.job_id, s.round, s.index, s.lane, s.tool_name, s.attempt, s.status = 'running',
+                       false, true)::planq_freed
+            FROM planq_let_follow(h.job, greatest(h.room, 0)::int, planq_wake_grace(), p_lane, h.takes::int, p_worker) s);
+    END LOOP;
     RETURN v_freed;
 END $$;
 
@@ -274,11 +327,18 @@ DECLARE
 BEGIN
     WITH closing AS (
         SELECT d.job, count(*)::int AS count, count(*) = max(d.open_steps) AS is_last,
-               count(*) = max(d.open_steps) AND bool_or(d.take_stage AND d.is_free) AS is_taken
+               count(*) = max(d.open_steps) AND bool_or(d.take_stage AND d.is_free) AS is_taken,
+               (SELECT count(*) FROM unnest(p_freed) f WHERE f.job = d.job AND NOT f.is_held)
+                 - count(*) FILTER (WHERE d.was_out) AS more_out,
+               (SELECT count(*) FILTER (WHERE f.is_held) - count(*) FILTER (WHERE f.was_held)
+                FROM unnest(p_freed) f WHERE f.job = d.job) AS more_held
         FROM unnest(p_done) d GROUP BY d.job
     ), closed AS (
         UPDATE jobs j SET
             open_steps = j.open_steps - c.count,
+            places = CASE WHEN NOT c.is_last THEN j.places END,
+            out_steps = CASE WHEN NOT c.is_last THEN j.out_steps + c.more_out END,
+            held_steps = CASE WHEN NOT c.is_last AND j.places IS NOT NULL THEN j.held_steps + c.more_held ELSE 0 END,
             status = CASE WHEN c.is_last THEN j.after_steps ELSE j.status END,
             round = CASE WHEN c.is_last THEN planq_next_round(j.round, j.after_steps) ELSE j.round END,
             stage_losses = CASE WHEN c.is_last AND j.after_steps = 'planning' THEN 0 ELSE j.stage_losses END,
@@ -364,6 +424,8 @@ DECLARE
     j jobs%ROWTYPE;
     s steps%ROWTYPE;
     v_skipped int := 0;
+    v_needing int[];
+    v_ended int := 0;
     v_ready json := '[]';
     v_status text;
     v_job_status text;
@@ -379,6 +441,9 @@ BEGIN
         WHEN v_succeeded THEN 'succeeded'
         WHEN v_retry_in IS NOT NULL AND coalesce(i.index < j.halt_index, true) THEN 'ready'
         ELSE 'failed' END;
+    IF j.places IS NOT NULL THEN
+        SELECT count(*) INTO v_ended FROM steps WHERE job_id = i.job AND index = i.index AND status = 'running';
+    END IF;
     UPDATE steps SET
         status = v_status,
         output = i.output::json,
@@ -410,8 +475,9 @@ BEGIN
         RETURN json_build_object('applied', true, 'status', v_status, 'job_status', j.status, 'ready', v_ready);
     END IF;
     IF v_status = 'failed' AND j.on_failure = 'record' THEN
-        v_skipped := planq_skip_needing(i.job, i.round, i.index);
-        v_ready := planq_unlock_past(i.job, i.round, i.index);
+        v_needing := planq_skip_needing(i.job, i.round, i.index);
+        v_skipped := cardinality(v_needing);
+        v_ready := planq_unlock_past(i.job, i.round, i.index || v_needing);
     ELSIF v_status = 'failed' THEN
         v_skipped := planq_skip_after(i.job, i.round, i.index);
         UPDATE jobs SET halt_index = least(halt_index, i.index) WHERE id = i.job;
@@ -420,6 +486,9 @@ BEGIN
         IF cardinality(s.dependents) > 0 THEN
             v_ready := planq_unlock(i.job, i.round, s.dependents);
         END IF;
+    END IF;
+    IF j.places IS NOT NULL THEN
+        v_ready := planq_keep_window(i.job, i.round, v_ended, v_ready);
     END IF;
     v_job_status := planq_close_steps(i.job, 1 + v_skipped, CASE WHEN v_status = 'failed' THEN 1 ELSE 0 END);
     RETURN json_build_object('applied', true, 'status', v_status, 'job_status', v_job_status,
@@ -448,10 +517,19 @@ $$;
 CREATE FUNCTION planq_skip_after(p_job uuid, p_round int, p_index int) RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
     v_count int;
+    v_out int;
+    v_held int;
 BEGIN
     -- Claims take a single step and hold no job: what is claimed in this moment goes on, and dooms nothing.
-    PERFORM FROM steps WHERE job_id = p_job AND round = p_round AND index > p_index AND status = 'ready'
-    ORDER BY index FOR NO KEY UPDATE;
+    SELECT count(*) FILTER (WHERE wake_at IS NOT NULL AND NOT joined), count(*) FILTER (WHERE wake_at IS NULL)
+    INTO v_out, v_held FROM (
+        SELECT wake_at, joined FROM steps WHERE job_id = p_job AND round = p_round AND index > p_index AND status = 'ready'
+        ORDER BY index FOR NO KEY UPDATE
+    ) r;
+    IF v_out > 0 OR v_held > 0 THEN
+        UPDATE jobs SET out_steps = out_steps - v_out, held_steps = held_steps - v_held
+        WHERE id = p_job AND places IS NOT NULL;
+    END IF;
     WITH RECURSIVE doomed (index) AS (
         SELECT index FROM steps
         WHERE job_id = p_job AND round = p_round
@@ -468,10 +546,10 @@ BEGIN
 END $$;
 
 -- SkipNeeding: a failure is recorded, so what needs the output of the step `p_index` cannot run, nor what needs the
--- output of that. Returns how many steps were skipped. The caller holds the job's row.
-CREATE FUNCTION planq_skip_needing(p_job uuid, p_round int, p_index int) RETURNS int LANGUAGE plpgsql AS $$
+-- output of that. Returns which steps were skipped. The caller holds the job's row.
+CREATE FUNCTION planq_skip_needing(p_job uuid, p_round int, p_index int) RETURNS int[] LANGUAGE plpgsql AS $$
 DECLARE
-    v_count int;
+    v_skipped int[];
 BEGIN
     WITH RECURSIVE doomed (index, by) AS (
         SELECT d.index, p_index FROM steps f CROSS JOIN LATERAL unnest(f.dependents) AS u (index)
@@ -484,26 +562,24 @@ BEGIN
         CROSS JOIN LATERAL unnest(f.dependents) AS u (index)
         JOIN steps d ON d.job_id = p_job AND d.round = p_round AND d.index = u.index
         WHERE d.status = 'pending' AND f.index = ANY (d.inputs)
+    ), skipped AS (
+        UPDATE steps s SET status = 'skipped', finished_at = planq_clock(), wake_at = NULL,
+            error = json_build_object('code', 'skipped', 'message',
+                format('not run: it needs the output of step %s, which has none', x.by), 'details', '{}'::json)
+        FROM (SELECT index, min(by) AS by FROM doomed GROUP BY index) x
+        WHERE s.job_id = p_job AND s.round = p_round AND s.index = x.index
+        RETURNING s.index
     )
-    UPDATE steps s SET status = 'skipped', finished_at = planq_clock(), wake_at = NULL,
-        error = json_build_object('code', 'skipped', 'message',
-            format('not run: it needs the output of step %s, which has none', x.by), 'details', '{}'::json)
-    FROM (SELECT index, min(by) AS by FROM doomed GROUP BY index) x
-    WHERE s.job_id = p_job AND s.round = p_round AND s.index = x.index;
-    GET DIAGNOSTICS v_count = ROW_COUNT;
-    RETURN v_count;
+    SELECT coalesce(array_agg(k.index), '{}') INTO v_skipped FROM skipped k;
+    RETURN v_skipped;
 END $$;
 
--- Takes off what waits only for its turn the dependencies on the failed step `p_index` and on what was skipped with it.
+-- Takes off what waits only for its turn the dependencies on the steps `p_ended`: one has failed, and the others were skipped
+-- with it just now. What was skipped before, and needs the output of this one, too, has been taken off already.
 -- Returns those that became ready, as planq_unlock does. The caller holds the job's row.
-CREATE FUNCTION planq_unlock_past(p_job uuid, p_round int, p_index int) RETURNS json LANGUAGE sql AS $$
-    WITH RECURSIVE ended (index) AS (
-        SELECT p_index
-        UNION
-        SELECT d.index FROM ended x JOIN steps f ON f.job_id = p_job AND f.round = p_round AND f.index = x.index
-        CROSS JOIN LATERAL unnest(f.dependents) AS u (index)
-        JOIN steps d ON d.job_id = p_job AND d.round = p_round AND d.index = u.index
-        WHERE d.status = 'skipped' AND f.index = ANY (d.inputs)
+CREATE FUNCTION planq_unlock_past(p_job uuid, p_round int, p_ended int[]) RETURNS json LANGUAGE sql AS $$
+    WITH ended (index) AS (
+        SELECT unnest(p_ended)
     ), freed AS (
         SELECT u.index, count(*)::int AS by
         FROM ended x JOIN steps f ON f.job_id = p_job AND f.round = p_round AND f.index = x.index
@@ -528,6 +604,9 @@ $$;
 CREATE FUNCTION planq_close_steps(p_job uuid, p_closed int, p_failed int) RETURNS text LANGUAGE sql AS $$
     UPDATE jobs SET
         open_steps = open_steps - p_closed,
+        places = CASE WHEN open_steps > p_closed THEN places END,
+        out_steps = CASE WHEN open_steps > p_closed THEN out_steps END,
+        held_steps = CASE WHEN open_steps > p_closed THEN held_steps ELSE 0 END,
         failed_steps = failed_steps + CASE on_failure WHEN 'halt' THEN p_failed ELSE 0 END,
         status = CASE WHEN open_steps = p_closed THEN after_steps ELSE status END,
         round = CASE WHEN open_steps = p_closed THEN planq_next_round(round, after_steps) ELSE round END,

@@ -9,7 +9,7 @@ CREATE FUNCTION planq_check_job() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     CASE NEW.status
         WHEN 'queued', 'planning', 'responding' THEN
-            ASSERT NEW.open_steps = 0 AND NEW.open_questions = 0, 'stage_with_open_steps';
+            ASSERT NEW.open_steps = 0 AND NEW.open_questions = 0 AND NEW.held_steps = 0, 'stage_with_open_steps';
             IF NEW.stage_worker IS NULL THEN
                 ASSERT NEW.wake_at IS NOT NULL, 'stage_without_cause';
             ELSE
@@ -18,13 +18,14 @@ BEGIN
             END IF;
         WHEN 'executing', 'input_required' THEN
             ASSERT NEW.open_steps > 0, 'executing_without_steps';
+            ASSERT NEW.held_steps >= 0 AND coalesce(NEW.out_steps >= 0, NEW.held_steps = 0), 'window_differs';
             ASSERT NEW.open_questions >= 0 AND (NEW.open_questions > 0) = (NEW.status = 'input_required'),
                 'questions_differ';
             -- The sweeper gives back only what is a stage: any other job would hold its worker for ever.
             ASSERT NEW.stage_worker IS NULL, 'stage_held_in_vain';
             ASSERT NEW.deadline IS NOT NULL, 'without_deadline';
         ELSE
-            ASSERT NEW.open_steps = 0 AND NEW.open_questions = 0, 'ended_with_open_steps';
+            ASSERT NEW.open_steps = 0 AND NEW.open_questions = 0 AND NEW.held_steps = 0, 'ended_with_open_steps';
             ASSERT NEW.stage_worker IS NULL, 'stage_held_in_vain';
             ASSERT NEW.paused_at IS NULL, 'paused_after_its_end';
     END CASE;
@@ -39,7 +40,6 @@ BEGIN
             ASSERT NEW.pending > 0, 'pending_differs';
         WHEN 'ready' THEN
             ASSERT NEW.pending = 0, 'pending_differs';
-            ASSERT NEW.wake_at IS NOT NULL, 'step_without_cause';
         WHEN 'running' THEN
             ASSERT NEW.pending = 0, 'pending_differs';
             ASSERT NEW.attempt > 0, 'running_without_attempt';

@@ -11,7 +11,7 @@
 -- the caller of an item takes over; `p_lane` is the lane of all callers, `p_seconds` the longest that a stage may take.
 
 -- PlanAccepted, many times. Items: {n, job, attempt, source, body, steps, open, reuses, seconds, calls, spent_calls,
--- spent_input, spent_output, spent_usd, take_steps, take_stage}. `open` counts the steps whose outcome is not taken over
+-- spent_input, spent_output, spent_usd, take_steps, take_stage, ready}. `open` counts the steps whose outcome is not taken over
 -- from another job, `reuses` says whether there are others: those with `reuse_job` have the outcome of that job's step
 -- `reuse_index`. `pending` says for how many steps without an outcome each one waits; those that are `taken` the caller
 -- takes over, `take_steps` says whether there are any. `seconds` is the time that the plan gets, or, where further rounds
@@ -20,8 +20,10 @@
 -- step of the job; `copies` says whether there are any. `reply` is what the model said; `answer`, `output` and
 -- `stop_reason`, where there are any, are what the job ends with after these steps. A guide is a plan without steps; where
 -- it could not be written, `errors` says why.
+-- `ready` counts the open steps that wait for nothing, each of which says its `place` among them; what is beyond the
+-- window is held.
 -- Returns rows (n, result) of those that applied, `result` as planq_take does but without `ready`: that are the steps that
--- wait for nothing. Where the job is paused it is not `is_free`: nothing was taken.
+-- wait for nothing, those within `places` where the job has a window. Where the job is paused it is not `is_free`: nothing was taken.
 -- Where an outcome to take over is gone, {applied: false, gone: true}.
 CREATE FUNCTION planq_accept_plans(p_items json, p_worker uuid, p_seconds float8)
 RETURNS TABLE (n int, result json) LANGUAGE plpgsql
@@ -35,6 +37,7 @@ DECLARE
     v_running CONSTANT text := 'running';
     v_now timestamptz;
     v_steps json;
+    v_places int;
     v_stage planq_stage;
     v_taken json[];
     v_events planq_event[];
@@ -43,9 +46,11 @@ BEGIN
         n int, job uuid, attempt int, source text, body text, steps text, open int, reuses boolean,
         seconds float8, calls text, spent_calls int, spent_input bigint, spent_output bigint, spent_usd numeric,
         take_steps boolean, take_stage boolean, after_steps text, on_failure text, copies boolean, reply text,
-        answer text, output text, stop_reason text, errors text
+        answer text, output text, stop_reason text, errors text, ready int
     ) LOOP
         v_now := planq_clock();
+        v_places := CASE WHEN i.open > planq_least_window()
+            THEN (SELECT planq_places(o.priority) FROM jobs o WHERE o.id = i.job) END;
         v_steps := i.steps::json;
         n := i.n;
         IF i.reuses THEN
@@ -63,6 +68,9 @@ BEGIN
             after_steps = i.after_steps, on_failure = i.on_failure,
             round = round + CASE WHEN i.open = 0 AND i.after_steps = v_planning THEN 1 ELSE 0 END,
             stage_worker = NULL, open_steps = i.open, failed_steps = 0, halt_index = NULL,
+            places = v_places,
+            out_steps = CASE WHEN v_places IS NOT NULL THEN least(i.ready, v_places) END,
+            held_steps = greatest(i.ready - v_places, 0),
             deadline = CASE WHEN i.open > 0 THEN coalesce(
                 CASE WHEN i.after_steps = v_planning THEN rounds_deadline END,
                 coalesce(paused_at, planq_now()) + make_interval(secs => i.seconds)) END,
@@ -102,15 +110,17 @@ BEGIN
                g.arguments::json, g.inputs, g.depends_on, g.dependents, g.pending, g.retries, g.timeout_seconds,
                g.recovery, g.wanted::json, coalesce(g.verbatim, false), g.known IS NOT NULL, g.error::json,
                CASE WHEN g.known IS NOT NULL THEN v_now END,
-               CASE WHEN g.pending = 0 AND NOT g.is_taken AND g.known IS NULL
+               CASE WHEN g.pending = 0 AND NOT g.is_taken AND g.known IS NULL AND NOT g.is_held
                     THEN planq_now() + planq_wake_grace() END,
                CASE WHEN g.is_taken THEN 1 ELSE 0 END,
                CASE WHEN g.is_taken THEN p_worker END,
                CASE WHEN g.is_taken THEN v_now END,
                CASE WHEN g.is_taken THEN planq_now() + make_interval(secs => g.timeout_seconds) END
         FROM (
-            SELECT r.*, r.taken AND j.is_free AS is_taken FROM json_to_recordset(v_steps) AS r (
-                index int, kind text, tool_name text, lane text, effect text, arguments text, inputs int[],
+            SELECT r.*, coalesce(r.place > v_places, false) AS is_held,
+                r.taken AND j.is_free AND coalesce(r.place <= v_places, true) AS is_taken
+            FROM json_to_recordset(v_steps) AS r (
+                index int, place int, kind text, tool_name text, lane text, effect text, arguments text, inputs int[],
                 depends_on int[], dependents int[], pending int, retries int, timeout_seconds float8,
                 recovery text, wanted text, taken boolean, verbatim boolean, known text, error text
             )
@@ -139,7 +149,7 @@ BEGIN
         result := json_build_object(
             'applied', true, 'job_status', j.status, 'is_free', j.is_free,
             'stage_attempt', coalesce(v_stage.attempt, j.stage_attempt),
-            'taken', array_to_json(v_taken), 'stage', v_stage.claim);
+            'taken', array_to_json(v_taken), 'stage', v_stage.claim, 'places', v_places);
         RETURN NEXT;
     END LOOP;
     PERFORM planq_append_events(v_events);

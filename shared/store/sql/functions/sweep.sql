@@ -164,6 +164,7 @@ BEGIN
     PERFORM planq_append_event(j.tenant_id, p_job, 'step_released',
         json_build_object('round', p_round, 'index', p_index, 'attempt', p_attempt));
     IF s.status = 'skipped' THEN
+        UPDATE jobs SET out_steps = out_steps - 1 WHERE id = p_job AND places IS NOT NULL;
         RETURN json_build_object('applied', true, 'status', s.status, 'ready', '[]'::json,
             'stage_attempt', j.stage_attempt,
             'job_status', planq_close_steps(p_job, 1 + planq_skip_after(p_job, p_round, p_index), 0));

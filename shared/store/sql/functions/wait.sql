@@ -29,7 +29,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    UPDATE jobs SET deadline = deadline + p_delay,
+    UPDATE jobs SET deadline = deadline + p_delay, out_steps = out_steps - 1,
         expires_at = expires_at + CASE WHEN parent_job_id IS NULL THEN p_delay ELSE interval '0' END
     WHERE id = p_job;
     PERFORM planq_append_event(j.tenant_id, p_job, 'step_waiting',
@@ -99,7 +99,8 @@ BEGIN
             coalesce(q.asked_of, 'anyone'), q.asked_ids, q.call, planq_now(), planq_now())
     ON CONFLICT (id) DO UPDATE SET attempt = excluded.attempt, details = excluded.details, asked_of = excluded.asked_of,
         asked_ids = excluded.asked_ids, waiting_since = excluded.waiting_since;
-    UPDATE jobs SET status = 'input_required', open_questions = open_questions + 1 WHERE id = p_job;
+    UPDATE jobs SET status = 'input_required', open_questions = open_questions + 1, out_steps = out_steps - 1
+    WHERE id = p_job;
     PERFORM planq_shift_lineage(p_job, v_wait);
     PERFORM planq_append_event(j.tenant_id, p_job, 'step_asking', json_build_object(
         'round', p_round, 'index', p_index, 'attempt', p_attempt, 'error', p_error,
@@ -205,7 +206,7 @@ BEGIN
     END IF;
     UPDATE steps SET status = 'running', elicitation_id = NULL, wake_at = NULL, in_doubt = false, deadline = planq_now()
     WHERE job_id = q.job_id AND index = q.step_index;
-    UPDATE jobs SET open_questions = open_questions - 1,
+    UPDATE jobs SET open_questions = open_questions - 1, out_steps = out_steps + 1,
         status = CASE WHEN open_questions = 1 THEN 'executing' ELSE status END
     WHERE id = q.job_id;
     -- While the job is paused the wait stands still, and resuming moves the deadlines by the whole pause.

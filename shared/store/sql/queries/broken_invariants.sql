@@ -9,6 +9,8 @@ WITH unfinished AS (
            count(s.index) FILTER (WHERE s.status = 'failed' AND j.on_failure = 'halt' AND NOT s.is_known)::int AS failed_steps,
            min(s.index) FILTER (WHERE s.status = 'failed' AND j.on_failure = 'halt' AND NOT s.is_known) AS halt_index,
            count(s.index) FILTER (WHERE s.status IN ('ready', 'running', 'waiting'))::int AS movable,
+           count(s.index) FILTER (WHERE s.status = 'running' OR (s.status = 'ready' AND s.wake_at IS NOT NULL))::int AS out_steps,
+           count(s.index) FILTER (WHERE s.status = 'ready' AND s.wake_at IS NULL)::int AS held_steps,
            count(s.index) FILTER (WHERE s.status = 'waiting' AND s.elicitation_id IS NOT NULL)::int AS questions
     FROM unfinished j LEFT JOIN steps s ON s.job_id = j.id AND s.round = j.round
     GROUP BY j.id
@@ -107,6 +109,11 @@ WHERE status IN ('queued', 'planning', 'responding') AND wake_at > greatest(run_
 UNION ALL
 SELECT 'counter_differs', j.id, NULL FROM unfinished j JOIN counted c ON c.id = j.id
 WHERE j.status IN ('executing', 'input_required') AND (j.open_steps, j.failed_steps) <> (c.open_steps, c.failed_steps)
+UNION ALL
+-- What is ready and not out is held and counted: it follows as places come free, by the commits that free them.
+SELECT 'window_differs', j.id, NULL FROM unfinished j JOIN counted c ON c.id = j.id
+WHERE j.status IN ('executing', 'input_required')
+  AND (coalesce(j.out_steps, c.out_steps), j.held_steps) <> (c.out_steps, c.held_steps)
 UNION ALL
 SELECT 'halt_differs', j.id, NULL FROM unfinished j JOIN counted c ON c.id = j.id
 WHERE j.status IN ('executing', 'input_required') AND j.halt_index IS DISTINCT FROM c.halt_index

@@ -94,4 +94,4 @@ SELECT 'bulk', 'unfinished', coalesce(sum(n), 0)::int FROM unfinished WHERE prio
 UNION ALL
 SELECT 'delivery', status, count(*)::int FROM deliveries WHERE status IN ('pending', 'sending') GROUP BY status
 UNION ALL
-SELECT 'bulk', 'window', planq_bulk_window(%(lease_seconds)s)
+SELECT 'bulk', 'window', planq_window('bulk', %(lease_seconds)s)
