@@ -24,7 +24,7 @@ pytestmark = pytest.mark.whole  # `make check` runs these
 ROOT = Path(__file__).parents[2]
 MAX_FILE = 600
 MAX_FUNCTION = 100
-MAX_KERNEL = 7_000
+MAX_KERNEL = 7_300
 
 # One line an exception, with its reason.
 LONG_FILES: dict[str, str] = {}
@@ -105,8 +105,8 @@ def test_the_kernel_stays_small() -> None:
     files = [file for path in paths for file in (sorted(path.rglob("*.py")) or [path.with_suffix(".py")])]
     transitions = sorted((ROOT / "shared/store/sql/functions").glob("*.sql"))
     # Conversations and batches stand on the kernel: their jobs are like any other. Rates and intake know no jobs,
-    # deliveries begin where these end, and by the load batches are held back.
-    above = ("batch", "conversation", "delivery", "intake", "load", "rates")
+    # and deliveries begin where these end.
+    above = ("batch", "conversation", "delivery", "intake", "rates")
     files += [ROOT / "shared/store/sql/types.sql", *(file for file in transitions if file.stem not in above)]
     assert sum(map(lines_of_code, files)) <= MAX_KERNEL
 
