@@ -18,6 +18,7 @@ from shared.data_folder import LEAST_FREE_BYTES, lacks_space
 from shared.domain.errors import DatabaseUnavailable, capped
 from shared.domain.jobs.states import Lane
 from shared.store.database import Database, Row
+from shared.store.event_log import EventLog
 from shared.store.jobs.worker_registry import WorkerRegistry
 
 _FRESH_SECONDS = 1.0
@@ -78,8 +79,19 @@ class ReadinessChecks:
             return self._kept[1]
 
     async def _check(self) -> dict[str, Any]:
-        workers, broker, rates = await asyncio.gather(self._workers(), self._broker(), self._rates())
-        return {**self._seen(workers), "broker": broker, "rates": _yes(rates), **self._disk()}
+        workers, broker, rates, events = await asyncio.gather(
+            self._workers(), self._broker(), self._rates(), self._events()
+        )
+        told = {"rates": _yes(rates), "events": _yes(events)}  # jobs run however these are
+        return {**self._seen(workers), "broker": broker, **told, **self._disk()}
+
+    async def _events(self) -> str:
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                holder = await EventLog(self._database).holder()
+        except (DatabaseUnavailable, TimeoutError):
+            return "not known while the database does not answer"
+        return "read as they are committed" if holder is None else f"{holder}; streams wait for its end"
 
     def _seen(self, workers: Sequence[Row] | str) -> dict[str, Any]:
         """Return what the database's answer says of it and of the workers; a text is why there is none."""

@@ -50,6 +50,7 @@ _TELLING = 32
 _JOIN_SECONDS = 10.0
 _WATCH_SECONDS = 30.0
 _WATCH_EVERY_SECONDS = 10.0
+_ASK_EVERY_SECONDS = 5.0
 _ENDINGS = frozenset(f"job_{status}" for status in TERMINAL_JOB)
 
 
@@ -190,6 +191,8 @@ class Streams:
         self._wake = asyncio.Event()
         self._is_closed = False
         self._is_away = False
+        self._asked_at = 0.0
+        self._held_by: int | None = None
 
     def __len__(self) -> int:
         """Return how many streams are open."""
@@ -320,11 +323,24 @@ class Streams:
             limit=_MOST_EVENTS,
         )
         self._reached = fresh.horizon, fresh.reached
+        await self._tell_of_holder()
         for one in fresh.found:
             self._put(one)
         is_behind = fresh.reached != fresh.horizon.position
         self._conclude(fresh, is_behind=is_behind)
         return is_behind
+
+    async def _tell_of_holder(self) -> None:
+        """Say it once for each transaction that holds events back: nothing else shows why streams are silent."""
+        if monotonic() < self._asked_at:
+            return
+        self._asked_at = monotonic() + _ASK_EVERY_SECONDS
+        holder = await self._log.holder()
+        by = None if holder is None else holder.pid or 0
+        if holder is not None and by != self._held_by:
+            about = {"pid": holder.pid, "application": holder.application, "database": holder.database}
+            _log.warning("events_held_back", extra={**about, "seconds": round(holder.seconds)})
+        self._held_by = by
 
     def _put(self, one: LoggedEvent | TextPiece) -> None:
         if isinstance(one, TextPiece):

@@ -300,13 +300,20 @@ def _messages(broker_url: str) -> tuple[dict[str, int], int]:
 
 
 def _event_log(settings: Settings) -> Finding:
-    """Look for events of another server, which a restored dump brings with it."""
-    from shared.store.event_log import EventLog
+    """Look for events of another server, which a restored dump brings with it, and for what holds events back."""
+    from shared.store.event_log import EventLog, OpenTransaction
+
+    async def ask(database: Database) -> tuple[int, OpenTransaction | None]:
+        log = EventLog(database)
+        return await log.ahead(), await log.holder()
 
     try:
-        ahead = _asked(settings, lambda database: EventLog(database).ahead())
+        ahead, holder = _asked(settings, ask)
     except PlanqError as error:
         return Finding("event log", False, error.message, "check that the database runs")
+    if holder is not None:
+        advice = "end it" if holder.pid is None else f"end it there, or by SELECT pg_terminate_backend({holder.pid})"
+        return Finding("event log", False, f"{holder}, so that no stream is told anything", advice)
     if not ahead:
         return Finding("event log", True, "in the order of this server's transactions")
     found = f"{ahead} event{'' if ahead == 1 else 's'} of another server, which nobody is sent"

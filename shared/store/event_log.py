@@ -50,6 +50,25 @@ class FreshEvents:
     found: Sequence[LoggedEvent | TextPiece]
 
 
+HELD_SECONDS = 10.0
+"""A transaction that has written and is open for longer is told of: statements of planq take a part of a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """The transaction that holds events back, for so many seconds; `pid` is None where no session has it open."""
+
+    pid: int | None
+    application: str
+    database: str
+    seconds: float
+
+    def __str__(self) -> str:
+        process = "" if self.pid is None else f" (process {self.pid})"
+        who = f"{self.application[:80] or 'a session without a name'}{process} in the database {self.database}"
+        return f"held back by a transaction that {who} has kept open for {self.seconds:.0f} s"
+
+
 class EventLog:
     """Reads events in an order in which none comes in before one that was read."""
 
@@ -191,6 +210,14 @@ class EventLog:
             with_children=with_children,
         )
         return row is not None and row["found"]
+
+    async def holder(self) -> OpenTransaction | None:
+        """Return what has held events back for `HELD_SECONDS`, None where nothing has.
+
+        Nothing that was committed after it is read before it ends. Raises `DatabaseUnavailable`.
+        """
+        row = await self._database.fetch_one("events_held_back", seconds=HELD_SECONDS)
+        return None if row is None else OpenTransaction(**row)
 
     async def ahead(self) -> int:
         """Return how many events the server will only come to: they are from a backup of another one.

@@ -51,6 +51,7 @@ def test_ready_needs_a_live_worker_for_each_lane(make_api: MakeApi) -> None:
         "database": True,
         "broker": True,
         "rates": True,
+        "events": True,
         "worker_io": True,
         "worker_cpu": False,
     }

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -21,6 +22,7 @@ from shared.store.database import Database
 from shared.store.ids import new_id
 from shared.store.texts import PostgresTexts
 from tests.integration.api.conftest import Api, MakeApi, a_key, end_key, problem_of, search
+from tests.support.clock import move_clock
 from tests.support.conversations import message
 from tests.support.sse import Frame, frames
 from tests.support.waiting import eventually
@@ -370,3 +372,30 @@ def test_who_does_not_prefer_json_gets_the_stream(api: Api, accept: str) -> None
     found = api.http.get(f"/jobs/{job}/events?follow=false", headers={"Accept": accept})
 
     assert found.headers["Content-Type"].startswith("text/event-stream")
+
+
+def test_a_transaction_that_holds_events_back_is_named(
+    api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Streams were silent, and nothing said why."""
+    monkeypatch.setattr(streams, "_ASK_EVERY_SECONDS", 0.0)
+
+    def told() -> str:
+        check = api.http.get("/readyz").json()["checks"]["events"]
+        assert check["ok"], "jobs run all the same"
+        return str(check["detail"])
+
+    def logged() -> list[tuple[int, str]]:
+        found = [vars(one) for one in caplog.records if one.getMessage() == "events_held_back"]
+        return [(one["pid"], one["application"]) for one in found]
+
+    assert told() == "read as they are committed"
+    with psycopg.connect(api.settings.database_url, application_name="night load") as holder:
+        holder.execute("SELECT pg_current_xact_id()")
+        api.jobs.run(lambda database: move_clock(database, timedelta(minutes=1)))
+        pid = holder.info.backend_pid
+        with following(api, "/events"):
+            assert eventually(logged) == [(pid, "night load")]
+        eventually(lambda: f"night load (process {pid})" in told(), what="the process is named")
+
+    eventually(lambda: told() == "read as they are committed", what="nothing holds events back any more")

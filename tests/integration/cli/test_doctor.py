@@ -22,6 +22,7 @@ from shared.domain.jobs.states import Lane
 from shared.store.database import Database
 from shared.store.ids import new_id
 from shared.store.jobs.worker_registry import WorkerRegistry
+from tests.support.clock import move_clock
 from tests.support.ended import ended
 from tests.support.ports import free_port
 from tests.support.refusing import REFUSALS
@@ -256,6 +257,25 @@ def test_events_of_another_server_are_told_with_the_page_that_helps(
 
     assert (found["ok"], found["found"]) == (False, "1 event of another server, which nobody is sent")
     assert "docs/operations.md" in found["advice"]
+
+
+def test_a_transaction_that_holds_events_back_is_told(doctor: Doctor, database_url: str, valkey_url: str) -> None:
+    env = {"DATABASE_URL": database_url, "BROKER_URL": valkey_url}
+
+    async def later() -> None:
+        async with Database(database_url, max_connections=1) as database:
+            await move_clock(database, timedelta(minutes=1))
+
+    with psycopg.connect(database_url, application_name="night load") as holder:
+        holder.execute("SELECT pg_current_xact_id()")
+        asyncio.run(later())
+        pid = holder.info.backend_pid
+        found = checks(doctor("--json", **env))["event log"]
+
+    assert not found["ok"]
+    assert f"night load (process {pid}) in the database" in found["found"]
+    assert f"pg_terminate_backend({pid})" in found["advice"]
+    assert checks(doctor("--json", **env))["event log"]["ok"]
 
 
 def test_each_worker_is_told_with_its_lane_and_a_loop_that_lags_is_a_warning(

@@ -130,3 +130,14 @@ SELECT EXISTS (
 -- name: events_ahead
 -- How many events come from transactions that this server has not had yet: those of a backup of another one.
 SELECT count(*)::int AS n FROM events WHERE xid >= pg_snapshot_xmax(pg_current_snapshot())
+
+-- name: events_held_back
+-- The transaction that has been open longest and has written, if it has been for so long, of this database or another one of the
+-- server: no event of a later one is read before it ends. Of a session that this user may not look at nothing is known.
+SELECT pid, application_name AS application, datname AS database, extract(epoch FROM planq_now() - xact_start)::float8 AS seconds
+FROM pg_stat_activity
+WHERE backend_xid IS NOT NULL AND xact_start < planq_now() - make_interval(secs => %(seconds)s)
+UNION ALL
+SELECT NULL, 'a prepared transaction, ' || gid, database, extract(epoch FROM planq_now() - prepared)::float8
+FROM pg_prepared_xacts WHERE prepared < planq_now() - make_interval(secs => %(seconds)s)
+ORDER BY seconds DESC LIMIT 1
