@@ -9,7 +9,7 @@ from uuid import UUID
 
 from shared.domain.agents.document import read_agent
 from shared.domain.agents.warnings import Warned, job_warning
-from shared.domain.errors import as_agent_error
+from shared.domain.errors import AGENT_TIMEOUTS, TimedOut
 from shared.domain.jobs.states import Effect, JobStatus, StepStatus
 from shared.domain.jobs.steps import PlannedStep
 from shared.domain.values.encoding import JsonText
@@ -103,9 +103,9 @@ def _agent_error(stored: Any) -> Any:
     if stored is None:
         return None
     error = parsed(stored.body.decode("utf-8", "surrogatepass")) if isinstance(stored, JsonText) else stored
-    if (code := as_agent_error(error["code"])) == error["code"]:
+    if (code := error["code"]) not in AGENT_TIMEOUTS or code == TimedOut.code:
         return stored
-    return {**error, "code": code, "details": {**(error.get("details") or {}), "cause": error["code"]}}
+    return {**error, "code": TimedOut.code, "details": {**(error.get("details") or {}), "cause": code}}
 
 
 def _warnings(row: Row) -> list[_Document]:

@@ -250,7 +250,7 @@ _BY_STATUS: Mapping[int, Sequence[type[PlanqError]]] = {
         domain.UnknownTool,
         domain.UnknownAgent,
     ),
-    429: (domain.RateLimited, domain.HostBusy, domain.TooManyQuestions),
+    429: (domain.RateLimited, domain.HostBusy, domain.TooManyQuestions, domain.StorageFull),
     500: (domain.InternalFault, domain.Misconfigured),
     502: (domain.InvalidOutput, domain.AuthFailed, domain.ToolFailed, domain.ModelRefused, domain.ContextExceeded),
     503: (

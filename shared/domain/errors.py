@@ -32,6 +32,7 @@
     │   ├── AuthFailed            auth                  a credential was refused
     │   ├── PolicyDenied          policy                a rule of ours forbids it (SSRF guard, limits)
     │   ├── TooManyQuestions      too_many_questions    the tenant has as many open questions as it may
+    │   ├── StorageFull           storage_full          the tenant keeps as many bytes as it may
     │   ├── UnknownTool           unknown_tool          no worker offers the tool
     │   ├── UnknownAgent          unknown_agent         there is no such agent (any more)
     │   ├── DepthExceeded         depth_exceeded        a child job would be nested too deeply
@@ -72,14 +73,6 @@ def storable(text: str) -> str:
     return text.replace("\x00", "\ufffd").encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
-def as_agent_error(code: str) -> str:
-    """Return the code that an agent's caller gets for its error: `timeout`, whichever time it ran out of.
-
-    All others stay as they are.
-    """
-    return TimedOut.code if code in AGENT_TIMEOUTS else code
-
-
 def capped(text: str, limit: int = MAX_MESSAGE_CHARS) -> str:
     """Return `text` as storable Unicode, cut to `limit` characters with a mark that says how much is missing."""
     text = storable(text)
@@ -91,7 +84,7 @@ def capped(text: str, limit: int = MAX_MESSAGE_CHARS) -> str:
 AGENT_TIMEOUTS = frozenset(
     {"timeout", "first_token_timeout", "queue_timeout", "plan_timeout", "job_timeout", "human_wait_timeout"}
 )
-"""Codes of jobs and steps that ran out of time."""
+"""Codes of jobs and steps that ran out of time; an agent's caller gets `timeout` for all of them."""
 
 
 class PlanqError(Exception):
@@ -412,6 +405,15 @@ class TooManyQuestions(ExecutionFailed):
     """
 
     code = "too_many_questions"
+
+
+class StorageFull(ExecutionFailed):
+    """A tenant would keep more bytes of large outputs and artifacts than it may (`max_stored_bytes`).
+
+    To do: keep jobs for a shorter time, or ask an operator for more.
+    """
+
+    code = "storage_full"
 
 
 class UnknownTool(ExecutionFailed):

@@ -16,7 +16,8 @@ class Payloads(Protocol):
         """Store bytes and return their SHA-256; the same bytes again change nothing but the time of the last put.
 
         `preview` is the JSON of what is shown of them where the whole would be too much. Called right before the
-        transaction that refers to them, outside of any.
+        transaction that refers to them, outside of any. Raises `StorageFull`, and stores nothing, where the tenant
+        would keep more than it may.
         """
         ...
 

@@ -336,14 +336,12 @@ class Database:
         """Run a named statement and return how many rows it touched."""
         return (await self._run(query(name), params))[1]
 
-    async def execute_large(self, name: str, /, **params: Any) -> int:
-        """Do what `execute` does, with megabytes of parameters, over a connection that is then replaced.
+    def replace_after_use(self, connection: psycopg.AsyncConnection[DictRow]) -> None:
+        """Have a connection that carries megabytes of parameters be replaced when it comes back.
 
         libpq gathers a statement in memory that it keeps, and doubles, until the connection ends.
         """
-        async with self.connection() as connection:
-            connection._expire_at = 0.0  # what psycopg_pool 3.3 looks at when it is returned
-            return (await _execute(connection, query(name), params)).rowcount
+        connection._expire_at = 0.0  # what psycopg_pool 3.3 looks at when it is returned
 
     async def call(self, function: str, *arguments: Any) -> Any:
         """Call one of our SQL functions and return its single value; `function` is a name of ours, never input."""

@@ -25,8 +25,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from shared.domain.errors import StorageUnavailable
-from shared.store.database import Database, Row
+from shared.domain.errors import StorageFull, StorageUnavailable
+from shared.domain.results.artifacts import MAX_STORED_BYTES
+from shared.store.database import Database, Row, query
 from shared.store.objects import ObjectStore
 
 _log = logging.getLogger("planq.store")
@@ -65,11 +66,15 @@ class PayloadStore:
         """Store bytes and return their SHA-256, as the port says.
 
         While the object store does not answer, PostgreSQL takes the bytes: what a tool has returned is not lost.
+        New ones are compared with the tenant's bound before they are sent, and again under a lock: others are sent
+        meanwhile.
         """
         digest = await _sha256(body)
         known = await self._database.fetch_one("touch_payload", tenant_id=tenant_id, hash=digest)
         if known is not None and await self._is_whole(known, digest):
             return digest
+        if known is None:
+            await self._check_room(tenant_id, len(body))
         row = {
             "tenant_id": tenant_id,
             "hash": digest,
@@ -83,9 +88,26 @@ class PayloadStore:
                 return digest
             except StorageUnavailable as error:
                 _log.warning("payload_kept_in_database", extra={"bytes": len(body), "reason": error.message})
-        execute = self._database.execute if len(body) <= _LARGE else self._database.execute_large
-        await execute("put_payload", **row, body=body)
+        await self._insert(query("put_payload"), {**row, "body": body})
         return digest
+
+    async def _check_room(self, tenant_id: str, wanted: int) -> None:
+        given = {"tenant_id": tenant_id, "most": MAX_STORED_BYTES}
+        _check_fits(await self._database.fetch_one("stored_bytes", **given), wanted)
+
+    async def _insert(self, statement: bytes, row: dict[str, Any]) -> int:
+        """Store a row, and return how many it is; where its bytes are too many for the tenant, nothing is stored."""
+        given = {"tenant_id": row["tenant_id"], "most": MAX_STORED_BYTES}
+        async with self._database.connection() as connection, connection.transaction():
+            if len(row.get("body", b"")) > _LARGE:
+                self._database.replace_after_use(connection)
+            count = (await connection.execute(statement, row)).rowcount
+            if row["instead_of"] is None:
+                await connection.execute(
+                    query("lock_stored_bytes"), given
+                )  # apart: what others stored counts after it
+                _check_fits(await (await connection.execute(query("stored_bytes"), given)).fetchone(), 0)
+        return count
 
     async def get(self, tenant_id: str, digest: bytes) -> bytes:
         """Return a payload's bytes, as the port says."""
@@ -221,8 +243,19 @@ class PayloadStore:
         location = f"{digest[:2]}/{digest}-{uuid4().hex[:12]}"
         await self._database.execute("note_object", location=location, tenant_id=row["tenant_id"])
         await objects.put(location, body)
-        if not await self._database.execute("put_object_payload", **row, location=location):
+        if not await self._insert(query("put_object_payload"), {**row, "location": location}):
             raise StorageUnavailable(f"the object {location} took so long to write that it was given up")
+
+
+def _check_fits(found: Row | None, wanted: int) -> None:
+    """Raise `StorageFull` where a tenant that keeps so much may not keep so many bytes more."""
+    if found is not None and found["bytes"] + wanted > found["most"]:
+        raise StorageFull(
+            f"expected at most {found['most']} bytes of large outputs and artifacts of the tenant, found "
+            f"{found['bytes'] + wanted} with this one",
+            limit=found["most"],
+            actual=found["bytes"] + wanted,
+        )
 
 
 def _gone(digest: bytes) -> StorageUnavailable:

@@ -6,10 +6,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, LargeBinary, Text
+from sqlalchemy import BigInteger, Column, ForeignKey, Identity, Index, Integer, LargeBinary, Text
 from sqlmodel import Field, SQLModel
 
-from shared.store.columns import flag_column, json_column, text_column, texts_column, time_column
+from shared.store.columns import bigint_column, flag_column, json_column, text_column, texts_column, time_column
 
 
 class TenantRow(SQLModel, table=True):
@@ -76,6 +76,24 @@ class TenantPlace(SQLModel, table=True):
     process: UUID = Field(primary_key=True)
     held: int = Field(sa_column=Column(Integer, nullable=False))
     until: datetime = time_column(nullable=False)
+
+
+class StoredBytes(SQLModel, table=True):
+    """How many bytes of payloads and artifacts a tenant kept when changes were added up (`planq_stored_bytes`)."""
+
+    __tablename__ = "stored_bytes"
+    tenant_id: str = text_column(primary_key=True)
+    bytes: int = bigint_column()
+
+
+class StoredByteChange(SQLModel, table=True):
+    """What one statement has added to the bytes that a tenant keeps, or removed from them."""
+
+    __tablename__ = "stored_byte_changes"
+    __table_args__ = (Index("ix_stored_byte_changes_tenant_id", "tenant_id"),)
+    id: int = Field(sa_column=Column(BigInteger, Identity(always=True), primary_key=True))
+    tenant_id: str = text_column()
+    bytes: int = bigint_column()
 
 
 class RateMark(SQLModel, table=True):

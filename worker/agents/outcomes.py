@@ -26,7 +26,6 @@ from shared.domain.errors import (
     UnknownAgent,
     UnknownTool,
     WorkerLost,
-    as_agent_error,
     capped,
 )
 from shared.domain.jobs.states import JobStatus
@@ -98,7 +97,7 @@ def error_of(child: ChildOutcome) -> dict[str, Any] | None:
 
 def shown_error(error: ErrorRecord) -> dict[str, Any]:
     """Return an error as the entries of an orchestration show it."""
-    return {"code": as_agent_error(error.code), "message": error.message}
+    return {"code": TimedOut.code if error.code in AGENT_TIMEOUTS else error.code, "message": error.message}
 
 
 def agent_result(child: ChildOutcome, result_key: str = "") -> AgentResult:

@@ -23,6 +23,7 @@ from shared.domain.errors import (
     InternalFault,
     OutcomeUnknown,
     RateLimited,
+    StorageFull,
     StorageUnavailable,
     TimedOut,
     TooManyQuestions,
@@ -125,7 +126,10 @@ class StepRunner:
             )
         output = outcome.output
         unit = await self._rest_of_unit(claim, output, chain, since)
-        result = await persist(lambda: self._succeed(claim, output, unit, chain))
+        try:
+            result = await persist(lambda: self._succeed(claim, output, unit, chain))
+        except StorageFull as error:
+            return await self.break_off(claim, error, chain, since=since)
         _log_transition("step_succeeded", claim, result.applied)
         if not result.applied:
             return await self._tell_late(Carried.by(claim, result), claim, output)

@@ -23,6 +23,9 @@ ENVELOPE_TYPES = frozenset({"cli"})
 SHAPES = frozenset({"table", "chart", "form"})
 """The types that planq itself tells by their shape; a tag that means one is spelt so, in whatever case it came."""
 
+MAX_STORED_BYTES = 100 * 1024**3
+"""Of large outputs and artifacts of a tenant whose configuration does not say it."""
+
 MAX_ID = 255
 """Longer ids do not fit an index entry of PostgreSQL for certain; such an output is kept, but not as an artifact."""
 

@@ -17,6 +17,7 @@ from shared.domain.jobs.states import Strategy
 from shared.domain.models.names import MODEL_PATTERN, check_model_name
 from shared.domain.plan.document import WHOLE
 from shared.domain.references.grammar import walk_strings
+from shared.domain.results.artifacts import MAX_STORED_BYTES
 from shared.domain.tenants.prompt import check_tenant_prompt
 from shared.domain.tools.policy import read_tool_policy
 from shared.domain.values.pointers import to_pointer
@@ -118,6 +119,9 @@ class TenantConfig(BaseModel):
     )
     max_reminders: Annotated[int, Field(ge=1, le=1_000_000), WHOLE] = Field(
         default=MAX_REMINDERS, description="Reminders of all its users that are still to come."
+    )
+    max_stored_bytes: Annotated[int, Field(ge=1_000_000, le=10**15), WHOLE] = Field(
+        default=MAX_STORED_BYTES, description="Bytes of its large outputs and its artifacts that are kept."
     )
     max_endpoints: Annotated[int, Field(ge=1, le=200), WHOLE] = Field(
         default=50, description="Endpoints of webhooks; each end of a job may write so many deliveries."

@@ -446,6 +446,7 @@ class WorkerRegistry:
         await self._database.execute("forget_suspects")
         await self._database.execute("forget_texts")
         await self._database.execute("forget_watches")
+        await self._database.execute("add_up_stored_bytes")
         await self._database.execute("retire_tools", lease_seconds=self._lease_seconds)
         await fail_lost_lines(self._database, _LOST_LINES_AT_ONCE)
 

@@ -327,3 +327,19 @@ def test_a_large_artifact_is_kept_as_a_payload(play: Callable[..., Any]) -> None
         assert json.loads(await payloads.get("default", step["payload_hash"]))["artifact_id"] == "big"
 
     play(scenario, (report,))
+
+
+def test_a_step_whose_output_does_not_fit_its_tenant_fails_and_stores_nothing(play: Callable[..., Any]) -> None:
+    async def scenario(harness: Harness, counting: Counting) -> Any:
+        async with harness.database.connection() as connection:
+            await connection.execute(
+                b"UPDATE tenants SET config = '{\"max_stored_bytes\": 1500000}' WHERE id = 'default'"
+            )
+        job, steps = await harness.run(plan=plan(("dump", {"megabytes": 1}), ("dump", {"megabytes": 2})))
+        kept = await harness.database.fetch_one("stored_bytes", tenant_id="default", most=0)
+        return job["status"], [step["error"] and step["error"]["code"] for step in steps], kept
+
+    status, codes, kept = play(scenario)
+
+    assert (status, codes) == ("completed", [None, "storage_full"])
+    assert MB < kept["bytes"] < kept["most"] == 1_500_000

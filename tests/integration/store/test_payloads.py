@@ -392,11 +392,18 @@ def test_a_file_and_its_names_are_on_the_disk_before_a_row_refers_to_it(
             done.append(name)
             return await execute(name, **parameters)
 
+        insert = payloads._insert
+
+        async def inserted(statement: bytes, row: dict[str, Any]) -> int:
+            done.append("the row")
+            return await insert(statement, row)
+
         monkeypatch.setattr(database, "execute", executed)
+        monkeypatch.setattr(payloads, "_insert", inserted)
         await payloads.put("default", BODY, PREVIEW)
         (file,) = files_in(tmp_path)
         known, folder, root = str(file), str(file.parent), str(file.parents[1])
-        assert done == ["note_object", root, known, folder, "put_object_payload"]
+        assert done == ["note_object", root, known, folder, "the row"]
 
     play(scenario)
 

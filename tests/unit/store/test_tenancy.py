@@ -86,6 +86,7 @@ ENGINE = {
 
 ALL_TENANTS = {
     "broken_invariants": "a check of the whole database",
+    "add_up_stored_bytes": "a sweep, each change to the number of its tenant",
     "collect_payloads": "the collector of unused payloads, each compared within its tenant",
     "count_unfinished": "numbers of a deployment, for its operator",
     "forget_places": "what processes have left that are gone",

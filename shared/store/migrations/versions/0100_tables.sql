@@ -147,6 +147,21 @@ CREATE UNLOGGED TABLE tenant_places (
     CONSTRAINT pk_tenant_places PRIMARY KEY (tenant_id, kind, process)
 );
 
+CREATE TABLE stored_bytes (
+    tenant_id TEXT NOT NULL,
+    bytes BIGINT DEFAULT 0 NOT NULL,
+    CONSTRAINT pk_stored_bytes PRIMARY KEY (tenant_id)
+);
+
+CREATE TABLE stored_byte_changes (
+    id BIGINT GENERATED ALWAYS AS IDENTITY,
+    tenant_id TEXT NOT NULL,
+    bytes BIGINT DEFAULT 0 NOT NULL,
+    CONSTRAINT pk_stored_byte_changes PRIMARY KEY (id)
+);
+
+CREATE INDEX ix_stored_byte_changes_tenant_id ON stored_byte_changes (tenant_id);
+
 CREATE UNLOGGED TABLE rate_marks (
     tenant_id TEXT NOT NULL,
     number BIGINT NOT NULL,

@@ -75,3 +75,22 @@ WITH page AS MATERIALIZED (
 )
 SELECT created_at, hash, tenant_id, (SELECT count(*) FROM gone)::int AS removed FROM page
 ORDER BY page.created_at DESC, page.hash DESC, page.tenant_id DESC LIMIT 1
+
+-- name: lock_stored_bytes
+-- Lets those who have stored something of one tenant take turns in looking whether it fits, until the transaction ends.
+SELECT pg_advisory_xact_lock(hashtextextended('planq.stored/' || %(tenant_id)s, 0))
+
+-- name: stored_bytes
+-- How many bytes a tenant keeps, and how many it may.
+SELECT planq_stored_bytes(t.id) AS bytes, coalesce((t.config ->> 'max_stored_bytes')::bigint, %(most)s::bigint) AS most
+FROM tenants t WHERE t.id = %(tenant_id)s
+
+-- name: add_up_stored_bytes
+-- Adds up what has changed in the bytes that tenants keep; what is just being written stays for the next time.
+WITH moved AS (
+    DELETE FROM stored_byte_changes WHERE id IN (
+        SELECT id FROM stored_byte_changes ORDER BY id LIMIT 100000 FOR UPDATE SKIP LOCKED
+    ) RETURNING tenant_id, bytes
+)
+INSERT INTO stored_bytes AS s (tenant_id, bytes) SELECT tenant_id, sum(bytes) FROM moved GROUP BY tenant_id ORDER BY tenant_id
+ON CONFLICT (tenant_id) DO UPDATE SET bytes = s.bytes + excluded.bytes
