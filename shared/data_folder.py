@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import unquote
@@ -39,20 +40,54 @@ def usable(folder: Path) -> Iterator[None]:
         ) from error
 
 
+def require_own(place: Path, *, others_may: int = 0o055) -> None:
+    """Raise `Misconfigured` for a place of another user, or one with more rights for others than those of this mode.
+
+    Root may own what others use. What is not there is nobody's.
+    """
+    try:
+        found = place.lstat()
+    except FileNotFoundError:
+        return
+    if found.st_uid not in (os.geteuid(), 0):
+        raise Misconfigured(
+            f"{place} belongs to the user {found.st_uid}, and this is the user {os.geteuid()}: run planq as that "
+            f"user, or choose another folder with --data or PLANQ_DATA"
+        )
+    if stat.S_ISLNK(found.st_mode):
+        raise Misconfigured(f"{place} is a link, and planq keeps no secrets behind one: put the file itself there")
+    if surplus := stat.S_IMODE(found.st_mode) & 0o077 & ~others_may:
+        rights = " and ".join(name for bits, name in ((0o044, "read"), (0o022, "write")) if surplus & bits) or "enter"
+        raise Misconfigured(
+            f"{place} has the mode {stat.S_IMODE(found.st_mode):04o}, by which others may {rights} it: "
+            f"run `chmod {(stat.S_IMODE(found.st_mode) & ~surplus) & 0o777:o} {place}`"
+        )
+
+
+def make_own(data: Path) -> None:
+    """Make a data folder, in which nobody else may write; raises `Misconfigured` where another's is there."""
+    with usable(data):
+        data.mkdir(parents=True, exist_ok=True, mode=0o755)
+        require_own(data)
+
+
 def kept_text(data: Path, name: str, make: Callable[[], str]) -> str:
     """Return what a file of the data folder keeps, made on first use and readable by its owner only.
 
-    Raises `Misconfigured` when that folder cannot be used.
+    Raises `Misconfigured` when that folder cannot be used, or others may read or write the file.
     """
+    make_own(data)
     with usable(data):
-        data.mkdir(parents=True, exist_ok=True)
         file = data / name
+        require_own(file, others_may=0)
         try:
             descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
             if kept := file.read_text("ascii").strip():
                 return kept
-            descriptor = os.open(file, os.O_WRONLY | os.O_TRUNC)  # an earlier process died before it wrote
+            descriptor = os.open(
+                file, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW
+            )  # an earlier process died before it wrote
         text = make()
         with os.fdopen(descriptor, "w", encoding="ascii") as opened:
             opened.write(text)

@@ -47,6 +47,9 @@ from shared.setting_kinds import (
 
 VERSION = "0.1.0"
 
+_LEAST_KEY_CHARS = 16
+"""Of a key that strangers may try to guess over the network."""
+
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 _MARGIN_SHARE = 0.2
@@ -96,8 +99,8 @@ class Settings(BaseSettings):
     api_keys: Annotated[str, AfterValidator(ascii_keys)] = Field(
         default="",
         repr=False,
-        description="Keys of the tenant `default` with all scopes, separated by commas; other keys are made by "
-        "`planq keys create`.",
+        description="Keys of the tenant `default` with all scopes, separated by commas, of 16 characters at least "
+        "where others reach the API; other keys are made by `planq keys create`.",
     )
     require_keys: bool = Field(
         default=False,
@@ -445,6 +448,12 @@ class Settings(BaseSettings):
                 f"PLANQ_HOST is {self.host!r}, which other machines may reach: set PLANQ_API_KEYS to one or more "
                 "keys (comma separated), or PLANQ_REQUIRE_KEYS to true and make keys by `planq keys create`, or "
                 "PLANQ_HOST to 127.0.0.1"
+            )
+        short = [key for key in self.keys if len(key) < _LEAST_KEY_CHARS]
+        if short and not self.is_loopback:
+            yield (
+                f"PLANQ_API_KEYS: expected keys of at least {_LEAST_KEY_CHARS} characters where other machines may "
+                f"reach the API, found one of {min(map(len, short))}; `openssl rand -hex 32` makes one"
             )
 
     def check(self) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 
+from shared.data_folder import require_own
 from shared.domain.errors import Misconfigured
 
 FILE = "runtime.json"
@@ -56,9 +57,11 @@ def withdraw(data: Path) -> None:
 def find(data: Path) -> Runtime | None:
     """Return what runs on a data folder, None when nothing does.
 
-    Raises `Misconfigured` when the file cannot be read by this user or is none of ours.
+    Raises `Misconfigured` when the file cannot be read by this user or is none of ours: whoever wrote it says where
+    keys are sent.
     """
     file = data / FILE
+    require_own(file, others_may=0)
     try:
         found = Runtime(**json.loads(file.read_text("utf-8")))
     except (FileNotFoundError, NotADirectoryError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -15,6 +16,7 @@ import typer
 
 from api.cli.connection import require_database
 from api.cli.console import out
+from deploy.local.child import bare_environment
 from deploy.local.flower import FLOWER_USER, flower_password
 from shared.domain.jobs.states import Lane
 
@@ -63,10 +65,14 @@ def flower(
 
     settings = load_settings()
     data = Path(os.environ.get("PLANQ_DATA", ".planq"))
-    # By environment, because command lines are public on a machine. The plain broker URL: Flower does not know the
-    # schemes of our hardened transport, and it acknowledges nothing that needs hardening.
-    os.environ["CELERY_BROKER_URL"] = settings.require_broker()
-    os.environ["FLOWER_BASIC_AUTH"] = f"{FLOWER_USER}:{flower_password(data)}"
+    # By environment, because command lines are public on a machine, and with nothing else of planq's in it. The plain
+    # broker URL: Flower does not know the schemes of our hardened transport, and acknowledges nothing.
+    env = {
+        **bare_environment(),
+        **{name: value for name, value in os.environ.items() if name.startswith(("PYTHON", "MALLOC_", "FLOWER_"))},
+        "CELERY_BROKER_URL": settings.require_broker(),
+        "FLOWER_BASIC_AUTH": f"{FLOWER_USER}:{flower_password(data)}",
+    }
     options = [
         f"--address={host}",
         f"--port={port}",
@@ -74,9 +80,9 @@ def flower(
         "--max_tasks=10000",
         "--purge_offline_workers=60",
     ]
-    _become(["-m", "shared.broker.monitor", "--quiet", "flower", *options, "--logging=warning"])
+    _become(["-m", "shared.broker.monitor", "--quiet", "flower", *options, "--logging=warning"], env)
 
 
-def _become(arguments: list[str]) -> NoReturn:
+def _become(arguments: list[str], env: Mapping[str, str] | None = None) -> NoReturn:
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 - becoming the program is the purpose
+    os.execve(sys.executable, [sys.executable, *arguments], dict(os.environ if env is None else env))  # noqa: S606 - becoming the program is the purpose

@@ -20,6 +20,19 @@ from typing import IO
 
 from shared import launcher
 
+_SYSTEMS_OWN = frozenset(
+    {
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "LANG", "LANGUAGE", "TZ"),
+        *("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+    }
+)
+
+
+def bare_environment() -> dict[str, str]:
+    """Return what any program needs of our environment, by name: nothing of it is a secret, or planq's."""
+    return {name: value for name, value in os.environ.items() if name in _SYSTEMS_OWN or name.startswith("LC_")}
+
+
 LAUNCHER = Path(launcher.__file__)
 
 

@@ -20,7 +20,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from deploy.local.child import RunAs, launched
+from deploy.local.child import RunAs, bare_environment, launched
 from shared.domain.errors import Misconfigured
 
 _PROBE = 'test -x "$1" && "$1" --version >/dev/null && : > "$2/probe" && rm "$2/probe"'
@@ -76,7 +76,9 @@ def _try(candidate: RunAs, binary: Path, folder: Path) -> str | None:
     """Return why `candidate` cannot run `binary` and write into `folder`, None when it can."""
     command = launched(["sh", "-c", _PROBE, "probe", str(binary), str(folder)], signal.SIGKILL, candidate)
     try:
-        done = subprocess.run(command, capture_output=True, cwd="/", timeout=20, check=False)  # noqa: S603 - our own
+        done = subprocess.run(  # noqa: S603 - our own
+            command, env=bare_environment(), capture_output=True, cwd="/", timeout=20, check=False
+        )
     except subprocess.TimeoutExpired:
         return "did not answer within 20 s"
     if done.returncode == 0:

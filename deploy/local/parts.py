@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import shared
 from api.cli import runtime
+from deploy.local.child import bare_environment
 from deploy.local.supervisor import PlanqProcess
 from shared.data_folder import kept_text
 from shared.domain.tenants.master_keys import KEY_BYTES
@@ -89,6 +90,39 @@ def child_environment(options: UpOptions, database_url: str, broker_url: str) ->
     }
 
 
+_URLS = ("DATABASE_URL", "BROKER_URL", "REDIS_URL")
+_INTERPRETERS = ("PYTHON", "MALLOC_")
+_STORES = ("AWS_",)  # where PLANQ_PAYLOADS is a bucket
+_OF_FLOWER = ("PLANQ_FLOWER_PORT", "PLANQ_FLOWER_HOST", "PLANQ_FLOWER_PASSWORD")
+_OF_WORKERS = ("PLANQ_MODEL_BASE_URL", "PLANQ_WEB_SEARCH_API_KEY", "PLANQ_WEB_SEARCH_URL")
+_OF_CALLERS = ("PLANQ_API_KEYS", "PLANQ_API_KEY")
+
+
+def environment_of(part: str, env: Mapping[str, str]) -> dict[str, str]:
+    """Return what one part gets of the environment of all, by name: whoever reads a part's reads no other's secrets.
+
+    Workers run tools of yours, which may read what they like: they get all but what is another part's.
+    """
+
+    def chosen(*names: str, beginning: tuple[str, ...] = ()) -> dict[str, str]:
+        begins = (*_INTERPRETERS, *beginning)
+        return {name: value for name, value in env.items() if name in names or name.startswith(begins)}
+
+    match part:
+        case "worker-io" | "worker-cpu":
+            others = {*_OF_FLOWER, *_OF_CALLERS, "PLANQ_HOST", "PLANQ_PORT"}
+            return {name: value for name, value in env.items() if name not in others}
+        case "api" | "sample":
+            mine = {**bare_environment(), **chosen(*_URLS, beginning=("PLANQ_", *_STORES))}
+            others = {*_OF_FLOWER, *_OF_WORKERS, *(("PLANQ_API_KEY",) if part == "api" else ())}
+            return {name: value for name, value in mine.items() if name not in others}
+        case "flower":
+            return {**bare_environment(), **chosen("BROKER_URL", "PLANQ_DATA", *_OF_FLOWER, beginning=("FLOWER_",))}
+        case "migrate":
+            return {**bare_environment(), **chosen("DATABASE_URL", "PLANQ_DATA")}
+    raise ValueError(f"no such part: {part}")
+
+
 def _master_key() -> str:
     return base64.b64encode(os.urandom(KEY_BYTES)).decode("ascii")
 
@@ -97,11 +131,16 @@ def planq_parts(options: UpOptions, env: Mapping[str, str]) -> list[PlanqProcess
     """Return API, workers and Flower, in the order in which they are started (the slowest first)."""
     drain = float(env.get("PLANQ_DRAIN_SECONDS") or _DEFAULT_DRAIN_SECONDS) + _STOP_MARGIN_SECONDS
     parts = [
-        PlanqProcess("worker-io", [*PLANQ, "worker", "io"], env, options.log("worker-io"), patience=drain),
-        PlanqProcess("api", [*PLANQ, "api"], env, options.log("api")),
-        PlanqProcess("worker-cpu", [*PLANQ, "worker", "cpu"], env, options.log("worker-cpu"), patience=drain),
+        _process("worker-io", ["worker", "io"], options, env, patience=drain),
+        _process("api", ["api"], options, env),
+        _process("worker-cpu", ["worker", "cpu"], options, env, patience=drain),
     ]
     if options.flower_port is not None:
-        flower = [*PLANQ, "flower", "--port", str(options.flower_port)]
-        parts.append(PlanqProcess("flower", flower, env, options.log("flower"), patience=3.0))
+        parts.append(_process("flower", ["flower", "--port", str(options.flower_port)], options, env, patience=3.0))
     return parts
+
+
+def _process(
+    name: str, command: Sequence[str], options: UpOptions, env: Mapping[str, str], *, patience: float = 10.0
+) -> PlanqProcess:
+    return PlanqProcess(name, [*PLANQ, *command], environment_of(name, env), options.log(name), patience=patience)

@@ -7,7 +7,6 @@ socket in a private folder only, and lives in `data_dir`: `cluster/` (the data),
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -18,7 +17,7 @@ from urllib.parse import quote
 
 import psutil
 
-from deploy.local.child import RunAs, launched
+from deploy.local.child import RunAs, bare_environment, launched
 from deploy.local.folder import socket_folder
 from deploy.local.identity import choose_identity, give_to
 from deploy.local.server import EmbeddedServer
@@ -163,9 +162,8 @@ class EmbeddedPostgres(EmbeddedServer):
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment without PostgreSQL's own variables, which would change ports, folders and options."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
-    return {**kept, "LC_ALL": "C.UTF-8"}
+    """Return an environment with nothing of planq's in it: SQL can read it (`COPY … FROM PROGRAM`)."""
+    return {**bare_environment(), "LC_ALL": "C.UTF-8"}
 
 
 def _check_version(cluster: Path) -> None:

@@ -77,7 +77,7 @@ class EmbeddedServer(Supervised):
         argv: Sequence[str],
         *,
         cwd: Path,
-        env: Mapping[str, str] | None = None,
+        env: Mapping[str, str],
         identity: RunAs | None = None,
     ) -> None:
         self._begins = size_of(self.log)

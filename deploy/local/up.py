@@ -22,12 +22,12 @@ from api.cli.console import out
 from deploy.local.child import has_exited, reap, spawn
 from deploy.local.flower import FLOWER_USER, flower_password
 from deploy.local.folder import FolderLock, last_lines
-from deploy.local.parts import PLANQ, UpOptions, child_environment, given_url, planq_parts
+from deploy.local.parts import PLANQ, UpOptions, child_environment, environment_of, given_url, planq_parts
 from deploy.local.postgres import EmbeddedPostgres
 from deploy.local.server import EmbeddedServer
 from deploy.local.supervisor import Interrupts, PlanqProcess, Supervisor
 from deploy.local.valkey import EmbeddedValkey
-from shared.data_folder import usable
+from shared.data_folder import make_own, usable
 from shared.domain.errors import DatabaseUnavailable, Misconfigured, Unavailable
 from shared.domain.redact import without_password
 
@@ -78,8 +78,8 @@ def up(
     options = UpOptions(host, port, flower_port if flower else None, data.absolute())
     interrupts = Interrupts()
     interrupts.listen()
+    make_own(options.data)
     with usable(options.data):
-        options.data.mkdir(parents=True, exist_ok=True)
         (options.data / "logs").mkdir(exist_ok=True, mode=0o700)
         lock = FolderLock(options.data, "planq").acquire(patience=5.0)
         try:
@@ -193,7 +193,7 @@ class Session:
             return
         log_path = self._options.log("migrate")
         with log_path.open("wb") as log:
-            process = spawn([*PLANQ, "migrate"], log=log, env=env)
+            process = spawn([*PLANQ, "migrate"], log=log, env=environment_of("migrate", env))
         try:
             done = self._supervisor.tend_until(lambda: has_exited(process), _MIGRATE_PATIENCE_SECONDS)
         finally:
@@ -248,7 +248,7 @@ class Session:
         """Run the sample in a child that writes to our own output; the parts are watched meanwhile."""
         sys.stdout.flush()
         command = [*PLANQ, "sample", "--url", self._options.url]
-        process = spawn(command, log=sys.stdout.fileno(), env=env)
+        process = spawn(command, log=sys.stdout.fileno(), env=environment_of("sample", env))
         try:
             self._supervisor.tend_until(lambda: has_exited(process))
         finally:

@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
 
+from deploy.local.child import bare_environment
 from deploy.local.folder import make_private, socket_folder
 from deploy.local.server import EmbeddedServer
 from shared.domain.errors import BrokerUnavailable, Misconfigured
@@ -95,7 +96,7 @@ class EmbeddedValkey(EmbeddedServer):
         make_private(self._data)
         self._socket = socket_folder(self._home, _SOCKET_NAME) / _SOCKET_NAME
         self._socket.unlink(missing_ok=True)
-        self._run([str(binary), *self._flags()], cwd=self._home)
+        self._run([str(binary), *self._flags()], cwd=self._home, env=bare_environment())
 
     def _was_ready(self) -> bool:
         """Say whether the server has loaded its file since its launch."""

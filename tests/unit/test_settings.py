@@ -19,6 +19,7 @@ IMPOSSIBLE = [
     ("PLANQ_HEARTBEAT_SECONDS", "15", "less than PLANQ_LEASE_SECONDS"),
     ("PLANQ_HOST", "0.0.0.0", "PLANQ_API_KEYS"),
     ("PLANQ_API_KEYS", " , ", "separated by commas"),
+    ("PLANQ_REMOTE_CONTROL", "halt", "shutdown, pool_grow"),
     ("PLANQ_API_KEYS", "schlüssel", "ASCII"),
     ("PLANQ_SECRET_KEYS", "c2hvcnQ=", "32 bytes in base64"),
     ("PLANQ_MCP_FILE", "", "the path of a file"),
@@ -116,3 +117,26 @@ def test_no_dump_of_the_settings_shows_a_key(monkeypatch: pytest.MonkeyPatch) ->
     assert "one-of-the-keys" not in repr(settings)
     assert {master, "one-of-the-keys"} <= settings.secrets
     assert [key.secret for key in settings.master_keys] == [b"\x01" * 32]
+
+
+@pytest.mark.parametrize(
+    ("host", "key", "is_good"),
+    [
+        ("127.0.0.1", "a", True),
+        ("0.0.0.0", "a", False),
+        ("0.0.0.0", "long-enough-0123,a", False),
+        ("0.0.0.0", "0123456789abcde", False),
+        ("0.0.0.0", "0123456789abcdef", True),
+    ],
+)
+def test_a_key_that_can_be_guessed_is_refused_where_others_reach_the_api(
+    monkeypatch: pytest.MonkeyPatch, host: str, key: str, is_good: bool
+) -> None:
+    monkeypatch.setenv("PLANQ_HOST", host)
+    monkeypatch.setenv("PLANQ_API_KEYS", key)
+    if is_good:
+        assert load_settings().needs_keys
+        return
+    with pytest.raises(Misconfigured, match="PLANQ_API_KEYS: expected keys of at least 16 characters") as refused:
+        load_settings()
+    assert key not in refused.value.message.split()

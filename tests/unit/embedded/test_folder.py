@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local.folder import LONGEST_SOCKET_PATH, FolderLock, last_lines, make_private, size_of, socket_folder
-from shared.data_folder import lacks_space, serves, usable
+from shared.data_folder import kept_text, lacks_space, make_own, require_own, serves, usable
 from shared.domain.errors import Misconfigured
 
 
@@ -143,3 +143,49 @@ def test_a_server_is_known_by_its_socket(tmp_path: Path) -> None:
     (tmp_path / "valkey").mkdir()
     (tmp_path / "valkey" / "run.path").write_text("/tmp/planq-short")
     assert serves(tmp_path, "redis+socket:///tmp/planq-short/valkey.sock")
+
+
+def test_what_is_kept_is_refused_once_others_may_read_it(tmp_path: Path) -> None:
+    assert kept_text(tmp_path, "flower-password", lambda: "secret") == "secret"
+    kept = tmp_path / "flower-password"
+    for mode, rights in ((0o640, "read"), (0o604, "read"), (0o620, "write"), (0o666, "read and write")):
+        kept.chmod(mode)
+        with pytest.raises(Misconfigured, match=f"mode 0{mode:o}, by which others may {rights} it: run `chmod 600"):
+            kept_text(tmp_path, "flower-password", lambda: "secret")
+    kept.chmod(0o600)
+    assert kept_text(tmp_path, "flower-password", lambda: "other") == "secret"
+
+
+def test_a_secret_behind_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "planted").write_text("known to its author")
+    (tmp_path / "secret-keys").symlink_to(tmp_path / "planted")
+    with pytest.raises(Misconfigured, match="is a link"):
+        kept_text(tmp_path, "secret-keys", lambda: "secret")
+
+
+@pytest.mark.parametrize(("mode", "is_good"), [(0o700, True), (0o755, True), (0o775, False), (0o777, False)])
+def test_a_data_folder_in_which_others_may_write_is_refused(tmp_path: Path, mode: int, is_good: bool) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    data.chmod(mode)
+    if is_good:
+        make_own(data)
+        return
+    with pytest.raises(Misconfigured, match="others may write it: run `chmod 755"):
+        make_own(data)
+
+
+def test_a_data_folder_is_made_so_that_it_is_not_refused_later(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        make_own(tmp_path / "data")
+        make_own(tmp_path / "data")
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_foreign_owner_is_refused(tmp_path: Path) -> None:
+    os.chown(tmp_path, 65_534, 65_534)
+    with pytest.raises(Misconfigured, match="belongs to the user 65534, and this is the user 0"):
+        require_own(tmp_path)
