@@ -88,9 +88,9 @@ FROM tenants t WHERE t.id = %(tenant_id)s
 -- name: add_up_stored_bytes
 -- Adds up what has changed in the bytes that tenants keep; what is just being written stays for the next time.
 WITH moved AS (
-    DELETE FROM stored_byte_changes WHERE id IN (
+    DELETE FROM stored_byte_changes WHERE id = ANY (ARRAY(
         SELECT id FROM stored_byte_changes ORDER BY id LIMIT 100000 FOR UPDATE SKIP LOCKED
-    ) RETURNING tenant_id, bytes
+    )) RETURNING tenant_id, bytes
 )
 INSERT INTO stored_bytes AS s (tenant_id, bytes) SELECT tenant_id, sum(bytes) FROM moved GROUP BY tenant_id ORDER BY tenant_id
 ON CONFLICT (tenant_id) DO UPDATE SET bytes = s.bytes + excluded.bytes
