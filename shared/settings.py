@@ -417,6 +417,11 @@ class Settings(BaseSettings):
     retain_deliveries_days: Days = Field(
         default=30.0, description="Days after its end for which a delivery of a webhook is kept; empty: for ever."
     )
+    retain_conversations_days: Days = Field(
+        default=365.0,
+        description="Days for which a message of a conversation is kept, longer if its job is; a conversation goes "
+        "with its last message. Empty: for ever.",
+    )
     retention_sweep_seconds: float = Field(
         default=300.0, gt=0, description="Between two looks for jobs that have been kept long enough."
     )
@@ -540,6 +545,12 @@ class Settings(BaseSettings):
     def kept_deliveries(self) -> timedelta | None:
         """How long after their end deliveries are kept; None for ever."""
         days = self.retain_deliveries_days
+        return None if days is None else timedelta(days=days)
+
+    @property
+    def kept_conversations(self) -> timedelta | None:
+        """How long messages of conversations are kept; None for ever."""
+        days = self.retain_conversations_days
         return None if days is None else timedelta(days=days)
 
     @property

@@ -80,7 +80,7 @@ class ConversationMessageRow(SQLModel, table=True):
 
     __tablename__ = "conversation_messages"
     __table_args__ = (
-        Index("uq_conversation_messages_id", "id", unique=True),
+        Index("uq_conversation_messages_id", "tenant_id", "id", unique=True),
         Index(
             "uq_conversation_messages_source_id",
             "conversation_id",

@@ -1,4 +1,4 @@
-"""Retention: deletes jobs and deliveries that ended long enough ago, then payloads that nobody refers to any more.
+"""Retention: deletes what ended long enough ago: jobs, messages, deliveries, then payloads that nobody refers to.
 
 With a job go its plans, steps, events, artifacts and model calls (foreign keys that cascade), and its idempotency key
 is free again; an artifact that a fork took over goes to the fork. What is unfinished is never touched, nor what it
@@ -24,6 +24,8 @@ from shared.store.database import Database, query
 PAYLOADS = "payloads"
 BATCHES = "batches"
 DELIVERIES = "deliveries"
+MESSAGES = "messages"
+CONVERSATIONS = "conversations"
 
 _JOBS = 100
 _MOST_STEPS = 2_000
@@ -36,6 +38,7 @@ _STRATEGIES = [str(strategy) for strategy in Strategy]
 _BEFORE_ALL = UUID(int=0)
 _PAYLOADS = 100
 _DELIVERIES = 1_000
+_MESSAGES = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +69,12 @@ class Retention:
         keep: Mapping[JobStatus, timedelta],
         payloads: Collector,
         deliveries: timedelta | None = None,
+        conversations: timedelta | None = None,
     ) -> None:
         """`keep` says how long after their end jobs are kept; a status that is missing is kept for ever.
 
-        `deliveries` says the same of deliveries, None for ever.
+        `deliveries` says the same of deliveries, `conversations` of messages and then of their conversations, None
+        for ever.
         A tenant whose configuration names days of its own has those in their place.
         """
         if unfinished := [status for status in keep if not status.is_terminal]:
@@ -79,6 +84,7 @@ class Retention:
         self._statuses = [*keep, *sorted(TERMINAL_JOB - keep.keys())]
         self._payloads = payloads
         self._deliveries = deliveries
+        self._conversations = conversations
 
     async def remove(self) -> AsyncIterator[Removed]:
         for status in self._statuses:
@@ -89,6 +95,8 @@ class Retention:
             for tenant in await self._database.fetch_all("tenants_with_purgeable_jobs", **self._asked(status)):
                 async for count in self._delete_all(status, tenant["id"]):
                     yield Removed(status.value, count)
+        async for removed in self._remove_conversations():
+            yield removed
         while count := await self._delete_deliveries():
             yield Removed(DELIVERIES, count)
         while count := await self._payloads.collect(_PAYLOADS):
@@ -107,6 +115,19 @@ class Retention:
                 if count:
                     is_over = False
                     yield count
+
+    async def _remove_conversations(self) -> AsyncIterator[Removed]:
+        """Delete messages that came long enough ago, then conversations without any."""
+        kept = self._conversations
+        seconds = None if kept is None else kept.total_seconds()
+        for tenant in await self._database.fetch_all("tenants_of_conversations", seconds=seconds):
+            for kind, statement in ((MESSAGES, "delete_old_messages"), (CONVERSATIONS, "delete_old_conversations")):
+                given = {"tenant_id": tenant["id"], "seconds": seconds, "limit": _MESSAGES}
+                last: UUID | None = _BEFORE_ALL
+                while (row := await self._database.fetch_one(statement, **given, after=last)) is not None:
+                    last = row["id"]
+                    if row["removed"]:
+                        yield Removed(kind, row["removed"])
 
     async def _delete_deliveries(self) -> int:
         """Delete one batch of deliveries that ended long enough ago; return how many."""

@@ -269,7 +269,13 @@ class Lifecycle:
         async with Database(self._settings.require_database(), max_connections=1) as database:
             payloads = PayloadStore(database, self._objects)
             await Retainer(
-                Retention(database, self._settings.retention, payloads, self._settings.kept_deliveries)
+                Retention(
+                    database,
+                    self._settings.retention,
+                    payloads,
+                    self._settings.kept_deliveries,
+                    self._settings.kept_conversations,
+                )
             ).retain()
 
     async def _announce(self) -> None:

@@ -34,13 +34,14 @@ _UUID = re.compile(r"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class RetentionDays(BaseModel):
-    """Days after their end for which jobs are kept; an absent one is as the server's settings say."""
+    """Days for which jobs are kept after their end, and messages; an absent one is as the server's settings say."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     completed_days: _DAYS | None = None
     failed_days: _DAYS | None = None
     cancelled_days: _DAYS | None = None
+    conversations_days: _DAYS | None = None
 
 
 class TenantConfig(BaseModel):
@@ -85,7 +86,8 @@ class TenantConfig(BaseModel):
     budget: dict[str, Any] | None = Field(default=None, description="What the job of a message may use up.")
     retention: RetentionDays = Field(
         default=RetentionDays(),
-        description="`completed_days`, `failed_days`, `cancelled_days`: how long its jobs are kept after their end.",
+        description="`completed_days`, `failed_days`, `cancelled_days`: how long its jobs are kept after their end. "
+        "`conversations_days`: how long messages are, and conversations after the last one.",
     )
     channels: Annotated[list[_CHANNEL], Field(min_length=1, max_length=100)] = Field(
         default=["api", "web", "telegram"], description="The channels over which messages may come."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -50,7 +50,12 @@ Run = Callable[..., Any]
 def run(database_url: str) -> Run:
     """`run(keep, times)`: remove as so many processes at once would; the batches in order, or `use(retention)`."""
 
-    def start(keep: Keep = DAYS, times: int = 1, use: Callable[[Retention], Any] | None = None) -> Any:
+    def start(
+        keep: Keep = DAYS,
+        times: int = 1,
+        use: Callable[[Retention], Any] | None = None,
+        conversations: float | None = None,
+    ) -> Any:
         async def batches(retention: Retention) -> list[tuple[str, int]]:
             return [(one.kind, one.count) async for one in retention.remove()]
 
@@ -58,8 +63,10 @@ def run(database_url: str) -> Run:
             database = Database(database_url, max_connections=times)
             await database.open()
             kept = {status: timedelta(days=days) for status, days in keep.items()}
+            threads = None if conversations is None else timedelta(days=conversations)
             try:
-                found = [(use or batches)(Retention(database, kept, NoPayloads())) for _ in range(times)]
+                made = [Retention(database, kept, NoPayloads(), conversations=threads) for _ in range(times)]
+                found = [(use or batches)(retention) for retention in made]
                 return [one for result in await asyncio.gather(*found) for one in result]
             finally:
                 await database.close()
@@ -382,6 +389,46 @@ def test_a_tenant_keeps_jobs_as_long_as_its_configuration_says(connection: psyco
 
     assert run({JobStatus.FAILED: 7}) == [("completed", 1)]
     assert left(connection) == {older, old}
+
+
+def test_messages_go_after_their_days_and_a_conversation_with_its_last_one(
+    connection: psycopg.Connection[Any], run: Run
+) -> None:
+    """Nothing bounded them."""
+    config = json.dumps({"retention": {"conversations_days": 5}})
+    connection.execute("INSERT INTO tenants (id, config) VALUES ('acme', %s)", [config])
+    (job,) = ended(connection, days=1)
+
+    def thread(name: str, tenant: str, days: Sequence[float], job: UUID | None = None) -> str:
+        connection.execute(
+            """INSERT INTO conversations (id, tenant_id, channel, thread, last_inbound_at, created_at)
+               SELECT uuidv7(-interval '1 day' * %(first)s), %(tenant)s, 'web', %(name)s,
+                      now() - interval '1 day' * %(last)s, now() - interval '1 day' * %(first)s""",
+            {"tenant": tenant, "name": name, "first": max(days), "last": min(days)},
+        )
+        for number, age in enumerate(days):
+            connection.execute(
+                """INSERT INTO conversation_messages
+                       (conversation_id, sequence, id, tenant_id, channel, direction, job_id)
+                   SELECT id, %s, uuidv7(-interval '1 day' * %s), tenant_id, channel, 'inbound', %s
+                   FROM conversations WHERE thread = %s""",
+                [number, age, job, name],
+            )
+        return name
+
+    thread("over", "default", [40, 35])
+    thread("brief", "acme", [8, 6])
+    stays = [
+        thread("goes on", "default", [40, 1]),
+        thread("new", "default", [2]),
+        thread("with its job", "default", [40], job=job),
+    ]
+
+    assert run({}, conversations=30) == [("messages", 2), ("conversations", 1), ("messages", 3), ("conversations", 1)]
+    assert run({}, conversations=30) == []
+    rows = connection.execute("SELECT thread FROM conversations").fetchall()
+    assert sorted(row[0] for row in rows) == sorted(stays)
+    assert connection.execute("SELECT count(*) FROM conversation_messages").fetchone() == (3,)
 
 
 def test_what_is_due_is_counted_without_removing_it(connection: psycopg.Connection[Any], run: Run) -> None:

@@ -571,7 +571,7 @@ CREATE INDEX ix_conversation_messages_job_id ON conversation_messages (job_id) W
 
 CREATE INDEX ix_conversation_messages_turn ON conversation_messages (conversation_id, turn, sequence);
 
-CREATE UNIQUE INDEX uq_conversation_messages_id ON conversation_messages (id);
+CREATE UNIQUE INDEX uq_conversation_messages_id ON conversation_messages (tenant_id, id);
 
 CREATE UNIQUE INDEX uq_conversation_messages_idempotency_key ON conversation_messages (tenant_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
 

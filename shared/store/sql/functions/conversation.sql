@@ -86,6 +86,9 @@ BEGIN
     IF c.id IS NULL THEN
         v_at := coalesce(v_at, planq_named_conversation(m));
         SELECT * INTO c FROM conversations WHERE id = v_at AND tenant_id = m.tenant_id FOR NO KEY UPDATE;
+        IF NOT FOUND THEN  -- retention has just removed it: from the beginning, as the caller does then
+            RAISE SQLSTATE '40001';
+        END IF;
         v_known := planq_known_message(m, c.id);
         IF v_known IS NOT NULL THEN
             RETURN v_known;

@@ -144,3 +144,49 @@ DELETE FROM deliveries WHERE id = ANY (ARRAY(  -- see delete_purgeable_batch
     SELECT id FROM deliveries WHERE finished_at < planq_now() - %(before)s::interval ORDER BY finished_at LIMIT %(limit)s
     FOR UPDATE SKIP LOCKED
 ))
+
+-- name: tenants_of_conversations
+-- The tenants that have conversations of which something may go: `seconds` is how long they are kept, or their own days.
+SELECT t.id FROM tenants t
+CROSS JOIN LATERAL (SELECT planq_first_id(planq_kept_since(t.config, 'conversations', %(seconds)s)) AS first) k
+WHERE (SELECT true FROM conversations c WHERE c.tenant_id = t.id AND c.id < k.first ORDER BY c.id LIMIT 1)
+ORDER BY t.id
+
+-- name: delete_old_messages
+-- Removes those of a tenant's next so many messages, behind one, that came long enough ago and whose job is gone; yields how many,
+-- and the last that was looked at. No row where there is none. So a conversation without a message has no turn that goes on.
+WITH page AS MATERIALIZED (
+    SELECT m.conversation_id, m.sequence, m.id FROM tenants t
+    CROSS JOIN LATERAL (SELECT planq_first_id(planq_kept_since(t.config, 'conversations', %(seconds)s)) AS first) k
+    CROSS JOIN LATERAL (
+        SELECT conversation_id, sequence, id FROM conversation_messages
+        WHERE tenant_id = t.id AND id > %(after)s AND id < k.first ORDER BY id LIMIT %(limit)s
+    ) m
+    WHERE t.id = %(tenant_id)s
+), gone AS (
+    DELETE FROM conversation_messages d USING page p
+    WHERE d.conversation_id = p.conversation_id AND d.sequence = p.sequence AND d.status IN ('done', 'erased')
+      AND NOT EXISTS (SELECT FROM jobs j WHERE j.id = d.job_id)
+    RETURNING d.id
+)
+SELECT id, (SELECT count(*) FROM gone)::int AS removed FROM page ORDER BY page.id DESC LIMIT 1
+
+-- name: delete_old_conversations
+-- The same of conversations in which nothing has been said for so long, and of which no message is left.
+WITH page AS MATERIALIZED (
+    SELECT c.id, k.since FROM tenants t
+    CROSS JOIN LATERAL (SELECT planq_kept_since(t.config, 'conversations', %(seconds)s) AS since) k
+    CROSS JOIN LATERAL (
+        SELECT id FROM conversations
+        WHERE tenant_id = t.id AND id > %(after)s AND id < planq_first_id(k.since) ORDER BY id LIMIT %(limit)s
+    ) c
+    WHERE t.id = %(tenant_id)s
+), old AS MATERIALIZED (
+    SELECT c.id FROM page p JOIN conversations c ON c.id = p.id
+    WHERE c.active_job_id IS NULL AND greatest(c.created_at, c.last_inbound_at, c.last_outbound_at) < p.since
+      AND NOT EXISTS (SELECT FROM conversation_messages m WHERE m.conversation_id = c.id)
+    FOR UPDATE OF c SKIP LOCKED
+), gone AS (
+    DELETE FROM conversations d USING old WHERE d.id = old.id RETURNING d.id
+)
+SELECT id, (SELECT count(*) FROM gone)::int AS removed FROM page ORDER BY page.id DESC LIMIT 1
